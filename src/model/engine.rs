@@ -10,17 +10,16 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use generate::{
-    Batch, DraftModel, Finish, GenerateError, Generated, Lookup, Reply, Session, TokenOptions, Tokenizer,
-    check_tokens,
+    Batch, DraftModel, Finish, GenerateError, Generated, Lookup, Network, Reply, Session, TokenOptions,
+    Tokenizer, check_tokens,
 };
 use models::Architecture;
 use models::fit::OpenWarning;
 use runtime::Transfers;
 
-use super::source::{BuildInfo, Ready, Source, build_checkpoint, build_embedding, open_export};
+use super::source::{BuildInfo, Ready, Source, build_checkpoint, open_export};
 use super::{ModelError, OpenOptions, Speculation};
-use crate::Program;
-use crate::embed::{Embedder, EmbeddingPlan, check_texts};
+use crate::embed::{Embedder, check_texts, length_for};
 
 /// A job for the engine.
 pub(super) enum Job {
@@ -121,29 +120,29 @@ pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>
     if tell.send(Ok(engine.info())).is_err() {
         return;
     }
-    match engine {
-        Engine::Embedding(config) => Embeddings::new(&path, &options, &config).serve(jobs),
-        Engine::Text(ready) => {
-            let batch = batch(&ready, &options.speculate, draft.as_ref());
-            Texts::new(&path, &options, &ready, tokenizer.as_deref(), batch).serve(jobs);
+    match &engine {
+        Engine::Embedding(model) => Embeddings::new(&path, &options, &**model).serve(jobs),
+        Engine::Text(ready, network) => {
+            let batch = batch(network, &options.speculate, draft.as_ref());
+            Texts::new(&path, &options, (ready, network), tokenizer.as_deref(), batch).serve(jobs);
         }
     }
 }
 
 /// The slots of a network, and what drafts for them.
-fn batch<'a>(ready: &'a Ready, speculate: &Speculation, draft: Option<&'a Ready>) -> Batch<'a> {
-    let batch = Batch::new(&ready.network);
+fn batch<'a>(network: &'a Network, speculate: &Speculation, draft: Option<&'a Network>) -> Batch<'a> {
+    let batch = Batch::new(network);
     match (speculate, draft) {
-        (_, Some(draft)) => batch.speculate(|| Box::new(DraftModel::new(&draft.network))),
+        (_, Some(draft)) => batch.speculate(|| Box::new(DraftModel::new(draft))),
         (Speculation::Lookup, None) => batch.speculate(|| Box::new(Lookup::default())),
         _ => batch,
     }
 }
 
 impl DraftSource {
-    fn build(self) -> Result<Ready, ModelError> {
+    fn build(self) -> Result<Network, ModelError> {
         match Engine::build(&self.path, self.source, &self.options)? {
-            Engine::Text(ready) => Ok(*ready),
+            Engine::Text(_, network) => Ok(*network),
             Engine::Embedding(_) => {
                 Err(ModelError::Kind { path: self.path, does: "makes embeddings of texts", asked: "draft" })
             }
@@ -199,7 +198,7 @@ struct Texts<'a> {
     /// The text that occupies each slot.
     running: Vec<Option<Running<'a>>>,
     waiting: VecDeque<Box<GenerateJob>>,
-    /// The network that scores, where that is another one.
+    /// The network that scores, if the main network has no entry point for it.
     scorer: Option<Network>,
 }
 
@@ -223,8 +222,9 @@ impl<'a> Texts<'a> {
         tokenizer: Option<&'a Tokenizer>,
         batch: Batch<'a>,
     ) -> Self {
-        let running = (0..ready.network.batch()).map(|_| None).collect();
-        Self { path, options, ready, tokenizer, batch, running, waiting: VecDeque::new(), scorer: None }
+        let running = (0..network.batch()).map(|_| None).collect();
+        let waiting = VecDeque::new();
+        Self { path, options, ready, network, tokenizer, batch, running, waiting, scorer: None }
     }
 
     fn serve(mut self, jobs: &Receiver<Job>) {
@@ -380,7 +380,7 @@ struct Embeddings<'a> {
     path: PathBuf,
     options: &'a OpenOptions,
     model: &'a dyn Architecture,
-    /// The built programs, by the longest text that each takes.
+    /// The programs built so far, by the longest text that each takes.
     programs: BTreeMap<usize, Ready>,
 }
 

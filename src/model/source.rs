@@ -109,8 +109,8 @@ pub(super) fn open_export(
         verify(&archive, options)?;
     }
     let signatures = manifest.signatures(folder)?;
-    let network = Network::new(&runtime, &program, &signatures)?;
-    if options.speculate != Speculation::Off && !network.has_verifier() {
+    let program = Program::new(&runtime, program, signatures.clone());
+    if options.speculate != Speculation::Off && !program.network()?.has_verifier() {
         let (option, asked) = ("speculate", options.speculate.to_string());
         let exported = "no entry point `verify`".into();
         return Err(ModelError::AsExported { option, asked, exported });
@@ -155,7 +155,7 @@ pub(super) fn build_checkpoint(
         entries.extend(plan.verifier());
     }
     let traced = plan.record(&entries)?;
-    let checkpoint = plan.named(Checkpoint::open(path)?);
+    let checkpoint = plan.model.weights(Checkpoint::open(path)?)?;
     let ignorable = plan.model.ignorable();
     let ready = build(options, &traced, &checkpoint, plan.target, plan.weights, ignorable)?;
     Ok(Ready { build: BuildInfo { damaged, ..ready.build }, ..ready })
