@@ -12,8 +12,7 @@ fn line<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     shlex::try_join(words).unwrap_or_default()
 }
 
-/// The command that compiles the text of a module into `vmfb`. From standard input: the path of a file would
-/// become part of the module.
+/// The command that compiles the text of a module into `vmfb`. From standard input: the path of a file would become part of the module.
 pub fn compile(compiler: &Compiler, options: &CompileOptions, text: &Path, vmfb: &Path) -> String {
     let [program, text, vmfb] =
         [compiler.path.as_path(), text, vmfb].map(|path| path.to_string_lossy().into_owned());
@@ -23,8 +22,7 @@ pub fn compile(compiler: &Compiler, options: &CompileOptions, text: &Path, vmfb:
     format!("{} < {}", line(words), line([text.as_str()]))
 }
 
-/// The command that calls an entry point once, with as many of these tokens as it takes, at the beginning of
-/// a text.
+/// The command that calls an entry point once, with these tokens at the beginning of a text.
 pub fn call(vmfb: &Path, archive: &Path, entry: &Signature, tokens: &[u32]) -> String {
     let mut words = vec![
         "iree-run-module".to_owned(),

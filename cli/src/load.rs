@@ -235,7 +235,7 @@ pub fn say_ends(options: &GenerateOptions, model: &Model) {
     });
 }
 
-/// The effect of drafts, as a line for stderr.
+/// The figures of drafting, for a line on stderr.
 pub fn drafts(generated: &Generated) -> String {
     let &Generated { decode_steps, drafted, accepted, .. } = generated;
     match drafted {

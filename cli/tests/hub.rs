@@ -51,8 +51,11 @@ fn a_name_is_downloaded_once() {
     assert_eq!(fetched, format!("{0}\n{0}\n", text(&snapshot)));
     assert!(server.requests() > asked);
 
-    let said =
-        refused(&mut online(&["models", "--fetch", "name"], &server, home.path()), 2, &["`name` is no name"]);
+    let said = refused(
+        &mut online(&["models", "--fetch", "name"], &server, home.path()),
+        2,
+        &["`name` is not a model name"],
+    );
     assert!(said.out.is_empty());
     refused(
         &mut online(&["plan", "org/nam"], &server, home.path()),

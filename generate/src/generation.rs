@@ -124,7 +124,7 @@ pub(crate) enum StepOutput {
     Tokens(Vec<u32>),
     /// The logits after the last token; with [`StepRequest::All`], after each token of the call.
     Logits(Vec<Vec<f32>>),
-    /// The outputs of the call after the last token before a draft, and after each token of the draft.
+    /// The answers of the call after the last token before a draft, and after each token of the draft.
     Verified(Vec<StepOutput>),
 }
 
@@ -273,8 +273,7 @@ impl Generation {
         Ok(Some(token))
     }
 
-    /// The tokens that the grammar forces behind those that were chosen. If the caller needs logits, drafts
-    /// wait, and the network is called after each token.
+    /// The tokens that the grammar forces behind those that were chosen. If the caller wants logits, drafts wait, and the network runs after each token.
     fn force(&mut self) -> Result<Vec<u32>, GenerateError> {
         let Some(guide) = &mut self.guide else { return Ok(Vec::new()) };
         let most = self.options.max_tokens - self.generated.tokens.len() - 1;

@@ -12,10 +12,10 @@ use crate::{EncoderInput, GenerateError};
 #[derive(Clone, Default)]
 pub(crate) struct Row {
     pub tokens: Vec<u32>,
-    /// Vectors in place of embeddings, by position.
+    /// Features that replace tokens, by position.
     pub features: BTreeMap<usize, Vec<f32>>,
     pub adapter: u32,
-    /// The input from which the encoder's state was computed.
+    /// The source that filled the memory.
     pub source: Option<Source>,
     /// How many of them the network has seen.
     pub seen: usize,
@@ -29,7 +29,7 @@ pub(crate) struct Row {
     pub snapshots: Vec<Snapshot>,
     /// The last call that showed it something.
     pub used: u64,
-    /// The change of the state that is due before the next call.
+    /// The change of the state before the next call.
     pub restore: Option<Snapshot>,
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct Sequences<'a, E: Executor> {
     pub rows: Vec<Row>,
     /// Empty before the first call, and after a failed one, which consumed it.
     pub state: Vec<E::Buffer>,
-    /// The state that an encoder has filled; empty before.
+    /// The memory that an encoder filled; empty before that.
     pub memory: Vec<E::Buffer>,
     /// One for each row, or none.
     pub drafters: Vec<Box<dyn Drafter + 'a>>,
@@ -127,8 +127,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         one.begin_again();
     }
 
-    /// Takes back all but the first `length` tokens of a row. If its state cannot go back there, the next
-    /// steps process the lost tokens again.
+    /// Takes back all but the first `length` tokens of a row. If its state cannot go back there, the next steps read the lost tokens again.
     pub fn truncate(&mut self, row: usize, length: usize) {
         self.rows[row].truncate(length, |written, to| self.network.rewinds(written, to));
     }
@@ -269,7 +268,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         })
     }
 
-    /// The outputs of a call that verifies drafts.
+    /// The answer of a call that verifies drafts.
     fn verified(
         &self,
         want: StepRequest,

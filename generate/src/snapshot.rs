@@ -1,4 +1,4 @@
-//! Copies the state of one sequence to the host and back.
+//! The cached state of one sequence, copied to the host and back.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ pub(crate) fn keeps_all(part: Part) -> bool {
 }
 
 impl KeptTensor {
-    /// The byte ranges of a row that are in use, if its state is that after `length` tokens and positions
-    /// below `written` were written. The batch is the first axis.
+    /// The byte ranges of a row that are in use, after `length` tokens, if positions below `written` were written. The batch is
+    /// the first axis.
     fn ranges(&self, row: usize, length: usize, written: usize, context: usize) -> Vec<Range<usize>> {
         let bytes = self.ty.bytes() / self.ty.shape[0];
         let first = row * bytes;

@@ -20,8 +20,8 @@ fn options(max_tokens: usize) -> TokenOptions {
     TokenOptions { max_tokens, ..TokenOptions::default() }
 }
 
-/// The number of tokens that are not processed again. These are all common tokens, or those up to the last
-/// border of a chunk if a recurrent state had to be kept.
+/// The network does not read tokens again that a text has in common with another one. With a recurrent state, that holds up to the
+/// last border of a chunk.
 #[test]
 fn a_text_computes_what_no_other_has_in_common() {
     for layers in LAYERS {

@@ -135,7 +135,7 @@ pub struct LlamaConfig {
     pub element: Option<ElementType>,
 }
 
-/// Defaults of a Llama-like family for keys that are missing in `config.json`, and keys with other values.
+/// The defaults of a family that descends from Llama for keys that `config.json` lacks, and its keys with other values.
 pub(crate) struct Defaults {
     /// Functions of the feed-forward network that the family has; none if there is no such key.
     pub hidden_act: &'static [&'static str],

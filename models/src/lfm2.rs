@@ -199,7 +199,7 @@ model! {
 /// `config.json` of an LFM2 (`configuration_lfm2.py`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lfm2Config {
-    /// The keys that LFM2 shares with Llama.
+    /// The keys that it shares with Llama.
     pub llama: LlamaConfig,
     /// Which layers attend; the others convolve.
     pub attention: Vec<bool>,

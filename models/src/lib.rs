@@ -87,7 +87,7 @@ macro_rules! families {
     };
 }
 
-/// The configuration that the `read` of a module returns.
+/// Passes all keys to the `read` of a module.
 macro_rules! read {
     ($module:ident $keys:ident $allowed:ident) => {{
         let config = $module::read(&$keys);
@@ -152,7 +152,7 @@ families! {
 /// Reads a configuration; the keys given may be there although nothing reads them.
 type ReadKeys = fn(Keys, &[String]) -> Result<ModelConfig, ConfigError>;
 
-/// Facts that the configurations of all families provide.
+/// The interface of the configurations of all families.
 struct Facts {
     family: &'static Family,
     element: Option<ElementType>,
@@ -295,7 +295,7 @@ pub trait Architecture: Send {
         EntryPoint::all(batch, chunk, context)
     }
 
-    /// The text preparation of an embedding model; `None` for a language model.
+    /// The changes of a text before a network embeds it; `None` for a network that predicts tokens.
     fn sentence(&self) -> Option<&SentenceConfig> {
         None
     }

@@ -63,9 +63,9 @@ model! {
     /// A mixture of experts. The result is a sum over the chosen experts' SwiGLUs, weighted by the router's
     /// probabilities.
     ///
-    /// For few tokens, the program reads only the weights of chosen experts. If the tokens choose at least as
-    /// many experts as there are, every expert computes every token, with weight 0 for tokens that did not
-    /// choose it. Both add in the order of the experts, so that they have the same bits.
+    /// For few tokens, only the weights of chosen experts are read. If the tokens choose as many experts as there are, every
+    /// expert computes every token, with the weight 0 for tokens that did not choose it. Both forms add in the order of the
+    /// experts, so that they have the same bits.
     pub Experts {
         gate: Linear[D -> X],
         w1: Weight[X, F, D] at "experts.*.w1.weight",

@@ -128,8 +128,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// The memory of the tensor. Two buffers at different times have equal addresses if the second reuses the
-    /// memory of the first.
+    /// The address of the tensor: equal for two buffers at different times if they use the same memory.
     pub fn address(&self) -> (usize, usize) {
         self.raw.place()
     }

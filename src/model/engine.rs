@@ -101,7 +101,7 @@ pub(super) struct Unbuilt {
     pub draft: Option<DraftSource>,
 }
 
-/// The inputs of a draft model that is not built yet.
+/// The inputs for building a draft model.
 pub(super) struct DraftSource {
     pub path: PathBuf,
     pub source: Source,

@@ -62,7 +62,7 @@ pub struct OpenOptions {
     /// Whether to build the entry point for [`score`](super::Model::score) together with the others.
     /// Otherwise the first call of `score` builds it.
     pub score: bool,
-    /// The source of draft tokens, of which one call verifies several.
+    /// The source of drafted tokens, of which one call verifies several.
     pub speculate: Speculation,
     /// Whether to compare all weights with the hashes in their archive before loading.
     pub verify: bool,

@@ -76,7 +76,7 @@ impl Source {
         Ok((Self::Checkpoint(fitted.network), fitted.warnings))
     }
 
-    /// The text preparation of an embedding model; `None` for other models.
+    /// The change of a text before the network embeds it; `None` if it does not embed.
     pub fn sentence(&self) -> Option<&SentenceConfig> {
         match self {
             Self::Export(..) => None,

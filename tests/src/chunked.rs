@@ -35,7 +35,7 @@ pub struct Chunked {
     pub context: usize,
 }
 
-/// The state of some sequences.
+/// The cached state of some sequences.
 pub struct State {
     batch: usize,
     buffers: Vec<Buffer>,
@@ -100,7 +100,7 @@ impl Chunked {
         })
     }
 
-    /// The state of empty sequences, for a number of sequences that some step takes.
+    /// The empty state, for a number of sequences that some step takes.
     ///
     /// # Errors
     /// If no step does.

@@ -1,5 +1,5 @@
-//! The logits of a position depend on its tokens alone. The number of tokens or sequences per step, their
-//! order, and removed tokens have no effect.
+//! The logits of a position depend only on its tokens. They do not depend on the number of tokens of a step, the number and order of
+//! sequences, or tokens that a sequence read before and took back.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use proptest::prelude::*;
@@ -58,7 +58,7 @@ fn variants() -> Vec<Variant> {
     variants
 }
 
-/// An event before a step of a sequence, and the largest number of tokens that the step takes.
+/// The events before a step of a sequence, and the most of its tokens that the step takes.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     /// It leaves, and another begins in its place.
