@@ -13,6 +13,7 @@ const THRESHOLD: f64 = 20.0;
 
 impl Operation for Softplus {
     const CLASS: OpClass = OpClass::Elementwise;
+    // Measured over all f32: 5.34, at −4.152 (tests/oracle/softplus.py).
     const BOUND: Bound = Bound::Ulps(8.0);
     const EXAMPLES: &'static [Example] = &[
         good(
