@@ -115,6 +115,16 @@ macro_rules! judged {
     };
 }
 
+/// The network of `tests/fixtures/granite`, written by the package `gguf` (`tests/oracle/granite_gguf.py`): the logits are those of
+/// transformers.
+#[test]
+fn granite_is_the_network_of_its_safetensors() {
+    let folder = repository().join("tests/fixtures/granite");
+    let golden = Golden::open(&model("granite"), &folder.join("golden.json")).unwrap();
+    let report = check_evaluated(&golden, &BuildOptions::of(&golden), STEPS, SUMS, Ok).unwrap();
+    assert!(report.passes(), "{report}");
+}
+
 /// What sums in another order differ by, and exponentials that are rounded otherwise.
 const SUMS: f64 = 2e-5;
 
