@@ -29,7 +29,7 @@ use crate::Expanded;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Footprint {
     /// The weights, by how the archive stores them. They are mapped, and every byte of them is looked at.
-    pub weights: BTreeMap<StoredAs, Stored>,
+    pub weights: BTreeMap<WeightStorage, WeightTotal>,
     /// What every call reads of the weights: all but those of which only rows are looked up.
     pub streamed: usize,
     /// The copy that the compiler's program packs of weights when it is loaded; 0 where kernels read the archive's own
@@ -52,7 +52,7 @@ pub struct Footprint {
 
 /// How a weight is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum StoredAs {
+pub enum WeightStorage {
     /// In the layout that kernels read.
     Packed(WeightFormat),
     /// Quantized, in the order of the checkpoint.
@@ -63,7 +63,7 @@ pub enum StoredAs {
 
 /// Weights that are stored in one way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stored {
+pub struct WeightTotal {
     /// Their keys in the archive.
     pub keys: Vec<String>,
     /// Their bytes.
@@ -125,7 +125,7 @@ impl Footprint {
         let (trace, target) = (&program.trace, &program.target);
         let reads = trace.reads()?.entries;
         let looked_up = only_looked_up(trace);
-        let mut weights: BTreeMap<StoredAs, Stored> = BTreeMap::new();
+        let mut weights: BTreeMap<WeightStorage, WeightTotal> = BTreeMap::new();
         let (mut streamed, mut plain_matrices) = (0, 0);
         for (key, read) in &reads {
             let bytes = read.parameter.ty.bytes();
@@ -234,18 +234,18 @@ impl Memory {
 
 impl Expanded {
     /// How a parameter that was declared with these keys is stored.
-    fn stored_as(&self, parameter: &Parameter, origins: &BTreeSet<String>) -> StoredAs {
+    fn stored_as(&self, parameter: &Parameter, origins: &BTreeSet<String>) -> WeightStorage {
         if let Some(Recipe::Op(op, _)) = parameter.recipe.as_deref()
             && let Form::Archive(stored) = op.form()
         {
             return match stored {
-                LayoutOp::Pack(pack) => StoredAs::Packed(pack.format),
-                LayoutOp::Quantize(quantize) => StoredAs::Grouped(quantize.format),
+                LayoutOp::Pack(pack) => WeightStorage::Packed(pack.format),
+                LayoutOp::Quantize(quantize) => WeightStorage::Grouped(quantize.format),
             };
         }
         let why = origins.iter().find_map(|key| self.formats.get(key)?.err());
         // What only became a weight when composites were expanded is part of none that is packed.
-        StoredAs::Plain(parameter.ty.element, why.unwrap_or(DenseReason::NoMatrix))
+        WeightStorage::Plain(parameter.ty.element, why.unwrap_or(DenseReason::NoMatrix))
     }
 }
 
@@ -438,7 +438,7 @@ pub fn readable(bytes: u64) -> String {
     }
 }
 
-impl fmt::Display for StoredAs {
+impl fmt::Display for WeightStorage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Packed(format) => write!(f, "{}, packed", format.word()),
