@@ -47,14 +47,14 @@ pub struct Entry {
     /// The checkpoint's tensors that the data came from, if the metadata say.
     pub sources: Vec<String>,
     /// Where the bytes are.
-    pub storage: Storage,
+    pub data: EntryData,
 }
 
 /// Where an entry's bytes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Storage {
+pub enum EntryData {
     /// In this range of the file; it starts at a multiple of 64.
-    Data(Range<usize>),
+    Range(Range<usize>),
     /// Nowhere: they repeat a pattern.
     Splat {
         /// 1, 2, 4, 8 or 16 bytes.
@@ -99,9 +99,9 @@ impl Archive {
 
     /// The data of the entry of this name, unless it is a splat.
     pub fn data(&self, name: &str) -> Option<&[u8]> {
-        match &self.get(name)?.storage {
-            Storage::Data(range) => self.map.get(range.clone()),
-            Storage::Splat { .. } => None,
+        match &self.get(name)?.data {
+            EntryData::Range(range) => self.map.get(range.clone()),
+            EntryData::Splat { .. } => None,
         }
     }
 
@@ -121,8 +121,8 @@ impl Archive {
         let mut verified = Verified::default();
         let mut hashed = Vec::new();
         for entry in self.entries.iter() {
-            match (&entry.storage, &entry.blake3) {
-                (Storage::Data(range), Some(expected)) => hashed.push((entry, range, expected)),
+            match (&entry.data, &entry.blake3) {
+                (EntryData::Range(range), Some(expected)) => hashed.push((entry, range, expected)),
                 _ => verified.without_hash.push(entry.name.clone()),
             }
         }
@@ -162,9 +162,9 @@ pub struct Verified {
 impl Entry {
     /// The size in bytes.
     pub fn length(&self) -> u64 {
-        match &self.storage {
-            Storage::Data(range) => range.len() as u64,
-            Storage::Splat { length, .. } => *length,
+        match &self.data {
+            EntryData::Range(range) => range.len() as u64,
+            EntryData::Splat { length, .. } => *length,
         }
     }
 }
@@ -192,7 +192,7 @@ pub(crate) fn byte_length(ty: &TensorType) -> Option<u64> {
 struct Record {
     name: Range<u64>,
     metadata: Range<u64>,
-    storage: Storage,
+    data: EntryData,
 }
 
 /// Checks the whole file and returns its entries. Never panics, and takes memory proportional to the file's.
@@ -362,7 +362,7 @@ impl Verifier<'_> {
                     )?;
                     claims.push(data.clone());
                     storage_end = storage_end.max(data.end);
-                    Storage::Data(data.start as usize..data.end as usize)
+                    EntryData::Range(data.start as usize..data.end as usize)
                 }
                 SPLAT => self.splat(at)?,
                 _ => continue,
@@ -413,7 +413,7 @@ impl Verifier<'_> {
         }
     }
 
-    fn splat(&self, at: u64) -> Result<Storage, ArchiveError> {
+    fn splat(&self, at: u64) -> Result<EntryData, ArchiveError> {
         let length = self.u64(at + 60);
         let pattern = self.slice(at + 68..at + 84);
         let size = usize::from(self.slice(at + 84..at + 85)[0]);
@@ -427,7 +427,7 @@ impl Verifier<'_> {
         )?;
         let (pattern, rest) = pattern.split_at(size);
         self.zero(rest, at + 68 + size as u64)?;
-        Ok(Storage::Splat { pattern: pattern.into(), length })
+        Ok(EntryData::Splat { pattern: pattern.into(), length })
     }
 
     /// No byte belongs to two things, and those that belong to nothing are zero.
@@ -467,7 +467,7 @@ impl Verifier<'_> {
             blake3: None,
             recipe: None,
             sources: Vec::new(),
-            storage: record.storage,
+            data: record.data,
         };
         let at = record.metadata.start;
         // Anybody may store anything there: it is ours if it is an object with a dtype.
