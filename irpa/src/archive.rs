@@ -171,7 +171,7 @@ impl Entry {
 
 /// The JSON that an entry's metadata blob holds. IREE ignores it and carries it along.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Metadata {
+pub(crate) struct ArchiveMetadata {
     pub dtype: String,
     pub shape: Vec<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -367,7 +367,7 @@ impl Verifier<'_> {
                 SPLAT => self.splat(at)?,
                 _ => continue,
             };
-            records.push(Record { name, metadata: blob, storage });
+            records.push(Record { name, metadata: blob, data: storage });
         }
         for (used, segment, field, rule) in [
             (end, entries, 48, ArchiveRule::EntryCount),
@@ -476,7 +476,7 @@ impl Verifier<'_> {
         let fault = |expected: &str, found: &dyn Display| {
             self.fail(at, ArchiveRule::Metadata, format_args!("{expected} for `{name}`"), found)
         };
-        let metadata: Metadata =
+        let metadata: ArchiveMetadata =
             serde_json::from_value(json).map_err(|error| fault("dtype, shape and blake3", &error))?;
         let element: ElementType =
             metadata.dtype.parse().map_err(|error| fault("an element type", &error))?;

@@ -1,7 +1,7 @@
 //! What needs the inside: hostile bytes by the thousand, and files that cannot be written.
 
 use crate::archive::verify;
-use crate::write::{Destination, Layout};
+use crate::write::{ArchivePlan, Destination};
 use crate::*;
 use ops::{ElementType, TensorType};
 use proptest::prelude::*;
@@ -194,7 +194,7 @@ impl io::Seek for Small {
 }
 
 fn stream_into(out: &mut (impl io::Write + io::Seek)) -> Result<(), ArchiveError> {
-    let layout = Layout::plan(sample_entries(), true)?;
+    let layout = ArchivePlan::new(sample_entries(), true)?;
     let destination =
         Destination { path: Path::new("full.irpa"), folder: Path::new("."), size: layout.file_size };
     layout.stream(&destination, out, None, fill)

@@ -1,8 +1,8 @@
 //! The writer: the layout is planned from names and types, then the data are streamed behind it.
 
 use crate::archive::{
-    COMMON_SIZE, DATA, DATA_ALIGNMENT, DATA_SIZE, ENTRY_ALIGNMENT, FILE_ALIGNMENT, HEADER_SIZE, MAGIC,
-    Metadata, PATTERN_SIZES, SPLAT, SPLAT_SIZE, byte_length,
+    ArchiveMetadata, COMMON_SIZE, DATA, DATA_ALIGNMENT, DATA_SIZE, ENTRY_ALIGNMENT, FILE_ALIGNMENT,
+    HEADER_SIZE, MAGIC, PATTERN_SIZES, SPLAT, SPLAT_SIZE, byte_length,
 };
 use crate::progress::{CHUNK, Tracker, Watch};
 use crate::{ArchiveError, EntryProblem, convert};
@@ -102,7 +102,7 @@ impl NewEntry {
             Content::Splat(ty, _) => (ty, false),
             Content::Raw(_) => return None,
         };
-        let metadata = Metadata {
+        let metadata = ArchiveMetadata {
             dtype: ty.element.name().into(),
             shape: ty.shape.clone(),
             blake3: hashed.then(|| "0".repeat(64)),
@@ -142,7 +142,7 @@ pub fn write<E: From<ArchiveError>>(
     source: impl FnMut(&NewEntry, &mut Sink<'_>) -> Result<(), E>,
 ) -> Result<(), E> {
     let path = path.as_ref();
-    let layout = Layout::plan(entries, options.metadata)?;
+    let layout = ArchivePlan::new(entries, options.metadata)?;
     let folder = match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
@@ -231,7 +231,7 @@ impl Destination<'_> {
 }
 
 /// Everything about an archive that is known before its data are.
-pub(crate) struct Layout {
+pub(crate) struct ArchivePlan {
     front: Vec<u8>,
     entries: Vec<Placed>,
     data_size: u64,
@@ -246,8 +246,8 @@ struct Placed {
     hash: Option<usize>,
 }
 
-impl Layout {
-    pub fn plan(mut entries: Vec<NewEntry>, metadata: bool) -> Result<Self, ArchiveError> {
+impl ArchivePlan {
+    pub fn new(mut entries: Vec<NewEntry>, metadata: bool) -> Result<Self, ArchiveError> {
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         if let Some(entry) = entries.first().filter(|entry| entry.name.is_empty()) {
             return Err(ArchiveError::entry(&entry.name, EntryProblem::Unnamed));
