@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use console::{KernelUse, Layout, ModelArguments, NetworkArguments, Quant, usage, warn_of_head};
+use console::{KernelUse, LayoutChoice, ModelArguments, NetworkArguments, Quant, usage, warn_of_head};
 use tracewright::build::LoadError;
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, IreeManifest};
@@ -165,7 +165,8 @@ pub fn choose(
 ) -> Result<(), Error> {
     let (device, target) = device.choose_target()?;
     (options.device, options.target) = (Some(device), Some(target));
-    options.kernels = Some(network.kernels != Some(KernelUse::Off) && network.layout != Some(Layout::Plain));
+    options.kernels =
+        Some(network.kernels != Some(KernelUse::Off) && network.layout != Some(LayoutChoice::Plain));
     Ok(())
 }
 

@@ -32,7 +32,9 @@ use std::path::Path;
 pub use error::{CommandError, ConsoleError, exit, parsed, tell, told, usage};
 pub use model_path::resolved;
 pub use network::{name_of, preset, read_network, warn_of_head};
-pub use options::{KernelUse, Layout, ModelArguments, NetworkArguments, Quant, kv_format, quant_or_none};
+pub use options::{
+    KernelUse, LayoutChoice, ModelArguments, NetworkArguments, Quant, kv_format, quant_or_none,
+};
 pub use source::read as read_source;
 use tracewright::errors::{FileError, WithPath as _, escaped};
 use tracewright::files::{limits, read_from, read_stream};

@@ -27,7 +27,7 @@ pub struct NetworkArguments {
     /// Store weights as kernels read them, or in the order of the checkpoint for StableHLO alone, without kernels
     /// [default: kernels, where there are any]
     #[arg(long, value_name = "kernels|plain", conflicts_with = "kernels")]
-    pub layout: Option<Layout>,
+    pub layout: Option<LayoutChoice>,
     /// Proceed although config.json has this unknown key; may be repeated
     #[arg(long, value_name = "KEY")]
     pub allow_config_key: Vec<String>,
@@ -36,7 +36,7 @@ pub struct NetworkArguments {
 impl NetworkArguments {
     /// How weights are stored, which a checkpoint stores like this, and who multiplies with them.
     pub fn weights(&self, stored: Quantization) -> Weights {
-        let kernels = self.kernels != Some(KernelUse::Off) && self.layout != Some(Layout::Plain);
+        let kernels = self.kernels != Some(KernelUse::Off) && self.layout != Some(LayoutChoice::Plain);
         Weights { quantize: self.quant.map_or(stored, |Quant(format)| format.into()), kernels }
     }
 }
@@ -84,12 +84,12 @@ impl std::fmt::Display for KernelUse {
 
 /// How weights are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Layout {
+pub enum LayoutChoice {
     Kernels,
     Plain,
 }
 
-impl std::fmt::Display for Layout {
+impl std::fmt::Display for LayoutChoice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if *self == Self::Kernels { "kernels" } else { "plain" })
     }

@@ -1,6 +1,6 @@
 //! `tracewright export --engine xla`
 
-use console::{KernelUse, Layout, print, usage};
+use console::{KernelUse, LayoutChoice, print, usage};
 use tracewright::Plan;
 use tracewright::export::manifest::XlaManifest;
 use tracewright::export::xla;
@@ -32,7 +32,7 @@ pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> 
 /// What is said for IREE alone.
 fn check(arguments: &Arguments) -> Result<(), Error> {
     let network = &arguments.model_arguments.network;
-    let kernels = network.kernels == Some(KernelUse::On) || network.layout == Some(Layout::Kernels);
+    let kernels = network.kernels == Some(KernelUse::On) || network.layout == Some(LayoutChoice::Kernels);
     let option = match () {
         () if arguments.target != Target::host() => "--target",
         () if arguments.tuning.source.is_some() => "--tuning",
