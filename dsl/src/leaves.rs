@@ -23,12 +23,12 @@ pub trait Call<Argument> {
 
 /// Where a weight lives: the path of the leaf for provenance, the path of its key, which differ if it is tied.
 #[derive(Clone, Debug)]
-struct Stored {
+struct WeightPath {
     path: Rc<str>,
     home: Rc<str>,
 }
 
-impl Stored {
+impl WeightPath {
     fn new(scope: Scope) -> Self {
         Self { path: scope.path().clone(), home: scope.path().clone() }
     }
@@ -77,7 +77,7 @@ fn made(
 /// matrix has one shape either way, so that without it the layer loads and computes something else, without a word.
 #[derive(Clone, Debug)]
 pub struct Linear<T: Float> {
-    stored: Stored,
+    stored: WeightPath,
     inputs: Vec<Dim>,
     outputs: Vec<Dim>,
     bias: bool,
@@ -89,7 +89,7 @@ impl<T: Float> Linear<T> {
     /// A layer from `inputs` to `outputs`.
     pub fn build(scope: Scope, inputs: &[Dim], outputs: &[Dim]) -> Self {
         let (inputs, outputs) = (inputs.to_vec(), outputs.to_vec());
-        let (stored, of) = (Stored::new(scope), PhantomData);
+        let (stored, of) = (WeightPath::new(scope), PhantomData);
         Self { stored, inputs, outputs, bias: false, transposed: false, of }
     }
 
@@ -176,7 +176,7 @@ fn reshaped(t: &mut Tracer, path: Option<&Rc<str>>, raw: Raw, from: &[Dim], to: 
 /// A table of rows `[V, D]` that token ids pick from (HF: `nn.Embedding`).
 #[derive(Clone, Debug)]
 pub struct Embedding<T: Float> {
-    stored: Stored,
+    stored: WeightPath,
     dims: Vec<Dim>,
     of: PhantomData<T>,
 }
@@ -184,7 +184,7 @@ pub struct Embedding<T: Float> {
 impl<T: Float> Embedding<T> {
     /// A table with these axes: rows first.
     pub fn build(scope: Scope, dims: &[Dim]) -> Self {
-        Self { stored: Stored::new(scope), dims: dims.to_vec(), of: PhantomData }
+        Self { stored: WeightPath::new(scope), dims: dims.to_vec(), of: PhantomData }
     }
 
     /// The table is the one at `home`.
@@ -214,7 +214,7 @@ impl<T: Float> Call<Tensor<I32>> for Embedding<T> {
 /// (Zhang and Sennrich, 2019).
 #[derive(Clone, Debug)]
 pub struct RmsNorm<T: Float> {
-    stored: Stored,
+    stored: WeightPath,
     dims: Vec<Dim>,
     epsilon: f64,
     style: WeightStyle,
@@ -225,7 +225,7 @@ impl<T: Float> RmsNorm<T> {
     /// A norm over the axes in `dims`.
     pub fn build(scope: Scope, dims: &[Dim]) -> Self {
         let style = WeightStyle::Scale;
-        Self { stored: Stored::new(scope), dims: dims.to_vec(), epsilon: 1e-6, style, of: PhantomData }
+        Self { stored: WeightPath::new(scope), dims: dims.to_vec(), epsilon: 1e-6, style, of: PhantomData }
     }
 
     /// What is added to the mean square; 1e-6 unless said.

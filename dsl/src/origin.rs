@@ -15,15 +15,15 @@ use crate::Axis;
 #[derive(Clone, Copy)]
 pub(crate) struct Origin<'a> {
     pub(crate) function: &'a Function,
-    pub(crate) activations: &'a Activations,
+    pub(crate) activations: &'a ActivationNodes,
 }
 
 /// Of each node of a function, whether it is an activation: whether it depends on an argument that has axes. A row of
 /// a table of constants does not: it is a constant, wherever its index comes from.
 #[derive(Default)]
-pub(crate) struct Activations(Vec<bool>);
+pub(crate) struct ActivationNodes(Vec<bool>);
 
-impl Activations {
+impl ActivationNodes {
     /// Takes note of the nodes that `function` got since the last time. To look at all ancestors whenever it is asked
     /// would take a time that grows with the square of the layers.
     pub(crate) fn extend(&mut self, function: &Function) {

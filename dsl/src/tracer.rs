@@ -14,7 +14,7 @@ use trace::{
     resolve_key,
 };
 
-use crate::origin::{Activations, Origin};
+use crate::origin::{ActivationNodes, Origin};
 use crate::{Axis, Dim, NamedType, TraceError, TraceErrorKind};
 
 /// Where the code that called an operator or a method stands.
@@ -85,7 +85,7 @@ struct Open {
     function: Function,
     parameters: HashMap<String, NodeId>,
     inputs: usize,
-    activations: Activations,
+    activations: ActivationNodes,
     /// The path of the element that is run, and what stands for it in the body: `model.layers.0`, `model.layers.*`.
     element: Option<(Rc<str>, Rc<str>)>,
 }
@@ -243,7 +243,7 @@ impl Tracer {
             function,
             parameters: HashMap::new(),
             inputs: 0,
-            activations: Activations::default(),
+            activations: ActivationNodes::default(),
             element,
         });
     }
