@@ -29,7 +29,7 @@ struct Row {
     features: BTreeMap<usize, Vec<f32>>,
     adapter: u32,
     /// What the memory was filled from.
-    source: Option<Source>,
+    source: Option<EncoderSource>,
     /// How many of them the network has seen.
     seen: usize,
     /// Below which position something was written since the row began.
@@ -38,12 +38,12 @@ struct Row {
 
 /// What an encoder read.
 #[derive(Clone)]
-struct Source {
+struct EncoderSource {
     tokens: Vec<u32>,
     features: Vec<f32>,
 }
 
-impl Source {
+impl EncoderSource {
     fn new(entry: &EntryPoint, vocabulary: usize, input: EncoderInput<'_>) -> Result<Self, GenerateError> {
         let refuse = |found: usize, expected: String| Err(GenerateError::Features { found, expected });
         match (entry.features(), input) {
@@ -147,13 +147,13 @@ impl<'a, E: Executor> Sequences<'a, E> {
     /// If the network has no encoder, it takes less, or the call fails.
     pub fn encode(&mut self, row: usize, input: EncoderInput<'_>) -> Result<(), GenerateError> {
         let entry = self.network.only(EntryKind::Encoder)?;
-        let source = Source::new(entry, self.network.vocabulary(), input)?;
+        let source = EncoderSource::new(entry, self.network.vocabulary(), input)?;
         let sources = self.rows.iter().enumerate().map(|(index, one)| match index == row {
             true => Some(&source),
             false => one.source.as_ref(),
         });
         let feeds: Vec<Feed<'_>> =
-            sources.map(|source| source.map_or_else(Feed::default, Source::feed)).collect();
+            sources.map(|source| source.map_or_else(Feed::default, EncoderSource::feed)).collect();
         let mut memory = Vec::new();
         self.network.call(entry, &feeds, &mut memory, &[])?;
         self.memory = memory;

@@ -6,9 +6,9 @@ use crate::code::Value;
 
 /// The counts, a byte each: of scales and of minima those of the first four groups, then those of the last.
 #[derive(Clone, Copy)]
-pub(crate) struct Counts<'k>([[Value<'k>; 2]; 2]);
+pub(crate) struct StepCounts<'k>([[Value<'k>; 2]; 2]);
 
-impl<'k> Counts<'k> {
+impl<'k> StepCounts<'k> {
     /// Those in three words of 32 bits, of one row or of as many as there are lanes.
     pub(crate) fn unpacked([scales, minima, last]: [Value<'k>; 3]) -> Self {
         let masked =

@@ -5,7 +5,7 @@ use ops::format::{GROUP, PANEL};
 
 use super::{LINE, Matmul, Panel, Rows, SUMS, ask, join};
 use crate::code::{Buffer, Code, Element, Type, Value};
-use crate::counts::Counts;
+use crate::counts::StepCounts;
 use crate::quantized::{Row, Sums};
 
 /// The bytes of a line.
@@ -157,7 +157,7 @@ impl Matmul<'_> {
                 let words = [1, 2, 3].map(|line| weights.line(start + line * LINE));
                 let words = words.map(|line| line.bits(Type::lanes(PANEL, Element::I32)));
                 let minus = code.constant(SUMS, 0.0);
-                Scales::InSteps { steps: [both[0], minus - both[1]], counts: Counts::unpacked(words) }
+                Scales::InSteps { steps: [both[0], minus - both[1]], counts: StepCounts::unpacked(words) }
             }
             _ => Scales::Each(both),
         }
@@ -209,7 +209,7 @@ pub(super) enum Scales<'k> {
     /// Of each group.
     Each([Value<'k>; 2]),
     /// The steps of scales and of minima, the latter less than zero, and how many of them each group's are.
-    InSteps { steps: [Value<'k>; 2], counts: Counts<'k> },
+    InSteps { steps: [Value<'k>; 2], counts: StepCounts<'k> },
 }
 
 impl<'k> Scales<'k> {
