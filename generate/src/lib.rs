@@ -1,6 +1,7 @@
-//! Text in, tokens; tokens out, text: the tokenizer, the chat template, the choice of the next token and the end.
+//! Generates text with a compiled network: the tokenizer, the engine that steps sequences, and the choice of the
+//! next token.
 //!
-//! Each module answers as Hugging Face transformers answers, token for token and byte for byte.
+//! Each module gives the same results as Hugging Face transformers, token for token and byte for byte.
 #![warn(missing_docs)]
 
 mod batch;
@@ -13,11 +14,15 @@ mod generation;
 mod gguf;
 mod model_file;
 mod network;
+mod prefix;
 mod reply;
+mod row;
 mod sample;
 mod sequence_input;
 mod sequences;
 mod session;
+mod snapshot;
+mod speculate;
 mod stop;
 mod text;
 
@@ -36,6 +41,7 @@ pub use sample::{
 };
 pub use sequence_input::{EncoderInput, InputPart, SequenceInput};
 pub use session::Session;
+pub use speculate::{Certainty, DraftModel, Drafter, Lookup};
 pub use stop::{StopMatch, StopStrings, stop_tokens};
 pub use template::{Chat, ChatTemplate, TemplateError, TemplatePlace};
 pub use text::{Stream, Tokenizer, catches_panics};

@@ -1,4 +1,4 @@
-//! `tracewright quality`: what a format costs on real text.
+//! `tracewright quality` measures the loss of a format on a real text.
 
 use std::path::PathBuf;
 
@@ -9,21 +9,22 @@ use crate::arguments::RunArguments;
 
 #[derive(Args, Clone)]
 pub struct Arguments {
-    /// A Hugging Face model directory, a GGUF file, or what `export` wrote
+    /// Hugging Face model directory, GGUF file or export
     pub model: PathBuf,
-    /// The text, `-` for stdin
+    /// File with the text, `-` for stdin
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
-    /// What the model is compared with: itself in another format and in f32, or another model with the same tokens
+    /// Reference to compare the model with: the same model in this weight format and in f32, or another model with the same
+    /// tokens
     #[arg(long, value_name = "none|q8|q4|q4_k|MODEL", default_value = "none")]
     pub against: String,
-    /// Tokens of a window; the second half of each window counts
+    /// Tokens per window; only the second half of each window counts
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]
     pub window: u32,
-    /// Windows at most [default: all that the text fills]
+    /// Maximum number of windows [default: all that the text fills]
     #[arg(long, value_name = "N")]
     pub windows: Option<usize>,
-    /// One JSON object on stdout instead of lines
+    /// Print one JSON object on stdout instead of lines
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -43,19 +44,15 @@ impl Arguments {
 
 #[cfg(feature = "iree")]
 mod run {
-    use std::fs;
     use std::path::Path;
 
     use console::{print, read_text, usage};
-    use instruments::quality::{Quality, QualityError, Windows, compare};
+    use instruments::quality::{Quality, QualityError, QualityReport, Windows, compare, first_token};
     use serde_json::json;
     use tracewright::Model;
-    use tracewright::errors::WithPath as _;
-    use tracewright::footprint::readable;
-    use tracewright::generate::{GenerateError, Tokenizer};
     use tracewright::ops::ElementType;
 
-    use super::Arguments;
+    use super::{Arguments, RunArguments};
     use crate::Invocation;
     use crate::error::Error;
     use crate::interrupt::Interrupt;
@@ -69,7 +66,7 @@ mod run {
             let model = self.open(&self.model, &self.run, invocation)?;
             let (path, format) = self.reference();
             let mut reference = self.run.clone();
-            let arguments = &mut reference.model_arguments;
+            let arguments = &mut reference.build.model_arguments;
             if let Some(format) = format {
                 (arguments.network.quant, arguments.network.dtype) = (Some(format), Some(ElementType::F32));
                 arguments.kv = None;
@@ -83,27 +80,16 @@ mod run {
             let windows =
                 Windows { length: self.window as usize, most: self.windows, first: first_token(tokenizer)? };
             let quality = measure(&model, &reference, &tokens, &windows, interrupt)?;
-            let weights = [weights(&model)?, weights(&reference)?];
-            Ok(print(&if self.json { json(&quality, weights) } else { lines(&quality, weights) })?)
+            let report = QualityReport::new(quality, &model, &reference)?;
+            Ok(print(&if self.json { format!("{}\n", json!(report)) } else { report.text() })?)
         }
 
-        fn open(
-            &self,
-            path: &Path,
-            run: &crate::arguments::RunArguments,
-            invocation: &Invocation,
-        ) -> Result<Model, Error> {
+        fn open(&self, path: &Path, run: &RunArguments, invocation: &Invocation) -> Result<Model, Error> {
             let mut opening = load::read(path, run, invocation.read, &invocation.interrupt)?;
             opening.fit_context(self.window as usize);
             opening.options.score = true;
-            load::open(opening, &run.compile, &invocation.interrupt)
+            load::open(opening, &run.build.compile, &invocation.interrupt)
         }
-    }
-
-    /// The token that the tokenizer puts in front of every text, if it does.
-    fn first_token(tokenizer: &Tokenizer) -> Result<Option<u32>, GenerateError> {
-        let (empty, text) = (tokenizer.encode("")?, tokenizer.encode("a")?);
-        Ok(empty.first().filter(|first| text.first() == Some(first)).copied())
     }
 
     fn measure(
@@ -122,34 +108,7 @@ mod run {
         compared.map_err(|error| match error {
             QualityError::Interrupted => Error::Interrupted,
             QualityError::Model(error) => error.into(),
-            error => Error::Quality(error),
+            error => error.into(),
         })
-    }
-
-    /// Bytes of the archive.
-    fn weights(model: &Model) -> Result<Option<u64>, Error> {
-        let archive = model.info().build.as_ref().map(|build| &build.archive);
-        Ok(archive.map(|path| fs::metadata(path).with_path("open", path)).transpose()?.map(|file| file.len()))
-    }
-
-    fn lines(quality: &Quality, [model, reference]: [Option<u64>; 2]) -> String {
-        let Quality { positions, mean_kl, mean_kl_error, median_kl, kl_99, max_kl, same_token, .. } = quality;
-        let mut lines = format!(
-            "positions      {positions}\n\
-             KL divergence  {mean_kl:.4} ± {mean_kl_error:.4} nats (median {median_kl:.4}, 99 % {kl_99:.4}, largest {max_kl:.4})\n\
-             same token     {:.1} %\n\
-             perplexity     {:.3} (reference {:.3})\n",
-            same_token * 100.0,
-            quality.perplexity,
-            quality.reference_perplexity,
-        );
-        if let (Some(model), Some(reference)) = (model, reference) {
-            lines += &format!("weights        {} (reference {})\n", readable(model), readable(reference));
-        }
-        lines
-    }
-
-    fn json(quality: &Quality, [model, reference]: [Option<u64>; 2]) -> String {
-        format!("{}\n", json!({ "quality": quality, "bytes": model, "reference_bytes": reference }))
     }
 }

@@ -1,12 +1,11 @@
-//! `tracewright export --engine iree`
+//! `tracewright export --engine iree` writes an export for IREE.
 
 use console::{print, usage};
 use tracewright::Plan;
 use tracewright::export::{export, names};
 
-use super::Arguments;
+use super::{Arguments, BuildArguments};
 use crate::Invocation;
-use crate::build::Tunings;
 use crate::build::milliseconds;
 use crate::checkpoint::{open, report_baked};
 use crate::error::Error;
@@ -18,24 +17,14 @@ pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> 
         return Err(usage(what).into());
     }
     let &Invocation { read, ref interrupt } = invocation;
-    let Arguments {
-        model: folder,
-        out,
-        target,
-        model_arguments: model,
-        tuning,
-        compile,
-        json,
-        print_commands,
-        ..
-    } = arguments;
+    let Arguments { model: folder, out, target, json, print_commands, .. } = arguments;
+    let BuildArguments { model_arguments: model, tuning, compile } = &arguments.build;
     let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;
-    let plan = model.plan(network, model.context)?;
-    let checkpoint = plan.named(checkpoint);
+    let plan = model.plan(network, folder, model.context)?;
     let (exported, compiler) = build::with_tools(compile, interrupt, |tools| {
         let plan = Plan { target: target.clone(), ..plan };
-        let (asked, compiler) = (tuning.source.as_ref(), tools.compiler.clone());
-        let tuning = Tunings::read(asked, &plan.target, (tools.compiler, tools.cache))?.of(Some(&plan))?;
+        let compiler = tools.compiler.clone();
+        let tuning = tuning.read(&plan.target, (tools.compiler, tools.cache))?.of(&plan)?;
         Ok((export(plan.tuned(tuning, model.chunk), folder, &checkpoint, out, tools)?, compiler))
     })?;
     if *print_commands {
