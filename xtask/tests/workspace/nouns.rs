@@ -1,5 +1,5 @@
-//! One noun has one meaning: no two crates of the workspace offer types, traits or blocks of the same name, and no two crates of
-//! the product have such types of one name that several of their files can use.
+//! One noun has one meaning: no two crates of the workspace offer types, traits or blocks of the same name. In the product, no
+//! two crates have types of one name that several of their files can use.
 //!
 //! The test reads the sources: items that the root of a crate declares or re-exports by `pub use`, and the same in
 //! every `pub mod`. It does not see items from macros other than `model!`.
@@ -169,6 +169,7 @@ const SHARED: &[(&str, &str)] = &[
     ("Origin", "where a node comes from: a line of Rust, a rule"),
     ("Place", "a place in a file: of Rust, of any other, of a drawing"),
     ("Program", "a compiled program, and the program that an idiom is chosen for"),
+    ("Row", "a row of numbers, and the row of a batch that a text takes"),
     ("Source", "the text or the files that something is read from"),
     ("Step", "a step of an explanation, a step of sampling"),
     ("TuningSource", "where a tuning comes from: the option, and its flag"),
