@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bake::{BakeError, BakeOptions, Baked, Checked, Ignorable};
 use dsl::Traced;
 use errors::{FileError, WithPath as _};
-use irpa::{Archive, Checkpoint, Storage};
+use irpa::{Archive, Checkpoint, EntryData};
 use lower::{LowerError, Module, Weights};
 use ops::{ElementType, TensorType};
 use runtime::{
@@ -389,9 +389,9 @@ pub fn map_parameters<'a>(
         return Err(LoadError::Parameter { path: archive.path().into(), key: key.into(), expected, found });
     }
     let entry = |entry: &irpa::Entry| {
-        let storage = match &entry.storage {
-            Storage::Data(range) => ParameterData::Range(range.clone()),
-            Storage::Splat { pattern, length } => {
+        let storage = match &entry.data {
+            EntryData::Range(range) => ParameterData::Range(range.clone()),
+            EntryData::Splat { pattern, length } => {
                 ParameterData::Splat { pattern: pattern.clone(), length: *length }
             }
         };

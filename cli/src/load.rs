@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use console::{KernelUse, Layout, ModelArguments, NetworkArguments, Quant, warn};
+use console::{KernelUse, LayoutChoice, ModelArguments, NetworkArguments, Quant, warn};
 use tracewright::build::LoadError;
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, IreeManifest};
@@ -151,7 +151,8 @@ pub fn choose(
 ) -> Result<(), Error> {
     let (device, target) = device.choose_target()?;
     (options.device, options.target) = (Some(device), Some(target));
-    options.kernels = Some(network.kernels != Some(KernelUse::Off) && network.layout != Some(Layout::Plain));
+    options.kernels =
+        Some(network.kernels != Some(KernelUse::Off) && network.layout != Some(LayoutChoice::Plain));
     Ok(())
 }
 
@@ -217,7 +218,7 @@ pub fn print_commands(
 }
 
 /// Compares the layout with that of an export. The library compares all other options.
-fn check_layout(manifest: &IreeManifest, asked: Option<Layout>) -> Result<(), ModelError> {
+fn check_layout(manifest: &IreeManifest, asked: Option<LayoutChoice>) -> Result<(), ModelError> {
     match asked.map(|layout| layout.to_string()).filter(|layout| *layout != manifest.layout) {
         Some(asked) => {
             Err(ModelError::AsExported { option: "layout", asked, exported: manifest.layout.clone() })

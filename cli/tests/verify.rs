@@ -14,7 +14,7 @@ const TENSOR: &str = "model.layers.0.mlp.down_proj.weight";
 fn flip(archive: &Path, name: &str) {
     let mut bytes = fs::read(archive).unwrap();
     let opened = tracewright::irpa::Archive::open(archive).unwrap();
-    let tracewright::irpa::Storage::Data(range) = opened.get(name).unwrap().storage.clone() else {
+    let tracewright::irpa::EntryData::Range(range) = opened.get(name).unwrap().data.clone() else {
         panic!("`{name}` has data")
     };
     bytes[(range.start + range.end) / 2] ^= 4;

@@ -21,7 +21,9 @@ use std::path::Path;
 pub use error::{CommandError, ConsoleError, exit, help, parsed, tell, told, usage};
 pub use model_path::{hub, resolved};
 pub use network::{name_of, preset, read_network, warn};
-pub use options::{KernelUse, Layout, ModelArguments, NetworkArguments, Quant, kv_format, quant_or_none};
+pub use options::{
+    KernelUse, LayoutChoice, ModelArguments, NetworkArguments, Quant, kv_format, quant_or_none,
+};
 pub use source::read as read_source;
 use tracewright::errors::{FileError, WithPath as _, escaped};
 use tracewright::files::{limits, read_from, read_stream};

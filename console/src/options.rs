@@ -33,7 +33,7 @@ pub struct NetworkArguments {
     /// Store weights in the order that kernels read, or in the checkpoint's order without kernels [default: kernels, if the
     /// target has any]
     #[arg(long, value_name = "kernels|plain", conflicts_with = "kernels")]
-    pub layout: Option<Layout>,
+    pub layout: Option<LayoutChoice>,
     /// Ignore this unknown key of config.json; may be repeated
     #[arg(long, value_name = "KEY")]
     pub allow_config_key: Vec<String>,
@@ -43,7 +43,7 @@ impl NetworkArguments {
     /// How weights are stored, and whether kernels compute matmuls, for a checkpoint that stores its weights
     /// in `stored`.
     pub fn weights(&self, stored: Quantization) -> Weights {
-        let kernels = self.kernels != Some(KernelUse::Off) && self.layout != Some(Layout::Plain);
+        let kernels = self.kernels != Some(KernelUse::Off) && self.layout != Some(LayoutChoice::Plain);
         Weights { quantize: self.quant.map_or(stored, |Quant(format)| format.into()), kernels }
     }
 }
@@ -99,12 +99,12 @@ impl std::fmt::Display for KernelUse {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Layout {
+pub enum LayoutChoice {
     Kernels,
     Plain,
 }
 
-impl std::fmt::Display for Layout {
+impl std::fmt::Display for LayoutChoice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if *self == Self::Kernels { "kernels" } else { "plain" })
     }

@@ -24,12 +24,12 @@ pub trait Call<Argument> {
 /// The place of a weight: the leaf's path for messages, and the path of its key. The two differ if the weight
 /// is tied.
 #[derive(Clone, Debug)]
-struct Stored {
+struct WeightPath {
     path: Rc<str>,
     home: Rc<str>,
 }
 
-impl Stored {
+impl WeightPath {
     fn new(scope: Scope) -> Self {
         Self { path: scope.path().clone(), home: scope.path().clone() }
     }
@@ -78,7 +78,7 @@ fn made(
 /// order, so a wrong setting loads without an error and computes wrong results.
 #[derive(Clone, Debug)]
 pub struct Linear<T: Float> {
-    stored: Stored,
+    stored: WeightPath,
     inputs: Vec<Dim>,
     outputs: Vec<Dim>,
     bias: bool,
@@ -90,7 +90,7 @@ impl<T: Float> Linear<T> {
     /// A layer from the axes `inputs` to the axes `outputs`.
     pub fn build(scope: Scope, inputs: &[Dim], outputs: &[Dim]) -> Self {
         let (inputs, outputs) = (inputs.to_vec(), outputs.to_vec());
-        let (stored, of) = (Stored::new(scope), PhantomData);
+        let (stored, of) = (WeightPath::new(scope), PhantomData);
         Self { stored, inputs, outputs, bias: false, transposed: false, of }
     }
 
@@ -178,7 +178,7 @@ fn reshaped(t: &mut Tracer, path: Option<&Rc<str>>, raw: Raw, from: &[Dim], to: 
 /// A table `[V, D]` from which token ids select rows (`nn.Embedding` in PyTorch).
 #[derive(Clone, Debug)]
 pub struct Embedding<T: Float> {
-    stored: Stored,
+    stored: WeightPath,
     dims: Vec<Dim>,
     of: PhantomData<T>,
 }
@@ -186,7 +186,7 @@ pub struct Embedding<T: Float> {
 impl<T: Float> Embedding<T> {
     /// A table with these axes; the axis of rows comes first.
     pub fn build(scope: Scope, dims: &[Dim]) -> Self {
-        Self { stored: Stored::new(scope), dims: dims.to_vec(), of: PhantomData }
+        Self { stored: WeightPath::new(scope), dims: dims.to_vec(), of: PhantomData }
     }
 
     /// Uses the table of the leaf at `home`.
@@ -216,7 +216,7 @@ impl<T: Float> Call<Tensor<I32>> for Embedding<T> {
 /// and Sennrich, 2019). The weight `[D]` is stored as a vector.
 #[derive(Clone, Debug)]
 pub struct RmsNorm<T: Float> {
-    stored: Stored,
+    stored: WeightPath,
     dims: Vec<Dim>,
     epsilon: f64,
     style: WeightStyle,
@@ -227,7 +227,7 @@ impl<T: Float> RmsNorm<T> {
     /// A norm over all axes in `dims`.
     pub fn build(scope: Scope, dims: &[Dim]) -> Self {
         let style = WeightStyle::Scale;
-        Self { stored: Stored::new(scope), dims: dims.to_vec(), epsilon: 1e-6, style, of: PhantomData }
+        Self { stored: WeightPath::new(scope), dims: dims.to_vec(), epsilon: 1e-6, style, of: PhantomData }
     }
 
     /// Sets ε, the number that is added to the mean square. Default: 1e-6.

@@ -16,15 +16,15 @@ use crate::Axis;
 #[derive(Clone, Copy)]
 pub(crate) struct Origin<'a> {
     pub(crate) function: &'a Function,
-    pub(crate) activations: &'a Activations,
+    pub(crate) activations: &'a ActivationNodes,
 }
 
 /// For each node of a function, whether it is an activation: whether it depends on an argument with axes. A
 /// row of a constant table is not an activation, even if its index is one.
 #[derive(Default)]
-pub(crate) struct Activations(Vec<bool>);
+pub(crate) struct ActivationNodes(Vec<bool>);
 
-impl Activations {
+impl ActivationNodes {
     /// Classifies the nodes that `function` got since the last call. A search through all ancestors at every
     /// question would take time quadratic in the number of layers.
     pub(crate) fn extend(&mut self, function: &Function) {

@@ -14,7 +14,7 @@ use trace::{
     resolve_key,
 };
 
-use crate::origin::{Activations, Origin};
+use crate::origin::{ActivationNodes, Origin};
 use crate::{Axis, Dim, NamedType, TraceError, TraceErrorKind};
 
 /// The source location of a call to an operator or a method.
@@ -89,7 +89,7 @@ struct Open {
     function: Function,
     parameters: HashMap<String, NodeId>,
     inputs: usize,
-    activations: Activations,
+    activations: ActivationNodes,
     /// The path of the running element, and its path in the body: `model.layers.0` and `model.layers.*`.
     element: Option<(Rc<str>, Rc<str>)>,
 }
@@ -248,7 +248,7 @@ impl Tracer {
             function,
             parameters: HashMap::new(),
             inputs: 0,
-            activations: Activations::default(),
+            activations: ActivationNodes::default(),
             element,
         });
     }

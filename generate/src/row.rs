@@ -16,7 +16,7 @@ pub(crate) struct Row {
     pub features: BTreeMap<usize, Vec<f32>>,
     pub adapter: u32,
     /// The source that filled the memory.
-    pub source: Option<Source>,
+    pub source: Option<EncoderSource>,
     /// How many of them the network has seen.
     pub seen: usize,
     /// Below which position something was written since the row began.
@@ -35,12 +35,12 @@ pub(crate) struct Row {
 
 /// What an encoder read.
 #[derive(Clone)]
-pub(crate) struct Source {
+pub(crate) struct EncoderSource {
     tokens: Vec<u32>,
     features: Vec<f32>,
 }
 
-impl Source {
+impl EncoderSource {
     pub fn new(
         entry: &EntryPoint,
         vocabulary: usize,

@@ -9,7 +9,7 @@ use crate::entry::{EntryKind, EntryPoint};
 use crate::executor::Executor;
 use crate::generation::{Generated, Generation, StepOutput, StepRequest};
 use crate::network::{Feed, StepResults, floats, ids};
-use crate::row::{Row, Source};
+use crate::row::{EncoderSource, Row};
 use crate::snapshot::Snapshot;
 use crate::speculate::Governor;
 use crate::{Drafter, EncoderInput, GenerateError, Network};
@@ -96,13 +96,13 @@ impl<'a, E: Executor> Sequences<'a, E> {
     /// If the network has no encoder, the input is too long, or the call fails.
     pub fn encode(&mut self, row: usize, input: EncoderInput<'_>) -> Result<(), GenerateError> {
         let entry = self.network.only(EntryKind::Encoder)?;
-        let source = Source::new(entry, self.network.vocabulary(), input)?;
+        let source = EncoderSource::new(entry, self.network.vocabulary(), input)?;
         let sources = self.rows.iter().enumerate().map(|(index, one)| match index == row {
             true => Some(&source),
             false => one.source.as_ref(),
         });
         let feeds: Vec<Feed<'_>> =
-            sources.map(|source| source.map_or_else(Feed::default, Source::feed)).collect();
+            sources.map(|source| source.map_or_else(Feed::default, EncoderSource::feed)).collect();
         let mut memory = Vec::new();
         self.network.call(entry, &feeds, &mut memory, &[])?;
         self.memory = memory;

@@ -52,7 +52,7 @@ impl FootprintReport<'_> {
         };
         line("weights", footprint.weight_bytes(), "in the archive, mapped");
         for (stored_as, stored) in &footprint.weights {
-            let packed = matches!(stored_as, tracewright::footprint::StoredAs::Packed(_));
+            let packed = matches!(stored_as, tracewright::footprint::WeightStorage::Packed(_));
             let shown = if packed { 0 } else { NAMED };
             let mut keys = stored.keys.iter().take(shown).map(String::as_str).collect::<Vec<_>>().join(", ");
             if !packed && stored.keys.len() > shown {

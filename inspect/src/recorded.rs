@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use console::{
-    KernelUse, Layout, ModelArguments, name_of, preset, read_network, read_source, resolved, warn,
+    KernelUse, LayoutChoice, ModelArguments, name_of, preset, read_network, read_source, resolved, warn,
 };
 use report::NetworkReport;
 use tracewright::Plan;
@@ -29,8 +29,10 @@ impl Recorded {
         let (network, name) = named(model, &asked.network.allow_config_key, read)?;
         let mut plan = asked.plan(network, &resolved(model)?, asked.context)?;
         // Kernels differ between machines: they are shown to who asks for them. To others all machines show the same.
-        let wants =
-            [asked.network.kernels == Some(KernelUse::On), asked.network.layout == Some(Layout::Kernels)];
+        let wants = [
+            asked.network.kernels == Some(KernelUse::On),
+            asked.network.layout == Some(LayoutChoice::Kernels),
+        ];
         let shown = plan.weights.kernels && (wants.contains(&true) || asked.network.quant.is_some());
         if !shown {
             plan.target = Target::processor("generic");

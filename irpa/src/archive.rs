@@ -45,14 +45,14 @@ pub struct Entry {
     pub recipe: Option<String>,
     /// The checkpoint's tensors that the recipe reads, if the metadata list them.
     pub sources: Vec<String>,
-    pub storage: Storage,
+    pub data: EntryData,
 }
 
 /// The place of an entry's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Storage {
+pub enum EntryData {
     /// The bytes are in this range of the file, which starts at a multiple of 64.
-    Data(Range<usize>),
+    Range(Range<usize>),
     /// The bytes repeat a pattern and are not in the file.
     Splat {
         /// The pattern, of 1, 2, 4, 8 or 16 bytes.
@@ -95,9 +95,9 @@ impl Archive {
 
     /// The data of the entry of this name; `None` for a splat.
     pub fn data(&self, name: &str) -> Option<&[u8]> {
-        match &self.get(name)?.storage {
-            Storage::Data(range) => self.map.get(range.clone()),
-            Storage::Splat { .. } => None,
+        match &self.get(name)?.data {
+            EntryData::Range(range) => self.map.get(range.clone()),
+            EntryData::Splat { .. } => None,
         }
     }
 
@@ -117,8 +117,8 @@ impl Archive {
         let mut verified = Verified::default();
         let mut hashed = Vec::new();
         for entry in self.entries.iter() {
-            match (&entry.storage, &entry.blake3) {
-                (Storage::Data(range), Some(expected)) => hashed.push((entry, range, expected)),
+            match (&entry.data, &entry.blake3) {
+                (EntryData::Range(range), Some(expected)) => hashed.push((entry, range, expected)),
                 _ => verified.without_hash.push(entry.name.clone()),
             }
         }
@@ -156,16 +156,16 @@ pub struct Verified {
 
 impl Entry {
     pub fn length(&self) -> u64 {
-        match &self.storage {
-            Storage::Data(range) => range.len() as u64,
-            Storage::Splat { length, .. } => *length,
+        match &self.data {
+            EntryData::Range(range) => range.len() as u64,
+            EntryData::Splat { length, .. } => *length,
         }
     }
 }
 
 /// The JSON in an entry's metadata blob. IREE ignores it.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Metadata {
+pub(crate) struct ArchiveMetadata {
     pub dtype: String,
     pub shape: Vec<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -186,7 +186,7 @@ pub(crate) fn byte_length(ty: &TensorType) -> Option<u64> {
 struct Record {
     name: Range<u64>,
     metadata: Range<u64>,
-    storage: Storage,
+    data: EntryData,
 }
 
 /// Checks the whole file and returns its entries. It never panics, and its memory is proportional to the
@@ -357,12 +357,12 @@ impl Verifier<'_> {
                     )?;
                     claims.push(data.clone());
                     storage_end = storage_end.max(data.end);
-                    Storage::Data(data.start as usize..data.end as usize)
+                    EntryData::Range(data.start as usize..data.end as usize)
                 }
                 SPLAT => self.splat(at)?,
                 _ => continue,
             };
-            records.push(Record { name, metadata: blob, storage });
+            records.push(Record { name, metadata: blob, data: storage });
         }
         for (used, segment, field, rule) in [
             (end, entries, 48, ArchiveRule::EntryCount),
@@ -408,7 +408,7 @@ impl Verifier<'_> {
         }
     }
 
-    fn splat(&self, at: u64) -> Result<Storage, ArchiveError> {
+    fn splat(&self, at: u64) -> Result<EntryData, ArchiveError> {
         let length = self.u64(at + 60);
         let pattern = self.slice(at + 68..at + 84);
         let size = usize::from(self.slice(at + 84..at + 85)[0]);
@@ -422,7 +422,7 @@ impl Verifier<'_> {
         )?;
         let (pattern, rest) = pattern.split_at(size);
         self.zero(rest, at + 68 + size as u64)?;
-        Ok(Storage::Splat { pattern: pattern.into(), length })
+        Ok(EntryData::Splat { pattern: pattern.into(), length })
     }
 
     /// Checks that claimed ranges do not overlap, and that all other bytes are zero.
@@ -462,7 +462,7 @@ impl Verifier<'_> {
             blake3: None,
             recipe: None,
             sources: Vec::new(),
-            storage: record.storage,
+            data: record.data,
         };
         let at = record.metadata.start;
         // Anybody may store anything there: it is ours if it is an object with a dtype.
@@ -471,7 +471,7 @@ impl Verifier<'_> {
         let fault = |expected: &str, found: &dyn Display| {
             self.fail(at, ArchiveRule::Metadata, format_args!("{expected} for `{name}`"), found)
         };
-        let metadata: Metadata =
+        let metadata: ArchiveMetadata =
             serde_json::from_value(json).map_err(|error| fault("dtype, shape and blake3", &error))?;
         let element: ElementType =
             metadata.dtype.parse().map_err(|error| fault("an element type", &error))?;

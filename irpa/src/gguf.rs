@@ -44,7 +44,7 @@ const RANK: u32 = 4;
 pub struct Gguf {
     path: PathBuf,
     map: Arc<Mmap>,
-    keys: BTreeMap<String, Stored>,
+    keys: BTreeMap<String, ValuePlace>,
     tensors: Vec<GgufTensor>,
 }
 
@@ -96,7 +96,7 @@ pub struct GgufArray<'a> {
 
 /// A value, with its place in the file.
 #[derive(Clone, Debug)]
-enum Stored {
+enum ValuePlace {
     One(Kind, Range<usize>),
     Array(Kind, usize, Range<usize>),
 }
@@ -229,8 +229,8 @@ impl Gguf {
 
     pub fn get(&self, key: &str) -> Option<GgufValue<'_>> {
         Some(match self.keys.get(key)? {
-            Stored::One(kind, range) => kind.value(&self.map[range.clone()]),
-            Stored::Array(kind, count, range) => {
+            ValuePlace::One(kind, range) => kind.value(&self.map[range.clone()]),
+            ValuePlace::Array(kind, count, range) => {
                 GgufValue::Array(GgufArray { kind: *kind, count: *count, bytes: &self.map[range.clone()] })
             }
         })
@@ -323,7 +323,7 @@ struct Reader<'a> {
     problems: Vec<GgufProblem>,
 }
 
-type Table = (BTreeMap<String, Stored>, Vec<GgufTensor>);
+type Table = (BTreeMap<String, ValuePlace>, Vec<GgufTensor>);
 
 impl<'a> Reader<'a> {
     fn read(&mut self) -> Result<Table, GgufProblem> {
@@ -339,7 +339,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads the number of tensors, and the keys.
-    fn head(&mut self) -> Result<(usize, BTreeMap<String, Stored>), GgufProblem> {
+    fn head(&mut self) -> Result<(usize, BTreeMap<String, ValuePlace>), GgufProblem> {
         if self.take(4, "the magic")? != MAGIC {
             return Err(GgufProblem::Magic);
         }
@@ -389,7 +389,7 @@ impl<'a> Reader<'a> {
         Ok(str::from_utf8(&self.bytes[place]).unwrap_or_default().to_owned())
     }
 
-    fn keys(&mut self, count: usize) -> Result<BTreeMap<String, Stored>, GgufProblem> {
+    fn keys(&mut self, count: usize) -> Result<BTreeMap<String, ValuePlace>, GgufProblem> {
         let mut keys = BTreeMap::new();
         for _ in 0..count {
             let key = self.name("a key")?;
@@ -401,12 +401,12 @@ impl<'a> Reader<'a> {
         Ok(keys)
     }
 
-    fn stored(&mut self, key: &str) -> Result<Stored, GgufProblem> {
+    fn stored(&mut self, key: &str) -> Result<ValuePlace, GgufProblem> {
         let unknown = |found| GgufProblem::ValueType { key: key.to_owned(), found };
         let number = self.u32("the type of a value")?;
         if number != ARRAY {
             let kind = Kind::of(number).ok_or_else(|| unknown(number))?;
-            return Ok(Stored::One(kind, self.value(kind)?));
+            return Ok(ValuePlace::One(kind, self.value(kind)?));
         }
         let number = self.u32("the type of an array")?;
         let kind = Kind::of(number).ok_or_else(|| unknown(number))?;
@@ -420,7 +420,7 @@ impl<'a> Reader<'a> {
                 }
             }
         }
-        Ok(Stored::Array(kind, count, start..self.at))
+        Ok(ValuePlace::Array(kind, count, start..self.at))
     }
 
     fn value(&mut self, kind: Kind) -> Result<Range<usize>, GgufProblem> {
@@ -430,17 +430,17 @@ impl<'a> Reader<'a> {
         Ok(start..self.at)
     }
 
-    fn integer(&self, keys: &BTreeMap<String, Stored>, key: &str) -> Option<i128> {
+    fn integer(&self, keys: &BTreeMap<String, ValuePlace>, key: &str) -> Option<i128> {
         match keys.get(key)? {
-            Stored::One(kind, range) => match kind.value(&self.bytes[range.clone()]) {
+            ValuePlace::One(kind, range) => match kind.value(&self.bytes[range.clone()]) {
                 GgufValue::Integer(integer) => Some(integer),
                 _ => Some(-1),
             },
-            Stored::Array(..) => Some(-1),
+            ValuePlace::Array(..) => Some(-1),
         }
     }
 
-    fn alignment(&mut self, keys: &BTreeMap<String, Stored>) -> u64 {
+    fn alignment(&mut self, keys: &BTreeMap<String, ValuePlace>) -> u64 {
         let Some(found) = self.integer(keys, "general.alignment") else { return ALIGNMENT };
         match u64::try_from(found) {
             // The specification asks for a multiple of 8; of what is larger than a page nobody aligns a tensor to.
@@ -453,7 +453,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Checks that the file contains a whole model.
-    fn whole(&mut self, keys: &BTreeMap<String, Stored>) {
+    fn whole(&mut self, keys: &BTreeMap<String, ValuePlace>) {
         if let Some(count) = self.integer(keys, "split.count").filter(|&count| count > 1) {
             self.problems.push(GgufProblem::Part { count });
         }

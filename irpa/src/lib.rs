@@ -37,7 +37,7 @@ mod unsupported;
 mod weight_files;
 mod write;
 
-pub use archive::{Archive, Entry, Storage, Verified};
+pub use archive::{Archive, Entry, EntryData, Verified};
 pub use checkpoint::{
     Checkpoint, CheckpointTensor, ConvertOptions, Converted, StoredOrder, TensorNumbers, convert_checkpoint,
 };

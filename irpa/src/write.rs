@@ -1,8 +1,8 @@
 //! The writer of archives. It plans the layout from names and types, and then streams the data.
 
 use crate::archive::{
-    COMMON_SIZE, DATA, DATA_ALIGNMENT, DATA_SIZE, ENTRY_ALIGNMENT, FILE_ALIGNMENT, HEADER_SIZE, MAGIC,
-    Metadata, PATTERN_SIZES, SPLAT, SPLAT_SIZE, byte_length,
+    ArchiveMetadata, COMMON_SIZE, DATA, DATA_ALIGNMENT, DATA_SIZE, ENTRY_ALIGNMENT, FILE_ALIGNMENT,
+    HEADER_SIZE, MAGIC, PATTERN_SIZES, SPLAT, SPLAT_SIZE, byte_length,
 };
 use crate::progress::{CHUNK, Tracker, Watch};
 use crate::{ArchiveError, EntryProblem, convert};
@@ -100,7 +100,7 @@ impl NewEntry {
             Content::Splat(ty, _) => (ty, false),
             Content::Raw(_) => return None,
         };
-        let metadata = Metadata {
+        let metadata = ArchiveMetadata {
             dtype: ty.element.name().into(),
             shape: ty.shape.clone(),
             blake3: hashed.then(|| "0".repeat(64)),
@@ -140,7 +140,7 @@ pub fn write<E: From<ArchiveError>>(
     source: impl FnMut(&NewEntry, &mut Sink<'_>) -> Result<(), E>,
 ) -> Result<(), E> {
     let path = path.as_ref();
-    let layout = Layout::plan(entries, options.metadata)?;
+    let layout = ArchivePlan::new(entries, options.metadata)?;
     let folder = match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
@@ -230,7 +230,7 @@ impl Destination<'_> {
 }
 
 /// All facts about an archive that are known before its data.
-pub(crate) struct Layout {
+pub(crate) struct ArchivePlan {
     front: Vec<u8>,
     entries: Vec<Placed>,
     data_size: u64,
@@ -245,8 +245,8 @@ struct Placed {
     hash: Option<usize>,
 }
 
-impl Layout {
-    pub fn plan(mut entries: Vec<NewEntry>, metadata: bool) -> Result<Self, ArchiveError> {
+impl ArchivePlan {
+    pub fn new(mut entries: Vec<NewEntry>, metadata: bool) -> Result<Self, ArchiveError> {
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         if let Some(entry) = entries.first().filter(|entry| entry.name.is_empty()) {
             return Err(ArchiveError::entry(&entry.name, EntryProblem::Unnamed));

@@ -6,9 +6,9 @@ use crate::code::Value;
 
 /// Bytes of the counts: for scales and for minima, those of the first four groups and those of the last four.
 #[derive(Clone, Copy)]
-pub(crate) struct Counts<'k>([[Value<'k>; 2]; 2]);
+pub(crate) struct StepCounts<'k>([[Value<'k>; 2]; 2]);
 
-impl<'k> Counts<'k> {
+impl<'k> StepCounts<'k> {
     /// Unpacks the counts in three words of 32 bits, of one row or of a row per lane.
     pub(crate) fn unpacked([scales, minima, last]: [Value<'k>; 3]) -> Self {
         let masked =

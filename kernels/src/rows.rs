@@ -5,7 +5,7 @@ use ops::format::{GROUP, PANEL};
 use ops::ops::PackedRows;
 
 use crate::code::{Buffer, Code, Element, Type, Value};
-use crate::counts::Counts;
+use crate::counts::StepCounts;
 use crate::isa::tiles::LINE;
 use crate::kernel::{self, Kernel};
 use crate::lane;
@@ -105,7 +105,7 @@ impl<'k> Line<'k> {
                 self.number(base + (self.lane + which * PANEL) * 2, Element::F16).convert(Element::F32)
             });
             let words = [1, 2, 3].map(|line| self.number(base + (self.lane * 4 + line * LINE), Element::I32));
-            let counts = Counts::unpacked(words);
+            let counts = StepCounts::unpacked(words);
             for group in 0..count.div_ceil(GROUP) {
                 let [scales, minima] = counts.of(group).map(|count| count.convert(Element::F32));
                 let (scale, minimum) = (scales * steps[0], minima * steps[1]);

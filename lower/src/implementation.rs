@@ -29,11 +29,11 @@ pub(crate) enum Implementation {
 /// A weight in its layout, and the operation that reads it.
 pub(crate) struct StoredWeight {
     pub(crate) layout: WeightLayout,
-    pub(crate) reader: Reader,
+    pub(crate) reader: WeightReader,
 }
 
 /// How an operation reads a stored weight.
-pub(crate) enum Reader {
+pub(crate) enum WeightReader {
     /// It multiplies with this matrix.
     Matmul(Parameter),
     /// It selects rows of this matrix.
@@ -112,11 +112,11 @@ impl StoredWeight {
             _ => None,
         };
         let (layout, reader) = match op.weight_use()? {
-            WeightUse::Matmul => (layout(matrix(1)?)?, Reader::Matmul(matrix(1)?.clone())),
-            WeightUse::Rows => (layout(matrix(0)?)?, Reader::Rows(matrix(0)?.clone())),
+            WeightUse::Matmul => (layout(matrix(1)?)?, WeightReader::Matmul(matrix(1)?.clone())),
+            WeightUse::Rows => (layout(matrix(0)?)?, WeightReader::Rows(matrix(0)?.clone())),
             WeightUse::Stack => {
                 let experts = Experts::of(function, op, operands)?;
-                (layout(&experts.weight)?, Reader::Experts(experts))
+                (layout(&experts.weight)?, WeightReader::Experts(experts))
             }
         };
         Some(Self { layout, reader })

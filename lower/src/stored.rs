@@ -9,16 +9,16 @@ use trace::{Builder, NodeId, Parameter};
 
 use crate::convert::convert;
 use crate::derive::{from_recipe, step};
-use crate::implementation::{Reader, StoredWeight};
+use crate::implementation::{StoredWeight, WeightReader};
 use crate::layout::WeightLayout;
 
 impl StoredWeight {
     /// The operation on the stored form of the weight.
     pub(crate) fn compute(&self, b: &mut Builder<'_>, operands: &[NodeId]) -> Result<NodeId, InferError> {
         match &self.reader {
-            Reader::Matmul(parameter) => linear(b, self.layout, parameter, operands),
-            Reader::Rows(parameter) => rows(b, self.layout, parameter, operands[1]),
-            Reader::Experts(experts) => experts.product(b, self.layout.format(), operands),
+            WeightReader::Matmul(parameter) => linear(b, self.layout, parameter, operands),
+            WeightReader::Rows(parameter) => rows(b, self.layout, parameter, operands[1]),
+            WeightReader::Experts(experts) => experts.product(b, self.layout.format(), operands),
         }
     }
 }

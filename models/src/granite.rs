@@ -3,19 +3,48 @@
 
 use dsl::nn::{Attend, Kv};
 use dsl::{Float, Tensor, model};
+use serde_json::{Value, json};
 
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, LlamaConfig};
 use crate::family::Family;
+use crate::gguf::{GgufFamily, Metadata};
 use crate::llama::{self, Attention, Mlp};
+use crate::presets::presets;
 
 /// The whole network of a Granite.
 pub type Granite<T> = Decoder<T, Layer<T>, GraniteConfig>;
 
 pub(crate) const FAMILY: Family = Family {
     about: "factors on embeddings, scores, residuals and logits",
+    gguf: Some(GgufFamily { architecture: "granite", config: gguf, keys: FACTORS, ..llama::GGUF }),
+    presets: presets!("granite-3.1-2b": "ibm-granite/granite-3.1-2b-base"),
     ..Family::of(&["GraniteForCausalLM"], &["GraniteModel"], &["granite"])
 };
+
+/// The factors in a `config.json`, and in a GGUF file's metadata.
+const FACTORS: &[(&str, &str)] = &[
+    ("embedding_multiplier", "embedding_scale"),
+    ("attention_multiplier", "attention.scale"),
+    ("residual_multiplier", "residual_scale"),
+    ("logits_scaling", "logit_scale"),
+];
+
+/// The `config.json` that a GGUF file means (`LLM_ARCH_GRANITE` in llama.cpp). The factor on scores has another default there.
+fn gguf(file: &Metadata<'_>) -> Value {
+    file.always("rope.scaling.finetuned", "true: Granite without a rotary embedding is another network");
+    let usual = file.features().map(|features| (features as f64).powf(-0.5));
+    let factor = |key| file.optional_number(key).unwrap_or(1.0);
+    let [attention_bias, mlp_bias] = ["attn_q", "ffn_gate"].map(|part| file.is_biased(part));
+    file.llama(json!({
+        "attention_bias": attention_bias,
+        "mlp_bias": mlp_bias,
+        "embedding_multiplier": factor("embedding_scale"),
+        "attention_multiplier": file.optional_number("attention.scale").or(usual),
+        "residual_multiplier": factor("residual_scale"),
+        "logits_scaling": file.number("logit_scale"),
+    }))
+}
 
 model! {
     /// Llama's layer, with a factor on the output that each half adds to the residual

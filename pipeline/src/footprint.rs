@@ -29,7 +29,7 @@ use crate::Expanded;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Footprint {
     /// The weights, by storage format. They are memory-mapped, and calls touch every byte.
-    pub weights: BTreeMap<StoredAs, Stored>,
+    pub weights: BTreeMap<WeightStorage, WeightTotal>,
     /// Bytes of weights that every call reads. Weights whose rows are only looked up are not counted.
     pub streamed: usize,
     /// Bytes of the copy that the compiled program packs of weights at load time. It is 0 if kernels read the
@@ -52,7 +52,7 @@ pub struct Footprint {
 
 /// The storage format of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum StoredAs {
+pub enum WeightStorage {
     /// The layout that kernels read.
     Packed(WeightFormat),
     /// Quantized, in the checkpoint's order.
@@ -63,7 +63,7 @@ pub enum StoredAs {
 
 /// The weights with one storage format.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stored {
+pub struct WeightTotal {
     pub keys: Vec<String>,
     pub bytes: usize,
 }
@@ -123,7 +123,7 @@ impl Footprint {
         let (trace, target) = (&program.trace, &program.target);
         let reads = trace.reads()?.entries;
         let looked_up = only_looked_up(trace);
-        let mut weights: BTreeMap<StoredAs, Stored> = BTreeMap::new();
+        let mut weights: BTreeMap<WeightStorage, WeightTotal> = BTreeMap::new();
         let (mut streamed, mut plain_matrices) = (0, 0);
         for (key, read) in &reads {
             let bytes = read.parameter.ty.bytes();
@@ -232,18 +232,18 @@ impl Memory {
 
 impl Expanded {
     /// The storage format of a parameter that was declared with these keys.
-    fn stored_as(&self, parameter: &Parameter, origins: &BTreeSet<String>) -> StoredAs {
+    fn stored_as(&self, parameter: &Parameter, origins: &BTreeSet<String>) -> WeightStorage {
         if let Some(Recipe::Op(op, _)) = parameter.recipe.as_deref()
             && let Form::Archive(stored) = op.form()
         {
             return match stored {
-                LayoutOp::Pack(pack) => StoredAs::Packed(pack.format),
-                LayoutOp::Quantize(quantize) => StoredAs::Grouped(quantize.format),
+                LayoutOp::Pack(pack) => WeightStorage::Packed(pack.format),
+                LayoutOp::Quantize(quantize) => WeightStorage::Grouped(quantize.format),
             };
         }
         let why = origins.iter().find_map(|key| self.formats.get(key)?.err());
         // What only became a weight when composites were expanded is part of none that is packed.
-        StoredAs::Plain(parameter.ty.element, why.unwrap_or(DenseReason::NoMatrix))
+        WeightStorage::Plain(parameter.ty.element, why.unwrap_or(DenseReason::NoMatrix))
     }
 }
 
@@ -436,7 +436,7 @@ pub fn readable(bytes: u64) -> String {
     }
 }
 
-impl fmt::Display for StoredAs {
+impl fmt::Display for WeightStorage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Packed(format) => write!(f, "{}, packed", format.word()),

@@ -10,7 +10,7 @@ use bake::{BakeError, BakeOptions};
 use dsl::Traced;
 use errors::FileError;
 use files::limits;
-use irpa::{Archive, ArchiveError, Checkpoint, Gguf, Storage, Verified, Watch};
+use irpa::{Archive, ArchiveError, Checkpoint, EntryData, Gguf, Verified, Watch};
 use lower::{EntryShards, Module, ShardError, ShardNote, Sharding, Shards, Weights};
 use manifest::dir::names::{MADE, MANIFEST};
 use manifest::dir::{self, ExportFolder, FolderError};
@@ -382,8 +382,8 @@ fn made_weight(
 
 /// The offset of a computed weight in the archive, in bytes.
 fn offset(archive: &Archive, key: &str) -> Result<usize, XlaError> {
-    match archive.get(key).map(|entry| &entry.storage) {
-        Some(Storage::Data(range)) => Ok(range.start),
+    match archive.get(key).map(|entry| &entry.data) {
+        Some(EntryData::Range(range)) => Ok(range.start),
         _ => Err(XlaError::Lost { key: key.to_owned(), path: archive.path().to_owned() }),
     }
 }

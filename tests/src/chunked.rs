@@ -36,14 +36,14 @@ pub struct Chunked {
 }
 
 /// The cached state of some sequences.
-pub struct State {
+pub struct ChunkState {
     batch: usize,
     buffers: Vec<Buffer>,
 }
 
 /// New tokens of a sequence, and the position of the first.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Run<'a> {
+pub struct ChunkRun<'a> {
     pub start: usize,
     pub tokens: &'a [u32],
 }
@@ -104,24 +104,29 @@ impl Chunked {
     ///
     /// # Errors
     /// If no step does.
-    pub fn empty(&self, size: StepSize) -> Result<State> {
+    pub fn empty(&self, size: StepSize) -> Result<ChunkState> {
         let kept = self.arguments(size)?.iter().filter(|a| matches!(a.role, Role::State { .. }));
         let buffers = kept.map(|a| Buffer::zeros(&self.built.runtime, &a.ty));
-        Ok(State { batch: size.0, buffers: buffers.collect::<std::result::Result<_, _>>()? })
+        Ok(ChunkState { batch: size.0, buffers: buffers.collect::<std::result::Result<_, _>>()? })
     }
 
     /// The logits after each token of a step.
     ///
     /// # Errors
     /// If the call fails.
-    pub fn step(&self, size: StepSize, runs: &[Run<'_>], state: &mut State) -> Result<Vec<Vec<Vec<f32>>>> {
+    pub fn step(
+        &self,
+        size: StepSize,
+        runs: &[ChunkRun<'_>],
+        state: &mut ChunkState,
+    ) -> Result<Vec<Vec<Vec<f32>>>> {
         let (batch, chunk) = size;
         assert!(runs.len() == batch && state.batch == batch, "a run for each sequence");
         let (mut kept, mut arguments) = (state.buffers.drain(..), Vec::<VmValue>::new());
         for argument in self.arguments(size)? {
             let numbers: Vec<u32> = match argument.role {
                 Role::Tokens => {
-                    let padded = |run: &Run<'_>| {
+                    let padded = |run: &ChunkRun<'_>| {
                         let padding = std::iter::repeat_n(0, chunk - run.tokens.len());
                         run.tokens.iter().copied().chain(padding).collect::<Vec<_>>()
                     };
@@ -151,7 +156,7 @@ impl Chunked {
         let bytes = logits.read()?;
         let logits: Vec<f32> = bytes.as_chunks().0.iter().copied().map(f32::from_le_bytes).collect();
         let rows: Vec<Vec<f32>> = logits.chunks(self.vocabulary).map(<[f32]>::to_vec).collect();
-        let run = |(run, rows): (&Run<'_>, &[Vec<f32>])| rows[..run.tokens.len()].to_vec();
+        let run = |(run, rows): (&ChunkRun<'_>, &[Vec<f32>])| rows[..run.tokens.len()].to_vec();
         Ok(runs.iter().zip(rows.chunks(chunk)).map(run).collect())
     }
 }

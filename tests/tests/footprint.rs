@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use tracewright::build::{LoadError, ProgramOptions, build_program, compile};
-use tracewright::footprint::{Phase, StoredAs};
+use tracewright::footprint::{Phase, WeightStorage};
 use tracewright::irpa::Checkpoint;
 use tracewright::lower::{DenseReason, Quantization, Weights};
 use tracewright::models::ModelConfig;
@@ -136,9 +136,9 @@ fn each_weight_that_is_not_packed_has_a_reason() {
     let plan = plan(&model("llama-untied"), ElementType::Bf16, 1, Q4);
     let planned = Footprint::of(&expanded(&plan, &["decode"])).unwrap();
     let keys = |stored_as| &planned.weights[&stored_as].keys;
-    let norms = keys(StoredAs::Plain(ElementType::Bf16, DenseReason::NoMatrix));
+    let norms = keys(WeightStorage::Plain(ElementType::Bf16, DenseReason::NoMatrix));
     assert!(norms.iter().all(|key| key.contains("norm")), "{norms:?}");
-    let packed = keys(StoredAs::Packed(WeightFormat::Q4));
+    let packed = keys(WeightStorage::Packed(WeightFormat::Q4));
     assert!(packed.iter().any(|key| key == "lm_head.weight"), "{packed:?}");
     // Of the embedding a call reads rows; of the head, which is as large, all.
     let parameters = expanded(&plan, &["decode"]).trace.parameters().unwrap();

@@ -115,6 +115,16 @@ macro_rules! judged {
     };
 }
 
+/// The package `gguf` writes the network of `tests/fixtures/granite` (`tests/oracle/granite_gguf.py`), whose logits transformers
+/// computed.
+#[test]
+fn granite_is_the_network_of_its_safetensors() {
+    let folder = repository().join("tests/fixtures/granite");
+    let golden = Golden::open(&model("granite"), &folder.join("golden.json")).unwrap();
+    let report = check_evaluated(&golden, &BuildOptions::of(&golden), STEPS, SUMS, Ok).unwrap();
+    assert!(report.passes(), "{report}");
+}
+
 /// The difference that other orders of sums, and other roundings of exponentials, cause.
 const SUMS: f64 = 2e-5;
 

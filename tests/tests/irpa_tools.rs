@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
 
 use irpa::{
-    Archive, ArchiveError, Checkpoint, ConvertOptions, Dtype, NewEntry, Storage, WriteOptions,
+    Archive, ArchiveError, Checkpoint, ConvertOptions, Dtype, EntryData, NewEntry, WriteOptions,
     convert_checkpoint, write,
 };
 use ops::{ElementType, Reader, TensorType, Value};
@@ -214,7 +214,7 @@ fn s26_we_read_what_irees_own_tool_creates() {
     let archive = Archive::open(&path).unwrap();
     assert_eq!(archive.data("key2").unwrap(), [100; 4]);
     assert_eq!(archive.data("key3").unwrap(), [101; 5]);
-    let Storage::Splat { pattern, length } = &archive.get("key1").unwrap().storage else { panic!() };
+    let EntryData::Splat { pattern, length } = &archive.get("key1").unwrap().data else { panic!() };
     assert_eq!((pattern.as_slice(), *length), (&103u64.to_le_bytes()[..], 240));
 }
 

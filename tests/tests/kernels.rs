@@ -5,7 +5,7 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use irpa::{Archive, NewEntry, Sink, Storage, WriteOptions};
+use irpa::{Archive, EntryData, NewEntry, Sink, WriteOptions};
 use kernels::{FusedOp, Kernels};
 use ops::ops::{
     Append, BinaryKind, BroadcastInDim, Dequantize, MaskTerm, Narrow, Pack, PackedExperts, PackedLinear,
@@ -546,7 +546,7 @@ fn nothing_is_read_behind_a_weight() {
             };
             irpa::write::<irpa::ArchiveError>(&path, entries, WriteOptions::default(), fill).unwrap();
             let archive = Archive::open(&path).unwrap();
-            let Storage::Data(range) = archive.get("b").unwrap().storage.clone() else { unreachable!() };
+            let EntryData::Range(range) = archive.get("b").unwrap().data.clone() else { unreachable!() };
             (archive, range)
         };
         let (_, first) = write(PAGE);

@@ -8,7 +8,7 @@ use tracewright::ops::ElementType::{Bf16, F16, F32};
 use tracewright::ops::{ElementType, WeightFormat};
 use tracewright::targets::host_features;
 use tracewright::trace::KvFormat;
-use tracewright_tests::chunked::{Chunked, Run, StepSize, Variant};
+use tracewright_tests::chunked::{ChunkRun, Chunked, StepSize, Variant};
 use tracewright_tests::long;
 
 /// The sizes of steps: those of one sequence, which are one more than a tile has rows at most; and those of several.
@@ -104,7 +104,7 @@ impl Subject {
         let alone = |text: &Vec<u32>| {
             let mut state = chunked.empty((1, 1)).unwrap();
             let next = |start| {
-                let runs = [Run { start, tokens: &text[start..=start] }];
+                let runs = [ChunkRun { start, tokens: &text[start..=start] }];
                 chunked.step((1, 1), &runs, &mut state).unwrap().remove(0).remove(0)
             };
             (0..text.len()).map(next).collect()
@@ -131,7 +131,7 @@ impl Subject {
                 }
                 let text = &self.texts[now.text];
                 let count = turn.count.min(size.1).min(text.len() - now.seen);
-                runs.push(Run { start: now.seen, tokens: &text[now.seen..now.seen + count] });
+                runs.push(ChunkRun { start: now.seen, tokens: &text[now.seen..now.seen + count] });
                 *sequence = Some(now);
             }
             let found = self.chunked.step(size, &runs, &mut state).unwrap();

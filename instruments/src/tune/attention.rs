@@ -20,7 +20,7 @@ pub(super) struct AttentionSample {
 }
 
 /// A tensor that attention reads: its key among the parameters, and its type.
-type Stored = (String, TensorType);
+type KeyedType = (String, TensorType);
 
 impl AttentionSample {
     pub(super) fn new(attention: &FusedAttention, seed: u64) -> Self {
@@ -157,7 +157,7 @@ impl Sample for AttentionSample {
 }
 
 /// The keys and values that are read.
-fn stored(FusedAttention { types, quantized, .. }: &FusedAttention, copy: usize) -> Vec<Stored> {
+fn stored(FusedAttention { types, quantized, .. }: &FusedAttention, copy: usize) -> Vec<KeyedType> {
     let part = |(name, ty): (&str, &TensorType)| match quantized {
         false => vec![(format!("{name}{copy}"), ty.clone())],
         true => vec![

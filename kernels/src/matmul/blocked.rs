@@ -24,15 +24,15 @@ pub(super) const TILE: usize = 6;
 
 /// Memory for a block and for sums.
 #[derive(Clone, Copy)]
-pub(super) struct Scratch<'k> {
+pub(super) struct Partials<'k> {
     block: Buffer<'k>,
     sums: Buffer<'k>,
 }
 
-impl Scratch<'_> {
-    pub(super) fn new(code: &Code) -> Scratch<'_> {
+impl Partials<'_> {
+    pub(super) fn new(code: &Code) -> Partials<'_> {
         let floats = |count: usize| code.scratch(Element::F32, count * PANEL);
-        Scratch { block: floats(COLUMNS), sums: floats(ROWS) }
+        Partials { block: floats(COLUMNS), sums: floats(ROWS) }
     }
 }
 
@@ -64,7 +64,7 @@ impl Matmul<'_> {
         weights: &[Panel<'k>],
         (panel, tile): (Value<'k>, usize),
         end: &End<'k>,
-        scratch: Scratch<'k>,
+        scratch: Partials<'k>,
     ) {
         let panels = weights.len();
         code.runs(self.rows, ROWS / panels, |first, rows| {

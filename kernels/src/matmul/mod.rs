@@ -356,7 +356,7 @@ impl Matmul<'_> {
         let parts = tiling.parts.get();
         let tile = if tiles.is_some() { self.isa.rows().min(rows) } else { tiling.rows.get() };
         let units = self.columns().div_ceil(PANEL) / together;
-        let blocks = self.is_blocked().then(|| blocked::Scratch::new(code));
+        let blocks = self.is_blocked().then(|| blocked::Partials::new(code));
         code.repeat(kernel::share(code, units * matrices, parts), 1, |at| {
             let (matrix, unit) = match matrices {
                 1 => (None, at),

@@ -5,7 +5,7 @@ use ops::format::{GROUP, PANEL};
 
 use super::{LINE, Matmul, Panel, Rows, SUMS, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
-use crate::counts::Counts;
+use crate::counts::StepCounts;
 use crate::quantized::{Row, Sums};
 
 const BYTES: Type = Type::lanes(LINE, Element::I8);
@@ -153,7 +153,7 @@ impl Matmul<'_> {
                 let words = [1, 2, 3].map(|line| weights.line(start + line * LINE));
                 let words = words.map(|line| line.bits(Type::lanes(PANEL, Element::I32)));
                 let minus = code.constant(SUMS, 0.0);
-                Scales::InSteps { steps: [both[0], minus - both[1]], counts: Counts::unpacked(words) }
+                Scales::InSteps { steps: [both[0], minus - both[1]], counts: StepCounts::unpacked(words) }
             }
             _ => Scales::Each(both),
         }
@@ -206,7 +206,7 @@ pub(super) enum Scales<'k> {
     /// The steps of scales and of negated minima, and the counts of each group.
     InSteps {
         steps: [Value<'k>; 2],
-        counts: Counts<'k>,
+        counts: StepCounts<'k>,
     },
 }
 

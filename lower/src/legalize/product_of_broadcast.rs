@@ -72,13 +72,13 @@ fn is_computed_with_a_broadcast(function: &Function, value: NodeId) -> bool {
     while let Some(id) = open.pop() {
         let NodeKind::Op(op) = &function.node(id).kind else { continue };
         let operands = function.operands(id);
-        match op {
-            Op::BroadcastInDim(broadcast) if !broadcast.axes.is_empty() => return true,
-            Op::OptimizationBarrier(_) => {}
-            op if op.class() == OpClass::Elementwise || matches!(op, Op::Permute(_) | Op::Reshape(_)) => {
-                open.extend(operands.into_iter().filter(|&operand| known.insert(operand)));
-            }
-            _ => {}
+        if matches!(op, Op::BroadcastInDim(broadcast) if !broadcast.axes.is_empty()) {
+            return true;
+        }
+        // A barrier keeps what stands before it in memory.
+        let is_joined = matches!(op.class(), OpClass::Elementwise | OpClass::Movement);
+        if is_joined && !matches!(op, Op::OptimizationBarrier(_)) {
+            open.extend(operands.into_iter().filter(|&operand| known.insert(operand)));
         }
     }
     false

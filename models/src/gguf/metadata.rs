@@ -199,12 +199,14 @@ impl<'a> Metadata<'a> {
         self.has(&format!("blk.0.{part}.bias"))
     }
 
+    /// Refuses a key that has another value than `true`.
+    pub(crate) fn always(&self, key: &str, expected: &str) {
+        self.typed(key, expected, |value| matches!(value, GgufValue::Bool(true)).then_some(()));
+    }
+
     /// The keys of every family, and the family's `own` keys.
     pub(crate) fn shared(&self, own: Value) -> Value {
-        self.typed("attention.causal", "true: these networks look back only", |value| match value {
-            GgufValue::Bool(true) => Some(()),
-            _ => None,
-        });
+        self.always("attention.causal", "true: these networks look back only");
         let shared = json!({
             "architectures": [self.family.architectures[0]],
             "vocab_size": self.vocabulary(),

@@ -13,6 +13,7 @@ const THRESHOLD: f64 = 20.0;
 
 impl Operation for Softplus {
     const CLASS: OpClass = OpClass::Elementwise;
+    // Measured over all f32: 5.34, at −4.152 (tests/oracle/softplus.py).
     const BOUND: Bound = Bound::Ulps(8.0);
     const EXAMPLES: &'static [Example] = &[
         good(
@@ -33,6 +34,8 @@ impl Operation for Softplus {
             "f32[4] 0.693147182464599609375,0.693147182464599609375,1e30,0",
         ),
         good("softplus", &["f32[2,3]"], "f32[2,3]"),
+        // Numbers between −4 and 4, where its converter rounds most.
+        good("softplus", &["f32[32,64]"], "f32[32,64]"),
         good("softplus", &["f16[4] 0.25,-1.5,60000,-9"], "f16[4]"),
         good("softplus", &["bf16[5] 0.25,-1.5,3e38,-0,-60"], "bf16[5]"),
         bad("softplus", &["i32[2]"], "`softplus` needs float elements"),

@@ -1,6 +1,6 @@
 //! `tracewright export --engine xla` writes an export for XLA.
 
-use console::{KernelUse, Layout, print, usage};
+use console::{KernelUse, LayoutChoice, print, usage};
 use tracewright::Plan;
 use tracewright::export::manifest::XlaManifest;
 use tracewright::export::xla;
@@ -33,7 +33,7 @@ pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> 
 /// Rejects options for IREE alone.
 fn check(arguments: &Arguments) -> Result<(), Error> {
     let network = &arguments.build.model_arguments.network;
-    let kernels = network.kernels == Some(KernelUse::On) || network.layout == Some(Layout::Kernels);
+    let kernels = network.kernels == Some(KernelUse::On) || network.layout == Some(LayoutChoice::Kernels);
     let option = match () {
         () if arguments.target != Target::host() => "--target",
         () if arguments.build.tuning.source.is_some() => "--tuning",
