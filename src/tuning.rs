@@ -1,4 +1,4 @@
-//! What the tuner measured, for a plan.
+//! Applies the tuner's measurements to a plan.
 
 #[cfg(feature = "iree")]
 use std::path::Path;
@@ -14,29 +14,30 @@ use crate::{Plan, PlanError};
 
 pub use ::tuning::*;
 
-/// Where the way in which kernels are cut comes from.
+/// The source of the kernels' tile sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TuningSource {
-    /// What `tracewright tune` measured with this compiler on this machine; the usual way where nothing was measured.
+    /// The measurements of `tracewright tune` with this compiler on this machine. Kernels without a
+    /// measurement use defaults.
     Measured,
     /// These settings, for all kernels.
     Given(Tuning),
 }
 
-/// How the programs for a target are cut.
+/// The settings of the programs for a target.
 pub enum Tunings {
-    /// All in one way.
+    /// The same settings for all programs.
     Given(Tuning),
-    /// Each as it was measured to be fastest.
+    /// The fastest measured settings of each program.
     Measured(TuningDb),
 }
 
 #[cfg(feature = "iree")]
 impl TuningSource {
-    /// The tunings with the target's features and this compiler, whose cache has the measurements.
+    /// Reads the settings for a target and a compiler. The compiler's cache contains the measurements.
     ///
     /// # Errors
-    /// If the compiler does not answer, or a file is there and cannot be read.
+    /// If the compiler's version cannot be determined, or a file cannot be read.
     pub fn read(
         &self,
         target: &targets::Target,
@@ -69,7 +70,7 @@ impl Tunings {
         }
     }
 
-    /// Records of the tuner that are damaged, and not used.
+    /// Files of the tuner that are damaged, and therefore ignored.
     pub fn damaged(&self) -> &[PathBuf] {
         match self {
             Self::Given(_) => &[],
@@ -78,13 +79,13 @@ impl Tunings {
     }
 }
 
-/// The name of a plan's network among the measurements. It depends on what a step computes and on how weights are stored, and
-/// neither on the context nor on the chunk.
+/// The name of a plan's network in the measurements. It depends on the computation of a step and on the
+/// storage of weights, but not on the context or the chunk.
 ///
 /// # Errors
-/// What is wrong with the configuration.
+/// If a value in the configuration is invalid.
 pub fn network_name(plan: &Plan) -> Result<String, PlanError> {
-    /// A context that every network can have.
+    /// A context that every network supports, in tokens.
     const SHORTEST: usize = 1;
     let trace = plan.record(&plan.steps_of(1, SHORTEST))?.trace.with_entries(&["decode"]);
     let mut hasher = blake3::Hasher::new();

@@ -1,4 +1,4 @@
-//! `--print-commands`: what IREE's own programs would be told to do the same.
+//! `--print-commands` prints the equivalent commands of IREE's own tools.
 
 use std::path::Path;
 

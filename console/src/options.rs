@@ -1,4 +1,4 @@
-//! Options that decide what is built of a network.
+//! Options that determine how a network is built.
 
 use std::path::Path;
 
@@ -12,53 +12,57 @@ use tracewright::trace::KvFormat;
 
 use crate::error::ConsoleError;
 
-/// What is built of any network.
+/// Options for building any network.
 #[derive(Args, Clone)]
 pub struct NetworkArguments {
     /// Type of weights and activations: f32, f16, bf16 [default: the checkpoint's]
     #[arg(long)]
     pub dtype: Option<ElementType>,
-    /// Which rules simplify the network: those that hold bit for bit, or also those that change how results are
-    /// rounded [default: exact]
+    /// Select the rules that simplify the network: none, those that keep every bit, or also those that change rounding
+    /// [default: exact]
     #[arg(long, value_name = "off|exact|approximate")]
     pub simplify: Option<Rules>,
-    /// Store the weights of products in fewer bits, in groups of 32 with a scale, or number by number [default: as they are]
+    /// Store the weights of matmuls in 8 or 4 bits with scales per group, or as plain numbers (none) [default: as in the
+    /// checkpoint]
     #[arg(long, value_name = "none|q8|q4|q4_k", value_parser = quant_or_none)]
     pub quant: Option<Quant>,
-    /// Multiply by kernels made for the processor, or by what the compiler makes of StableHLO [default: on]
+    /// Compute matmuls and attention with kernels for the processor, or with the code that the compiler generates from
+    /// StableHLO [default: on]
     #[arg(long, value_name = "on|off")]
     pub kernels: Option<KernelUse>,
-    /// Store weights as kernels read them, or in the order of the checkpoint for StableHLO alone, without kernels
-    /// [default: kernels, where there are any]
+    /// Store weights in the order that kernels read, or in the checkpoint's order without kernels [default: kernels, if the
+    /// target has any]
     #[arg(long, value_name = "kernels|plain", conflicts_with = "kernels")]
     pub layout: Option<Layout>,
-    /// Proceed although config.json has this unknown key; may be repeated
+    /// Ignore this unknown key of config.json; may be repeated
     #[arg(long, value_name = "KEY")]
     pub allow_config_key: Vec<String>,
 }
 
 impl NetworkArguments {
-    /// How weights are stored, which a checkpoint stores like this, and who multiplies with them.
+    /// How weights are stored, and whether kernels compute matmuls, for a checkpoint that stores its weights
+    /// in `stored`.
     pub fn weights(&self, stored: Quantization) -> Weights {
         let kernels = self.kernels != Some(KernelUse::Off) && self.layout != Some(Layout::Plain);
         Weights { quantize: self.quant.map_or(stored, |Quant(format)| format.into()), kernels }
     }
 }
 
-/// What is built of a language model.
+/// Options for building a language model.
 #[derive(Args, Clone)]
 pub struct ModelArguments {
     /// Those of any network.
     #[command(flatten)]
     pub network: NetworkArguments,
-    /// The longest sequence, prompt and answer together [default: what the prompt needs; 2048 in an export; 4096 in a chat]
+    /// Longest sequence in tokens, prompt and answer together [default: as the prompt needs, 2048 in an export, 4096 in a
+    /// chat]
     #[arg(short, long, visible_alias = "ctx-size", value_name = "N")]
     pub context: Option<usize>,
-    /// Tokens that one prefill takes [default: 128]
+    /// Tokens of a prompt that the model reads per step [default: 128]
     #[arg(long, value_name = "N")]
     pub chunk: Option<usize>,
-    /// Remember keys and values as the network computes them, or as integers of 8 bits with a scale for each head of each
-    /// position [default: computed]
+    /// Store the KV cache in the type that the network computes, or in 8 bits with one scale per head and position
+    /// [default: computed]
     #[arg(long, value_name = "computed|q8", value_parser = kv_format)]
     pub kv: Option<KvFormat>,
 }
@@ -82,7 +86,6 @@ impl ModelArguments {
     }
 }
 
-/// Whether kernels multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum KernelUse {
     On,
@@ -95,7 +98,6 @@ impl std::fmt::Display for KernelUse {
     }
 }
 
-/// How weights are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Layout {
     Kernels,
@@ -112,7 +114,7 @@ impl std::fmt::Display for Layout {
 #[derive(Clone, Copy, Debug)]
 pub struct Quant(pub Option<WeightFormat>);
 
-/// A format of fewer bits, or none.
+/// Parses a quantized format, or `none`.
 pub fn quant_or_none(text: &str) -> Result<Quant, String> {
     match text {
         "none" => Ok(Quant(None)),
@@ -122,13 +124,12 @@ pub fn quant_or_none(text: &str) -> Result<Quant, String> {
     }
 }
 
-/// A format of fewer bits.
 fn quantized(text: &str) -> Result<WeightFormat, String> {
     let mut formats = WeightFormat::ALL.iter().copied().filter(|format| format.element().is_none());
     formats.find(|format| format.word() == text).ok_or_else(|| "expected q8, q4 or q4_k".into())
 }
 
-/// How keys and values are remembered.
+/// Parses the storage format of cached keys and values.
 pub fn kv_format(text: &str) -> Result<KvFormat, String> {
     match text {
         "computed" => Ok(KvFormat::Computed),

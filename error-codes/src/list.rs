@@ -1,11 +1,12 @@
-//! Which error has which code, and which place in a declaration it is about.
+//! The code of each error, and the places in a declaration that it is about.
 //!
-//! What is made of another error and says nothing itself has the code of that one.
+//! An error that only passes on another has the other's code.
 
 use Code::*;
 use bake::{BakeError, Problem};
 use dsl::{BuildError, TraceError, TraceErrorKind};
 use errors::{FileError, Place};
+use hub::HubError;
 use irpa::ArchiveError;
 use lower::{LowerError, ShardError};
 use models::config::ConfigError;
@@ -131,6 +132,15 @@ impl Coded for VerifyError {
 }
 
 coded! {
+    HubError: File {
+        TW1101: NoCache Offline;
+        TW1102: NoModel NoAccess NoRevision;
+        TW1103: NoFile SeveralFiles NoWeights;
+        TW1104: Status Connection Answer;
+        TW1105: Hash;
+        TW0005: Stopped;
+    }
+
     RandomError: File {
         TW0009: Exists;
         TW0005: Stopped;

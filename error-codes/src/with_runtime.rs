@@ -79,7 +79,7 @@ coded! {
         TW0812: Number;
     }
 
-    ModelError: File Config Sizes Archive Cached Plan Load Export Tuning Generate Failed Embed Prompt {
+    ModelError: File Config Hub Sizes Archive Cached Plan Load Export Tuning Generate Failed Embed Prompt {
         TW0822: NoTokenizer;
         TW0823: Kind;
         TW0001: AsExported Compiled Target NoCache;

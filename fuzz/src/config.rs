@@ -1,4 +1,4 @@
-//! `config.json`: the configuration of any family, and the network that it declares.
+//! Fuzzes `config.json`: the configuration of any family, and the network that it declares.
 
 use std::path::Path;
 

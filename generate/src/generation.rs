@@ -1,4 +1,4 @@
-//! How one text is continued: what chooses its tokens, and when it ends.
+//! The continuation of one text: its options, its choice of tokens, and its end.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::constraint::Guide;
 use crate::{Constraint, GenerateError, Sampler, Sampling, TokenLogprobs};
 
-/// How a text is continued, in terms of tokens. [`GenerateOptions`](crate::GenerateOptions) are the same in terms of text.
+/// Options of a generation, in terms of tokens. [`GenerateOptions`](crate::GenerateOptions) are the same
+/// options in terms of text.
 ///
 /// ```
 /// use tracewright_generate::{TokenOptions, Sampling};
@@ -17,17 +18,18 @@ use crate::{Constraint, GenerateError, Sampler, Sampling, TokenLogprobs};
 /// ```
 #[derive(Clone, Debug)]
 pub struct TokenOptions {
-    /// At most this many new tokens.
+    /// The largest number of new tokens.
     pub max_tokens: usize,
-    /// How a token is chosen.
+    /// The settings of the sampler.
     pub sampling: Sampling,
-    /// Tokens that end the text; they are not part of it.
+    /// Tokens that end the text. The result does not include them.
     pub stop_tokens: Vec<u32>,
-    /// Whether the logits that chose each token are kept.
+    /// Whether to keep the logits behind each chosen token.
     pub keep_logits: bool,
-    /// Of how many tokens the probabilities are kept, the most likely ones at each place.
+    /// The number of tokens per position whose probabilities are kept, the most likely first. `None` keeps
+    /// none.
     pub logprobs: Option<usize>,
-    /// What the text must follow. It ends where nothing can follow.
+    /// A constraint that the text must follow. The text ends when nothing can follow.
     pub constraint: Option<Constraint>,
 }
 
@@ -44,47 +46,47 @@ impl Default for TokenOptions {
     }
 }
 
-/// Why a text ends.
+/// The reason why a text ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// A stop token was chosen, or nothing can follow by what the text must follow.
+    /// A stop token was chosen, or the constraint allows nothing more.
     Stop,
-    /// There are as many tokens as were asked for.
+    /// The text has as many tokens as were asked for.
     Length,
-    /// The context is full.
+    /// The context is full, so there is no room for another token.
     Context,
-    /// The callback broke off.
+    /// The callback returned `Break`, or the caller cancelled.
     Cancelled,
 }
 
-/// What [`Session::generate`](crate::Session::generate) did.
+/// The result of [`Session::generate`](crate::Session::generate).
 #[derive(Clone, Debug)]
 pub struct Generated {
-    /// The new tokens.
+    /// The new tokens, without the stop token.
     pub tokens: Vec<u32>,
-    /// Why there are no more.
+    /// The reason why the text ended.
     pub finish: Finish,
-    /// If kept: for each new token the logits over the vocabulary that chose it.
+    /// For each new token, the logits over the vocabulary; empty unless [`TokenOptions::keep_logits`] is set.
     pub logits: Vec<Vec<f32>>,
-    /// If kept: for each new token what was likely.
+    /// For each new token, the most likely tokens; empty unless [`TokenOptions::logprobs`] is set.
     pub logprobs: Vec<TokenLogprobs>,
-    /// Tokens of the prompt that were computed.
+    /// Tokens of the prompt that the network computed, without those that it had seen before.
     pub prefill_tokens: usize,
     /// The time until the first token could be chosen.
     pub prefill: Duration,
-    /// Calls of `decode`.
+    /// The number of calls after the prompt.
     pub decode_steps: usize,
-    /// Their time.
+    /// The time of all calls after the prompt.
     pub decode: Duration,
 }
 
 impl Generated {
-    /// Prompt tokens per second.
+    /// Computed prompt tokens per second; 0 if there were none.
     pub fn prefill_rate(&self) -> f64 {
         rate(self.prefill_tokens, self.prefill)
     }
 
-    /// New tokens per second, the first one not counted: the prompt paid for it.
+    /// New tokens per second. The first token is not counted, because the prompt's calls compute it.
     pub fn decode_rate(&self) -> f64 {
         rate(self.decode_steps, self.decode)
     }
@@ -94,7 +96,7 @@ fn rate(count: usize, time: Duration) -> f64 {
     if count == 0 { 0.0 } else { count as f64 / time.as_secs_f64().max(1e-9) }
 }
 
-/// What the caller wants to know after a call.
+/// The output of a call that a caller needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StepRequest {
     Nothing,
@@ -102,37 +104,37 @@ pub(crate) enum StepRequest {
     Logits,
     /// The logits after each token.
     All,
-    /// The token that is favoured after each.
+    /// The most likely token after each token.
     Each,
 }
 
-/// What a call answers for one row.
+/// The output of a call for one row.
 pub(crate) enum StepOutput {
-    /// The row has tokens that the network has not seen yet, or had none.
+    /// No output: the row has tokens that the network has not seen yet, or has none.
     Nothing,
-    /// The token that the logits favour.
+    /// The most likely next token.
     Token(u32),
-    /// The token that is favoured after each that the call took.
+    /// The most likely next token after each token of the call.
     Tokens(Vec<u32>),
-    /// The logits after the last token; of [`StepRequest::All`], after each that the call took.
+    /// The logits after the last token; with [`StepRequest::All`], after each token of the call.
     Logits(Vec<Vec<f32>>),
 }
 
-/// A text that is being continued.
+/// The state of one text's generation.
 pub(crate) struct Generation {
     options: TokenOptions,
     sampler: Sampler,
     guide: Option<Guide>,
     generated: Generated,
-    /// Whether the prompt was answered.
+    /// Whether the network has seen the whole prompt.
     begun: bool,
 }
 
 impl Generation {
-    /// One that follows a prompt.
+    /// The generation that continues a prompt.
     ///
     /// # Errors
-    /// If there is no prompt, or a setting is out of range.
+    /// If the prompt is empty, or a setting is out of range.
     pub fn new(prompt: &[u32], options: &TokenOptions) -> Result<Self, GenerateError> {
         if prompt.is_empty() {
             return Err(GenerateError::EmptyPrompt);
@@ -152,7 +154,8 @@ impl Generation {
         Ok(Self { options: options.clone(), sampler, guide, generated, begun: false })
     }
 
-    /// Without sampling, eight bytes tell the token and its logit: the argmax is part of the module.
+    /// The output that the next choice needs. Without sampling the module computes the argmax, so eight bytes
+    /// suffice: the token and its logit.
     pub fn want(&self) -> StepRequest {
         let TokenOptions { sampling, keep_logits, logprobs, .. } = &self.options;
         let reads_logits = *keep_logits || logprobs.is_some() || self.guide.is_some();
@@ -162,7 +165,7 @@ impl Generation {
         }
     }
 
-    /// Counts a call that took this long.
+    /// Counts a call of this duration.
     pub fn spend(&mut self, time: Duration) {
         match self.begun {
             false => self.generated.prefill += time,
@@ -173,7 +176,8 @@ impl Generation {
         }
     }
 
-    /// Takes what the network answered after the tokens of `seen`, and returns the token to show it next; `None` at the end.
+    /// Takes the network's output after the tokens of `seen`, and returns the next token to feed; `None` at
+    /// the end.
     ///
     /// # Errors
     /// If no token can be chosen.
@@ -233,19 +237,19 @@ impl Generation {
         Ok(None)
     }
 
-    /// The next token by these logits; `None` where the text is complete.
+    /// Chooses the next token from these logits; `None` if the text is complete.
     fn choose(&mut self, seen: &[u32], logits: &[f32]) -> Result<Option<u32>, GenerateError> {
         let Some(guide) = &mut self.guide else { return self.sampler.choose(seen, logits).map(Some) };
         let Some(allowed) = guide.allowed()? else { return Ok(None) };
         self.sampler.choose_among(seen, logits, |token| allowed.has(token)).map(Some)
     }
 
-    /// What was generated so far.
+    /// The tokens so far, and the reason for the end.
     pub fn into_generated(self) -> Generated {
         self.generated
     }
 
-    /// The same, broken off.
+    /// The tokens so far, with [`Finish::Cancelled`] as the reason.
     pub fn cancelled(self) -> Generated {
         Generated { finish: Finish::Cancelled, ..self.generated }
     }

@@ -1,6 +1,7 @@
-//! Text in, tokens; tokens out, text: the tokenizer, the chat template, the choice of the next token and the end.
+//! Generates text with a compiled network: the tokenizer, the engine that steps sequences, and the choice of the
+//! next token.
 //!
-//! Each module answers as Hugging Face transformers answers, token for token and byte for byte.
+//! Each module gives the same results as Hugging Face transformers, token for token and byte for byte.
 #![warn(missing_docs)]
 
 mod batch;
@@ -15,6 +16,7 @@ mod model_file;
 mod network;
 mod reply;
 mod sample;
+mod sequence_input;
 mod sequences;
 mod session;
 mod stop;
@@ -33,6 +35,7 @@ pub use sample::{
     Breakers, Dry, Logprob, Mirostat, MirostatVersion, Penalties, Sampler, Sampling, SamplingStep,
     TokenLogprobs, Xtc,
 };
+pub use sequence_input::{EncoderInput, InputPart, SequenceInput};
 pub use session::Session;
 pub use stop::{StopMatch, StopStrings, stop_tokens};
 pub use template::{Chat, ChatTemplate, TemplateError, TemplatePlace};

@@ -1,22 +1,23 @@
-//! The engine that steps a network: rows of tokens, each at a position of its own.
+//! The engine that steps a network over rows of tokens, each at its own position.
 
 use std::collections::BTreeMap;
+use std::iter::zip;
 use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
-use crate::entry::EntryKind;
+use crate::entry::{EntryKind, EntryPoint};
 use crate::executor::Executor;
 use crate::generation::{Generated, Generation, StepOutput, StepRequest};
 use crate::network::{Feed, StepResults, check_tokens, floats, ids};
-use crate::{GenerateError, Network};
+use crate::{EncoderInput, GenerateError, Network};
 
-/// The rows of a network, and what its layers remember of them.
+/// The rows of a network, and the state of its layers.
 pub(crate) struct Sequences<'a, E: Executor> {
     pub network: &'a Network<E>,
     rows: Vec<Row>,
-    /// Empty before the first call, and after a failed one, which consumed it.
+    /// The layers' state. It is empty before the first call, and after a failed call, which consumes it.
     state: Vec<E::Buffer>,
-    /// What an encoder filled; empty before.
+    /// The state that an encoder has filled; empty before.
     memory: Vec<E::Buffer>,
 }
 
@@ -24,22 +25,61 @@ pub(crate) struct Sequences<'a, E: Executor> {
 #[derive(Clone, Default)]
 struct Row {
     tokens: Vec<u32>,
-    /// What stands in place of tokens, by position.
+    /// Vectors in place of embeddings, by position.
     features: BTreeMap<usize, Vec<f32>>,
     adapter: u32,
-    /// How many of them the network has seen.
+    /// The input from which the encoder's state was computed.
+    source: Option<Source>,
+    /// How many of the tokens the network has processed.
     seen: usize,
-    /// Below which position something was written since the row began.
+    /// The position after the last one written since the row began.
     written: usize,
 }
 
+/// The input of an encoder.
+#[derive(Clone)]
+struct Source {
+    tokens: Vec<u32>,
+    features: Vec<f32>,
+}
+
+impl Source {
+    fn new(entry: &EntryPoint, vocabulary: usize, input: EncoderInput<'_>) -> Result<Self, GenerateError> {
+        let refuse = |found: usize, expected: String| Err(GenerateError::Features { found, expected });
+        match (entry.features(), input) {
+            (None, EncoderInput::Tokens(tokens)) if !tokens.is_empty() => {
+                check_tokens(tokens, 0, entry.chunk, vocabulary)?;
+                Ok(Self { tokens: tokens.to_vec(), features: Vec::new() })
+            }
+            (None, EncoderInput::Tokens(_)) => Err(GenerateError::EmptyPrompt),
+            (None, EncoderInput::Features(features)) => {
+                refuse(features.len(), format!("none, and 1 to {} tokens", entry.chunk))
+            }
+            (Some(width), EncoderInput::Features(features)) => {
+                let positions = features.len().checked_div(width).unwrap_or_default();
+                match (1..=entry.chunk).contains(&positions) && positions * width == features.len() {
+                    true => Ok(Self { tokens: vec![0; positions], features: features.to_vec() }),
+                    false => refuse(features.len(), format!("1 to {} times {width}", entry.chunk)),
+                }
+            }
+            (Some(width), EncoderInput::Tokens(_)) => {
+                refuse(0, format!("1 to {} times {width}", entry.chunk))
+            }
+        }
+    }
+
+    fn feed(&self) -> Feed<'_> {
+        Feed { tokens: &self.tokens, features: self.features.clone(), ..Feed::default() }
+    }
+}
+
 impl Row {
-    /// Whether the next position is given by features; `None` if there is none.
+    /// Whether the next position has features instead of a token; `None` if there is no next position.
     fn next_is_features(&self) -> Option<bool> {
         (self.seen < self.tokens.len()).then(|| self.features.contains_key(&self.seen))
     }
 
-    /// How many positions come next that are given by features, or by tokens.
+    /// How many of the next positions are all features, or all tokens.
     fn next(&self, of_features: bool) -> usize {
         let is = |position: &usize| self.features.contains_key(position) == of_features;
         (self.seen..self.tokens.len()).take_while(is).count()
@@ -59,30 +99,30 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Self { network, rows: vec![Row::default(); network.batch()], state: Vec::new(), memory: Vec::new() }
     }
 
-    /// The tokens of a row, those included that the network has still to see.
+    /// The tokens of a row, including those that the network has not processed yet.
     pub fn tokens(&self, row: usize) -> &[u32] {
         &self.rows[row].tokens
     }
 
-    /// Whether the network has seen all tokens of a row.
+    /// Whether the network has processed all tokens of a row.
     pub fn is_settled(&self, row: usize) -> bool {
         self.rows[row].seen == self.rows[row].tokens.len()
     }
 
-    /// Adds tokens to a row, for the next steps to show.
+    /// Appends tokens to a row. The next steps process them.
     ///
     /// # Errors
-    /// If they do not fit, or one is no token.
+    /// If they exceed the context, or one is not in the vocabulary.
     pub fn push(&mut self, row: usize, tokens: &[u32]) -> Result<(), GenerateError> {
         self.network.check(tokens, self.rows[row].tokens.len())?;
         self.rows[row].tokens.extend_from_slice(tokens);
         Ok(())
     }
 
-    /// Adds positions that are given by features, with `placeholder` as their tokens.
+    /// Appends positions with features to a row. Their tokens are `placeholder`.
     ///
     /// # Errors
-    /// If they do not fit, or the network takes no features of this width.
+    /// If they exceed the context, or the network takes no features of this width.
     pub fn push_features(
         &mut self,
         row: usize,
@@ -101,49 +141,56 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Fills the memory of a row, which begins again. The other rows' memory is of nothing.
+    /// Runs the encoder for a row, which starts again. One call encodes for all rows, so the inputs of other
+    /// rows are encoded again.
     ///
     /// # Errors
-    /// If the network has no encoder, it takes less, or the call fails.
-    pub fn encode(&mut self, row: usize, tokens: &[u32], features: &[f32]) -> Result<(), GenerateError> {
+    /// If the network has no encoder, the input is too long, or the call fails.
+    pub fn encode(&mut self, row: usize, input: EncoderInput<'_>) -> Result<(), GenerateError> {
         let entry = self.network.only(EntryKind::Encoder)?;
-        let width = entry.features();
-        let positions = match width {
-            None => {
-                check_tokens(tokens, 0, entry.chunk, self.network.vocabulary())?;
-                tokens.len()
-            }
-            Some(width) => features.len() / width.max(1),
-        };
-        let expected = width.map_or(0, |width| positions * width);
-        if features.len() != expected || !(1..=entry.chunk).contains(&positions) {
-            let expected = match width {
-                Some(width) => format!("1 to {} times {width}", entry.chunk),
-                None => format!("none, and 1 to {} tokens", entry.chunk),
-            };
-            return Err(GenerateError::Features { found: features.len(), expected });
-        }
-        let placeholders = vec![0; positions];
-        let mut feeds = vec![Feed::default(); self.rows.len()];
-        feeds[row] = Feed {
-            tokens: if width.is_some() { &placeholders } else { tokens },
-            features: features.to_vec(),
-            ..Feed::default()
-        };
+        let source = Source::new(entry, self.network.vocabulary(), input)?;
+        let sources = self.rows.iter().enumerate().map(|(index, one)| match index == row {
+            true => Some(&source),
+            false => one.source.as_ref(),
+        });
+        let feeds: Vec<Feed<'_>> =
+            sources.map(|source| source.map_or_else(Feed::default, Source::feed)).collect();
         let mut memory = Vec::new();
         self.network.call(entry, &feeds, &mut memory, &[])?;
         self.memory = memory;
         self.truncate(row, 0);
+        self.rows[row].source = Some(source);
         Ok(())
     }
 
-    /// Chooses the adapter of a row, which begins again.
+    /// Removes all but the first `seen` tokens of a row. If there are none, the row also loses its encoder
+    /// input and its adapter.
+    pub fn begin(&mut self, row: usize, seen: usize) {
+        self.truncate(row, seen);
+        if seen == 0 {
+            (self.rows[row].adapter, self.rows[row].source) = (0, None);
+        }
+    }
+
+    /// The number of tokens that the row shares with the beginning of the prompt. It is 0 if the row's state
+    /// depends on more than tokens.
+    pub fn shared(&self, row: usize, prompt: &[u32]) -> usize {
+        let one = &self.rows[row];
+        if one.adapter != 0 || one.source.is_some() {
+            return 0;
+        }
+        let tokens = one.features.keys().next().copied().unwrap_or(one.tokens.len());
+        zip(prompt, &one.tokens[..tokens]).take_while(|(a, b)| a == b).count()
+    }
+
+    /// Sets the adapter of a row, which starts again.
     pub fn adapt(&mut self, row: usize, adapter: u32) {
         let one = &mut self.rows[row];
         (one.adapter, one.seen, one.written) = (adapter, 0, 0);
     }
 
-    /// Takes back all but the first `length` tokens of a row. Where its state cannot go back there, it begins again.
+    /// Removes all but the first `length` tokens of a row. If its state cannot go back, the row starts again
+    /// with these tokens.
     pub fn truncate(&mut self, row: usize, length: usize) {
         let one = &mut self.rows[row];
         one.tokens.truncate(length);
@@ -157,23 +204,28 @@ impl<'a, E: Executor> Sequences<'a, E> {
         }
     }
 
-    /// Takes back the tokens of a row that the network has not seen.
+    /// Removes the tokens of a row that the network has not processed.
     pub fn settle_back(&mut self, row: usize) {
         let one = &mut self.rows[row];
         one.tokens.truncate(one.seen);
+        one.features.split_off(&one.seen);
     }
 
-    /// Shows the next tokens of all rows to the network, as many as one call takes. Sequences that it has seen stay as
-    /// they are. Returns an answer for each row, and the time of the call.
+    /// Runs one call with the next tokens of all rows. Rows without new tokens do not change. Returns an
+    /// output for each row, and the time of the call.
     ///
     /// # Errors
-    /// If the call fails. Then the state is lost, and the next steps show all rows from their beginning.
+    /// If the call fails. Then the state is lost, and the next steps process all rows from their beginning.
     pub fn step(&mut self, want: StepRequest) -> Result<(Vec<StepOutput>, Duration), GenerateError> {
         let begin = Instant::now();
-        // Rows whose next positions are of the other kind wait.
-        let Some(of_features) = self.rows.iter().find_map(Row::next_is_features) else {
+        // Rows whose next positions are tokens wait for features, of which there is an end.
+        let Some(of_features) = self.rows.iter().filter_map(Row::next_is_features).max() else {
             return Ok((self.rows.iter().map(|_| StepOutput::Nothing).collect(), Duration::ZERO));
         };
+        let unfilled = |row: &Row| row.source.is_none() && row.seen < row.tokens.len();
+        if self.network.reads_memory() && self.rows.iter().any(unfilled) {
+            return Err(GenerateError::NoMemory);
+        }
         let longest = self.rows.iter().map(|row| row.next(of_features)).max().unwrap_or_default();
         let entry = match want {
             StepRequest::All => self.network.only(EntryKind::Scorer)?,
@@ -263,8 +315,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         })
     }
 
-    /// The token that the module favours, if its logit is a number. If one logit is NaN, the module favours that; so this
-    /// one tells of all. If it is none, the logits themselves, of which none can be chosen.
+    /// The token that the module chose. The module prefers NaN, so one finite logit shows that all are valid.
+    /// If the logit is not a number, returns the logits, so that the sampler can report the bad one.
     fn favoured(&self, token: u32, row: usize, logits: &E::Buffer) -> Result<StepOutput, GenerateError> {
         let vocabulary = self.network.vocabulary();
         if token as usize >= vocabulary {
@@ -279,8 +331,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(StepOutput::Logits(vec![logits[first..][..vocabulary].to_vec()]))
     }
 
-    /// One step of texts that are being continued, each in the row of its place: calls the network, chooses tokens and
-    /// adds them to their rows. Returns those that ended, which are taken out of `running`.
+    /// Runs one step of the texts in `running`, by row: calls the network, chooses tokens and appends them.
+    /// Removes texts that ended from `running`, and returns them.
     ///
     /// # Errors
     /// If the call fails, or no token can be chosen.
@@ -307,7 +359,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(ended)
     }
 
-    /// The state is gone: all rows begin again.
+    /// Marks the state as lost: all rows start again.
     fn lose(&mut self) {
         self.state.clear();
         self.rows.iter_mut().for_each(|row| (row.seen, row.written) = (0, 0));

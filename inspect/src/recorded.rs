@@ -1,4 +1,4 @@
-//! The network that a command looks at, recorded.
+//! Records the network that a command inspects.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use tracewright::trace::Trace;
 
 use crate::error::InspectError;
 
-/// A network, the plan for it, and its trace.
+/// A network, its plan, and its trace.
 pub struct Recorded {
     pub name: String,
     pub plan: Plan,
@@ -45,7 +45,7 @@ impl Recorded {
     }
 }
 
-/// The network that is meant, and what it is called.
+/// The network at a path or with a preset's name, and its name.
 pub fn named(
     model: &Path,
     allowed_keys: &[String],

@@ -1,4 +1,4 @@
-//! What needs the inside: hostile bytes by the thousand, and files that cannot be written.
+//! Tests that need private items: hostile bytes, and files that cannot be written.
 
 use crate::archive::verify;
 use crate::write::{Destination, Layout};
@@ -43,7 +43,7 @@ const W1: usize = 272;
 const W2: usize = 352;
 const NAMES: usize = 428;
 
-/// Overwrites the sample at each offset and returns the rule that the result breaks, and where.
+/// Overwrites the sample at each offset. Returns the rule that the result breaks, and the place.
 fn broken(patches: &[(usize, &[u8])]) -> (ArchiveRule, u64) {
     let mut bytes = sample().to_vec();
     for (at, patch) in patches {
@@ -150,7 +150,7 @@ fn no_flipped_bit_panics_and_none_in_the_header_passes() {
 }
 
 proptest! {
-    /// Whatever the header and the table say, the verifier returns; what it lets pass lies inside the file.
+    /// For any header and table, the verifier returns. Entries that it accepts lie inside the file.
     #[test]
     fn no_garbage_panics(
         patches in prop::collection::vec(
@@ -172,7 +172,7 @@ proptest! {
     }
 }
 
-/// Takes so many bytes, then is full.
+/// A file that takes this number of bytes, and is then full.
 struct Small(io::Cursor<Vec<u8>>, u64);
 
 impl io::Write for Small {

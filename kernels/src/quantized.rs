@@ -1,23 +1,25 @@
-//! Activations as bytes: each group of 32 has a scale, and what its bytes add up to.
+//! Activations as bytes. Each group of 32 has a scale, and a sum of its bytes.
 
 use ops::format::GROUP;
 
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::kernel::{self, Kernel};
 
-/// The longest row that is quantized where it is used: what a worker's stack takes.
+/// The longest row that is quantized where it is used. It must fit on a worker's stack.
 pub(crate) const LONGEST: usize = 16384;
 
-/// What is kept of what a group's bytes add up to.
+/// The kind of sum that a group stores.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sums {
-    /// So many times their sum, i32: where sums of products begin, when that is added to each byte that they are multiplied with.
+    /// This factor times the sum of the bytes, as i32. Sums of products start from it if the factor was added
+    /// to each weight byte.
     Times(i32),
-    /// The sum of the numbers that they say, f32: by a minimum it is multiplied for all of a group.
+    /// The sum of the dequantized numbers, as f32. A group's minimum is multiplied with it.
     Numbers,
 }
 
-/// Where the parts of a row of `inputs` numbers are: its bytes, filled up with zeros to whole chunks of a weight; the scales as f32; the sums.
+/// The layout of a row of `inputs` numbers. It begins with the bytes, and zeros up to whole chunks of a
+/// weight. The scales as f32 and then the sums follow.
 #[derive(Clone, Copy)]
 pub(crate) struct Form {
     pub(crate) inputs: usize,
@@ -36,7 +38,7 @@ impl Sums {
 }
 
 impl Form {
-    /// Its bytes, before the scales.
+    /// The number of bytes before the scales.
     pub(crate) fn values(self) -> usize {
         self.inputs.next_multiple_of(self.chunk)
     }
@@ -49,8 +51,8 @@ impl Form {
         self.values() + 8 * self.groups()
     }
 
-    /// Gives the integers of each group of the row that starts at a place of x, sixteen and sixteen, and their scale: the
-    /// largest number of a group is ±127.
+    /// Quantizes each group of a row of x. Returns sixteen and sixteen integers and their scale; the largest
+    /// magnitude is 127.
     pub(crate) fn quantize<'k>(
         self,
         code: &'k Code,
@@ -84,7 +86,7 @@ impl Form {
     }
 }
 
-/// A row that is quantized: the buffer it is in, from a byte on.
+/// A quantized row: its buffer, and its first byte.
 #[derive(Clone, Copy)]
 pub(crate) struct Row<'k> {
     pub(crate) buffer: Buffer<'k>,
@@ -93,17 +95,16 @@ pub(crate) struct Row<'k> {
 }
 
 impl<'k> Row<'k> {
-    /// Four bytes from a column on, as the 32 bits that they are.
+    /// Four bytes from a column on, as a word of 32 bits.
     pub(crate) fn four(self, column: Value<'k>) -> Value<'k> {
         self.buffer.load(self.at + column, Type::lanes(4, Element::I8)).bits(Type::Scalar(Element::I32))
     }
 
-    /// The scale of a group.
     pub(crate) fn scale(self, group: Value<'k>) -> Value<'k> {
         self.word(self.form.values(), group).bits(Type::Scalar(Element::F32))
     }
 
-    /// The sum of a group, in 32 bits.
+    /// The sum of a group, 32 bits wide.
     pub(crate) fn sum(self, group: Value<'k>) -> Value<'k> {
         let element = if self.form.sums == Sums::Numbers { Element::F32 } else { Element::I32 };
         self.word(self.form.values() + 4 * self.form.groups(), group).bits(Type::Scalar(element))
@@ -117,7 +118,7 @@ impl<'k> Row<'k> {
         self.buffer.store(self.at + (group * 4 + part), word.bits(Type::lanes(4, Element::I8)));
     }
 
-    /// Writes the row that starts at a place of x.
+    /// Quantizes and writes a row of x.
     pub(crate) fn fill(self, code: &'k Code, x: Buffer<'k>, from: Value<'k>) {
         let scales = self.form.values();
         let sums = scales + 4 * self.form.groups();
@@ -136,7 +137,8 @@ impl<'k> Row<'k> {
     }
 }
 
-/// All rows of x `[rows, inputs]` as bytes `[stored, form]`; what is stored beside them is not written.
+/// A kernel that quantizes all rows of x `[rows, inputs]` to bytes `[stored, form]`. Further rows are not
+/// written.
 pub(crate) fn kernel(
     element: Element,
     [rows, stored]: [usize; 2],

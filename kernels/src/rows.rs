@@ -1,4 +1,4 @@
-//! Rows of a packed matrix: an embedding whose weights are also those of the head.
+//! A kernel that looks up rows of a packed matrix, such as an embedding table that is also the head.
 
 use ops::WeightFormat;
 use ops::format::{GROUP, PANEL};
@@ -10,7 +10,7 @@ use crate::isa::tiles::LINE;
 use crate::kernel::{self, Kernel};
 use crate::lane;
 
-/// The rows of `op`'s matrix at `count` indices.
+/// The kernel that looks up `count` rows of `op`'s matrix.
 pub(crate) fn kernel(op: &PackedRows, count: usize) -> (String, impl FnOnce() -> Kernel) {
     let &PackedRows { format, outputs, inputs, element } = op;
     let name = format!("rows_{}_{outputs}x{inputs}_{count}_{}", format.word(), element.name());
@@ -122,7 +122,8 @@ impl<'k> Line<'k> {
         }
     }
 
-    /// Its integers of a group of the chunk that begins at a byte, as they are stored, and the columns in the group.
+    /// The row's integers of a group, in stored form, and their columns in the group. The chunk begins at a
+    /// byte.
     fn integers(
         self,
         code: &'k Code,

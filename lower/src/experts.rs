@@ -1,4 +1,4 @@
-//! Products with a stack of matrices, of which rows have one each: mixtures of experts.
+//! Matmuls with a stack of matrices, for mixtures of experts. Each row meets the matrix of its expert.
 
 use ops::ops::{Gather, Pack, PackedExperts, PackedLinear, Permute, Reshape};
 use ops::{ElementType, InferError, Op, WeightFormat};
@@ -6,26 +6,25 @@ use trace::{Builder, Function, NodeId, NodeKind, Parameter};
 
 use crate::derive::{from_recipe, step};
 
-/// A product with matrices of a stack `[experts, outputs, inputs]`.
+/// A matmul with matrices of a stack `[experts, outputs, inputs]`.
 pub(crate) struct Experts {
     pub(crate) weight: Parameter,
     which: Which,
-    /// The type of the result.
     element: ElementType,
 }
 
-/// Which matrices rows of x are multiplied with.
+/// The matrices that the rows of x are multiplied with.
 enum Which {
-    /// Each row with all of them.
+    /// Each row with all matrices.
     All,
-    /// x `[…, experts, inputs]`: each expert's with its own.
+    /// Each expert's row with that expert's matrix: x is `[…, experts, inputs]`.
     Own,
-    /// Those that a tensor of indices selects.
+    /// The matrices that a tensor of indices selects.
     Chosen,
 }
 
 impl Experts {
-    /// What a product is, if it is one with a stack that is a weight.
+    /// The matmul with a stack in an operation, if its stack is a weight.
     pub(crate) fn of(function: &Function, op: &Op, operands: &[NodeId]) -> Option<Self> {
         let (Op::DotGeneral(dot), [x, matrices]) = (op, operands) else { return None };
         let (x, axes) = (function.node(*x).ty().rank(), function.node(*matrices).ty().rank());
@@ -55,7 +54,7 @@ impl Experts {
         Some(Self { weight, which, element: dot.element })
     }
 
-    /// The same product with the stack in panels, in the result's type.
+    /// The same matmul with the stack in panels, in the result's element type.
     pub(crate) fn product(
         &self,
         b: &mut Builder<'_>,

@@ -1,4 +1,4 @@
-//! Operations over weights in a layout.
+//! Builds operations over weights in a layout.
 
 use ops::format::GroupPart;
 use ops::ops::{
@@ -13,7 +13,7 @@ use crate::implementation::{Reader, StoredWeight};
 use crate::layout::WeightLayout;
 
 impl StoredWeight {
-    /// The operation that reads the weight, over the weight as it is stored.
+    /// The operation on the stored form of the weight.
     pub(crate) fn compute(&self, b: &mut Builder<'_>, operands: &[NodeId]) -> Result<NodeId, InferError> {
         match &self.reader {
             Reader::Matmul(parameter) => linear(b, self.layout, parameter, operands),
@@ -41,7 +41,7 @@ fn grouped(
     format.parts().iter().map(&mut part).collect()
 }
 
-/// A product and its bias, rounded once.
+/// A matmul and its bias, rounded once.
 fn linear(
     b: &mut Builder<'_>,
     layout: WeightLayout,

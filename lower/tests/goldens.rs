@@ -1,5 +1,5 @@
-//! What each converter, each function and each movement of data lowers to. Extents differ pairwise, so that a
-//! swapped axis shows.
+//! The primitives of each converter, each function and each data movement. All extents differ, so that a swapped
+//! axis is visible.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
@@ -1232,7 +1232,7 @@ fn m9_s29_stored_weights() {
     }
 }
 
-/// Of each entry point the products that kernels compute: those of functions that it calls as often as it calls them.
+/// For each entry point, the matmuls of kernels. Those in callees count once per call.
 #[test]
 fn products_are_counted_with_what_is_around_them() {
     let parameter = |b: &mut Builder<'_>, key: &str, ty: &str| {

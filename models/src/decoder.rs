@@ -1,4 +1,4 @@
-//! What decoders have in common: embedding, layers, a norm and a head. A family brings its layers.
+//! [`Decoder`]: embedding, layers, norm and head of a language model. Each family declares its own layers.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -11,40 +11,42 @@ use crate::config::Keys;
 use crate::rope::{RopeDefaults, RopeParameters};
 use crate::shape_check::DeclaredSize;
 
-/// A block that attends to other positions: a layer, or the attention within it.
+/// A block that attends to other positions: a layer, or its attention.
 pub trait AttentionBlock<T: Float>: Block {
-    /// Features `[B, S, D]` of the next place in the network. `kv` caches the keys and values of other positions.
+    /// Computes features `[B, S, D]` from features `[B, S, D]`. `kv` caches the keys and values of other
+    /// positions.
     fn forward(&self, x: Tensor<T>, at: &Attend<T>, kv: &mut Kv<T>) -> Tensor<T>;
 }
 
-/// A block that computes each position by itself.
+/// A block that computes each position independently.
 pub trait FeedForward<T: Float>: Block {
-    /// Features `[B, S, D]` of the next place in the network.
+    /// Computes features `[B, S, D]` from features `[B, S, D]`.
     fn forward(&self, x: Tensor<T>) -> Tensor<T>;
 }
 
-/// The configuration of a [`Decoder`]: Llama's keys, and how a family departs from Llama outside of its layers.
+/// The configuration of a [`Decoder`]: Llama's keys, and the differences from Llama outside of its layers.
 pub trait DecoderConfig: Deref<Target = LlamaConfig> + Clone + 'static {
-    /// How the last norm applies its weight. Layers declare the style of their own.
+    /// How the last norm applies its weight. Layers declare their own style.
     const NORM: WeightStyle = WeightStyle::Scale;
 
-    /// The input of the first layer, made of the tokens' embeddings.
+    /// Computes the input of the first layer from the tokens' embeddings. Default: no change.
     fn embedded<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
         x
     }
 
-    /// How a layer attends. `rotary` sees all positions, with the rotary embedding.
+    /// The attention settings of a layer. `rotary` sees all earlier positions and uses the rotary embedding.
+    /// Default: the layer's window.
     fn attention<T: Float>(&self, layer: usize, rotary: &Attend<T>) -> Attend<T> {
         rotary.clone().windowed(self.window(layer))
     }
 
-    /// The logits, made of the head's output.
+    /// Computes the logits from the output of the head. Default: no change.
     fn logits<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
         x
     }
 }
 
-/// The configuration of a network that departs from Llama in its layers alone.
+/// The configuration of a network that differs from Llama only in its layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plain(LlamaConfig);
 
@@ -59,7 +61,7 @@ impl From<LlamaConfig> for Plain {
 }
 
 model! {
-    /// The whole network: `[B, S]` token ids to logits over the vocabulary.
+    /// The whole network, from token ids `[B, S]` to logits over the vocabulary.
     pub Decoder<T: Float, Y: AttentionBlock<T>, C: DecoderConfig + Project<Y::Config> = Plain>(C) {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers,
@@ -79,7 +81,7 @@ model! {
         }
     }
 
-    /// Embedding, layers, final norm.
+    /// The network without its head: embedding, layers and final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Y; L],
@@ -97,51 +99,53 @@ model! {
     }
 }
 
-/// The keys of Llama and of its descendants. Most descendants have no others.
+/// The keys of Llama and of the families derived from it. Most of these families have no other keys.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlamaConfig {
-    /// Token ids.
+    /// The number of token ids.
     pub vocab_size: usize,
-    /// Features of the residual stream.
+    /// The number of features of the residual stream.
     pub hidden_size: usize,
-    /// Features of the feed-forward network.
+    /// The number of features of the feed-forward network.
     pub intermediate_size: usize,
-    /// Layers.
+    /// The number of layers of the network.
     pub num_hidden_layers: usize,
-    /// Query heads.
+    /// The number of query heads.
     pub num_attention_heads: usize,
-    /// Key-value heads.
+    /// The number of key-value heads.
     pub num_key_value_heads: usize,
-    /// Features of a head; `hidden_size / num_attention_heads` if not said.
+    /// The number of features of a head; `None` stands for `hidden_size / num_attention_heads`.
     pub head_dim: Option<usize>,
-    /// Added to the mean square in norms.
+    /// The ε that norms add to the mean square.
     pub rms_norm_eps: f64,
-    /// Rotary embedding.
+    /// The parameters of the rotary embedding.
     pub rope: RopeParameters,
-    /// How many positions each layer sees, if not all; all see all if the list is empty. Shared: each layer has a configuration.
+    /// The window of each layer; `None` for a layer that sees all positions. An empty list means that all
+    /// layers do.
     pub windows: Arc<[Option<usize>]>,
-    /// Whether `lm_head` is the embedding table.
+    /// Whether the output head is the embedding table.
     pub tie_word_embeddings: bool,
     /// Whether the attention's linear layers have biases.
     pub attention_bias: bool,
     /// Whether the feed-forward network's linear layers have biases.
     pub mlp_bias: bool,
-    /// The longest sequence.
+    /// The longest sequence, in tokens.
     pub max_position_embeddings: usize,
-    /// The element type the checkpoint was made for.
+    /// The element type in the checkpoint, if the configuration contains it.
     pub element: Option<ElementType>,
 }
 
-/// What a family that descends from Llama takes where `config.json` is silent, and which of its keys have other values.
+/// Defaults of a Llama-like family for keys that are missing in `config.json`, and its differences in keys.
 pub(crate) struct Defaults {
-    /// Functions of the feed-forward network that the family has; none if there is no such key.
+    /// The accepted values of `hidden_act`; empty for a family without this key.
     pub hidden_act: &'static [&'static str],
-    /// `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers` and `num_attention_heads`; without, they are required.
+    /// Defaults of `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers` and `num_attention_heads`;
+    /// `None` if these keys are required.
     pub sizes: Option<[usize; 5]>,
-    /// `None`: as many as query heads.
+    /// The number of key-value heads; `None` for as many as query heads.
     pub num_key_value_heads: Option<usize>,
     pub head_dim: Option<usize>,
-    /// The key of what is added in norms.
+    /// The key of the ε that norms add to the mean square.
     pub norm_key: &'static str,
     pub rms_norm_eps: f64,
     pub tie_word_embeddings: bool,
@@ -149,12 +153,12 @@ pub(crate) struct Defaults {
 }
 
 impl Defaults {
-    /// Those of Llama, for sequences of this length.
+    /// The defaults of Llama, for sequences of this length.
     pub fn new(max_position_embeddings: usize) -> Self {
         Self::of(RopeDefaults::new(max_position_embeddings))
     }
 
-    /// Those of Llama, with another rotary embedding.
+    /// The defaults of Llama, with these of the rotary embedding.
     pub fn of(rope: RopeDefaults) -> Self {
         Self {
             hidden_act: &["silu"],
@@ -170,12 +174,13 @@ impl Defaults {
 }
 
 impl LlamaConfig {
-    /// Reads what all families that descend from Llama say: all but biases and what differs between layers.
+    /// Reads the keys that all Llama-like families share. Biases and differences between layers are not among
+    /// them.
     pub(crate) fn shared(keys: &Keys, defaults: Defaults) -> Self {
         Self::with_rope(keys, defaults, RopeParameters::read)
     }
 
-    /// The same with a rotary embedding that is read in another way.
+    /// Reads the same keys. `read` reads those of the rotary embedding.
     pub(crate) fn with_rope(
         keys: &Keys,
         defaults: Defaults,
@@ -216,12 +221,12 @@ impl LlamaConfig {
         config
     }
 
-    /// How many positions a layer sees, if not all.
+    /// The window of a layer; `None` if it sees all positions.
     pub fn window(&self, layer: usize) -> Option<usize> {
         self.windows.get(layer).copied().flatten()
     }
 
-    /// What a checkpoint's header shows of these sizes.
+    /// Sizes in the configuration that the checkpoint's header can confirm.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let head_dim = self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads);
         vec![

@@ -1,6 +1,6 @@
-//! EmbeddingGemma: "EmbeddingGemma: Powerful and Lightweight Text Representations" (2025), §2; names as in the HF
-//! checkpoint. A Gemma 3 that looks both ways, and the modules that make a vector of each text: mean, two linear
-//! layers, normalization (`modules.json` of sentence-transformers).
+//! EmbeddingGemma: "EmbeddingGemma: Powerful and Lightweight Text Representations" (2025), §2. Names follow the HF
+//! checkpoint. The network is a Gemma 3 with bidirectional attention, followed by the modules that compute a text's
+//! embedding: mean, two linear layers, normalization (`modules.json` of sentence-transformers).
 
 use std::path::Path;
 
@@ -21,11 +21,11 @@ use crate::gemma3::{self, GemmaConfig};
 use crate::rope::RopeParameters;
 use crate::sentence::SentenceConfig;
 
-/// The axis of the texts.
+/// The axis that counts texts.
 const TEXTS: Axis = Axis("B");
-/// The axis of a text's tokens.
+/// The axis that counts the tokens of a text.
 const TOKENS: Axis = Axis("S");
-/// The axis of the tokens that are looked at.
+/// The axis of the tokens that attention looks at.
 const KEYS: Axis = Axis("N");
 
 /// The folders beside the tower's checkpoint whose tensors belong to the network.
@@ -47,7 +47,8 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Texts to vectors of length 1: `count` of each row's tokens are real, the rest pads.
+    /// Texts to embeddings of length 1. The first `count` tokens of each text are real, the others are
+    /// padding.
     pub EmbeddingGemma<T: Float>(EmbeddingGemmaConfig) {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers,
@@ -61,7 +62,7 @@ model! {
         inner: Linear[D -> M](bias if inner_bias) at "2_Dense.linear",
         outer: Linear[M -> O](bias if outer_bias) at "3_Dense.linear",
 
-        /// The last hidden states.
+        /// The hidden states of the last layer.
         fn hidden(tokens: i32[B, S], count: i32[B]) -> T[B, S, D] {
             let length = tokens.extent(S);
             let (query, key) = (Tensor::<I32>::iota(S, length), Tensor::<I32>::iota(KEYS, length));
@@ -94,7 +95,7 @@ model! {
             self.norm(x)
         }
 
-        /// The vectors.
+        /// The embeddings of the texts.
         fn embed(tokens: i32[B, S], count: i32[B]) -> f32[B, O] {
             let hidden = self.hidden(tokens, count).to::<F32>();
             let token = Tensor::<I32>::iota(S, tokens.extent(S));
@@ -108,12 +109,12 @@ model! {
     }
 }
 
-/// What follows a linear layer.
+/// The activation after a linear layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DenseActivation {
-    /// Nothing.
+    /// No activation: the layer is linear.
     Identity,
-    /// The hyperbolic tangent.
+    /// The hyperbolic tangent of each feature.
     Tanh,
 }
 
@@ -127,24 +128,25 @@ impl DenseActivation {
     }
 }
 
-/// What the files of an EmbeddingGemma's folder say.
+/// The configuration of an EmbeddingGemma, from several files of its folder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbeddingGemmaConfig {
-    /// The tower; a token of a layer with a window sees those that are nearer than it, to both sides.
+    /// The transformer. In a layer with a window w, a token sees the tokens less than w positions away on
+    /// both sides.
     pub tower: GemmaConfig,
-    /// Features between the linear layers.
+    /// The number of features between the linear layers.
     pub inner_features: usize,
     /// Whether the first linear layer has a bias.
     pub inner_bias: bool,
-    /// What follows the first linear layer.
+    /// The activation after the first linear layer.
     pub inner_activation: DenseActivation,
-    /// Features of the vectors.
+    /// The number of features of an embedding.
     pub features: usize,
     /// Whether the second linear layer has a bias.
     pub outer_bias: bool,
-    /// What follows the second linear layer.
+    /// The activation after the second linear layer.
     pub outer_activation: DenseActivation,
-    /// What becomes of a text before it is tokens.
+    /// The preparation of texts: prompts and the longest length.
     pub sentence: SentenceConfig,
 }
 
@@ -238,14 +240,14 @@ fn check_modules(path: &Path) -> Result<(), ConfigError> {
     }
 }
 
-/// What a module is, and where.
+/// The type and the folder of a module.
 fn module(module: &serde_json::Value) -> (&str, &str) {
     let text = |key: &str| module.get(key).and_then(|text| text.as_str()).unwrap_or("nothing");
     let kind = text("type");
     (kind.rsplit_once('.').map_or(kind, |(_, last)| last), text("path"))
 }
 
-/// Whether a text's vector is the mean of those of its tokens.
+/// Checks that the embedding is the mean over the tokens.
 fn check_pooling(keys: Keys, features: usize) -> Result<(), ConfigError> {
     for key in ["embedding_dimension", "word_embedding_dimension"] {
         if let Some(found) = keys.optional_count(key).filter(|&found| found != features) {
@@ -267,7 +269,7 @@ fn check_pooling(keys: Keys, features: usize) -> Result<(), ConfigError> {
     keys.finish(&[], &[])
 }
 
-/// The outputs of a linear layer of `inputs`, whether it has a bias, and what follows it.
+/// The outputs of a linear layer with `inputs` inputs, whether it has a bias, and its activation.
 fn dense(keys: Keys, inputs: usize) -> Result<(usize, bool, DenseActivation), ConfigError> {
     const IDENTITY: &str = "torch.nn.modules.linear.Identity";
     const TANH: &str = "torch.nn.modules.activation.Tanh";

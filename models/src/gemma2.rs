@@ -1,6 +1,6 @@
-//! Gemma 2: "Gemma 2: Improving Open Language Models at a Practical Size" (2024), §2; names as in the HF checkpoint
-//! (`modeling_gemma2.py`). By what differs from Gemma 3: Llama's attention without norms of queries and keys, one
-//! rotary embedding, every other layer looks through a window, and scores are softly bounded too.
+//! Gemma 2: "Gemma 2: Improving Open Language Models at a Practical Size" (2024), §2. Names follow the HF
+//! checkpoint (`modeling_gemma2.py`). The file declares the differences from Gemma 3: attention without norms of
+//! queries and keys, a single rotary embedding, a window in every other layer, and a soft bound on scores.
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
@@ -8,7 +8,7 @@ use crate::family::{Family, GgufFamily, presets};
 use crate::gemma3::{self, Gemma, GemmaConfig};
 use crate::llama::Attention;
 
-/// The whole network.
+/// The whole network of a Gemma 2.
 pub type Gemma2<T> = Gemma<T, Attention<T>>;
 
 pub(crate) const FAMILY: Family = Family {

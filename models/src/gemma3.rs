@@ -1,5 +1,5 @@
-//! Gemma 3, text: "Gemma 3 Technical Report" (2025), §2; names as in the HF checkpoint (`modeling_gemma3.py`). By
-//! what differs from Llama.
+//! Gemma 3 for text: "Gemma 3 Technical Report" (2025), §2. Names follow the HF checkpoint (`modeling_gemma3.py`).
+//! The file declares the differences from Llama.
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu_tanh};
@@ -13,7 +13,7 @@ use crate::decoder::{AttentionBlock, Defaults, LlamaConfig};
 use crate::family::{BASE, Family, GgufFamily, Metadata, presets};
 use crate::rope::RopeParameters;
 
-/// The whole network.
+/// The whole network of a Gemma 3.
 pub type Gemma3<T> = Gemma<T, Attention<T>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -37,7 +37,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// The whole network, with the attention of a generation: `[B, S]` token ids to logits over the vocabulary.
+    /// The whole network with causal attention, from token ids `[B, S]` to logits over the vocabulary.
     pub Gemma<T: Float, A: AttentionBlock<T, Config = LlamaConfig> = Attention<T>>(GemmaConfig) {
         dims {
             V = vocab_size, D = hidden_size, F = intermediate_size, L = num_hidden_layers,
@@ -58,7 +58,7 @@ model! {
         }
     }
 
-    /// Scaled embedding, layers, final norm.
+    /// The network without its head: scaled embedding, layers and final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Layer; L],
@@ -83,8 +83,8 @@ model! {
         }
     }
 
-    /// Sandwich norms: before and after each half. All norms multiply by 1 + w in f32 and round the product
-    /// (`Gemma3RMSNorm`).
+    /// A layer with norms before and after each half. All norms multiply by 1 + w in f32 and round the
+    /// product (`Gemma3RMSNorm`).
     pub Layer {
         input_layernorm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
         self_attn: A,
@@ -99,7 +99,7 @@ model! {
         }
     }
 
-    /// GeGLU with the tanh form of GELU.
+    /// GeGLU with the tanh approximation of GELU.
     pub Mlp<T: Float> {
         gate_proj: Linear[D -> F],
         up_proj: Linear[D -> F],
@@ -112,7 +112,7 @@ model! {
 }
 
 model! {
-    /// Queries and keys are normalized before they are rotated.
+    /// Attention that normalizes queries and keys before the rotary embedding.
     pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -134,7 +134,7 @@ model! {
     }
 }
 
-/// Logits softly bounded, if there is a bound.
+/// Bounds logits softly to ±`bound`. `None` changes nothing.
 #[track_caller]
 fn soft_cap<T: Float>(logits: Tensor<T>, bound: Option<f64>) -> Tensor<T> {
     match bound {
@@ -143,24 +143,24 @@ fn soft_cap<T: Float>(logits: Tensor<T>, bound: Option<f64>) -> Tensor<T> {
     }
 }
 
-/// What the configurations of Gemma 2 and Gemma 3 say.
+/// The configuration of a Gemma 2 or a Gemma 3.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GemmaConfig {
-    /// What they share with Llama.
+    /// The keys that Gemma shares with Llama.
     pub llama: LlamaConfig,
-    /// Rotary embedding of the layers that look through a window, if it is another one.
+    /// The rotary embedding of layers with a window, if it differs.
     pub rope_local: Option<RopeParameters>,
-    /// Scores are divided by its root.
+    /// Scores are divided by the square root of this number.
     pub query_pre_attn_scalar: f64,
-    /// The bound on the scores.
+    /// The soft bound on attention scores; `None`: no bound.
     pub attn_logit_softcapping: Option<f64>,
-    /// The bound on the logits.
+    /// The soft bound on logits; `None`: no bound.
     pub final_logit_softcapping: Option<f64>,
 }
 
 descends!(GemmaConfig from llama: LlamaConfig);
 
-/// Keys beside `text_config`: those of the vision tower and of how it is joined.
+/// Keys beside `text_config` that concern the vision tower and its connection to the text tower.
 const IGNORED_BESIDE_TEXT: &[&str] = &[
     "architectures",
     "boi_token_index",
@@ -174,7 +174,8 @@ const IGNORED_BESIDE_TEXT: &[&str] = &[
     "vision_config",
 ];
 
-/// The text tower's keys in checkpoints with a vision tower: as published, as transformers 5 saves them, and without a head.
+/// Prefixes of the text tower's keys in checkpoints with a vision tower: as published, as saved by
+/// transformers 5, and without a head. Each comes with the network's prefix.
 pub(crate) const PREFIXES: &[(&str, &str)] = &[
     ("language_model.model.", "model."),
     ("model.language_model.", "model."),
@@ -185,7 +186,7 @@ pub(crate) const PREFIXES: &[(&str, &str)] = &[
     BASE[2],
 ];
 
-/// Tensors of a vision tower, and of how it is joined.
+/// Tensors that a checkpoint may contain in addition to the parameters: the vision tower's.
 pub(crate) const IGNORABLE: &[Ignorable] = &[
     Ignorable::Suffix(".rotary_emb.inv_freq"),
     Ignorable::Prefix("vision_tower."),
@@ -247,7 +248,7 @@ fn read_text(keys: &Keys) -> GemmaConfig {
     }
 }
 
-/// The GGUF files of a Gemma.
+/// The description of a Gemma's GGUF files.
 pub(crate) const fn gguf(architecture: &'static str) -> GgufFamily {
     GgufFamily {
         keys: &[
@@ -265,9 +266,10 @@ pub(crate) const fn gguf(architecture: &'static str) -> GgufFamily {
     }
 }
 
-/// The keys of a Gemma that no Llama has. The files do not contain by what scores are divided: by the features of a head, but
-/// in the largest network of each generation, which has so many layers (`gemma2.cpp`, `gemma3.cpp` in llama.cpp). All layers but
-/// each `period`-th slide, if the file does not say and any does.
+/// The keys of a Gemma that Llama lacks. GGUF files do not contain the divisor of scores. It follows from the
+/// features of a head, except in the largest network of each generation. That network has `largest` layers
+/// (`gemma2.cpp`, `gemma3.cpp` in llama.cpp). If the file has a window and no pattern, all layers but every
+/// `period`-th use the window.
 pub(crate) fn gguf_keys(file: &Metadata<'_>, largest: usize, period: usize, slides: bool) -> Value {
     let layers = file.count("block_count");
     let scalar = if layers == Some(largest) { file.quotient() } else { file.features() };

@@ -1,5 +1,6 @@
-//! GPT-2: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), §2.3; names as in the HF
-//! checkpoint (`modeling_gpt2.py`). Learned positions, layer norms, and matrices stored inputs first (`Conv1D`).
+//! GPT-2: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), §2.3. Names follow the HF
+//! checkpoint (`modeling_gpt2.py`). The network has learned position embeddings, layer norms, and matrices that are
+//! stored inputs first (`Conv1D`).
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu, gelu_tanh, positions_within, relu, silu};
@@ -52,7 +53,7 @@ pub(crate) const FAMILY: Family = Family {
         },
         ..GgufFamily::llama("gpt2")
     }),
-    // The first published files have the parameters of the tower without a prefix, what transformers saves has them with one.
+    // The first published files have no prefix, whereas transformers saves one.
     prefixes: &[("transformer.", "")],
     embedding: "wte.weight",
     // Causal masks.
@@ -62,7 +63,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// The whole network: `[B, S]` token ids to logits over the vocabulary.
+    /// The whole network, from token ids `[B, S]` to logits over the vocabulary.
     pub Gpt2<T: Float>(Gpt2Config) {
         dims {
             V = vocab_size, N = max_position_embeddings, D = hidden_size, F = intermediate_size,
@@ -94,7 +95,7 @@ model! {
         }
     }
 
-    /// Attention and feed-forward network, each behind a norm and beside a residual.
+    /// A layer: attention and feed-forward network, each after a norm and added to the residual.
     pub Layer {
         ln_1: LayerNorm[D](eps = layer_norm_epsilon),
         attn: Attention,
@@ -107,7 +108,7 @@ model! {
         }
     }
 
-    /// One projection: queries, then keys, then values.
+    /// Attention with one projection for queries, keys and values, in this order.
     pub Attention {
         c_attn: Linear[D -> P, E](transposed, bias),
         c_proj: Linear[H, E -> D](transposed, bias),
@@ -119,7 +120,7 @@ model! {
         }
     }
 
-    /// Two layers around a function.
+    /// The feed-forward network: two linear layers with an activation in between.
     pub Mlp {
         c_fc: Linear[D -> F](transposed, bias),
         c_proj: Linear[F -> D](transposed, bias),
@@ -136,49 +137,50 @@ model! {
     }
 }
 
-/// The function in the feed-forward network.
+/// The activation in the feed-forward network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
-    /// [`gelu`].
+    /// The activation [`gelu`], with the exact error function.
     Gelu,
-    /// [`gelu_tanh`].
+    /// The activation [`gelu_tanh`], an approximation of GELU.
     GeluTanh,
-    /// [`relu`].
+    /// The activation [`relu`]: negative numbers become 0.
     Relu,
-    /// [`silu`].
+    /// The activation [`silu`]: x · logistic(x).
     Silu,
 }
 
-/// `config.json` of a GPT-2 (`configuration_gpt2.py`), under the names that other families have for the same.
+/// The `config.json` of a GPT-2 (`configuration_gpt2.py`). Fields have the names of the corresponding keys in
+/// other families.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gpt2Config {
-    /// Token ids.
+    /// The number of token ids.
     pub vocab_size: usize,
-    /// The longest sequence: there is a learned embedding for each position.
+    /// The longest sequence, in tokens: each position has a learned embedding.
     pub max_position_embeddings: usize,
-    /// Features of the residual stream.
+    /// The number of features of the residual stream.
     pub hidden_size: usize,
-    /// Features of the feed-forward network.
+    /// The number of features of the feed-forward network.
     pub intermediate_size: usize,
-    /// Layers.
+    /// The number of layers of the network.
     pub num_hidden_layers: usize,
-    /// Heads.
+    /// The number of attention heads.
     pub num_attention_heads: usize,
-    /// The function in the feed-forward network.
+    /// The activation in the feed-forward network.
     pub activation: Activation,
-    /// Added to the variance in norms.
+    /// The ε that norms add to the variance.
     pub layer_norm_epsilon: f64,
-    /// Whether scores are divided by the root of a head's features.
+    /// Whether scores are divided by the square root of a head's features.
     pub scale_attn_weights: bool,
     /// Whether the scores of layer i are divided by i + 1.
     pub scale_attn_by_inverse_layer_idx: bool,
-    /// Whether `lm_head` is the embedding table.
+    /// Whether the output head is the embedding table.
     pub tie_word_embeddings: bool,
-    /// The element type the checkpoint was made for.
+    /// The element type in the checkpoint, if the configuration contains it.
     pub element: Option<ElementType>,
 }
 
-/// Keys that say nothing about the network's function, beside those of Llama.
+/// Keys that do not affect the computation, in addition to those of Llama.
 const IGNORED: &[&str] = &[
     "attn_pdrop",
     "embd_pdrop",
@@ -225,14 +227,14 @@ impl Gpt2Config {
         }
     }
 
-    /// The factor on the scores of a layer whose heads have so many features.
+    /// The factor on the scores of a layer, whose heads have `features` features.
     fn scale(&self, layer: usize, features: usize) -> f64 {
         let root = if self.scale_attn_weights { (features as f64).sqrt() } else { 1.0 };
         let depth = if self.scale_attn_by_inverse_layer_idx { layer + 1 } else { 1 };
         1.0 / (root * depth as f64)
     }
 
-    /// What a checkpoint's header shows of these sizes.
+    /// Sizes in the configuration that the checkpoint's header can confirm.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let inner = &[("h.*.mlp.c_fc.weight", 1)];
         vec![

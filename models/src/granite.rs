@@ -1,5 +1,5 @@
-//! Granite, dense: Shen et al., "Power Scheduler" (2024), which transformers cites; names as in the HF checkpoint
-//! (`modeling_granite.py`). A Llama whose embeddings, scores, residuals and logits have factors.
+//! Granite, dense: Shen et al., "Power Scheduler" (2024), which transformers cites. Names follow the HF checkpoint
+//! (`modeling_granite.py`). A Llama with factors on embeddings, scores, residuals and logits.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{Float, Tensor, model};
@@ -9,7 +9,7 @@ use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, LlamaConfig};
 use crate::family::Family;
 use crate::llama::{self, Attention, Mlp};
 
-/// The whole network.
+/// The whole network of a Granite.
 pub type Granite<T> = Decoder<T, Layer<T>, GraniteConfig>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -18,7 +18,8 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// As in Llama, but what each half adds to the residual has a factor (`GraniteDecoderLayer`).
+    /// Llama's layer, with a factor on the output that each half adds to the residual
+    /// (`GraniteDecoderLayer`).
     pub Layer<T: Float>(GraniteConfig): AttentionBlock<T> {
         dims { D = hidden_size }
 
@@ -35,18 +36,18 @@ model! {
     }
 }
 
-/// `config.json` of a Granite.
+/// The `config.json` of a Granite.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GraniteConfig {
-    /// What it shares with Llama.
+    /// The keys that Granite shares with Llama.
     pub llama: LlamaConfig,
-    /// The factor on embeddings.
+    /// The factor on the tokens' embeddings.
     pub embedding_multiplier: f64,
-    /// The factor on scores.
+    /// The factor on attention scores, in place of 1/√E.
     pub attention_multiplier: f64,
-    /// The factor on what a half of a layer adds to the residual.
+    /// The factor on the output that each half of a layer adds to the residual.
     pub residual_multiplier: f64,
-    /// Logits are divided by it.
+    /// The logits are divided by this number.
     pub logits_scaling: f64,
 }
 

@@ -1,5 +1,5 @@
-//! LFM2: "LFM2 Technical Report" (2025), §2; names as in the HF checkpoint (`modeling_lfm2.py`). Most layers mix
-//! neighbouring tokens by a short gated convolution, the others attend as those of Qwen3 do.
+//! LFM2: "LFM2 Technical Report" (2025), §2. Names follow the HF checkpoint (`modeling_lfm2.py`). Most layers mix
+//! neighbouring tokens by a short gated convolution. The other layers have attention like Qwen3's.
 
 use std::iter;
 
@@ -79,7 +79,7 @@ fn gguf_config(file: &Metadata<'_>) -> Value {
 }
 
 model! {
-    /// The whole network: `[B, S]` token ids to logits over the vocabulary.
+    /// The whole network, from token ids `[B, S]` to logits over the vocabulary.
     pub Lfm2<T: Float>(Lfm2Config) {
         dims {
             V = vocab_size, D = hidden_size, F = intermediate_size, L = num_hidden_layers,
@@ -104,7 +104,7 @@ model! {
         }
     }
 
-    /// Embedding, layers, final norm.
+    /// The network without its head: embedding, layers and final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Layer; L],
@@ -124,7 +124,8 @@ model! {
         }
     }
 
-    /// Attention, or a convolution in its place, and a feed-forward network, each behind a norm and beside a residual.
+    /// A layer: attention or a convolution, and a feed-forward network, each after a norm and added to the
+    /// residual.
     pub Layer {
         operator_norm: RmsNorm[D](eps = rms_norm_eps),
         self_attn: Attention,
@@ -143,7 +144,7 @@ model! {
         }
     }
 
-    /// Queries and keys are normalized head by head before they are rotated.
+    /// Attention that normalizes queries and keys per head, before the rotary embedding.
     pub Attention {
         q_proj: Linear[D -> K, G, E],
         k_proj: Linear[D -> K, E],
@@ -159,7 +160,8 @@ model! {
         }
     }
 
-    /// Each feature by itself, of the last positions, gated before and behind (`Lfm2ShortConv`).
+    /// A convolution of each feature over the last positions, with a gate before and after it
+    /// (`Lfm2ShortConv`).
     pub Convolution {
         in_proj: Linear[D -> P](bias if conv_bias),
         taps: Weight[D, I, J] at "conv.weight",
@@ -182,7 +184,7 @@ model! {
         }
     }
 
-    /// SwiGLU.
+    /// SwiGLU, a gated feed-forward network.
     pub Mlp {
         w1: Linear[D -> F],
         w3: Linear[D -> F],
@@ -197,11 +199,11 @@ model! {
 /// `config.json` of an LFM2 (`configuration_lfm2.py`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lfm2Config {
-    /// What it shares with Llama.
+    /// The keys that LFM2 shares with Llama.
     pub llama: LlamaConfig,
-    /// Which layers attend; the others convolve.
+    /// Whether each layer attends. The other layers have a convolution.
     pub attention: Vec<bool>,
-    /// Positions before its own that a convolution sees.
+    /// The number of earlier positions that a convolution sees.
     pub conv_memory: usize,
     /// Whether convolutions and the linear layers around them have biases.
     pub conv_bias: bool,
@@ -209,7 +211,7 @@ pub struct Lfm2Config {
 
 descends!(Lfm2Config from llama: LlamaConfig);
 
-/// Keys of the published checkpoints that transformers does not read, beside those of Llama.
+/// Keys of the published checkpoints that transformers does not read, in addition to those of Llama.
 const IGNORED: &[&str] = &[
     "block_dim",
     "block_mlp_init_scale",
@@ -251,19 +253,19 @@ pub(crate) fn read(keys: &Keys) -> Lfm2Config {
 }
 
 impl Lfm2Config {
-    /// Whether a layer attends.
+    /// Whether a layer has attention.
     pub fn attends(&self, layer: usize) -> bool {
         self.attention.get(layer).copied().unwrap_or_default()
     }
 
-    /// Whether a layer convolves.
+    /// Whether a layer has a convolution.
     pub fn convolves(&self, layer: usize) -> bool {
         !self.attends(layer)
     }
 }
 
-/// The features of the feed-forward network: two thirds of what is said, times a factor, rounded up to a multiple;
-/// unless it is to be taken as it is.
+/// The features of the feed-forward network. With automatic adjustment, the configured number times two
+/// thirds and a factor, rounded up to a multiple.
 fn intermediate_size(keys: &Keys, size: usize) -> usize {
     let size = keys.optional_count("block_ff_dim").unwrap_or(size);
     let factor = keys.number_or("block_ffn_dim_multiplier", 1.0);
@@ -274,7 +276,8 @@ fn intermediate_size(keys: &Keys, size: usize) -> usize {
     }
 }
 
-/// Which of `layers` layers attend: `layer_types`, or those that `full_attn_idxs` lists, or all.
+/// Whether each of `layers` layers attends: from `layer_types`, or else from `full_attn_idxs`. Without both
+/// keys, all layers do.
 fn attention(keys: &Keys, layers: usize) -> Vec<bool> {
     let listed = keys.get("full_attn_idxs");
     if let Some(types) = keys.layer_types_of(layers, ["full_attention", "conv"]) {

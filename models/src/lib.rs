@@ -1,8 +1,8 @@
-//! The networks: one file per architecture, and their configurations.
+//! The supported networks and their configurations: one file per family.
 #![warn(missing_docs)]
 
-/// A configuration that is another one's and more: it has that one's fields, and that one's blocks may be fields of
-/// its network.
+/// Makes a configuration an extension of another: it derefs to the other, and its network can have the
+/// other's blocks as fields.
 macro_rules! descends {
     ($config:ident from $field:tt: $base:ident) => {
         impl std::ops::Deref for $config {
@@ -36,10 +36,10 @@ macro_rules! families {
             pub use $module::$family;
         )+
 
-        /// All families.
+        /// All supported families of networks.
         pub static FAMILIES: &[&Family] = &[$(&$module::FAMILY),+];
 
-        /// The configuration of any known architecture.
+        /// The configuration of a supported architecture.
         #[derive(Clone, Debug, PartialEq)]
         pub enum ModelConfig {
             $(
@@ -159,26 +159,27 @@ struct Facts {
     max_context: usize,
     vocabulary: usize,
     tied: bool,
-    /// The sizes that a checkpoint's header shows.
+    /// Sizes that a checkpoint's header can confirm.
     sizes: Vec<DeclaredSize>,
 }
 
-/// The architectures that [`ModelConfig::read`] knows, as `config.json` names them.
+/// The architectures that [`ModelConfig::read`] supports, by their name in `config.json`.
 pub fn architectures() -> Vec<&'static str> {
     FAMILIES.iter().flat_map(|family| family.architectures).copied().collect()
 }
 
 impl ModelConfig {
-    /// Reads a `config.json`, or the one in the directory at `path`. `allowed` keys may be there although
-    /// nothing reads them.
+    /// Reads the `config.json` at `path`, or in the directory at `path`. The keys in `allowed` may be in it
+    /// although no code reads them.
     ///
     /// # Errors
-    /// An unknown architecture, a quantized checkpoint, or all keys that are missing, unknown or unusable.
+    /// If the architecture is not supported, the checkpoint is quantized, or keys are missing, unknown or
+    /// invalid. The error lists all such keys.
     pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
         Self::of(Keys::read(path)?, allowed)
     }
 
-    /// Reads the keys of a configuration.
+    /// Reads the keys of a configuration whose file was parsed.
     pub(crate) fn of(keys: Keys, allowed: &[String]) -> Result<Self, ConfigError> {
         let (found, path) = (architecture(&keys), keys.path().to_owned());
         let Some(read) = Self::reader(&found, &keys) else {
@@ -188,7 +189,7 @@ impl ModelConfig {
         read(keys, allowed)
     }
 
-    /// The family of the network.
+    /// The family that the network belongs to.
     pub fn family(&self) -> &'static Family {
         self.facts().family
     }
@@ -257,15 +258,15 @@ impl Architecture for ModelConfig {
     }
 }
 
-/// Reads the configuration of a model: a Hugging Face folder, its `config.json`, or a GGUF file. The keys given may be there
-/// although nothing reads them.
+/// A function that reads the configuration of a model: a Hugging Face folder, its `config.json`, or a GGUF
+/// file. The second argument lists keys that may be there although no code reads them.
 pub type ReadModel = fn(&Path, &[String]) -> Result<Box<dyn Architecture>, ConfigError>;
 
-/// Reads the model at `path`: a GGUF file, a directory with a `config.json`, or that file. `allowed` keys of a configuration
-/// may be there although nothing reads them.
+/// Reads the configuration of the model at `path`: a GGUF file, a directory with a `config.json`, or that
+/// file. The keys in `allowed` may be in the configuration although no code reads them.
 ///
 /// # Errors
-/// See [`GgufModel::read`] and [`ModelConfig::read`].
+/// The errors of [`GgufModel::read`] and [`ModelConfig::read`].
 ///
 /// ```no_run
 /// # use std::path::Path;
@@ -280,15 +281,16 @@ pub fn read(path: &Path, allowed: &[String]) -> Result<Box<dyn Architecture>, Co
     })
 }
 
-/// A network of which the sizes are known: what its configuration says to whoever builds it.
+/// A network with known sizes: the information that a build needs about it. Implement this trait for your own
+/// networks.
 pub trait Architecture: Send {
-    /// The trace of these entry points with weights and activations of type `element` (f32, f16 or bf16).
+    /// Records these entry points, with weights and activations of type `element` (f32, f16 or bf16).
     ///
     /// # Errors
-    /// What is wrong with the configuration.
+    /// If a value in the configuration is invalid.
     fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError>;
 
-    /// The entry points of a program of these sizes: those of a language model, unless it is another network.
+    /// The entry points of a program with these sizes. Default: the entry points of a language model.
     fn entry_points(&self, batch: usize, chunk: usize, context: usize) -> Vec<EntryPoint> {
         EntryPoint::all(batch, chunk, context)
     }
@@ -298,28 +300,29 @@ pub trait Architecture: Send {
         None
     }
 
-    /// The longest sequence.
+    /// The longest sequence that the network supports, in tokens.
     fn max_context(&self) -> usize;
 
     /// The number of token ids.
     fn vocabulary(&self) -> usize;
 
-    /// The element type the checkpoint was made for, if it is known.
+    /// The element type in the checkpoint; `None` if it is unknown.
     fn element(&self) -> Option<ElementType> {
         None
     }
 
-    /// Tensors that a checkpoint may have beside the parameters.
+    /// Tensors that a checkpoint may contain in addition to the parameters. Default: none.
     fn ignorable(&self) -> Vec<Ignorable> {
         Vec::new()
     }
 
-    /// A checkpoint with its tensors as the model names them.
+    /// Renames the tensors of a checkpoint to the names that the network declares.
     fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
         checkpoint
     }
 
-    /// The [named](Self::named) checkpoint, with the tensors of folders beside it that belong to the network.
+    /// The [named](Self::named) checkpoint, together with the tensors of folders beside it that belong to the
+    /// network.
     ///
     /// # Errors
     /// If one of the folders has no weights.
@@ -327,19 +330,21 @@ pub trait Architecture: Send {
         Ok(self.named(checkpoint))
     }
 
-    /// Unties the head from the embedding if the [named](Self::named) checkpoint has a head that differs, as transformers does.
-    /// Call it before [`trace`](Self::trace): otherwise such a checkpoint does not fit. The result is a warning for the user.
+    /// Unties the head from the embedding if the [named](Self::named) checkpoint contains a head that
+    /// differs, as transformers does. Call it before [`trace`](Self::trace); otherwise such a checkpoint is
+    /// rejected. The result is a warning for the user.
     fn settle_head(&mut self, _checkpoint: &Checkpoint) -> Option<UntiedHead> {
         None
     }
 
-    /// How the weights of products are best stored, where the checkpoint holds them in fewer bits than the network
-    /// computes with.
+    /// The best storage format for weights of matmuls, if the checkpoint stores them with fewer bits than the
+    /// network computes with.
     fn stored(&self) -> Quantization {
         Quantization::Computed
     }
 
-    /// Sizes of the network that the header of a checkpoint shows, for [`check_sizes`].
+    /// Sizes in the configuration that the checkpoint's header can confirm, for [`check_sizes`]. Default:
+    /// none.
     fn sizes(&self) -> Vec<DeclaredSize> {
         Vec::new()
     }

@@ -1,4 +1,4 @@
-//! Llama 3: "The Llama 3 Herd of Models" (2024), §3.2; names as in the HF checkpoint (`modeling_llama.py`).
+//! Llama 3: "The Llama 3 Herd of Models" (2024), §3.2. Names follow the HF checkpoint (`modeling_llama.py`).
 
 use dsl::nn::{Attend, Kv, attend, silu};
 use dsl::{Float, model};
@@ -8,7 +8,7 @@ use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, Defaults, FeedForward, LlamaConfig};
 use crate::family::{Family, GgufFamily, interleaved, presets};
 
-/// The whole network.
+/// The whole network of a Llama.
 pub type Llama<T> = Decoder<T, Layer<T>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -18,7 +18,7 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["LlamaForCausalLM"], &["LlamaModel"], &["llama"])
 };
 
-/// Its GGUF files.
+/// The description of its GGUF files.
 pub(crate) const GGUF: GgufFamily = GgufFamily {
     config: |file| {
         let [attention_bias, mlp_bias] = ["attn_q", "ffn_gate"].map(|part| file.is_biased(part));
@@ -29,7 +29,7 @@ pub(crate) const GGUF: GgufFamily = GgufFamily {
 };
 
 model! {
-    /// Attention and feed-forward network, each behind a norm and beside a residual.
+    /// A layer: attention and feed-forward network, each after a norm and added to the residual.
     pub Layer<T: Float, A: AttentionBlock<T, Config = LlamaConfig> = Attention<T>, M: FeedForward<T, Config = LlamaConfig> = Mlp<T>>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size, F = intermediate_size,
@@ -47,7 +47,7 @@ model! {
         }
     }
 
-    /// Grouped-query attention: K heads of keys and values, G query heads for each.
+    /// Grouped-query attention with K heads of keys and values, and G query heads for each.
     pub Attention<T: Float>: AttentionBlock<T> {
         q_proj: Linear[D -> K, G, E](bias if attention_bias),
         k_proj: Linear[D -> K, E](bias if attention_bias),

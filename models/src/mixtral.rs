@@ -1,5 +1,5 @@
-//! Mixtral: Jiang et al., "Mixtral of Experts" (2024), §2; names as in the published checkpoints. A Mistral whose
-//! feed-forward networks are several experts, of which a router chooses a few for each token.
+//! Mixtral: Jiang et al., "Mixtral of Experts" (2024), §2. Names follow the published checkpoints. A Mistral with
+//! several experts in place of a feed-forward network. A router chooses a few experts for each token.
 
 use dsl::nn::{Attend, Kv, dot, silu, softmax, topk};
 use dsl::{F32, Float, I32, Tensor, model};
@@ -12,7 +12,7 @@ use crate::llama;
 use crate::rope::RopeDefaults;
 use crate::shape_check::DeclaredSize;
 
-/// The whole network.
+/// The whole network of a Mixtral.
 pub type Mixtral<T> = Decoder<T, Layer<T>, MixtralConfig>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -41,7 +41,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// As in Llama, before another feed-forward network.
+    /// Llama's layer, with experts in place of the feed-forward network.
     pub Layer<T: Float>(MixtralConfig): AttentionBlock<T> {
         dims {
             D = hidden_size, F = intermediate_size,
@@ -60,10 +60,12 @@ model! {
         }
     }
 
-    /// A sum of SwiGLUs: of those experts that the router finds likeliest, by their share of the likelihood.
+    /// A mixture of experts. The result is a sum over the chosen experts' SwiGLUs, weighted by the router's
+    /// probabilities.
     ///
-    /// For few tokens, only the weights of chosen experts are read; where the tokens choose as many experts as there
-    /// are, every expert computes every token, and has no share in those that did not choose it.
+    /// For few tokens, the program reads only the weights of chosen experts. If the tokens choose at least as
+    /// many experts as there are, every expert computes every token, and has weight 0 for tokens that did not
+    /// choose it.
     pub Experts {
         gate: Linear[D -> X],
         w1: Weight[X, F, D] at "experts.*.w1.weight",
@@ -90,14 +92,14 @@ model! {
     }
 }
 
-/// `config.json` of a Mixtral.
+/// The `config.json` of a Mixtral.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MixtralConfig {
-    /// What it shares with Llama.
+    /// The keys that Mixtral shares with Llama.
     pub llama: LlamaConfig,
-    /// Experts in each layer.
+    /// The number of experts in each layer.
     pub num_local_experts: usize,
-    /// Experts that each token chooses.
+    /// The number of experts that each token chooses.
     pub num_experts_per_tok: usize,
 }
 
@@ -106,7 +108,7 @@ descends!(MixtralConfig from llama: LlamaConfig);
 impl DecoderConfig for MixtralConfig {}
 
 impl MixtralConfig {
-    /// The sizes that a checkpoint's header shows.
+    /// Sizes in the configuration that the checkpoint's header can confirm.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let router = &[("model.layers.*.block_sparse_moe.gate.weight", 0)];
         let mut sizes = self.llama.sizes();
@@ -115,10 +117,11 @@ impl MixtralConfig {
     }
 }
 
-/// What training reads.
+/// Keys that only training reads.
 const IGNORED: &[&str] = &["output_router_logits", "router_aux_loss_coef", "router_jitter_noise"];
 
-/// The experts of a layer as transformers and GGUF files hold them, and as they were published.
+/// Keys of the experts in the layout of transformers and GGUF, and the corresponding keys in the published
+/// layout.
 const STACKS: Stacks = &[
     ("mlp.gate.weight", &["block_sparse_moe.gate.weight"]),
     (

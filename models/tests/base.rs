@@ -1,5 +1,6 @@
-//! What any `config.json` may have beside the keys of its family: those of transformers' base class, the class of a model
-//! without its head, numbers as Python writes them. And what comes first where several things are wrong.
+//! Keys that any `config.json` may have besides those of its family: the keys of transformers' base class, and the
+//! class of a model without its head. Numbers may be written as Python writes them. The most useful of several
+//! errors comes first.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;
@@ -63,7 +64,7 @@ fn the_keys_of_the_base_class_change_nothing() {
     }
 }
 
-/// Of these keys some values change the network or the prompt.
+/// Some values of these keys change the network or the prompt.
 #[test]
 fn the_keys_of_the_base_class_are_refused_where_they_change_something() {
     for (key, fine, wrong, shown) in [

@@ -153,7 +153,7 @@ fn check(file: &str, spoil: impl FnOnce(&mut serde_json::Value), expected: Expec
     expected.assert_eq(&error.replace(folder.path().to_str().unwrap(), "."));
 }
 
-/// Of the files that speak of texts, the first that says how long one may be is believed; none needs to be there.
+/// The first file with a limit on the length of texts decides. None of these files must exist.
 #[test]
 fn the_longest_text_and_the_prompts() {
     let folder = copied(&NEEDED);

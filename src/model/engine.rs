@@ -1,5 +1,5 @@
-//! The engine: one thread that owns the runtime and the network. Requests reach it through a channel, and pieces of text leave
-//! it through one for each request.
+//! The engine: one thread that owns the runtime and the network. Requests arrive on a channel. Pieces of text leave
+//! on a channel per request.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -20,76 +20,78 @@ use super::source::{BuildInfo, Ready, Source, build_checkpoint, open_export};
 use super::{ModelError, OpenOptions};
 use crate::embed::{Embedder, check_texts, length_for};
 
-/// What the engine is asked for.
+/// A job for the engine.
 pub(super) enum Job {
     Generate(Box<GenerateJob>),
     Score(Vec<u32>, Sender<Result<Vec<Vec<f32>>, ModelError>>),
     Embed(Vec<Vec<u32>>, Sender<Result<Embedded, ModelError>>),
 }
 
-/// A text to continue.
+/// A text to continue, and where to send the pieces.
 pub(super) struct GenerateJob {
     pub prompt: Vec<u32>,
     pub options: TokenOptions,
     pub stop: Vec<String>,
-    /// Whether what a slot has seen of the prompt need not be computed again.
+    /// Whether the slot may reuse the part of the prompt that it has already computed.
     pub continues: bool,
-    /// Set from elsewhere, it ends the text.
+    /// Another thread sets this flag to end the text.
     pub cancelled: Arc<AtomicBool>,
     pub events: Sender<Event>,
 }
 
-/// What the engine answers to [`GenerateJob`].
+/// The engine's messages about a [`GenerateJob`].
 pub(super) enum Event {
     Piece(String),
     Done(Box<Completion>),
     Failed(ModelError),
 }
 
-/// A text that has ended.
+/// A text whose generation has ended.
 #[derive(Clone, Debug)]
 pub struct Completion {
-    /// The text. Without a tokenizer, the token ids with spaces.
+    /// The generated text. Without a tokenizer it consists of token ids with spaces in between.
     pub text: String,
-    /// Tokens, why there are no more, and timings.
+    /// The tokens, the reason for the end, and timings.
     pub generated: Generated,
-    /// Whether a stop string ended the text: the tokens then spell more than it.
+    /// Whether a stop string ended the text. In this case the tokens spell more than `text`.
     pub is_cut: bool,
-    /// Tokens of the prompt, those included that a slot had seen before.
+    /// Number of tokens in the prompt, including the tokens that a slot had already computed.
     pub prompt_tokens: usize,
-    /// The time from when the text got a slot until its first token.
+    /// The time between the assignment of a slot and the first token.
     pub first_token: Option<Duration>,
-    /// Bytes that were copied between host and device meanwhile, for this text and those beside it.
+    /// Bytes copied between host and device in the meantime, for this text and for texts in other slots.
     pub transfers: Transfers,
 }
 
-/// Embeddings, and how long they took.
+/// Embeddings, and the time that they took.
 #[derive(Clone, Debug, Default)]
 pub struct Embedded {
-    /// One embedding for each text.
+    /// One embedding of f32 numbers per text.
     pub embeddings: Vec<Vec<f32>>,
     /// The time that the calls took.
     pub time: Duration,
-    /// How the network was built that made them.
+    /// How the network of these embeddings was built; `None` if an earlier call built it.
     pub build: Option<BuildInfo>,
 }
 
-/// What a model is, once it is open.
+/// Properties of an open model.
 #[derive(Clone, Debug)]
 pub struct ModelInfo {
-    /// The longest sequence, prompt and answer together; of an embedding the longest text.
+    /// The largest number of tokens in a sequence, prompt and answer together. For an embedding model, the
+    /// longest text.
     pub context: usize,
     /// The number of token ids.
     pub vocabulary: usize,
-    /// Sequences that are continued in parallel.
+    /// The number of sequences that are continued in parallel.
     pub slots: usize,
-    /// How it was built; nothing for an embedding, which is built for the length of its texts.
+    /// How the network was built. `None` for an embedding model, whose networks are built for the length of
+    /// the texts.
     pub build: Option<BuildInfo>,
-    /// What its user should know.
+    /// Warnings about the model's files.
     pub warnings: Vec<OpenWarning>,
 }
 
-/// What a network is built from.
+/// The inputs of a network that is not built yet.
 pub(super) struct Unbuilt {
     pub path: PathBuf,
     pub source: Source,
@@ -97,7 +99,7 @@ pub(super) struct Unbuilt {
     pub options: OpenOptions,
 }
 
-/// Builds the network of what was read, tells whether that worked, and answers until nobody can ask any more.
+/// Builds the network, reports the result to `tell`, and then answers jobs until all handles are dropped.
 pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>, jobs: &Receiver<Job>) {
     let Unbuilt { path, source, tokenizer, options } = network;
     let engine = match Engine::build(&path, source, &options) {
@@ -152,7 +154,7 @@ impl Engine {
     }
 }
 
-/// The engine of a network that continues text.
+/// The engine of a network that continues texts.
 struct Texts<'a> {
     path: &'a Path,
     options: &'a OpenOptions,
@@ -160,14 +162,14 @@ struct Texts<'a> {
     network: &'a Network,
     tokenizer: Option<&'a Tokenizer>,
     batch: Batch<'a>,
-    /// The text of each slot.
+    /// The text that occupies each slot.
     running: Vec<Option<Running<'a>>>,
     waiting: VecDeque<Box<GenerateJob>>,
     /// The network that scores, where that is another one.
     scorer: Option<Network>,
 }
 
-/// A text that is being continued.
+/// A text in a slot.
 struct Running<'a> {
     reply: Reply<'a>,
     events: Sender<Event>,
@@ -241,7 +243,7 @@ impl<'a> Texts<'a> {
         }
     }
 
-    /// One step of all texts that are being continued.
+    /// Runs one step of all texts in slots.
     fn step(&mut self) {
         let running = &mut self.running;
         let ended = self.batch.step(|slot, token| match &mut running[slot] {
@@ -288,13 +290,14 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// An embedding was asked of a network that makes none.
+/// The error for a request of embeddings to a network that continues text.
 pub(super) fn continues_text(path: &Path) -> ModelError {
     ModelError::Kind { path: path.into(), does: "continues text", asked: "embed it" }
 }
 
 impl Running<'_> {
-    /// Takes a token, and tells the text that is certain now. Breaks off where nobody listens or a stop string is reached.
+    /// Takes a token, and sends the text that no later token can change. Breaks if the receiver is gone or a
+    /// stop string is complete.
     fn push(&mut self, token: u32) -> ControlFlow<()> {
         self.first_token.get_or_insert_with(|| self.start.elapsed());
         let told = self.reply.push(token).map(|piece| self.events.send(Event::Piece(piece)).is_ok());
@@ -338,7 +341,7 @@ impl Running<'_> {
     }
 }
 
-/// The engine of a network that makes embeddings.
+/// The engine of a network that computes embeddings.
 struct Embeddings<'a> {
     path: PathBuf,
     options: &'a OpenOptions,

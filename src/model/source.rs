@@ -1,4 +1,4 @@
-//! From a path to a network that can be called: an export is loaded, a checkpoint is baked and compiled first.
+//! From a path to a loaded network: an export is loaded; a checkpoint is first baked and compiled.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -22,12 +22,12 @@ use crate::export::{self, IreeManifest};
 use crate::tuning::{TuningSource, Tunings};
 use crate::{Plan, Program};
 
-/// The longest sequence unless another one is asked for.
+/// The default of [`OpenOptions::context`], in tokens.
 pub(super) const CONTEXT: usize = 4096;
 
-/// What a path names.
+/// The kind of model at a path.
 pub(super) enum Source {
-    /// What `export` wrote, and the longest context that its model was made for, if its configuration is there.
+    /// An export, and the longest context of its model if its configuration is there.
     Export(Box<IreeManifest>, Option<usize>),
     /// A checkpoint.
     Checkpoint(Box<dyn Architecture>),
@@ -40,29 +40,29 @@ pub(super) struct Ready {
     pub build: BuildInfo,
 }
 
-/// How a network was built and loaded.
+/// Facts about how a network was built and loaded.
 #[derive(Clone, Debug)]
 pub struct BuildInfo {
-    /// The time that compiling took; zero where the module was there.
+    /// The time that compiling took, or reading the module from the cache; zero for an export.
     pub compile: Duration,
     /// The time that loading took.
     pub load: Duration,
-    /// The module, unless it is that of an export.
+    /// The module text; `None` for an export.
     pub module: Option<Module>,
-    /// How it was compiled, unless it is that of an export.
+    /// The options of the compiler; `None` for an export.
     pub options: Option<CompileOptions>,
-    /// The archive of the weights.
+    /// Path of the archive with the weights.
     pub archive: PathBuf,
-    /// What was done to the checkpoint, unless its archive was there.
+    /// Statistics of the bake; `None` if the archive existed.
     pub baked: Option<Baked>,
-    /// How the entry points are called.
+    /// Arguments and results of each entry point.
     pub signatures: Vec<Signature>,
-    /// Records of the tuner that are damaged, and not used.
+    /// Files of the tuner that are damaged, and therefore ignored.
     pub damaged: Vec<PathBuf>,
 }
 
 impl Source {
-    /// What is at a path, and what its user should know.
+    /// Reads the kind of model at a path, and warnings about its files.
     pub fn read(path: &Path, options: &OpenOptions) -> Result<(Self, Vec<OpenWarning>), ModelError> {
         if !Gguf::is_at(path) {
             is_folder(path).with_path("open the model directory", path)?;
@@ -85,7 +85,7 @@ impl Source {
     }
 }
 
-/// Whether a model can be in there.
+/// Checks that the path is a folder.
 fn is_folder(path: &Path) -> io::Result<()> {
     if path.is_file() {
         let what = "it is a file; name the folder of the model, or a GGUF file";
@@ -94,7 +94,7 @@ fn is_folder(path: &Path) -> io::Result<()> {
     fs::read_dir(path).map(drop)
 }
 
-/// Loads what `export` wrote.
+/// Loads an export and its tokenizer.
 pub(super) fn open_export(
     folder: &Path,
     manifest: &IreeManifest,
@@ -123,7 +123,7 @@ pub(super) fn open_export(
     Ok(Ready { program, runtime, build })
 }
 
-/// Bakes, compiles and loads a checkpoint, with the entry point that scores where that is asked for.
+/// Bakes, compiles and loads a checkpoint. The entry point for scores is included if the options ask for it.
 pub(super) fn build_checkpoint(
     path: &Path,
     model: Box<dyn Architecture>,
@@ -152,7 +152,8 @@ pub(super) fn build_checkpoint(
     Ok(Ready { build: BuildInfo { damaged, ..ready.build }, ..ready })
 }
 
-/// Bakes, compiles and loads a network. Where the options ask for that, its weights are compared with their hashes.
+/// Bakes, compiles and loads a network. If the options ask for it, the weights are compared with their
+/// hashes.
 fn build(
     options: &OpenOptions,
     traced: &Traced,
@@ -196,10 +197,10 @@ fn verify(archive: &Archive, options: &OpenOptions) -> Result<(), ArchiveError> 
     archive.verify_content(Some(&mut watch)).map(drop)
 }
 
-/// What is compiled for: the target that is named, or the device as it describes itself.
+/// The target of the compiler: the given target, or the device's own description.
 ///
 /// # Errors
-/// If the target is another kind of device, or the device is not there.
+/// If the target is for another kind of device, or the device is missing.
 pub fn choose_target(name: DeviceName, target: Option<&Target>) -> Result<Target, ModelError> {
     match (target, name.kind) {
         (Some(target), device) if target.device != device => {
@@ -212,19 +213,18 @@ pub fn choose_target(name: DeviceName, target: Option<&Target>) -> Result<Target
 }
 
 impl OpenOptions {
-    /// What is compiled for.
     fn chosen_target(&self) -> Result<Target, ModelError> {
         choose_target(self.device.unwrap_or(DeviceName::CPU), self.target.as_ref())
     }
 
-    /// How kernels are cut for a target.
+    /// The settings of kernels for a target.
     fn tunings(&self, target: &Target) -> Result<Tunings, ModelError> {
         let source = self.tuning.as_ref().unwrap_or(&TuningSource::Measured);
         Ok(source.read(target, (&self.compiler(), &self.cache_folder()?))?)
     }
 }
 
-/// An export is what it is: an option that asks for something else is a mistake.
+/// Rejects options that differ from the export's.
 fn check_as_exported(manifest: &IreeManifest, asked: &OpenOptions) -> Result<(), ModelError> {
     for (option, given) in [("target", asked.target.is_some()), ("tuning", asked.tuning.is_some())] {
         if given {

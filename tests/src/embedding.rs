@@ -63,7 +63,7 @@ impl Golden {
         Self::of(&repository().join("tests/fixtures").join(name))
     }
 
-    /// The vector of a text.
+    /// The embedding of a text.
     pub fn vector(&self, text: usize) -> Result<Vec<f32>> {
         let tensors = SafeTensors::deserialize(&self.tensors)?;
         let tensor = tensors.tensor(&format!("texts.{text}.embedding"))?;
@@ -71,7 +71,7 @@ impl Golden {
     }
 }
 
-/// Builds the model for `batch` texts at once, as long as the longest; `edit` may change the trace that is lowered.
+/// Builds the model for `batch` texts per call, as long as the longest; `edit` may change the trace that is lowered.
 pub fn build(
     golden: &Golden,
     element: ElementType,
@@ -108,7 +108,7 @@ impl fmt::Display for Comparison {
     }
 }
 
-/// What was built, called by the host.
+/// The built model as a program that the host calls.
 pub fn program(built: &Built) -> Program {
     Program::new(&built.runtime, built.program.clone(), built.module.signatures.clone())
 }

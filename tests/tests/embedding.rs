@@ -1,4 +1,4 @@
-//! Vectors of texts, judged by what sentence-transformers answered, through IREE.
+//! Embeddings of texts through IREE, compared with those of sentence-transformers.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::io::Write as _;

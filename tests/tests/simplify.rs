@@ -105,8 +105,7 @@ fn k15_every_family_evaluates_to_the_same_bits() {
     }
 }
 
-/// Sizes of a network, each in its place: what its configuration says, what is made of that, and the numbers in which they
-/// are divided or multiplied by.
+/// The sizes of a network, in order: those in its configuration, derived sizes, and divisors or factors.
 fn sizes(config: &serde_json::Value) -> Vec<String> {
     let size = |key: &str| config[key].as_u64();
     let [width, inner, heads, ids] =
@@ -155,8 +154,8 @@ fn words(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// What the toys show holds at full size: the simplified functions are the same operations in the same order on the same
-/// operands, with the same attributes and types, in which nothing differs but sizes that the configurations have.
+/// Simplified networks of full size consist of the same operations as the toys, in the same order, on the
+/// same operands, with equal attributes and types. They differ only in sizes from their configurations.
 #[test]
 fn full_size_networks_simplify_as_toys_do() {
     let small = [

@@ -1,4 +1,4 @@
-//! `tracewright bake`
+//! `tracewright bake` writes a checkpoint as an IREE parameter archive.
 
 use std::path::{Path, PathBuf};
 
@@ -14,16 +14,16 @@ use crate::{Invocation, progress};
 
 #[derive(Args)]
 pub struct Arguments {
-    /// A model directory or a GGUF file (its parameters are checked and written as the module reads them), or a
-    /// .safetensors file (written as it is)
+    /// Model directory or GGUF file, whose parameters are checked and written as the module reads them; or .safetensors
+    /// file, which is copied tensor by tensor
     pub checkpoint: PathBuf,
-    /// The archive to write
+    /// Archive to write
     #[arg(short, long, value_name = "FILE.irpa")]
     pub out: PathBuf,
-    /// Write neither types nor hashes, as IREE's own tool does
+    /// Leave out types and hashes, as IREE's own tool does
     #[arg(long)]
     pub no_metadata: bool,
-    /// Say on stderr which commands of IREE's own programs do the same
+    /// Print on stderr the commands of IREE's own tools that do the same
     #[arg(long)]
     pub print_commands: bool,
     #[command(flatten)]
@@ -51,7 +51,7 @@ impl Arguments {
             match converted.is_empty() {
                 _ if !print_commands => {}
                 true => say!("{}", converts(source, out)),
-                false => say!("no program of IREE converts element types"),
+                false => say!("IREE has no tool that converts element types"),
             }
             return Ok(());
         }
@@ -65,9 +65,7 @@ impl Arguments {
         bar.finish_and_clear();
         report_baked(&baked);
         if *print_commands {
-            say!(
-                "no program of IREE makes what the module reads of a model: `tracewright bake` converts and packs its weights"
-            );
+            say!("IREE has no tool that converts and packs a model's weights as the module reads them");
         }
         say!(
             "wrote `{}`: {} parameters, {} bytes",
@@ -79,7 +77,7 @@ impl Arguments {
     }
 }
 
-/// What is said of a network, where there are tensors alone.
+/// Rejects options about a network if the checkpoint consists of tensors alone.
 fn check(model: &ModelArguments) -> Result<(), Error> {
     let ModelArguments { network, context, chunk, kv } = model;
     let option = match () {
@@ -96,7 +94,7 @@ fn check(model: &ModelArguments) -> Result<(), Error> {
     Err(usage(what).into())
 }
 
-/// What writes the tensors of a checkpoint as they are into an archive.
+/// The command of IREE's tools that writes the same archive.
 fn converts(checkpoint: &Path, archive: &Path) -> String {
     let words = [
         "iree-convert-parameters".to_owned(),

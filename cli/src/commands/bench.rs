@@ -1,4 +1,4 @@
-//! `tracewright bench`
+//! `tracewright bench` measures the speed of models and of single operations.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -13,26 +13,26 @@ use crate::arguments::{CompileArguments, DeviceArguments, TuningSource, batch};
 
 #[derive(Subcommand)]
 pub enum Arguments {
-    /// Steps of decoding, one token for each row
+    /// Time decoding steps, one token per sequence
     Decode(DecodeBench),
-    /// Reading a prompt, up to the first new token
+    /// Time the prompt, up to the first new token
     Prefill(PrefillBench),
-    /// A product with a weight: [M, K] and [N, K] give [M, N]
+    /// Time a matmul with a weight: [M, K] times [N, K] gives [M, N]
     Matmul(MatmulBench),
-    /// Causal attention over keys and values
+    /// Time causal attention over keys and values
     Attention(AttentionBench),
-    /// Compiling prefill and decode, with an empty cache
+    /// Time the compilation of prefill and decode, with an empty cache
     Compile(ModelBench),
-    /// Recording a network, simplifying and expanding it, writing its text
+    /// Time recording, simplifying and expanding a network, and writing its module text
     Trace(ModelBench),
-    /// Writing the archive of a checkpoint
+    /// Time writing the archive of a checkpoint
     Bake(ModelBench),
-    /// All of a model: prefill, decode, trace, compile, bake
+    /// Time everything of a model: prefill, decode, trace, compile, bake
     Suite(ModelBench),
 }
 
 impl Arguments {
-    /// The model that is measured, if it is one.
+    /// The path of the model, if a model is measured.
     pub fn model(&mut self) -> Option<&mut PathBuf> {
         match self {
             Self::Decode(DecodeBench { of, .. }) | Self::Prefill(PrefillBench { of, .. }) => {
@@ -46,13 +46,13 @@ impl Arguments {
 
 #[derive(Args)]
 pub struct DecodeBench {
-    /// Tokens before the first one that is measured; several with commas
+    /// Tokens before the first measured one; separate several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "0")]
     pub depth: Vec<usize>,
-    /// Tokens of a round
+    /// Tokens per round
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub tokens: usize,
-    /// Measure each variant once more while another thread keeps one core busy
+    /// Also measure each variant while another thread keeps one core busy
     #[arg(long, conflicts_with = "trace")]
     pub neighbour: bool,
     #[command(flatten)]
@@ -63,7 +63,7 @@ pub struct DecodeBench {
 
 #[derive(Args)]
 pub struct PrefillBench {
-    /// Tokens of the prompt; several with commas
+    /// Tokens of the prompt; separate several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "128")]
     pub tokens: Vec<usize>,
     #[command(flatten)]
@@ -72,10 +72,10 @@ pub struct PrefillBench {
     pub of: ModelBench,
 }
 
-/// A model, and how it is measured.
+/// A model, and the options of its measurement.
 #[derive(Args)]
 pub struct ModelBench {
-    /// A Hugging Face model directory, a GGUF file, or a config.json, which gets random weights
+    /// Hugging Face model directory, GGUF file, or a config.json, which gets random weights
     pub model: PathBuf,
     #[command(flatten)]
     pub variants: VariantArguments,
@@ -85,22 +85,22 @@ pub struct ModelBench {
 
 #[derive(Args)]
 pub struct MatmulBench {
-    /// Rows; several with commas
+    /// Rows M of the input; separate several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
     pub m: Vec<usize>,
-    /// Outputs
+    /// Outputs N of the weight
     #[arg(long, value_name = "N")]
     pub n: usize,
-    /// What is summed over
+    /// Inputs K of the weight, the summed axis
     #[arg(long, value_name = "N")]
     pub k: usize,
-    /// Types to compute with: f32, f16, bf16; several with commas
+    /// Types to compute in: f32, f16, bf16; separate several with commas
     #[arg(long, value_name = "TYPES", value_delimiter = ',', default_value = "bf16")]
     pub dtype: Vec<ElementType>,
-    /// Formats of the weight: none, q8, q4, q4_k; several with commas
+    /// Formats of the weight: none, q8, q4, q4_k; separate several with commas
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', value_parser = quant_or_none)]
     pub quant: Vec<Quant>,
-    /// Who multiplies: on, off, or both with a comma
+    /// Compute with kernels (on), with the compiler's code (off), or both with a comma
     #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]
     pub kernels: Vec<KernelUse>,
     #[command(flatten)]
@@ -109,35 +109,35 @@ pub struct MatmulBench {
 
 #[derive(Args)]
 pub struct AttentionBench {
-    /// Queries of each head
+    /// Queries per head
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub queries: usize,
     /// Key-value heads
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub heads: usize,
-    /// Query heads for each of them
+    /// Query heads per key-value head
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub groups: usize,
-    /// Features of a head
+    /// Features per head
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub features: usize,
-    /// Slots of keys and values; several with commas
+    /// Positions of the KV cache; separate several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "512")]
     pub context: Vec<usize>,
-    /// The position of the first query [default: the last one that fits]
+    /// Position of the first query [default: the last one that fits]
     #[arg(long, value_name = "N")]
     pub depth: Option<usize>,
-    /// Types to compute with: f32, f16, bf16; several with commas
+    /// Types to compute in: f32, f16, bf16; separate several with commas
     #[arg(long, value_name = "TYPES", value_delimiter = ',', default_value = "bf16")]
     pub dtype: Vec<ElementType>,
-    /// Who computes it: on, off, or both with a comma
+    /// Compute with kernels (on), with the compiler's code (off), or both with a comma
     #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]
     pub kernels: Vec<KernelUse>,
     #[command(flatten)]
     pub bench: BenchArguments,
 }
 
-/// What becomes of the time of each dispatch.
+/// The output for the times of dispatches.
 #[derive(Args)]
 pub struct ProfileArguments {
     /// Write the time of each dispatch of one variant, for Perfetto, chrome://tracing and `trace-dump --profile`
@@ -145,59 +145,58 @@ pub struct ProfileArguments {
     pub trace: Option<PathBuf>,
 }
 
-/// What is measured of a model: each combination of these.
+/// The variants of a model. Each combination is measured.
 #[derive(Args)]
 pub struct VariantArguments {
-    /// Types of weights and activations: f32, f16, bf16; several with commas [default: the checkpoint's]
+    /// Types of weights and activations: f32, f16, bf16; separate several with commas [default: the checkpoint's]
     #[arg(long, value_name = "TYPES", value_delimiter = ',')]
     pub dtype: Vec<ElementType>,
-    /// Formats of the weights of products: none, q8, q4, q4_k; several with commas [default: none]
+    /// Formats of the weights of matmuls: none, q8, q4, q4_k; separate several with commas [default: none]
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', value_parser = quant_or_none)]
     pub quant: Vec<Quant>,
-    /// Who multiplies: on, off, or both with a comma
+    /// Compute with kernels (on), with the compiler's code (off), or both with a comma
     #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]
     pub kernels: Vec<KernelUse>,
-    /// Which rules simplify the network: off, exact, approximate; several with commas
+    /// Rules that simplify the network: off, exact, approximate; separate several with commas
     #[arg(long, value_name = "RULES", value_delimiter = ',', default_value = "exact")]
     pub simplify: Vec<Rules>,
-    /// Who says how kernels cut their work, as for `generate`: on, off, a file; several with commas
+    /// Kernel settings as for `generate`: on, off, or a file; separate several with commas
     #[arg(long, value_name = "on|off|FILE", value_delimiter = ',', default_value = "on")]
     pub tuning: Vec<TuningSource>,
-    /// How keys and values are remembered: computed, q8, or both with a comma
+    /// Formats of the KV cache: computed, q8, or both with a comma
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', value_parser = kv_format, default_value = "computed")]
     pub kv: Vec<KvFormat>,
-    /// The longest sequence, at most the model's own; several with commas [default: 512, or the model's own limit]
+    /// Longest sequence in tokens; separate several with commas [default: 512, or the model's limit if that is shorter]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub context: Vec<usize>,
-    /// Sequences at once; several with commas
+    /// Sequences in parallel; separate several with commas
     #[arg(long, value_name = "N", value_parser = batch, value_delimiter = ',', default_value = "1")]
     pub batch: Vec<NonZeroUsize>,
-    /// Tokens that one prefill takes; several with commas [default: 128]
+    /// Tokens of a prompt that the model reads per step; separate several with commas [default: 128]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub chunk: Vec<usize>,
     #[command(flatten)]
     pub device: DeviceArguments,
-    /// Proceed although config.json has this unknown key; may be repeated
+    /// Ignore this unknown key of config.json; may be repeated
     #[arg(long, value_name = "KEY")]
     pub allow_config_key: Vec<String>,
 }
 
-/// How it is measured.
 #[derive(Args)]
 pub struct BenchArguments {
-    /// Rounds that count; in each, every variant runs once
+    /// Measured rounds; every variant runs once in each
     #[arg(long, value_name = "N", default_value = "7")]
     pub rounds: NonZeroUsize,
-    /// Worker threads; 0 for as many as there are cores
+    /// Worker threads; 0 uses all cores
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
-    /// The same seed gives the same random weights
+    /// Seed of the random weights; the same seed gives the same weights
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Write everything that was measured, as docs/reference/json.md explains it
+    /// Write all measurements to a file, in the form that docs/reference/json.md describes
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Draw it
+    /// Draw the measurements
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
     #[command(flatten)]
@@ -236,7 +235,7 @@ mod run {
     use crate::{build, progress};
 
     impl Arguments {
-        /// How it is measured.
+        /// The options of the measurement.
         fn bench(&self) -> &BenchArguments {
             match self {
                 Self::Decode(DecodeBench { of, .. }) | Self::Prefill(PrefillBench { of, .. }) => &of.bench,
@@ -335,7 +334,7 @@ mod run {
         }
     }
 
-    /// All of a model.
+    /// Measures all stages of a model.
     fn suite(bench: &Bench<'_>, of: &ModelBench) -> Result<(), Error> {
         let languages = bench.languages(of, bench.plans(of)?)?;
         let baked = bench.checkpoints(of)?;
@@ -348,18 +347,18 @@ mod run {
         bench.report(cases)
     }
 
-    /// Tokens that the suite decodes in a round.
+    /// Tokens that the suite decodes per round.
     const SUITE_TOKENS: usize = 16;
 
-    /// Each that was asked for; by default what is usual.
+    /// The given values, or the default if there are none.
     fn each<T: Copy>(asked: &[T]) -> Vec<Option<T>> {
         if asked.is_empty() { vec![None] } else { asked.iter().copied().map(Some).collect() }
     }
 
-    /// The longest sequence that is measured, unless another one is asked for.
+    /// The default context, in tokens.
     const CONTEXT: usize = 512;
 
-    /// The formats that were asked for: by default weights as they are.
+    /// The given formats, or by default the stored format.
     fn formats(asked: &[Quant]) -> &[Quant] {
         if asked.is_empty() { &[Quant(None)] } else { asked }
     }
@@ -368,7 +367,7 @@ mod run {
         Weights { quantize: quantize.into(), kernels: kernels == KernelUse::On }
     }
 
-    /// What all benchmarks share.
+    /// The parts that all benchmarks share.
     struct Bench<'a> {
         arguments: &'a BenchArguments,
         read: ReadModel,
@@ -394,13 +393,13 @@ mod run {
             ProgramOptions { device, weights, ..ProgramOptions::new(&self.compiler, &self.cache) }
         }
 
-        /// One plan for each combination of variants.
+        /// A plan for each combination of variants.
         fn plans(&self, ModelBench { model, variants, .. }: &ModelBench) -> Result<Vec<Plan>, Error> {
             for out in [&self.arguments.json, &self.arguments.plot].into_iter().flatten() {
                 check_output(model, out)?;
             }
             if self.arguments.json.is_some() && self.arguments.json == self.arguments.plot {
-                let what = "`--json` and `--plot` name one file; each has one of its own";
+                let what = "`--json` and `--plot` name the same file; give each its own";
                 return Err(usage(what).into());
             }
             // What was measured is read once for all plans.
@@ -470,7 +469,7 @@ mod run {
             self.plans(of)?.into_iter().map(with_weights).collect()
         }
 
-        /// The file for the profile of what is `measured`, if there is to be one. Begun before anything is compiled.
+        /// Begins the file for the profile of `measured`, if one is asked for, before anything is compiled.
         fn trace(
             &self,
             profile: &ProfileArguments,
@@ -481,13 +480,13 @@ mod run {
             watched(self.device(variants)).ok_or(BenchError::NotWatched)?;
             check_output(model, path)?;
             if measured != 1 {
-                let what = "`--trace` is of one variant; name one value of each option that takes several";
+                let what = "`--trace` profiles one variant; give each option one value";
                 return Err(usage(what).into());
             }
             Ok(Some(NewFile::begin(path, output::PROFILE)?))
         }
 
-        /// Measures, says what came of it, and writes the profile of the only case into `trace`.
+        /// Measures, reports the results, and writes the profile of the only case to `trace`.
         fn profiled(
             &self,
             cases: Vec<Case<'_>>,
@@ -507,12 +506,13 @@ mod run {
             shown(&report)
         }
 
-        /// Measures, and says what came of it: last, since who reads it may have gone.
+        /// Measures, and reports the results on stdout. Files are written first, because the reader of stdout
+        /// may have gone.
         fn report(&self, cases: Vec<Case<'_>>) -> Result<(), Error> {
             shown(&self.measured(cases)?)
         }
 
-        /// Measures, and writes what came of it to files.
+        /// Measures, and writes the results to files.
         fn measured(&self, cases: Vec<Case<'_>>) -> Result<BenchReport, Error> {
             let BenchArguments { rounds, json, plot, .. } = self.arguments;
             let rounds = rounds.get();

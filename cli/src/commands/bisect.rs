@@ -1,4 +1,4 @@
-//! `tracewright bisect`
+//! `tracewright bisect` finds the first operation at which two forms of a model diverge.
 
 use std::path::PathBuf;
 
@@ -8,20 +8,20 @@ use crate::arguments::{BuildArguments, DeviceArguments};
 
 #[derive(Args)]
 pub struct Arguments {
-    /// A Hugging Face model directory, or a GGUF file
+    /// Hugging Face model directory, or a GGUF file
     pub model: PathBuf,
-    /// The token ids to read: 5,17,3
+    /// Token ids to read, such as 5,17,3
     #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
     pub tokens: Vec<u32>,
-    /// What the compiled model is compared with: the reference evaluator; itself unsimplified, without kernels, or with
-    /// weights that are not rounded; or what transformers computed, as tests/oracle/activations.py writes it
+    /// Form to compare the compiled model with: the reference evaluator, the same model without simplification, kernels or
+    /// quantization, or a file of transformers' activations by tests/oracle/activations.py
     #[arg(
         long,
         value_name = "evaluator|unsimplified|no-kernels|dense|FILE.safetensors",
         default_value = "evaluator"
     )]
     pub against: Against,
-    /// One JSON object on stdout instead of a report
+    /// Print one JSON object on stdout instead of a report
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -30,7 +30,7 @@ pub struct Arguments {
     pub build: BuildArguments,
 }
 
-/// What a compiled model is compared with.
+/// The form that a compiled model is compared with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Against {
     Evaluator,
@@ -81,8 +81,8 @@ mod run {
             let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;
             let context = Plan::context_for(tokens.len(), network.max_context());
             if matches!(against, Against::Activations(_)) && model.chunk.is_some() {
-                let what =
-                    "`--chunk` is for what reads a prompt in pieces; transformers computed these in one pass";
+                let what = "`--chunk` reads a prompt in pieces, and transformers computed these activations in one \
+                     pass; leave it out";
                 return Err(usage(what).into());
             }
             let plan = model.plan(network, folder, model.context.or(Some(context)))?;
@@ -103,7 +103,8 @@ mod run {
             };
             let quantized = plan.weights.quantize.rounds();
             if *against == Against::Dense && !quantized {
-                let what = "`--against dense` compares rounded weights with those of the checkpoint; round them with `--quant`";
+                let what = "`--against dense` compares quantized weights with those of the checkpoint; \
+                    quantize them with `--quant`";
                 return Err(usage(what).into());
             }
             let trace = plan.record(&entries)?.trace;
@@ -150,13 +151,13 @@ mod run {
         }
     }
 
-    /// Prints a report; a difference is an error even where nobody reads it.
+    /// Prints a report. A difference is an error even if stdout is closed.
     fn report(report: &BisectReport<'_>, json: bool) -> Result<(), Error> {
         let written = print(&if json { format!("{}\n", report.json()) } else { report.text() });
         match report.finding() {
             None if report.nodes() == 0 => {
                 let what = format!(
-                    "nothing was compared: {} has no value of a module of this network",
+                    "nothing was compared: {} has no activation of this network's modules",
                     report.names[1]
                 );
                 Err(usage(what).into())
@@ -166,7 +167,7 @@ mod run {
         }
     }
 
-    /// What transformers computed of the same tokens.
+    /// The values that transformers computed for the same tokens.
     fn activations(path: &Path, tokens: &[u32]) -> Result<Activations, Error> {
         let activations = Activations::open(path)?;
         match activations.tokens() {

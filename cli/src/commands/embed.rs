@@ -1,4 +1,4 @@
-//! `tracewright embed`
+//! `tracewright embed` computes embeddings of texts.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -11,32 +11,32 @@ use crate::arguments::{CompileArguments, DeviceArguments, TuningArguments, batch
 #[derive(Args, Clone)]
 #[command(group(clap::ArgGroup::new("input").required(true).multiple(true)))]
 pub struct Arguments {
-    /// A Hugging Face model directory with the files of sentence-transformers
+    /// Hugging Face model directory with the files of sentence-transformers
     pub model: PathBuf,
-    /// A text; may be repeated
+    /// Text to embed; may be repeated
     #[arg(short = 'p', long = "text", group = "input", value_name = "TEXT")]
     pub texts: Vec<String>,
-    /// A file with a text on each line, behind the others
+    /// File with one text per line, embedded after the others
     #[arg(short, long, group = "input", value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// The token ids of a single text, special ones included: 2,17,1
+    /// Token ids of a single text, including special tokens, such as 2,17,1
     #[arg(long, group = "input", value_name = "IDS", value_delimiter = ',', conflicts_with_all = ["texts", "file", "prompt_name"])]
     pub tokens: Option<Vec<u32>>,
-    /// The prompt that stands in front of each text, one of the model's [default: the model's]
+    /// Name of the model's prompt to put before each text [default: the model's default prompt]
     #[arg(long, value_name = "NAME")]
     pub prompt_name: Option<String>,
-    /// Tokens of a text at most; longer ones are cut [default: what the longest text needs, up to the model's own]
+    /// Maximum tokens per text; longer texts are cut [default: as the longest text needs, up to the model's limit]
     #[arg(long, value_name = "N")]
     pub length: Option<usize>,
-    /// Texts at once
+    /// Texts per step
     #[arg(long, value_name = "N", value_parser = batch, default_value = "1")]
     pub batch: NonZeroUsize,
-    /// Worker threads; 0 for as many as there are cores
+    /// Worker threads; 0 uses all cores
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
     #[command(flatten)]
     pub device: DeviceArguments,
-    /// One JSON object on stdout instead of a line of numbers for each text
+    /// Print one JSON object on stdout instead of a line of numbers for each text
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -128,7 +128,7 @@ mod run {
         }
     }
 
-    /// The texts in tokens, and the most tokens that the model takes.
+    /// The texts as tokens, and the largest number of tokens that the model takes.
     fn prepare(opening: &Opening, arguments: &Arguments) -> Result<(Texts, usize), Error> {
         let Some(network) = opening.network() else {
             let path = arguments.model.clone();
@@ -157,15 +157,15 @@ mod run {
         Ok(opening)
     }
 
-    /// Texts as the network takes them.
+    /// Texts in the form that the network takes.
     struct Texts {
         tokens: Vec<Vec<u32>>,
-        /// How many tokens each had, if it was cut.
+        /// For each text that was cut, its original number of tokens.
         cut_from: Vec<Option<usize>>,
     }
 
     impl Texts {
-        /// The texts that the arguments give, with their prompt and within the length.
+        /// Reads the texts of the arguments, adds the prompt, and cuts them to the length.
         fn read(
             arguments: &Arguments,
             tokenizer: Option<&Tokenizer>,
@@ -196,17 +196,17 @@ mod run {
             }
         }
 
-        /// Tokens of all texts.
+        /// The number of tokens in all texts.
         fn count(&self) -> usize {
             self.tokens.iter().map(Vec::len).sum()
         }
 
-        /// Tokens of the longest text.
+        /// The number of tokens in the longest text.
         fn longest(&self) -> usize {
             self.tokens.iter().map(Vec::len).max().unwrap_or_default()
         }
 
-        /// Says on stderr which texts were cut.
+        /// Reports on stderr which texts were cut.
         fn tell_cut(&self) {
             for (number, (tokens, cut_from)) in zip(1.., zip(&self.tokens, &self.cut_from)) {
                 if let Some(whole) = cut_from {
@@ -217,7 +217,7 @@ mod run {
         }
     }
 
-    /// The numbers of a vector.
+    /// An embedding as a line of numbers.
     fn line(vector: &[f32]) -> String {
         let numbers: Vec<String> = vector.iter().map(f32::to_string).collect();
         format!("{}\n", numbers.join(" "))
@@ -233,7 +233,7 @@ mod run {
         })
     }
 
-    /// One line for a reader, on stderr.
+    /// Prints a summary line on stderr.
     fn summarize(embedded: &Embedded, texts: &Texts) {
         let [load, compile] = build_times(embedded.build.as_ref());
         say!(

@@ -1,4 +1,4 @@
-//! `tracewright generate`
+//! `tracewright generate` continues a text or answers a message.
 
 use std::path::PathBuf;
 
@@ -10,26 +10,26 @@ use crate::sampling::SamplingArguments;
 #[derive(Args, Clone)]
 #[command(group(clap::ArgGroup::new("input").required(true)))]
 pub struct Arguments {
-    /// A Hugging Face model directory, a GGUF file, or what `export` wrote
+    /// Hugging Face model directory, GGUF file or export
     pub model: PathBuf,
-    /// The text to continue
+    /// Text to continue
     #[arg(short, long, group = "input", value_name = "TEXT")]
     pub prompt: Option<String>,
-    /// A file with the text to continue
+    /// File with the text to continue
     #[arg(short, long, group = "input", value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// A message to answer, through the model's chat template
+    /// Message to answer, with the model's chat template
     #[arg(long, group = "input", value_name = "TEXT")]
     pub chat: Option<String>,
-    /// The token ids to continue: 5,17,3
+    /// Token ids to continue, such as 5,17,3
     #[arg(long, group = "input", value_name = "IDS", value_delimiter = ',')]
     pub tokens: Option<Vec<u32>>,
-    /// The system message of the chat
+    /// System message of the chat
     #[arg(long, visible_alias = "system-prompt", value_name = "TEXT")]
     pub system: Option<String>,
     #[command(flatten)]
     pub template: TemplateArguments,
-    /// At most this many new tokens
+    /// Maximum number of new tokens
     #[arg(
         short = 'n',
         long = "max-tokens",
@@ -38,25 +38,25 @@ pub struct Arguments {
         default_value_t = 128
     )]
     pub max_tokens: usize,
-    /// Do not stop at the model's end-of-text tokens
+    /// Continue past the model's end-of-text tokens
     #[arg(long, conflicts_with_all = ["json_schema", "grammar"])]
     pub ignore_eos: bool,
-    /// Stop in front of this text; may be repeated
+    /// Stop before this text; may be repeated
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["json_schema", "grammar"])]
     pub stop: Vec<String>,
-    /// One JSON object on stdout instead of the text
+    /// Print one JSON object on stdout instead of the text
     #[arg(long)]
     pub json: bool,
-    /// Write the logits that chose each token: f32 `logits` [steps, vocab]
+    /// Write the logits that chose each token, as f32 `logits` [steps, vocab]
     #[arg(long, value_name = "FILE.safetensors")]
     pub save_logits: Option<PathBuf>,
-    /// With --save-logits: also `prompt_logits` [prompt, vocab]
+    /// With --save-logits: also write the prompt's logits, as `prompt_logits` [prompt, vocab]
     #[arg(long, requires = "save_logits")]
     pub all_positions: bool,
-    /// With --json: the N most likely tokens at each place, by the model's own logits, before anything of the sampling
+    /// With --json: list the N most likely tokens at each position, by the model's logits before sampling
     #[arg(long, value_name = "N", requires = "json")]
     pub logprobs: Option<usize>,
-    /// Say on stderr which commands of IREE's own programs do the same
+    /// Print on stderr the commands of IREE's own tools that do the same
     #[arg(long)]
     pub print_commands: bool,
     #[command(flatten)]
@@ -175,7 +175,7 @@ mod run {
         pieces.into_completion().ok_or_else(|| ModelError::Gone.into())
     }
 
-    /// The answer and what it took, as one JSON object.
+    /// The answer with its timings, as one JSON object.
     fn report(arguments: &Arguments, model: &Model, prompt: &[u32], completion: &Completion) -> Value {
         let Completion { text, generated, transfers, .. } = completion;
         let mut json = json!({
@@ -196,13 +196,13 @@ mod run {
         json
     }
 
-    /// A new file that is made from the model in `folder`, and is none of it.
+    /// Begins a new file, after checking that it is not a file of the model in `folder`.
     fn begin(folder: &Path, path: &Path) -> Result<NewFile, Error> {
         check_output(folder, path)?;
         Ok(NewFile::begin(path, output::LOGITS)?)
     }
 
-    /// The token ids that the arguments ask to continue.
+    /// The token ids to continue.
     fn prompt(opening: &Opening, arguments: &Arguments) -> Result<Vec<u32>, Error> {
         let folder = &arguments.model;
         let Some(tokenizer) = opening.tokenizer() else {
@@ -236,7 +236,7 @@ mod run {
         if prompt.is_empty() { Err(GenerateError::EmptyPrompt.into()) } else { Ok(prompt) }
     }
 
-    /// A safetensors file of the logits that chose each token, and those after each token of the prompt.
+    /// A safetensors file with the logits behind each chosen token, and those after each token of the prompt.
     fn logits_file(logits: &[Vec<f32>], scored: Option<&[Vec<f32>]>) -> Result<Vec<u8>, SafeTensorError> {
         let mut tensors: Vec<(&str, Vec<usize>, Vec<u8>)> = Vec::new();
         for (name, rows) in [("logits", Some(logits)), ("prompt_logits", scored)] {
@@ -251,7 +251,7 @@ mod run {
         safetensors::serialize(views, None)
     }
 
-    /// What was likely at each place, in the form of OpenAI's and llama.cpp's `logprobs`.
+    /// The most likely tokens at each position, in the form of OpenAI's and llama.cpp's `logprobs`.
     fn logprobs(logprobs: &[TokenLogprobs], tokenizer: Option<&Tokenizer>) -> Value {
         let pieces = tokenizer.map(Tokenizer::pieces).unwrap_or_default();
         let one = |Logprob { token, logprob }: &Logprob| {
@@ -283,7 +283,7 @@ mod run {
         })
     }
 
-    /// One line for a reader, on stderr.
+    /// Prints a summary line on stderr.
     fn summarize(model: &Model, completion: &Completion) {
         let Completion { generated, prompt_tokens, first_token, .. } = completion;
         let [load, compile] = build_times(model.info().build.as_ref());

@@ -1,4 +1,4 @@
-//! `tracewright quality`: what a format costs on real text.
+//! `tracewright quality` measures the loss of a format on a real text.
 
 use std::path::PathBuf;
 
@@ -9,21 +9,22 @@ use crate::arguments::RunArguments;
 
 #[derive(Args, Clone)]
 pub struct Arguments {
-    /// A Hugging Face model directory, a GGUF file, or what `export` wrote
+    /// Hugging Face model directory, GGUF file or export
     pub model: PathBuf,
-    /// The text, `-` for stdin
+    /// File with the text, `-` for stdin
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
-    /// What the model is compared with: itself in another format and in f32, or another model with the same tokens
+    /// Reference to compare the model with: the same model in this weight format and in f32, or another model with the same
+    /// tokens
     #[arg(long, value_name = "none|q8|q4|q4_k|MODEL", default_value = "none")]
     pub against: String,
-    /// Tokens of a window; the second half of each window counts
+    /// Tokens per window; only the second half of each window counts
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]
     pub window: u32,
-    /// Windows at most [default: all that the text fills]
+    /// Maximum number of windows [default: all that the text fills]
     #[arg(long, value_name = "N")]
     pub windows: Option<usize>,
-    /// One JSON object on stdout instead of lines
+    /// Print one JSON object on stdout instead of lines
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

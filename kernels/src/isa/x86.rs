@@ -2,23 +2,24 @@ use super::tiles::TileProducts;
 use super::{Column, FLOATS, by_column};
 use crate::code::{Element, Type, Value};
 
-/// The instructions of an x86-64 processor. All have AVX2, FMA and F16C.
+/// The instruction set of an x86-64 processor with AVX2, FMA and F16C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct X86 {
-    /// Vectors of 512 bits.
+    /// Whether it has vectors of 512 bits.
     avx512: bool,
-    /// Sums of four products of bytes: of 512 bits, or of 256.
+    /// The bits of vectors with sums of four products of bytes: 512 or 256.
     vnni: Option<usize>,
-    /// Sums of two products of bf16.
+    /// Whether it has sums of two products of bf16.
     bf16: bool,
-    /// Whether those are slow: on Intel's cores (known by `avx512fp16`, which no other has) one of them takes as long as four
-    /// products of f32; on AMD's as long as one.
+    /// Whether products of bf16 are slow. On Intel's cores, which `avx512fp16` identifies, one takes as long
+    /// as four products of f32. On AMD's cores it takes as long as one.
     slow_bf16: bool,
     tiles: TileProducts,
 }
 
 impl X86 {
-    /// The one that has these features. Tiles are asked for as Linux wants it.
+    /// The instruction set with these features. Tiles are only used on Linux, where a process can ask for
+    /// them.
     pub(super) fn of(has: impl Fn(&[&str]) -> bool, is_linux: bool) -> Option<Self> {
         let avx512 = has(&["avx512f", "avx512bw", "avx512vl", "avx512dq"]);
         let vnni = match () {
@@ -68,7 +69,7 @@ impl X86 {
         self.vnni.is_none()
     }
 
-    /// The vectors that bytes are multiplied in, of 64.
+    /// The number of vectors that 64 bytes are multiplied in.
     pub(super) fn parts(self) -> usize {
         if self.vnni == Some(512) { 1 } else { 2 }
     }
@@ -99,7 +100,7 @@ impl X86 {
     }
 }
 
-/// The same by products of bytes without a sign with such as have one, two of which add up to a word.
+/// Multiplies unsigned with signed bytes; two products add up to a word of 16 bits.
 fn by_words<'k>(
     sums: Vec<Value<'k>>,
     columns: impl Iterator<Item = Column<'k>>,

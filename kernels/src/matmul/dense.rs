@@ -1,4 +1,4 @@
-//! Weights whose numbers are kept: f32, f16, bf16.
+//! Matmul with weights in f32, f16 or bf16.
 
 use ops::WeightFormat;
 use ops::format::PANEL;
@@ -8,13 +8,14 @@ use crate::code::{Code, Element, Type, Value};
 use crate::isa;
 use crate::kernel::{self, Kernel};
 
-/// Lines that one round of the loop reads: so many sums of one row do not wait for each other.
+/// Lines per iteration of the loop. This many independent sums of a row hide the latency of additions.
 const LINES: usize = 4;
 
-/// Lines that are multiplied with some rows before others.
+/// Lines that are multiplied with some rows before the next rows.
 const BLOCK: usize = 64;
 
-/// All rows of x `[rows, inputs]` in f32, so that numbers that many products need are not widened for each.
+/// A kernel that converts all rows of x `[rows, inputs]` to f32, so that the conversion is not repeated for
+/// each panel.
 pub(super) fn widening(x: Element, rows: usize, inputs: usize) -> (String, impl FnOnce() -> Kernel) {
     let workgroups = rows.min(8);
     let body = move || {
@@ -32,8 +33,8 @@ pub(super) fn widening(x: Element, rows: usize, inputs: usize) -> (String, impl 
 }
 
 impl Matmul<'_> {
-    /// Whether its activations are widened by a kernel of their own: several rows of numbers that instructions multiply
-    /// no faster than f32.
+    /// Whether a separate kernel widens the activations. It does for several rows, if instructions multiply
+    /// their type no faster than f32.
     pub(super) fn widens_apart(&self) -> bool {
         let narrow = match self.format {
             WeightFormat::F16 => true,
@@ -72,7 +73,7 @@ impl Matmul<'_> {
         join(&sums, chains)
     }
 
-    /// Adds the products of some lines' columns, in as many chains of sums for each row as there are.
+    /// Adds the products of some lines' columns, to as many chains of sums per row as `sums` has.
     fn lines<'k>(
         &self,
         code: &'k Code,
@@ -119,7 +120,7 @@ impl Matmul<'_> {
         sums
     }
 
-    /// A column of a line in f32.
+    /// A column of a line, as f32.
     pub(super) fn widened<'k>(&self, bytes: Value<'k>, column: usize) -> Value<'k> {
         match self.format {
             WeightFormat::Bf16 => isa::bf16_of_pairs(bytes.bits(Type::lanes(PANEL, Element::I32)), column),
@@ -131,7 +132,7 @@ impl Matmul<'_> {
         }
     }
 
-    /// Adds the products of the last column, where lines have two and the number of columns is odd.
+    /// Adds the products of the last column, if lines have two columns and the number of columns is odd.
     fn half_line<'k>(
         &self,
         sum: Value<'k>,

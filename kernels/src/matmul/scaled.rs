@@ -1,4 +1,4 @@
-//! Weights in groups with scales: q8, q4 and q4_k, times activations in bytes.
+//! Matmul with weights in groups with scales (q8, q4 and q4_k), and with activations in bytes.
 
 use ops::WeightFormat;
 use ops::format::{GROUP, PANEL};
@@ -8,10 +8,9 @@ use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::counts::Counts;
 use crate::quantized::{Row, Sums};
 
-/// The bytes of a line.
 const BYTES: Type = Type::lanes(LINE, Element::I8);
 
-/// Columns that are multiplied with some rows before others.
+/// Columns that are multiplied with some rows before the next rows.
 const COLUMNS: usize = 512;
 
 impl Matmul<'_> {
@@ -44,14 +43,15 @@ impl Matmul<'_> {
         join(&sums, chains)
     }
 
-    /// How many scales and minima a chunk of so many panels has in memory, where there are minima.
+    /// The number of scales and minima that a chunk of `panels` panels has in memory; `None` for formats
+    /// without minima.
     pub(super) fn scales_of(&self, panels: usize) -> Option<usize> {
         let panels = if self.isa.has_short_vectors() { 1 } else { panels };
         let groups = self.format.columns() / GROUP;
         (self.format == WeightFormat::Q4K).then_some(panels * groups * 2 * PANEL)
     }
 
-    /// Adds the products of a chunk, in as many chains of sums for each row as there are.
+    /// Adds the products of a chunk, to as many chains of sums per row as `sums` has.
     fn chunk<'k>(
         &self,
         code: &'k Code,
@@ -91,8 +91,8 @@ impl Matmul<'_> {
         })
     }
 
-    /// Adds the products of two groups: the first is so far in a row, and in its chunk, which begins at a byte; `scales` says
-    /// their scales and minima, of a panel.
+    /// Adds the products of two groups. The first is this far in its row and in its chunk, which begins at a
+    /// byte. `scales` returns the scales and minima of a panel.
     fn pair<'k>(
         &self,
         code: &'k Code,
@@ -132,7 +132,7 @@ impl Matmul<'_> {
         sums
     }
 
-    /// What makes numbers of the bytes that [`columns_of`](Self::columns_of) gives.
+    /// The number to add to the bytes of [`columns_of`](Self::columns_of) to get the integers.
     pub(super) fn added(&self) -> i32 {
         match self.format {
             WeightFormat::Q8 if self.isa.is_signed() => 0,
@@ -140,7 +140,7 @@ impl Matmul<'_> {
         }
     }
 
-    /// What of the activations' groups is added up.
+    /// The sums of activations that each group needs.
     pub(super) fn sums_of_x(&self) -> Sums {
         match self.format {
             WeightFormat::Q4K => Sums::Numbers,
@@ -163,12 +163,12 @@ impl Matmul<'_> {
         }
     }
 
-    /// The lines of a panel that a group takes.
+    /// The number of lines of a panel per group.
     pub(super) fn lines_of_group(&self) -> usize {
         if self.format == WeightFormat::Q8 { 8 } else { 4 }
     }
 
-    /// The columns of a group of a chunk four by four, as bytes: a line is read when its first columns are asked for.
+    /// The columns of a chunk's group in fours, as bytes. A line is read when its first columns are needed.
     pub(super) fn columns_of<'k>(
         &self,
         code: &'k Code,
@@ -181,7 +181,7 @@ impl Matmul<'_> {
         (0..lines).flat_map(move |line| self.columns_of_line(code, weights.line(first + line * LINE)))
     }
 
-    /// The columns of a line four by four, as bytes.
+    /// The columns of a line in fours, as bytes.
     fn columns_of_line<'k>(&self, code: &'k Code, bytes: Value<'k>) -> Vec<Value<'k>> {
         let mut columns = self.stored_columns(code, bytes);
         if self.format == WeightFormat::Q8 && self.isa.is_signed() {
@@ -191,7 +191,7 @@ impl Matmul<'_> {
         columns
     }
 
-    /// The same as they are stored, without a sign.
+    /// The columns of a line in fours, as stored: unsigned.
     pub(super) fn stored_columns<'k>(&self, code: &'k Code, bytes: Value<'k>) -> Vec<Value<'k>> {
         match self.format {
             WeightFormat::Q4 | WeightFormat::Q4K => {
@@ -206,14 +206,16 @@ impl Matmul<'_> {
 
 /// The scales of a chunk's groups, for all rows of a panel.
 pub(super) enum Scales<'k> {
-    /// Of each group.
     Each([Value<'k>; 2]),
-    /// The steps of scales and of minima, the latter less than zero, and how many of them each group's are.
-    InSteps { steps: [Value<'k>; 2], counts: Counts<'k> },
+    /// The steps of scales and of negated minima, and the counts of each group.
+    InSteps {
+        steps: [Value<'k>; 2],
+        counts: Counts<'k>,
+    },
 }
 
 impl<'k> Scales<'k> {
-    /// The scales of a group, and what each of its numbers has more, if there are minima.
+    /// The scale of a group, and its minimum if the format has minima.
     pub(super) fn of(&self, group: usize) -> (Value<'k>, Option<Value<'k>>) {
         match self {
             Self::Each(scales) => (scales[group], None),
@@ -224,7 +226,7 @@ impl<'k> Scales<'k> {
         }
     }
 
-    /// The same of a group that is known when it runs, where there are minima.
+    /// The scale and the minimum of a group whose number is known at run time, for formats with minima.
     pub(super) fn in_steps(&self, group: Value<'k>) -> (Value<'k>, Value<'k>) {
         let Self::InSteps { steps, counts } = self else { unreachable!("a format with minima") };
         let [scales, minima] = counts.at(group).map(|count| count.convert(Element::F32));

@@ -1,4 +1,4 @@
-//! What the tests of the models share.
+//! Helpers that the tests of models share.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::BTreeMap;

@@ -4,12 +4,13 @@ use super::quantize::{check_parts, ungrouped};
 use crate::format::{WeightFormat, in_bytes};
 
 operation! {
-    /// `x · weightᵀ` over the last axis with a weight in groups: x `[…, inputs]`, its integers,
-    /// its scales, counts if there are minima → `[…, outputs]`. The activations are rounded to bytes, [`in_bytes`].
+    /// `x · weightᵀ` over the last axis, with a weight in groups. Operands: x `[…, inputs]`, the weight's
+    /// integers and scales, and counts if the format has minima. Result: `[…, outputs]`. Activations are
+    /// rounded to bytes by [`in_bytes`].
     GroupedLinear = "grouped_linear" {
-        /// How the weight is stored.
+        /// The storage format of the weight.
         format: WeightFormat,
-        /// The result's element type: f32, or that of x.
+        /// The element type of the result: f32, or that of x.
         element: ElementType,
     }
 }
@@ -93,7 +94,7 @@ impl Operation for GroupedLinear {
     }
 }
 
-/// The activations of a product with quantized weights, their rows rounded to bytes.
+/// The activations of a matmul with quantized weights, with each row rounded to bytes.
 pub(super) fn rounded(x: &Value) -> Value {
     let inputs = x.ty.shape[x.ty.rank() - 1];
     let mut data: Vec<f32> = x.data.iter().map(|&x| x as f32).collect();

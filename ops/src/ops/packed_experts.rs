@@ -5,23 +5,25 @@ use super::prelude::*;
 use crate::format::{PANEL, WeightFormat};
 
 operation! {
-    /// `x · weightᵀ` over the last axis, each row with one matrix of a packed stack `[experts, outputs, inputs]`: those of
-    /// a mixture of experts (Shazeer et al., "Outrageously Large Neural Networks", 2017).
+    /// `x · weightᵀ` over the last axis, where each row of x meets one matrix of a packed stack `[experts,
+    /// outputs, inputs]`. The matrices are the experts of a mixture (Shazeer et al., "Outrageously Large
+    /// Neural Networks", 2017).
     ///
-    /// x `[…, experts, inputs]`, packed → `[…, experts, outputs]`: each expert has a row of its own. Or, with indices
-    /// `[…, C]` of the experts: x `[…, C, inputs]` or `[…, inputs]`, packed, indices → `[…, C, outputs]`. An index out of
-    /// range is clamped. Activations are rounded as in [`PackedLinear`](super::PackedLinear). The matrices are whole panels
-    /// of 16 rows, packed as the one matrix `[experts · outputs, inputs]`.
+    /// Without indices, x is `[…, experts, inputs]` and each expert has its own row: the result is `[…,
+    /// experts, outputs]`. With indices `[…, C]` of experts, x is `[…, C, inputs]` or `[…, inputs]`, and the
+    /// result is `[…, C, outputs]`. An index out of range is clamped. Activations are rounded as in
+    /// [`PackedLinear`](super::PackedLinear). The matrices consist of whole panels of 16 rows, and are packed
+    /// like one matrix `[experts · outputs, inputs]`.
     ///
-    /// Has no spelling in StableHLO: a kernel computes it.
+    /// StableHLO cannot express it: a kernel computes it.
     PackedExperts = "packed_experts" {
-        /// How the weight is stored.
+        /// The storage format of the weight.
         format: WeightFormat,
-        /// The matrices.
+        /// The number of matrices in the stack.
         experts: usize,
-        /// The rows of each.
+        /// The number of rows of each matrix.
         outputs: usize,
-        /// The result's element type: f32, or that of x.
+        /// The element type of the result: f32, or that of x.
         element: ElementType,
     }
 }

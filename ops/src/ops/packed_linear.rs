@@ -5,16 +5,16 @@ use super::prelude::*;
 use crate::format::WeightFormat;
 
 operation! {
-    /// `x · weightᵀ` over the last axis with a packed weight: x `[…, inputs]`, packed → `[…, outputs]`. With a quantized
-    /// weight the activations are rounded to bytes, [`in_bytes`](crate::format::in_bytes).
+    /// `x · weightᵀ` over the last axis with a packed weight: x `[…, inputs]`, packed → `[…, outputs]`. If
+    /// the weight is quantized, activations are rounded to bytes by [`in_bytes`](crate::format::in_bytes).
     ///
-    /// Has no spelling in StableHLO: a kernel computes it.
+    /// StableHLO cannot express it: a kernel computes it.
     PackedLinear = "packed_linear" {
-        /// How the weight is stored.
+        /// The storage format of the weight.
         format: WeightFormat,
-        /// Its rows.
+        /// The number of rows of the weight.
         outputs: usize,
-        /// The result's element type: f32, or that of x.
+        /// The element type of the result: f32, or that of x.
         element: ElementType,
     }
 }

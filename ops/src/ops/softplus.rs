@@ -4,11 +4,11 @@ operation! {
     /// ln(1 + eˣ) of each element, computed in f32, and x itself above 20, as `torch.nn.functional.softplus` does.
     /// Dugas et al., "Incorporating Second-Order Functional Knowledge for Better Option Pricing" (2000).
     ///
-    /// Composite: StableHLO has none.
+    /// A composite, because StableHLO has no softplus.
     Softplus = "softplus" {}
 }
 
-/// Above it ln(1 + e⁻ˣ) is less than half a unit in the last place of x in f32.
+/// Above this threshold, ln(1 + e⁻ˣ) is less than half a unit in the last place of x in f32.
 const THRESHOLD: f64 = 20.0;
 
 impl Operation for Softplus {

@@ -1,4 +1,4 @@
-//! `tracewright export --engine iree`
+//! `tracewright export --engine iree` writes an export for IREE.
 
 use console::{print, usage};
 use tracewright::Plan;
