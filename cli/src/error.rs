@@ -36,12 +36,9 @@ pub enum Error {
     Library(AnyCoded),
     #[error("interrupted")]
     Interrupted,
-    /// Two forms of a network compute different numbers.
+    /// Two forms of a network compute different numbers; the path is the field path of the first node that differs.
     #[error("the two differ, first at `{path}`")]
-    Differs {
-        /// The field path of the first node that differs.
-        path: String,
-    },
+    Differs { path: String },
     /// The file to verify contains no hashes.
     #[error("`{}` carries no hashes: there is nothing to compare it with", .path.display())]
     WithoutHashes { path: PathBuf },
@@ -50,18 +47,10 @@ pub enum Error {
     Program(#[source] io::Error),
     /// The error of another process of this program, with its causes.
     #[error("{what}")]
-    Said {
-        /// The code of its error.
-        code: Code,
-        what: String,
-    },
+    Said { code: Code, what: String },
     /// Not everything is there that is needed.
     #[error("{missing} of {looked_at} checks failed")]
-    Missing {
-        /// The number of failed checks.
-        missing: usize,
-        looked_at: usize,
-    },
+    Missing { missing: usize, looked_at: usize },
     /// The file of messages has another structure.
     #[error("`{}` is not a JSON list of messages", .path.display())]
     Messages { path: PathBuf, source: serde_json::Error },
@@ -84,13 +73,9 @@ pub enum Error {
         found: String,
         expected: &'static str,
     },
-    /// The chat template does not read a variable.
+    /// The chat template reads only `variables`, and not this one.
     #[error("`{}` has no effect: the chat template does not use `{name}`", option(.name))]
-    Unread {
-        name: String,
-        /// The variables that the template reads.
-        variables: Vec<String>,
-    },
+    Unread { name: String, variables: Vec<String> },
     /// The terminal cannot be read.
     #[error("cannot read from the terminal")]
     Typed(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -104,14 +89,9 @@ pub enum Error {
     /// The system cannot start a thread.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
-    /// A text has more tokens than the network takes.
+    /// A text, such as `the prompt`, has more tokens than the network takes.
     #[error("{what} has {found} tokens, expected at most {limit}")]
-    TooLong {
-        /// The text: `the prompt`.
-        what: String,
-        found: usize,
-        limit: Limit,
-    },
+    TooLong { what: String, found: usize, limit: Limit },
     /// The schema or grammar in a file is invalid or not supported.
     #[error("no answer can follow `{}`", .path.display())]
     Followed { path: PathBuf, source: AnyCoded },
