@@ -141,6 +141,13 @@ impl Plan {
         self.steps_of(self.chunk, self.context)
     }
 
+    /// The entry point that verifies drafts. A call for this many tokens costs little more than one for a single token, where
+    /// weights are read from memory.
+    pub fn verifier(&self) -> Vec<EntryPoint> {
+        const WIDTH: usize = 8;
+        self.remembering(vec![EntryPoint::verify(self.batch, WIDTH.min(self.context), self.context)])
+    }
+
     /// The entry points of [`steps`](Self::steps), with another chunk and another context.
     pub fn steps_of(&self, chunk: usize, context: usize) -> Vec<EntryPoint> {
         let mut entries = self.model.entry_points(self.batch, chunk, context);

@@ -8,7 +8,7 @@ use tracewright::build::LoadError;
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, IreeManifest, commands};
 use tracewright::files::{FileKind, NewFile};
-use tracewright::generate::{GenerateError, check_tokens};
+use tracewright::generate::{GenerateError, Generated, check_tokens};
 use tracewright::lower::Quantization;
 use tracewright::model::{BuildInfo, Opening, TemplateProgram, WatchOpen};
 use tracewright::models::{ReadModel, check_generates};
@@ -233,4 +233,13 @@ pub fn say_ends(options: &GenerateOptions, model: &Model) {
     ends.for_each(|end| {
         say!("no answer can end at token {end} of `eos_token_id`: the network has {count} tokens");
     });
+}
+
+/// The figures of drafting, for a line on stderr.
+pub fn drafts(generated: &Generated) -> String {
+    let &Generated { decode_steps, drafted, accepted, .. } = generated;
+    match drafted {
+        0 => String::new(),
+        _ => format!(" in {decode_steps} steps, {accepted} of {drafted} drafted tokens accepted"),
+    }
 }

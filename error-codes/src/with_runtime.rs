@@ -82,6 +82,7 @@ coded! {
     ModelError: File Config Hub Sizes Archive Cached Plan Load Export Tuning Generate Failed Embed Prompt {
         TW0822: NoTokenizer;
         TW0823: Kind;
+        TW0824: DraftTokenizer;
         TW0001: AsExported Compiled Target NoCache;
         TW0807: Template;
         TW0809: TemplateLimit;

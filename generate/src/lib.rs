@@ -14,11 +14,15 @@ mod generation;
 mod gguf;
 mod model_file;
 mod network;
+mod prefix;
 mod reply;
+mod row;
 mod sample;
 mod sequence_input;
 mod sequences;
 mod session;
+mod snapshot;
+mod speculate;
 mod stop;
 mod text;
 
@@ -37,6 +41,7 @@ pub use sample::{
 };
 pub use sequence_input::{EncoderInput, InputPart, SequenceInput};
 pub use session::Session;
+pub use speculate::{Certainty, DraftModel, Drafter, Lookup};
 pub use stop::{StopMatch, StopStrings, stop_tokens};
 pub use template::{Chat, ChatTemplate, TemplateError, TemplatePlace};
 pub use text::{Stream, Tokenizer, catches_panics};

@@ -87,7 +87,7 @@ macro_rules! families {
     };
 }
 
-/// What the `read` of a module makes of all keys.
+/// Passes all keys to the `read` of a module.
 macro_rules! read {
     ($module:ident $keys:ident $allowed:ident) => {{
         let config = $module::read(&$keys);
@@ -152,7 +152,7 @@ families! {
 /// Reads a configuration; the keys given may be there although nothing reads them.
 type ReadKeys = fn(Keys, &[String]) -> Result<ModelConfig, ConfigError>;
 
-/// What the configurations of all families have.
+/// The interface of the configurations of all families.
 struct Facts {
     family: &'static Family,
     element: Option<ElementType>,
@@ -295,7 +295,7 @@ pub trait Architecture: Send {
         EntryPoint::all(batch, chunk, context)
     }
 
-    /// What becomes of a text before a network embeds it; `None` for one that predicts tokens.
+    /// The changes of a text before a network embeds it; `None` for a network that predicts tokens.
     fn sentence(&self) -> Option<&SentenceConfig> {
         None
     }

@@ -116,7 +116,7 @@ pub enum RuntimeError {
     /// A buffer cannot be allocated, filled or read.
     #[error("cannot {action} a buffer of type `{ty}`: {status}")]
     Buffer {
-        /// One of `allocate`, `fill`, `read` and `copy`.
+        /// `allocate`, `fill`, `read`, `write` or `copy`.
         action: &'static str,
         ty: TensorType,
         status: Status,

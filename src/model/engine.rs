@@ -10,14 +10,15 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use generate::{
-    Batch, Finish, GenerateError, Generated, Network, Reply, Session, TokenOptions, Tokenizer, check_tokens,
+    Batch, DraftModel, Finish, GenerateError, Generated, Lookup, Network, Reply, Session, TokenOptions,
+    Tokenizer, check_tokens,
 };
 use models::Architecture;
 use models::fit::OpenWarning;
 use runtime::Transfers;
 
 use super::source::{BuildInfo, Ready, Source, build_checkpoint, open_export};
-use super::{ModelError, OpenOptions};
+use super::{ModelError, OpenOptions, Speculation};
 use crate::embed::{Embedder, check_texts, length_for};
 
 /// A job for the engine.
@@ -97,13 +98,23 @@ pub(super) struct Unbuilt {
     pub source: Source,
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub options: OpenOptions,
+    pub draft: Option<DraftSource>,
+}
+
+/// The inputs for building a draft model.
+pub(super) struct DraftSource {
+    pub path: PathBuf,
+    pub source: Source,
+    pub options: OpenOptions,
 }
 
 /// Builds the network, reports the result to `tell`, and then answers jobs until all handles are dropped.
 pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>, jobs: &Receiver<Job>) {
-    let Unbuilt { path, source, tokenizer, options } = network;
-    let engine = match Engine::build(&path, source, &options) {
-        Ok(engine) => engine,
+    let Unbuilt { path, source, tokenizer, options, draft } = network;
+    let built = Engine::build(&path, source, &options);
+    let built = built.and_then(|engine| Ok((engine, draft.map(DraftSource::build).transpose()?)));
+    let (engine, draft) = match built {
+        Ok(built) => built,
         Err(error) => return drop(tell.send(Err(error))),
     };
     if tell.send(Ok(engine.info())).is_err() {
@@ -112,7 +123,29 @@ pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>
     match &engine {
         Engine::Embedding(model) => Embeddings::new(&path, &options, &**model).serve(jobs),
         Engine::Text(ready, network) => {
-            Texts::new(&path, &options, (ready, network), tokenizer.as_deref()).serve(jobs);
+            let batch = batch(network, &options.speculate, draft.as_ref());
+            Texts::new(&path, &options, (ready, network), tokenizer.as_deref(), batch).serve(jobs);
+        }
+    }
+}
+
+/// The slots of a network, and what drafts for them.
+fn batch<'a>(network: &'a Network, speculate: &Speculation, draft: Option<&'a Network>) -> Batch<'a> {
+    let batch = Batch::new(network);
+    match (speculate, draft) {
+        (_, Some(draft)) => batch.speculate(|| Box::new(DraftModel::new(draft))),
+        (Speculation::Lookup, None) => batch.speculate(|| Box::new(Lookup::default())),
+        _ => batch,
+    }
+}
+
+impl DraftSource {
+    fn build(self) -> Result<Network, ModelError> {
+        match Engine::build(&self.path, self.source, &self.options)? {
+            Engine::Text(_, network) => Ok(*network),
+            Engine::Embedding(_) => {
+                Err(ModelError::Kind { path: self.path, does: "makes embeddings of texts", asked: "draft" })
+            }
         }
     }
 }
@@ -165,7 +198,7 @@ struct Texts<'a> {
     /// The text that occupies each slot.
     running: Vec<Option<Running<'a>>>,
     waiting: VecDeque<Box<GenerateJob>>,
-    /// The network that scores, where that is another one.
+    /// The network that scores, if the main network has no entry point for it.
     scorer: Option<Network>,
 }
 
@@ -187,9 +220,10 @@ impl<'a> Texts<'a> {
         options: &'a OpenOptions,
         (ready, network): (&'a Ready, &'a Network),
         tokenizer: Option<&'a Tokenizer>,
+        batch: Batch<'a>,
     ) -> Self {
-        let (batch, waiting) = (Batch::new(network), VecDeque::new());
         let running = (0..network.batch()).map(|_| None).collect();
+        let waiting = VecDeque::new();
         Self { path, options, ready, network, tokenizer, batch, running, waiting, scorer: None }
     }
 
@@ -346,7 +380,7 @@ struct Embeddings<'a> {
     path: PathBuf,
     options: &'a OpenOptions,
     model: &'a dyn Architecture,
-    /// What was built, by the longest text that it takes.
+    /// The programs built so far, by the longest text that each takes.
     programs: BTreeMap<usize, Ready>,
 }
 

@@ -94,6 +94,17 @@ pub enum ModelError {
         /// Path of the folder or file.
         path: PathBuf,
     },
+    /// A draft model whose tokens mean something else.
+    #[error(
+        "the draft model `{}` has another tokenizer than `{}`, so its tokens mean something else; expected a model of the \
+         same family", .draft.display(), .path.display()
+    )]
+    DraftTokenizer {
+        /// The draft model.
+        draft: PathBuf,
+        /// The model that it drafts for.
+        path: PathBuf,
+    },
     /// An option differs from the export's.
     #[error(
         "`{option}` is {asked}, but the model was exported with {exported}; leave the option out, or export again"

@@ -12,10 +12,10 @@ use irpa::HubFolder;
 use models::fit::OpenWarning;
 use models::{Architecture, SentenceConfig};
 
-use super::engine::{self, Unbuilt};
+use super::engine::{self, DraftSource, Unbuilt};
 use super::source::{CONTEXT, Source};
 use super::text::ModelText;
-use super::{Inner, Model, ModelError, ModelInfo, OpenOptions, STACK};
+use super::{Inner, Model, ModelError, ModelInfo, OpenOptions, STACK, Speculation, with_room};
 use crate::Plan;
 use crate::build::BuildStep;
 use crate::export::IreeManifest;
@@ -145,14 +145,37 @@ impl Opening {
         }
     }
 
+    /// The model that drafts, if the options name one.
+    fn draft(&self) -> Result<Option<DraftSource>, ModelError> {
+        let Speculation::Draft(draft) = &self.options.speculate else { return Ok(None) };
+        let hub = HubFolder::at(draft);
+        let draft = hub.as_ref().map(HubFolder::snapshot).transpose()?.unwrap_or(draft);
+        let mut options = self.options.of_draft();
+        let (source, _) = Source::read(draft, &options)?;
+        if let Source::Checkpoint(model) = &source {
+            options.context = Some(self.context().min(model.max_context()));
+        }
+        let tokenizer = with_room(|| Tokenizer::load(draft))??;
+        let is_same = match (&tokenizer, self.tokenizer()) {
+            (Some(draft), Some(own)) => own.has_tokens_of(draft),
+            (None, None) => true,
+            _ => false,
+        };
+        match is_same {
+            true => Ok(Some(DraftSource { path: draft.into(), source, options })),
+            false => Err(ModelError::DraftTokenizer { draft: draft.into(), path: self.text.path.clone() }),
+        }
+    }
+
     /// Builds the network, and starts the engine.
     ///
     /// # Errors
-    /// If the network does not fit into memory, or cannot be compiled, baked or loaded.
+    /// If the network or that of the draft model does not fit into memory, or cannot be compiled, baked or loaded.
     pub fn build(self) -> Result<Model, ModelError> {
+        let draft = self.draft()?;
         let Self { options, source, text, warnings } = self;
         let (path, tokenizer) = (text.path.clone(), text.tokenizer.clone());
-        let unbuilt = Unbuilt { path, source, tokenizer, options };
+        let unbuilt = Unbuilt { path, source, tokenizer, options, draft };
         let (jobs, asked) = channel();
         let (tell, built) = channel();
         let thread = thread::Builder::new().name("engine".into()).stack_size(STACK);

@@ -16,7 +16,7 @@ use runtime::{CompileOptions, Device, Runtime, device};
 use targets::{DeviceKind, DeviceName, Target};
 use trace::Signature;
 
-use super::{ModelError, OpenOptions};
+use super::{ModelError, OpenOptions, Speculation};
 use crate::build::{BuildStep, BuildTools, ProgramOptions, build_program};
 use crate::export::{self, IreeManifest};
 use crate::tuning::{TuningSource, Tunings};
@@ -76,7 +76,7 @@ impl Source {
         Ok((Self::Checkpoint(fitted.network), fitted.warnings))
     }
 
-    /// What becomes of a text before the network embeds it, if it does.
+    /// The change of a text before the network embeds it; `None` if it does not embed.
     pub fn sentence(&self) -> Option<&SentenceConfig> {
         match self {
             Self::Export(..) => None,
@@ -110,6 +110,11 @@ pub(super) fn open_export(
     }
     let signatures = manifest.signatures(folder)?;
     let program = Program::new(&runtime, program, signatures.clone());
+    if options.speculate != Speculation::Off && !program.network()?.has_verifier() {
+        let (option, asked) = ("speculate", options.speculate.to_string());
+        let exported = "no entry point `verify`".into();
+        return Err(ModelError::AsExported { option, asked, exported });
+    }
     let build = BuildInfo {
         compile: Duration::ZERO,
         load: start.elapsed(),
@@ -145,7 +150,11 @@ pub(super) fn build_checkpoint(
     let tunings = options.tunings(&plan.target)?;
     let (tuning, damaged) = (tunings.of(&plan)?, tunings.damaged().to_vec());
     let plan = plan.tuned(tuning, options.chunk);
-    let traced = plan.record(&if score { plan.entry_points() } else { plan.steps() })?;
+    let mut entries = if score { plan.entry_points() } else { plan.steps() };
+    if options.speculate != Speculation::Off {
+        entries.extend(plan.verifier());
+    }
+    let traced = plan.record(&entries)?;
     let checkpoint = plan.model.weights(Checkpoint::open(path)?)?;
     let ignorable = plan.model.ignorable();
     let ready = build(options, &traced, &checkpoint, plan.target, plan.weights, ignorable)?;
