@@ -36,12 +36,9 @@ pub enum Error {
     Library(AnyCoded),
     #[error("interrupted")]
     Interrupted,
-    /// Two forms of a network compute different numbers.
+    /// Two forms of a network compute different numbers; the path is the field path of the first node that differs.
     #[error("the two differ, first at `{path}`")]
-    Differs {
-        /// The field path of the first node that differs.
-        path: String,
-    },
+    Differs { path: String },
     /// The file to verify contains no hashes.
     #[error("`{}` carries no hashes: there is nothing to compare it with", .path.display())]
     WithoutHashes { path: PathBuf },
@@ -50,47 +47,29 @@ pub enum Error {
     Program(#[source] io::Error),
     /// The error of another process of this program, with its causes.
     #[error("{what}")]
-    Said {
-        /// The code of its error.
-        code: Code,
-        what: String,
-    },
+    Said { code: Code, what: String },
     /// Not everything is there that is needed.
     #[error("{missing} of {looked_at} checks failed")]
-    Missing {
-        /// The number of failed checks.
-        missing: usize,
-        looked_at: usize,
-    },
+    Missing { missing: usize, looked_at: usize },
     /// The file of messages has another structure.
     #[error("`{}` is not a JSON list of messages", .path.display())]
     Messages { path: PathBuf, source: serde_json::Error },
     /// The file of tools or of documents is not a list.
     #[error("`{}` is not a JSON list of {what}", .path.display())]
-    NoList {
-        path: PathBuf,
-        /// Either `tools` or `documents`.
-        what: &'static str,
-        source: serde_json::Error,
-    },
+    NoList { path: PathBuf, what: &'static str, source: serde_json::Error },
     /// A tool or a document has another structure.
     #[error("{place} in `{}` is {found}, expected {expected}", .path.display())]
     Entry {
         path: PathBuf,
-        /// Either `tools` or `documents`.
         what: &'static str,
         /// The key and the number of the entry.
         place: String,
         found: String,
         expected: &'static str,
     },
-    /// The chat template does not read a variable.
+    /// The chat template reads only `variables`, and not this one.
     #[error("`{}` has no effect: the chat template does not use `{name}`", option(.name))]
-    Unread {
-        name: String,
-        /// The variables that the template reads.
-        variables: Vec<String>,
-    },
+    Unread { name: String, variables: Vec<String> },
     /// The terminal cannot be read.
     #[error("cannot read from the terminal")]
     Typed(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -104,14 +83,9 @@ pub enum Error {
     /// The system cannot start a thread.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
-    /// A text has more tokens than the network takes.
+    /// A text, such as `the prompt`, has more tokens than the network takes.
     #[error("{what} has {found} tokens, expected at most {limit}")]
-    TooLong {
-        /// The text: `the prompt`.
-        what: String,
-        found: usize,
-        limit: Limit,
-    },
+    TooLong { what: String, found: usize, limit: Limit },
     /// The schema or grammar in a file is invalid or not supported.
     #[error("no answer can follow `{}`", .path.display())]
     Followed { path: PathBuf, source: AnyCoded },
@@ -224,60 +198,39 @@ impl CommandError for Error {
     }
 }
 
+/// Returns the help of the first pattern that an error matches.
+macro_rules! helps {
+    ($error:ident: $($pattern:pat => $help:literal;)+) => {
+        $(if matches!($error.find(), Some($pattern)) {
+            return vec![$help.to_owned()];
+        })+
+    };
+}
+
 /// The option of this command line that helps.
 fn library_help(error: &AnyCoded) -> Vec<String> {
     if let Some(error) = error.find() {
         return smaller(error);
     }
-    let help = match error.find() {
-        Some(XlaError::Shard(_)) => {
-            "`--shard AXES=MESH_AXIS` divides axes along one of `--mesh`, `--shard AXES=none` leaves them whole"
-        }
-        Some(XlaError::Quantized) => "leave out `--quant`",
-        #[cfg(feature = "iree")]
-        _ => return iree_help(error),
-        #[cfg(not(feature = "iree"))]
-        _ => return console::help(error),
-    };
-    vec![help.to_owned()]
-}
-
-#[cfg(feature = "iree")]
-fn iree_help(error: &AnyCoded) -> Vec<String> {
-    let bench = error.find().and_then(|error| match error {
-        BenchError::Chunks { .. } => Some("`--tokens N` and `--chunk N` set them"),
-        BenchError::NotWatched => Some("leave out `--device`"),
-        BenchError::Depth { .. } => {
-            Some("`--depth N` sets the depth, `--context N` the context, up to the model's own limit")
-        }
-        _ => None,
-    });
-    let export = error.find().and_then(|error| match error {
-        ExportError::Architecture { .. } | ExportError::Cpu { .. } => {
-            Some("`export` it here, or elsewhere with `--target` for this machine")
-        }
-        _ => None,
-    });
-    let cached = error.find().and_then(|error| match error {
-        ModelError::Cached(ArchiveError::Content { .. }) => {
-            Some("remove that file: Tracewright bakes it again")
-        }
-        _ => None,
-    });
-    let compiler = error.find().and_then(|error| match error {
-        CompileError::NotFound { .. } => {
-            Some("`--iree-compile PATH` names it; `cargo xtask setup` installs it into the checkout")
-        }
-        CompileError::TimedOut { .. } => Some("`--compile-timeout SECONDS` gives it longer"),
-        _ => None,
-    });
-    match (bench.or(export).or(cached).or(compiler), error.find()) {
-        (Some(help), _) => vec![help.to_owned()],
-        (None, Some(GenerateError::Setting { name, .. })) => {
-            setting(name).map(|flag| format!("`{flag}` sets it")).into_iter().collect()
-        }
-        (None, _) => console::help(error),
+    helps! { error:
+        XlaError::Shard(_) => "`--shard AXES=MESH_AXIS` divides axes along one of `--mesh`, `--shard AXES=none` leaves them whole";
+        XlaError::Quantized => "leave out `--quant`";
     }
+    #[cfg(feature = "iree")]
+    helps! { error:
+        BenchError::Chunks { .. } => "`--tokens N` and `--chunk N` set them";
+        BenchError::NotWatched => "leave out `--device`";
+        BenchError::Depth { .. } => "`--depth N` sets the depth, `--context N` the context, up to the model's own limit";
+        ExportError::Architecture { .. } | ExportError::Cpu { .. } => "`export` it here, or elsewhere with `--target` for this machine";
+        ModelError::Cached(ArchiveError::Content { .. }) => "remove that file: Tracewright bakes it again";
+        CompileError::NotFound { .. } => "`--iree-compile PATH` names it; `cargo xtask setup` installs it into the checkout";
+        CompileError::TimedOut { .. } => "`--compile-timeout SECONDS` gives it longer";
+    }
+    #[cfg(feature = "iree")]
+    if let Some(GenerateError::Setting { name, .. }) = error.find() {
+        return setting(name).map(|flag| format!("`{flag}` sets it")).into_iter().collect();
+    }
+    console::help(error)
 }
 
 /// The flag of a sampling setting.

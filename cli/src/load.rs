@@ -6,7 +6,7 @@ use std::path::Path;
 use console::{KernelUse, LayoutChoice, ModelArguments, NetworkArguments, Quant, warn};
 use tracewright::build::LoadError;
 use tracewright::errors::WithPath as _;
-use tracewright::export::{self, IreeManifest};
+use tracewright::export::{self, IreeManifest, commands};
 use tracewright::files::{FileKind, NewFile};
 use tracewright::generate::{GenerateError, Generated, check_tokens};
 use tracewright::lower::Quantization;
@@ -21,7 +21,7 @@ use crate::commands::VARIABLES;
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::limit::{Limit, SetBy};
-use crate::{build, iree_tools, progress};
+use crate::{build, progress};
 
 /// Reads the files of a model. Errors in them are reported before anything slow begins.
 pub fn read(
@@ -206,13 +206,13 @@ pub fn print_commands(
             let [text, vmfb] = ["mlir", "vmfb"].map(|extension| named.with_extension(extension));
             NewFile::write(&text, FileKind::CACHED, module.text.as_bytes())?;
             let compiler = build::compiler(compile, interrupt)?;
-            say!("{}", iree_tools::compile(&compiler, options, &text, &vmfb));
+            say!("{}", commands::compile(&compiler, options, &text, &vmfb));
             vmfb
         }
         _ => model.join(export::names::MODULE),
     };
     for entry in &build.signatures {
-        say!("{}", iree_tools::call(&vmfb, &build.archive, entry, prompt));
+        say!("{}", commands::call(&vmfb, &build.archive, entry, prompt));
     }
     Ok(())
 }

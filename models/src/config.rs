@@ -309,7 +309,7 @@ impl Keys {
         self.nullable(key, default, || self.optional_number(key))
     }
 
-    /// `sliding_window_pattern`: each so many layers, one looks through no window.
+    /// `sliding_window_pattern`: every so many layers, one layer uses no sliding window.
     pub fn sliding_period(&self) -> Option<usize> {
         let names = ["sliding_window_pattern", "_sliding_window_pattern"];
         let [new, old] = names.map(|name| (name, self.optional_count(name)));

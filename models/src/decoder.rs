@@ -135,16 +135,17 @@ pub struct LlamaConfig {
     pub element: Option<ElementType>,
 }
 
-/// The defaults of a family that descends from Llama for keys that `config.json` lacks, and its keys with other values.
+/// Defaults of a Llama-like family for keys that are missing in `config.json`, and its differences in keys.
 pub(crate) struct Defaults {
-    /// Functions of the feed-forward network that the family has; none if there is no such key.
+    /// The accepted values of `hidden_act`; empty for a family without this key.
     pub hidden_act: &'static [&'static str],
-    /// `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers` and `num_attention_heads`; without, they are required.
+    /// Defaults of `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers` and `num_attention_heads`;
+    /// `None` if these keys are required.
     pub sizes: Option<[usize; 5]>,
-    /// `None`: as many as query heads.
+    /// The number of key-value heads; `None` for as many as query heads.
     pub num_key_value_heads: Option<usize>,
     pub head_dim: Option<usize>,
-    /// The key of what is added in norms.
+    /// The key of the ε that norms add to the mean square.
     pub norm_key: &'static str,
     pub rms_norm_eps: f64,
     pub tie_word_embeddings: bool,
@@ -157,7 +158,7 @@ impl Defaults {
         Self::of(RopeDefaults::new(max_position_embeddings))
     }
 
-    /// Those of Llama, with another rotary embedding.
+    /// The defaults of Llama, with these of the rotary embedding.
     pub fn of(rope: RopeDefaults) -> Self {
         Self {
             hidden_act: &["silu"],
@@ -179,7 +180,7 @@ impl LlamaConfig {
         Self::with_rope(keys, defaults, RopeParameters::read)
     }
 
-    /// The same with a rotary embedding that is read in another way.
+    /// Reads the same keys. `read` reads those of the rotary embedding.
     pub(crate) fn with_rope(
         keys: &Keys,
         defaults: Defaults,

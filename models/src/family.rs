@@ -23,13 +23,13 @@ pub struct Family {
     pub model_types: &'static [&'static str],
     /// The network's differences from others, for the table of architectures in the documentation.
     pub about: &'static str,
-    /// How keys of a checkpoint may begin, and how those of the parameters do then.
+    /// Prefixes of keys in checkpoints, each with the network's prefix.
     pub prefixes: &'static [(&'static str, &'static str)],
     /// The key of the embedding, which a tied head shares.
     pub embedding: &'static str,
-    /// Tensors that a checkpoint may have beside the parameters and a tied head.
+    /// Tensors that a checkpoint may contain in addition to the parameters and a tied head.
     pub ignorable: &'static [Ignorable],
-    /// Tensors of a checkpoint that hold several parameters.
+    /// Tensors of a checkpoint that contain several parameters.
     pub stacks: Stacks,
     /// Whether a `config.json` that names it is its own, where another family has the name too.
     pub is: fn(&Keys) -> bool,
@@ -43,7 +43,7 @@ pub struct Family {
     pub presets: &'static [Preset],
 }
 
-/// How keys begin in a checkpoint that transformers saved without a head, and how the parameters of most networks do.
+/// Prefixes of keys in a checkpoint that transformers saved without a head, and most networks' prefixes.
 pub(crate) const BASE: &[(&str, &str)] =
     &[("embed_tokens.", "model.embed_tokens."), ("layers.", "model.layers."), ("norm.", "model.norm.")];
 

@@ -174,7 +174,8 @@ const IGNORED_BESIDE_TEXT: &[&str] = &[
     "vision_config",
 ];
 
-/// The text tower's keys in checkpoints with a vision tower: as published, as transformers 5 saves them, and without a head.
+/// Prefixes of the text tower's keys in checkpoints with a vision tower: as published, as saved by
+/// transformers 5, and without a head. Each comes with the network's prefix.
 pub(crate) const PREFIXES: &[(&str, &str)] = &[
     ("language_model.model.", "model."),
     ("model.language_model.", "model."),
@@ -185,7 +186,7 @@ pub(crate) const PREFIXES: &[(&str, &str)] = &[
     BASE[2],
 ];
 
-/// Tensors of a vision tower, and of how it is joined.
+/// Tensors that a checkpoint may contain in addition to the parameters: the vision tower's.
 pub(crate) const IGNORABLE: &[Ignorable] = &[
     Ignorable::Suffix(".rotary_emb.inv_freq"),
     Ignorable::Prefix("vision_tower."),
@@ -247,7 +248,7 @@ fn read_text(keys: &Keys) -> GemmaConfig {
     }
 }
 
-/// The GGUF files of a Gemma.
+/// The description of a Gemma's GGUF files.
 pub(crate) const fn gguf(architecture: &'static str) -> GgufFamily {
     GgufFamily {
         keys: &[

@@ -53,7 +53,7 @@ pub(crate) const FAMILY: Family = Family {
         },
         ..GgufFamily::llama("gpt2")
     }),
-    // The first published files have the parameters of the tower without a prefix, what transformers saves has them with one.
+    // The first published files have no prefix, whereas transformers saves one.
     prefixes: &[("transformer.", "")],
     embedding: "wte.weight",
     // Causal masks.

@@ -199,9 +199,9 @@ model! {
 /// `config.json` of an LFM2 (`configuration_lfm2.py`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lfm2Config {
-    /// The keys that it shares with Llama.
+    /// The keys that LFM2 shares with Llama.
     pub llama: LlamaConfig,
-    /// Which layers attend; the others convolve.
+    /// Whether each layer attends. The other layers have a convolution.
     pub attention: Vec<bool>,
     /// The number of earlier positions that a convolution sees.
     pub conv_memory: usize,
@@ -211,7 +211,7 @@ pub struct Lfm2Config {
 
 descends!(Lfm2Config from llama: LlamaConfig);
 
-/// Keys of the published checkpoints that transformers does not read, beside those of Llama.
+/// Keys of the published checkpoints that transformers does not read, in addition to those of Llama.
 const IGNORED: &[&str] = &[
     "block_dim",
     "block_mlp_init_scale",
@@ -264,8 +264,8 @@ impl Lfm2Config {
     }
 }
 
-/// The features of the feed-forward network: two thirds of what is said, times a factor, rounded up to a multiple;
-/// unless it is to be taken as it is.
+/// The features of the feed-forward network. With automatic adjustment, the configured number times two
+/// thirds and a factor, rounded up to a multiple.
 fn intermediate_size(keys: &Keys, size: usize) -> usize {
     let size = keys.optional_count("block_ff_dim").unwrap_or(size);
     let factor = keys.number_or("block_ffn_dim_multiplier", 1.0);

@@ -159,7 +159,7 @@ struct Facts {
     max_context: usize,
     vocabulary: usize,
     tied: bool,
-    /// The sizes that a checkpoint's header shows.
+    /// Sizes that a checkpoint's header can confirm.
     sizes: Vec<DeclaredSize>,
 }
 
@@ -300,7 +300,7 @@ pub trait Architecture: Send {
         None
     }
 
-    /// The longest sequence.
+    /// The longest sequence that the network supports, in tokens.
     fn max_context(&self) -> usize;
 
     /// The number of token ids.
@@ -316,12 +316,13 @@ pub trait Architecture: Send {
         Vec::new()
     }
 
-    /// A checkpoint with its tensors as the model names them.
+    /// Renames the tensors of a checkpoint to the names that the network declares.
     fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
         checkpoint
     }
 
-    /// The [named](Self::named) checkpoint, with the tensors of folders beside it that belong to the network.
+    /// The [named](Self::named) checkpoint, together with the tensors of folders beside it that belong to the
+    /// network.
     ///
     /// # Errors
     /// If one of the folders has no weights.

@@ -4,6 +4,8 @@
 //! writes, opens and verifies exports for IREE.
 
 #[cfg(feature = "iree")]
+pub mod commands;
+#[cfg(feature = "iree")]
 mod iree;
 pub mod xla;
 

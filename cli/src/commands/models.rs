@@ -27,9 +27,9 @@ pub struct Arguments {
 impl Arguments {
     /// Downloads the named models and prints their paths, or lists the cache.
     pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
-        let hub = hub().map_err(ConsoleError::from)?;
+        let hub = hub()?;
         if self.fetch.is_empty() {
-            let models = hub.models().map_err(ConsoleError::from)?;
+            let models = hub.models()?;
             let text = match self.json {
                 true => format!("{}\n", json(&hub.cache, &models)),
                 false => table(&hub.cache, &models),
@@ -41,11 +41,8 @@ impl Arguments {
             ModelName::parse(text).ok_or_else(|| usage(format!("`{text}` is not a model name, {expected}")))
         };
         let names = self.fetch.iter().map(name).collect::<Result<Vec<_>, _>>()?;
-        let mut paths = Vec::new();
-        for name in names {
-            paths.push(download(&name, true, &invocation.interrupt)?);
-        }
-        let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        let fetched = |name| Ok(download(&name, true, &invocation.interrupt)?.display().to_string());
+        let paths = names.into_iter().map(fetched).collect::<Result<Vec<_>, Error>>()?;
         let text = if self.json { json!({ "paths": paths }).to_string() } else { paths.join("\n") };
         Ok(print(&format!("{text}\n"))?)
     }
@@ -61,7 +58,7 @@ pub fn resolved(model: &Path, interrupt: &Interrupt) -> Result<PathBuf, Error> {
 
 /// Downloads a model, with a progress bar. After Ctrl-C, the next run continues the download.
 fn download(name: &ModelName, newest: bool, interrupt: &Interrupt) -> Result<PathBuf, Error> {
-    let hub = hub().map_err(ConsoleError::from)?;
+    let hub = hub()?;
     let bar = progress::bytes("downloading", 0);
     let (shown, name) = (bar.clone(), name.clone());
     let work = move || -> Result<PathBuf, HubError> {
@@ -80,7 +77,7 @@ fn download(name: &ModelName, newest: bool, interrupt: &Interrupt) -> Result<Pat
     };
     let path = interrupt.or(work);
     bar.finish_and_clear();
-    Ok(path?.map_err(ConsoleError::from)?)
+    Ok(path??)
 }
 
 /// The format of a snapshot's weights.

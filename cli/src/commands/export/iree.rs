@@ -2,14 +2,14 @@
 
 use console::{print, usage};
 use tracewright::Plan;
-use tracewright::export::{export, names};
+use tracewright::export::{commands, export, names};
 
 use super::{Arguments, BuildArguments};
 use crate::Invocation;
+use crate::build;
 use crate::build::milliseconds;
 use crate::checkpoint::{open, report_baked};
 use crate::error::Error;
-use crate::{build, iree_tools};
 
 pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> {
     if arguments.xla.mesh.is_said() || arguments.xla.batch.is_some() {
@@ -29,9 +29,9 @@ pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> 
     })?;
     if *print_commands {
         let [text, vmfb, archive] = [names::TEXT, names::MODULE, names::ARCHIVE].map(|name| out.join(name));
-        say!("{}", iree_tools::compile(&compiler, &exported.options, &text, &vmfb));
+        say!("{}", commands::compile(&compiler, &exported.options, &text, &vmfb));
         let calls = exported.module.signatures.iter();
-        calls.for_each(|entry| say!("{}", iree_tools::call(&vmfb, &archive, entry, &[])));
+        calls.for_each(|entry| say!("{}", commands::call(&vmfb, &archive, entry, &[])));
     }
     report_baked(&exported.baked);
     let (compiled, bytes) = (&exported.compiled, exported.baked.bytes);
