@@ -5,6 +5,9 @@ use tracewright::files::FileKind;
 /// Parameter archives: `bake -o`.
 pub use tracewright::irpa::ARCHIVE;
 
+/// `generate --prompt-cache` and `chat --session`.
+pub const SEQUENCE: FileKind = FileKind::SEQUENCE;
+
 /// `generate --save-logits`.
 pub const LOGITS: FileKind = FileKind { name: "a file of logits", is: is_logits };
 
@@ -82,6 +85,7 @@ pub const EXPLANATION: FileKind =
 /// All of them, each once.
 pub const OUTPUTS: &[FileKind] = &[
     ARCHIVE,
+    SEQUENCE,
     LOGITS,
     MESSAGES,
     BENCHMARK,

@@ -169,6 +169,14 @@ pub enum GenerateError {
         /// The reason that the library gives.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A file is not the saved sequence that is wanted.
+    #[error("`{path}` {fault}; remove the file, or name another", path = path.display())]
+    Saved {
+        /// The file.
+        path: PathBuf,
+        /// The difference.
+        fault: crate::SavedFault,
+    },
     /// A JSON schema is not valid JSON.
     #[error("the schema is not valid JSON")]
     SchemaSyntax {

@@ -193,6 +193,11 @@ impl Generation {
         }
     }
 
+    /// Whether the network has seen the whole prompt.
+    pub fn has_begun(&self) -> bool {
+        self.begun
+    }
+
     /// How many tokens a draft may have: the call that verifies it chooses one more. None while the prompt is read.
     pub fn room_for_draft(&self) -> usize {
         match self.begun {

@@ -18,6 +18,8 @@ mod prefix;
 mod reply;
 mod row;
 mod sample;
+mod saved;
+mod schedule;
 mod sequence_input;
 mod sequences;
 mod session;
@@ -39,6 +41,8 @@ pub use sample::{
     Breakers, Dry, Logprob, Mirostat, MirostatVersion, Penalties, Sampler, Sampling, SamplingStep,
     TokenLogprobs, Xtc,
 };
+pub use saved::{SavedFault, SavedSequence};
+pub use schedule::{Budgeted, RowWork, Schedule, Together};
 pub use sequence_input::{EncoderInput, InputPart, SequenceInput};
 pub use session::Session;
 pub use speculate::{Certainty, DraftModel, Drafter, Lookup};
