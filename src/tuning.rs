@@ -14,29 +14,30 @@ use crate::{Plan, PlanError};
 
 pub use ::tuning::*;
 
-/// Where the way in which kernels are cut comes from.
+/// The source of the kernels' tile sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TuningSource {
-    /// What `tracewright tune` measured with this compiler on this machine; the usual way where nothing was measured.
+    /// The measurements of `tracewright tune` with this compiler on this machine. Kernels without a
+    /// measurement use defaults.
     Measured,
     /// These settings, for all kernels.
     Given(Tuning),
 }
 
-/// How the programs for a target are cut.
+/// The settings of the programs for a target.
 pub enum Tunings {
-    /// All in one way.
+    /// The same settings for all programs.
     Given(Tuning),
-    /// Each as it was measured to be fastest.
+    /// The fastest measured settings of each program.
     Measured(TuningDb),
 }
 
 #[cfg(feature = "iree")]
 impl TuningSource {
-    /// The tunings with the target's features and this compiler, whose cache has the measurements.
+    /// Reads the settings for a target and a compiler. The compiler's cache contains the measurements.
     ///
     /// # Errors
-    /// If the compiler does not answer, or a file is there and cannot be read.
+    /// If the compiler's version cannot be determined, or a file cannot be read.
     pub fn read(
         &self,
         target: &targets::Target,
@@ -55,20 +56,21 @@ impl TuningSource {
 }
 
 impl Tunings {
-    /// The tuning of a plan's network, or of one that is no language model.
+    /// The tuning of a plan's network.
     ///
     /// # Errors
     /// If the configuration is wrong.
-    pub fn of(&self, plan: Option<&Plan>) -> Result<Tuning, PlanError> {
+    pub fn of(&self, plan: &Plan) -> Result<Tuning, PlanError> {
         match self {
             Self::Given(tuning) => Ok(tuning.clone()),
             // To name a network, it is recorded.
             Self::Measured(db) if db.kernels.is_empty() && db.networks.is_empty() => Ok(Tuning::default()),
-            Self::Measured(db) => Ok(db.tuning(plan.map(network_name).transpose()?.as_deref())),
+            Self::Measured(db) if plan.model.sentence().is_some() => Ok(db.tuning(None)),
+            Self::Measured(db) => Ok(db.tuning(Some(&network_name(plan)?))),
         }
     }
 
-    /// Records of the tuner that are damaged, and not used.
+    /// Files of the tuner that are damaged, and therefore ignored.
     pub fn damaged(&self) -> &[PathBuf] {
         match self {
             Self::Given(_) => &[],

@@ -1,4 +1,4 @@
-//! Groups of options that several commands have.
+//! Groups of options that several commands share.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use console::{ConsoleError, ModelArguments, usage};
 use tracewright::files::limits;
 use tracewright::targets::{DeviceName, Mesh, ShardRule, Target};
 
-/// What a chat template sees beside the messages.
+/// Inputs of a chat template besides the messages.
 #[derive(Args, Clone)]
 pub struct TemplateArguments {
     /// File with a JSON list of functions that the model may call, in OpenAI's form, for the chat template
@@ -27,14 +27,12 @@ pub struct TemplateArguments {
     pub template_var: Vec<TemplateVariable>,
 }
 
-/// Whether a model thinks before it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Thinking {
     On,
     Off,
 }
 
-/// A variable of a chat template.
 #[derive(Clone, Debug)]
 #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "no template is rendered"))]
 pub struct TemplateVariable {
@@ -51,7 +49,7 @@ impl FromStr for TemplateVariable {
         };
         let is_part = |c: char| c.is_alphanumeric() || c == '_';
         if !name.chars().all(is_part) || name.is_empty() || name.starts_with(|c: char| c.is_numeric()) {
-            return Err(format!("`{name}` is no name of a variable, expected letters, digits and `_`"));
+            return Err(format!("`{name}` is not a variable name, expected letters, digits and `_`"));
         }
         match name {
             "tools" | "documents" => return Err(format!("`--{name} FILE` sets `{name}`")),
@@ -67,7 +65,7 @@ impl FromStr for TemplateVariable {
     }
 }
 
-/// How a model is made ready to be called.
+/// Options for running a model.
 #[derive(Args, Clone)]
 pub struct RunArguments {
     /// Worker threads; 0 uses all cores
@@ -82,7 +80,7 @@ pub struct RunArguments {
     pub build: BuildArguments,
 }
 
-/// How a language model is built.
+/// Options for building a language model.
 #[derive(Args, Clone)]
 pub struct BuildArguments {
     #[command(flatten)]
@@ -93,7 +91,7 @@ pub struct BuildArguments {
     pub compile: CompileArguments,
 }
 
-/// Where a model runs.
+/// The device that runs a model.
 #[derive(Args, Clone)]
 pub struct DeviceArguments {
     /// Device to run on, with a number if it is not the first, such as `vulkan:1`; `devices` lists them [default: cpu, or
@@ -105,45 +103,44 @@ pub struct DeviceArguments {
     pub target: Option<Target>,
 }
 
-/// Devices, and what is divided among them.
+/// A device mesh, and the axes that are partitioned over it.
 #[derive(Args, Clone)]
 pub struct MeshArguments {
     /// For XLA: grid of devices with named axes, such as `model=4,data=2` [default: one device]
     #[arg(long, value_name = "AXIS=DEVICES,…")]
     pub mesh: Option<Mesh>,
     /// For XLA: divide axes of the network along an axis of the mesh, such as `K,F,V=model`, or along none, such as
-    /// `V=none`; overrides or extends the network's declaration; may be repeated
+    /// `V=none`. Overrides or extends the network's declaration; may be repeated
     #[arg(long, value_name = "AXES=MESH_AXIS")]
     pub shard: Vec<ShardRule>,
 }
 
 impl MeshArguments {
-    /// Whether something is said of devices.
+    /// Whether any option about devices is given.
     pub fn is_said(&self) -> bool {
         self.mesh.is_some() || !self.shard.is_empty()
     }
 
-    /// The mesh, and what is divided otherwise than the network declares.
+    /// The mesh, and the rules that differ from the network's declaration.
     pub fn rules(&self) -> Result<Option<(&Mesh, &[ShardRule])>, ConsoleError> {
         for axis in self.shard.iter().flat_map(|rule| &rule.axes) {
             let of_axis = self.shard.iter().filter(|rule| rule.axes.contains(axis));
             let (whole, divided): (Vec<_>, Vec<_>) = of_axis.partition(|rule| rule.over == "none");
             if !whole.is_empty() && !divided.is_empty() {
-                let what = format!("`--shard` says of `{axis}` that it is divided, and that it is not");
+                let what = format!("`--shard` both divides `{axis}` and leaves it whole");
                 return Err(usage(what));
             }
         }
         match &self.mesh {
             Some(mesh) => Ok(Some((mesh, &self.shard))),
             None if self.shard.is_empty() => Ok(None),
-            None => Err(usage(
-                "`--shard` says what is divided among the devices of a mesh; name it with `--mesh`",
-            )),
+            None => {
+                Err(usage("`--shard` divides axes among the devices of a mesh; name the mesh with `--mesh`"))
+            }
         }
     }
 }
 
-/// How what is compiled cuts its work.
 #[derive(Args, Clone)]
 pub struct TuningArguments {
     /// Use the kernel settings that `tune` measured on this machine, the defaults, or those of a JSON file in the form of a
@@ -152,7 +149,7 @@ pub struct TuningArguments {
     pub source: Option<TuningSource>,
 }
 
-/// What says how kernels cut their work.
+/// The source of the kernels' tunings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TuningSource {
     Measured,
@@ -170,7 +167,6 @@ impl From<&str> for TuningSource {
     }
 }
 
-/// How it is compiled.
 #[derive(Args, Clone)]
 pub struct CompileArguments {
     /// iree-compile to use [default: the one on PATH]
@@ -184,7 +180,7 @@ pub struct CompileArguments {
     pub cache: Option<PathBuf>,
 }
 
-/// Sequences at once, as many as there is any use for.
+/// Parses a batch size, within the supported range.
 pub fn batch(text: &str) -> Result<NonZeroUsize, String> {
     let count = text.parse().ok().filter(|count: &NonZeroUsize| count.get() <= limits::BATCH);
     count.ok_or_else(|| format!("expected a number from 1 to {}", limits::BATCH))

@@ -1,4 +1,4 @@
-//! What commands that build a network share: the compiler, the cache, and progress while they build.
+//! Functions that commands share to build a network: the compiler, the cache, and progress bars.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::progress;
 
-/// Builds with the compiler and the cache that the arguments name, and with progress on stderr.
+/// Builds with the compiler and the cache of the arguments, and shows progress on stderr.
 pub fn with_tools<T>(
     arguments: &CompileArguments,
     interrupt: &Interrupt,
@@ -31,7 +31,7 @@ pub fn with_tools<T>(
     build(BuildTools { watch: Some(watch), ..BuildTools::new(&compiler, &cache) })
 }
 
-/// Finds the compiler: the one named, or the first on PATH.
+/// Finds the compiler: the one in the arguments, or the first on PATH.
 pub fn compiler(arguments: &CompileArguments, interrupt: &Interrupt) -> Result<Compiler, Error> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -42,7 +42,7 @@ pub fn compiler(arguments: &CompileArguments, interrupt: &Interrupt) -> Result<C
 }
 
 impl TuningSource {
-    /// The same for the library.
+    /// The same source, for the library.
     pub fn resolved(&self) -> Result<tuning::TuningSource, Error> {
         Ok(match self {
             Self::Measured => tuning::TuningSource::Measured,
@@ -51,7 +51,7 @@ impl TuningSource {
         })
     }
 
-    /// The tunings for a target; says which measurements are damaged.
+    /// Reads the tunings for a target, and warns of damaged measurements.
     pub fn read(&self, target: &Target, tools: (&Compiler, &Path)) -> Result<Tunings, Error> {
         let tunings = self.resolved()?.read(target, tools)?;
         report_damage(tunings.damaged());
@@ -60,7 +60,7 @@ impl TuningSource {
 }
 
 impl TuningArguments {
-    /// By default what `tune` found.
+    /// Reads the tunings; by default those that `tune` measured.
     pub fn read(&self, target: &Target, tools: (&Compiler, &Path)) -> Result<Tunings, Error> {
         self.source.as_ref().unwrap_or(&TuningSource::Measured).read(target, tools)
     }
@@ -85,32 +85,32 @@ pub fn checkpoint(
     Ok(plan.named(Checkpoint::open(folder)?))
 }
 
-/// Says which files of a tuning are not used.
+/// Warns of tuning files that are ignored.
 pub fn report_damage(damaged: &[PathBuf]) {
     for path in damaged {
         say!("`{}` is damaged and not used; `tracewright tune` measures again", path.display());
     }
 }
 
-/// The folder for what can be made again.
+/// The folder for compiled modules and baked archives.
 pub fn cache_folder(arguments: &CompileArguments) -> Result<PathBuf, Error> {
     let folder = arguments.cache.clone().or_else(tracewright::model::cache_folder);
     folder.ok_or_else(|| ModelError::NoCache.into())
 }
 
 impl DeviceArguments {
-    /// The device that is named, or the processor.
+    /// The device in the arguments, or the processor.
     pub fn name(&self) -> DeviceName {
         self.device.unwrap_or(DeviceName::CPU)
     }
 
-    /// Where a network runs, and what is compiled for it.
+    /// The device that runs a network, and the target of the compiler.
     pub fn choose(&self, threads: usize) -> Result<(Device, Target), Error> {
         let (name, target) = self.choose_target()?;
         Ok((Device::of(name, threads), target))
     }
 
-    /// The device, and what is compiled for it.
+    /// The device, and the target of the compiler.
     pub fn choose_target(&self) -> Result<(DeviceName, Target), Error> {
         let name = self.name();
         if let Some(target) = &self.target
@@ -118,8 +118,9 @@ impl DeviceArguments {
         {
             let is_cpu = name.kind == DeviceKind::Cpu;
             let what = format!(
-                "`--target` names {target} and `--device` is {name}; `--target` says which {} it is, as `vulkan:rdna3`",
-                if is_cpu { "graphics processor" } else { name.kind.name() }
+                "`--target` is {target} and `--device` is {name}; `--target` names the model of a {} device, \
+                 such as `vulkan:rdna3`",
+                if is_cpu { "GPU" } else { name.kind.name() }
             );
             return Err(usage(what).into());
         }
@@ -127,12 +128,12 @@ impl DeviceArguments {
     }
 }
 
-/// How long loading and compiling took.
+/// Milliseconds that compiling and loading took.
 pub fn build_times(build: Option<&BuildInfo>) -> [f64; 2] {
     build.map_or([0.0; 2], |build| [build.load, build.compile].map(milliseconds))
 }
 
-/// A time as reports show it.
+/// A time in milliseconds, for reports.
 pub fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }

@@ -1,4 +1,4 @@
-//! The weights of a network.
+//! Opens the weights of a network.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use tracewright::models::{Architecture, ReadModel};
 
 use crate::error::Error;
 
-/// The network of a folder or a GGUF file, and its weights as it names them.
+/// The network of a folder or a GGUF file, and its weights with the names that the network declares.
 pub fn open(
     read: ReadModel,
     model: &Path,
@@ -21,7 +21,7 @@ pub fn open(
     Ok((network, checkpoint))
 }
 
-/// Says what became of the checkpoint beyond a copy.
+/// Reports conversions and ignored tensors of a bake.
 pub fn report_baked(baked: &Baked) {
     if let Some((_, from, to)) = baked.converted.first() {
         say!("converted {} tensors from {from} to {to}", baked.converted.len());

@@ -1,4 +1,4 @@
-//! Everything that ends a command, and which flag helps.
+//! The error of a command, and the flags that help.
 
 use std::io;
 use std::path::PathBuf;
@@ -20,136 +20,103 @@ use tracewright::{
 
 use crate::limit::Limit;
 
-/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "some are errors of commands that need IREE"))]
 pub enum Error {
-    /// This binary has no runtime.
+    /// The command needs the IREE runtime, and this binary was built without it.
     #[cfg(not(feature = "iree"))]
     #[error(
         "`{command}` needs the IREE runtime, and this binary was built without it; \
          build with `cargo build --release --features iree` after `cargo xtask setup`, \
          or run `cargo xtask demo`, which does both"
     )]
-    WithoutIree {
-        /// The command.
-        command: &'static str,
-    },
-    /// One that not only this command line has.
+    WithoutIree { command: &'static str },
+    /// An error of the library, which has its own code.
     #[error(transparent)]
     Library(AnyCoded),
-    /// Ctrl-C.
     #[error("interrupted")]
     Interrupted,
-    /// Two forms of one network give different numbers.
+    /// Two forms of a network compute different numbers.
     #[error("the two differ, first at `{path}`")]
     Differs {
-        /// The field path.
+        /// The field path of the first node that differs.
         path: String,
     },
-    /// What should be verified does not say what it should be.
+    /// The file to verify contains no hashes.
     #[error("`{}` carries no hashes: there is nothing to compare it with", .path.display())]
-    WithoutHashes {
-        /// The archive.
-        path: PathBuf,
-    },
-    /// This program cannot be started once more.
+    WithoutHashes { path: PathBuf },
+    /// This program cannot be started a second time.
     #[error("cannot start a process for the chat template")]
     Program(#[source] io::Error),
-    /// What another process of this program said, with its causes.
+    /// The error of another process of this program, with its causes.
     #[error("{what}")]
     Said {
         /// The code of its error.
         code: Code,
-        /// Its message.
         what: String,
     },
     /// Not everything is there that is needed.
-    #[error("{missing} of {looked_at} things are not as they must be")]
+    #[error("{missing} of {looked_at} checks failed")]
     Missing {
-        /// How many are not.
+        /// The number of failed checks.
         missing: usize,
-        /// How many were looked at.
         looked_at: usize,
     },
-    /// A file of messages that is none.
+    /// The file of messages has another structure.
     #[error("`{}` is not a JSON list of messages", .path.display())]
-    Messages {
-        /// The file.
-        path: PathBuf,
-        /// Where and why.
-        source: serde_json::Error,
-    },
-    /// A file of tools or of documents that is no list.
+    Messages { path: PathBuf, source: serde_json::Error },
+    /// The file of tools or of documents is not a list.
     #[error("`{}` is not a JSON list of {what}", .path.display())]
     NoList {
-        /// The file.
         path: PathBuf,
-        /// `tools` or `documents`.
+        /// Either `tools` or `documents`.
         what: &'static str,
-        /// Where and why.
         source: serde_json::Error,
     },
-    /// A tool or a document that is none.
+    /// A tool or a document has another structure.
     #[error("{place} in `{}` is {found}, expected {expected}", .path.display())]
     Entry {
-        /// The file.
         path: PathBuf,
-        /// `tools` or `documents`.
+        /// Either `tools` or `documents`.
         what: &'static str,
-        /// Which key of which entry.
+        /// The key and the number of the entry.
         place: String,
-        /// What is there.
         found: String,
-        /// What should be there.
         expected: &'static str,
     },
-    /// A variable that the chat template has no use for.
+    /// The chat template does not read a variable.
     #[error("`{}` has no effect: the chat template does not use `{name}`", option(.name))]
     Unread {
-        /// The variable.
         name: String,
-        /// Those that the template reads.
+        /// The variables that the template reads.
         variables: Vec<String>,
     },
-    /// What is typed cannot be read.
-    #[error("cannot read what is typed")]
+    /// The terminal cannot be read.
+    #[error("cannot read from the terminal")]
     Typed(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The chat template was stopped.
+    /// The chat template exceeded a limit of time or memory.
     #[error(
-        "the chat template was stopped: it takes more than {} s, more than {} MiB or nests too deep, \
-         or the text becomes longer than {} MiB",
+        "the chat template was stopped: it takes more than {} s or {} MiB, nests too deep, or writes more \
+         than {} MiB",
         limits::TEMPLATE_SECONDS, limits::TEMPLATE_MEMORY >> 20, limits::PROMPT >> 20
     )]
     Template,
-    /// The system gives no thread.
+    /// The system cannot start a thread.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
-    /// More tokens than a network takes.
+    /// A text has more tokens than the network takes.
     #[error("{what} has {found} tokens, expected at most {limit}")]
     TooLong {
-        /// What has them: `the prompt`.
+        /// The text: `the prompt`.
         what: String,
-        /// How many they are.
         found: usize,
-        /// How many there may be.
         limit: Limit,
     },
-    /// A schema or a grammar that an answer cannot follow.
+    /// The schema or grammar in a file is invalid or not supported.
     #[error("no answer can follow `{}`", .path.display())]
-    Followed {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: AnyCoded,
-    },
+    Followed { path: PathBuf, source: AnyCoded },
     #[error("cannot write `{}`", .path.display())]
-    Logits {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: safetensors::SafeTensorError,
-    },
+    Logits { path: PathBuf, source: safetensors::SafeTensorError },
 }
 
 impl<E: Coded + Send + Sync + 'static> From<E> for Error {
@@ -164,7 +131,7 @@ impl<E: Coded + Send + Sync + 'static> From<E> for Error {
     }
 }
 
-/// An error of a model that is open, in terms of options.
+/// Converts an error of an open model, so that it names options.
 #[cfg(feature = "iree")]
 fn in_options(error: ModelError) -> Error {
     let usage = |what: String| Error::Library(AnyCoded::new(usage(what)));
@@ -187,9 +154,11 @@ fn in_options(error: ModelError) -> Error {
             "`--{option}` is {asked}, but the model was exported with {exported}; leave the option out, or export again"
         )),
         ModelError::Compiled { option } => usage(format!(
-            "`--{option}` is for what is compiled now; leave the option out, or export again with it"
+            "`--{option}` changes the compilation, and an export is compiled already; leave the option out, or export again with it"
         )),
-        ModelError::NoCache => usage("there is no home folder; name one with `--cache`".to_owned()),
+        ModelError::NoCache => {
+            usage("there is no home folder for the cache; name a folder with `--cache`".to_owned())
+        }
         error => Error::Library(AnyCoded::new(error)),
     }
 }
@@ -255,7 +224,7 @@ impl CommandError for Error {
     }
 }
 
-/// Which option of this command line helps.
+/// The option of this command line that helps.
 fn library_help(error: &AnyCoded) -> Vec<String> {
     if let Some(error) = error.find() {
         return smaller(error);
@@ -290,7 +259,9 @@ fn iree_help(error: &AnyCoded) -> Vec<String> {
         _ => None,
     });
     let cached = error.find().and_then(|error| match error {
-        ModelError::Cached(ArchiveError::Content { .. }) => Some("remove that file: it is baked again"),
+        ModelError::Cached(ArchiveError::Content { .. }) => {
+            Some("remove that file: Tracewright bakes it again")
+        }
         _ => None,
     });
     let compiler = error.find().and_then(|error| match error {
@@ -309,7 +280,7 @@ fn iree_help(error: &AnyCoded) -> Vec<String> {
     }
 }
 
-/// The flag of a setting of the sampling.
+/// The flag of a sampling setting.
 #[cfg(feature = "iree")]
 fn setting(name: &str) -> Option<&'static str> {
     const FLAGS: [(&str, &str); 14] = [
@@ -340,7 +311,7 @@ fn option(name: &str) -> String {
     }
 }
 
-/// What to do about a variable that the chat template does not read.
+/// The remedy for a variable that the chat template does not read.
 fn unread(name: &str, variables: &[String]) -> Vec<String> {
     let others =
         variables.iter().filter(|name| !matches!(name.as_str(), "messages" | "add_generation_prompt"));
@@ -352,7 +323,7 @@ fn unread(name: &str, variables: &[String]) -> Vec<String> {
     }
 }
 
-/// Which flags make a network smaller.
+/// The flags that make a network smaller.
 fn smaller(error: &TooLarge) -> Vec<String> {
     match error.state + error.activations > error.weights {
         true => vec!["`--context N` sets a shorter context, `--chunk N` a smaller chunk".to_owned()],

@@ -1,4 +1,4 @@
-//! How tokens are chosen: the flags, which are llama.cpp's, and what they mean to the library.
+//! The sampling flags, which have llama.cpp's names, and their conversion to the library's options.
 
 use std::path::PathBuf;
 
@@ -101,7 +101,7 @@ pub struct SamplingArguments {
     #[arg(long, value_name = "BITS", default_value_t = 5.0, allow_negative_numbers = true)]
     pub mirostat_ent: f32,
     /// Sampling steps in their order; a missing step is skipped [default:
-    /// penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature]
+    /// `penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature`]
     #[arg(long, value_name = "STEPS", value_delimiter = ';', hide_possible_values = true)]
     pub samplers: Option<Vec<Step>>,
     /// Seed of the random draws; the same seed draws the same tokens
@@ -155,7 +155,7 @@ mod wanted {
     }
 
     impl SamplingArguments {
-        /// What the flags ask for, checked before anything slow begins.
+        /// The sampling settings of the flags, checked before anything slow begins.
         fn sampling(&self) -> Result<Sampling, Error> {
             // -1 is all of them, as in llama.cpp.
             let last_n = |n: i64| usize::try_from(n).ok();
@@ -198,7 +198,7 @@ mod wanted {
             Ok(sampling)
         }
 
-        /// Says which flags are given and do nothing beside the others.
+        /// Warns of flags that have no effect because of others.
         fn say_idle(&self, wanted: &Sampling) {
             let usual = Sampling::default();
             let greedy = wanted.temperature == 0.0;
@@ -222,7 +222,7 @@ mod wanted {
             }
         }
 
-        /// Texts that no repetition found by DRY reaches across; `None` for the usual ones.
+        /// The texts that interrupt a repetition for DRY; `None` for the defaults.
         fn breakers(&self, tokenizer: Option<&Tokenizer>) -> Result<Option<Vec<String>>, Error> {
             let given = &self.dry_sequence_breaker;
             match tokenizer {
@@ -236,7 +236,7 @@ mod wanted {
             }
         }
 
-        /// What the answer must follow, if it must.
+        /// The schema or grammar for the answer, if one is given.
         fn follow(&self, model: &Path, tokenizer: Option<&Tokenizer>) -> Result<Option<Follow>, Error> {
             let (flag, path, follow): (_, _, fn(String) -> Follow) = match (&self.json_schema, &self.grammar)
             {
@@ -264,7 +264,7 @@ mod wanted {
             })
         }
 
-        /// Whether a model can follow the options. An error of a schema or a grammar names its file.
+        /// Checks that a model can follow the options. An error about a schema or a grammar has its file.
         pub fn check(&self, opening: &Opening, options: &GenerateOptions) -> Result<(), Error> {
             let path = self.json_schema.as_ref().or(self.grammar.as_ref());
             opening.check_options(options).map_err(|source| match path {

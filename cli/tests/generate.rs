@@ -210,7 +210,7 @@ fn tokens_that_cannot_end_an_answer() {
     generate.args(SMALL);
     fs::write(&file, r#"{"eos_token_id": [0, 515]}"#).unwrap();
     let said = succeed(&mut generate).err;
-    let words = "no answer ends at token 515, which `eos_token_id` names: the network has 515 tokens";
+    let words = "no answer can end at token 515 of `eos_token_id`: the network has 515 tokens";
     assert!(said.contains(words) && !said.contains("at token 0"), "{said}");
     fs::write(&file, "[1]").unwrap();
     refused(&mut generate, 1, &["generation_config.json", "expected an object"]);
@@ -238,8 +238,8 @@ fn m21_the_same_seed_draws_the_same_text() {
     );
 }
 
-/// M13, M14: keys and values stay on the device; a greedy step takes a token and gives back eight bytes, those
-/// of the next one and of its logit; other steps read their logits.
+/// M13, M14: keys and values stay on the device. A greedy step takes a token and returns eight bytes, which
+/// are the next token and its logit. Other steps read their logits.
 #[test]
 fn m13_m14_a_step_moves_a_token_or_the_logits() {
     let model = fixture("llama-untied");

@@ -1,4 +1,4 @@
-//! Errors that every command line has, and how errors are printed.
+//! Errors that all command lines share, and how errors are printed.
 
 use std::error::Error;
 use std::io::{self, ErrorKind, Write as _};
@@ -18,45 +18,40 @@ use crate::source;
 /// Why a command of any command line failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConsoleError {
-    /// Arguments that do not go together.
+    /// The arguments contradict each other.
     #[error("{what}")]
     Usage {
-        /// What is wrong, and what to do.
+        /// The problem and the remedy.
         what: String,
     },
-    /// stdout is closed.
     #[error("cannot write to stdout")]
     Output(#[source] io::Error),
-    /// The name of a model on the Hugging Face hub that is not in the cache.
+    /// The path is the name of a model on the Hugging Face hub that is not in the cache.
     #[error("`{name}` is not a folder or file here, and not in the cache of the Hugging Face hub")]
-    NotDownloaded {
-        /// The name.
-        name: ModelName,
-    },
-    /// A name that does not lead to a model.
+    NotDownloaded { name: ModelName },
+    /// The name of a model cannot be resolved.
     #[error(transparent)]
     Hub(#[from] HubError),
-    /// Neither a model nor the name of one.
+    /// The path is neither a model nor a name on the hub.
     #[error(transparent)]
     NoModel(FileError),
-    /// A file that cannot be read or written.
+    /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A configuration that cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A network that cannot be built as asked.
+    /// The network cannot be built with these options.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// Weights that cannot be read.
+    /// The weights cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// An output that would replace a file of the model.
+    /// The output would replace a file of the model.
     #[error(transparent)]
     Own(#[from] OverwritesModel),
 }
 
-/// Arguments that do not go together.
+/// The error about contradicting arguments.
 pub fn usage(what: impl Into<String>) -> ConsoleError {
     ConsoleError::Usage { what: what.into() }
 }
@@ -69,14 +64,14 @@ coded! {
     }
 }
 
-/// An error that ends a command: one that only this command line has, or any that has a code.
+/// An error that ends a command: one of this command line alone, or any error with a code.
 pub trait CommandError: Error + 'static {
     fn code(&self) -> Code;
 
-    /// Which option to give, which the library cannot know.
+    /// The option that helps. The library cannot name it.
     fn help(&self) -> Vec<String>;
 
-    /// The error that others have too, if it is one.
+    /// The error of the library, if it is one.
     fn library(&self) -> Option<&AnyCoded>;
 
     /// Whether Ctrl-C ended the command.
@@ -85,7 +80,7 @@ pub trait CommandError: Error + 'static {
     }
 }
 
-/// Which option helps in any command line.
+/// The option that helps in any command line.
 pub fn help(error: &AnyCoded) -> Vec<String> {
     let help = if let Some(error) = error.find() {
         match error {
@@ -99,7 +94,7 @@ pub fn help(error: &AnyCoded) -> Vec<String> {
                     .map(|key| format!("`--allow-config-key {key}` proceeds without it"))
                     .collect();
             }
-            ConfigError::Embeds { .. } => "only `tracewright embed` takes it, which makes vectors of texts",
+            ConfigError::Embeds { .. } => "only `tracewright embed` takes it, which computes embeddings",
             ConfigError::Generates { .. } => "use `tracewright generate`: it continues text with this model",
             _ => return Vec::new(),
         }
@@ -127,7 +122,7 @@ pub fn help(error: &AnyCoded) -> Vec<String> {
     vec![help.to_owned()]
 }
 
-/// The beginning of a printed error, in front of its code.
+/// The beginning of a printed error, before its code.
 const BEGINNING: &str = "error[";
 
 /// The code and the message of an error that [`exit`] printed in another process.
@@ -136,7 +131,7 @@ pub fn told(text: &str) -> Option<(Code, &str)> {
     Some((code.parse().ok()?, what.trim_end()))
 }
 
-/// The arguments of this process. Where they are wrong it ends here, as an error does.
+/// The arguments of this process. If they are invalid, the process ends with a printed error.
 pub fn parsed<A: FromArgMatches>(command: Command) -> A {
     let read = command.try_get_matches().and_then(|matches| A::from_arg_matches(&matches));
     read.unwrap_or_else(|error| {
@@ -151,14 +146,14 @@ pub fn parsed<A: FromArgMatches>(command: Command) -> A {
     })
 }
 
-/// Prints an error: its code, its message with its causes, which option helps, the lines of Rust that it is about.
+/// Prints an error: its code, its message with causes, the option that helps, and the relevant lines of Rust.
 pub fn tell(error: &impl CommandError) {
     say!("{BEGINNING}{}]: {}", error.code(), WithCauses(error));
     error.help().iter().for_each(|help| say!("  help: {help}"));
     source::show(&error.library().map_or_else(Vec::new, Coded::places));
 }
 
-/// Prints how a command ended, which Ctrl-C may have `interrupted`.
+/// Ends a command: prints its error, and returns the exit code. Ctrl-C may have `interrupted` it.
 pub fn exit(result: Result<(), impl CommandError>, interrupted: bool) -> ExitCode {
     const INTERRUPTED: u8 = 130;
     let Err(error) = result else { return ExitCode::SUCCESS };

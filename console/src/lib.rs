@@ -1,7 +1,8 @@
-//! What the command lines `tracewright` and `trace-dump` share: options of networks, paths of models, and how errors are
-//! printed.
+//! Code that the command lines `tracewright` and `trace-dump` share: options of networks, paths of models, and
+//! printing of errors.
 
-/// Prints a line on stderr, as `eprintln` does. A closed stderr ends nothing, and no name of a file moves the terminal.
+/// Prints a line on stderr like `eprintln`. It ignores a closed stderr, and escapes control characters in
+/// file names.
 #[macro_export]
 macro_rules! say {
     ($($words:tt)*) => { $crate::say(&format!($($words)*)) };
@@ -30,7 +31,7 @@ pub fn say(text: &str) {
     let _ = writeln!(io::stderr(), "{}", escaped(text));
 }
 
-/// The text in a file, or in stdin for `-`.
+/// Reads the text of a file, or of stdin for `-`.
 ///
 /// # Errors
 /// If it can't be read, is not UTF-8, or is longer than a prompt may be.
@@ -41,10 +42,11 @@ pub fn read_text(path: &Path) -> Result<String, FileError> {
     }
 }
 
-/// Prints what a command is for on stdout, which a reader may have before the command goes on.
+/// Prints the output of a command on stdout, and flushes it, so that a reader gets it before the command
+/// continues.
 ///
 /// # Errors
-/// [`ConsoleError::Output`].
+/// [`ConsoleError::Output`], if stdout is closed.
 pub fn print(text: &str) -> Result<(), ConsoleError> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(ConsoleError::Output)

@@ -1,4 +1,4 @@
-//! What is named as a model: the path to read, or what is there instead of a model.
+//! Resolves a path or name to a model, and explains paths that are no model.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -13,8 +13,8 @@ use tracewright::irpa::{ArchiveError, HubFolder, UnsupportedFormat};
 use crate::error::ConsoleError;
 use crate::network::preset;
 
-/// The path to read for a model: of a name or a folder in the hub's cache its snapshot. What is known not to be a model is refused;
-/// all else is left to its reader.
+/// The path to read for a model. A name or a folder in the hub's cache becomes its snapshot. Files that are
+/// known not to be models are rejected; the reader decides about all others.
 pub fn resolved(model: &Path) -> Result<PathBuf, ConsoleError> {
     if let Some(target) = BrokenLink::at(model) {
         let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, target);
@@ -39,7 +39,7 @@ pub fn resolved(model: &Path) -> Result<PathBuf, ConsoleError> {
     }
 }
 
-/// The first bytes of a regular file, as far as they can be read.
+/// The first bytes of a regular file, if it can be read.
 fn head(path: &Path) -> Vec<u8> {
     let mut head = Vec::new();
     if path.is_file() {
@@ -49,7 +49,7 @@ fn head(path: &Path) -> Vec<u8> {
     head
 }
 
-/// The name on the Hugging Face hub that a path which is not there looks like.
+/// The name on the Hugging Face hub that a missing path could be.
 fn hub_name(path: &Path) -> Option<ModelName> {
     let text = path.to_str()?;
     let name = ModelName::parse(text)?;
@@ -58,10 +58,10 @@ fn hub_name(path: &Path) -> Option<ModelName> {
     (!Path::new(first).is_dir()).then_some(name)
 }
 
-/// The hub and its cache, as the variables of `huggingface_hub` set them.
+/// The hub and its cache, from the environment variables of `huggingface_hub`.
 ///
 /// # Errors
-/// If no variable and no home folder tells where the cache is.
+/// If no variable and no home folder determines the cache.
 pub fn hub() -> Result<Hub, HubError> {
     let home = etcetera::choose_base_strategy().ok().map(|strategy| strategy.cache_dir());
     Hub::of_variables(|name| std::env::var_os(name), home.as_deref())

@@ -1,14 +1,18 @@
-//! Options that decide what is built of a network.
+//! Options that determine how a network is built.
+
+use std::path::Path;
 
 use clap::{Args, ValueEnum};
+use tracewright::Plan;
 use tracewright::lower::{Quantization, Weights};
-use tracewright::models::Architecture;
+use tracewright::models::{Architecture, check_generates};
 use tracewright::ops::{ElementType, WeightFormat};
 use tracewright::simplify::Rules;
 use tracewright::trace::KvFormat;
-use tracewright::{Plan, PlanError};
 
-/// What is built of any network.
+use crate::error::ConsoleError;
+
+/// Options for building any network.
 #[derive(Args, Clone)]
 pub struct NetworkArguments {
     /// Type of weights and activations: f32, f16, bf16 [default: the checkpoint's]
@@ -36,14 +40,15 @@ pub struct NetworkArguments {
 }
 
 impl NetworkArguments {
-    /// How weights are stored, which a checkpoint stores like this, and who multiplies with them.
+    /// How weights are stored, and whether kernels compute matmuls, for a checkpoint that stores its weights
+    /// in `stored`.
     pub fn weights(&self, stored: Quantization) -> Weights {
         let kernels = self.kernels != Some(KernelUse::Off) && self.layout != Some(Layout::Plain);
         Weights { quantize: self.quant.map_or(stored, |Quant(format)| format.into()), kernels }
     }
 }
 
-/// What is built of a language model.
+/// Options for building a language model.
 #[derive(Args, Clone)]
 pub struct ModelArguments {
     /// Those of any network.
@@ -63,8 +68,17 @@ pub struct ModelArguments {
 }
 
 impl ModelArguments {
-    /// The plan for a model and a context.
-    pub fn plan(&self, model: Box<dyn Architecture>, context: Option<usize>) -> Result<Plan, PlanError> {
+    /// The plan for the model at a path, and a context.
+    ///
+    /// # Errors
+    /// If the model is no language model; or what is wrong with the sizes.
+    pub fn plan(
+        &self,
+        model: Box<dyn Architecture>,
+        path: &Path,
+        context: Option<usize>,
+    ) -> Result<Plan, ConsoleError> {
+        check_generates(&*model, path)?;
         let plan = Plan::new(model, self.network.dtype, context, self.chunk)?;
         let rules = self.network.simplify.unwrap_or_default();
         let weights = self.network.weights(plan.model.stored());
@@ -72,7 +86,6 @@ impl ModelArguments {
     }
 }
 
-/// Whether kernels multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum KernelUse {
     On,
@@ -85,7 +98,6 @@ impl std::fmt::Display for KernelUse {
     }
 }
 
-/// How weights are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Layout {
     Kernels,
@@ -102,7 +114,7 @@ impl std::fmt::Display for Layout {
 #[derive(Clone, Copy, Debug)]
 pub struct Quant(pub Option<WeightFormat>);
 
-/// A format of fewer bits, or none.
+/// Parses a quantized format, or `none`.
 pub fn quant_or_none(text: &str) -> Result<Quant, String> {
     match text {
         "none" => Ok(Quant(None)),
@@ -112,13 +124,12 @@ pub fn quant_or_none(text: &str) -> Result<Quant, String> {
     }
 }
 
-/// A format of fewer bits.
 fn quantized(text: &str) -> Result<WeightFormat, String> {
     let mut formats = WeightFormat::ALL.iter().copied().filter(|format| format.element().is_none());
     formats.find(|format| format.word() == text).ok_or_else(|| "expected q8, q4 or q4_k".into())
 }
 
-/// How keys and values are remembered.
+/// Parses the storage format of cached keys and values.
 pub fn kv_format(text: &str) -> Result<KvFormat, String> {
     match text {
         "computed" => Ok(KvFormat::Computed),

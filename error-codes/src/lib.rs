@@ -1,4 +1,4 @@
-//! Short names of errors, under which `tracewright explain` says more than fits into a message.
+//! Codes of errors. `tracewright explain` prints a page for each code, with more than fits into a message.
 
 mod list;
 #[cfg(feature = "iree")]
@@ -15,17 +15,17 @@ use trace::Provenance;
 pub trait Coded: Error {
     fn code(&self) -> Code;
 
-    /// The error that it passes on, if it adds nothing to one: its code and its places are those of that one.
+    /// The error that this one passes on, if it adds nothing. It then has that error's code and places.
     fn passed_on(&self) -> Option<&(dyn Coded + 'static)> {
         None
     }
 
-    /// The places in the declaration of a network that it is about, the most telling one first.
+    /// The places in the declaration of a network that the error is about. The most helpful comes first.
     fn places(&self) -> Vec<Place> {
         self.passed_on().map_or_else(Vec::new, Coded::places)
     }
 
-    /// The same without its type, through any box.
+    /// This error as a trait object. It also works through boxes.
     fn coded(&self) -> &(dyn Coded + 'static)
     where
         Self: Sized + 'static,
@@ -34,7 +34,6 @@ pub trait Coded: Error {
     }
 }
 
-/// Any error that has a code.
 pub struct AnyCoded(Box<dyn Coded + Send + Sync>);
 
 impl AnyCoded {
@@ -42,7 +41,7 @@ impl AnyCoded {
         Self(Box::new(error))
     }
 
-    /// The error of this type, or the same error again if it is another one.
+    /// The error as this type; or the same error again, if it has another type.
     pub fn downcast<E: Error + 'static>(self) -> Result<Box<E>, Self> {
         let Self(error) = self;
         match (&*error as &(dyn Error + 'static)).is::<E>() {
@@ -51,7 +50,7 @@ impl AnyCoded {
         }
     }
 
-    /// The error of this type that it is or passes on, if there is one.
+    /// The error of this type among this error and the errors that it passes on.
     pub fn find<E: Error + 'static>(&self) -> Option<&E> {
         let mut errors = std::iter::successors(Some(self.coded()), |error| error.passed_on());
         errors.find_map(|error| (error as &(dyn Error + 'static)).downcast_ref())
@@ -86,8 +85,9 @@ impl fmt::Display for AnyCoded {
     }
 }
 
-/// The codes of an error: the variants that only pass on another error, and each code with its variants, so that none is without;
-/// behind `@`, the places that the error is about itself.
+/// Assigns codes to the variants of an error: first the variants that only pass on another error, then each
+/// code with its variants. The match covers all variants, so that none lacks a code. After `@` come the
+/// places that the error is about.
 #[macro_export]
 macro_rules! coded {
     ($($error:ident: $($passed:ident)* { $($code:ident: $($own:ident)+;)* } $(@ $places:expr;)?)+) => {
@@ -115,7 +115,7 @@ macro_rules! coded {
     };
 }
 
-/// Where a node comes from, as errors name it.
+/// The origin of a node, as a place for errors.
 fn place(provenance: &Provenance) -> Place {
     let Provenance { path, file, line } = provenance;
     Place { path: path.to_string(), file: file.to_string(), line: *line }
@@ -123,27 +123,28 @@ fn place(provenance: &Provenance) -> Place {
 
 macro_rules! codes {
     ($($name:ident)*) => {
-        /// What kind of error it is. The hundreds say where it comes from: 0 the command line and the system, 1 the
-        /// configuration, 2 the checkpoint, 3 archives, 4 the declaration of a network, 5 plans and lowering, 6 the compiler, 7 the
-        /// runtime, 8 generation, 9 exports, 10 the instruments, 11 the
-        /// Hugging Face hub.
+        /// The code of a kind of error. The hundreds group the codes: 0 the command line and the system, 1
+        /// the configuration, 2 the checkpoint, 3 archives, 4 the declaration of a network, 5 plans and
+        /// lowering.
+        ///
+        /// 6 is the compiler, 7 the runtime, 8 generation, 9 exports, 10 the instruments, and 11 the Hugging
+        /// Face hub.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Code {
             $($name),*
         }
 
         impl Code {
-            /// All of them, in order.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// `TW0201`.
+            /// The code as text, such as `TW0201`.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => stringify!($name)),*
                 }
             }
 
-            /// What it means, an example, and what to do; in Markdown, with a title.
+            /// The page in Markdown: a title, the meaning, an example, and the remedy.
             pub fn explanation(self) -> &'static str {
                 match self {
                     $(Self::$name => include_str!(concat!(stringify!($name), ".md"))),*
@@ -184,7 +185,7 @@ impl fmt::Display for Code {
     }
 }
 
-/// A text that names no code.
+/// The text is not a code.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no error `{0}`; `tracewright explain` without one lists all")]
 pub struct UnknownCode(pub String);
@@ -192,7 +193,7 @@ pub struct UnknownCode(pub String);
 impl FromStr for Code {
     type Err = UnknownCode;
 
-    /// Reads `TW0201`, `tw0201`, `0201` and `201`.
+    /// Parses `TW0201`, `tw0201`, `0201` and `201`.
     fn from_str(text: &str) -> Result<Self, UnknownCode> {
         let digits = text.strip_prefix("TW").or(text.strip_prefix("tw")).unwrap_or(text);
         let name = format!("TW{digits:0>4}");

@@ -1,6 +1,6 @@
-//! Which error has which code, and which place in a declaration it is about.
+//! The code of each error, and the places in a declaration that it is about.
 //!
-//! What is made of another error and says nothing itself has the code of that one.
+//! An error that only passes on another has the other's code.
 
 use Code::*;
 use bake::{BakeError, Problem};

@@ -1,4 +1,4 @@
-//! An IREE parameter archive: what is verified is there.
+//! Fuzzes IREE parameter archives: verified entries must lie inside the file.
 
 use std::path::Path;
 

@@ -74,10 +74,11 @@ impl<'a, E: Executor> Batch<'a, E> {
         self.begin(row, 0, prompt, options)
     }
 
-    /// As [`join`](Self::join), with features in place of tokens, what an encoder reads, or an adapter.
+    /// Like [`join`](Self::join), with features in place of tokens, the input of an encoder, or an adapter.
     ///
     /// # Errors
-    /// As [`join`](Self::join), and if the network takes no such input. The row is free then.
+    /// The errors of [`join`](Self::join); or if the network does not take such an input. The row then stays
+    /// free.
     pub fn join_input(
         &mut self,
         input: &SequenceInput<'_>,

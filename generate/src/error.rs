@@ -46,7 +46,7 @@ pub enum GenerateError {
     /// The tokenizer cannot encode a text or decode tokens.
     #[error("the tokenizer cannot {what}")]
     Tokenize {
-        /// The operation that failed.
+        /// The operation that failed: encoding or decoding.
         what: &'static str,
         /// The reason that the library gives.
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -99,7 +99,9 @@ pub enum GenerateError {
         vocabulary: usize,
     },
     /// A text cannot join a batch, because no row is free.
-    #[error("all {rows} rows of the batch are taken; wait until a text ends, or build the program for more")]
+    #[error(
+        "all {rows} sequences of the batch are in use; wait until a text ends, or build the program for more"
+    )]
     Full {
         /// The number of rows in the batch.
         rows: usize,
@@ -135,7 +137,7 @@ pub enum GenerateError {
         /// The problem, as a phrase for the message.
         why: String,
     },
-    /// Memory that is read before an encoder filled it.
+    /// The decoder runs before an encoder has filled its state.
     #[error(
         "the network reads memory that is not filled; call `Session::encode` first, or give `SequenceInput` a source"
     )]
@@ -162,8 +164,8 @@ pub enum GenerateError {
     Runtime(#[from] runtime::RuntimeError),
     /// The bytes of the tokenizer's tokens cannot be determined.
     #[error(
-        "the tokenizer does not say which bytes its tokens stand for, which a schema or a grammar needs: its decoder has \
-         neither `ByteLevel` nor `ByteFallback`, or its tokens are no map"
+        "the tokenizer does not define the bytes of its tokens, which a schema or a grammar needs: its \
+         decoder has neither `ByteLevel` nor `ByteFallback`, or its vocabulary is no map"
     )]
     NoBytes {
         /// The reason that the library gives.
@@ -207,8 +209,8 @@ pub enum GenerateError {
     },
     /// No token of the vocabulary can continue the text as the constraint requires.
     #[error(
-        "step {step}: no token that the model has continues the text as the schema or the grammar wants; \
-         loosen it, or spell what it wants with characters that the tokenizer knows"
+        "step {step}: no token of the model continues the text as the schema or the grammar requires; \
+         loosen it, or use only characters that the tokenizer knows"
     )]
     NothingAllowed {
         /// Index of the token to choose, from 0.

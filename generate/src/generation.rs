@@ -73,7 +73,7 @@ pub struct Generated {
     pub logprobs: Vec<TokenLogprobs>,
     /// Tokens of the prompt that the network computed, without those that it had seen before.
     pub prefill_tokens: usize,
-    /// The time until the first token was chosen.
+    /// The time until the first token could be chosen.
     pub prefill: Duration,
     /// The number of calls after the prompt. There are fewer than tokens if a call takes several tokens that a grammar forces or a
     /// draft proposes.
@@ -124,7 +124,7 @@ pub(crate) enum StepOutput {
     Tokens(Vec<u32>),
     /// The logits after the last token; with [`StepRequest::All`], after each token of the call.
     Logits(Vec<Vec<f32>>),
-    /// What the call answers after the last token in front of a draft, and after each of the draft.
+    /// The answers of the call after the last token before a draft, and after each token of the draft.
     Verified(Vec<StepOutput>),
 }
 
@@ -278,8 +278,7 @@ impl Generation {
         Ok(Some(token))
     }
 
-    /// The tokens that the grammar forces behind those that were chosen. Where the caller wants logits they wait, and the network
-    /// is asked after each.
+    /// The tokens that the grammar forces behind those that were chosen. If the caller wants logits, drafts wait, and the network runs after each token.
     fn force(&mut self) -> Result<Vec<u32>, GenerateError> {
         let Some(guide) = &mut self.guide else { return Ok(Vec::new()) };
         let most = self.options.max_tokens - self.generated.tokens.len() - 1;

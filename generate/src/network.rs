@@ -143,18 +143,18 @@ impl<E: Executor> Network<E> {
         self.step(1, true).map(|entry| entry.features().unwrap_or_default())
     }
 
-    /// Whether a step reads what an encoder fills.
+    /// Whether a step reads the state that an encoder fills.
     pub(crate) fn reads_memory(&self) -> bool {
         !self.shared.memory.is_empty()
     }
 
-    /// Whether a step takes an adapter.
+    /// Whether a step takes an adapter's index.
     pub(crate) fn adapts(&self) -> bool {
         let mut arguments = self.steps.iter().flat_map(|entry| &entry.arguments);
         arguments.any(|bound| matches!(bound, ArgBinding::Adapter(_)))
     }
 
-    /// The one entry point of a kind.
+    /// The only entry point of a kind.
     pub(crate) fn only(&self, kind: EntryKind) -> Result<&EntryPoint, GenerateError> {
         let name = match kind {
             EntryKind::Step => "decode",

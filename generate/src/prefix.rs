@@ -42,7 +42,7 @@ impl Row {
         best
     }
 
-    /// Keeps a snapshot. Of too many, the one whose neighbours are nearest to each other goes.
+    /// Keeps a snapshot. If there are too many, the one whose neighbours are nearest to each other is removed.
     fn keep(&mut self, snapshot: Snapshot) {
         self.snapshots.retain(|one| one.length < snapshot.length);
         self.snapshots.push(snapshot);

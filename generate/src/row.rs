@@ -12,10 +12,10 @@ use crate::{EncoderInput, GenerateError};
 #[derive(Clone, Default)]
 pub(crate) struct Row {
     pub tokens: Vec<u32>,
-    /// What stands in place of tokens, by position.
+    /// Features that replace tokens, by position.
     pub features: BTreeMap<usize, Vec<f32>>,
     pub adapter: u32,
-    /// What the memory was filled from.
+    /// The source that filled the memory.
     pub source: Option<Source>,
     /// How many of them the network has seen.
     pub seen: usize,
@@ -31,7 +31,7 @@ pub(crate) struct Row {
     pub snapshots: Vec<Snapshot>,
     /// The last call that showed it something.
     pub used: u64,
-    /// What the state must become before the next call.
+    /// The change of the state before the next call.
     pub restore: Option<Snapshot>,
 }
 

@@ -1,6 +1,7 @@
-//! Everything that a text begins with, for networks that take more than tokens.
+//! [`SequenceInput`]: the beginning of a text, for networks that take more than tokens.
 
-/// What a text of a batch begins with. [`Batch::join`](crate::Batch::join) is enough for tokens alone.
+/// The beginning of a text in a batch. For a text that begins with tokens alone, call
+/// [`Batch::join`](crate::Batch::join) instead.
 ///
 /// ```
 /// use tracewright_generate::{EncoderInput, InputPart, SequenceInput};
@@ -15,39 +16,39 @@
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SequenceInput<'a> {
-    /// Its positions, in their order.
+    /// The positions of the beginning, in order.
     pub parts: Vec<InputPart<'a>>,
-    /// What the encoder reads, for a network that has one.
+    /// The input of the encoder, if the network has one.
     pub source: Option<EncoderInput<'a>>,
-    /// The adapter that the text goes through; 0 is none.
+    /// The index of the adapter for the whole text; 0 selects none.
     pub adapter: u32,
 }
 
-/// Positions of a text.
+/// Some consecutive positions of a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum InputPart<'a> {
-    /// One position each.
+    /// Token ids, one for each position.
     Tokens(&'a [u32]),
-    /// Features in place of tokens.
+    /// Vectors in place of the tokens' embeddings.
     Features {
-        /// The numbers of all positions.
+        /// The features of all positions, one position after the other.
         numbers: &'a [f32],
-        /// The token that stands for each of them in what was seen.
+        /// The token id that stands for each of these positions in the text.
         placeholder: u32,
     },
 }
 
-/// What an encoder fills memory from.
+/// The input of an encoder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum EncoderInput<'a> {
-    /// For an encoder that takes tokens.
+    /// Token ids, for an encoder that takes tokens.
     Tokens(&'a [u32]),
-    /// For one that takes features.
+    /// The features of all positions, for an encoder that takes features.
     Features(&'a [f32]),
 }
 
 impl SequenceInput<'_> {
-    /// A token for each position, where a position of features has `width` numbers.
+    /// The token of each position. A position with features has `width` numbers and its placeholder as token.
     pub fn tokens(&self, width: usize) -> Vec<u32> {
         let of_part = |part: &InputPart<'_>| match *part {
             InputPart::Tokens(tokens) => tokens.to_vec(),

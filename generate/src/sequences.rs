@@ -21,7 +21,7 @@ pub(crate) struct Sequences<'a, E: Executor> {
     pub rows: Vec<Row>,
     /// Empty before the first call, and after a failed one, which consumed it.
     pub state: Vec<E::Buffer>,
-    /// What an encoder filled; empty before.
+    /// The memory that an encoder filled; empty before that.
     pub memory: Vec<E::Buffer>,
     /// One for each row, or none.
     pub drafters: Vec<Box<dyn Drafter + 'a>>,
@@ -92,10 +92,11 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Fills the memory of a row, which begins again. One call encodes for all rows, so the others' sources are encoded again.
+    /// Runs the encoder for a row, which starts again. One call encodes for all rows, so the inputs of other
+    /// rows are encoded again.
     ///
     /// # Errors
-    /// If the network has no encoder, it takes less, or the call fails.
+    /// If the network has no encoder, the input is too long, or the call fails.
     pub fn encode(&mut self, row: usize, input: EncoderInput<'_>) -> Result<(), GenerateError> {
         let entry = self.network.only(EntryKind::Encoder)?;
         let source = Source::new(entry, self.network.vocabulary(), input)?;
@@ -113,7 +114,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Empties a row but for its first `seen` tokens. The rest of a new text's input takes effect on an empty row only.
+    /// Removes all but the first `seen` tokens of a row. If there are none, the row also loses its encoder
+    /// input and its adapter.
     pub fn begin(&mut self, row: usize, seen: usize) {
         self.truncate(row, seen);
         if seen == 0 {
@@ -128,8 +130,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         one.begin_again();
     }
 
-    /// Takes back all but the first `length` tokens of a row. Where its state cannot go back there, the next steps show it again
-    /// what it has lost.
+    /// Takes back all but the first `length` tokens of a row. If its state cannot go back there, the next steps read the lost tokens again.
     pub fn truncate(&mut self, row: usize, length: usize) {
         self.rows[row].truncate(length, |written, to| self.network.rewinds(written, to));
     }
@@ -280,7 +281,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         })
     }
 
-    /// What a call that verifies drafts answers.
+    /// The answer of a call that verifies drafts.
     fn verified(
         &self,
         want: StepRequest,

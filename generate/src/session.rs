@@ -36,7 +36,7 @@ pub struct Session<'a, E: Executor = Iree> {
 const ROW: usize = 0;
 
 impl<'a, E: Executor> Session<'a, E> {
-    /// A session without tokens.
+    /// A session that has no tokens yet.
     pub fn new(network: &'a Network<E>) -> Self {
         Self { rows: Sequences::new(network) }
     }
@@ -118,7 +118,7 @@ impl<'a, E: Executor> Session<'a, E> {
         self.rows.encode(ROW, EncoderInput::Features(features))
     }
 
-    /// Sets the adapter (LoRA) for all tokens; 0 selects none. The next call processes the session's tokens
+    /// Sets the adapter for all tokens; 0 selects none. The next call processes the session's tokens
     /// again.
     pub fn adapt(&mut self, adapter: u32) {
         self.rows.adapt(ROW, adapter);

@@ -1,4 +1,4 @@
-//! What layers cache of one sequence, copied to the host and back.
+//! The cached state of one sequence, copied to the host and back.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ pub(crate) fn keeps_all(part: Part) -> bool {
 }
 
 impl KeptTensor {
-    /// Where the bytes of a row lie that hold something, if its state is that after `length` tokens and positions below `written`
-    /// were written. The batch is the first axis.
+    /// The byte ranges of a row that are in use, after `length` tokens, if positions below `written` were written. The batch is
+    /// the first axis.
     fn ranges(&self, row: usize, length: usize, written: usize, context: usize) -> Vec<Range<usize>> {
         let bytes = self.ty.bytes() / self.ty.shape[0];
         let first = row * bytes;

@@ -122,7 +122,7 @@ fn options(constraint: Constraint, temperature: f32, seed: u64) -> TokenOptions 
     }
 }
 
-/// What a network that says anything answers.
+/// The answer of a network that may generate any token.
 fn answer(
     tokenizer: &Tokenizer,
     constraint: &Constraint,
@@ -289,7 +289,8 @@ fn rows_of_a_batch_follow_their_own() {
     assert!(texts[1].len() == 9 && texts[1].bytes().all(|byte| byte.is_ascii_digit()), "{texts:?}");
 }
 
-/// What moves the most likely token makes a session read logits; what does not, lets the program choose.
+/// Settings that can change the most likely token make a session read logits. Otherwise the program chooses
+/// the token.
 #[test]
 fn logits_are_read_only_where_they_are_needed() {
     let tokenizer = tokenizer();
@@ -424,12 +425,12 @@ fn a_constraint_that_leaves_no_token_is_an_error_that_says_so() {
     assert_eq!(said("start: \"ac\" \"a\"").unwrap().finish, Finish::Stop);
     for (grammar, step) in [("start: \"ab\"", 1), ("start: \"b\"", 0)] {
         let said = refused(said(grammar));
-        assert!(said.starts_with(&format!("step {step}: no token that the model has")), "{said}");
+        assert!(said.starts_with(&format!("step {step}: no token of the model")), "{said}");
     }
     // Words of a dictionary, which say nothing of bytes.
     let words = load(&file(json!({"type": "WordPiece", "prefix": "##", "cleanup": true})));
     let said = refused(Constrainer::new(&words, &[]));
-    assert!(said.contains("does not say which bytes its tokens stand for"), "{said}");
+    assert!(said.contains("does not define the bytes of its tokens"), "{said}");
 }
 
 #[test]

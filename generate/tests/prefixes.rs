@@ -20,8 +20,8 @@ fn options(max_tokens: usize) -> TokenOptions {
     TokenOptions { max_tokens, ..TokenOptions::default() }
 }
 
-/// Tokens that the network is not shown again: all in common with another text, or those up to the last border of a chunk where
-/// the state of a recurrence must have been kept.
+/// The network does not read tokens again that a text has in common with another one. With a recurrent state, that holds up to the
+/// last border of a chunk.
 #[test]
 fn a_text_computes_what_no_other_has_in_common() {
     for layers in LAYERS {

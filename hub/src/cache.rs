@@ -1,4 +1,4 @@
-//! The folders of the cache: `models--org--name`, with blobs, and a snapshot of links for each commit.
+//! The folders of the cache: `models--org--name`, with blobs, and with a snapshot of links for each commit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,40 +8,39 @@ use errors::WithPath as _;
 use crate::select::{INDEX, Selection, select, shards};
 use crate::{Hub, HubError, ModelName};
 
-/// What the beginning of a model's folder is.
+/// The prefix of a model's folder.
 const MODELS: &str = "models--";
 
-/// Bytes of a token or a commit at most.
+/// The largest size of a token or a commit, in bytes.
 const LINE: u64 = 1 << 12;
 
-/// A model of the cache.
+/// A model in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachedModel {
-    /// `org/name`, or the name alone.
+    /// Either `org/name`, or the name alone.
     pub repository: String,
-    /// What was downloaded of it, a snapshot for each commit.
+    /// The downloaded snapshots, one for each commit.
     pub snapshots: Vec<CachedSnapshot>,
 }
 
-/// A commit of a model, as far as it was downloaded.
+/// The downloaded files of a model's commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachedSnapshot {
-    /// 40 hexadecimal digits.
+    /// The commit, 40 hexadecimal digits.
     pub commit: String,
-    /// The branches and tags that led to it.
+    /// The branches and tags that refer to it.
     pub revisions: Vec<String>,
     pub path: PathBuf,
-    /// Relative to `path`, in order, with `/` between folders.
+    /// The files in order, relative to `path`, with `/` between folders.
     pub files: Vec<String>,
-    /// The bytes of all files.
     pub bytes: u64,
 }
 
 impl CachedSnapshot {
-    /// Whether all files are there that a name asks for, and where to read it: the folder, or the GGUF file.
+    /// The path to read, if all files of a name are there: the folder, or the GGUF file.
     ///
     /// # Errors
-    /// If several GGUF files fit the name.
+    /// If several GGUF files match the name.
     fn model(&self, name: &ModelName) -> Result<Option<PathBuf>, HubError> {
         match select(name, &self.files) {
             Ok(Selection::Gguf(file)) => Ok(Some(self.path.join(file))),
@@ -60,15 +59,15 @@ impl CachedSnapshot {
 }
 
 impl Hub {
-    /// The folder of a repository in the cache, whether it is there or not.
+    /// The folder of a repository in the cache, which need not exist.
     pub(crate) fn folder(&self, repository: &str) -> PathBuf {
         self.cache.join(format!("{MODELS}{}", repository.replace('/', "--")))
     }
 
-    /// The path of a model in the cache: a folder, or a GGUF file. `None` if it is not there, or not whole.
+    /// The path of a model in the cache: a folder, or a GGUF file. `None` if it is missing or incomplete.
     ///
     /// # Errors
-    /// If the cache cannot be read, or several GGUF files fit the name.
+    /// If the cache cannot be read, or several GGUF files match the name.
     pub fn find(&self, name: &ModelName) -> Result<Option<PathBuf>, HubError> {
         let folder = self.folder(&name.repository);
         let found = snapshots(&folder);
@@ -84,7 +83,7 @@ impl Hub {
         snapshot.map_or(Ok(None), |snapshot| snapshot.model(name))
     }
 
-    /// The models of the cache, in order. A cache that is not there has none.
+    /// The models in the cache, in order. A missing cache has none.
     ///
     /// # Errors
     /// If the folder cannot be read.
@@ -131,7 +130,7 @@ fn snapshots(folder: &Path) -> Vec<CachedSnapshot> {
     snapshots
 }
 
-/// Visits the files below a folder in order, by their names relative to it.
+/// Visits the files in a folder and its subfolders in order, by their relative names.
 fn walk(folder: &Path, inside: &str, visit: &mut impl FnMut(&str, &Path)) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     let mut entries: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();

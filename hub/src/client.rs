@@ -1,4 +1,4 @@
-//! The hub's protocol: the list of a repository's files, and a file from any byte on.
+//! The hub's protocol: it lists the files of a repository, and downloads a file from any byte on.
 
 use std::io::Read;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use ureq::{Agent, Body};
 use crate::name::is_inside;
 use crate::{Hub, HubError, ModelName};
 
-/// How long the hub may be silent.
+/// The longest time without data from the hub.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Bytes of a repository's description at most.
+/// The largest description of a repository, in bytes.
 const DESCRIPTION: u64 = 64 << 20;
 
-/// How far a download is.
+/// The progress of a download.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fetched<'a> {
-    /// The file that arrives now.
+    /// The file that is being downloaded.
     pub file: &'a str,
-    /// The bytes of all files that have arrived.
+    /// The bytes that have arrived, of all files.
     pub done: u64,
     /// The bytes of all files.
     pub total: u64,
@@ -54,7 +54,7 @@ struct Large {
 }
 
 impl Described {
-    /// The hash that names the file in the cache: SHA-256 of a large file, git's SHA-1 of a small one.
+    /// The hash that names the file in the cache: SHA-256 for a large file, git's SHA-1 for a small one.
     pub fn hash(&self) -> Option<&str> {
         let hash = self.lfs.as_ref().map(|large| large.sha256.as_str()).or(self.blob.as_deref())?;
         (matches!(hash.len(), 40 | 64) && hash.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(hash)
@@ -81,10 +81,10 @@ impl<'a> Client<'a> {
         Self { hub, agent: agent.into() }
     }
 
-    /// What a model's revision holds.
+    /// The files of a model's revision.
     ///
     /// # Errors
-    /// If there is no such model or revision, it is not for everybody, or the hub cannot be reached.
+    /// If there is no such model or revision, access is denied, or the hub cannot be reached.
     pub fn commit(&self, name: &ModelName) -> Result<Commit, HubError> {
         let Hub { endpoint, .. } = self.hub;
         let revision = in_address(name.revision());
@@ -107,10 +107,10 @@ impl<'a> Client<'a> {
         Ok(commit)
     }
 
-    /// A file of a commit from byte `start` on, and the byte that it does start with.
+    /// Downloads a file of a commit from byte `start` on. Also returns the byte at which the answer starts.
     ///
     /// # Errors
-    /// If the hub cannot be reached, or gives another status.
+    /// If the hub cannot be reached, or answers with another status.
     pub fn file(
         &self,
         name: &ModelName,
@@ -140,12 +140,12 @@ impl<'a> Client<'a> {
         request.call().map_err(|source| failed(url, source))
     }
 
-    /// Whether the hub gave what was asked for.
+    /// Checks the status of the hub's answer.
     fn check(&self, name: &ModelName, url: &str, answer: &Response<Body>) -> Result<(), HubError> {
         let code = |headers: &HeaderMap| {
             headers.get("X-Error-Code").and_then(|code| code.to_str().ok()).map(str::to_owned)
         };
-        let (name, endpoint) = (name.clone(), self.hub.endpoint.clone());
+        let (name, endpoint) = (name.clone().into(), self.hub.endpoint.clone());
         Err(match (answer.status().as_u16(), code(answer.headers()).as_deref()) {
             (200 | 206, _) => return Ok(()),
             (_, Some("RevisionNotFound")) => HubError::NoRevision { name },
@@ -158,7 +158,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// A path as an address spells it.
+/// A path, encoded for an address.
 fn in_address(path: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     path.bytes().fold(String::new(), |mut address, byte| {

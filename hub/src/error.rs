@@ -1,4 +1,4 @@
-//! What can fail between a name and a model.
+//! [`HubError`]: errors of finding or downloading a model by name.
 
 use std::path::PathBuf;
 
@@ -6,60 +6,60 @@ use errors::{FileError, Listed};
 
 use crate::ModelName;
 
-/// Why a name did not lead to a model.
+/// Why a model was not found or downloaded.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    /// Neither a variable nor a home folder tells where models are kept.
+    /// Neither a variable nor a home folder determines the cache.
     #[error("no folder for models is known, expected `HF_HOME`, `HF_HUB_CACHE` or a home folder")]
     NoCache,
-    /// The model is not in the cache, and downloads are off.
+    /// The model is not in the cache, and downloads are disabled.
     #[error("`{name}` is not in the cache `{}`, and `HF_HUB_OFFLINE` forbids downloads", .cache.display())]
-    Offline { name: ModelName, cache: PathBuf },
+    Offline { name: Box<ModelName>, cache: PathBuf },
     /// The hub has no such model, or hides it.
     #[error("the hub at {endpoint} shows no model `{name}`")]
-    NoModel { name: ModelName, endpoint: String },
+    NoModel { name: Box<ModelName>, endpoint: String },
     /// The token is missing or not accepted.
-    #[error("the hub at {endpoint} gives `{name}` only to those who have access")]
+    #[error("the hub at {endpoint} gives `{name}` only to users with access")]
     NoAccess {
-        name: ModelName,
+        name: Box<ModelName>,
         endpoint: String,
         /// Whether a token was sent.
         with_token: bool,
     },
     /// The model has no such branch, tag or commit.
     #[error("`{}` has no revision `{}`", .name.repository, .name.revision())]
-    NoRevision { name: ModelName },
+    NoRevision { name: Box<ModelName> },
     /// The model has no such file.
     #[error("`{}` has no file `{file}`, expected one of:{}", .name.repository, Listed(.known))]
-    NoFile { name: ModelName, file: String, known: Vec<String> },
-    /// A name fits several files.
+    NoFile { name: Box<ModelName>, file: String, known: Vec<String> },
+    /// Several files match the name.
     #[error("`{name}` fits {} GGUF files, expected one:{}", .files.len(), Listed(.files))]
-    SeveralFiles { name: ModelName, files: Vec<String> },
-    /// The repository holds no weights that Tracewright reads.
+    SeveralFiles { name: Box<ModelName>, files: Vec<String> },
+    /// The repository contains no weights that Tracewright supports.
     #[error("`{name}` has no safetensors and no GGUF files, only:{}", Listed(.known))]
-    NoWeights { name: ModelName, known: Vec<String> },
-    /// The hub answered with another status than success.
+    NoWeights { name: Box<ModelName>, known: Vec<String> },
+    /// The hub answered with an error status.
     #[error("{url} answered with status {status}, expected 200")]
     Status { url: String, status: u16 },
-    /// The connection failed, or broke off too often.
+    /// The connection failed, or was interrupted too often.
     #[error("cannot download {url}")]
     Connection { url: String, source: Box<dyn std::error::Error + Send + Sync> },
-    /// The hub's description of a model is not one.
-    #[error("{url} did not answer with the description of a model: {what}")]
+    /// The hub's description of a model is invalid.
+    #[error("the answer of {url} does not describe a model: {what}")]
     Answer { url: String, what: String },
-    /// A file arrived with other bytes than the hub has.
+    /// A downloaded file has another hash than the hub declares.
     #[error("`{file}` of `{name}` has the hash {found}, expected {expected}")]
-    Hash { name: ModelName, file: String, found: String, expected: String },
-    /// The caller stopped the download. What has arrived stays.
+    Hash { name: Box<ModelName>, file: String, found: String, expected: String },
+    /// The caller stopped the download. The next download continues it.
     #[error("stopped")]
     Stopped,
-    /// A file of the cache that cannot be read or written.
+    /// A file of the cache cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
 impl HubError {
-    /// What to do about it.
+    /// The remedy for the error.
     pub fn help(&self) -> Option<String> {
         Some(match self {
             Self::NoCache => "set `HF_HOME` to a folder".into(),
@@ -73,7 +73,7 @@ impl HubError {
                 name.repository
             ),
             Self::NoFile { name, .. } | Self::SeveralFiles { name, .. } => {
-                format!("name one as `{}:FILE`", ModelName { file: None, ..name.clone() })
+                format!("name one as `{}:FILE`", ModelName { file: None, ..(**name).clone() })
             }
             Self::NoWeights { .. } => "name another repository: one with safetensors or GGUF files".into(),
             Self::Connection { .. } => {

@@ -1,4 +1,4 @@
-//! Downloads into the cache: whole files with the right hash, or none.
+//! Downloads into the cache. Only whole files with the right hash appear there.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -15,28 +15,27 @@ use crate::client::{Client, Commit, Described};
 use crate::select::{INDEX, Selection, select, shards};
 use crate::{Fetched, Hub, HubError, ModelName};
 
-/// A function that is told how far a download is, and may stop it.
+/// A function that receives the progress of a download, and can stop it.
 type Watch<'a> = &'a mut dyn FnMut(Fetched<'_>) -> ControlFlow<()>;
 
-/// How often a download may fail in a row, without a byte between.
+/// How often a download may fail in a row without receiving a byte.
 const ATTEMPTS: u32 = 5;
 
-/// The pause after the first failure; each further one is twice as long.
+/// The pause after the first failure. It doubles with each further one.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Bytes that are read at once.
 const BLOCK: usize = 1 << 18;
 
 impl Hub {
-    /// The path of a model: that in the cache, or of a download into it. `watch` sees each step of the download, and may
-    /// stop it.
+    /// The path of a model in the cache. Downloads missing files. `watch` receives the progress, and can stop
+    /// the download.
     ///
-    /// A download that broke off goes on where it stopped. Every file is compared with the hub's hash before it
-    /// appears in the cache.
+    /// An interrupted download continues where it stopped. Every file is compared with the hub's hash before
+    /// it appears in the cache.
     ///
     /// # Errors
-    /// If the hub has no such model or file, it cannot be reached, a file is damaged, the cache cannot be written, or
-    /// `watch` stops.
+    /// If the hub has no such model or file or cannot be reached, a file is damaged, the cache cannot be
+    /// written, or `watch` stops.
     pub fn fetch(&self, name: &ModelName, watch: Watch<'_>) -> Result<PathBuf, HubError> {
         match self.find(name)? {
             Some(path) => Ok(path),
@@ -44,13 +43,13 @@ impl Hub {
         }
     }
 
-    /// As [`fetch`](Self::fetch), but asks the hub first: it may have a newer commit.
+    /// Like [`fetch`](Self::fetch), but asks the hub for a newer commit first.
     ///
     /// # Errors
-    /// As [`fetch`](Self::fetch).
+    /// The errors of [`fetch`](Self::fetch).
     pub fn update(&self, name: &ModelName, watch: Watch<'_>) -> Result<PathBuf, HubError> {
         if self.offline {
-            return Err(HubError::Offline { name: name.clone(), cache: self.cache.clone() });
+            return Err(HubError::Offline { name: name.clone().into(), cache: self.cache.clone() });
         }
         let client = Client::new(self);
         let commit = client.commit(name)?;
@@ -95,12 +94,10 @@ impl Hub {
     }
 }
 
-/// A download of some files of a commit.
 struct Download<'a> {
     name: &'a ModelName,
     client: &'a Client<'a>,
     commit: &'a Commit,
-    /// The model's folder in the cache.
     folder: PathBuf,
     locks: PathBuf,
     done: u64,
@@ -117,7 +114,7 @@ impl Download<'_> {
         self.snapshot().join(file)
     }
 
-    /// Downloads files that are not there yet.
+    /// Downloads the files that are missing.
     fn files(&mut self, files: &[String]) -> Result<(), HubError> {
         let mut described = Vec::new();
         for file in files {
@@ -131,7 +128,7 @@ impl Download<'_> {
         Ok(())
     }
 
-    /// Tells how far the download is, with `more` bytes of this file.
+    /// Reports the progress of the download, with `more` bytes of this file.
     fn tell(&mut self, file: &str, more: u64) -> Result<(), HubError> {
         match (self.watch)(Fetched { file, done: self.done + more, total: self.total }) {
             ControlFlow::Continue(()) => Ok(()),
@@ -141,7 +138,7 @@ impl Download<'_> {
 
     fn missing(&self, file: &str) -> HubError {
         let known = self.commit.files.iter().map(|known| known.name.clone()).collect();
-        HubError::NoFile { name: self.name.clone(), file: file.to_owned(), known }
+        HubError::NoFile { name: self.name.clone().into(), file: file.to_owned(), known }
     }
 
     fn file(&mut self, file: &Described) -> Result<(), HubError> {
@@ -161,7 +158,7 @@ impl Download<'_> {
         self.tell(&file.name, 0)
     }
 
-    /// Downloads a blob, which appears under its name when it is whole.
+    /// Downloads a blob, which appears under its name once it is complete.
     fn blob(&mut self, file: &Described, hash: &str, blob: &Path) -> Result<(), HubError> {
         make_folder(&self.locks)?;
         make_folder(&self.folder.join("blobs"))?;
@@ -179,13 +176,14 @@ impl Download<'_> {
         let found = self.part(file, hash.len(), &part)?;
         if found != hash {
             fs::remove_file(&part).with_path("remove", &part)?;
-            let (name, file) = (self.name.clone(), file.name.clone());
+            let (name, file) = (self.name.clone().into(), file.name.clone());
             return Err(HubError::Hash { name, file, found, expected: hash.to_owned() });
         }
         Ok(fs::rename(&part, blob).with_path("rename", &part)?)
     }
 
-    /// Downloads what is missing of a part, and returns the hash of the whole, of so many digits.
+    /// Downloads the missing bytes of a partial file, and returns the hash of the whole file with this number
+    /// of digits.
     fn part(&mut self, file: &Described, digits: usize, part: &Path) -> Result<String, HubError> {
         let open = File::options().create(true).read(true).append(true).open(part);
         let mut written = open.with_path("create", part)?;
@@ -222,7 +220,7 @@ impl Download<'_> {
         Ok(hash.digits())
     }
 
-    /// Adds to a part what one connection gives.
+    /// Appends the bytes of one connection to a partial file.
     fn some(
         &mut self,
         file: &Described,
@@ -261,7 +259,7 @@ impl Download<'_> {
         }
     }
 
-    /// Keeps which commit the revision is.
+    /// Records the commit of the revision.
     fn keep_revision(&self) -> Result<(), HubError> {
         let revision = self.name.revision();
         if revision == self.commit.sha {
@@ -280,10 +278,10 @@ impl Download<'_> {
     }
 }
 
-/// The hash that names a blob, of what has arrived.
+/// The hash of the bytes that have arrived.
 enum Hash {
     Large(Sha256),
-    /// Git puts the length of the whole in front.
+    /// Git hashes the length of the file first.
     Small(Sha1),
 }
 
@@ -334,8 +332,8 @@ fn make_folder(folder: &Path) -> Result<(), FileError> {
     fs::create_dir_all(folder).with_path("create", folder)
 }
 
-/// Puts a blob into a snapshot: a relative link, `depth` folders below it. It takes the place of a link to a blob that was
-/// removed, and of one that another run makes at the same time.
+/// Adds a blob to a snapshot, by a relative link at a depth of `depth` folders. It replaces a link to a
+/// removed blob, and a link that another run creates at the same time.
 fn place(blob: &Path, link: &Path, depth: usize) -> Result<(), FileError> {
     let folder = link.parent().unwrap_or(link);
     make_folder(folder)?;

@@ -1,7 +1,7 @@
-//! Models by name: `org/name` is found in the Hugging Face cache, or downloaded into it.
+//! Finds models by name: `org/name` is looked up in the Hugging Face cache, or downloaded into it.
 //!
-//! The cache has the layout of `huggingface_hub`, so that both share their files. A [`ModelName`] names a repository, a
-//! revision and a file; a [`Hub`] finds it, and fetches the files that Tracewright reads.
+//! The cache has the layout of `huggingface_hub`, so both share their files. A [`ModelName`] names a repository, a
+//! revision and a file; a [`Hub`] finds it, and downloads the files that Tracewright reads.
 
 mod cache;
 mod client;
@@ -18,28 +18,28 @@ pub use name::ModelName;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Where models are kept and where they come from.
+/// The place of models on disk, and their source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hub {
-    /// The folder that holds a folder `models--org--name` for each model.
+    /// The folder that contains a folder `models--org--name` for each model.
     pub cache: PathBuf,
     /// The address of the hub, without a final `/`.
     pub endpoint: String,
-    /// The token that private and gated models ask for.
+    /// The token for private and gated models.
     pub token: Option<String>,
-    /// Whether nothing may be downloaded.
+    /// Whether downloads are disabled, so that only the cache is used.
     pub offline: bool,
 }
 
 impl Hub {
-    /// The public hub.
     pub const ENDPOINT: &str = "https://huggingface.co";
 
-    /// The settings that `huggingface_hub` reads: `HF_HUB_CACHE`, `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`,
-    /// `HF_HUB_OFFLINE`. `home` is the user's cache folder, for when none of them names one.
+    /// The settings from the same variables as `huggingface_hub`: `HF_HUB_CACHE`, `HF_HOME`, `HF_ENDPOINT`,
+    /// `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`. If no variable sets the cache, it is in `home`, the
+    /// user's cache folder.
     ///
     /// # Errors
-    /// If neither a variable nor `home` tells where the cache is, or the file of the token cannot be read.
+    /// If neither a variable nor `home` determines the cache, or the file of the token cannot be read.
     pub fn of_variables(
         variable: impl Fn(&str) -> Option<OsString>,
         home: Option<&Path>,

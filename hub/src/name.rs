@@ -3,19 +3,20 @@
 use std::fmt;
 use std::path::{Component, Path};
 
-/// `org/name`, or with a revision and a file `org/name@revision:file`.
+/// A name such as `org/name`, optionally with a revision and a file: `org/name@revision:file`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ModelName {
-    /// `org/name`.
+    /// The repository, `org/name`.
     pub repository: String,
-    /// A branch, a tag or a commit; `None` is the branch `main`.
+    /// A branch, a tag or a commit; `None` stands for the branch `main`.
     pub revision: Option<String>,
-    /// A file of the repository, or a part of a GGUF file's name such as `Q4_K_M`; `None` is the whole model.
+    /// A file of the repository, or a part of a GGUF file's name such as `Q4_K_M`; `None` stands for the
+    /// whole model.
     pub file: Option<String>,
 }
 
 impl ModelName {
-    /// Reads a name, or the address of a model's page. Returns `None` for other text, such as most paths.
+    /// Parses a name, or the address of a model's page. Returns `None` for other text, such as most paths.
     ///
     /// ```
     /// use tracewright_hub::ModelName;
@@ -42,7 +43,7 @@ impl ModelName {
         }
     }
 
-    /// `org/name`, `org/name/tree/main` or `org/name/blob/main/model.gguf`.
+    /// Parses the path of a page: `org/name`, `org/name/tree/main` or `org/name/blob/main/model.gguf`.
     fn of_page(page: &str) -> Option<Self> {
         let page = page.split(['?', '#']).next()?;
         let (page, file) = divided(page, ':');
@@ -79,20 +80,19 @@ impl ModelName {
         })
     }
 
-    /// The revision, `main` by default.
     pub fn revision(&self) -> &str {
         self.revision.as_deref().unwrap_or("main")
     }
 }
 
-/// Whether a path stays inside the folder that it is relative to.
+/// Whether a relative path stays inside its folder.
 pub(crate) fn is_inside(path: &str) -> bool {
     !path.is_empty()
         && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
         && !path.chars().any(|c| c.is_control() || c == '\\')
 }
 
-/// A text up to a mark, and the text behind it where there is one.
+/// Splits a text at the first `mark`. The second part is `None` without a mark.
 fn divided(text: &str, mark: char) -> (&str, Option<&str>) {
     text.split_once(mark).map_or((text, None), |(before, after)| (before, Some(after)))
 }

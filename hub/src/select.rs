@@ -1,8 +1,8 @@
-//! Which files of a repository Tracewright reads.
+//! Selects the files of a repository that Tracewright reads.
 
 use crate::{HubError, ModelName};
 
-/// Small files that are read beside the weights, where they are there.
+/// Small files that are read together with the weights, if they exist.
 const BESIDE: [&str; 9] = [
     "config.json",
     "generation_config.json",
@@ -15,25 +15,25 @@ const BESIDE: [&str; 9] = [
     "sentence_bert_config.json",
 ];
 
-/// The index of a checkpoint in several files.
+/// The index of a checkpoint with several files.
 pub const INDEX: &str = "model.safetensors.index.json";
 
-/// The weights of a checkpoint in one file.
+/// The weights of a checkpoint with a single file.
 pub const WHOLE: &str = "model.safetensors";
 
-/// What to read of a repository.
+/// The files to read from a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
-    /// One GGUF file, which holds everything.
+    /// One GGUF file, which contains everything.
     Gguf(String),
-    /// A folder with a configuration, and these files of it. The shards are those that the index names.
+    /// These files of a folder with a configuration. An index lists further files, the shards.
     Folder { files: Vec<String>, has_index: bool },
 }
 
-/// Chooses among the files of a repository, by the file that the name asks for.
+/// Selects among the files of a repository, by the file in the name.
 ///
 /// # Errors
-/// If no file fits the name, more than one does, or the repository has no weights that can be read.
+/// If no file or several files match the name, or the repository has no weights that Tracewright supports.
 pub fn select(name: &ModelName, files: &[String]) -> Result<Selection, HubError> {
     let has = |file: &str| files.iter().any(|known| known == file);
     let is_gguf = |file: &&String| file.to_lowercase().ends_with(".gguf");
@@ -45,7 +45,7 @@ pub fn select(name: &ModelName, files: &[String]) -> Result<Selection, HubError>
             let lower = wanted.to_lowercase();
             let fits = |file: &&String| is_gguf(file) && is_tagged(&file.to_lowercase(), &lower);
             one_gguf(name, files.iter().filter(fits).cloned().collect())?.ok_or_else(|| HubError::NoFile {
-                name: name.clone(),
+                name: name.clone().into(),
                 file: wanted.clone(),
                 known: files.to_vec(),
             })
@@ -68,11 +68,12 @@ pub fn select(name: &ModelName, files: &[String]) -> Result<Selection, HubError>
             Ok(Selection::Folder { files, has_index: weights == INDEX })
         }
         None => one_gguf(name, files.iter().filter(is_gguf).cloned().collect())?
-            .ok_or_else(|| HubError::NoWeights { name: name.clone(), known: files.to_vec() }),
+            .ok_or_else(|| HubError::NoWeights { name: name.clone().into(), known: files.to_vec() }),
     }
 }
 
-/// Whether a file's name holds `tag` as whole words: `Q4_K` is in `model-Q4_K.gguf`, not in `model-Q4_K_M.gguf`.
+/// Whether a file's name contains `tag` as whole words: `Q4_K` is in `model-Q4_K.gguf`, but not in
+/// `model-Q4_K_M.gguf`.
 fn is_tagged(file: &str, tag: &str) -> bool {
     let is_end = |c: Option<char>| c.is_none_or(|c| !(c.is_ascii_alphanumeric() || c == '_'));
     file.match_indices(tag).any(|(at, _)| {
@@ -83,11 +84,11 @@ fn is_tagged(file: &str, tag: &str) -> bool {
 fn one_gguf(name: &ModelName, mut found: Vec<String>) -> Result<Option<Selection>, HubError> {
     match found.len() {
         0 | 1 => Ok(found.pop().map(Selection::Gguf)),
-        _ => Err(HubError::SeveralFiles { name: name.clone(), files: found }),
+        _ => Err(HubError::SeveralFiles { name: name.clone().into(), files: found }),
     }
 }
 
-/// The shards that an index names, each once; `None` if it is no index.
+/// The shards that an index names, each once; `None` if the text is not an index.
 pub fn shards(index: &[u8]) -> Option<Vec<String>> {
     let index: serde_json::Value = serde_json::from_slice(index).ok()?;
     let map = index.get("weight_map")?.as_object()?;

@@ -1,4 +1,4 @@
-//! `trace-dump MODEL`: a trace, its module, or a report of both.
+//! `trace-dump MODEL` prints a trace, its module, or a report on both.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -99,7 +99,7 @@ impl DumpArguments {
         }
     }
 
-    /// What it writes, and so what it may replace.
+    /// The kind of the output file, which decides what it may replace.
     fn kind(&self) -> FileKind {
         match self.emit {
             _ if self.explain.is_some() => output::EXPLANATION,
@@ -114,7 +114,8 @@ impl DumpArguments {
     }
 }
 
-/// The options, and those of the profile where there are none. What does not read as one is left to the comparison.
+/// The options, with those of the profile as defaults. Values that cannot be parsed are left to the
+/// comparison.
 fn as_profiled(asked: &ModelArguments, profile: &Profile) -> ModelArguments {
     let said = |name: &str| profile.variant.get(name).map_or("", String::as_str);
     let ModelArguments { network, context, chunk, kv } = asked.clone();
@@ -221,7 +222,7 @@ fn carried(plan: &Plan, trace: &Trace, stage: Stage) -> Result<Trace, PlanError>
     })
 }
 
-/// The function that computes a layer, in the last entry point that has it.
+/// The function that computes a layer, in the last entry point that contains the layer.
 fn function_of(trace: &Trace, layer: usize) -> Result<String, InspectError> {
     let mut layers = BTreeSet::new();
     let mut found = None;
@@ -245,7 +246,7 @@ fn function_of(trace: &Trace, layer: usize) -> Result<String, InspectError> {
     })
 }
 
-/// One function without what calls it.
+/// One function without its callers.
 fn alone(trace: &Trace, name: &str) -> Trace {
     let functions = trace.functions.iter().filter(|function| function.name == name).cloned().collect();
     Trace { functions, entries: Vec::new() }

@@ -1,4 +1,4 @@
-//! Why a command of `trace-dump` fails.
+//! The error of `trace-dump`'s commands.
 
 use console::CommandError;
 use error_codes::{AnyCoded, Code, Coded};
@@ -8,7 +8,7 @@ use instruments::profile::ProfileError;
 pub enum InspectError {
     #[error(transparent)]
     Library(AnyCoded),
-    /// Some target has no program for a network.
+    /// A target has no program for the network.
     #[error("{} refuses the network", .targets.join(", "))]
     Refused { targets: Vec<String> },
 }
@@ -28,7 +28,7 @@ impl CommandError for InspectError {
         let Some(error) = self.library() else { return Vec::new() };
         match error.find() {
             Some(ProfileError::Variant { .. }) => {
-                vec!["without options of its own `trace-dump` takes those of the profile".to_owned()]
+                vec!["without size options, `trace-dump` uses those of the profile".to_owned()]
             }
             _ => console::help(error),
         }

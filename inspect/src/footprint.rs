@@ -1,4 +1,4 @@
-//! What a model will hold in memory.
+//! Reports the memory of a model.
 
 use std::fmt::Write as _;
 
@@ -6,21 +6,19 @@ use serde_json::{Value, json};
 use tracewright::Plan;
 use tracewright::footprint::{Footprint, Memory, readable};
 
-/// How many keys are named of weights that are not packed.
+/// How many keys of dense weights are printed.
 const NAMED: usize = 3;
 
-/// A footprint beside the memory of this machine, as text and as JSON.
+/// A footprint and the memory of this machine, as text and as JSON.
 pub struct FootprintReport<'a> {
-    /// The plan.
     pub plan: &'a Plan,
-    /// What it holds.
     pub footprint: &'a Footprint,
-    /// The memory of this machine, where the system tells.
+    /// The memory of this machine, if the system reports it.
     pub memory: Option<Memory>,
 }
 
 impl FootprintReport<'_> {
-    /// The fields are those that `tracewright plan --json` prints.
+    /// The JSON that `tracewright plan --json` prints.
     pub fn json(&self) -> Value {
         let Self { plan, footprint, memory } = self;
         let weights = footprint.weights.iter().map(|(stored_as, stored)| {
@@ -44,7 +42,6 @@ impl FootprintReport<'_> {
         })
     }
 
-    /// The table for a reader.
     pub fn table(&self) -> String {
         let Self { plan, footprint, memory } = self;
         let mut text = String::new();
@@ -75,11 +72,11 @@ impl FootprintReport<'_> {
         line(
             "activations",
             footprint.activation_bytes(),
-            &format!("at most, in `{entry}`, chunk {}", plan.chunk),
+            &format!("largest in `{entry}`, chunk {}", plan.chunk),
         );
         line("constants", footprint.constants, "tables in the compiled module");
-        line("running", footprint.running() as usize, "all of it, and the process itself");
-        line("compiling", footprint.compile, "before, in a process of its own; about");
+        line("running", footprint.running() as usize, "total, with the process itself");
+        line("compiling", footprint.compile, "about, before that, in the compiler's process");
         if let Some(memory) = memory {
             line(
                 "machine",

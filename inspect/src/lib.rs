@@ -1,5 +1,5 @@
-//! The command line `trace-dump`: what a network is recorded, simplified and lowered to. It reads no weight and needs no
-//! compiler.
+//! The command line `trace-dump`, which shows how a network is recorded, simplified and lowered. It reads no
+//! weights and needs no compiler.
 
 mod counts;
 mod diff;

@@ -1,4 +1,4 @@
-//! `trace-dump presets`: the published sizes, and whose configurations they are.
+//! `trace-dump presets` lists the published sizes, and the repositories of their configurations.
 
 use clap::Args;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! The network that a command looks at, recorded.
+//! Records the network that a command inspects.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use tracewright::trace::Trace;
 
 use crate::error::InspectError;
 
-/// A network, the plan for it, and its trace.
+/// A network, its plan, and its trace.
 pub struct Recorded {
     pub name: String,
     pub plan: Plan,
@@ -27,7 +27,7 @@ pub struct Recorded {
 impl Recorded {
     pub fn new(model: &Path, asked: &ModelArguments, read: ReadModel) -> Result<Self, InspectError> {
         let (network, name) = named(model, &asked.network.allow_config_key, read)?;
-        let mut plan = asked.plan(network, asked.context)?;
+        let mut plan = asked.plan(network, &resolved(model)?, asked.context)?;
         // Kernels differ between machines: they are shown to who asks for them. To others all machines show the same.
         let wants =
             [asked.network.kernels == Some(KernelUse::On), asked.network.layout == Some(Layout::Kernels)];
@@ -45,7 +45,7 @@ impl Recorded {
     }
 }
 
-/// The network that is meant, and what it is called.
+/// The network at a path or with a preset's name, and its name.
 pub fn named(
     model: &Path,
     allowed_keys: &[String],

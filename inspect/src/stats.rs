@@ -1,4 +1,4 @@
-//! `trace-dump stats`: how much a call computes and moves, and how long that takes at least.
+//! `trace-dump stats` prints the work and memory traffic of a call, and its shortest time.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -37,12 +37,12 @@ impl StatsArguments {
     }
 }
 
-/// What a call of an entry point needs.
+/// The work of a call of an entry point.
 struct Call<'a> {
     graph: &'a FunctionGraph,
-    /// New tokens of all rows.
+    /// New tokens of all sequences.
     tokens: usize,
-    /// Operations, those of layers counted each.
+    /// The number of operations; those of every layer are counted.
     operations: usize,
     /// Seconds by class of operation.
     seconds: BTreeMap<&'static str, f64>,
@@ -78,7 +78,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The table, or one JSON object.
+/// A table, or one JSON object.
 fn stats(report: &NetworkReport, json: bool) -> String {
     let entries = report.stage(Stage::Expanded).filter(|graph| graph.entry);
     let calls: Vec<Call<'_>> = entries.map(|graph| Call::of(report, graph)).collect();

@@ -1,4 +1,4 @@
-//! How far a model's next-token distributions are from those of a reference, over the windows of a text.
+//! Compares a model's next-token distributions with those of a reference, over the windows of a text.
 //!
 //! Each window begins with an empty cache. As in `llama-perplexity`, the positions of its second half are counted: the first
 //! half gives them context.
@@ -12,17 +12,17 @@ use serde::Serialize;
 use tracewright::footprint::readable;
 use tracewright::{Model, ModelError};
 
-/// How much of a text is compared.
+/// The windows of a text that are compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Windows {
     pub length: usize,
-    /// How many windows are compared at most; `None` for all that the text fills.
+    /// The largest number of windows; `None` for all windows of the text.
     pub most: Option<usize>,
-    /// The token that every window begins with, for models that expect one.
+    /// The token at the beginning of every window, for models that expect one.
     pub first: Option<u32>,
 }
 
-/// The token that the tokenizer puts in front of every text, if it does.
+/// The token that the tokenizer adds before every text, if it adds one.
 ///
 /// # Errors
 /// If the tokenizer fails.
@@ -32,7 +32,7 @@ pub fn first_token(tokenizer: &Tokenizer) -> Result<Option<u32>, GenerateError> 
 }
 
 impl Windows {
-    /// The windows of these tokens, each with its first token. A rest that fills no window is left out.
+    /// The windows of these tokens, each with its first token. An incomplete window at the end is left out.
     fn of(&self, tokens: &[u32]) -> Vec<Vec<u32>> {
         let own = self.length.saturating_sub(usize::from(self.first.is_some())).max(1);
         let windows = tokens.chunks_exact(own).take(self.most.unwrap_or(usize::MAX));
@@ -45,18 +45,17 @@ impl Windows {
     }
 }
 
-/// What a comparison found. KL divergences are in nats, from the reference to the model.
+/// The result of a comparison. KL divergences are in nats, from the reference to the model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Quality {
     pub positions: usize,
     pub mean_kl: f64,
-    /// Standard error of the mean.
     pub mean_kl_error: f64,
     pub median_kl: f64,
     /// The 99th percentile of the KL divergence.
     pub kl_99: f64,
     pub max_kl: f64,
-    /// Share of positions at which both favour the same token.
+    /// The fraction of positions at which both favour the same token.
     pub same_token: f64,
     /// Perplexity of the text under the model.
     pub perplexity: f64,
@@ -64,7 +63,7 @@ pub struct Quality {
     pub reference_perplexity: f64,
 }
 
-/// What a comparison found, and the bytes of both archives.
+/// The result of a comparison, and the bytes of both archives.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QualityReport {
     pub quality: Quality,
@@ -84,7 +83,6 @@ impl QualityReport {
         Ok(Self { quality, bytes: bytes(model)?, reference_bytes: bytes(reference)? })
     }
 
-    /// Lines for a reader.
     pub fn text(&self) -> String {
         let Quality { positions, mean_kl, mean_kl_error, median_kl, kl_99, max_kl, .. } = self.quality;
         let Quality { same_token, perplexity, reference_perplexity, .. } = self.quality;
@@ -102,24 +100,24 @@ impl QualityReport {
     }
 }
 
-/// Why two models can't be compared.
+/// Why two models cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum QualityError {
-    /// The text fills no window.
+    /// The text is shorter than a window.
     #[error("the text has {found} tokens, expected at least {window}, which is one window")]
     Short { found: usize, window: usize },
     /// A window has no position to count.
     #[error("a window has {0} tokens, expected at least 4")]
     Window(usize),
-    /// The models have different tokens.
+    /// The models have different vocabularies.
     #[error("the model has {found} token ids, the reference has {reference}")]
     Vocabulary { found: usize, reference: usize },
-    /// Logits that are no numbers.
+    /// A logit is not a finite number.
     #[error("the logits after token {position} of window {window} are not finite")]
     NotFinite {
-        /// The window, from 0.
+        /// The index of the window, from 0.
         window: usize,
-        /// The position in it, from 0.
+        /// The position in the window, from 0.
         position: usize,
     },
     #[error(transparent)]
@@ -129,11 +127,11 @@ pub enum QualityError {
     Interrupted,
 }
 
-/// Compares `model` with `reference` over the windows of `tokens`. `watch` is told how many windows of how many are done, and may
-/// stop.
+/// Compares `model` with `reference` over the windows of `tokens`. `watch` receives the number of finished
+/// windows and of all windows, and can stop the comparison.
 ///
 /// # Errors
-/// If the text is shorter than a window, the models don't have the same tokens, or a call fails.
+/// If the text is shorter than a window, the vocabularies differ, or a call fails.
 pub fn compare(
     model: &Model,
     reference: &Model,
@@ -167,7 +165,7 @@ pub fn compare(
     Ok(sum.finish())
 }
 
-/// The positions compared so far.
+/// The sums over all positions so far.
 #[derive(Default)]
 struct Comparison {
     kl: Vec<f64>,
@@ -177,7 +175,8 @@ struct Comparison {
 }
 
 impl Comparison {
-    /// Adds the logits of one position, f32 [vocabulary] each, and the token that follows it. `None` if one isn't finite.
+    /// Adds the logits of one position, f32 [vocabulary] each, and the token that follows it. `None` if one
+    /// isn't finite.
     fn add(&mut self, found: &[f32], reference: &[f32], next: u32) -> Option<()> {
         let (found, best) = log_probabilities(found)?;
         let (reference, reference_best) = log_probabilities(reference)?;
@@ -190,7 +189,7 @@ impl Comparison {
         Some(())
     }
 
-    /// What the positions give together. There is at least one.
+    /// The result over all positions, of which there must be at least one.
     fn finish(mut self) -> Quality {
         self.kl.sort_by(f64::total_cmp);
         let count = self.kl.len() as f64;
@@ -211,7 +210,7 @@ impl Comparison {
     }
 }
 
-/// The logarithms of the probabilities that logits stand for, computed in f64, and the token they favour: the first of equals.
+/// The log probabilities of logits, computed in f64, and the most likely token: the first of several.
 fn log_probabilities(logits: &[f32]) -> Option<(Vec<f64>, usize)> {
     let (mut best, mut max) = (0, f32::NEG_INFINITY);
     for (token, &logit) in logits.iter().enumerate() {

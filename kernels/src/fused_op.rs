@@ -8,8 +8,8 @@ use crate::{lane, math};
 
 /// An operation with its prologue and epilogue, which one kernel computes.
 ///
-/// The operands come in this order: the operands of the operation, the norm's weight, the two tables of the
-/// rotation, the scales of quantized keys and values, the operands of the epilogue. The prologue (`norm` and
+/// The operands of the operation come first. The norm's weight, the two tables of the rotation, the scales of
+/// quantized keys and values, and the operands of the epilogue follow in this order. The prologue (`norm` and
 /// `rope`) applies to the first operand, or to the rows that are written to a cache.
 #[derive(Clone, Debug)]
 pub struct FusedOp<'a> {
@@ -34,7 +34,6 @@ pub struct FusedOp<'a> {
 /// The place of tokens' numbers: a part of each row of `[tokens, stride]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
-    /// The numbers per row.
     pub stride: usize,
     /// The index of the first number that is used.
     pub from: usize,

@@ -18,8 +18,8 @@ pub(crate) enum Sums {
     Numbers,
 }
 
-/// The layout of a row of `inputs` numbers: its bytes, with zeros up to whole chunks of a weight; then the
-/// scales as f32; then the sums.
+/// The layout of a row of `inputs` numbers. It begins with the bytes, and zeros up to whole chunks of a
+/// weight. The scales as f32 and then the sums follow.
 #[derive(Clone, Copy)]
 pub(crate) struct Form {
     pub(crate) inputs: usize,

@@ -139,8 +139,8 @@ impl fmt::Display for DenseReason {
         f.write_str(match self {
             Self::NoKernels => "there are no kernels",
             Self::NoMatrix => "no matrix",
-            Self::ReadOtherwise => "read by more than products and lookups of rows",
-            Self::Shape => "kernels do not serve its shape",
+            Self::ReadOtherwise => "not only matmuls and row lookups read them",
+            Self::Shape => "kernels do not support their shape",
         })
     }
 }

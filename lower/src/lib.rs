@@ -66,8 +66,8 @@ pub enum LowerError {
     },
     /// Keys and values are cached in 8 bits, but the target has no kernels.
     #[error(
-        "keys and values are remembered in 8 bits, which kernels read; there are none for this target, or they are off: \
-         remember what is computed instead"
+        "the KV cache is stored in 8 bits, which only kernels read, and the target has none or they are \
+         off; store it as computed"
     )]
     IntegersWithoutKernels,
     /// The target's device has no tensors of an element type.
@@ -92,10 +92,11 @@ pub enum LowerError {
 fn lacking(target: &Target, lack: Unsupported) -> String {
     match lack {
         Unsupported::Device => format!(
-            "which the target {target} does not say to have; compute or store in another type, or name a target that has it"
+            "which the target {target} does not declare; compute or store in another type, or name a target \
+             that has it"
         ),
         Unsupported::Arithmetic => format!(
-            "and operations on that give other numbers on {} devices with IREE 3.13; store weights in another format",
+            "and operations on it compute wrong values on {} devices with IREE 3.13; store weights in another format",
             target.device
         ),
         Unsupported::Compiler => {

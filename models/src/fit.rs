@@ -1,4 +1,4 @@
-//! A network and the weights beside its configuration, fitted to each other.
+//! Reads a network together with the weights beside its configuration, and checks that they fit.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -9,22 +9,22 @@ use irpa::{ArchiveError, Checkpoint, Gguf, PassedOver};
 use crate::config::ConfigError;
 use crate::{Architecture, OtherSizes, ReadModel, UntiedHead, check_sizes};
 
-/// A network that fits its weights.
+/// A network, and weights of its sizes.
 pub struct Fitted {
-    /// The network.
+    /// The configuration of the network.
     pub network: Box<dyn Architecture>,
-    /// Its weights, as it names them.
+    /// The weights, with the names that the network declares.
     pub checkpoint: Checkpoint,
-    /// What its user should know.
+    /// Warnings about the model's files.
     pub warnings: Vec<OpenWarning>,
 }
 
-/// What the user of a model should know, though it opens.
+/// A warning about a model that can be opened nevertheless.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenWarning {
-    /// The checkpoint has a head of its own although the configuration ties it to the embedding.
+    /// The checkpoint contains an output head although the configuration ties it to the embedding.
     UntiedHead(UntiedHead),
-    /// Shards of other weights lie beside the file that is read.
+    /// The folder also contains shards of other weights, which are ignored.
     PassedOver(PassedOver),
 }
 
@@ -37,25 +37,25 @@ impl fmt::Display for OpenWarning {
     }
 }
 
-/// Why a network does not fit its weights.
+/// Why a network and its weights cannot be used together.
 #[derive(Debug, thiserror::Error)]
 pub enum FitError {
-    /// The configuration.
+    /// The configuration cannot be read, or has invalid values.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The checkpoint.
+    /// The checkpoint cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The weights have other sizes than the configuration.
+    /// The weights have other sizes than the configuration declares.
     #[error(transparent)]
     Sizes(#[from] OtherSizes),
 }
 
-/// The network of a folder or a GGUF file, and its weights. Weights of other sizes are refused before a network of them is
-/// recorded.
+/// Reads the network and the weights of a folder or a GGUF file. Weights with other sizes are rejected before
+/// any network is recorded.
 ///
 /// # Errors
-/// What is wrong with the configuration; then what is wrong with the weights.
+/// If the configuration is invalid; or if the weights cannot be read, or have other sizes.
 pub fn open(read: ReadModel, path: &Path, allowed_keys: &[String]) -> Result<Fitted, FitError> {
     match read(path, allowed_keys) {
         // Weights in another format rarely have a configuration: what is wrong with them is said first.
@@ -75,7 +75,7 @@ pub fn open(read: ReadModel, path: &Path, allowed_keys: &[String]) -> Result<Fit
 /// Fits a network to the weights beside its configuration, if there are any.
 ///
 /// # Errors
-/// If the weights are damaged, or of other sizes.
+/// If the weights are damaged, or have other sizes.
 pub fn fit_beside(network: &mut dyn Architecture, path: &Path) -> Result<Vec<OpenWarning>, FitError> {
     if !path.is_dir() && !Gguf::is_at(path) {
         return Ok(Vec::new());
@@ -89,7 +89,8 @@ pub fn fit_beside(network: &mut dyn Architecture, path: &Path) -> Result<Vec<Ope
     }
 }
 
-/// Compares the sizes of a network with those of a checkpoint, and takes the checkpoint's head where it has one of its own.
+/// Compares the sizes of a network with those of a checkpoint. Unties the head if the checkpoint contains a
+/// head that differs.
 fn fit(network: &mut dyn Architecture, checkpoint: Checkpoint) -> Result<Vec<OpenWarning>, FitError> {
     let mut warnings: Vec<_> =
         checkpoint.passed_over().cloned().map(OpenWarning::PassedOver).into_iter().collect();

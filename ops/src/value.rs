@@ -154,8 +154,8 @@ fn rounded_to_odd(x: f64) -> f32 {
 }
 
 impl ElementType {
-    /// `x` rounded to this type: to nearest even for floats; truncated and saturated for integers;
-    /// non-zero is true for `i1`.
+    /// `x` rounded to this type. Floats round to nearest even, and integers are truncated and saturated. For
+    /// `i1`, every non-zero number is true.
     pub fn round(self, x: f64) -> f64 {
         self.decode(self.encode(x))
     }

@@ -37,7 +37,7 @@ pub struct XlaProgram {
 #[derive(Debug, thiserror::Error)]
 pub enum XlaError {
     /// The plan stores weights in a format that only kernels read.
-    #[error("weights in groups of bits are for IREE; XLA multiplies with them as the network computes")]
+    #[error("quantized weights are for IREE; XLA reads weights in the type of the network")]
     Quantized,
     /// The model is a GGUF file, whose weights are in blocks that XLA cannot read.
     #[error("`{}` is a GGUF file, and XLA reads safetensors; name a model directory", .0.display())]
@@ -66,7 +66,7 @@ pub enum XlaError {
     /// The archive lacks a weight that a recipe computed.
     #[error("`{key}` was not written to `{}`", .path.display())]
     Lost {
-        /// Key of the weight.
+        /// Key of the weight in the archive.
         key: String,
         /// Path of the archive file.
         path: PathBuf,
@@ -75,11 +75,11 @@ pub enum XlaError {
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     /// A computed weight has another offset than the manifest declares.
-    #[error("`{}` has `{key}` at byte {found}, where the manifest says {expected}; export the model again", .path.display())]
+    #[error("`{}` has `{key}` at byte {found}, expected {expected} as in the manifest; export the model again", .path.display())]
     Moved {
         /// Path of the archive file.
         path: PathBuf,
-        /// Key of the weight.
+        /// Key of the weight in the archive.
         key: String,
         /// The offset in the manifest, in bytes.
         expected: usize,
@@ -239,8 +239,8 @@ fn values(arguments: &[Argument], shardings: &[Sharding]) -> Vec<ManifestValue> 
 /// must have [the model's names](Plan::named); only weights that a recipe computes are written.
 ///
 /// # Errors
-/// All differences between the checkpoint and the network's parameters, before anything is written; a mesh
-/// that does not fit; or a failure to write. After such a failure `out` is not an export, and a new folder is
+/// All differences between the checkpoint and the network's parameters, before anything is written; or a mesh
+/// that does not fit, or a failure to write. After such a failure `out` is not an export, and a new folder is
 /// removed.
 pub fn export(
     plan: &Plan,

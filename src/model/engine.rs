@@ -10,18 +10,17 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use generate::{
-    Batch, Budgeted, DraftModel, Finish, GenerateError, Generated, Lookup, Reply, SavedSequence, Session,
-    TokenOptions, Tokenizer, check_tokens,
+    Batch, Budgeted, DraftModel, Finish, GenerateError, Generated, Lookup, Network, Reply, SavedSequence,
+    Session, TokenOptions, Tokenizer, check_tokens,
 };
 use irpa::Archive;
-use models::EmbeddingGemmaConfig;
+use models::Architecture;
 use models::fit::OpenWarning;
 use runtime::Transfers;
 
-use super::source::{BuildInfo, Ready, Source, build_checkpoint, build_embedding, open_export};
+use super::source::{BuildInfo, Ready, Source, build_checkpoint, open_export};
 use super::{ModelError, OpenOptions, Speculation};
-use crate::Program;
-use crate::embed::{Embedder, EmbeddingPlan, check_texts};
+use crate::embed::{Embedder, check_texts, length_for};
 
 /// A job for the engine.
 pub(super) enum Job {
@@ -105,7 +104,7 @@ pub(super) struct Unbuilt {
     pub draft: Option<DraftSource>,
 }
 
-/// What a draft model is built from.
+/// The inputs for building a draft model.
 pub(super) struct DraftSource {
     pub path: PathBuf,
     pub source: Source,
@@ -124,29 +123,29 @@ pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>
     if tell.send(Ok(engine.info())).is_err() {
         return;
     }
-    match engine {
-        Engine::Embedding(config) => Embeddings::new(&path, &options, &config).serve(jobs),
-        Engine::Text(ready) => {
-            let batch = batch(&ready, &options.speculate, draft.as_ref());
-            Texts::new(&path, &options, &ready, tokenizer.as_deref(), batch).serve(jobs);
+    match &engine {
+        Engine::Embedding(model) => Embeddings::new(&path, &options, &**model).serve(jobs),
+        Engine::Text(ready, network) => {
+            let batch = batch(network, &options.speculate, draft.as_ref());
+            Texts::new(&path, &options, (ready, network), tokenizer.as_deref(), batch).serve(jobs);
         }
     }
 }
 
 /// The slots of a network, and what drafts for them.
-fn batch<'a>(ready: &'a Ready, speculate: &Speculation, draft: Option<&'a Ready>) -> Batch<'a> {
-    let batch = Batch::new(&ready.network).keep_prefixes().schedule(Budgeted::default());
+fn batch<'a>(network: &'a Network, speculate: &Speculation, draft: Option<&'a Network>) -> Batch<'a> {
+    let batch = Batch::new(network).keep_prefixes().schedule(Budgeted::default());
     match (speculate, draft) {
-        (_, Some(draft)) => batch.speculate(|| Box::new(DraftModel::new(&draft.network))),
+        (_, Some(draft)) => batch.speculate(|| Box::new(DraftModel::new(draft))),
         (Speculation::Lookup, None) => batch.speculate(|| Box::new(Lookup::default())),
         _ => batch,
     }
 }
 
 impl DraftSource {
-    fn build(self) -> Result<Ready, ModelError> {
+    fn build(self) -> Result<Network, ModelError> {
         match Engine::build(&self.path, self.source, &self.options)? {
-            Engine::Text(ready) => Ok(*ready),
+            Engine::Text(_, network) => Ok(*network),
             Engine::Embedding(_) => {
                 Err(ModelError::Kind { path: self.path, does: "makes embeddings of texts", asked: "draft" })
             }
@@ -155,33 +154,34 @@ impl DraftSource {
 }
 
 enum Engine {
-    Text(Box<Ready>),
-    Embedding(Box<EmbeddingGemmaConfig>),
+    Text(Box<Ready>, Box<Network>),
+    /// One whose programs are built for the length of their texts.
+    Embedding(Box<dyn Architecture>),
 }
 
 impl Engine {
     fn build(path: &Path, source: Source, options: &OpenOptions) -> Result<Self, ModelError> {
-        Ok(match source {
-            Source::Embedding(config) => Self::Embedding(config),
-            Source::Export(manifest, _) => Self::Text(Box::new(open_export(path, &manifest, options)?)),
-            Source::Checkpoint(model) => {
-                Self::Text(Box::new(build_checkpoint(path, model, options, options.score)?))
-            }
-        })
+        let ready = match source {
+            Source::Export(manifest, _) => open_export(path, &manifest, options)?,
+            Source::Checkpoint(model) if model.sentence().is_some() => return Ok(Self::Embedding(model)),
+            Source::Checkpoint(model) => build_checkpoint(path, model, options, options.score)?,
+        };
+        let network = ready.program.network()?;
+        Ok(Self::Text(Box::new(ready), Box::new(network)))
     }
 
     fn info(&self) -> ModelInfo {
         match self {
-            Self::Text(ready) => ModelInfo {
-                context: ready.network.context(),
-                vocabulary: ready.network.vocabulary(),
-                slots: ready.network.batch(),
+            Self::Text(ready, network) => ModelInfo {
+                context: network.context(),
+                vocabulary: network.vocabulary(),
+                slots: network.batch(),
                 build: Some(ready.build.clone()),
                 warnings: Vec::new(),
             },
-            Self::Embedding(config) => ModelInfo {
-                context: config.sentence.max_tokens,
-                vocabulary: config.vocab_size,
+            Self::Embedding(model) => ModelInfo {
+                context: model.max_context(),
+                vocabulary: model.vocabulary(),
                 slots: 1,
                 build: None,
                 warnings: Vec::new(),
@@ -195,13 +195,14 @@ struct Texts<'a> {
     path: &'a Path,
     options: &'a OpenOptions,
     ready: &'a Ready,
+    network: &'a Network,
     tokenizer: Option<&'a Tokenizer>,
     batch: Batch<'a>,
     /// The text that occupies each slot.
     running: Vec<Option<Running<'a>>>,
     waiting: VecDeque<Box<GenerateJob>>,
     /// The network that scores, if the main network has no entry point for it.
-    scorer: Option<Ready>,
+    scorer: Option<Network>,
 }
 
 /// A text in a slot.
@@ -220,12 +221,13 @@ impl<'a> Texts<'a> {
     fn new(
         path: &'a Path,
         options: &'a OpenOptions,
-        ready: &'a Ready,
+        (ready, network): (&'a Ready, &'a Network),
         tokenizer: Option<&'a Tokenizer>,
         batch: Batch<'a>,
     ) -> Self {
-        let running = (0..ready.network.batch()).map(|_| None).collect();
-        Self { path, options, ready, tokenizer, batch, running, waiting: VecDeque::new(), scorer: None }
+        let running = (0..network.batch()).map(|_| None).collect();
+        let waiting = VecDeque::new();
+        Self { path, options, ready, network, tokenizer, batch, running, waiting, scorer: None }
     }
 
     fn serve(mut self, jobs: &Receiver<Job>) {
@@ -319,7 +321,7 @@ impl<'a> Texts<'a> {
     }
 
     fn score(&mut self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, ModelError> {
-        let network = &self.ready.network;
+        let network = self.network;
         check_tokens(tokens, 0, network.context(), network.vocabulary())?;
         if network.has_scorer() {
             return Ok(Session::new(network).score(tokens)?);
@@ -327,12 +329,14 @@ impl<'a> Texts<'a> {
         let scorer = match self.scorer.take() {
             Some(scorer) => scorer,
             None => match Source::read(self.path, self.options)?.0 {
-                Source::Checkpoint(model) => build_checkpoint(self.path, model, self.options, true)?,
+                Source::Checkpoint(model) => {
+                    build_checkpoint(self.path, model, self.options, true)?.program.network()?
+                }
                 // It has the entry points that it was exported with.
                 _ => return Ok(Session::new(network).score(tokens)?),
             },
         };
-        let scored = Session::new(&scorer.network).score(tokens);
+        let scored = Session::new(&scorer).score(tokens);
         self.scorer = Some(scorer);
         Ok(scored?)
     }
@@ -393,14 +397,14 @@ impl Running<'_> {
 struct Embeddings<'a> {
     path: PathBuf,
     options: &'a OpenOptions,
-    config: &'a EmbeddingGemmaConfig,
+    model: &'a dyn Architecture,
     /// The programs built so far, by the longest text that each takes.
-    programs: BTreeMap<usize, (Program, BuildInfo)>,
+    programs: BTreeMap<usize, Ready>,
 }
 
 impl<'a> Embeddings<'a> {
-    fn new(path: &Path, options: &'a OpenOptions, config: &'a EmbeddingGemmaConfig) -> Self {
-        Self { path: path.into(), options, config, programs: BTreeMap::new() }
+    fn new(path: &Path, options: &'a OpenOptions, model: &'a dyn Architecture) -> Self {
+        Self { path: path.into(), options, model, programs: BTreeMap::new() }
     }
 
     fn serve(mut self, jobs: &Receiver<Job>) {
@@ -418,18 +422,20 @@ impl<'a> Embeddings<'a> {
     }
 
     fn embed(&mut self, texts: &[Vec<u32>]) -> Result<Embedded, ModelError> {
-        let most = self.config.sentence.max_tokens;
+        let (most, vocabulary) = (self.model.max_context(), self.model.vocabulary());
         let longest = texts.iter().map(Vec::len).max().unwrap_or_default();
-        let length = self.options.context.unwrap_or_else(|| EmbeddingPlan::length_for(longest, most));
-        check_texts(texts, length, self.config.vocab_size)?;
-        if !self.programs.contains_key(&length) {
-            let built = build_embedding(&self.path, self.config, self.options, length)?;
-            self.programs.insert(length, built);
+        let length = self.options.context.unwrap_or_else(|| length_for(longest, most));
+        check_texts(texts, length, vocabulary)?;
+        if !self.programs.contains_key(&length)
+            && let Source::Checkpoint(model) = Source::read(&self.path, self.options)?.0
+        {
+            let options = OpenOptions { context: Some(length), ..self.options.clone() };
+            self.programs.insert(length, build_checkpoint(&self.path, model, &options, false)?);
         }
-        let (program, build) = &self.programs[&length];
-        let embedder = Embedder::new(program, self.config.vocab_size)?;
+        let ready = self.programs.get(&length).ok_or_else(|| continues_text(&self.path))?;
+        let embedder = Embedder::new(&ready.program, vocabulary)?;
         let start = Instant::now();
         let embeddings = embedder.embed(texts)?;
-        Ok(Embedded { embeddings, time: start.elapsed(), build: Some(build.clone()) })
+        Ok(Embedded { embeddings, time: start.elapsed(), build: Some(ready.build.clone()) })
     }
 }

@@ -81,7 +81,7 @@ pub enum ModelError {
     /// The model does not support this kind of request.
     #[error("`{}` {does}, and cannot {asked}", .path.display())]
     Kind {
-        /// Path of the model.
+        /// Path of the folder or file.
         path: PathBuf,
         /// The kind of request that the model supports.
         does: &'static str,
@@ -91,7 +91,7 @@ pub enum ModelError {
     /// The request contains text, but the model has no tokenizer.
     #[error("`{}` has no `tokenizer.json`; use token ids instead of text", .path.display())]
     NoTokenizer {
-        /// Path of the model.
+        /// Path of the folder or file.
         path: PathBuf,
     },
     /// A draft model whose tokens mean something else.
@@ -119,7 +119,8 @@ pub enum ModelError {
     },
     /// The option affects compiling, but an export is already compiled.
     #[error(
-        "`{option}` is for what is compiled now, and an export is compiled; leave the option out, or export again with it"
+        "`{option}` changes the compilation, and an export is compiled already; leave the option out, or \
+         export again with it"
     )]
     Compiled {
         /// Name of the option in [`OpenOptions`](super::OpenOptions).

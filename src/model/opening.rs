@@ -9,8 +9,8 @@ use std::thread;
 use generate::{Chat, GenerateError, GenerateOptions, Tokenizer};
 use hub::{Fetched, ModelName};
 use irpa::HubFolder;
-use models::SentenceConfig;
 use models::fit::OpenWarning;
+use models::{Architecture, SentenceConfig};
 
 use super::engine::{self, DraftSource, Unbuilt};
 use super::source::{CONTEXT, Source};
@@ -84,7 +84,6 @@ impl Opening {
         match &self.source {
             Source::Export(_, longest) => *longest,
             Source::Checkpoint(model) => Some(model.max_context()),
-            Source::Embedding(config) => Some(config.sentence.max_tokens),
         }
     }
 
@@ -92,8 +91,10 @@ impl Opening {
     pub fn context(&self) -> usize {
         match &self.source {
             Source::Export(manifest, _) => manifest.context,
-            Source::Checkpoint(model) => self.options.context.unwrap_or(model.max_context().min(CONTEXT)),
-            Source::Embedding(config) => self.options.context.unwrap_or(config.sentence.max_tokens),
+            Source::Checkpoint(model) => {
+                let usual = if model.sentence().is_some() { usize::MAX } else { CONTEXT };
+                self.options.context.unwrap_or(model.max_context().min(usual))
+            }
         }
     }
 
@@ -102,13 +103,20 @@ impl Opening {
         match &self.source {
             Source::Export(..) => None,
             Source::Checkpoint(model) => Some(model.vocabulary()),
-            Source::Embedding(config) => Some(config.vocab_size),
+        }
+    }
+
+    /// The network, unless it is that of an export.
+    pub fn network(&self) -> Option<&dyn Architecture> {
+        match &self.source {
+            Source::Export(..) => None,
+            Source::Checkpoint(model) => Some(&**model),
         }
     }
 
     /// The text preparation of an embedding model, such as its prompts; `None` for other models.
     pub fn sentence(&self) -> Option<&SentenceConfig> {
-        self.text.sentence.as_ref()
+        self.source.sentence()
     }
 
     /// Checks that the model can follow these options.
@@ -181,7 +189,7 @@ impl Opening {
     }
 }
 
-/// The path of a model that is named as the hub names it, unless there is a file or folder of that name.
+/// The path of a model with this name on the hub. `None` if `path` exists, or is not such a name.
 fn by_name(path: &Path, options: &OpenOptions) -> Result<Option<PathBuf>, ModelError> {
     let name = path.to_str().filter(|_| !path.exists()).and_then(ModelName::parse);
     let Some(name) = name else { return Ok(None) };

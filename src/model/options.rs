@@ -62,7 +62,7 @@ pub struct OpenOptions {
     /// Whether to build the entry point for [`score`](super::Model::score) together with the others.
     /// Otherwise the first call of `score` builds it.
     pub score: bool,
-    /// What drafts tokens, so that one call verifies several.
+    /// The source of drafted tokens, of which one call verifies several.
     pub speculate: Speculation,
     /// Whether to compare all weights with the hashes in their archive before loading.
     pub verify: bool,
@@ -155,7 +155,8 @@ impl fmt::Debug for WatchOpen {
     }
 }
 
-/// The folder in the user's cache folder that keeps compiled modules and baked archives. `None` without a home folder.
+/// The default folder for compiled modules and baked archives, in the user's cache folder. `None` without a
+/// home folder.
 pub fn cache_folder() -> Option<PathBuf> {
     Some(etcetera::choose_base_strategy().ok()?.cache_dir().join("tracewright"))
 }

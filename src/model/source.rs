@@ -8,19 +8,16 @@ use std::time::{Duration, Instant};
 use bake::{Baked, Ignorable};
 use dsl::Traced;
 use errors::WithPath as _;
-use generate::Network;
 use irpa::{Archive, ArchiveError, Checkpoint, Gguf};
 use lower::{Module, Quantization, Weights};
-use models::config::ConfigError;
-use models::fit::{self, FitError, OpenWarning};
-use models::{Architecture, EmbeddingGemmaConfig, check_sizes};
+use models::fit::{self, OpenWarning};
+use models::{Architecture, SentenceConfig};
 use runtime::{CompileOptions, Device, Runtime, device};
 use targets::{DeviceKind, DeviceName, Target};
 use trace::Signature;
 
 use super::{ModelError, OpenOptions, Speculation};
 use crate::build::{BuildStep, BuildTools, ProgramOptions, build_program};
-use crate::embed::EmbeddingPlan;
 use crate::export::{self, IreeManifest};
 use crate::tuning::{TuningSource, Tunings};
 use crate::{Plan, Program};
@@ -32,15 +29,13 @@ pub(super) const CONTEXT: usize = 4096;
 pub(super) enum Source {
     /// An export, and the longest context of its model if its configuration is there.
     Export(Box<IreeManifest>, Option<usize>),
-    /// The checkpoint of a network that continues text.
+    /// A checkpoint.
     Checkpoint(Box<dyn Architecture>),
-    /// The checkpoint of a network that computes embeddings.
-    Embedding(Box<EmbeddingGemmaConfig>),
 }
 
-/// A network, the device that it runs on, and what was made on the way.
+/// A program, the device that it runs on, and what was made on the way.
 pub(super) struct Ready {
-    pub network: Network,
+    pub program: Program,
     pub runtime: Runtime,
     pub build: BuildInfo,
 }
@@ -48,7 +43,7 @@ pub(super) struct Ready {
 /// Facts about how a network was built and loaded.
 #[derive(Clone, Debug)]
 pub struct BuildInfo {
-    /// The time that compiling took; zero if the cache had the module.
+    /// The time that compiling took, or reading the module from the cache; zero for an export.
     pub compile: Duration,
     /// The time that loading took.
     pub load: Duration,
@@ -77,15 +72,15 @@ impl Source {
             let longest = (options.read)(path, &[]).ok().map(|model| model.max_context());
             return Ok((Self::Export(Box::new(manifest), longest), Vec::new()));
         }
-        match fit::open(options.read, path, &options.allow_config_keys) {
-            Err(FitError::Config(ConfigError::Embeds { .. })) => {
-                let config = EmbeddingGemmaConfig::read(path, &options.allow_config_keys)?;
-                Ok((Self::Embedding(Box::new(config)), Vec::new()))
-            }
-            fitted => {
-                let fitted = fitted?;
-                Ok((Self::Checkpoint(fitted.network), fitted.warnings))
-            }
+        let fitted = fit::open(options.read, path, &options.allow_config_keys)?;
+        Ok((Self::Checkpoint(fitted.network), fitted.warnings))
+    }
+
+    /// The change of a text before the network embeds it; `None` if it does not embed.
+    pub fn sentence(&self) -> Option<&SentenceConfig> {
+        match self {
+            Self::Export(..) => None,
+            Self::Checkpoint(model) => model.sentence(),
         }
     }
 }
@@ -99,7 +94,7 @@ fn is_folder(path: &Path) -> io::Result<()> {
     fs::read_dir(path).map(drop)
 }
 
-/// Loads an export.
+/// Loads an export and its tokenizer.
 pub(super) fn open_export(
     folder: &Path,
     manifest: &IreeManifest,
@@ -114,8 +109,8 @@ pub(super) fn open_export(
         verify(&archive, options)?;
     }
     let signatures = manifest.signatures(folder)?;
-    let network = Network::new(&runtime, &program, &signatures)?;
-    if options.speculate != Speculation::Off && !network.has_verifier() {
+    let program = Program::new(&runtime, program, signatures.clone());
+    if options.speculate != Speculation::Off && !program.network()?.has_verifier() {
         let (option, asked) = ("speculate", options.speculate.to_string());
         let exported = "no entry point `verify`".into();
         return Err(ModelError::AsExported { option, asked, exported });
@@ -130,7 +125,7 @@ pub(super) fn open_export(
         signatures,
         damaged: Vec::new(),
     };
-    Ok(Ready { network, runtime, build })
+    Ok(Ready { program, runtime, build })
 }
 
 /// Bakes, compiles and loads a checkpoint. The entry point for scores is included if the options ask for it.
@@ -153,41 +148,17 @@ pub(super) fn build_checkpoint(
         ..plan
     };
     let tunings = options.tunings(&plan.target)?;
-    let (tuning, damaged) = (tunings.of(Some(&plan))?, tunings.damaged().to_vec());
+    let (tuning, damaged) = (tunings.of(&plan)?, tunings.damaged().to_vec());
     let plan = plan.tuned(tuning, options.chunk);
     let mut entries = if score { plan.entry_points() } else { plan.steps() };
     if options.speculate != Speculation::Off {
         entries.extend(plan.verifier());
     }
     let traced = plan.record(&entries)?;
-    let checkpoint = plan.named(Checkpoint::open(path)?);
+    let checkpoint = plan.model.weights(Checkpoint::open(path)?)?;
     let ignorable = plan.model.ignorable();
-    let (program, runtime, build) =
-        build(options, &traced, &checkpoint, plan.target, plan.weights, ignorable)?;
-    Ok(Ready { network: program.network()?, runtime, build: BuildInfo { damaged, ..build } })
-}
-
-/// Bakes, compiles and loads an embedding model, for texts of up to `length` tokens.
-pub(super) fn build_embedding(
-    path: &Path,
-    config: &EmbeddingGemmaConfig,
-    options: &OpenOptions,
-    length: usize,
-) -> Result<(Program, BuildInfo), ModelError> {
-    let target = options.chosen_target()?;
-    let plan = EmbeddingPlan::new(config.clone(), options.dtype, length, options.slots.max(1))?;
-    let checkpoint = plan.checkpoint(path)?;
-    check_sizes(&plan.config.tower.sizes(), &checkpoint)?;
-    let tunings = options.tunings(&target)?;
-    let damaged = tunings.damaged().to_vec();
-    let target = Target { tuning: tunings.of(None)?, ..target };
-    let traced = plan.trace()?;
-    let weights = Weights {
-        quantize: options.quantize.clone().unwrap_or(Quantization::Computed),
-        kernels: options.kernels.unwrap_or(true),
-    };
-    let (program, _, build) = build(options, &traced, &checkpoint, target, weights, plan.config.ignorable())?;
-    Ok((program, BuildInfo { damaged, ..build }))
+    let ready = build(options, &traced, &checkpoint, plan.target, plan.weights, ignorable)?;
+    Ok(Ready { build: BuildInfo { damaged, ..ready.build }, ..ready })
 }
 
 /// Bakes, compiles and loads a network. If the options ask for it, the weights are compared with their
@@ -199,7 +170,7 @@ fn build(
     target: Target,
     weights: Weights,
     ignorable: Vec<Ignorable>,
-) -> Result<(Program, Runtime, BuildInfo), ModelError> {
+) -> Result<Ready, ModelError> {
     let (cache, compiler) = (options.cache_folder()?, options.compiler());
     let mut watch = options.watch_steps();
     let asked = ProgramOptions {
@@ -225,7 +196,7 @@ fn build(
         baked: built.baked,
         damaged: Vec::new(),
     };
-    Ok((built.program, built.runtime, build))
+    Ok(Ready { program: built.program, runtime: built.runtime, build })
 }
 
 /// Compares the weights with the hashes in their archive.
@@ -235,10 +206,10 @@ fn verify(archive: &Archive, options: &OpenOptions) -> Result<(), ArchiveError> 
     archive.verify_content(Some(&mut watch)).map(drop)
 }
 
-/// What is compiled for: the target that is named, or the device as it describes itself.
+/// The target of the compiler: the given target, or the device's own description.
 ///
 /// # Errors
-/// If the target is another kind of device, or the device is not there.
+/// If the target is for another kind of device, or the device is missing.
 pub fn choose_target(name: DeviceName, target: Option<&Target>) -> Result<Target, ModelError> {
     match (target, name.kind) {
         (Some(target), device) if target.device != device => {
@@ -251,12 +222,11 @@ pub fn choose_target(name: DeviceName, target: Option<&Target>) -> Result<Target
 }
 
 impl OpenOptions {
-    /// What is compiled for.
     fn chosen_target(&self) -> Result<Target, ModelError> {
         choose_target(self.device.unwrap_or(DeviceName::CPU), self.target.as_ref())
     }
 
-    /// How kernels are cut for a target.
+    /// The settings of kernels for a target.
     fn tunings(&self, target: &Target) -> Result<Tunings, ModelError> {
         let source = self.tuning.as_ref().unwrap_or(&TuningSource::Measured);
         Ok(source.read(target, (&self.compiler(), &self.cache_folder()?))?)

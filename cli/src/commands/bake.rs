@@ -1,4 +1,4 @@
-//! `tracewright bake`
+//! `tracewright bake` writes a checkpoint as an IREE parameter archive.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use tracewright::output_guard::check_output;
 
 use crate::checkpoint::{open, report_baked};
 use crate::error::Error;
-use crate::{Invocation, iree_tools, progress};
+use crate::{Invocation, progress};
 
 #[derive(Args)]
 pub struct Arguments {
@@ -51,12 +51,12 @@ impl Arguments {
             match converted.is_empty() {
                 _ if !print_commands => {}
                 true => say!("{}", converts(source, out)),
-                false => say!("no program of IREE converts element types"),
+                false => say!("IREE has no tool that converts element types"),
             }
             return Ok(());
         }
         let (network, checkpoint) = open(read, source, &model.network.allow_config_key)?;
-        let plan = model.plan(network, model.context)?;
+        let plan = model.plan(network, source, model.context)?;
         let traced = plan.trace()?;
         let lowered = plan.lower(&traced.trace)?;
         let options = BakeOptions { metadata: !no_metadata, watch: Some(&mut watch) };
@@ -65,9 +65,7 @@ impl Arguments {
         bar.finish_and_clear();
         report_baked(&baked);
         if *print_commands {
-            say!(
-                "no program of IREE makes what the module reads of a model: `tracewright bake` converts and packs its weights"
-            );
+            say!("IREE has no tool that converts and packs a model's weights as the module reads them");
         }
         say!(
             "wrote `{}`: {} parameters, {} bytes",
@@ -79,7 +77,7 @@ impl Arguments {
     }
 }
 
-/// What is said of a network, where there are tensors alone.
+/// Rejects options about a network if the checkpoint consists of tensors alone.
 fn check(model: &ModelArguments) -> Result<(), Error> {
     let ModelArguments { network, context, chunk, kv } = model;
     let option = match () {
@@ -96,12 +94,13 @@ fn check(model: &ModelArguments) -> Result<(), Error> {
     Err(usage(what).into())
 }
 
-/// What writes the tensors of a checkpoint as they are into an archive.
+/// The command of IREE's tools that writes the same archive.
 fn converts(checkpoint: &Path, archive: &Path) -> String {
     let words = [
         "iree-convert-parameters".to_owned(),
         format!("--parameters={}", checkpoint.display()),
         format!("--output={}", archive.display()),
     ];
-    iree_tools::line(words.iter().map(String::as_str))
+    // A word with a zero byte is no argument of any program.
+    shlex::try_join(words.iter().map(String::as_str)).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! `tracewright bench`
+//! `tracewright bench` measures the speed of models and of single operations.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ pub enum Arguments {
 }
 
 impl Arguments {
-    /// The model that is measured, if it is one.
+    /// The path of the model, if a model is measured.
     pub fn model(&mut self) -> Option<&mut PathBuf> {
         match self {
             Self::Decode(DecodeBench { of, .. }) | Self::Prefill(PrefillBench { of, .. }) => {
@@ -46,7 +46,7 @@ impl Arguments {
 
 #[derive(Args)]
 pub struct DecodeBench {
-    /// Tokens before the first one that is measured; several with commas
+    /// Tokens before the first measured one; separate several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "0")]
     pub depth: Vec<usize>,
     /// Tokens per round
@@ -63,7 +63,7 @@ pub struct DecodeBench {
 
 #[derive(Args)]
 pub struct PrefillBench {
-    /// Tokens of the prompt; several with commas
+    /// Tokens of the prompt; separate several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "128")]
     pub tokens: Vec<usize>,
     #[command(flatten)]
@@ -72,7 +72,7 @@ pub struct PrefillBench {
     pub of: ModelBench,
 }
 
-/// A model, and how it is measured.
+/// A model, and the options of its measurement.
 #[derive(Args)]
 pub struct ModelBench {
     /// Hugging Face model directory, GGUF file, or a config.json, which gets random weights
@@ -137,7 +137,7 @@ pub struct AttentionBench {
     pub bench: BenchArguments,
 }
 
-/// What becomes of the time of each dispatch.
+/// The output for the times of dispatches.
 #[derive(Args)]
 pub struct ProfileArguments {
     /// Write the time of each dispatch of one variant, for Perfetto, chrome://tracing and `trace-dump --profile`
@@ -145,7 +145,7 @@ pub struct ProfileArguments {
     pub trace: Option<PathBuf>,
 }
 
-/// What is measured of a model: each combination of these.
+/// The variants of a model. Each combination is measured.
 #[derive(Args)]
 pub struct VariantArguments {
     /// Types of weights and activations: f32, f16, bf16; separate several with commas [default: the checkpoint's]
@@ -182,7 +182,6 @@ pub struct VariantArguments {
     pub allow_config_key: Vec<String>,
 }
 
-/// How it is measured.
 #[derive(Args)]
 pub struct BenchArguments {
     /// Measured rounds; every variant runs once in each
@@ -221,8 +220,8 @@ mod run {
     use tracewright::files::NewFile;
     use tracewright::irpa::Checkpoint;
     use tracewright::lower::Weights;
-    use tracewright::models::ReadModel;
     use tracewright::models::fit::fit_beside;
+    use tracewright::models::{ReadModel, check_generates};
     use tracewright::output_guard::check_output;
     use tracewright::runtime::{Compiler, Device};
 
@@ -236,7 +235,7 @@ mod run {
     use crate::{build, progress};
 
     impl Arguments {
-        /// How it is measured.
+        /// The options of the measurement.
         fn bench(&self) -> &BenchArguments {
             match self {
                 Self::Decode(DecodeBench { of, .. }) | Self::Prefill(PrefillBench { of, .. }) => &of.bench,
@@ -335,7 +334,7 @@ mod run {
         }
     }
 
-    /// All of a model.
+    /// Measures all stages of a model.
     fn suite(bench: &Bench<'_>, of: &ModelBench) -> Result<(), Error> {
         let languages = bench.languages(of, bench.plans(of)?)?;
         let baked = bench.checkpoints(of)?;
@@ -348,18 +347,18 @@ mod run {
         bench.report(cases)
     }
 
-    /// Tokens that the suite decodes in a round.
+    /// Tokens that the suite decodes per round.
     const SUITE_TOKENS: usize = 16;
 
-    /// Each that was asked for; by default what is usual.
+    /// The given values, or the default if there are none.
     fn each<T: Copy>(asked: &[T]) -> Vec<Option<T>> {
         if asked.is_empty() { vec![None] } else { asked.iter().copied().map(Some).collect() }
     }
 
-    /// The longest sequence that is measured, unless another one is asked for.
+    /// The default context, in tokens.
     const CONTEXT: usize = 512;
 
-    /// The formats that were asked for: by default weights as they are.
+    /// The given formats, or by default the stored format.
     fn formats(asked: &[Quant]) -> &[Quant] {
         if asked.is_empty() { &[Quant(None)] } else { asked }
     }
@@ -368,7 +367,7 @@ mod run {
         Weights { quantize: quantize.into(), kernels: kernels == KernelUse::On }
     }
 
-    /// What all benchmarks share.
+    /// The parts that all benchmarks share.
     struct Bench<'a> {
         arguments: &'a BenchArguments,
         read: ReadModel,
@@ -394,13 +393,13 @@ mod run {
             ProgramOptions { device, weights, ..ProgramOptions::new(&self.compiler, &self.cache) }
         }
 
-        /// One plan for each combination of variants.
+        /// A plan for each combination of variants.
         fn plans(&self, ModelBench { model, variants, .. }: &ModelBench) -> Result<Vec<Plan>, Error> {
             for out in [&self.arguments.json, &self.arguments.plot].into_iter().flatten() {
                 check_output(model, out)?;
             }
             if self.arguments.json.is_some() && self.arguments.json == self.arguments.plot {
-                let what = "`--json` and `--plot` name one file; each has one of its own";
+                let what = "`--json` and `--plot` name the same file; give each its own";
                 return Err(usage(what).into());
             }
             // What was measured is read once for all plans.
@@ -421,6 +420,7 @@ mod run {
                 &variants.kv
             ) {
                 let mut network = (self.read)(model, &variants.allow_config_key)?;
+                check_generates(&*network, model)?;
                 let warnings = fit_beside(&mut *network, model)?;
                 if plans.is_empty() {
                     warn(&warnings);
@@ -429,7 +429,7 @@ mod run {
                 let plan = Plan::new(network, element, Some(context), chunk)?;
                 let (weights, batch, target) = (weights(kernels, quant), batch.get(), target.clone());
                 let plan = Plan { weights, rules, kv, batch, target, ..plan };
-                let tuning = tunings.of(Some(&plan))?;
+                let tuning = tunings.of(&plan)?;
                 plans.push(plan.tuned(tuning, chunk));
             }
             Ok(plans)
@@ -469,7 +469,7 @@ mod run {
             self.plans(of)?.into_iter().map(with_weights).collect()
         }
 
-        /// The file for the profile of what is `measured`, if there is to be one. Begun before anything is compiled.
+        /// Begins the file for the profile of `measured`, if one is asked for, before anything is compiled.
         fn trace(
             &self,
             profile: &ProfileArguments,
@@ -480,13 +480,13 @@ mod run {
             watched(self.device(variants)).ok_or(BenchError::NotWatched)?;
             check_output(model, path)?;
             if measured != 1 {
-                let what = "`--trace` is of one variant; name one value of each option that takes several";
+                let what = "`--trace` profiles one variant; give each option one value";
                 return Err(usage(what).into());
             }
             Ok(Some(NewFile::begin(path, output::PROFILE)?))
         }
 
-        /// Measures, says what came of it, and writes the profile of the only case into `trace`.
+        /// Measures, reports the results, and writes the profile of the only case to `trace`.
         fn profiled(
             &self,
             cases: Vec<Case<'_>>,
@@ -506,12 +506,13 @@ mod run {
             shown(&report)
         }
 
-        /// Measures, and says what came of it: last, since who reads it may have gone.
+        /// Measures, and reports the results on stdout. Files are written first, because the reader of stdout
+        /// may have gone.
         fn report(&self, cases: Vec<Case<'_>>) -> Result<(), Error> {
             shown(&self.measured(cases)?)
         }
 
-        /// Measures, and writes what came of it to files.
+        /// Measures, and writes the results to files.
         fn measured(&self, cases: Vec<Case<'_>>) -> Result<BenchReport, Error> {
             let BenchArguments { rounds, json, plot, .. } = self.arguments;
             let rounds = rounds.get();

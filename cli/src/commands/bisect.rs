@@ -1,4 +1,4 @@
-//! `tracewright bisect`
+//! `tracewright bisect` finds the first operation at which two forms of a model diverge.
 
 use std::path::PathBuf;
 
@@ -30,7 +30,7 @@ pub struct Arguments {
     pub build: BuildArguments,
 }
 
-/// What a compiled model is compared with.
+/// The form that a compiled model is compared with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Against {
     Evaluator,
@@ -81,11 +81,11 @@ mod run {
             let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;
             let context = Plan::context_for(tokens.len(), network.max_context());
             if matches!(against, Against::Activations(_)) && model.chunk.is_some() {
-                let what =
-                    "`--chunk` is for what reads a prompt in pieces; transformers computed these in one pass";
+                let what = "`--chunk` reads a prompt in pieces, and transformers computed these activations in one \
+                     pass; leave it out";
                 return Err(usage(what).into());
             }
-            let plan = model.plan(network, model.context.or(Some(context)))?;
+            let plan = model.plan(network, folder, model.context.or(Some(context)))?;
             check_prompt(tokens, Limit::of(&plan), plan.model.vocabulary())?;
             let activations = match against {
                 Against::Activations(path) => Some(activations(path, tokens)?),
@@ -103,7 +103,8 @@ mod run {
             };
             let quantized = plan.weights.quantize.rounds();
             if *against == Against::Dense && !quantized {
-                let what = "`--against dense` compares rounded weights with those of the checkpoint; round them with `--quant`";
+                let what = "`--against dense` compares quantized weights with those of the checkpoint; \
+                    quantize them with `--quant`";
                 return Err(usage(what).into());
             }
             let trace = plan.record(&entries)?.trace;
@@ -112,7 +113,7 @@ mod run {
             let cache = build::cache_folder(&self.build.compile)?;
             let (device, target) = self.device.choose(1)?;
             let target = compiler.resolve(&target)?;
-            let tuning = self.build.tuning.read(&target, (&compiler, &cache))?.of(Some(&plan))?;
+            let tuning = self.build.tuning.read(&target, (&compiler, &cache))?.of(&plan)?;
             let target = Target { tuning: Tuning { chunk: None, ..tuning }, ..target };
             // Sums are those of one thread.
             let runtime = Runtime::new(match device {
@@ -150,13 +151,13 @@ mod run {
         }
     }
 
-    /// Prints a report; a difference is an error even where nobody reads it.
+    /// Prints a report. A difference is an error even if stdout is closed.
     fn report(report: &BisectReport<'_>, json: bool) -> Result<(), Error> {
         let written = print(&if json { format!("{}\n", report.json()) } else { report.text() });
         match report.finding() {
             None if report.nodes() == 0 => {
                 let what = format!(
-                    "nothing was compared: {} has no value of a module of this network",
+                    "nothing was compared: {} has no activation of this network's modules",
                     report.names[1]
                 );
                 Err(usage(what).into())
@@ -166,7 +167,7 @@ mod run {
         }
     }
 
-    /// What transformers computed of the same tokens.
+    /// The values that transformers computed for the same tokens.
     fn activations(path: &Path, tokens: &[u32]) -> Result<Activations, Error> {
         let activations = Activations::open(path)?;
         match activations.tokens() {

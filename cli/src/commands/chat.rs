@@ -1,6 +1,6 @@
-//! `tracewright chat`: messages from a terminal or from stdin, and answers.
+//! `tracewright chat` reads messages from a terminal or from stdin, and prints answers.
 //!
-//! [`Conversation`] keeps what the network has seen.
+//! [`Conversation`] keeps the state of the network between messages.
 
 use std::path::PathBuf;
 
@@ -69,10 +69,10 @@ mod run {
     use crate::limit::Limit;
     use crate::load::{self, SequenceFile, drafts, say_ends};
 
-    /// Tokens that a chat has room for, unless somebody says otherwise.
+    /// The default context of a chat, in tokens.
     const ROOM: usize = 4096;
 
-    /// What is said with a slash, and what it does.
+    /// The commands with a slash, and their descriptions.
     const COMMANDS: [(&str, &str); 6] = [
         ("/help", "list the commands"),
         ("/reset", "begin a new chat, with the same system message"),
@@ -98,7 +98,8 @@ mod run {
             if model.stop_tokens().is_empty() && self.stop.is_empty() {
                 let most = self.max_tokens;
                 say!(
-                    "the model names no token that ends an answer (`eos_token_id`): each has {most} tokens, or use `--stop`"
+                    "the model has no token that ends an answer (`eos_token_id`): each answer has {most} \
+                     tokens; `--stop` ends it sooner"
                 );
             }
 
@@ -170,7 +171,7 @@ mod run {
             }
         }
 
-        /// Does what was said with a slash, and says whether the chat goes on.
+        /// Runs a command with a slash, and returns whether the chat continues.
         fn command(&mut self, command: &str) -> Result<bool, Error> {
             let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
             let rest = rest.trim();
@@ -209,7 +210,8 @@ mod run {
             self.system = message;
         }
 
-        /// Answers a message. What is wrong with it alone is said, and the chat goes on without it.
+        /// Answers a message. An error about this message alone is printed, and the chat continues without
+        /// the message.
         fn answer(&mut self, message: &str) -> Result<(), Error> {
             self.interrupt.clear();
             let Err(error) = self.generate(message) else { return Ok(()) };
@@ -247,13 +249,13 @@ mod run {
             Ok(())
         }
 
-        /// How to have room for more.
+        /// Advice for a larger context.
         fn room(&self) -> String {
             let raised = self.limit.raised().map(|raised| format!("; {raised}"));
             format!("/reset begins a new chat{}", raised.unwrap_or_default())
         }
 
-        /// What an answer took, on stderr.
+        /// Prints the time and rate of an answer on stderr.
         fn summarize(&self, completion: &Completion) {
             let Completion { generated, prompt_tokens, .. } = completion;
             let new = generated.prefill_tokens;
@@ -278,11 +280,9 @@ mod run {
         }
     }
 
-    /// Where messages come from.
     enum Input {
-        /// Somebody types, with a history of what was typed, and the file that keeps it, if one does.
+        /// A terminal with a history of typed lines, and the file of that history if there is one.
         Terminal(Box<DefaultEditor>, Option<PathBuf>),
-        /// Lines of stdin.
         Lines(io::Stdin),
     }
 
@@ -301,7 +301,7 @@ mod run {
             Ok(Self::Terminal(Box::new(editor), file))
         }
 
-        /// The next message; lines that end with `\` go on. `None` at the end.
+        /// Reads the next message. A line that ends with `\` continues on the next. `None` at the end.
         fn read(&mut self) -> Result<Option<String>, Error> {
             let mut message = String::new();
             loop {
@@ -326,7 +326,7 @@ mod run {
                 && let Err(error) = keep(editor, path)
             {
                 // Nobody chats to fill a history.
-                say!("`{}` does not keep what is typed: {error}", path.display());
+                say!("cannot save the history in `{}`: {error}", path.display());
                 *file = None;
             }
             Ok(Some(message))
@@ -357,30 +357,31 @@ mod run {
         }
     }
 
-    /// Whether a message may have so many bytes.
+    /// Checks the length of a message in bytes.
     fn check_message(bytes: usize) -> Result<(), Error> {
         let most = limits::PROMPT;
         match bytes as u64 > most {
             true => {
-                let what = format!("a message has more bytes than are read, at most {most}");
+                let what = format!("the message is too long, expected at most {most} bytes");
                 Err(Error::Typed(what.into()))
             }
             false => Ok(()),
         }
     }
 
-    /// Messages that the file of the history holds at most.
+    /// The largest number of messages in the history file.
     const REMEMBERED: usize = 1000;
 
-    /// Where what is typed is kept: beside what other programs remember from one run to the next, or where the system has no such
-    /// folder, with their data. `None` without a home folder.
+    /// The history file, in the user's state folder, or on systems without one in the data folder. `None`
+    /// without a home folder.
     fn history_file() -> Option<PathBuf> {
         let strategy = etcetera::choose_base_strategy().ok()?;
         let folder = strategy.state_dir().unwrap_or_else(|| strategy.data_dir());
         Some(folder.join("tracewright").join("chat-history"))
     }
 
-    /// Adds the last message to the file, which only its owner reads. Chats that run side by side do not lose each other's.
+    /// Appends the last message to the history file, which only its owner can read. Parallel chats do not
+    /// lose each other's messages.
     fn keep(editor: &mut DefaultEditor, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
@@ -388,10 +389,9 @@ mod run {
         Ok(editor.append_history(path)?)
     }
 
-    /// What one line was.
+    /// The kind of a typed line.
     enum Typed {
         Line(String),
-        /// Taken back.
         Nothing,
         End,
     }

@@ -1,4 +1,4 @@
-//! `tracewright completions`
+//! `tracewright completions` prints completions for a shell.
 
 use std::io::{self, Write as _};
 

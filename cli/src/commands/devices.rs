@@ -1,4 +1,4 @@
-//! `tracewright devices`: the devices that networks run on.
+//! `tracewright devices` lists the devices that can run networks.
 
 use clap::Args;
 
@@ -35,7 +35,7 @@ mod run {
         }
     }
 
-    /// The devices of a kind, or why there are none.
+    /// The devices of a kind, or the reason why there are none.
     type Found = (DeviceKind, Result<Vec<DeviceInfo>, String>);
 
     fn list(found: &[Found], cores: usize) -> Value {
@@ -67,7 +67,7 @@ mod run {
         lines.join("\n")
     }
 
-    /// What it is called, and the types of numbers that programs for it may have.
+    /// The name of a device, and the element types that its programs support.
     fn summary(info: &DeviceInfo) -> String {
         let target = info.target();
         let types = ["f32", "f16", "bf16"].into_iter().filter(|element| target.lacks(element).is_none());

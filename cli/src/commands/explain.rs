@@ -1,4 +1,4 @@
-//! `tracewright explain`: what an error means, and what to do.
+//! `tracewright explain` prints the meaning of an error, and its remedy.
 
 use clap::Args;
 use console::print;

@@ -1,4 +1,4 @@
-//! `tracewright export`
+//! `tracewright export` writes a folder that runs without Python and without a compiler.
 
 #[cfg(feature = "iree")]
 mod iree;
@@ -41,14 +41,13 @@ pub struct Arguments {
     pub build: BuildArguments,
 }
 
-/// What runs an export.
+/// The engine that runs an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
     Iree,
     Xla,
 }
 
-/// What is said to XLA alone.
 #[derive(Args, Clone)]
 pub struct XlaArguments {
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `tracewright generate`
+//! `tracewright generate` continues a text or answers a message.
 
 use std::path::PathBuf;
 
@@ -95,13 +95,8 @@ mod run {
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let &Invocation { read, ref interrupt } = invocation;
-            if self.system.is_some() && self.chat.is_none() {
-                return Err(
-                    usage("`--system` belongs to `--chat`; give the message to answer with it").into()
-                );
-            }
             if self.chat.is_none()
-                && let Some(option) = self.template.first()
+                && let Some(option) = self.system.as_ref().map(|_| "--system").or(self.template.first())
             {
                 let what = format!("`{option}` belongs to `--chat`; give the message to answer with it");
                 return Err(usage(what).into());
@@ -197,7 +192,7 @@ mod run {
         pieces.into_completion().ok_or_else(|| ModelError::Gone.into())
     }
 
-    /// The answer and what it took, as one JSON object.
+    /// The answer with its timings, as one JSON object.
     fn report(arguments: &Arguments, model: &Model, prompt: &[u32], completion: &Completion) -> Value {
         let Completion { text, generated, transfers, .. } = completion;
         let mut json = json!({
@@ -218,13 +213,13 @@ mod run {
         json
     }
 
-    /// A new file that is made from the model in `folder`, and is none of it.
+    /// Begins a new file, after checking that it is not a file of the model in `folder`.
     fn begin(folder: &Path, path: &Path) -> Result<NewFile, Error> {
         check_output(folder, path)?;
         Ok(NewFile::begin(path, output::LOGITS)?)
     }
 
-    /// The token ids that the arguments ask to continue.
+    /// The token ids to continue.
     fn prompt(opening: &Opening, arguments: &Arguments) -> Result<Vec<u32>, Error> {
         let folder = &arguments.model;
         let Some(tokenizer) = opening.tokenizer() else {
@@ -258,7 +253,7 @@ mod run {
         if prompt.is_empty() { Err(GenerateError::EmptyPrompt.into()) } else { Ok(prompt) }
     }
 
-    /// A safetensors file of the logits that chose each token, and those after each token of the prompt.
+    /// A safetensors file with the logits behind each chosen token, and those after each token of the prompt.
     fn logits_file(logits: &[Vec<f32>], scored: Option<&[Vec<f32>]>) -> Result<Vec<u8>, SafeTensorError> {
         let mut tensors: Vec<(&str, Vec<usize>, Vec<u8>)> = Vec::new();
         for (name, rows) in [("logits", Some(logits)), ("prompt_logits", scored)] {
@@ -273,7 +268,7 @@ mod run {
         safetensors::serialize(views, None)
     }
 
-    /// What was likely at each place, in the form of OpenAI's and llama.cpp's `logprobs`.
+    /// The most likely tokens at each position, in the form of OpenAI's and llama.cpp's `logprobs`.
     fn logprobs(logprobs: &[TokenLogprobs], tokenizer: Option<&Tokenizer>) -> Value {
         let pieces = tokenizer.map(Tokenizer::pieces).unwrap_or_default();
         let one = |Logprob { token, logprob }: &Logprob| {
@@ -309,7 +304,7 @@ mod run {
         })
     }
 
-    /// One line for a reader, on stderr.
+    /// Prints a summary line on stderr.
     fn summarize(model: &Model, completion: &Completion) {
         let Completion { generated, prompt_tokens, first_token, .. } = completion;
         let [load, compile] = build_times(model.info().build.as_ref());

@@ -1,4 +1,4 @@
-//! `tracewright man`
+//! `tracewright man` writes manual pages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,8 @@ impl Arguments {
     }
 }
 
-/// Writes the page of a command, as `tracewright-bench-decode.1`, and of those below it; returns how many these are.
+/// Writes the page of a command, such as `tracewright-bench-decode.1`, and those of its subcommands. Returns
+/// the number of pages.
 fn page(command: &Command, folder: &Path) -> Result<usize, Error> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name());
     let mut text = Vec::new();

@@ -1,4 +1,4 @@
-//! The commands. Each is a file with its arguments and what it does, and a line of the list below.
+//! The commands. Each is a file with its arguments and its `run`, and an entry in the list below.
 
 mod bake;
 mod bench;
@@ -39,7 +39,8 @@ pub struct Arguments {
     pub log: Option<String>,
 }
 
-/// The list of commands: what each is called and for, its file, which of its arguments is a model, and whether it needs IREE.
+/// Declares the list of commands: name and help, file, the argument that is a model, and whether it needs
+/// IREE.
 macro_rules! commands {
     ($($(#[$about:meta])+ $command:ident: $file:ident($($model:tt)*) $($iree:ident)?;)+) => {
         #[derive(Subcommand)]
@@ -54,7 +55,7 @@ macro_rules! commands {
                 }
             }
 
-            /// Runs the command, on the path to read for its model.
+            /// Runs the command. The path of its model is resolved first.
             pub fn run(mut self, invocation: &Invocation) -> Result<(), Error> {
                 if let Some(model) = self.model() {
                     *model = models::resolved(model, &invocation.interrupt)?;
@@ -134,7 +135,7 @@ commands! {
     Man: man();
 }
 
-/// The command line, with a variable of the environment for each flag: `--top-p` is `TRACEWRIGHT_TOP_P`.
+/// The command line. Each flag has an environment variable: `--top-p` is `TRACEWRIGHT_TOP_P`.
 pub fn command() -> clap::Command {
     with_variables(Arguments::command())
 }
@@ -150,5 +151,5 @@ fn with_variables(command: clap::Command) -> clap::Command {
     command.mut_args(named).mut_subcommands(with_variables)
 }
 
-/// What the variables of the environment begin with.
+/// The prefix of environment variables.
 pub const VARIABLES: &str = "TRACEWRIGHT_";

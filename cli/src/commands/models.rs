@@ -1,4 +1,4 @@
-//! `tracewright models`: the models of the Hugging Face cache, and downloads into it.
+//! `tracewright models` lists the models of the Hugging Face cache, and downloads models into it.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -19,13 +19,13 @@ pub struct Arguments {
     /// Download the newest commit of these models: `ORG/NAME`, `ORG/NAME:FILE.gguf` or `ORG/NAME@REVISION`
     #[arg(long, value_name = "NAME", num_args = 1..)]
     fetch: Vec<String>,
-    /// One JSON object on stdout instead of a line for each model
+    /// Print one JSON object on stdout instead of a line for each model
     #[arg(long)]
     json: bool,
 }
 
 impl Arguments {
-    /// Downloads what is asked for and prints its paths, or lists the cache.
+    /// Downloads the named models and prints their paths, or lists the cache.
     pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
         let hub = hub().map_err(ConsoleError::from)?;
         if self.fetch.is_empty() {
@@ -37,8 +37,8 @@ impl Arguments {
             return Ok(print(&text)?);
         }
         let name = |text: &String| {
-            let expected = "expected `ORG/NAME`, with `@REVISION` and `:FILE` where you need them";
-            ModelName::parse(text).ok_or_else(|| usage(format!("`{text}` is no name of a model, {expected}")))
+            let expected = "expected `ORG/NAME`, `ORG/NAME@REVISION` or `ORG/NAME:FILE`";
+            ModelName::parse(text).ok_or_else(|| usage(format!("`{text}` is not a model name, {expected}")))
         };
         let names = self.fetch.iter().map(name).collect::<Result<Vec<_>, _>>()?;
         let mut paths = Vec::new();
@@ -59,7 +59,7 @@ pub fn resolved(model: &Path, interrupt: &Interrupt) -> Result<PathBuf, Error> {
     }
 }
 
-/// Downloads a model, with a bar. Ctrl-C leaves what has arrived, and the next run goes on from there.
+/// Downloads a model, with a progress bar. After Ctrl-C, the next run continues the download.
 fn download(name: &ModelName, newest: bool, interrupt: &Interrupt) -> Result<PathBuf, Error> {
     let hub = hub().map_err(ConsoleError::from)?;
     let bar = progress::bytes("downloading", 0);

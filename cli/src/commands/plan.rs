@@ -1,4 +1,4 @@
-//! `tracewright plan`
+//! `tracewright plan` computes the memory of a model from its configuration.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ impl Arguments {
         let model = &self.model_arguments;
         let mut network = read_network(read, &self.model, &model.network.allow_config_key)?;
         warn(&fit_beside(&mut *network, &self.model)?);
-        let plan = model.plan(network, model.context)?;
+        let plan = model.plan(network, &self.model, model.context)?;
         let plan = Plan { batch: self.batch.get(), ..plan };
         if self.mesh.is_said() || self.machine.is_some() {
             return partitioned(self, plan);
@@ -59,7 +59,7 @@ impl Arguments {
     }
 }
 
-/// What each device of a mesh holds and does.
+/// Prints the memory and work of each device of a mesh.
 fn partitioned(arguments: &Arguments, plan: Plan) -> Result<(), Error> {
     let mesh = arguments.mesh.rules()?;
     check_model(&arguments.model)?;

@@ -1,4 +1,4 @@
-//! `tracewright quality`: what a format costs on real text.
+//! `tracewright quality` measures the loss of a format on a real text.
 
 use std::path::PathBuf;
 

@@ -1,10 +1,11 @@
-//! `tracewright random`
+//! `tracewright random` writes random weights for a configuration.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use console::usage;
 use tracewright::irpa::Gguf;
+use tracewright::models::check_generates;
 use tracewright::ops::ElementType;
 use tracewright::random::write_random;
 use tracewright::{Plan, PlanError};
@@ -35,11 +36,11 @@ impl Arguments {
         let &Invocation { read, ref interrupt } = invocation;
         let Arguments { config, out, allow_config_key, .. } = self;
         if Gguf::is_at(config) {
-            let what =
-                "random weights are made for a config.json, and a GGUF file has weights; name a config.json";
+            let what = "`random` makes weights for a config.json, and a GGUF file has weights already; name a config.json";
             return Err(usage(what).into());
         }
         let network = read(config, allow_config_key)?;
+        check_generates(&*network, config)?;
         let said = network.element();
         let plan = Plan::new(network, self.dtype, None, None)?;
         let parameters = plan.trace()?.trace.parameters().map_err(PlanError::from)?;
@@ -51,7 +52,7 @@ impl Arguments {
         say!("wrote `{}`: {} parameters, {total} bytes", out.display(), parameters.len());
         if let Some(said) = said.filter(|said| *said != plan.element) {
             say!(
-                "its config.json says {said}: `--dtype {}` is needed wherever it runs in the type of its weights",
+                "its config.json declares {said}: pass `--dtype {}` to run the model in the type of its weights",
                 plan.element
             );
         }

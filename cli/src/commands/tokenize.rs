@@ -1,4 +1,4 @@
-//! `tracewright tokenize`: the tokens of texts.
+//! `tracewright tokenize` prints the tokens of texts.
 
 use std::path::PathBuf;
 
@@ -56,7 +56,7 @@ mod run {
     /// A text, and the ids of its tokens.
     type Tokenized = (String, Vec<u32>);
 
-    /// The tokens of each text, and the bytes that each token of the model stands for.
+    /// The tokens of each text, and the bytes of each token of the model.
     fn tokenize(
         model: &Path,
         texts: Vec<String>,
@@ -77,7 +77,7 @@ mod run {
         pieces.get(id as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// A line for each token, with an empty line between texts. Nothing that a model calls a token moves the terminal.
+    /// A line for each token, and an empty line between texts. Control characters in tokens are escaped.
     fn lines(texts: &[Tokenized], pieces: &[Vec<u8>]) -> String {
         let line = |id: &u32| {
             let bytes = piece(*id, pieces);

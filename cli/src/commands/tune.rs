@@ -1,4 +1,4 @@
-//! `tracewright tune`
+//! `tracewright tune` measures which settings of kernels are fastest on this machine.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub struct Arguments {
     pub compile: CompileArguments,
 }
 
-/// A time as people write it.
+/// Parses a time with a unit.
 fn time(text: &str) -> Result<Duration, String> {
     let time = text.parse::<SignedDuration>().ok().and_then(|time| Duration::try_from(time).ok());
     time.ok_or_else(|| "expected a time, as 90s or 5m".into())
@@ -50,7 +50,7 @@ mod run {
     use crate::build;
     use crate::error::Error;
 
-    /// All runs measure with the same numbers.
+    /// The seed of random numbers, which is the same for all runs.
     const SEED: u64 = 0;
 
     impl Arguments {
@@ -59,7 +59,7 @@ mod run {
             let model = &self.model_arguments;
             let mut network = read(&self.model, &model.network.allow_config_key)?;
             warn(&fit_beside(&mut *network, &self.model)?);
-            let plan = model.plan(network, model.context)?;
+            let plan = model.plan(network, &self.model, model.context)?;
             let compiler = build::compiler(&self.compile, interrupt)?;
             let plan = Plan { target: compiler.resolve(&plan.target)?, ..plan };
             let folder = build::cache_folder(&self.compile)?;
@@ -69,7 +69,7 @@ mod run {
             let mut works = Tuned::all(&plan, &known)?;
             if works.is_empty() {
                 say!(
-                    "no kernel multiplies for this model here, or attends: there is nothing of them to tune"
+                    "no kernel computes a matmul or attention of this model on this machine: there is nothing to tune"
                 );
             }
             let mut network = TunedNetwork::new(&plan, &known)?;

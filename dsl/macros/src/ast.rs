@@ -76,7 +76,7 @@ pub struct ShardRule {
 pub struct LayerState {
     pub layers: Ident,
     pub name: Option<Ident>,
-    /// A type of `dsl::nn::states`.
+    /// The name of the state's type in `dsl::nn::states`.
     pub kind: Ident,
     /// The state's element type, if it differs from the model's.
     pub element: Option<Type>,

@@ -98,14 +98,16 @@ use proc_macro::TokenStream;
 ///
 /// Each function can be an entry point: `Net::<F32>::record(&config)?.entry("predict", Net::predict, [("B", 8)])`.
 ///
-/// **`cache`** says what each layer remembers. With it, `forward` (features of tokens) and `logits` (of features) make
-/// the root a `CausalLm`. `cache { L of [H, E] within window }`: keys and values with these heads and features; a
-/// layer i for which the configuration's method `window(i) -> Option<usize>` gives a number sees that many positions,
-/// and remembers no more than it must. `cache { L of [H, E] if attends, L of recurrent [C, D] if convolves }`: only
-/// layers for which the method says so have keys and values, others carry a state of their own. The general form is
-/// `L of name: Kind<Element>[axes]`, with a kind of `nn::states`:
-/// `cache { L of delta: Recurrent<F32>[H, E], L of latent: Slots[R] }`. In `forward`,
-/// `cache.state(i)` is the state that layer i declares without a name, `cache.named(i, "delta")` one with a name.
+/// **`cache`** declares the state of each layer. A root with a `cache`, a function `forward` (tokens to
+/// features) and a function `logits` (features to logits) implements `CausalLm`. `cache { L of [H, E] within
+/// window }` declares keys and values with H heads and E features. The configuration's method `window(i) ->
+/// Option<usize>` returns the number of positions that layer i sees, and the cache of that layer stores no
+/// more than it needs. In `cache { L of [H, E] if attends, L of recurrent [C, D] if convolves }`, the
+/// configuration's methods `attends(i)` and `convolves(i)` decide whether layer i has keys and values or a
+/// recurrent state. The general form is `L of name: Kind<Element>[axes]`, where the kind is a type in
+/// `nn::states`: `cache { L of delta: Recurrent<F32>[H, E], L of latent: Slots[R] }`. In `forward`,
+/// `cache.state(i)` is the state of layer i without a name, and `cache.named(i, "delta")` is a state with a
+/// name.
 ///
 /// **`shard`** declares which axes are partitioned over the axes of a device mesh: `shard { K, F, V over
 /// model; B over data }`. It partitions every weight, state, argument and result with one of these axes. If a

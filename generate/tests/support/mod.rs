@@ -1,5 +1,5 @@
-//! A network in plain Rust whose logits depend on all that it was shown, read from its state: a state that is wrong anywhere
-//! gives other logits, and the way in which tokens came does not matter.
+//! A network in plain Rust whose logits depend on all tokens that it read, by way of its state. Any wrong state gives other
+//! logits. The partition of tokens into calls does not matter.
 #![allow(dead_code, clippy::unwrap_used, reason = "helpers of several tests, which fail as tests do")]
 
 use std::cell::Cell;
@@ -21,7 +21,7 @@ pub fn go_on<T>(_: T) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// What the state of a network is made of.
+/// The parts of a network's state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layers {
     Kv,

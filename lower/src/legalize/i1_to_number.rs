@@ -9,8 +9,8 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "i1 to number",
     backends: &[Backend::Iree3_13],
     devices: &DeviceKind::ALL,
-    fault: "a product of what was converted from i1 does not compile with data tiling: the truth values themselves are \
-            to be packed",
+    fault: "a matmul of values that were converted from i1 does not compile with data tiling: the compiler \
+        tries to pack the i1 values",
     examples: &[FaultExample {
         operations: &[
             ("convert to=f32", &[0]),

@@ -9,8 +9,8 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "iota in a reduction",
     backends: &[Backend::Iree3_13],
     devices: &[DeviceKind::Metal, DeviceKind::Vulkan],
-    fault: "a reduction that counts its operand's places keeps them in memory of the workgroup as numbers of no width, which \
-            SPIR-V does not have (docs/upstream/iota_in_reduction.mlir)",
+    fault: "a reduction over an iota keeps indices in workgroup memory in a type of no width, which SPIR-V \
+        lacks (docs/upstream/iota_in_reduction.mlir)",
     examples: &[FaultExample {
         operations: &[
             ("iota ty=i32[1024] axis=0", &[]),

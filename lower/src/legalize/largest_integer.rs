@@ -9,7 +9,7 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "largest integer",
     backends: &[Backend::Iree3_13],
     devices: &[DeviceKind::Cuda, DeviceKind::Hip],
-    fault: "the largest and the smallest of signed integers are computed from the initial values of unsigned ones: a maximum is \
+    fault: "the maximum and minimum of signed integers start from the initial values of unsigned ones: a maximum is \
             never below 0, a minimum never above -1 (docs/upstream/smallest_integer.mlir)",
     examples: &[FaultExample {
         operations: &[("reduce kind=minimum axes=[1]", &[0])],

@@ -10,6 +10,7 @@ mod iota_in_reduction;
 mod largest_integer;
 mod number_to_i1;
 mod power;
+mod product_of_broadcast;
 mod product_of_no_terms;
 mod product_of_one_term;
 mod product_of_terms_first;
@@ -38,6 +39,7 @@ pub const LEGALIZATIONS: &[Legalization] = &[
     product_of_no_terms::LEGALIZATION,
     product_of_one_term::LEGALIZATION,
     product_of_terms_first::LEGALIZATION,
+    product_of_broadcast::LEGALIZATION,
     update_in_place::LEGALIZATION,
     sum_of_constants::LEGALIZATION,
 ];

@@ -9,8 +9,9 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "product of one term",
     backends: &[Backend::Iree3_13],
     devices: &DeviceKind::ALL,
-    fault: "a product that sums one term each, in a type wider than its operands', does not compile where another \
-            product shares a reshaped operand: it becomes a multiplication that is ill-typed (docs/upstream/one_term.mlir)",
+    fault: "a contraction over an axis of extent 1, in a wider type than its operands, does not compile if \
+        another contraction shares a reshaped operand: the compiler makes an ill-typed multiplication \
+        (docs/upstream/one_term.mlir)",
     examples: &[
         FaultExample {
             operations: &[

@@ -9,8 +9,8 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "product of terms first",
     backends: &[Backend::Iree3_13],
     devices: &[DeviceKind::Cpu],
-    fault: "packed for AVX2, every batch but the first of a left operand that has its contracted axis in front of batch and free \
-            axes is read where it is not (docs/upstream/terms_first.mlir)",
+    fault: "packed for AVX2, a left operand whose contracted axis comes first is read at wrong addresses in \
+        every batch but the first (docs/upstream/terms_first.mlir)",
     examples: &[
         FaultExample { operations: &[(VECTOR, &[0, 1])], operands: &[LEFT, RIGHT] },
         FaultExample {

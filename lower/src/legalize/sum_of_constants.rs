@@ -9,7 +9,7 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "sum of constants",
     backends: &[Backend::Iree3_13],
     devices: &DeviceKind::ALL,
-    fault: "where an operation makes equal numbers of constants, one of them is taken for their sum",
+    fault: "the sum of equal numbers that an operation makes of constants becomes one of these numbers",
     examples: &[FaultExample {
         operations: &[
             ("constant value=f32[2,3] splat 3.0", &[]),

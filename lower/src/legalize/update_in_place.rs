@@ -9,8 +9,8 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "update in place",
     backends: &[Backend::Iree3_13],
     devices: &DeviceKind::ALL,
-    fault: "an update is written over what is still needed: over what stands before an `optimization_barrier`, be it a \
-            weight, and over a gathered value that is read and returned",
+    fault: "an update overwrites a value that is still needed: the operand of an `optimization_barrier`, \
+        even a weight, or a gathered value that is read and returned",
     examples: &[
         FaultExample {
             operations: &[

@@ -73,12 +73,12 @@ impl Operation for Append {
         bad(
             "append axis=0 ring=false",
             &["f32[4,2]", "f32[1,3]", "i32[]", "i32[]"],
-            "must agree but along the axis",
+            "must agree except along the axis",
         ),
         bad(
             "append axis=0 ring=false",
             &["f32[4]", "bf16[1]", "i32[]", "i32[]"],
-            "must agree but along the axis",
+            "must agree except along the axis",
         ),
         bad(
             "append axis=1 ring=false",
@@ -104,7 +104,7 @@ impl Operation for Append {
         let tokens = axis(Self::NAME, self.axis, new)?;
         let mut like = new.clone();
         like.shape[self.axis] = slots;
-        agree(Self::NAME, "types must agree but along the axis", cache, new, like == *cache)?;
+        agree(Self::NAME, "types must agree except along the axis", cache, new, like == *cache)?;
         attribute(Self::NAME, "the number of tokens", tokens, format!("at most {slots}"), tokens <= slots)?;
         element(Self::NAME, start, "i32", |e| e == ElementType::I32)?;
         let rule = "start must be `i32[]` or have a number for each index of the first axis";

@@ -23,9 +23,13 @@ impl Operation for DynamicUpdateSlice {
         bad(
             "dynamic_update_slice axis=0",
             &["f32[4,2]", "f32[1,3]", "i32[]"],
-            "must agree but along the axis",
+            "must agree except along the axis",
         ),
-        bad("dynamic_update_slice axis=0", &["f32[4]", "i32[1]", "i32[]"], "must agree but along the axis"),
+        bad(
+            "dynamic_update_slice axis=0",
+            &["f32[4]", "i32[1]", "i32[]"],
+            "must agree except along the axis",
+        ),
     ];
 
     fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
@@ -34,7 +38,7 @@ impl Operation for DynamicUpdateSlice {
         let length = axis(Self::NAME, self.axis, update)?;
         let mut like = update.clone();
         like.shape[self.axis] = extent;
-        agree(Self::NAME, "types must agree but along the axis", x, update, like == *x)?;
+        agree(Self::NAME, "types must agree except along the axis", x, update, like == *x)?;
         attribute(
             Self::NAME,
             "the update's length",

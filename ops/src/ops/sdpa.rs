@@ -250,12 +250,12 @@ impl Operation for Sdpa {
         bad(
             "sdpa mask=[] scale=none softcap=none offset=false",
             &["f32[2,4]", "f32[3,5]", "f32[3,5]"],
-            "q and k must agree but along queries and keys",
+            "q and k must agree except along queries and keys",
         ),
         bad(
             "sdpa mask=[] scale=none softcap=none offset=false",
             &["f32[2,4]", "f32[3,4]", "f32[5,4]"],
-            "k and v must agree but along features",
+            "k and v must agree except along features",
         ),
         bad(
             "sdpa mask=[causal] scale=none softcap=none offset=true",
@@ -334,10 +334,10 @@ impl Operation for Sdpa {
             && (q.rank() == k.rank() || Self::grouped(q, k))
             && q.shape[..batch] == k.shape[..batch]
             && q.shape.last() == k.shape.last();
-        agree(Self::NAME, "q and k must agree but along queries and keys", q, k, matches)?;
+        agree(Self::NAME, "q and k must agree except along queries and keys", q, k, matches)?;
         let matches =
             v.element == k.element && v.rank() == k.rank() && v.shape[..=batch] == k.shape[..=batch];
-        agree(Self::NAME, "k and v must agree but along features", k, v, matches)?;
+        agree(Self::NAME, "k and v must agree except along features", k, v, matches)?;
         let (offset, terms) = self.operands(operands);
         let by_row = |of: &TensorType| {
             of.element == ElementType::I32 && (of.rank() == 0 || batch > 0 && of.shape == [k.shape[0]])

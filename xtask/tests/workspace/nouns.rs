@@ -1,7 +1,7 @@
 //! One noun has one meaning: no two crates of the workspace offer types, traits or blocks of the same name.
 //!
-//! What a crate offers is found in its source: what its root declares or takes from a module by `pub use`, and the
-//! same in every `pub mod`. Items that other macros than `model!` make are not seen.
+//! The test reads the sources: items that the root of a crate declares or re-exports by `pub use`, and the same in
+//! every `pub mod`. It does not see items from macros other than `model!`.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,9 +17,9 @@ use crate::repository;
 /// One module of a crate.
 #[derive(Default)]
 struct Module {
-    /// Types, traits and blocks that it declares as public.
+    /// The public types, traits and blocks that it declares.
     declared: BTreeSet<String>,
-    /// What it takes from its children by `pub use`: a path, and the name that it gives to the last word of it.
+    /// Its re-exports by `pub use`: a path, and the new name of the path's last word.
     offered: Vec<(Vec<String>, String)>,
     /// Its own modules, and whether they are public.
     children: BTreeMap<String, (bool, Module)>,
@@ -51,7 +51,7 @@ impl Module {
         module
     }
 
-    /// The module of a file, whose own modules lie in `folder`.
+    /// The module of a file, whose own modules are in `folder`.
     fn open(file: &Path, folder: &Path) -> Self {
         Self::read(&syn::parse_file(&fs::read_to_string(file).unwrap()).unwrap().items, folder)
     }
@@ -67,7 +67,7 @@ impl Module {
         }
     }
 
-    /// All names of types that whoever sees this module of the crate `root` can write.
+    /// All names of types that a user of this module of the crate `root` can write.
     fn names(&self, root: &Self) -> BTreeSet<String> {
         let public = self.children.values().filter(|(is_public, _)| *is_public);
         let mut names: BTreeSet<_> = public.flat_map(|(_, child)| child.names(root)).collect();
@@ -112,7 +112,7 @@ fn declared(item: &Item) -> Option<Ident> {
     is_public(visibility).then(|| name.clone())
 }
 
-/// The blocks of a `model!`: the names behind `pub`.
+/// The blocks of a `model!`: the names after `pub`.
 fn blocks(tokens: TokenStream) -> Vec<String> {
     let trees: Vec<TokenTree> = tokens.into_iter().collect();
     let pairs = trees.windows(2).filter(|pair| matches!(&pair[0], TokenTree::Ident(word) if word == "pub"));
@@ -124,13 +124,13 @@ fn file(folder: &Path, name: &str) -> PathBuf {
     if own.exists() { own } else { folder.join(name).join("mod.rs") }
 }
 
-/// What the library whose root is `file` offers.
+/// The names that the library with the root `file` offers.
 fn offered(file: &Path) -> BTreeSet<String> {
     let root = Module::open(file, file.parent().unwrap());
     root.names(&root)
 }
 
-/// The names that several crates offer, and which crates those are.
+/// The names that several crates offer, with those crates.
 fn ambiguous(crates: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let mut holders: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (package, names) in crates {
@@ -156,7 +156,7 @@ fn no_two_crates_offer_a_type_of_one_name() {
     assert_eq!(ambiguous(&crates), Vec::<String>::new());
 }
 
-/// The test itself: what is offered is found through `pub use` and `pub mod`, and nothing else is.
+/// The test finds names through `pub use` and `pub mod`, and no others.
 #[test]
 fn a_noun_of_two_crates_is_found() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `tracewright export --engine xla`
+//! `tracewright export --engine xla` writes an export for XLA.
 
 use console::{KernelUse, Layout, print, usage};
 use tracewright::Plan;
@@ -21,7 +21,7 @@ pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> 
     // What its blocks ask for is no mistake of the user.
     xla::check_model(folder)?;
     let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;
-    let plan = model.plan(network, model.context)?;
+    let plan = model.plan(network, folder, model.context)?;
     let plan = xla::planned(Plan { batch: asked.batch.map_or(1, usize::from), ..plan })?;
     let bar = progress::bytes("making weights", 0);
     let mut watch = progress::watch(&bar, interrupt);
@@ -30,7 +30,7 @@ pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> 
     report(arguments, &manifest)
 }
 
-/// What is said for IREE alone.
+/// Rejects options for IREE alone.
 fn check(arguments: &Arguments) -> Result<(), Error> {
     let network = &arguments.build.model_arguments.network;
     let kernels = network.kernels == Some(KernelUse::On) || network.layout == Some(Layout::Kernels);
@@ -42,7 +42,7 @@ fn check(arguments: &Arguments) -> Result<(), Error> {
         () => return Ok(arguments.xla.mesh.rules().map(drop)?),
     };
     let what = format!(
-        "`{option}` is for IREE; XLA compiles for the devices that it finds, without kernels of ours"
+        "`{option}` is for IREE; XLA compiles for the devices that it finds, without Tracewright's kernels"
     );
     Err(usage(what).into())
 }

@@ -1,4 +1,4 @@
-//! Keys and values.
+//! State with keys and values.
 
 use super::{HasAxes, LayerState, Slots, State, StateArguments, Windowed};
 use crate::Tensor;
@@ -6,26 +6,27 @@ use crate::argument::trace_arg;
 use crate::element::Float;
 use crate::nn::Attend;
 
-/// The keys and values of one layer: `[B, K, N, E]` each, N slots (see [`trace::KvState`]); or `[B, K, ring, E]` (see
-/// [`trace::RingState`]).
+/// The keys and values of one layer, `[B, K, N, E]` each: N slots (see [`trace::KvState`]), or `[B, K, ring,
+/// E]` (see [`trace::RingState`]).
 ///
-/// `cache { L of [K, E] }` declares them. With a third axis, `[K, E, W]`, a value has the features W.
+/// `cache { L of [K, E] }` declares a state of this kind. With a third axis, `[K, E, W]`, values have the
+/// features W.
 #[derive(Clone, Copy, Debug)]
 pub struct Kv<T: Float> {
-    /// The keys.
+    /// The keys, with a slot per position.
     pub k: Slots<T>,
-    /// The values.
+    /// The values, with a slot per position.
     pub v: Slots<T>,
 }
 
 trace_arg!(Kv<T> { k, v });
 
 impl<T: Float> Kv<T> {
-    /// Writes keys and values of new positions into their slots, and returns all of them.
+    /// Writes keys and values of new positions into their slots, and returns all slots.
     ///
-    /// `k` and `v` have one axis that the cache has not (it counts the new positions); the cache has one that they
-    /// have not (its slots). The slots are those of the positions of `at`, in a ring modulo their number. Tokens that
-    /// pad a chunk write nothing.
+    /// `k` and `v` have one axis that the cache lacks, which counts the new positions. In its place, the
+    /// cache has the axis of slots. The token at position p is written to slot p, or in a ring of R slots to
+    /// slot p mod R. Tokens that pad a chunk are not written.
     #[track_caller]
     pub fn append(&mut self, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> (Tensor<T>, Tensor<T>) {
         (self.k.append(k, at), self.v.append(v, at))

@@ -22,12 +22,12 @@ use crate::{Axis, Dim, Tensor, TraceErrorKind};
 
 macro_rules! states {
     ($($file:ident::$ty:ident is [$($kind:ident),*];)+) => {
-        /// The types that `cache` can name: `model!` looks for them here.
+        /// The types that `cache` can name. `model!` looks them up here.
         pub mod states {
             $(pub use super::$file::$ty;)+
         }
 
-        /// Doesn't compile if no type writes a kind of the trace.
+        /// Fails to compile if a kind of the trace has no type in this list.
         #[allow(dead_code, unreachable_patterns, reason = "several types write one kind")]
         const fn is_written(kind: StateKind) {
             match kind { $($(StateKind::$kind(_) => {})*)+ }
@@ -43,7 +43,7 @@ states! {
     encoded::Encoded is [];
 }
 
-/// A kind of state, as a network reads and writes it: the type that `cache` names.
+/// A kind of state, as a network reads and writes it. `cache` names types that implement this trait.
 pub trait State: TraceArg {
     /// Whether only `encode` fills the state, and other entry points only read it.
     #[doc(hidden)]

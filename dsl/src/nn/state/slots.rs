@@ -1,4 +1,4 @@
-//! State with a slot for each position.
+//! State with a slot for each position, such as keys and values.
 
 use std::panic::Location;
 
@@ -13,7 +13,8 @@ use crate::tensor::{axes, permuted};
 use crate::tracer::{self, Place, Raw};
 use crate::{Axis, Dim, NamedType, Tensor, TraceErrorKind};
 
-/// A tensor with a slot for each position (see [`trace::KvFormat`]): keys, values, or a state by itself.
+/// A tensor with a slot for each position (see [`trace::KvFormat`]): keys, values, or a state of another
+/// kind.
 ///
 /// `cache { L of latent: Slots[R] }` declares a tensor `[B, N, R]`. Further declared axes come before the
 /// slots.
@@ -46,7 +47,8 @@ impl<T: Float> HasAxes<3> for Slots<T> {}
 impl<T: Float> Windowed for Slots<T> {}
 
 impl<T: Float> Slots<T> {
-    /// Those of a layer with these axes; `one` of the tensors called `all` has scales.
+    /// The slots of a layer with these axes. The tensor is called `all`, and its scales have the name `one`
+    /// with a suffix.
     pub(super) fn of(
         all: &str,
         one: &str,
