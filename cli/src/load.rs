@@ -238,7 +238,7 @@ pub fn say_ends(options: &GenerateOptions, model: &Model) {
 
 /// A file that keeps a sequence from one run to the next.
 pub struct SequenceFile {
-    /// What the file has had so far.
+    /// The sequence that the file has had so far.
     pub saved: Option<SavedSequence>,
     file: NewFile,
 }

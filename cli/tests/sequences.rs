@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::schemas::SIZES;
 use crate::support::*;
 
-/// What the demo continues, as JSON.
+/// The demo's answer, as JSON.
 fn generate(prompt: &str, arguments: &[&str]) -> Value {
     let mut command = tracewright(&["generate", text(&demo()), "-p", prompt, "--json"]);
     serde_json::from_str(&succeed(command.args(SIZES).args(arguments)).out).unwrap()

@@ -31,7 +31,7 @@ mod text;
 pub use batch::Batch;
 pub use chat_template::chat_template;
 pub use constraint::{Constrainer, Constraint};
-pub use error::GenerateError;
+pub use error::{GenerateError, SavedFault};
 pub use executor::{CallArgument, Evaluator, Executor, Iree};
 pub use generation::{Finish, Generated, TokenOptions};
 pub use gguf::gguf_text;
@@ -41,7 +41,7 @@ pub use sample::{
     Breakers, Dry, Logprob, Mirostat, MirostatVersion, Penalties, Sampler, Sampling, SamplingStep,
     TokenLogprobs, Xtc,
 };
-pub use saved::{SavedFault, SavedSequence};
+pub use saved::SavedSequence;
 pub use schedule::{Budgeted, RowWork, Schedule, Together};
 pub use sequence_input::{EncoderInput, InputPart, SequenceInput};
 pub use session::Session;

@@ -2,6 +2,7 @@
 //!
 //! The file has a mark, the length of a header, the header in JSON, the bytes of the state, and the BLAKE3 hash of all that.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,10 +10,12 @@ use files::{FileKind, NewFile, limits};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::GenerateError;
-use crate::snapshot::Snapshot;
+use crate::entry::KeptTensor;
+use crate::executor::Executor;
+use crate::snapshot::{Snapshot, keeps_all};
+use crate::{GenerateError, Network, SavedFault};
 
-/// What the file begins with; the last byte is the version.
+/// The first bytes of the file; the last of them is the version.
 const MARK: [u8; 8] = *b"TWSEQ\0\0\x01";
 const HASH: usize = 32;
 
@@ -34,49 +37,8 @@ pub(crate) struct Header {
     pub written: usize,
     /// Each tensor of state, and its bytes.
     pub tensors: Vec<(String, usize)>,
-    /// What the writer wants to remember.
+    /// Anything that the writer adds.
     pub notes: Value,
-}
-
-/// Why a file is not the saved sequence that is wanted.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SavedFault {
-    /// It is another kind of file.
-    #[error("is not a saved sequence, expected a file that Tracewright wrote")]
-    Kind,
-    /// It has another version of the format.
-    #[error("has version {0} of the format, expected {expected}", expected = MARK[7])]
-    Version(u8),
-    /// Its bytes are not those that were written.
-    #[error("is damaged, expected the bytes that were written")]
-    Damaged,
-    /// It belongs to other weights, or to the same in another format.
-    #[error("belongs to the weights `{found}`, expected `{expected}`")]
-    Model {
-        /// The fingerprint in the file.
-        found: String,
-        /// The fingerprint of the network.
-        expected: String,
-    },
-    /// The network keeps other state.
-    #[error("has the state `{found}`, expected `{expected}`")]
-    State {
-        /// The first tensor in the file that differs.
-        found: String,
-        /// What the network has in its place.
-        expected: String,
-    },
-    /// It has a text, and no conversation.
-    #[error("is not a conversation, expected messages beside the tokens")]
-    NoConversation,
-    /// It has more tokens than the network takes.
-    #[error("has {found} tokens, expected at most {expected}")]
-    Length {
-        /// The tokens in the file.
-        found: usize,
-        /// The context of the network.
-        expected: usize,
-    },
 }
 
 impl SavedSequence {
@@ -89,7 +51,7 @@ impl SavedSequence {
         &self.header.tokens
     }
 
-    /// What the writer wanted to remember.
+    /// Anything that the writer added.
     pub fn notes(&self) -> &Value {
         &self.header.notes
     }
@@ -141,11 +103,73 @@ impl SavedSequence {
     }
 }
 
+impl KeptTensor {
+    /// The tensor as a saved sequence names it: without the batch, and without the context where every position has a slot.
+    fn saved_name(&self, context: usize) -> String {
+        let slots = self.part().filter(|&part| keeps_all(part));
+        let axis = slots.and_then(|part| Some(part.slots(context, self.ty.rank())?.1));
+        let extents = self.ty.shape.iter().enumerate().skip(1).map(|(i, extent)| match Some(i) == axis {
+            true => "positions".to_owned(),
+            false => extent.to_string(),
+        });
+        format!("{} {}[{}]", self.role, self.ty.element, extents.collect::<Vec<_>>().join(","))
+    }
+
+    /// The bytes of the tensor in a saved sequence.
+    fn saved_size(&self, state: &Snapshot, context: usize) -> usize {
+        self.ranges(0, state.length, state.written, context).iter().map(Range::len).sum()
+    }
+}
+
+impl<E: Executor> Network<E> {
+    /// The sequence with these tokens and this state.
+    pub(crate) fn saved(&self, model: &str, tokens: &[u32], state: Snapshot) -> SavedSequence {
+        let names = self.state().iter().map(|tensor| tensor.saved_name(self.context()));
+        let sizes = state.tensors.iter().map(|tensor| tensor.as_ref().map_or(0, |tensor| tensor.len()));
+        let header = Header {
+            model: model.to_owned(),
+            tokens: tokens.to_vec(),
+            written: state.written,
+            tensors: names.zip(sizes).collect(),
+            notes: serde_json::Value::Null,
+        };
+        SavedSequence::new(header, state)
+    }
+
+    /// Whether a saved sequence belongs to this network with the weights that `model` names.
+    ///
+    /// # Errors
+    /// The first difference.
+    pub(crate) fn check_saved(&self, model: &str, saved: &SavedSequence) -> Result<(), GenerateError> {
+        let (header, context) = (&saved.header, self.context());
+        let refuse = |fault| Err(saved.refuse(fault));
+        if header.model != model {
+            return refuse(SavedFault::Model { found: header.model.clone(), expected: model.to_owned() });
+        }
+        if header.tokens.len() > context {
+            return refuse(SavedFault::Length { found: header.tokens.len(), expected: context });
+        }
+        let none = || "nothing".to_owned();
+        let own =
+            |tensor: &KeptTensor| (tensor.saved_name(context), tensor.saved_size(&saved.state, context));
+        let own: Vec<_> = self.state().iter().map(own).collect();
+        for i in 0..own.len().max(header.tensors.len()) {
+            let (found, expected) = (header.tensors.get(i), own.get(i));
+            if found != expected {
+                let named = |tensor: &(String, usize)| format!("{} of {} bytes", tensor.0, tensor.1);
+                let [found, expected] = [found, expected].map(|tensor| tensor.map_or_else(none, named));
+                return refuse(SavedFault::State { found, expected });
+            }
+        }
+        self.check(&header.tokens, 0)
+    }
+}
+
 fn parse(bytes: &[u8]) -> Result<SavedSequence, SavedFault> {
     let Some((mark, rest)) = bytes.split_first_chunk::<8>() else { return Err(SavedFault::Kind) };
     match mark {
         mark if mark[..7] != MARK[..7] => return Err(SavedFault::Kind),
-        mark if *mark != MARK => return Err(SavedFault::Version(mark[7])),
+        mark if *mark != MARK => return Err(SavedFault::Version { found: mark[7], expected: MARK[7] }),
         _ => {}
     }
     let damaged = || SavedFault::Damaged;

@@ -16,8 +16,8 @@ fn options(max_tokens: usize) -> TokenOptions {
     TokenOptions { max_tokens, ..TokenOptions::default() }
 }
 
-/// Seven texts are continued when a long prompt arrives: the positions of the calls that each of their tokens waits for, and how
-/// many tokens they get until the prompt is read.
+/// Seven texts are continued when a long prompt arrives. Returns the positions of the longest call that their tokens wait for, and
+/// how many tokens they get until the prompt is read.
 fn gaps(schedule: impl Schedule) -> (usize, usize) {
     let network = hashing(VOCABULARY, ROWS, Layers::KvAndRing);
     let mut batch = Batch::new(&network).schedule(schedule);

@@ -126,7 +126,7 @@ impl Conversation {
     }
 }
 
-/// What a saved conversation has beside its state.
+/// The messages and tokens of a saved conversation, beside its state.
 #[derive(Deserialize)]
 struct Notes {
     messages: Vec<Value>,

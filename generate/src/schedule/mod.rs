@@ -6,7 +6,7 @@ mod together;
 pub use budgeted::Budgeted;
 pub use together::Together;
 
-/// What a row waits for.
+/// The work that a row waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowWork {
     /// Tokens that the network has still to see.
