@@ -267,10 +267,8 @@ impl Generation {
                 None => return Ok(None),
             },
         };
-        if !self.options.stop_tokens.contains(&token) {
-            if let Some(count) = self.options.logprobs {
-                self.generated.logprobs.push(TokenLogprobs::of(&logits, token, count));
-            }
+        if let Some(count) = self.options.logprobs.filter(|_| !self.options.stop_tokens.contains(&token)) {
+            self.generated.logprobs.push(TokenLogprobs::of(&logits, token, count));
         }
         if self.options.keep_logits {
             self.generated.logits.push(logits);

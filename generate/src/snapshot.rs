@@ -31,7 +31,9 @@ impl KeptTensor {
         let bytes = self.ty.bytes() / self.ty.shape[0];
         let first = row * bytes;
         let slots = self.part().and_then(|part| Some((part, part.slots(context, self.ty.rank())?)));
-        let Some((part, (slots, axis))) = slots else { return vec![first..first + bytes] };
+        let Some((part, (slots, axis))) = slots else {
+            return std::iter::once(first..first + bytes).collect();
+        };
         let lines: usize = self.ty.shape[1..axis].iter().product();
         let line = bytes / lines.max(1);
         let positions = if keeps_all(part) { length } else { written };
