@@ -8,10 +8,11 @@ use tracewright::build::LoadError;
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, IreeManifest, commands};
 use tracewright::files::{FileKind, NewFile};
-use tracewright::generate::{GenerateError, Generated, check_tokens};
+use tracewright::generate::{GenerateError, Generated, SavedSequence, check_tokens};
 use tracewright::lower::Quantization;
 use tracewright::model::{BuildInfo, Opening, TemplateProgram, WatchOpen};
 use tracewright::models::{ReadModel, check_generates};
+use tracewright::output_guard::check_output;
 use tracewright::runtime::Compiler;
 use tracewright::{GenerateOptions, Model, ModelError, OpenOptions};
 
@@ -234,6 +235,34 @@ pub fn say_ends(options: &GenerateOptions, model: &Model) {
     ends.for_each(|end| {
         say!("no answer can end at token {end} of `eos_token_id`: the network has {count} tokens");
     });
+}
+
+/// A file that keeps a sequence from one run to the next.
+pub struct SequenceFile {
+    /// The sequence that the file has had so far.
+    pub saved: Option<SavedSequence>,
+    file: NewFile,
+}
+
+impl SequenceFile {
+    /// Reads the file, if there is one and it is not empty. Whether it may be replaced is known before anything slow begins.
+    pub fn open(model: &Path, path: &Path) -> Result<Self, Error> {
+        check_output(model, path)?;
+        let file = NewFile::begin(path, FileKind::SEQUENCE)?;
+        let has_content = fs::metadata(path).is_ok_and(|metadata| metadata.len() > 0);
+        let saved = has_content.then(|| SavedSequence::read(path)).transpose()?;
+        Ok(Self { saved, file })
+    }
+
+    /// The tokens that the context must hold.
+    pub fn tokens(file: Option<&Self>) -> usize {
+        file.and_then(|file| file.saved.as_ref()).map_or(0, |saved| saved.tokens().len())
+    }
+
+    /// Replaces what the file has had.
+    pub fn publish(self, saved: &SavedSequence) -> Result<(), Error> {
+        Ok(self.file.publish_as(&saved.to_bytes())?)
+    }
 }
 
 /// The figures of drafting, for a line on stderr.

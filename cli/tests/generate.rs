@@ -77,6 +77,7 @@ fn m20_json_from_token_ids_equals_the_golden() {
         "first_token_ms",
         "prefill_tokens_per_s",
         "decode_tokens_per_s",
+        "prefill_tokens",
         "decode_steps",
         "drafted_tokens",
         "accepted_tokens",

@@ -23,6 +23,7 @@ mod prompts;
 mod quality;
 mod sampling;
 mod schemas;
+mod sequences;
 mod support;
 mod templates;
 mod tokenize;

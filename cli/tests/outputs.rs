@@ -34,6 +34,11 @@ const WRITERS: &[Output] = &[
     (output::ARCHIVE.name, FILE, |out| {
         bare(&["bake", text(&fixture("llama-untied").join("model.safetensors")), "-o", text(out)])
     }),
+    (output::SEQUENCE.name, FILE, |out| {
+        let mut command = tracewright(&["generate", text(&fixture("llama-untied")), "--tokens", "5,17"]);
+        command.args(SMALL).args(["-n", "2", "--prompt-cache", text(out)]);
+        command
+    }),
     (output::LOGITS.name, FILE, |out| {
         let mut command = tracewright(&["generate", text(&fixture("llama-untied")), "--tokens", "5,17"]);
         command.args(SMALL).args(["-n", "2", "--all-positions", "--save-logits", text(out)]);

@@ -6,6 +6,9 @@ use tracewright::files::FileKind;
 /// Parameter archives, which `bake -o` writes.
 pub use tracewright::irpa::ARCHIVE;
 
+/// `generate --prompt-cache` and `chat --session`.
+pub const SEQUENCE: FileKind = FileKind::SEQUENCE;
+
 /// Logits, which `generate --save-logits` writes.
 pub const LOGITS: FileKind = FileKind { name: "a file of logits", is: is_logits };
 
@@ -82,6 +85,7 @@ pub const EXPLANATION: FileKind =
 
 pub const OUTPUTS: &[FileKind] = &[
     ARCHIVE,
+    SEQUENCE,
     LOGITS,
     MESSAGES,
     BENCHMARK,

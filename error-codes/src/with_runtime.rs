@@ -61,6 +61,7 @@ coded! {
         TW0815: EmptyPrompt Features;
         TW0816: TooLong;
         TW0817: EntryPoint NoEntryPoint NoMemory;
+        TW0825: Saved;
     }
 
     TemplateError: {

@@ -23,6 +23,9 @@ impl FileKind {
     /// including damaged files.
     pub const CACHED: Self = Self { name: "a file of the cache", is: |_| true };
 
+    /// A sequence of tokens with its state.
+    pub const SEQUENCE: Self = Self { name: "a saved sequence", is: |head| head.starts_with(b"TWSEQ") };
+
     /// Checks that the regular file at `target` may be replaced. `path` is its name, and can be a link.
     pub(crate) fn check(self, path: &Path, target: &Path) -> io::Result<()> {
         let mut head = Vec::new();

@@ -67,6 +67,9 @@ pub const GGUF_TOKEN: usize = 1 << 10;
 /// Bytes of a Rust file whose lines are shown.
 pub const SOURCE: u64 = 16 << 20;
 
+/// Bytes of a saved sequence, with its state.
+pub const SEQUENCE: u64 = 16 << 30;
+
 pub const PROFILE: u64 = 64 << 20;
 
 pub const LAYERS: usize = 4096;

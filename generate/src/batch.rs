@@ -7,7 +7,7 @@ use trace::Role;
 use crate::executor::{Executor, Iree};
 use crate::generation::{Generated, Generation, TokenOptions};
 use crate::sequences::Sequences;
-use crate::{Drafter, GenerateError, InputPart, Network, SequenceInput};
+use crate::{Drafter, GenerateError, InputPart, Network, SavedSequence, Schedule, SequenceInput};
 
 /// Texts that a network continues in parallel. Each step reads the weights once for all texts.
 ///
@@ -41,6 +41,13 @@ impl<'a, E: Executor> Batch<'a, E> {
     #[must_use]
     pub fn speculate(mut self, drafter: impl FnMut() -> Box<dyn Drafter + 'a>) -> Self {
         self.rows.drafters = std::iter::repeat_with(drafter).take(self.running.len()).collect();
+        self
+    }
+
+    /// The batch with a way of dividing the work among calls; [`Together`](crate::Together) unless changed.
+    #[must_use]
+    pub fn schedule(mut self, schedule: impl Schedule + 'a) -> Self {
+        self.rows.schedule = Box::new(schedule);
         self
     }
 
@@ -123,6 +130,24 @@ impl<'a, E: Executor> Batch<'a, E> {
         let adopted = self.rows.adopt(&free, prompt)?;
         let (row, seen) = adopted.ok_or(GenerateError::Full { rows: self.running.len() })?;
         self.begin(row, seen, prompt, options)
+    }
+
+    /// Copies the longest prefix of `tokens` that a row has seen, and its state. `model` names the weights and their format.
+    ///
+    /// # Errors
+    /// If state cannot be read.
+    pub fn save(&self, model: &str, tokens: &[u32]) -> Result<SavedSequence, GenerateError> {
+        self.rows.save(model, tokens)
+    }
+
+    /// Puts a saved sequence into a free row, for [`join_seen`](Self::join_seen).
+    ///
+    /// # Errors
+    /// If the sequence belongs to another network or to other weights, or no row is free.
+    pub fn load(&mut self, model: &str, saved: SavedSequence) -> Result<(), GenerateError> {
+        let free: Vec<usize> = (0..self.running.len()).filter(|&row| self.running[row].is_none()).collect();
+        let row = self.rows.load(&free, model, saved)?;
+        row.map(drop).ok_or(GenerateError::Full { rows: self.running.len() })
     }
 
     /// Begins a text in a free row that has computed the first `seen` tokens of the prompt.

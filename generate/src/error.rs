@@ -171,6 +171,14 @@ pub enum GenerateError {
         /// The reason that the library gives.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A file is not the saved sequence that is wanted.
+    #[error("`{path}` {fault}; remove the file, or name another", path = path.display())]
+    Saved {
+        /// The file.
+        path: PathBuf,
+        /// The difference.
+        fault: SavedFault,
+    },
     /// A JSON schema is not valid JSON.
     #[error("the schema is not valid JSON")]
     SchemaSyntax {
@@ -217,6 +225,52 @@ pub enum GenerateError {
         step: u64,
         /// The number of logits per token.
         count: usize,
+    },
+}
+
+/// Why a file is not the saved sequence that is wanted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SavedFault {
+    /// It is another kind of file.
+    #[error("is not a saved sequence, expected a file that Tracewright wrote")]
+    Kind,
+    /// It has another version of the format.
+    #[error("has version {found} of the format, expected {expected}")]
+    Version {
+        /// The version in the file.
+        found: u8,
+        /// The version that is read.
+        expected: u8,
+    },
+    /// Its bytes are not those that were written.
+    #[error("is damaged, expected the bytes that were written")]
+    Damaged,
+    /// It belongs to other weights, or to the same in another format.
+    #[error("belongs to the weights `{found}`, expected `{expected}`")]
+    Model {
+        /// The fingerprint in the file.
+        found: String,
+        /// The fingerprint of the network.
+        expected: String,
+    },
+    /// The network keeps other state.
+    #[error("has the state `{found}`, expected `{expected}`")]
+    State {
+        /// The first tensor in the file that differs.
+        found: String,
+        /// The tensor that the network has in its place.
+        expected: String,
+    },
+    /// It has a text, and no conversation.
+    #[error("is not a conversation, expected messages beside the tokens")]
+    NoConversation,
+    /// It has more tokens than the network takes.
+    #[error("has {found} tokens, expected at most {expected}")]
+    Length {
+        /// The tokens in the file.
+        found: usize,
+        /// The context of the network.
+        expected: usize,
     },
 }
 

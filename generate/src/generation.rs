@@ -193,6 +193,11 @@ impl Generation {
         }
     }
 
+    /// Whether the network has seen the whole prompt.
+    pub fn has_begun(&self) -> bool {
+        self.begun
+    }
+
     /// How many tokens a draft may have: the call that verifies it chooses one more. None while the prompt is read.
     pub fn room_for_draft(&self) -> usize {
         match self.begun {
@@ -262,10 +267,8 @@ impl Generation {
                 None => return Ok(None),
             },
         };
-        if !self.options.stop_tokens.contains(&token) {
-            if let Some(count) = self.options.logprobs {
-                self.generated.logprobs.push(TokenLogprobs::of(&logits, token, count));
-            }
+        if let Some(count) = self.options.logprobs.filter(|_| !self.options.stop_tokens.contains(&token)) {
+            self.generated.logprobs.push(TokenLogprobs::of(&logits, token, count));
         }
         if self.options.keep_logits {
             self.generated.logits.push(logits);

@@ -18,6 +18,8 @@ mod prefix;
 mod reply;
 mod row;
 mod sample;
+mod saved;
+mod schedule;
 mod sequence_input;
 mod sequences;
 mod session;
@@ -29,7 +31,7 @@ mod text;
 pub use batch::Batch;
 pub use chat_template::chat_template;
 pub use constraint::{Constrainer, Constraint};
-pub use error::GenerateError;
+pub use error::{GenerateError, SavedFault};
 pub use executor::{CallArgument, Evaluator, Executor, Iree};
 pub use generation::{Finish, Generated, TokenOptions};
 pub use gguf::gguf_text;
@@ -39,6 +41,8 @@ pub use sample::{
     Breakers, Dry, Logprob, Mirostat, MirostatVersion, Penalties, Sampler, Sampling, SamplingStep,
     TokenLogprobs, Xtc,
 };
+pub use saved::SavedSequence;
+pub use schedule::{Budgeted, RowWork, Schedule, Together};
 pub use sequence_input::{EncoderInput, InputPart, SequenceInput};
 pub use session::Session;
 pub use speculate::{Certainty, DraftModel, Drafter, Lookup};

@@ -6,7 +6,7 @@ use crate::executor::Executor;
 use crate::row::Row;
 use crate::sequences::Sequences;
 use crate::snapshot::{Snapshot, keeps_all};
-use crate::{GenerateError, Network};
+use crate::{GenerateError, Network, SavedSequence};
 
 /// Snapshots that a row keeps at most.
 const SNAPSHOTS: usize = 8;
@@ -91,11 +91,7 @@ impl<E: Executor> Sequences<'_, E> {
         // The free row that was not used for longest.
         let Some(&oldest) = free.iter().min_by_key(|&&row| self.rows[row].used) else { return Ok(None) };
         let wanted = &prompt[..prompt.len().saturating_sub(1)];
-        // Rows whose state follows from tokens alone.
-        let rows = self.rows.iter().enumerate().filter(|(_, row)| row.adapter == 0 && row.source.is_none());
-        let prefixes =
-            rows.map(|(row, one)| one.prefix(row, wanted, |from, to| self.network.rewinds(from, to)));
-        let best = prefixes.max_by_key(|prefix| (prefix.length, free.contains(&prefix.row)));
+        let best = self.best_prefix(wanted, free);
         let Some(best) = best.filter(|best| best.length > 0) else {
             return Ok(Some((oldest, 0)));
         };
@@ -110,6 +106,50 @@ impl<E: Executor> Sequences<'_, E> {
         let tokens = source.tokens[..best.length].to_vec();
         self.put(oldest, Row { tokens, snapshots, ..Row::default() }, state);
         Ok(Some((oldest, best.length)))
+    }
+
+    /// Copies the state of the longest prefix of `tokens` that a row has seen.
+    ///
+    /// # Errors
+    /// If state cannot be read.
+    pub(crate) fn save(&self, model: &str, tokens: &[u32]) -> Result<SavedSequence, GenerateError> {
+        let best = self.best_prefix(tokens, &[]).filter(|best| best.length > 0);
+        let state = match &best {
+            Some(best) => self.state_of(best)?,
+            None => Snapshot {
+                length: 0,
+                written: 0,
+                tensors: self.network.state().iter().map(|_| None).collect(),
+            },
+        };
+        Ok(self.network.saved(model, &tokens[..state.length], state))
+    }
+
+    /// Puts a saved sequence into one of the `free` rows. Returns the row; `None` if no row is free.
+    ///
+    /// # Errors
+    /// If the sequence belongs to another network.
+    pub(crate) fn load(
+        &mut self,
+        free: &[usize],
+        model: &str,
+        saved: SavedSequence,
+    ) -> Result<Option<usize>, GenerateError> {
+        self.network.check_saved(model, &saved)?;
+        let Some(&oldest) = free.iter().min_by_key(|&&row| self.rows[row].used) else { return Ok(None) };
+        if !saved.tokens().is_empty() {
+            self.put(oldest, Row { tokens: saved.header.tokens, ..Row::default() }, saved.state);
+        }
+        Ok(Some(oldest))
+    }
+
+    /// The row with the longest prefix of `tokens`; of equals one that is free.
+    fn best_prefix(&self, tokens: &[u32], free: &[usize]) -> Option<Prefix> {
+        // Rows whose state follows from tokens alone.
+        let rows = self.rows.iter().enumerate().filter(|(_, row)| row.adapter == 0 && row.source.is_none());
+        let prefixes =
+            rows.map(|(row, one)| one.prefix(row, tokens, |from, to| self.network.rewinds(from, to)));
+        prefixes.max_by_key(|prefix| (prefix.length, free.contains(&prefix.row)))
     }
 
     /// Takes a row back to a prefix of its own.

@@ -21,6 +21,8 @@ pub(crate) struct Row {
     pub seen: usize,
     /// Below which position something was written since the row began.
     pub written: usize,
+    /// Whether the network has seen the prompt of its text.
+    pub decodes: bool,
     /// How many of the last tokens are a draft.
     pub drafted: usize,
     /// State in front of the draft, if going back needs it.

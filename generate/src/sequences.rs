@@ -10,6 +10,7 @@ use crate::executor::Executor;
 use crate::generation::{Generated, Generation, StepOutput, StepRequest};
 use crate::network::{Feed, StepResults, floats, ids};
 use crate::row::{EncoderSource, Row};
+use crate::schedule::{RowWork, Schedule, Together};
 use crate::snapshot::Snapshot;
 use crate::speculate::Governor;
 use crate::{Drafter, EncoderInput, GenerateError, Network};
@@ -25,6 +26,7 @@ pub(crate) struct Sequences<'a, E: Executor> {
     /// One for each row, or none.
     pub drafters: Vec<Box<dyn Drafter + 'a>>,
     governor: Governor,
+    pub schedule: Box<dyn Schedule + 'a>,
     /// Whether rows keep state that texts with the same beginning can begin with.
     pub keeps_prefixes: bool,
     /// Calls so far.
@@ -42,6 +44,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
             memory,
             drafters,
             governor: Governor::new(),
+            schedule: Box::new(Together),
             keeps_prefixes: false,
             clock: 0,
         }
@@ -152,8 +155,16 @@ impl<'a, E: Executor> Sequences<'a, E> {
         if self.network.reads_memory() && self.rows.iter().any(unfilled) {
             return Err(GenerateError::NoMemory);
         }
-        let longest = self.rows.iter().map(|row| row.next(of_features)).max().unwrap_or_default();
         let is_drafted = self.rows.iter().any(|row| row.drafted > 0);
+        let work = |row: &Row| RowWork { tokens: row.next(of_features), decodes: row.decodes };
+        let work: Vec<RowWork> = self.rows.iter().map(work).collect();
+        let plan = match want {
+            StepRequest::Nothing | StepRequest::Token | StepRequest::Logits if !is_drafted => {
+                self.schedule.plan(&work)
+            }
+            _ => Together.plan(&work),
+        };
+        let longest = plan.iter().copied().max().unwrap_or_default();
         let entry = match want {
             StepRequest::All => self.network.only(EntryKind::Scorer)?,
             StepRequest::Each => self.network.only(EntryKind::Each)?,
@@ -164,8 +175,10 @@ impl<'a, E: Executor> Sequences<'a, E> {
             let why = "takes tokens, expected features".into();
             return Err(GenerateError::EntryPoint { name: entry.name.clone(), why });
         }
-        let feed = |row: &Row| row.seen..row.seen + row.next(of_features).min(entry.chunk);
-        let ranges: Vec<_> = self.rows.iter().map(feed).collect();
+        let planned = self.rows.iter().zip(work).zip(plan);
+        let ranges: Vec<_> = planned
+            .map(|((row, work), planned)| row.seen..row.seen + planned.min(work.tokens).min(entry.chunk))
+            .collect();
         let answers = self.call(entry, want, &ranges, of_features);
         if answers.is_err() {
             self.lose();
@@ -330,6 +343,9 @@ impl<'a, E: Executor> Sequences<'a, E> {
         if let Err(error) = self.draft(running) {
             self.rows.iter_mut().for_each(Row::drop_draft);
             return Err(error);
+        }
+        for (row, text) in self.rows.iter_mut().zip(running.iter()) {
+            row.decodes = text.as_ref().is_some_and(Generation::has_begun);
         }
         let want = running.iter().flatten().map(Generation::want).max().unwrap_or(StepRequest::Nothing);
         let answers = self.step(want)?;

@@ -27,11 +27,13 @@ pub(crate) fn keeps_all(part: Part) -> bool {
 impl KeptTensor {
     /// The byte ranges of a row that are in use, after `length` tokens, if positions below `written` were written. The batch is
     /// the first axis.
-    fn ranges(&self, row: usize, length: usize, written: usize, context: usize) -> Vec<Range<usize>> {
+    pub fn ranges(&self, row: usize, length: usize, written: usize, context: usize) -> Vec<Range<usize>> {
         let bytes = self.ty.bytes() / self.ty.shape[0];
         let first = row * bytes;
         let slots = self.part().and_then(|part| Some((part, part.slots(context, self.ty.rank())?)));
-        let Some((part, (slots, axis))) = slots else { return vec![first..first + bytes] };
+        let Some((part, (slots, axis))) = slots else {
+            return std::iter::once(first..first + bytes).collect();
+        };
         let lines: usize = self.ty.shape[1..axis].iter().product();
         let line = bytes / lines.max(1);
         let positions = if keeps_all(part) { length } else { written };

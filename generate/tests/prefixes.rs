@@ -104,7 +104,7 @@ proptest! {
                 assert_eq!(generated.tokens, expected.tokens, "{layers:?}");
                 answers.push([prompt, generated.tokens].concat());
             }
-            if mixed(seed, next as u64) % 5 == 0
+            if mixed(seed, next as u64).is_multiple_of(5)
                 && let Some((row, _)) = running.pop_first()
             {
                 batch.leave(row).unwrap();

@@ -24,7 +24,7 @@ impl Drafter for Wild {
         self.0 = mixed(self.0, seen.len() as u64);
         let begin = self.0 as usize % seen.len();
         let mut draft: Vec<u32> = seen[begin..].iter().take(most).copied().collect();
-        if self.0 % 5 == 0 {
+        if self.0.is_multiple_of(5) {
             draft.push((self.0 >> 8) as u32 % 50);
         }
         Ok(draft)

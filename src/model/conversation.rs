@@ -1,7 +1,8 @@
 //! A conversation with a model, over several turns.
 
-use generate::{Chat, Finish, GenerateOptions};
-use serde_json::{Map, Value};
+use generate::{Chat, Finish, GenerateOptions, SavedFault, SavedSequence};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 
 use super::{Completion, Model, ModelError, Pieces, Request, assistant, user};
 
@@ -89,6 +90,30 @@ impl Conversation {
         Ok(PreparedTurn { messages: chat.messages, text, prompt })
     }
 
+    /// Copies the messages, and the state of their tokens, for [`resume`](Self::resume).
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn save(&self) -> Result<SavedSequence, ModelError> {
+        let notes = json!({ "messages": self.messages, "shown": self.shown, "tokens": self.tokens });
+        Ok(self.model.save(&self.tokens)?.with_notes(notes))
+    }
+
+    /// Goes on with the messages of a saved conversation, whose tokens need not be computed again.
+    ///
+    /// # Errors
+    /// If what was saved belongs to another model or another format, or is no conversation.
+    pub fn resume(&mut self, saved: SavedSequence) -> Result<(), ModelError> {
+        let notes: Notes = match serde_json::from_value(saved.notes().clone()) {
+            Ok(notes) => notes,
+            Err(_) => return Err(saved.refuse(SavedFault::NoConversation).into()),
+        };
+        self.model.load(saved)?;
+        let Notes { messages, shown, tokens } = notes;
+        (self.messages, self.shown, self.tokens) = (messages, shown, tokens);
+        Ok(())
+    }
+
     /// Begins the answer to a [prepared](Self::prepare) message.
     ///
     /// # Errors
@@ -99,6 +124,14 @@ impl Conversation {
         let pieces = Request { model, prompt, options, continues: true }.stream()?;
         Ok(Turn { conversation: self, pieces, prepared })
     }
+}
+
+/// The messages and tokens of a saved conversation, beside its state.
+#[derive(Deserialize)]
+struct Notes {
+    messages: Vec<Value>,
+    shown: Option<String>,
+    tokens: Vec<u32>,
 }
 
 /// A message that is rendered and tokenized, and not yet sent.

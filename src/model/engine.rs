@@ -10,9 +10,10 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use generate::{
-    Batch, DraftModel, Finish, GenerateError, Generated, Lookup, Network, Reply, Session, TokenOptions,
-    Tokenizer, check_tokens,
+    Batch, Budgeted, DraftModel, Finish, GenerateError, Generated, Lookup, Network, Reply, SavedSequence,
+    Session, TokenOptions, Tokenizer, check_tokens,
 };
+use irpa::Archive;
 use models::Architecture;
 use models::fit::OpenWarning;
 use runtime::Transfers;
@@ -25,6 +26,8 @@ use crate::embed::{Embedder, check_texts, length_for};
 pub(super) enum Job {
     Generate(Box<GenerateJob>),
     Score(Vec<u32>, Sender<Result<Vec<Vec<f32>>, ModelError>>),
+    Save(Vec<u32>, Sender<Result<SavedSequence, ModelError>>),
+    Load(Box<SavedSequence>, Sender<Result<(), ModelError>>),
     Embed(Vec<Vec<u32>>, Sender<Result<Embedded, ModelError>>),
 }
 
@@ -131,7 +134,7 @@ pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>
 
 /// The slots of a network, and what drafts for them.
 fn batch<'a>(network: &'a Network, speculate: &Speculation, draft: Option<&'a Network>) -> Batch<'a> {
-    let batch = Batch::new(network);
+    let batch = Batch::new(network).keep_prefixes().schedule(Budgeted::default());
     match (speculate, draft) {
         (_, Some(draft)) => batch.speculate(|| Box::new(DraftModel::new(draft))),
         (Speculation::Lookup, None) => batch.speculate(|| Box::new(Lookup::default())),
@@ -250,8 +253,23 @@ impl<'a> Texts<'a> {
         match job {
             Job::Generate(job) => self.waiting.push_back(job),
             Job::Score(tokens, answer) => drop(answer.send(self.score(&tokens))),
+            Job::Save(tokens, answer) => drop(answer.send(self.save(&tokens))),
+            Job::Load(saved, answer) => drop(answer.send(self.load(*saved))),
             Job::Embed(_, answer) => drop(answer.send(Err(continues_text(self.path)))),
         }
+    }
+
+    fn save(&self, tokens: &[u32]) -> Result<SavedSequence, ModelError> {
+        Ok(self.batch.save(&self.fingerprint()?, tokens)?)
+    }
+
+    fn load(&mut self, saved: SavedSequence) -> Result<(), ModelError> {
+        Ok(self.batch.load(&self.fingerprint()?, saved)?)
+    }
+
+    /// The name of the weights as they are stored.
+    fn fingerprint(&self) -> Result<String, ModelError> {
+        Ok(Archive::open(&self.ready.build.archive)?.table_blake3())
     }
 
     fn begin(&mut self, job: GenerateJob) {
@@ -396,6 +414,8 @@ impl<'a> Embeddings<'a> {
             match job {
                 Job::Generate(job) => drop(job.events.send(Event::Failed(kind("continue text")))),
                 Job::Score(_, answer) => drop(answer.send(Err(kind("score tokens")))),
+                Job::Save(_, answer) => drop(answer.send(Err(kind("save a text")))),
+                Job::Load(_, answer) => drop(answer.send(Err(kind("load a text")))),
                 Job::Embed(texts, answer) => drop(answer.send(self.embed(&texts))),
             }
         }

@@ -16,7 +16,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use generate::{Chat, GenerateOptions, Tokenizer};
+use generate::{Chat, GenerateOptions, SavedSequence, Tokenizer};
 use serde_json::{Value, json};
 
 use engine::Job;
@@ -174,6 +174,27 @@ impl Model {
         let (answer, scored) = channel();
         self.inner.ask(Job::Score(tokens.to_vec(), answer))?;
         scored.recv().map_err(|_| ModelError::Gone)?
+    }
+
+    /// Copies the longest beginning of `tokens` that a slot has computed, with its state.
+    ///
+    /// # Errors
+    /// If the device fails, or the model does not continue text.
+    pub fn save(&self, tokens: &[u32]) -> Result<SavedSequence, ModelError> {
+        let (answer, saved) = channel();
+        self.inner.ask(Job::Save(tokens.to_vec(), answer))?;
+        saved.recv().map_err(|_| ModelError::Gone)?
+    }
+
+    /// Puts a saved sequence into a free slot. A [request that reuses state](Request::reuse) and begins with its tokens does not
+    /// compute them.
+    ///
+    /// # Errors
+    /// If the sequence belongs to another model or another format, or all slots are occupied.
+    pub fn load(&self, saved: SavedSequence) -> Result<(), ModelError> {
+        let (answer, loaded) = channel();
+        self.inner.ask(Job::Load(Box::new(saved), answer))?;
+        loaded.recv().map_err(|_| ModelError::Gone)?
     }
 
     /// Embeddings of texts: f32 [texts, features]. `prompt_name` selects one of the model's prompts, such as

@@ -29,6 +29,12 @@ impl Request {
         self
     }
 
+    /// Copies the state of the longest beginning of the prompt that a slot has, instead of computing it.
+    pub fn reuse(mut self) -> Self {
+        self.continues = true;
+        self
+    }
+
     /// Limits the number of generated tokens.
     pub fn max_tokens(mut self, count: usize) -> Self {
         self.options.max_tokens = count;

@@ -30,6 +30,9 @@ pub struct Arguments {
     /// Stop an answer before this text; may be repeated
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["json_schema", "grammar"])]
     pub stop: Vec<String>,
+    /// Keep the chat in this file, with its state, and go on with it the next time
+    #[arg(long, value_name = "FILE")]
+    pub session: Option<PathBuf>,
     /// Save no history of what you type
     #[arg(long)]
     pub no_history: bool,
@@ -64,7 +67,7 @@ mod run {
     use crate::extras::{Extras, conversation};
     use crate::interrupt::Interrupt;
     use crate::limit::Limit;
-    use crate::load::{self, drafts, say_ends};
+    use crate::load::{self, SequenceFile, drafts, say_ends};
 
     /// The default context of a chat, in tokens.
     const ROOM: usize = 4096;
@@ -85,7 +88,10 @@ mod run {
             let opening = load::read(&self.model, &self.run, read, interrupt)?;
             let (mut opening, (extras, options)) = load::prepared(opening, self, interrupt, prepare)?;
             opening.options.speculate = self.sampling.speculate.clone();
-            opening.fit_context(ROOM);
+            let session = self.session.as_deref().map(|path| SequenceFile::open(&self.model, path));
+            let mut session = session.transpose()?;
+            let known = SequenceFile::tokens(session.as_ref());
+            opening.fit_context(ROOM.max(known));
             let limit = load::limit(&opening);
             let model = load::open(opening, &self.run.build.compile, interrupt)?;
             say_ends(&options, &model);
@@ -106,22 +112,15 @@ mod run {
             (conversation.tools, conversation.variables) = extras.into_parts();
             let mut chat = Chat { arguments: self, interrupt, limit, system: None, conversation };
             chat.begin(self.system.clone());
-            loop {
-                interrupt.wait(true);
-                let line = input.read()?;
-                interrupt.wait(false);
-                let Some(line) = line else { return Ok(()) };
-                match (line.strip_prefix("//"), line.strip_prefix('/')) {
-                    (Some(message), _) => chat.answer(&format!("/{message}"))?,
-                    (None, Some(command)) => match chat.command(command) {
-                        Ok(true) => {}
-                        Ok(false) => return Ok(()),
-                        Err(error) => console::tell(&error),
-                    },
-                    (None, None) if line.trim().is_empty() => {}
-                    (None, None) => chat.answer(&line)?,
-                }
+            if let Some(saved) = session.as_mut().and_then(|session| session.saved.take()) {
+                chat.conversation.resume(saved)?;
+                say!("the chat goes on behind {} messages", chat.conversation.messages.len());
             }
+            let talked = chat.talk(&mut input);
+            if let Some(session) = session {
+                session.publish(&chat.conversation.save()?)?;
+            }
+            talked
         }
     }
 
@@ -152,6 +151,26 @@ mod run {
     }
 
     impl Chat<'_> {
+        /// Answers messages until the input ends, or a command ends the chat.
+        fn talk(&mut self, input: &mut Input) -> Result<(), Error> {
+            loop {
+                self.interrupt.wait(true);
+                let line = input.read()?;
+                self.interrupt.wait(false);
+                let Some(line) = line else { return Ok(()) };
+                match (line.strip_prefix("//"), line.strip_prefix('/')) {
+                    (Some(message), _) => self.answer(&format!("/{message}"))?,
+                    (None, Some(command)) => match self.command(command) {
+                        Ok(true) => {}
+                        Ok(false) => return Ok(()),
+                        Err(error) => console::tell(&error),
+                    },
+                    (None, None) if line.trim().is_empty() => {}
+                    (None, None) => self.answer(&line)?,
+                }
+            }
+        }
+
         /// Runs a command with a slash, and returns whether the chat continues.
         fn command(&mut self, command: &str) -> Result<bool, Error> {
             let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));

@@ -44,6 +44,9 @@ pub struct Arguments {
     /// Stop before this text; may be repeated
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["json_schema", "grammar"])]
     pub stop: Vec<String>,
+    /// Keep the tokens and their state in this file, so that the next run computes only what it adds to them
+    #[arg(long, value_name = "FILE")]
+    pub prompt_cache: Option<PathBuf>,
     /// Print one JSON object on stdout instead of the text
     #[arg(long)]
     pub json: bool,
@@ -87,7 +90,7 @@ mod run {
     use crate::error::Error;
     use crate::extras::{Extras, conversation};
     use crate::interrupt::Interrupt;
-    use crate::load::{self, drafts, say_ends};
+    use crate::load::{self, SequenceFile, drafts, say_ends};
 
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
@@ -101,10 +104,13 @@ mod run {
             // What is wrong with the model is said before what is wrong with the prompt.
             let opening = load::read(&self.model, &self.run, read, interrupt)?;
             let (mut opening, (prompt, options)) = load::prepared(opening, self, interrupt, prepare)?;
+            let cache = self.prompt_cache.as_deref().map(|path| SequenceFile::open(&self.model, path));
+            let mut cache = cache.transpose()?;
             let logits = self.save_logits.as_deref().map(|path| begin(&self.model, path)).transpose()?;
             let &Arguments { max_tokens, all_positions, .. } = self;
             opening.options.speculate = self.sampling.speculate.clone();
-            opening.fit_context(prompt.len().saturating_add(max_tokens));
+            let known = SequenceFile::tokens(cache.as_ref());
+            opening.fit_context(prompt.len().saturating_add(max_tokens).max(known));
             opening.options.score = all_positions;
             let limit = load::limit(&opening);
             if let Some(vocabulary) = opening.vocabulary() {
@@ -119,9 +125,19 @@ mod run {
             say_ends(&options, &model);
 
             let constrained = options.follow.is_some();
-            let pieces = model.continue_tokens(prompt.clone()).options(options).stream()?;
-            let completion = stream(pieces, self.json, interrupt)?;
+            let request = model.continue_tokens(prompt.clone()).options(options);
+            let request = match cache.as_mut().and_then(|cache| cache.saved.take()) {
+                Some(saved) => {
+                    model.load(saved)?;
+                    request.reuse()
+                }
+                None => request,
+            };
+            let completion = stream(request.stream()?, self.json, interrupt)?;
             let generated = &completion.generated;
+            if let Some(cache) = cache {
+                cache.publish(&model.save(&[&prompt[..], &generated.tokens].concat())?)?;
+            }
 
             // Of an answer that was interrupted there are too few, and an older file may be whole.
             let logits = logits.filter(|_| generated.finish != Finish::Cancelled);
@@ -281,6 +297,7 @@ mod run {
             "first_token_ms": completion.first_token.map(milliseconds),
             "prefill_tokens_per_s": completion.generated.prefill_rate(),
             "decode_tokens_per_s": completion.generated.decode_rate(),
+            "prefill_tokens": completion.generated.prefill_tokens,
             "decode_steps": completion.generated.decode_steps,
             "drafted_tokens": completion.generated.drafted,
             "accepted_tokens": completion.generated.accepted,
