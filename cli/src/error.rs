@@ -15,7 +15,8 @@ use tracewright::files::limits;
 use tracewright::footprint::{Phase, TooLarge};
 #[cfg(feature = "iree")]
 use tracewright::{
-    ModelError, export::ExportError, generate::GenerateError, irpa::ArchiveError, runtime::CompileError,
+    ModelError, export::ExportError, generate::GenerateError, irpa::ArchiveError, pjrt::PjrtError,
+    runtime::CompileError,
 };
 
 use crate::limit::Limit;
@@ -158,7 +159,9 @@ fn in_options(error: ModelError) -> Error {
         ModelError::Compiled { option } => usage(format!(
             "`--{option}` changes the compilation, and an export is compiled already; leave the option out, or export again with it"
         )),
-        ModelError::NoCache => usage("there is no home folder for the cache; name a folder with `--cache`".to_owned()),
+        ModelError::NoCache => {
+            usage("there is no home folder for the cache; name a folder with `--cache`".to_owned())
+        }
         error => Error::Library(AnyCoded::new(error)),
     }
 }
@@ -269,7 +272,13 @@ fn iree_help(error: &AnyCoded) -> Vec<String> {
         CompileError::TimedOut { .. } => Some("`--compile-timeout SECONDS` gives it longer"),
         _ => None,
     });
-    match (bench.or(export).or(cached).or(compiler), error.find()) {
+    let plugin = error.find().and_then(|error| match error {
+        PjrtError::NoPlugin { .. } => Some(
+            "`--plugin PATH` names it; `cargo xtask setup --xla` installs the one for the CPU into the checkout",
+        ),
+        _ => None,
+    });
+    match (bench.or(export).or(cached).or(compiler).or(plugin), error.find()) {
         (Some(help), _) => vec![help.to_owned()],
         (None, Some(GenerateError::Setting { name, .. })) => {
             setting(name).map(|flag| format!("`{flag}` sets it")).into_iter().collect()

@@ -48,6 +48,8 @@ mod iree_tools;
 mod limit;
 #[cfg(feature = "iree")]
 mod load;
+#[cfg(feature = "iree")]
+mod plugins;
 mod progress;
 mod sampling;
 

@@ -21,7 +21,7 @@ use crate::commands::VARIABLES;
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::limit::{Limit, SetBy};
-use crate::{build, iree_tools, progress};
+use crate::{build, iree_tools, plugins, progress};
 
 /// Reads the files of a model. Errors in them are reported before anything slow begins.
 pub fn read(
@@ -31,7 +31,10 @@ pub fn read(
     interrupt: &Interrupt,
 ) -> Result<Opening, Error> {
     let ModelArguments { network, context, chunk, kv } = &arguments.build.model_arguments;
+    let plugin = plugins::selected(arguments)?;
+    let through_xla = plugin.is_some();
     let options = OpenOptions {
+        plugin,
         context: *context,
         chunk: *chunk,
         kv: *kv,
@@ -49,6 +52,7 @@ pub fn read(
     let mut opening = interrupt.or(move || Opening::read(path, options))??;
     match opening.manifest() {
         Some(manifest) => check_layout(manifest, network.layout)?,
+        None if through_xla => {}
         None => choose(&mut opening.options, network, &arguments.device)?,
     }
     if opening.sentence().is_some()
@@ -105,6 +109,9 @@ impl Tools {
             return Ok(Self { missing: None });
         }
         opening.options.cache = Some(build::cache_folder(arguments)?);
+        if opening.options.plugin.is_some() {
+            return Ok(Self { missing: None });
+        }
         match build::compiler(arguments, interrupt) {
             Ok(compiler) => {
                 opening.options.compiler = Some(compiler);

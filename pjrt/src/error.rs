@@ -53,6 +53,15 @@ impl fmt::Display for PjrtStatus {
 /// A plugin cannot be loaded, or one of its calls failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PjrtError {
+    /// No known Python package has a plugin for the platform.
+    #[error("there is no PJRT plugin for `{platform}` in {folders} folders of Python packages{}", install(*.package))]
+    NoPlugin {
+        platform: String,
+        /// The Python package that ships such a plugin.
+        package: Option<&'static str>,
+        /// How many folders were searched.
+        folders: usize,
+    },
     /// The file is missing, damaged, for another platform, or lacks a library of the system.
     #[error("the plugin `{}` cannot be loaded", .path.display())]
     Library { path: PathBuf, source: libloading::Error },
@@ -110,6 +119,11 @@ pub enum PjrtError {
         action: String,
         status: PjrtStatus,
     },
+}
+
+/// The package to install, as the end of a message.
+fn install(package: Option<&str>) -> String {
+    package.map_or_else(String::new, |package| format!("; install the package `{package}`"))
 }
 
 impl PjrtError {

@@ -34,4 +34,4 @@ pub use client::{Client, Executable, PjrtArgument, PjrtBuffer, PjrtDevice, Plugi
 pub use error::{PjrtError, PjrtStatus};
 pub use ffi::OLDEST_MINOR;
 pub use options::XlaOptions;
-pub use packages::{PACKAGES, packaged};
+pub use packages::{PACKAGES, PluginPackage, find_plugin, packaged};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ops::{ElementType, TensorType};
-use tracewright_pjrt::{Client, PjrtArgument, PjrtBuffer, PjrtError, Plugin, XlaOptions, packaged};
+use tracewright_pjrt::{Client, PjrtArgument, PjrtBuffer, PjrtError, Plugin, XlaOptions, find_plugin};
 
 /// A client takes all cores; one at a time is enough.
 static ONE: Mutex<()> = Mutex::new(());
@@ -17,17 +17,17 @@ fn cpu() -> Option<(Client, MutexGuard<'static, ()>)> {
     let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tracewright/xla-cpu/lib");
     let pythons = fs::read_dir(&installed).into_iter().flatten().flatten();
-    let found = pythons.flat_map(|python| packaged(&python.path().join("site-packages"))).next();
+    let folders: Vec<PathBuf> = pythons.map(|python| python.path().join("site-packages")).collect();
+    let found = find_plugin("cpu", &folders);
     assert!(
-        found.is_some() || env::var_os("TRACEWRIGHT_TEST_XLA").is_none(),
+        found.is_ok() || env::var_os("TRACEWRIGHT_TEST_XLA").is_none(),
         "no plugin in `{}`; `cargo xtask setup --xla` installs it",
         installed.display()
     );
-    let (platform, path): (_, PathBuf) = found?;
-    let plugin = Plugin::load(&path).unwrap();
+    let plugin = Plugin::load(&found.ok()?).unwrap();
     assert!(plugin.version() >= (0, tracewright_pjrt::OLDEST_MINOR));
     let client = plugin.client().unwrap();
-    assert_eq!(client.platform(), platform);
+    assert_eq!(client.platform(), "cpu");
     Some((client, guard))
 }
 
@@ -150,6 +150,11 @@ fn mistakes_are_errors_with_the_plugins_message() {
 
 #[test]
 fn what_is_no_plugin_is_an_error() {
+    let error = find_plugin("cuda", &[PathBuf::from("no_such_folder")]).err().unwrap();
+    assert_eq!(
+        error.to_string(),
+        "there is no PJRT plugin for `cuda` in 1 folders of Python packages; install the package `jax-cuda13-pjrt`"
+    );
     let missing = Path::new("no_such_folder/libpjrt.so");
     let error = Plugin::load(missing).err().unwrap();
     assert!(matches!(error, PjrtError::Library { .. }), "{error}");

@@ -10,13 +10,15 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use generate::{
-    Batch, Finish, GenerateError, Generated, Reply, Session, TokenOptions, Tokenizer, check_tokens,
+    AnyExecutor, Batch, Finish, GenerateError, Generated, Reply, Session, TokenOptions, Tokenizer,
+    check_tokens,
 };
-use models::EmbeddingGemmaConfig;
 use models::fit::OpenWarning;
+use models::{Architecture, EmbeddingGemmaConfig};
 use runtime::Transfers;
 
 use super::source::{BuildInfo, Ready, Source, build_checkpoint, build_embedding, open_export};
+use super::xla::build_xla;
 use super::{ModelError, OpenOptions};
 use crate::Program;
 use crate::embed::{Embedder, EmbeddingPlan, check_texts};
@@ -127,7 +129,7 @@ impl Engine {
             Source::Embedding(config) => Self::Embedding(config),
             Source::Export(manifest, _) => Self::Text(Box::new(open_export(path, &manifest, options)?)),
             Source::Checkpoint(model) => {
-                Self::Text(Box::new(build_checkpoint(path, model, options, options.score)?))
+                Self::Text(Box::new(build_text(path, model, options, options.score)?))
             }
         })
     }
@@ -152,13 +154,26 @@ impl Engine {
     }
 }
 
+/// Builds a network that continues texts, for the engine that the options select.
+fn build_text(
+    path: &Path,
+    model: Box<dyn Architecture>,
+    options: &OpenOptions,
+    score: bool,
+) -> Result<Ready, ModelError> {
+    match &options.plugin {
+        Some(plugin) => build_xla(path, model, options, score, plugin),
+        None => build_checkpoint(path, model, options, score),
+    }
+}
+
 /// The engine of a network that continues texts.
 struct Texts<'a> {
     path: &'a Path,
     options: &'a OpenOptions,
     ready: &'a Ready,
     tokenizer: Option<&'a Tokenizer>,
-    batch: Batch<'a>,
+    batch: Batch<'a, AnyExecutor>,
     /// The text that occupies each slot.
     running: Vec<Option<Running<'a>>>,
     waiting: VecDeque<Box<GenerateJob>>,
@@ -233,7 +248,7 @@ impl<'a> Texts<'a> {
                     prompt_tokens: prompt.len(),
                     start: Instant::now(),
                     first_token: None,
-                    before: self.ready.runtime.transfers(),
+                    before: self.ready.network.executor().transfers(),
                     failed: None,
                 });
             }
@@ -251,7 +266,7 @@ impl<'a> Texts<'a> {
             Ok(ended) => {
                 for (slot, generated) in ended {
                     if let Some(text) = self.running[slot].take() {
-                        text.end(generated, self.ready.runtime.transfers());
+                        text.end(generated, self.ready.network.executor().transfers());
                     }
                 }
             }
@@ -274,7 +289,7 @@ impl<'a> Texts<'a> {
         let scorer = match self.scorer.take() {
             Some(scorer) => scorer,
             None => match Source::read(self.path, self.options)?.0 {
-                Source::Checkpoint(model) => build_checkpoint(self.path, model, self.options, true)?,
+                Source::Checkpoint(model) => build_text(self.path, model, self.options, true)?,
                 // It has the entry points that it was exported with.
                 _ => return Ok(Session::new(network).score(tokens)?),
             },

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bake::{Baked, Ignorable};
 use dsl::Traced;
 use errors::WithPath as _;
-use generate::Network;
+use generate::{AnyExecutor, Iree, Network};
 use irpa::{Archive, ArchiveError, Checkpoint, Gguf};
 use lower::{Module, Quantization, Weights};
 use models::config::ConfigError;
@@ -38,10 +38,9 @@ pub(super) enum Source {
     Embedding(Box<EmbeddingGemmaConfig>),
 }
 
-/// A loaded network and its device, and facts about the build.
+/// A loaded network, and facts about the build.
 pub(super) struct Ready {
-    pub network: Network,
-    pub runtime: Runtime,
+    pub network: Network<AnyExecutor>,
     pub build: BuildInfo,
 }
 
@@ -52,11 +51,11 @@ pub struct BuildInfo {
     pub compile: Duration,
     /// The time that loading took.
     pub load: Duration,
-    /// The module text; `None` for an export.
+    /// The module text; `None` for an export, and for a network of XLA.
     pub module: Option<Module>,
-    /// The options of the compiler; `None` for an export.
+    /// The options of IREE's compiler; `None` for an export, and for a network of XLA.
     pub options: Option<CompileOptions>,
-    /// Path of the archive with the weights.
+    /// Path of the archive with the weights. For a network of XLA without computed weights, it is the model's path.
     pub archive: PathBuf,
     /// Statistics of the bake; `None` if the archive existed.
     pub baked: Option<Baked>,
@@ -114,7 +113,7 @@ pub(super) fn open_export(
         verify(&archive, options)?;
     }
     let signatures = manifest.signatures(folder)?;
-    let network = Network::new(&runtime, &program, &signatures)?;
+    let network = Network::on(AnyExecutor::Iree(Iree::new(&runtime, &program)?), &signatures)?;
     let build = BuildInfo {
         compile: Duration::ZERO,
         load: start.elapsed(),
@@ -125,7 +124,7 @@ pub(super) fn open_export(
         signatures,
         damaged: Vec::new(),
     };
-    Ok(Ready { network, runtime, build })
+    Ok(Ready { network, build })
 }
 
 /// Bakes, compiles and loads a checkpoint. The entry point for scores is included if the options ask for it.
@@ -136,26 +135,34 @@ pub(super) fn build_checkpoint(
     score: bool,
 ) -> Result<Ready, ModelError> {
     let target = options.chosen_target()?;
-    let context = options.context.unwrap_or_else(|| model.max_context().min(CONTEXT));
-    let plan = Plan::new(model, options.dtype, Some(context), options.chunk)?;
-    let quantize = options.quantize.clone().unwrap_or(plan.weights.quantize);
-    let plan = Plan {
-        batch: options.slots.max(1),
-        kv: options.kv.unwrap_or_default(),
-        rules: options.rules.unwrap_or_default(),
-        weights: Weights { quantize, kernels: options.kernels.unwrap_or(true) },
-        target,
-        ..plan
-    };
+    let plan = Plan { target, ..planned(model, options, options.quantize.clone())? };
     let tunings = options.tunings(&plan.target)?;
     let (tuning, damaged) = (tunings.of(Some(&plan))?, tunings.damaged().to_vec());
     let plan = plan.tuned(tuning, options.chunk);
     let traced = plan.record(&if score { plan.entry_points() } else { plan.steps() })?;
     let checkpoint = plan.named(Checkpoint::open(path)?);
     let ignorable = plan.model.ignorable();
-    let (program, runtime, build) =
-        build(options, &traced, &checkpoint, plan.target, plan.weights, ignorable)?;
-    Ok(Ready { network: program.network()?, runtime, build: BuildInfo { damaged, ..build } })
+    let (program, build) = build(options, &traced, &checkpoint, plan.target, plan.weights, ignorable)?;
+    let network = Network::on(AnyExecutor::Iree(program.executor()?), program.signatures())?;
+    Ok(Ready { network, build: BuildInfo { damaged, ..build } })
+}
+
+/// The plan that the options ask for, for the processor. `quantize` is the storage format of weights.
+pub(super) fn planned(
+    model: Box<dyn Architecture>,
+    options: &OpenOptions,
+    quantize: Option<Quantization>,
+) -> Result<Plan, ModelError> {
+    let context = options.context.unwrap_or_else(|| model.max_context().min(CONTEXT));
+    let plan = Plan::new(model, options.dtype, Some(context), options.chunk)?;
+    let quantize = quantize.unwrap_or(plan.weights.quantize);
+    Ok(Plan {
+        batch: options.slots.max(1),
+        kv: options.kv.unwrap_or_default(),
+        rules: options.rules.unwrap_or_default(),
+        weights: Weights { quantize, kernels: options.kernels.unwrap_or(true) },
+        ..plan
+    })
 }
 
 /// Bakes, compiles and loads an embedding model, for texts of up to `length` tokens.
@@ -165,6 +172,10 @@ pub(super) fn build_embedding(
     options: &OpenOptions,
     length: usize,
 ) -> Result<(Program, BuildInfo), ModelError> {
+    if options.plugin.is_some() {
+        let (does, asked) = ("makes embeddings of texts", "run through XLA");
+        return Err(ModelError::Kind { path: path.to_owned(), does, asked });
+    }
     let target = options.chosen_target()?;
     let plan = EmbeddingPlan::new(config.clone(), options.dtype, length, options.slots.max(1))?;
     let checkpoint = plan.checkpoint(path)?;
@@ -177,7 +188,7 @@ pub(super) fn build_embedding(
         quantize: options.quantize.clone().unwrap_or(Quantization::Computed),
         kernels: options.kernels.unwrap_or(true),
     };
-    let (program, _, build) = build(options, &traced, &checkpoint, target, weights, plan.config.ignorable())?;
+    let (program, build) = build(options, &traced, &checkpoint, target, weights, plan.config.ignorable())?;
     Ok((program, BuildInfo { damaged, ..build }))
 }
 
@@ -190,7 +201,7 @@ fn build(
     target: Target,
     weights: Weights,
     ignorable: Vec<Ignorable>,
-) -> Result<(Program, Runtime, BuildInfo), ModelError> {
+) -> Result<(Program, BuildInfo), ModelError> {
     let (cache, compiler) = (options.cache_folder()?, options.compiler());
     let mut watch = options.watch_steps();
     let asked = ProgramOptions {
@@ -216,7 +227,7 @@ fn build(
         baked: built.baked,
         damaged: Vec::new(),
     };
-    Ok((built.program, built.runtime, build))
+    Ok((built.program, build))
 }
 
 /// Compares the weights with the hashes in their archive.
@@ -255,7 +266,12 @@ impl OpenOptions {
 
 /// Rejects options that differ from the export's.
 fn check_as_exported(manifest: &IreeManifest, asked: &OpenOptions) -> Result<(), ModelError> {
-    for (option, given) in [("target", asked.target.is_some()), ("tuning", asked.tuning.is_some())] {
+    let given = [
+        ("target", asked.target.is_some()),
+        ("tuning", asked.tuning.is_some()),
+        ("plugin", asked.plugin.is_some()),
+    ];
+    for (option, given) in given {
         if given {
             return Err(ModelError::Compiled { option });
         }
