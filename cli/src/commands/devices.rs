@@ -84,6 +84,10 @@ mod run {
 
     fn plugin_lines(Started { path, client }: &Started) -> String {
         match client {
+            // The plugin for the CPU presents the one processor as several devices, for programs on a mesh.
+            Ok((_, client)) if client.platform() == "cpu" => {
+                format!("{:10} {ARCH} processor with `--engine xla`, from {}", "cpu", path.display())
+            }
             Ok((_, client)) => {
                 let line = |device: &PjrtDevice| {
                     let name = format!("{}:{}", client.platform(), device.ordinal);
