@@ -42,7 +42,7 @@ pub type WatchSteps<'a> = &'a mut dyn FnMut(BuildStep) -> ControlFlow<()>;
 pub enum BuildStep {
     /// A model of the Hugging Face hub is downloaded.
     Download(irpa::Progress),
-    /// `iree-compile` compiles the module.
+    /// `iree-compile` compiles the text of the module.
     Compile,
     /// The archive of the weights is written.
     Bake(irpa::Progress),
@@ -125,7 +125,7 @@ pub struct BuiltProgram {
     pub archive: Archive,
     /// Statistics of the bake; `None` if the cache already had the archive.
     pub baked: Option<Baked>,
-    /// The time that compiling took; zero if the cache had the module.
+    /// The time that compiling took, or reading the module from the cache.
     pub compile: Duration,
     /// The time that loading took.
     pub load: Duration,
@@ -134,7 +134,7 @@ pub struct BuiltProgram {
 /// Why a network could not be built or loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// Lowering the trace failed.
+    /// The recorded trace cannot be lowered.
     #[error(transparent)]
     Lower(#[from] LowerError),
     /// The network needs more memory than there is.

@@ -1,99 +1,43 @@
-//! Text embeddings. [`EmbeddingPlan`] plans the network of a model folder, and [`Embedder`] calls the built program
-//! with tokens.
+//! Texts to vectors: a program that was built, called with tokens.
 //!
 //! ```no_run
 //! # use std::error::Error;
 //! # use std::path::Path;
-//! use tracewright::embed::{EmbeddingPlan, Embedder};
+//! use tracewright::Plan;
+//! use tracewright::embed::Embedder;
 //! use tracewright::generate::Tokenizer;
 //! use tracewright::build::{ProgramOptions, build_program};
-//! use tracewright::models::EmbeddingGemmaConfig;
+//! use tracewright::models::{self, check_embeds, fit};
 //! use tracewright::runtime::Compiler;
 //!
 //! # fn main() -> Result<(), Box<dyn Error>> {
 //! let folder = Path::new("embeddinggemma-300m");
-//! let config = EmbeddingGemmaConfig::read(folder, &[])?;
-//! let text = format!("{}Why is the sky blue?", config.sentence.prompt(Some("query"))?);
+//! let fitted = fit::open(models::read, folder, &[])?;
+//! let sentence = check_embeds(&*fitted.network, folder)?;
+//! let text = format!("{}Why is the sky blue?", sentence.prompt(Some("query"))?);
 //! let tokenizer = Tokenizer::load(folder)?.ok_or("there is no tokenizer.json")?;
-//! let (tokens, _) = tokenizer.encode_within(&text, config.sentence.max_tokens)?;
+//! let (tokens, _) = tokenizer.encode_within(&text, sentence.max_tokens)?;
 //!
-//! let plan = EmbeddingPlan::new(config, None, 128, 1)?;
+//! let plan = Plan::new(fitted.network, None, Some(128), None)?;
 //! let compiler = Compiler::new("iree-compile"); // the one on PATH
 //! let options = ProgramOptions::new(&compiler, Path::new("cache"));
-//! let options = ProgramOptions { ignorable: plan.config.ignorable(), ..options };
-//! let loaded = build_program(&plan.trace()?, &plan.checkpoint(folder)?, options)?;
-//! let vectors = Embedder::new(&loaded.program, plan.config.vocab_size)?.embed(&[tokens])?;
+//! let options = ProgramOptions { ignorable: plan.model.ignorable(), ..options };
+//! let loaded = build_program(&plan.trace()?, &fitted.checkpoint, options)?;
+//! let vectors = Embedder::new(&loaded.program, plan.model.vocabulary())?.embed(&[tokens])?;
 //! # Ok(())
 //! # }
 //! ```
 
-use std::path::Path;
-
-use dsl::Traced;
-use irpa::Checkpoint;
-use models::{Architecture as _, EmbeddingGemmaConfig};
-use ops::{Array, ArrayError, ElementType};
+use ops::{Array, ArrayError};
 use trace::{Role, Signature};
 
-use crate::plan::{PlanError, computed_in, rounded_up};
+use crate::plan::rounded_up;
 use crate::program::{CallError, Program};
 
-/// An embedding model, and the sizes that its program is built for.
-pub struct EmbeddingPlan {
-    /// The configuration of the model.
-    pub config: EmbeddingGemmaConfig,
-    /// The type of weights and activations: f32, f16 or bf16.
-    pub element: ElementType,
-    /// Tokens per text in a call. Shorter texts are padded.
-    pub length: usize,
-    /// Texts per call of the program.
-    pub batch: usize,
-}
-
-impl EmbeddingPlan {
-    /// A plan for calls of `batch` texts with up to `length` tokens each. Without `element`, the
-    /// configuration selects the element type.
-    ///
-    /// # Errors
-    /// If `length` exceeds the model's limit, or `element` is not f32, f16 or bf16.
-    pub fn new(
-        config: EmbeddingGemmaConfig,
-        element: Option<ElementType>,
-        length: usize,
-        batch: usize,
-    ) -> Result<Self, PlanError> {
-        let longest = config.sentence.max_tokens;
-        if !(1..=longest).contains(&length) {
-            return Err(PlanError::Length { found: length, longest });
-        }
-        let element = computed_in(element.or(config.element))?;
-        Ok(Self { config, element, length, batch })
-    }
-
-    /// The padded length for texts of up to `tokens` tokens: a power of two, and at most `longest`. Rounding
-    /// keeps the number of different modules small.
-    pub fn length_for(tokens: usize, longest: usize) -> usize {
-        rounded_up(tokens, 32, longest)
-    }
-
-    /// The recorded trace of the entry point.
-    ///
-    /// # Errors
-    /// If a value in the configuration is invalid.
-    pub fn trace(&self) -> Result<Traced, PlanError> {
-        let entries = self.config.entry_points(self.batch, self.length, self.length);
-        Ok(self.config.trace(self.element, &entries)?)
-    }
-
-    /// Opens the checkpoint in the model's folder, including the dense layers after the transformer. Tensors
-    /// are renamed to the names that the network declares.
-    ///
-    /// # Errors
-    /// If a file is missing or cannot be read.
-    pub fn checkpoint(&self, folder: &Path) -> Result<Checkpoint, irpa::ArchiveError> {
-        let tower = self.config.named(Checkpoint::open(folder)?);
-        self.config.folders().iter().copied().try_fold(tower, Checkpoint::with_folder)
-    }
+/// The length that texts of up to `tokens` tokens are padded to: a power of two, so that few different modules are compiled,
+/// and at most `longest`.
+pub fn length_for(tokens: usize, longest: usize) -> usize {
+    rounded_up(tokens, 32, longest)
 }
 
 /// A program that computes embeddings of tokens. It finds arguments and results by their roles.
@@ -148,7 +92,7 @@ pub enum EmbedError {
         /// The number of ids in the vocabulary.
         vocabulary: usize,
     },
-    /// An embedding contains a number that is not finite, or has length zero.
+    /// An embedding contains a number that is not finite.
     #[error("number {index} of the vector of text {text} is {found}, expected a finite number")]
     Number {
         /// Index of the text, from 0.

@@ -1,6 +1,6 @@
 //! [`Plan`]: a model, and the sizes and formats that its program is built for.
 
-use dsl::{EntryPoint, TraceError, Traced};
+use dsl::{EntryPoint, LogitsMode, TraceError, Traced};
 use irpa::Checkpoint;
 use lower::{LowerError, Weights};
 use models::Architecture;
@@ -78,10 +78,10 @@ pub enum PlanError {
     /// The element type is not f32, f16 or bf16.
     #[error("`element` is {0}, expected f32, f16 or bf16")]
     Element(ElementType),
-    /// Recording the network failed.
+    /// The network cannot be recorded, by a fault in its declaration or its configuration.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// Lowering the trace failed.
+    /// The recorded trace cannot be lowered.
     #[error(transparent)]
     Lower(#[from] LowerError),
     /// Two entry points declare a parameter with different types.
@@ -109,7 +109,10 @@ impl Plan {
         let longest = model.max_context();
         let context = context.unwrap_or_else(|| longest.min(2048));
         if !(1..=longest).contains(&context) {
-            return Err(PlanError::Context { found: context, longest });
+            return Err(match model.sentence() {
+                Some(_) => PlanError::Length { found: context, longest },
+                None => PlanError::Context { found: context, longest },
+            });
         }
         let chunk = chunk.unwrap_or(CHUNK.min(context));
         if !(1..=context).contains(&chunk) {
@@ -133,14 +136,23 @@ impl Plan {
         self.remembering(self.model.entry_points(self.batch, self.chunk, self.context))
     }
 
-    /// The entry points that generation uses.
+    /// All but those that score.
     pub fn steps(&self) -> Vec<EntryPoint> {
         self.steps_of(self.chunk, self.context)
     }
 
+    /// The entry point that verifies drafts. A call for this many tokens costs little more than one for a single token, where
+    /// weights are read from memory.
+    pub fn verifier(&self) -> Vec<EntryPoint> {
+        const WIDTH: usize = 8;
+        self.remembering(vec![EntryPoint::verify(self.batch, WIDTH.min(self.context), self.context)])
+    }
+
     /// The entry points of [`steps`](Self::steps), with another chunk and another context.
     pub fn steps_of(&self, chunk: usize, context: usize) -> Vec<EntryPoint> {
-        self.remembering(EntryPoint::steps(self.batch, chunk, context))
+        let mut entries = self.model.entry_points(self.batch, chunk, context);
+        entries.retain(|entry| entry.logits != LogitsMode::All);
+        self.remembering(entries)
     }
 
     /// The plan with the settings of a tuning. A `chunk` that you pass takes precedence over the tuning's.
@@ -207,8 +219,8 @@ impl Plan {
     }
 }
 
-/// Checks the type of weights and activations. `None` becomes f32.
-pub(crate) fn computed_in(wanted: Option<ElementType>) -> Result<ElementType, PlanError> {
+/// The type of weights and activations: the one wanted, or f32.
+fn computed_in(wanted: Option<ElementType>) -> Result<ElementType, PlanError> {
     match wanted.unwrap_or(ElementType::F32) {
         element @ (ElementType::F32 | ElementType::F16 | ElementType::Bf16) => Ok(element),
         other => Err(PlanError::Element(other)),

@@ -56,16 +56,17 @@ impl TuningSource {
 }
 
 impl Tunings {
-    /// The settings for the network of a plan. `None` is for a network that is not a language model.
+    /// The tuning of a plan's network.
     ///
     /// # Errors
-    /// If a value in the configuration is invalid.
-    pub fn of(&self, plan: Option<&Plan>) -> Result<Tuning, PlanError> {
+    /// If the configuration is wrong.
+    pub fn of(&self, plan: &Plan) -> Result<Tuning, PlanError> {
         match self {
             Self::Given(tuning) => Ok(tuning.clone()),
             // To name a network, it is recorded.
             Self::Measured(db) if db.kernels.is_empty() && db.networks.is_empty() => Ok(Tuning::default()),
-            Self::Measured(db) => Ok(db.tuning(plan.map(network_name).transpose()?.as_deref())),
+            Self::Measured(db) if plan.model.sentence().is_some() => Ok(db.tuning(None)),
+            Self::Measured(db) => Ok(db.tuning(Some(&network_name(plan)?))),
         }
     }
 

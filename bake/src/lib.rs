@@ -117,11 +117,7 @@ impl fmt::Display for FromBlocks {
 pub enum BakeError {
     /// The checkpoint differs from the model's parameters. Nothing was written.
     #[error("checkpoint `{}` does not fit the model: {} problem(s){}", .path.display(), .problems.len(), list(.problems))]
-    Mismatch {
-        path: PathBuf,
-        /// All differences, in order.
-        problems: Vec<Problem>,
-    },
+    Mismatch { path: PathBuf, problems: Vec<Problem> },
     /// A recipe is invalid, or its result has another type than its parameter.
     #[error("the recipe of `{key}` is wrong")]
     Recipe { key: String, source: Box<InferError> },

@@ -1,4 +1,4 @@
-//! What is said of a checkpoint that is not what a network asks for.
+//! The messages about checkpoints that differ from a network.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use irpa::Checkpoint;
@@ -7,8 +7,8 @@ use safetensors::tensor::{Dtype, TensorView};
 use trace::{Function, FunctionId, NodeKind, Parameter, Provenance, Trace};
 use tracewright_bake::check;
 
-/// What `check` says, line by line, of parameters and a checkpoint with these keys and shapes. All are read by one
-/// function, where `d3` is the axis of extent 3.
+/// The messages of `check` for parameters and a checkpoint with these keys and shapes. One function reads all
+/// parameters, and `d3` is the axis with extent 3.
 fn said(declared: &[(String, &[usize])], stored: &[(String, &[usize])]) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let data = vec![0; 1024];

@@ -105,7 +105,6 @@ pub struct DeviceArguments {
     pub target: Option<Target>,
 }
 
-/// The engine that runs a model, or an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
     Iree,
@@ -161,7 +160,6 @@ impl MeshArguments {
     }
 }
 
-/// The tuning of kernels.
 #[derive(Args, Clone)]
 pub struct TuningArguments {
     /// Use the kernel settings that `tune` measured on this machine, the defaults, or those of a JSON file in the form of a
@@ -188,7 +186,6 @@ impl From<&str> for TuningSource {
     }
 }
 
-/// Options of the compiler.
 #[derive(Args, Clone)]
 pub struct CompileArguments {
     /// iree-compile to use [default: the one on PATH]

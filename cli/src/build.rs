@@ -118,8 +118,9 @@ impl DeviceArguments {
         {
             let is_cpu = name.kind == DeviceKind::Cpu;
             let what = format!(
-                "`--target` is {target} and `--device` is {name}; expected a target of the same {}, such as `vulkan:rdna3`",
-                if is_cpu { "graphics processor" } else { name.kind.name() }
+                "`--target` is {target} and `--device` is {name}; `--target` names the model of a {} device, \
+                 such as `vulkan:rdna3`",
+                if is_cpu { "GPU" } else { name.kind.name() }
             );
             return Err(usage(what).into());
         }

@@ -54,7 +54,6 @@ pub enum Error {
     Said {
         /// The code of its error.
         code: Code,
-        /// Its message.
         what: String,
     },
     /// Not everything is there that is needed.
@@ -62,7 +61,6 @@ pub enum Error {
     Missing {
         /// The number of failed checks.
         missing: usize,
-        /// The number of checks.
         looked_at: usize,
     },
     /// The file of messages has another structure.
@@ -262,7 +260,9 @@ fn iree_help(error: &AnyCoded) -> Vec<String> {
         _ => None,
     });
     let cached = error.find().and_then(|error| match error {
-        ModelError::Cached(ArchiveError::Content { .. }) => Some("remove that file: it is baked again"),
+        ModelError::Cached(ArchiveError::Content { .. }) => {
+            Some("remove that file: Tracewright bakes it again")
+        }
         _ => None,
     });
     let compiler = error.find().and_then(|error| match error {

@@ -43,6 +43,7 @@ mod error;
 #[cfg(feature = "iree")]
 mod extras;
 mod interrupt;
+#[cfg(feature = "iree")]
 mod iree_tools;
 #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "commands that need IREE have limits"))]
 mod limit;

@@ -18,7 +18,6 @@ pub struct Limit {
 pub enum SetBy {
     /// An option of the command, such as `--context`.
     Flag(&'static str),
-    /// The export that runs.
     Export,
 }
 

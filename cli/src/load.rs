@@ -8,10 +8,10 @@ use tracewright::build::LoadError;
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, IreeManifest};
 use tracewright::files::{FileKind, NewFile};
-use tracewright::generate::{GenerateError, check_tokens};
+use tracewright::generate::{GenerateError, Generated, check_tokens};
 use tracewright::lower::Quantization;
 use tracewright::model::{BuildInfo, Opening, TemplateProgram, WatchOpen};
-use tracewright::models::ReadModel;
+use tracewright::models::{ReadModel, check_generates};
 use tracewright::runtime::Compiler;
 use tracewright::{GenerateOptions, Model, ModelError, OpenOptions};
 
@@ -55,11 +55,7 @@ pub fn read(
         None if through_xla => {}
         None => choose(&mut opening.options, network, &arguments.device)?,
     }
-    if opening.sentence().is_some()
-        && let Err(embeds) = read(model, &arguments.build.model_arguments.network.allow_config_key)
-    {
-        return Err(embeds.into());
-    }
+    opening.network().map_or(Ok(()), |network| check_generates(network, model))?;
     warn(opening.warnings());
     Ok(opening)
 }
@@ -244,4 +240,13 @@ pub fn say_ends(options: &GenerateOptions, model: &Model) {
     ends.for_each(|end| {
         say!("no answer can end at token {end} of `eos_token_id`: the network has {count} tokens");
     });
+}
+
+/// The figures of drafting, for a line on stderr.
+pub fn drafts(generated: &Generated) -> String {
+    let &Generated { decode_steps, drafted, accepted, .. } = generated;
+    match drafted {
+        0 => String::new(),
+        _ => format!(" in {decode_steps} steps, {accepted} of {drafted} drafted tokens accepted"),
+    }
 }

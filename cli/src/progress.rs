@@ -10,7 +10,6 @@ use tracewright::irpa;
 
 use crate::interrupt::Interrupt;
 
-/// A bar over bytes.
 pub fn bytes(what: &'static str, total: u64) -> ProgressBar {
     let bar = ProgressBar::new(total).with_message(what);
     let template = "{msg} [{bar:32}] {bytes}/{total_bytes} {bytes_per_sec}";

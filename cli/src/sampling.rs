@@ -4,7 +4,13 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-/// A sampling step, by llama.cpp's name.
+#[cfg(feature = "iree")]
+use tracewright::model::Speculation as Speculate;
+/// Without a runtime nothing drafts.
+#[cfg(not(feature = "iree"))]
+type Speculate = String;
+
+/// A step from logits to the tokens that one is drawn from, by llama.cpp's names.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Step {
@@ -95,7 +101,7 @@ pub struct SamplingArguments {
     #[arg(long, value_name = "BITS", default_value_t = 5.0, allow_negative_numbers = true)]
     pub mirostat_ent: f32,
     /// Sampling steps in their order; a missing step is skipped [default:
-    /// penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature]
+    /// `penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature`]
     #[arg(long, value_name = "STEPS", value_delimiter = ';', hide_possible_values = true)]
     pub samplers: Option<Vec<Step>>,
     /// Seed of the random draws; the same seed draws the same tokens
@@ -107,6 +113,10 @@ pub struct SamplingArguments {
     /// Constrain the answer to the grammar in this file, in llguidance's variant of Lark's notation
     #[arg(long, value_name = "FILE", group = "constraint")]
     pub grammar: Option<PathBuf>,
+    /// Draft tokens that one call verifies: copied from the text so far (`lookup`), or by a smaller model with the same
+    /// tokenizer (`draft=MODEL`). The answer is the same
+    #[arg(long, value_name = "off|lookup|draft=MODEL", default_value = "off")]
+    pub speculate: Speculate,
     /// Allow any whitespace between the tokens of JSON, instead of none
     #[arg(long, requires = "constraint")]
     pub whitespace_flexible: bool,

@@ -72,7 +72,7 @@ fn answers_to_a_schema_are_compact() {
     assert!(spaced.starts_with("[\n") || spaced.starts_with("[ "), "{spaced}");
 }
 
-/// What `generate` answers to these messages, with nothing remembered.
+/// The answer of `generate` to these messages, without any earlier state.
 fn afresh(model: &str, messages: &[Value]) -> String {
     afresh_with(model, messages, &[])
 }
@@ -90,7 +90,7 @@ fn afresh_with(model: &str, messages: &[Value], options: &[&str]) -> String {
     answer["text"].as_str().unwrap().to_owned()
 }
 
-/// Of each turn: the tokens of the chat, and how many of them were new.
+/// For each turn, the tokens of the chat, and how many of them were new.
 fn read(err: &str) -> Vec<(usize, usize)> {
     let line = |line: &str| {
         let (whole, rest) = line.strip_prefix("prompt ")?.split_once(" tokens, ")?;
@@ -297,7 +297,8 @@ fn what_cannot_chat_is_refused() {
     );
 }
 
-/// What is typed at a terminal is there the next time, in a file that only its owner reads; what comes from elsewhere is not kept.
+/// The history of a terminal is there at the next start, in a file that only its owner can read. Lines from
+/// stdin are not kept.
 #[test]
 #[cfg(unix)]
 fn a_terminal_remembers_for_its_owner_alone() {

@@ -25,7 +25,7 @@ fn every_code_is_listed_and_explained() {
     refused(&mut bare(&["explain", "TW9999"]), 1, &["error[TW0510]", "there is no error `TW9999`"]);
 }
 
-/// What each of these commands ends with.
+/// The error of each of these commands has the right code.
 #[test]
 fn an_error_says_its_code() {
     let folder = folder();

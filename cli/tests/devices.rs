@@ -29,9 +29,9 @@ fn a_device_that_cannot_be_used_is_named() {
         (
             &["--device", "vulkan", "--target", "cuda:sm_80"],
             2,
-            "`--target` names `sm_80` on cuda and `--device` is vulkan",
+            "`--target` is `sm_80` on cuda and `--device` is vulkan",
         ),
-        (&["--device", "cpu", "--target", "x86-64-v3"], 2, "which graphics processor it is"),
+        (&["--device", "cpu", "--target", "x86-64-v3"], 2, "the model of a GPU device"),
         (&["--target", "vulkan"], 2, "--device"),
     ] {
         let ran = run(&mut tracewright(&[&generate[..], arguments].concat()));

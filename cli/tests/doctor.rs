@@ -38,7 +38,7 @@ fn what_is_missing_comes_with_what_mends_it() {
     fs::write(&file, "").unwrap();
     let ran = run(&mut bare(&["doctor", "--cache", text(&file)]));
     assert_eq!(ran.code, Some(1), "{}", ran.err);
-    assert!(ran.err.contains("2 of 5 things"), "{}", ran.err);
+    assert!(ran.err.contains("2 of 5 checks failed"), "{}", ran.err);
     for words in [
         "BAD compiler",
         "cargo xtask setup",

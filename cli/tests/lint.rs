@@ -19,7 +19,7 @@ fn lint(model: &str, code: i32, more: &[&str]) -> Vec<Value> {
     json["targets"].as_array().unwrap().clone()
 }
 
-/// What was found of a severity, with all its places.
+/// The findings of a severity, with all their places.
 fn found<'a>(target: &'a Value, severity: &str) -> Vec<(&'a str, BTreeSet<&'a str>)> {
     let of = target["findings"].as_array().unwrap().iter().filter(|one| one["severity"] == severity);
     let places = |one: &'a Value| one["places"].as_object().unwrap().keys().map(String::as_str).collect();
@@ -49,7 +49,7 @@ fn what_no_kernel_serves_is_slow_and_no_error() {
     );
 }
 
-/// What `trace-dump lint` says is refused is refused.
+/// A network that `trace-dump lint` calls rejected is in fact rejected.
 #[test]
 fn what_has_no_program_is_refused() {
     let model = fixture("llama-untied");

@@ -1,4 +1,4 @@
-//! What is named as a model, what it is where it is none, and which files of one are read.
+//! Paths in place of a model, the messages about paths that are not models, and the selection of files in a folder.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::support::*;
 /// the refusal.
 type Case<'a> = (&'a [(&'a str, &'a str)], &'a str, &'a [&'a str]);
 
-/// What people name in place of a model: what it is, and what to do.
+/// Paths that people give by mistake: the message has their kind and a remedy.
 #[test]
 fn what_is_no_model_is_told_what_it_is() {
     const ZIP: &str = "PK\u{3}\u{4}\0\0";

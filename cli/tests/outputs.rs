@@ -1,4 +1,4 @@
-//! What each command that writes a file replaces: a file of the kind that it writes, and nothing else.
+//! A command that writes a file replaces only a file of the same kind.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,6 @@ fn bench(option: &str, out: &Path) -> Command {
     command
 }
 
-/// All of them.
 const WRITERS: &[Output] = &[
     (output::ARCHIVE.name, FILE, |out| {
         let mut command = bare(&["bake", text(&fixture("llama-untied")), "-o", text(out)]);

@@ -84,7 +84,7 @@ fn a_plan_for_many_devices_says_what_each_holds_and_exchanges() {
     assert!(ran.out.contains("each of 8 devices"), "{}", ran.out);
 }
 
-/// What no plan is made of, and what is not said of one file.
+/// Options without effect, and paths without a plan, are errors.
 #[test]
 fn what_is_asked_for_has_a_meaning() {
     let (model, out) = (fixture("llama-untied"), folder());

@@ -36,8 +36,8 @@ fn k11_the_same_seed_gives_the_same_bytes_and_another_seed_others() {
     assert!(mean.abs() < 0.05 * expected && (deviation / expected - 1.0).abs() < 0.05, "{mean} {deviation}");
 }
 
-/// What is said of a network that is not in its weights is no option here, and a type that the configuration does not say has
-/// to be said again.
+/// Options that do not affect weights are rejected. If the configuration has no element type, the command
+/// requires one.
 #[test]
 fn only_what_weights_depend_on_is_an_option() {
     let (config, out) = (fixture("llama-untied"), folder());

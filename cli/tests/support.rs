@@ -228,7 +228,6 @@ pub fn spawn(command: &mut Command) -> std::process::Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// What Ctrl-C sends.
 pub fn interrupt(child: &std::process::Child) {
     let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(sent.success());

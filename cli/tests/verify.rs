@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::*;
 
-/// What the archives of a Llama have for the projection back of the first layer's feed-forward network.
+/// The name of a tensor in a Llama's archives: the down projection of the first layer's feed-forward network.
 const TENSOR: &str = "model.layers.0.mlp.down_proj.weight";
 
 /// Flips a bit in the middle of a tensor.

@@ -14,7 +14,7 @@ fn export(model: &Path, out: &Path, more: &[&str]) -> Command {
     command
 }
 
-/// The elements of each weight, where the manifest says that they are, are those of the checkpoint.
+/// The elements of each weight are at the manifest's offset, and equal those of the checkpoint.
 #[test]
 fn the_manifest_says_where_each_weight_lies() {
     for (name, mesh, whole) in [

@@ -38,7 +38,6 @@ pub enum ConsoleError {
     /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The network cannot be built with these options.

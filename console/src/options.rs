@@ -1,12 +1,16 @@
 //! Options that determine how a network is built.
 
+use std::path::Path;
+
 use clap::{Args, ValueEnum};
+use tracewright::Plan;
 use tracewright::lower::{Quantization, Weights};
-use tracewright::models::Architecture;
+use tracewright::models::{Architecture, check_generates};
 use tracewright::ops::{ElementType, WeightFormat};
 use tracewright::simplify::Rules;
 use tracewright::trace::KvFormat;
-use tracewright::{Plan, PlanError};
+
+use crate::error::ConsoleError;
 
 /// Options for building any network.
 #[derive(Args, Clone)]
@@ -64,8 +68,17 @@ pub struct ModelArguments {
 }
 
 impl ModelArguments {
-    /// The plan for a model and a context.
-    pub fn plan(&self, model: Box<dyn Architecture>, context: Option<usize>) -> Result<Plan, PlanError> {
+    /// The plan for the model at a path, and a context.
+    ///
+    /// # Errors
+    /// If the model is no language model; or what is wrong with the sizes.
+    pub fn plan(
+        &self,
+        model: Box<dyn Architecture>,
+        path: &Path,
+        context: Option<usize>,
+    ) -> Result<Plan, ConsoleError> {
+        check_generates(&*model, path)?;
         let plan = Plan::new(model, self.network.dtype, context, self.chunk)?;
         let rules = self.network.simplify.unwrap_or_default();
         let weights = self.network.weights(plan.model.stored());
@@ -85,7 +98,6 @@ impl std::fmt::Display for KernelUse {
     }
 }
 
-/// The layout of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Layout {
     Kernels,
@@ -112,7 +124,6 @@ pub fn quant_or_none(text: &str) -> Result<Quant, String> {
     }
 }
 
-/// Parses a quantized format.
 fn quantized(text: &str) -> Result<WeightFormat, String> {
     let mut formats = WeightFormat::ALL.iter().copied().filter(|format| format.element().is_none());
     formats.find(|format| format.word() == text).ok_or_else(|| "expected q8, q4 or q4_k".into())

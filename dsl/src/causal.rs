@@ -153,6 +153,11 @@ fn record<M: CausalLm>(
     match point.logits {
         LogitsMode::All => entry.output("logits", Role::Logits, model.logits(features)),
         LogitsMode::Each => entry.output("token", Role::Token, favoured(model.logits(features))),
+        LogitsMode::Verify => {
+            let logits = model.logits(features);
+            entry.output("logits", Role::Logits, logits);
+            entry.output("token", Role::Token, favoured(logits));
+        }
         LogitsMode::Next | LogitsMode::None => {
             let logits = model.logits(features.at(TOKENS, at.count - 1));
             entry.output("logits", Role::Logits, logits);

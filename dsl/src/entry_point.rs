@@ -11,6 +11,8 @@ pub enum LogitsMode {
     All,
     /// The most likely next token after every token, without logits.
     Each,
+    /// Those after each token, and the token that they favour there: what verifies a draft.
+    Verify,
     /// No logits: the entry point runs an encoder, or returns embeddings.
     None,
 }
@@ -78,6 +80,11 @@ impl EntryPoint {
         entries.extend(short);
         entries.extend([entry("decode", 1, LogitsMode::Next), entry("score", chunk, LogitsMode::All)]);
         entries
+    }
+
+    /// `verify`: the logits after each of `width` tokens, and the tokens that they favour.
+    pub fn verify(batch: usize, width: usize, context: usize) -> Self {
+        Self::new("verify", batch, width, context, LogitsMode::Verify)
     }
 
     /// The entry points of [`all`](Self::all) that generation uses: all but `score`.

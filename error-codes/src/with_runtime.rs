@@ -96,6 +96,7 @@ coded! {
         TW0713: Platform;
         TW0822: NoTokenizer;
         TW0823: Kind;
+        TW0824: DraftTokenizer;
         TW0001: AsExported Compiled Target NoCache;
         TW0807: Template;
         TW0809: TemplateLimit;

@@ -7,7 +7,7 @@ use trace::Role;
 use crate::executor::{Executor, Iree};
 use crate::generation::{Generated, Generation, TokenOptions};
 use crate::sequences::Sequences;
-use crate::{GenerateError, InputPart, Network, SequenceInput};
+use crate::{Drafter, GenerateError, InputPart, Network, SequenceInput};
 
 /// Texts that a network continues in parallel. Each step reads the weights once for all texts.
 ///
@@ -34,6 +34,22 @@ impl<'a, E: Executor> Batch<'a, E> {
     /// A batch in which all rows are free.
     pub fn new(network: &'a Network<E>) -> Self {
         Self { rows: Sequences::new(network), running: (0..network.batch()).map(|_| None).collect() }
+    }
+
+    /// The batch with a drafter for each row. The texts get the same tokens with fewer calls, if the network has an entry point
+    /// that verifies drafts.
+    #[must_use]
+    pub fn speculate(mut self, drafter: impl FnMut() -> Box<dyn Drafter + 'a>) -> Self {
+        self.rows.drafters = std::iter::repeat_with(drafter).take(self.running.len()).collect();
+        self
+    }
+
+    /// The batch with rows that keep what [`join_seen`](Self::join_seen) needs of windows and recurrent state: copies of it, made
+    /// between the chunks of a prompt.
+    #[must_use]
+    pub fn keep_prefixes(mut self) -> Self {
+        self.rows.keeps_prefixes = true;
+        self
     }
 
     /// The number of free rows: how many more texts can join.
@@ -95,20 +111,17 @@ impl<'a, E: Executor> Batch<'a, E> {
         })
     }
 
-    /// Like [`join`](Self::join), but chooses the free row whose earlier tokens share the longest beginning
-    /// with this prompt. The network doesn't compute that beginning again. If two tokens are nearly equally
-    /// likely, the choice can differ from that of [`join`](Self::join). The reason is rounding: a position
-    /// that was decoded alone is rounded differently than one in a chunk.
+    /// As [`join`](Self::join), with the state of the longest beginning of the prompt that any row has seen. The network computes
+    /// the rest alone.
     ///
     /// # Errors
     /// The errors of [`join`](Self::join).
     pub fn join_seen(&mut self, prompt: &[u32], options: &TokenOptions) -> Result<usize, GenerateError> {
-        let shared = |row: usize| self.rows.shared(row, prompt);
-        let free = (0..self.running.len()).filter(|&row| self.running[row].is_none());
-        let best = free.max_by_key(|&row| shared(row));
-        let row = best.ok_or(GenerateError::Full { rows: self.running.len() })?;
-        // The last token is shown in any case: its logits choose the next.
-        let seen = shared(row).min(prompt.len().saturating_sub(1));
+        Generation::new(prompt, options)?;
+        self.rows.network.check(prompt, 0)?;
+        let free: Vec<usize> = (0..self.running.len()).filter(|&row| self.running[row].is_none()).collect();
+        let adopted = self.rows.adopt(&free, prompt)?;
+        let (row, seen) = adopted.ok_or(GenerateError::Full { rows: self.running.len() })?;
         self.begin(row, seen, prompt, options)
     }
 

@@ -7,12 +7,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use llguidance::api::TopLevelGrammar;
-use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
+use llguidance::toktrie::{SimpleVob, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 
 use crate::{GenerateError, Tokenizer};
 
+mod vocabulary;
 mod whitespace;
+
+use vocabulary::Vocabulary;
 
 /// Builds constraints for the tokens of one model.
 pub struct Constrainer {
@@ -36,7 +39,7 @@ impl Constrainer {
         words.resize(words.len().max(last + 1), Vec::new());
         let info = TokRxInfo::new(words.len() as u32, ends[0]);
         let tokens = TokTrie::from(&info, &words).with_eos_tokens(ends);
-        let tokens: TokEnv = Arc::new(ApproximateTokEnv::new(tokens));
+        let tokens: TokEnv = Arc::new(Vocabulary::new(tokens, tokenizer.clone()));
         let given_up = |why: Why| GenerateError::NoBytes { source: why };
         let mut factory = ParserFactory::new_simple(&tokens).map_err(|why| given_up(why.into()))?;
         factory.quiet().limits_mut().verbose_errors = false;
@@ -164,6 +167,28 @@ impl Guide {
     /// Whether the text is complete and nothing can follow.
     pub fn is_complete(&self) -> bool {
         !self.matcher.is_error() && self.matcher.is_stopped()
+    }
+
+    /// Takes the tokens that the grammar forces next, at most `most`, and returns them.
+    ///
+    /// # Errors
+    /// If the library gives up.
+    pub fn force(&mut self, most: usize) -> Result<Vec<u32>, GenerateError> {
+        let mut forced = Vec::new();
+        // The last tokens before a choice are forced only once those in front of them are taken.
+        while forced.len() < most && !self.is_complete() {
+            let mut next = self.matcher.compute_ff_tokens();
+            if let Some(why) = self.matcher.get_error() {
+                return Err(GenerateError::Constraint { step: self.step, why: brief(&why) });
+            }
+            if next.is_empty() {
+                break;
+            }
+            next.truncate(most - forced.len());
+            next.iter().try_for_each(|&token| self.take(token))?;
+            forced.extend(next);
+        }
+        Ok(forced)
     }
 
     /// Advances by a chosen token.

@@ -41,6 +41,8 @@ pub(crate) enum EntryKind {
     Scorer,
     /// Chooses a token after each token.
     Each,
+    /// It gives logits after each token, and chooses one: what verifies a draft.
+    Verifier,
     /// Runs the encoder, which fills a state.
     Encoder,
 }
@@ -173,7 +175,11 @@ impl EntryPoint {
             let vocabulary = shared.vocabulary;
             return Err(refuse(signature, format!("gives `{typed}`, expected `f32[…,{vocabulary}]`")));
         }
-        Ok(if token.is_some() { EntryKind::Step } else { EntryKind::Scorer })
+        Ok(match token {
+            None => EntryKind::Scorer,
+            Some(token) if token.ty == each => EntryKind::Verifier,
+            Some(_) => EntryKind::Step,
+        })
     }
 
     /// The number of features per position, if the entry point takes features in place of tokens.

@@ -46,7 +46,7 @@ pub enum GenerateError {
     /// The tokenizer cannot encode a text or decode tokens.
     #[error("the tokenizer cannot {what}")]
     Tokenize {
-        /// The operation that failed.
+        /// The operation that failed: encoding or decoding.
         what: &'static str,
         /// The reason that the library gives.
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -99,7 +99,9 @@ pub enum GenerateError {
         vocabulary: usize,
     },
     /// A text cannot join a batch, because no row is free.
-    #[error("all {rows} rows of the batch are taken; wait until a text ends, or build the program for more")]
+    #[error(
+        "all {rows} sequences of the batch are in use; wait until a text ends, or build the program for more"
+    )]
     Full {
         /// The number of rows in the batch.
         rows: usize,

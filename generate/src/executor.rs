@@ -1,6 +1,7 @@
 //! [`Executor`]: calls the entry points of a network, through IREE or in the reference evaluator.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use ops::{ElementType, TensorType, Value};
 use runtime::{Buffer, Runtime, VmFunction, VmModule};
@@ -52,6 +53,30 @@ pub trait Executor {
     /// # Errors
     /// If the tensor cannot be read.
     fn read_element(&self, buffer: &Self::Buffer, index: usize) -> Result<Vec<u8>, GenerateError>;
+
+    /// Some of the bytes of a tensor.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn read_range(&self, buffer: &Self::Buffer, bytes: Range<usize>) -> Result<Vec<u8>, GenerateError> {
+        Ok(self.read(buffer)?[bytes].to_vec())
+    }
+
+    /// The tensor with other bytes from `offset` on.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    fn write_range(
+        &self,
+        ty: &TensorType,
+        buffer: Self::Buffer,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<Self::Buffer, GenerateError> {
+        let mut all = self.read(&buffer)?;
+        all[offset..][..bytes.len()].copy_from_slice(bytes);
+        self.upload(ty, &all)
+    }
 
     /// Calls an entry point, and returns its results.
     ///
@@ -108,6 +133,21 @@ impl Executor for Iree {
 
     fn read_element(&self, buffer: &Buffer, index: usize) -> Result<Vec<u8>, GenerateError> {
         Ok(buffer.read_element(index)?)
+    }
+
+    fn read_range(&self, buffer: &Buffer, bytes: Range<usize>) -> Result<Vec<u8>, GenerateError> {
+        Ok(buffer.read_range(bytes)?)
+    }
+
+    fn write_range(
+        &self,
+        _: &TensorType,
+        mut buffer: Buffer,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<Buffer, GenerateError> {
+        buffer.write_range(offset, bytes)?;
+        Ok(buffer)
     }
 
     fn call(&self, entry: &str, arguments: Vec<CallArgument<Buffer>>) -> Result<Vec<Buffer>, GenerateError> {

@@ -1,5 +1,6 @@
 //! The continuation of one text: its options, its choice of tokens, and its end.
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -72,12 +73,17 @@ pub struct Generated {
     pub logprobs: Vec<TokenLogprobs>,
     /// Tokens of the prompt that the network computed, without those that it had seen before.
     pub prefill_tokens: usize,
-    /// The time until the first token was chosen.
+    /// The time until the first token could be chosen.
     pub prefill: Duration,
-    /// The number of calls after the prompt.
+    /// The number of calls after the prompt. There are fewer than tokens if a call takes several tokens that a grammar forces or a
+    /// draft proposes.
     pub decode_steps: usize,
     /// The time of all calls after the prompt.
     pub decode: Duration,
+    /// Tokens that were drafted.
+    pub drafted: usize,
+    /// Drafted tokens that the network would have chosen too.
+    pub accepted: usize,
 }
 
 impl Generated {
@@ -88,7 +94,7 @@ impl Generated {
 
     /// New tokens per second. The first token is not counted, because the prompt's calls compute it.
     pub fn decode_rate(&self) -> f64 {
-        rate(self.decode_steps, self.decode)
+        rate(self.tokens.len().saturating_sub(1), self.decode)
     }
 }
 
@@ -118,6 +124,8 @@ pub(crate) enum StepOutput {
     Tokens(Vec<u32>),
     /// The logits after the last token; with [`StepRequest::All`], after each token of the call.
     Logits(Vec<Vec<f32>>),
+    /// The answers of the call after the last token before a draft, and after each token of the draft.
+    Verified(Vec<StepOutput>),
 }
 
 /// The state of one text's generation.
@@ -126,6 +134,8 @@ pub(crate) struct Generation {
     sampler: Sampler,
     guide: Option<Guide>,
     generated: Generated,
+    /// Tokens that the grammar forces and that wait for their logits, which the caller wants.
+    forced: VecDeque<u32>,
     /// Whether the network has seen the whole prompt.
     begun: bool,
 }
@@ -148,21 +158,28 @@ impl Generation {
             prefill: Duration::ZERO,
             decode_steps: 0,
             decode: Duration::ZERO,
+            drafted: 0,
+            accepted: 0,
         };
         let sampler = Sampler::new(&options.sampling)?;
         let guide = options.constraint.as_ref().map(Constraint::begin);
-        Ok(Self { options: options.clone(), sampler, guide, generated, begun: false })
+        let forced = VecDeque::new();
+        Ok(Self { options: options.clone(), sampler, guide, generated, forced, begun: false })
     }
 
     /// The output that the next choice needs. Without sampling the module computes the argmax, so eight bytes
     /// suffice: the token and its logit.
     pub fn want(&self) -> StepRequest {
-        let TokenOptions { sampling, keep_logits, logprobs, .. } = &self.options;
-        let reads_logits = *keep_logits || logprobs.is_some() || self.guide.is_some();
-        match sampling.takes_the_likeliest() && !reads_logits {
+        let reads_logits = self.keeps_logits() || self.guide.is_some();
+        match self.options.sampling.takes_the_likeliest() && !reads_logits {
             true => StepRequest::Token,
             false => StepRequest::Logits,
         }
+    }
+
+    /// Whether the caller wants the logits of each token, or what they tell.
+    fn keeps_logits(&self) -> bool {
+        self.options.keep_logits || self.options.logprobs.is_some()
     }
 
     /// Counts a call of this duration.
@@ -176,8 +193,22 @@ impl Generation {
         }
     }
 
-    /// Takes the network's output after the tokens of `seen`, and returns the next token to feed; `None` at
-    /// the end.
+    /// How many tokens a draft may have: the call that verifies it chooses one more. None while the prompt is read.
+    pub fn room_for_draft(&self) -> usize {
+        match self.begun {
+            true => self.options.max_tokens.saturating_sub(self.generated.tokens.len() + 1),
+            false => 0,
+        }
+    }
+
+    /// Counts a draft, and how much of it was right.
+    pub fn count_draft(&mut self, drafted: usize, accepted: usize) {
+        self.generated.drafted += drafted;
+        self.generated.accepted += accepted;
+    }
+
+    /// Takes what the network answered after the tokens of `seen`, and returns the tokens to show it next: the one chosen, and
+    /// those that the grammar forces behind it. None at the end.
     ///
     /// # Errors
     /// If no token can be chosen.
@@ -185,63 +216,113 @@ impl Generation {
         &mut self,
         answer: StepOutput,
         seen: &[u32],
-        is_full: bool,
-        on_token: impl FnOnce(u32) -> ControlFlow<()>,
-    ) -> Result<Option<u32>, GenerateError> {
+        context: usize,
+        mut on_token: impl FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<Vec<u32>, GenerateError> {
         self.begun = true;
         if self.generated.tokens.len() == self.options.max_tokens {
-            return Ok(None);
+            return Ok(Vec::new());
         }
-        let token = match answer {
+        let Some(token) = self.answered(answer, seen)? else {
+            self.generated.finish = Finish::Stop;
+            return Ok(Vec::new());
+        };
+        let mut new = vec![token];
+        if self.forced.is_empty() && !self.options.stop_tokens.contains(&token) {
+            new.extend(self.force()?);
+        }
+        let last = new.len() - 1;
+        for (i, &token) in new.iter().enumerate() {
+            let is_full = seen.len() + i == context;
+            if let Some(finish) = self.take(token, i == last, is_full, &mut on_token) {
+                self.generated.finish = finish;
+                return Ok(Vec::new());
+            }
+        }
+        Ok(new)
+    }
+
+    /// The token that follows by an answer; `None` where the text is complete.
+    fn answered(&mut self, answer: StepOutput, seen: &[u32]) -> Result<Option<u32>, GenerateError> {
+        let mut rows = match answer {
             StepOutput::Token(token) => {
                 self.sampler.pass();
-                token
-            }
-            StepOutput::Logits(mut rows) => {
-                let logits = rows.pop().unwrap_or_default();
-                let Some(token) = self.choose(seen, &logits)? else {
-                    self.generated.finish = Finish::Stop;
-                    return Ok(None);
-                };
-                if let Some(count) = self.options.logprobs {
-                    self.generated.logprobs.push(TokenLogprobs::of(&logits, token, count));
-                }
-                if self.options.keep_logits {
-                    self.generated.logits.push(logits);
-                }
-                token
-            }
-            StepOutput::Nothing | StepOutput::Tokens(_) => return Err(GenerateError::EmptyPrompt),
-        };
-        let finish = if self.options.stop_tokens.contains(&token) {
-            self.generated.logprobs.truncate(self.generated.tokens.len());
-            Finish::Stop
-        } else {
-            self.generated.tokens.push(token);
-            if let Some(guide) = &mut self.guide {
-                guide.take(token)?;
-            }
-            if on_token(token).is_break() {
-                Finish::Cancelled
-            } else if self.guide.as_ref().is_some_and(Guide::is_complete) {
-                Finish::Stop
-            } else if self.generated.tokens.len() == self.options.max_tokens {
-                Finish::Length
-            } else if is_full {
-                Finish::Context
-            } else {
                 return Ok(Some(token));
             }
+            StepOutput::Logits(rows) => rows,
+            StepOutput::Nothing | StepOutput::Tokens(_) | StepOutput::Verified(_) => {
+                return Err(GenerateError::EmptyPrompt);
+            }
         };
-        self.generated.finish = finish;
-        Ok(None)
+        let logits = rows.pop().unwrap_or_default();
+        let token = match self.forced.pop_front() {
+            Some(token) => token,
+            None => match self.choose(seen, &logits)? {
+                Some(token) => token,
+                None => return Ok(None),
+            },
+        };
+        if !self.options.stop_tokens.contains(&token) {
+            if let Some(count) = self.options.logprobs {
+                self.generated.logprobs.push(TokenLogprobs::of(&logits, token, count));
+            }
+        }
+        if self.options.keep_logits {
+            self.generated.logits.push(logits);
+        }
+        Ok(Some(token))
+    }
+
+    /// The tokens that the grammar forces behind those that were chosen. If the caller wants logits, drafts wait, and the network runs after each token.
+    fn force(&mut self) -> Result<Vec<u32>, GenerateError> {
+        let Some(guide) = &mut self.guide else { return Ok(Vec::new()) };
+        let most = self.options.max_tokens - self.generated.tokens.len() - 1;
+        let forced = guide.force(most)?;
+        Ok(match self.keeps_logits() {
+            true => {
+                self.forced.extend(forced);
+                Vec::new()
+            }
+            false => forced,
+        })
+    }
+
+    /// Adds a token to the text, and returns why the text ends, if it does.
+    fn take(
+        &mut self,
+        token: u32,
+        is_last: bool,
+        is_full: bool,
+        on_token: &mut impl FnMut(u32) -> ControlFlow<()>,
+    ) -> Option<Finish> {
+        if self.options.stop_tokens.contains(&token) {
+            return Some(Finish::Stop);
+        }
+        self.generated.tokens.push(token);
+        let is_complete =
+            is_last && self.forced.is_empty() && self.guide.as_ref().is_some_and(Guide::is_complete);
+        if on_token(token).is_break() {
+            Some(Finish::Cancelled)
+        } else if is_complete {
+            Some(Finish::Stop)
+        } else if self.generated.tokens.len() == self.options.max_tokens {
+            Some(Finish::Length)
+        } else if is_full {
+            Some(Finish::Context)
+        } else {
+            None
+        }
     }
 
     /// Chooses the next token from these logits; `None` if the text is complete.
     fn choose(&mut self, seen: &[u32], logits: &[f32]) -> Result<Option<u32>, GenerateError> {
         let Some(guide) = &mut self.guide else { return self.sampler.choose(seen, logits).map(Some) };
         let Some(allowed) = guide.allowed()? else { return Ok(None) };
-        self.sampler.choose_among(seen, logits, |token| allowed.has(token)).map(Some)
+        let token = self.sampler.choose_among(seen, logits, |token| allowed.has(token))?;
+        if !self.options.stop_tokens.contains(&token) {
+            guide.take(token)?;
+        }
+        Ok(Some(token))
     }
 
     /// The tokens so far, and the reason for the end.

@@ -64,6 +64,11 @@ impl<E: Executor> Network<E> {
         self.only(EntryKind::Scorer).is_ok()
     }
 
+    /// Whether an entry point verifies drafts: [`Session::speculate`](crate::Session::speculate) needs it.
+    pub fn has_verifier(&self) -> bool {
+        self.verifier().is_some()
+    }
+
     /// The network whose entry points have these signatures. `executor` calls them.
     ///
     /// # Errors
@@ -155,6 +160,7 @@ impl<E: Executor> Network<E> {
             EntryKind::Step => "decode",
             EntryKind::Scorer => "score",
             EntryKind::Each => "each",
+            EntryKind::Verifier => "verify",
             EntryKind::Encoder => "encode",
         };
         let missing =
@@ -162,10 +168,20 @@ impl<E: Executor> Network<E> {
         self.others.iter().find(|entry| entry.kind == kind).ok_or_else(missing)
     }
 
+    /// The entry point that verifies drafts, if there is one.
+    pub(crate) fn verifier(&self) -> Option<&EntryPoint> {
+        self.only(EntryKind::Verifier).ok()
+    }
+
+    /// The tensors that layers keep between calls.
+    pub(crate) fn state(&self) -> &[KeptTensor] {
+        &self.shared.state
+    }
+
     /// Whether a row can go back to position `to` after positions below `written` were written.
     pub(crate) fn rewinds(&self, written: usize, to: usize) -> bool {
-        let parts = self.shared.state.iter().filter_map(KeptTensor::part);
-        parts.into_iter().all(|part| part.kind.rewinds(written, to))
+        let mut parts = self.shared.state.iter().filter_map(KeptTensor::part);
+        parts.all(|part| part.kind.rewinds(written, to))
     }
 
     /// The state of empty sequences.
@@ -291,6 +307,7 @@ fn twice(kind: EntryKind, first: &str) -> String {
     let what = match kind {
         EntryKind::Scorer => "gives logits and no token",
         EntryKind::Each => "gives a token after each one",
+        EntryKind::Verifier => "gives logits and a token after each one",
         EntryKind::Step | EntryKind::Encoder => "fills memory",
     };
     format!("{what}, as `{first}` does; expected one such")

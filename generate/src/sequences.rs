@@ -1,102 +1,50 @@
 //! The engine that steps a network over rows of tokens, each at its own position.
 
-use std::collections::BTreeMap;
-use std::iter::zip;
 use std::ops::{ControlFlow, Range};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+use trace::Part;
 
 use crate::entry::{EntryKind, EntryPoint};
 use crate::executor::Executor;
 use crate::generation::{Generated, Generation, StepOutput, StepRequest};
-use crate::network::{Feed, StepResults, check_tokens, floats, ids};
-use crate::{EncoderInput, GenerateError, Network};
+use crate::network::{Feed, StepResults, floats, ids};
+use crate::row::{Row, Source};
+use crate::snapshot::Snapshot;
+use crate::speculate::Governor;
+use crate::{Drafter, EncoderInput, GenerateError, Network};
 
 /// The rows of a network, and the state of its layers.
 pub(crate) struct Sequences<'a, E: Executor> {
     pub network: &'a Network<E>,
-    rows: Vec<Row>,
-    /// The layers' state. It is empty before the first call, and after a failed call, which consumes it.
-    state: Vec<E::Buffer>,
-    /// The state that an encoder has filled; empty before.
-    memory: Vec<E::Buffer>,
-}
-
-/// The tokens of a row.
-#[derive(Clone, Default)]
-struct Row {
-    tokens: Vec<u32>,
-    /// Vectors in place of embeddings, by position.
-    features: BTreeMap<usize, Vec<f32>>,
-    adapter: u32,
-    /// The input from which the encoder's state was computed.
-    source: Option<Source>,
-    /// How many of the tokens the network has processed.
-    seen: usize,
-    /// The position after the last one written since the row began.
-    written: usize,
-}
-
-/// The input of an encoder.
-#[derive(Clone)]
-struct Source {
-    tokens: Vec<u32>,
-    features: Vec<f32>,
-}
-
-impl Source {
-    fn new(entry: &EntryPoint, vocabulary: usize, input: EncoderInput<'_>) -> Result<Self, GenerateError> {
-        let refuse = |found: usize, expected: String| Err(GenerateError::Features { found, expected });
-        match (entry.features(), input) {
-            (None, EncoderInput::Tokens(tokens)) if !tokens.is_empty() => {
-                check_tokens(tokens, 0, entry.chunk, vocabulary)?;
-                Ok(Self { tokens: tokens.to_vec(), features: Vec::new() })
-            }
-            (None, EncoderInput::Tokens(_)) => Err(GenerateError::EmptyPrompt),
-            (None, EncoderInput::Features(features)) => {
-                refuse(features.len(), format!("none, and 1 to {} tokens", entry.chunk))
-            }
-            (Some(width), EncoderInput::Features(features)) => {
-                let positions = features.len().checked_div(width).unwrap_or_default();
-                match (1..=entry.chunk).contains(&positions) && positions * width == features.len() {
-                    true => Ok(Self { tokens: vec![0; positions], features: features.to_vec() }),
-                    false => refuse(features.len(), format!("1 to {} times {width}", entry.chunk)),
-                }
-            }
-            (Some(width), EncoderInput::Tokens(_)) => {
-                refuse(0, format!("1 to {} times {width}", entry.chunk))
-            }
-        }
-    }
-
-    fn feed(&self) -> Feed<'_> {
-        Feed { tokens: &self.tokens, features: self.features.clone(), ..Feed::default() }
-    }
-}
-
-impl Row {
-    /// Whether the next position has features instead of a token; `None` if there is no next position.
-    fn next_is_features(&self) -> Option<bool> {
-        (self.seen < self.tokens.len()).then(|| self.features.contains_key(&self.seen))
-    }
-
-    /// How many of the next positions are all features, or all tokens.
-    fn next(&self, of_features: bool) -> usize {
-        let is = |position: &usize| self.features.contains_key(position) == of_features;
-        (self.seen..self.tokens.len()).take_while(is).count()
-    }
-
-    fn feed(&self, range: Range<usize>, of_features: bool) -> Feed<'_> {
-        let features = match of_features {
-            true => self.features.range(range.clone()).flat_map(|(_, numbers)| numbers).copied().collect(),
-            false => Vec::new(),
-        };
-        Feed { tokens: &self.tokens[range.clone()], features, start: range.start, adapter: self.adapter }
-    }
+    pub rows: Vec<Row>,
+    /// Empty before the first call, and after a failed one, which consumed it.
+    pub state: Vec<E::Buffer>,
+    /// The memory that an encoder filled; empty before that.
+    pub memory: Vec<E::Buffer>,
+    /// One for each row, or none.
+    pub drafters: Vec<Box<dyn Drafter + 'a>>,
+    governor: Governor,
+    /// Whether rows keep state that texts with the same beginning can begin with.
+    pub keeps_prefixes: bool,
+    /// Calls so far.
+    pub clock: u64,
 }
 
 impl<'a, E: Executor> Sequences<'a, E> {
     pub fn new(network: &'a Network<E>) -> Self {
-        Self { network, rows: vec![Row::default(); network.batch()], state: Vec::new(), memory: Vec::new() }
+        let rows = vec![Row::default(); network.batch()];
+        let (state, memory, drafters) = (Vec::new(), Vec::new(), Vec::new());
+        Self {
+            network,
+            rows,
+            state,
+            memory,
+            drafters,
+            governor: Governor::new(),
+            keeps_prefixes: false,
+            clock: 0,
+        }
     }
 
     /// The tokens of a row, including those that the network has not processed yet.
@@ -172,36 +120,16 @@ impl<'a, E: Executor> Sequences<'a, E> {
         }
     }
 
-    /// The number of tokens that the row shares with the beginning of the prompt. It is 0 if the row's state
-    /// depends on more than tokens.
-    pub fn shared(&self, row: usize, prompt: &[u32]) -> usize {
-        let one = &self.rows[row];
-        if one.adapter != 0 || one.source.is_some() {
-            return 0;
-        }
-        let tokens = one.features.keys().next().copied().unwrap_or(one.tokens.len());
-        zip(prompt, &one.tokens[..tokens]).take_while(|(a, b)| a == b).count()
-    }
-
-    /// Sets the adapter of a row, which starts again.
+    /// Chooses the adapter of a row, which begins again.
     pub fn adapt(&mut self, row: usize, adapter: u32) {
         let one = &mut self.rows[row];
-        (one.adapter, one.seen, one.written) = (adapter, 0, 0);
+        one.adapter = adapter;
+        one.begin_again();
     }
 
-    /// Removes all but the first `length` tokens of a row. If its state cannot go back, the row starts again
-    /// with these tokens.
+    /// Takes back all but the first `length` tokens of a row. If its state cannot go back there, the next steps read the lost tokens again.
     pub fn truncate(&mut self, row: usize, length: usize) {
-        let one = &mut self.rows[row];
-        one.tokens.truncate(length);
-        one.features.split_off(&length);
-        if one.seen <= length {
-            return;
-        }
-        one.seen = if self.network.rewinds(one.written, length) { length } else { 0 };
-        if one.seen == 0 {
-            one.written = 0;
-        }
+        self.rows[row].truncate(length, |written, to| self.network.rewinds(written, to));
     }
 
     /// Removes the tokens of a row that the network has not processed.
@@ -211,58 +139,80 @@ impl<'a, E: Executor> Sequences<'a, E> {
         one.features.split_off(&one.seen);
     }
 
-    /// Runs one call with the next tokens of all rows. Rows without new tokens do not change. Returns an
-    /// output for each row, and the time of the call.
+    /// Runs one call with the next tokens of all rows. Rows without new tokens do not change. Returns an output for each row.
     ///
     /// # Errors
     /// If the call fails. Then the state is lost, and the next steps process all rows from their beginning.
-    pub fn step(&mut self, want: StepRequest) -> Result<(Vec<StepOutput>, Duration), GenerateError> {
-        let begin = Instant::now();
+    pub fn step(&mut self, want: StepRequest) -> Result<Vec<StepOutput>, GenerateError> {
         // Rows whose next positions are tokens wait for features, of which there is an end.
         let Some(of_features) = self.rows.iter().filter_map(Row::next_is_features).max() else {
-            return Ok((self.rows.iter().map(|_| StepOutput::Nothing).collect(), Duration::ZERO));
+            return Ok(self.rows.iter().map(|_| StepOutput::Nothing).collect());
         };
         let unfilled = |row: &Row| row.source.is_none() && row.seen < row.tokens.len();
         if self.network.reads_memory() && self.rows.iter().any(unfilled) {
             return Err(GenerateError::NoMemory);
         }
         let longest = self.rows.iter().map(|row| row.next(of_features)).max().unwrap_or_default();
+        let is_drafted = self.rows.iter().any(|row| row.drafted > 0);
         let entry = match want {
             StepRequest::All => self.network.only(EntryKind::Scorer)?,
             StepRequest::Each => self.network.only(EntryKind::Each)?,
+            _ if is_drafted => self.network.only(EntryKind::Verifier)?,
             _ => self.network.step(longest, of_features)?,
         };
         if entry.features().is_some() != of_features {
             let why = "takes tokens, expected features".into();
             return Err(GenerateError::EntryPoint { name: entry.name.clone(), why });
         }
-        if self.state.is_empty() {
-            self.state = self.network.empty()?;
-        }
         let feed = |row: &Row| row.seen..row.seen + row.next(of_features).min(entry.chunk);
         let ranges: Vec<_> = self.rows.iter().map(feed).collect();
-        let feeds: Vec<Feed<'_>> = (self.rows.iter().zip(&ranges))
-            .map(|(row, range)| row.feed(range.clone(), of_features))
-            .collect();
-        let answered = match self.network.call(entry, &feeds, &mut self.state, &self.memory) {
-            Ok(answered) => answered,
-            Err(error) => {
-                self.lose();
-                return Err(error);
-            }
-        };
-        for (row, range) in self.rows.iter_mut().zip(&ranges) {
+        let answers = self.call(entry, want, &ranges, of_features);
+        if answers.is_err() {
+            self.lose();
+        }
+        answers
+    }
+
+    /// Shows these tokens of each row to the network.
+    fn call(
+        &mut self,
+        entry: &EntryPoint,
+        want: StepRequest,
+        ranges: &[Range<usize>],
+        of_features: bool,
+    ) -> Result<Vec<StepOutput>, GenerateError> {
+        self.clock += 1;
+        self.prepare(ranges)?;
+        let feeds: Vec<Feed<'_>> =
+            self.rows.iter().zip(ranges).map(|(row, range)| row.feed(range.clone(), of_features)).collect();
+        let answered = self.network.call(entry, &feeds, &mut self.state, &self.memory)?;
+        for (row, range) in self.rows.iter_mut().zip(ranges) {
             row.seen = range.end;
             row.written = row.written.max(range.end);
         }
-        let answers = match self.answers(want, answered, &ranges, entry.chunk) {
-            Ok(answers) => answers,
-            Err(error) => {
-                self.lose();
-                return Err(error);
+        self.keep_snapshots(ranges)?;
+        self.answers(want, answered, ranges, entry.chunk)
+    }
+
+    /// Makes the state what the rows expect, and keeps what a draft may have to go back to.
+    fn prepare(&mut self, ranges: &[Range<usize>]) -> Result<(), GenerateError> {
+        if self.state.is_empty() {
+            self.state = self.network.empty()?;
+        }
+        for (number, (row, range)) in self.rows.iter_mut().zip(ranges).enumerate() {
+            if let Some(snapshot) = row.restore.take() {
+                self.network.restore(&mut self.state, number, &snapshot)?;
             }
-        };
-        Ok((answers, begin.elapsed()))
+            row.used = if range.is_empty() { row.used } else { self.clock };
+            let written = row.written.max(range.end);
+            if row.drafted > 0 && !self.network.rewinds(written, range.start) {
+                let stays = |part: Part| !part.kind.rewinds(written, range.start);
+                let (start, before) = (range.start, row.written);
+                let snapshot = self.network.save(&self.state, number, (start, before), stays)?;
+                row.before_draft = Some(Snapshot { written, ..snapshot });
+            }
+        }
+        Ok(())
     }
 
     fn answers(
@@ -275,6 +225,9 @@ impl<'a, E: Executor> Sequences<'a, E> {
         let answers = |row: usize| !ranges[row].is_empty() && self.is_settled(row);
         let vocabulary = self.network.vocabulary();
         let StepResults { logits, token } = &answered;
+        if self.rows.iter().any(|row| row.drafted > 0) {
+            return self.verified(want, &answered, ranges, chunk);
+        }
         Ok(match (want, token, logits) {
             (StepRequest::Token, Some(token), Some(logits)) if (0..ranges.len()).any(answers) => {
                 let tokens = ids(&self.network.executor.read(token)?);
@@ -315,14 +268,46 @@ impl<'a, E: Executor> Sequences<'a, E> {
         })
     }
 
-    /// The token that the module chose. The module prefers NaN, so one finite logit shows that all are valid.
-    /// If the logit is not a number, returns the logits, so that the sampler can report the bad one.
-    fn favoured(&self, token: u32, row: usize, logits: &E::Buffer) -> Result<StepOutput, GenerateError> {
+    /// The answer of a call that verifies drafts.
+    fn verified(
+        &self,
+        want: StepRequest,
+        answered: &StepResults<E::Buffer>,
+        ranges: &[Range<usize>],
+        chunk: usize,
+    ) -> Result<Vec<StepOutput>, GenerateError> {
+        let (Some(token), Some(logits)) = (&answered.token, &answered.logits) else {
+            return Ok(ranges.iter().map(|_| StepOutput::Nothing).collect());
+        };
+        let vocabulary = self.network.vocabulary();
+        let tokens = ids(&self.network.executor.read(token)?);
+        let all = match want {
+            StepRequest::Token => Vec::new(),
+            _ => floats(&self.network.executor.read(logits)?),
+        };
+        let after = |place: usize| match want {
+            StepRequest::Token => self.favoured(tokens[place], place, logits),
+            _ => Ok(StepOutput::Logits(vec![all[place * vocabulary..][..vocabulary].to_vec()])),
+        };
+        let answer = |(row, range): (usize, &Range<usize>)| {
+            if range.is_empty() || !self.is_settled(row) {
+                return Ok(StepOutput::Nothing);
+            }
+            let first = range.len() - 1 - self.rows[row].drafted;
+            let outputs = (first..range.len()).map(|i| after(row * chunk + i));
+            Ok(StepOutput::Verified(outputs.collect::<Result<_, _>>()?))
+        };
+        ranges.iter().enumerate().map(answer).collect()
+    }
+
+    /// The token that the module favours, if its logit is a number. If one logit is NaN, the module favours that; so this
+    /// one tells of all. If it is none, the logits themselves, of which none can be chosen.
+    fn favoured(&self, token: u32, place: usize, logits: &E::Buffer) -> Result<StepOutput, GenerateError> {
         let vocabulary = self.network.vocabulary();
         if token as usize >= vocabulary {
             return Err(GenerateError::Favoured { token, vocabulary });
         }
-        let first = row * vocabulary;
+        let first = place * vocabulary;
         let logit = self.network.executor.read_element(logits, first + token as usize)?;
         if floats(&logit).iter().all(|logit| logit.is_finite()) {
             return Ok(StepOutput::Token(token));
@@ -331,7 +316,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(StepOutput::Logits(vec![logits[first..][..vocabulary].to_vec()]))
     }
 
-    /// Runs one step of the texts in `running`, by row: calls the network, chooses tokens and appends them.
+    /// Runs one step of the texts in `running`, by row: drafts, calls the network, chooses tokens and appends them.
     /// Removes texts that ended from `running`, and returns them.
     ///
     /// # Errors
@@ -341,8 +326,14 @@ impl<'a, E: Executor> Sequences<'a, E> {
         running: &mut [Option<Generation>],
         mut on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
     ) -> Result<Vec<(usize, Generated)>, GenerateError> {
+        let begin = Instant::now();
+        if let Err(error) = self.draft(running) {
+            self.rows.iter_mut().for_each(Row::drop_draft);
+            return Err(error);
+        }
         let want = running.iter().flatten().map(Generation::want).max().unwrap_or(StepRequest::Nothing);
-        let (answers, time) = self.step(want)?;
+        let answers = self.step(want)?;
+        let time = begin.elapsed();
         let mut ended = Vec::new();
         for (row, (place, answer)) in running.iter_mut().zip(answers).enumerate() {
             let Some(generation) = place else { continue };
@@ -350,18 +341,92 @@ impl<'a, E: Executor> Sequences<'a, E> {
             if matches!(answer, StepOutput::Nothing) {
                 continue;
             }
-            let is_full = self.tokens(row).len() == self.network.context();
-            match generation.next(answer, self.tokens(row), is_full, |token| on_token(row, token))? {
-                Some(token) => self.push(row, &[token])?,
-                None => ended.extend(place.take().map(|generation| (row, generation.into_generated()))),
+            if self.take(row, generation, answer, |token| on_token(row, token))?.is_break() {
+                ended.extend(place.take().map(|generation| (row, generation.into_generated())));
             }
         }
         Ok(ended)
     }
 
+    /// Adds drafts to the rows whose next token alone is new, if drafts pay.
+    fn draft(&mut self, running: &[Option<Generation>]) -> Result<(), GenerateError> {
+        let Some(entry) = self.network.verifier() else { return Ok(()) };
+        let new = |row: &Row| row.tokens.len() - row.seen;
+        let reads = |row: &Row| new(row) > entry.chunk || row.next_is_features() == Some(true);
+        // Prompts are read in longer chunks.
+        if self.drafters.is_empty() || self.rows.iter().any(reads) {
+            return Ok(());
+        }
+        let mut drafted = 0;
+        if let Some(certainty) = self.governor.allows() {
+            let (context, vocabulary) = (self.network.context(), self.network.vocabulary());
+            for ((row, drafter), generation) in self.rows.iter_mut().zip(&mut self.drafters).zip(running) {
+                let room = generation.as_ref().map_or(0, Generation::room_for_draft);
+                let most = (entry.chunk - new(row)).min(context - row.tokens.len()).min(room);
+                if most == 0 {
+                    continue;
+                }
+                let draft = drafter.draft(&row.tokens, most, certainty)?;
+                let known = draft.iter().take(most).take_while(|token| (**token as usize) < vocabulary);
+                let before = row.tokens.len();
+                row.tokens.extend(known);
+                row.drafted = row.tokens.len() - before;
+                drafted += row.drafted;
+            }
+        }
+        if drafted == 0 {
+            self.governor.passed();
+        }
+        Ok(())
+    }
+
+    /// Lets a text choose its next tokens by an answer, as far as its draft goes the same way. Breaks where the text ends.
+    fn take(
+        &mut self,
+        row: usize,
+        generation: &mut Generation,
+        answer: StepOutput,
+        mut on_token: impl FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, GenerateError> {
+        let outputs = match answer {
+            StepOutput::Verified(outputs) => outputs,
+            one => vec![one],
+        };
+        let context = self.network.context();
+        let one = &self.rows[row];
+        let drafted = one.drafted;
+        let first = one.tokens.len() - drafted;
+        let (mut length, mut chosen) = (first, Ok(Vec::new()));
+        let mut outputs = outputs.into_iter();
+        while let Some(output) = outputs.next() {
+            chosen = generation.next(output, &one.tokens[..length], context, &mut on_token);
+            let Ok(new) = &mut chosen else { break };
+            let shared = new.iter().zip(&one.tokens[length..]).take_while(|(a, b)| a == b).count();
+            length += shared;
+            let is_right = shared > 0 && shared == new.len();
+            new.drain(..shared);
+            if !is_right {
+                break;
+            }
+            // Of several tokens, which a grammar forces, the last one has the next answer.
+            outputs.by_ref().take(shared - 1).for_each(drop);
+        }
+        if drafted > 0 {
+            generation.count_draft(drafted, length - first);
+            self.governor.verified(length - first);
+            self.truncate(row, length);
+        }
+        let new = chosen?;
+        self.push(row, &new)?;
+        Ok(if new.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    }
+
     /// Marks the state as lost: all rows start again.
     fn lose(&mut self) {
         self.state.clear();
-        self.rows.iter_mut().for_each(|row| (row.seen, row.written) = (0, 0));
+        for row in &mut self.rows {
+            row.drop_draft();
+            row.begin_again();
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
+use std::sync::Arc;
 
 use files::limits;
 use llguidance::token_bytes_from_tokenizer_json;
@@ -30,8 +31,8 @@ use crate::model_file::read_text;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
-    inner: tokenizers::Tokenizer,
-    special: HashSet<u32>,
+    inner: Arc<tokenizers::Tokenizer>,
+    special: Arc<HashSet<u32>>,
 }
 
 impl Tokenizer {
@@ -69,7 +70,7 @@ impl Tokenizer {
     fn new(inner: tokenizers::Tokenizer) -> Self {
         let added = inner.get_added_tokens_decoder().into_iter();
         let special = added.filter(|(_, token)| token.special).map(|(id, _)| id).collect();
-        Tokenizer { inner, special }
+        Tokenizer { inner: Arc::new(inner), special: Arc::new(special) }
     }
 
     /// Encodes a text, and adds the special tokens of the tokenizer, such as the beginning of a text.
@@ -148,12 +149,17 @@ impl Tokenizer {
     pub fn pieces(&self) -> Vec<Vec<u8>> {
         let name = |token| self.inner.id_to_token(token).unwrap_or_default().into_bytes();
         let Ok(mut pieces) = self.bytes() else { return (0..self.vocab_size() as u32).map(name).collect() };
-        for &token in &self.special {
+        for &token in self.special.iter() {
             if let Some(piece) = pieces.get_mut(token as usize) {
                 *piece = name(token);
             }
         }
         pieces
+    }
+
+    /// Whether each token id stands for the same text as that of another tokenizer.
+    pub fn has_tokens_of(&self, other: &Self) -> bool {
+        self.special == other.special && self.inner.get_vocab(true) == other.inner.get_vocab(true)
     }
 
     /// Whether a token is special and has no text.
@@ -341,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_long_text_loses_its_end_and_keeps_the_special_tokens() {
-        let mut file: Value = serde_json::to_value(&BYTE_LEVEL.inner).unwrap();
+        let mut file: Value = serde_json::to_value(&*BYTE_LEVEL.inner).unwrap();
         let single = file["post_processor"]["single"].as_array_mut().unwrap();
         single.push(json!({"SpecialToken": {"id": "</s>", "type_id": 0}}));
         file["post_processor"]["special_tokens"]["</s>"] =
@@ -396,7 +402,7 @@ mod tests {
     fn ids_are_bounded() {
         let with = |id: usize| {
             let dir = tempfile::tempdir().unwrap();
-            let mut file: Value = serde_json::to_value(&BYTE_LEVEL.inner).unwrap();
+            let mut file: Value = serde_json::to_value(&*BYTE_LEVEL.inner).unwrap();
             file["model"]["vocab"]["zz"] = id.into();
             fs::write(dir.path().join("tokenizer.json"), file.to_string()).unwrap();
             Tokenizer::load(dir.path())
@@ -411,7 +417,7 @@ mod tests {
 
     #[test]
     fn a_decoder_that_changes_what_was_given_out_is_an_error() {
-        let mut file: Value = serde_json::to_value(&BYTE_LEVEL.inner).unwrap();
+        let mut file: Value = serde_json::to_value(&*BYTE_LEVEL.inner).unwrap();
         let replace = json!({"type": "Replace", "pattern": {"String": "xy"}, "content": "z"});
         file["decoder"] =
             json!({"type": "Sequence", "decoders": [file["decoder"], {"type": "Fuse"}, replace]});
@@ -442,7 +448,7 @@ mod tests {
 
     /// The message about a file with a change, when it is read or when it is used.
     fn refused(change: impl FnOnce(&mut Value), text: &str) -> String {
-        let mut file: Value = serde_json::to_value(&BYTE_LEVEL.inner).unwrap();
+        let mut file: Value = serde_json::to_value(&*BYTE_LEVEL.inner).unwrap();
         change(&mut file);
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("tokenizer.json"), file.to_string()).unwrap();
@@ -464,7 +470,7 @@ mod tests {
         );
         let length = |file: &mut Value| file["pre_tokenizer"] = json!({"type": "FixedLength", "length": 0});
         assert!(refused(length, "a").contains("cannot encode this text\n  because: the tokenizers library"));
-        let mut file: Value = serde_json::to_value(&BYTE_LEVEL.inner).unwrap();
+        let mut file: Value = serde_json::to_value(&*BYTE_LEVEL.inner).unwrap();
         length(&mut file);
         let error = load(&file).encode_within("a", 4).unwrap_err();
         let error = WithCauses(&error).to_string();
@@ -503,7 +509,7 @@ mod tests {
             file["decoder"] = json!({"type": "Sequence", "decoders": vec![replace("aaaaaaaa"); 12]});
         };
         assert!(refused(decode, "a").contains("may make a text 68719476736 times as long"));
-        let mut two: Value = serde_json::to_value(&BYTE_LEVEL.inner).unwrap();
+        let mut two: Value = serde_json::to_value(&*BYTE_LEVEL.inner).unwrap();
         chain(2)(&mut two);
         assert_eq!(load(&two).encode_plain("a").unwrap().len(), 64);
     }

@@ -19,7 +19,7 @@ pub enum HubError {
     #[error("the hub at {endpoint} shows no model `{name}`")]
     NoModel { name: Box<ModelName>, endpoint: String },
     /// The token is missing or not accepted.
-    #[error("the hub at {endpoint} gives `{name}` only to those who have access")]
+    #[error("the hub at {endpoint} gives `{name}` only to users with access")]
     NoAccess {
         name: Box<ModelName>,
         endpoint: String,
@@ -32,28 +32,28 @@ pub enum HubError {
     /// The model has no such file.
     #[error("`{}` has no file `{file}`, expected one of:{}", .name.repository, Listed(.known))]
     NoFile { name: Box<ModelName>, file: String, known: Vec<String> },
-    /// A name fits several files.
+    /// Several files match the name.
     #[error("`{name}` fits {} GGUF files, expected one:{}", .files.len(), Listed(.files))]
     SeveralFiles { name: Box<ModelName>, files: Vec<String> },
-    /// The repository holds no weights that Tracewright reads.
+    /// The repository contains no weights that Tracewright supports.
     #[error("`{name}` has no safetensors and no GGUF files, only:{}", Listed(.known))]
     NoWeights { name: Box<ModelName>, known: Vec<String> },
-    /// The hub answered with another status than success.
+    /// The hub answered with an error status.
     #[error("{url} answered with status {status}, expected 200")]
     Status { url: String, status: u16 },
     /// The connection failed, or was interrupted too often.
     #[error("cannot download {url}")]
     Connection { url: String, source: Box<dyn std::error::Error + Send + Sync> },
     /// The hub's description of a model is invalid.
-    #[error("{url} did not answer with the description of a model: {what}")]
+    #[error("the answer of {url} does not describe a model: {what}")]
     Answer { url: String, what: String },
     /// A downloaded file has another hash than the hub declares.
     #[error("`{file}` of `{name}` has the hash {found}, expected {expected}")]
     Hash { name: Box<ModelName>, file: String, found: String, expected: String },
-    /// The caller stopped the download. What has arrived stays.
+    /// The caller stopped the download. The next download continues it.
     #[error("stopped")]
     Stopped,
-    /// A file of the cache that cannot be read or written.
+    /// A file of the cache cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
 }

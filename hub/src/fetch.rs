@@ -15,10 +15,10 @@ use crate::client::{Client, Commit, Described};
 use crate::select::{INDEX, Selection, select, shards};
 use crate::{Fetched, Hub, HubError, ModelName};
 
-/// A function that is told how far a download is, and may stop it.
+/// A function that receives the progress of a download, and can stop it.
 type Watch<'a> = &'a mut dyn FnMut(Fetched<'_>) -> ControlFlow<()>;
 
-/// How often a download may fail in a row, without a byte between.
+/// How often a download may fail in a row without receiving a byte.
 const ATTEMPTS: u32 = 5;
 
 /// The pause after the first failure. It doubles with each further one.
@@ -27,15 +27,15 @@ const PAUSE: Duration = Duration::from_millis(500);
 const BLOCK: usize = 1 << 18;
 
 impl Hub {
-    /// The path of a model: that in the cache, or of a download into it. `watch` sees each step of the download, and may
-    /// stop it.
+    /// The path of a model in the cache. Downloads missing files. `watch` receives the progress, and can stop
+    /// the download.
     ///
     /// An interrupted download continues where it stopped. Every file is compared with the hub's hash before
     /// it appears in the cache.
     ///
     /// # Errors
-    /// If the hub has no such model or file, it cannot be reached, a file is damaged, the cache cannot be written, or
-    /// `watch` stops.
+    /// If the hub has no such model or file or cannot be reached, a file is damaged, the cache cannot be
+    /// written, or `watch` stops.
     pub fn fetch(&self, name: &ModelName, watch: Watch<'_>) -> Result<PathBuf, HubError> {
         match self.find(name)? {
             Some(path) => Ok(path),
@@ -46,7 +46,7 @@ impl Hub {
     /// Like [`fetch`](Self::fetch), but asks the hub for a newer commit first.
     ///
     /// # Errors
-    /// As [`fetch`](Self::fetch).
+    /// The errors of [`fetch`](Self::fetch).
     pub fn update(&self, name: &ModelName, watch: Watch<'_>) -> Result<PathBuf, HubError> {
         if self.offline {
             return Err(HubError::Offline { name: name.clone().into(), cache: self.cache.clone() });
@@ -128,7 +128,7 @@ impl Download<'_> {
         Ok(())
     }
 
-    /// Tells how far the download is, with `more` bytes of this file.
+    /// Reports the progress of the download, with `more` bytes of this file.
     fn tell(&mut self, file: &str, more: u64) -> Result<(), HubError> {
         match (self.watch)(Fetched { file, done: self.done + more, total: self.total }) {
             ControlFlow::Continue(()) => Ok(()),
@@ -332,8 +332,8 @@ fn make_folder(folder: &Path) -> Result<(), FileError> {
     fs::create_dir_all(folder).with_path("create", folder)
 }
 
-/// Puts a blob into a snapshot: a relative link, `depth` folders below it. It takes the place of a link to a blob that was
-/// removed, and of one that another run makes at the same time.
+/// Adds a blob to a snapshot, by a relative link at a depth of `depth` folders. It replaces a link to a
+/// removed blob, and a link that another run creates at the same time.
 fn place(blob: &Path, link: &Path, depth: usize) -> Result<(), FileError> {
     let folder = link.parent().unwrap_or(link);
     make_folder(folder)?;

@@ -27,7 +27,7 @@ pub struct Hub {
     pub endpoint: String,
     /// The token for private and gated models.
     pub token: Option<String>,
-    /// Whether downloads are disabled.
+    /// Whether downloads are disabled, so that only the cache is used.
     pub offline: bool,
 }
 

@@ -204,7 +204,7 @@ fn errors_name_the_cause() {
     server.set(Fault::Status(418));
     assert!(told(&hub, "org/name").ends_with("answered with status 418, expected 200"));
     server.set(Fault::Description("[1]"));
-    assert!(told(&hub, "org/name").contains("did not answer with the description of a model"));
+    assert!(told(&hub, "org/name").contains("does not describe a model"));
     // Names that lead out of the cache.
     for bad in ["../../a.gguf", "/a.gguf"] {
         let description = format!(

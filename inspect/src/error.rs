@@ -28,7 +28,7 @@ impl CommandError for InspectError {
         let Some(error) = self.library() else { return Vec::new() };
         match error.find() {
             Some(ProfileError::Variant { .. }) => {
-                vec!["without options of its own `trace-dump` takes those of the profile".to_owned()]
+                vec!["without size options, `trace-dump` uses those of the profile".to_owned()]
             }
             _ => console::help(error),
         }

@@ -42,7 +42,6 @@ impl FootprintReport<'_> {
         })
     }
 
-    /// A table for people.
     pub fn table(&self) -> String {
         let Self { plan, footprint, memory } = self;
         let mut text = String::new();

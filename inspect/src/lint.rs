@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
-use console::{ModelArguments, print};
+use console::{ModelArguments, print, resolved};
 use error_codes::{Code, Coded as _};
 use serde_json::{Value, json};
 use tracewright::errors::WithCauses;
@@ -42,7 +42,7 @@ impl LintArguments {
     pub fn run(&self, read: ReadModel) -> Result<(), InspectError> {
         let model = &self.model_arguments;
         let (network, name) = named(&self.model, &model.network.allow_config_key, read)?;
-        let plan = model.plan(network, model.context)?;
+        let plan = model.plan(network, &resolved(&self.model)?, model.context)?;
         let lint = Lint::new((&self.model, &name), &plan, &plan.trace()?.trace, &self.target);
         let written = print(&if self.json { format!("{}\n", lint.json()) } else { lint.text() });
         // What a target refuses is an error even where nobody reads it.
@@ -148,7 +148,6 @@ impl Lint {
         text
     }
 
-    /// The findings as JSON.
     fn json(&self) -> Value {
         let finding = |one: &Finding| {
             json!({

@@ -33,7 +33,6 @@ enum Kind {
     Primitive,
     /// A converter expands it to primitives.
     Composite,
-    /// Only kernels compute it.
     Kernel,
     /// `bake` computes it when it writes an archive. It is never in a module.
     Archive,

@@ -90,7 +90,6 @@ impl PartitionReport<'_> {
     }
 
     // Writing to a string cannot fail.
-    /// A table for people.
     pub fn table(&self) -> String {
         let Self { plan, partition, .. } = self;
         let mut text = String::new();

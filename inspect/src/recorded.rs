@@ -27,7 +27,7 @@ pub struct Recorded {
 impl Recorded {
     pub fn new(model: &Path, asked: &ModelArguments, read: ReadModel) -> Result<Self, InspectError> {
         let (network, name) = named(model, &asked.network.allow_config_key, read)?;
-        let mut plan = asked.plan(network, asked.context)?;
+        let mut plan = asked.plan(network, &resolved(model)?, asked.context)?;
         // Kernels differ between machines: they are shown to who asks for them. To others all machines show the same.
         let wants =
             [asked.network.kernels == Some(KernelUse::On), asked.network.layout == Some(Layout::Kernels)];

@@ -111,7 +111,6 @@ pub enum ProfileError {
 }
 
 impl Profile {
-    /// An empty profile.
     pub fn new(model: &str, plan: &Plan, trace: &Trace, entry: &str) -> Self {
         Self {
             schema: SCHEMA,

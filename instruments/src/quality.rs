@@ -83,7 +83,6 @@ impl QualityReport {
         Ok(Self { quality, bytes: bytes(model)?, reference_bytes: bytes(reference)? })
     }
 
-    /// Lines for a reader.
     pub fn text(&self) -> String {
         let Quality { positions, mean_kl, mean_kl_error, median_kl, kl_99, max_kl, .. } = self.quality;
         let Quality { same_token, perplexity, reference_perplexity, .. } = self.quality;

@@ -136,7 +136,6 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// A checkpoint without tensors.
     pub(crate) fn empty(path: &Path) -> Self {
         Self { path: path.into(), files: Vec::new(), tensors: BTreeMap::new(), passed_over: None }
     }

@@ -56,7 +56,7 @@ pub enum ArchiveError {
     )]
     ConversionLength { from: ElementType, to: ElementType, source_bytes: usize, target_bytes: usize },
     /// The GGUF file has problems, all of which are listed.
-    #[error("`{path}` is not a GGUF file that is read: {}", List(problems))]
+    #[error("`{path}` is not a readable GGUF file: {}", List(problems))]
     Gguf {
         path: PathBuf,
         /// All problems. A problem that prevents further reading is the last.
@@ -251,7 +251,7 @@ pub enum GgufProblem {
     #[error("`{key}` has values of the type {found}, expected 0 to 8 or 10 to 12, or one array of them")]
     ValueType { key: String, found: u32 },
     /// A key occurs twice.
-    #[error("the key `{key}` is there twice")]
+    #[error("the key `{key}` occurs twice")]
     KeyTwice { key: String },
     /// The alignment of tensors is not allowed.
     #[error("`general.alignment` is {found}, expected a power of two from 8 to 1048576")]
@@ -260,7 +260,7 @@ pub enum GgufProblem {
     #[error("it is one of {count} parts; join them with `llama-gguf-split --merge` of llama.cpp")]
     Part { count: i128 },
     /// A tensor's name occurs twice.
-    #[error("tensor `{name}` is there twice")]
+    #[error("tensor `{name}` occurs twice")]
     TensorTwice { name: String },
     #[error("tensor `{name}` has {found} axes, at most {most} are read")]
     Rank { name: String, found: u32, most: u32 },

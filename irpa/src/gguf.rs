@@ -60,7 +60,6 @@ pub struct GgufTensor {
 /// How the numbers of a tensor are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredNumbers {
-    /// Each number by itself.
     Each(Dtype),
     /// In blocks that share scales.
     Blocks(BlockFormat),

@@ -34,7 +34,6 @@ pub struct FusedOp<'a> {
 /// The place of tokens' numbers: a part of each row of `[tokens, stride]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
-    /// The numbers per row.
     pub stride: usize,
     /// The index of the first number that is used.
     pub from: usize,

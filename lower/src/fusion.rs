@@ -270,7 +270,6 @@ fn tokens_last(rank: usize) -> Vec<usize> {
     [0].into_iter().chain(2..last).chain([1, last]).collect()
 }
 
-/// The inverse permutation.
 fn tokens_first(rank: usize) -> Vec<usize> {
     let Some(last) = rank.checked_sub(1).filter(|&last| last > 1) else { return Vec::new() };
     [0, last - 1].into_iter().chain(1..last - 1).chain([last]).collect()

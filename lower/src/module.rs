@@ -170,8 +170,9 @@ pub(crate) fn write_with(
     let weight = |Read { parameter, .. }| Weight { ty: parameter.ty.mlir(), key: parameter.key };
     let weights = reads.into_iter().map(|reads| reads.into_values().map(weight).collect()).collect();
     let parameters: Vec<Parameter> = entries.into_values().map(|read| read.parameter).collect();
-    let mut writer =
-        Writer { trace, dialect, weights, constants: HashMap::new(), globals: Vec::new(), kernels, frame };
+    let rounds = !kernels.is_empty() && trace.functions.iter().any(multiplies);
+    let (constants, globals) = (HashMap::new(), Vec::new());
+    let mut writer = Writer { trace, dialect, weights, constants, globals, kernels, rounds, frame };
     let mut bodies = Vec::new();
     for (index, function) in trace.functions.iter().enumerate() {
         let entry = trace.entries.iter().any(|id| id.0 as usize == index);
@@ -212,6 +213,8 @@ struct Writer<'a> {
     constants: HashMap<Literal, usize>,
     globals: Vec<Literal>,
     kernels: Kernels,
+    /// Whether results in f16 and bf16 have their bits: where kernels multiply.
+    rounds: bool,
     frame: &'a Frame,
 }
 
@@ -385,7 +388,11 @@ impl Writer<'_> {
                 }
                 NodeKind::Op(op) => {
                     let rhs = self.operation(&mut fresh, (function, id), op, fusion, &names)?;
-                    fresh.statement(rhs)
+                    let value = fresh.statement(rhs);
+                    match fusion.is_none() && self.rounds {
+                        true => rounded(&mut fresh, value, op, node.ty()),
+                        false => value,
+                    }
                 }
                 NodeKind::Call { function: callee, prefix } => {
                     let target = self.trace.function(*callee);
@@ -429,7 +436,34 @@ impl Writer<'_> {
     }
 }
 
-/// The error for an operation without a statement.
+/// Whether a function has operations that kernels alone compute.
+fn multiplies(function: &Function) -> bool {
+    let is_kernel = |id| matches!(&function.node(id).kind, NodeKind::Op(op) if op.form() == Form::Kernel);
+    function.ids().any(is_kernel)
+}
+
+/// A result with its bits. IREE computes f16 and bf16 in f32, and rounds only what goes to memory: which that is, depends on the
+/// number of tokens.
+fn rounded(fresh: &mut Fresh<'_>, value: String, op: &ops::Op, ty: &TensorType) -> String {
+    use ops::Op::{Binary, Convert, DotGeneral, Reduce, Unary};
+    let computes = matches!(op, Unary(_) | Binary(_) | Convert(_) | Reduce(_) | DotGeneral(_));
+    if !computes || !matches!(ty.element, ElementType::F16 | ElementType::Bf16) {
+        return value;
+    }
+    let steps: [(ops::Op, ElementType); 3] = [
+        (ops::ops::Convert { to: ElementType::F32 }.into(), ty.element),
+        (ops::ops::ReducePrecision { to: ty.element }.into(), ElementType::F32),
+        (ops::ops::Convert { to: ty.element }.into(), ElementType::F32),
+    ];
+    steps.iter().fold(value, |value, (op, from)| {
+        let from = ty.with_element(*from);
+        let result = op.infer(&[&from]).unwrap_or_else(|_| from.clone());
+        let rhs = op.spell(fresh, &[Operand { name: &value, ty: &from }], &result);
+        rhs.map_or(value, |rhs| fresh.statement(rhs))
+    })
+}
+
+/// Why an operation has no statement.
 fn unspelled(function: &Function, id: NodeId, op: &ops::Op) -> LowerError {
     let provenance = function.node(id).provenance.clone();
     let (function, node, name) = (function.name.clone(), id.index(), op.name());

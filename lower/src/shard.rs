@@ -46,7 +46,6 @@ pub enum ShardNote {
         axis: String,
         extent: usize,
         over: MeshAxis,
-        /// The number of parts.
         parts: usize,
         /// The number of devices that were available.
         rest: usize,

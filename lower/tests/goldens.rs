@@ -1,5 +1,5 @@
-//! What each converter, each function and each movement of data lowers to. Extents differ pairwise, so that a
-//! swapped axis shows.
+//! The primitives of each converter, each function and each data movement. All extents differ, so that a swapped
+//! axis is visible.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
@@ -476,8 +476,9 @@ fn s9_sdpa() {
               %9 = stablehlo.reduce(%7 init: %8) applies stablehlo.add across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
               %10 = stablehlo.broadcast_in_dim %9, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
               %11 = stablehlo.divide %7, %10 : tensor<2x3x5xf32>
-              %12 = stablehlo.dot_general %11, %arg2, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<2x3x5xf32>, tensor<2x5x6xf32>) -> tensor<2x3x6xf32>
-              return %12 : tensor<2x3x6xf32>
+              %12 = stablehlo.optimization_barrier %11 : tensor<2x3x5xf32>
+              %13 = stablehlo.dot_general %12, %arg2, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<2x3x5xf32>, tensor<2x5x6xf32>) -> tensor<2x3x6xf32>
+              return %13 : tensor<2x3x6xf32>
             }
         "#]],
     );
@@ -511,9 +512,10 @@ fn s11_sdpa_causal_with_an_offset_and_grouped_heads() {
               %18 = stablehlo.broadcast_in_dim %17, dims = [0, 1, 2] : (tensor<2x3x5xf32>) -> tensor<2x3x5x7xf32>
               %19 = stablehlo.divide %15, %18 : tensor<2x3x5x7xf32>
               %20 = stablehlo.convert %19 : (tensor<2x3x5x7xf32>) -> tensor<2x3x5x7xbf16>
-              %21 = stablehlo.dot_general %20, %arg2, batching_dims = [0] x [0], contracting_dims = [3] x [1] : (tensor<2x3x5x7xbf16>, tensor<2x7x4xbf16>) -> tensor<2x3x5x4xf32>
-              %22 = stablehlo.convert %21 : (tensor<2x3x5x4xf32>) -> tensor<2x3x5x4xbf16>
-              return %22 : tensor<2x3x5x4xbf16>
+              %21 = stablehlo.optimization_barrier %20 : tensor<2x3x5x7xbf16>
+              %22 = stablehlo.dot_general %21, %arg2, batching_dims = [0] x [0], contracting_dims = [3] x [1] : (tensor<2x3x5x7xbf16>, tensor<2x7x4xbf16>) -> tensor<2x3x5x4xf32>
+              %23 = stablehlo.convert %22 : (tensor<2x3x5x4xf32>) -> tensor<2x3x5x4xbf16>
+              return %23 : tensor<2x3x5x4xbf16>
             }
         "#]],
     );
@@ -540,8 +542,9 @@ fn s12_sdpa_with_an_explicit_mask() {
               %11 = stablehlo.reduce(%9 init: %10) applies stablehlo.add across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
               %12 = stablehlo.broadcast_in_dim %11, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
               %13 = stablehlo.divide %9, %12 : tensor<2x3x5xf32>
-              %14 = stablehlo.dot_general %13, %arg2, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<2x3x5xf32>, tensor<2x5x4xf32>) -> tensor<2x3x4xf32>
-              return %14 : tensor<2x3x4xf32>
+              %14 = stablehlo.optimization_barrier %13 : tensor<2x3x5xf32>
+              %15 = stablehlo.dot_general %14, %arg2, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<2x3x5xf32>, tensor<2x5x4xf32>) -> tensor<2x3x4xf32>
+              return %15 : tensor<2x3x4xf32>
             }
         "#]],
     );
@@ -1232,7 +1235,7 @@ fn m9_s29_stored_weights() {
     }
 }
 
-/// Of each entry point the products that kernels compute: those of functions that it calls as often as it calls them.
+/// For each entry point, the matmuls of kernels. Those in callees count once per call.
 #[test]
 fn products_are_counted_with_what_is_around_them() {
     let parameter = |b: &mut Builder<'_>, key: &str, ty: &str| {

@@ -145,7 +145,7 @@ pub struct IreeManifest {
     pub dtype: String,
     /// The longest sequence, in tokens.
     pub context: usize,
-    /// Tokens per prefill call.
+    /// The number of tokens per prefill call.
     pub chunk: usize,
     /// The rules that simplified the trace: off, exact or approximate.
     pub simplify: String,
@@ -239,9 +239,9 @@ impl IreeManifest {
 pub struct IreeEntry {
     /// The name of the function in the module.
     pub name: String,
-    /// The arguments, in order.
+    /// The arguments in order, with their roles.
     pub arguments: Vec<ManifestValue>,
-    /// The results, in order.
+    /// The results in order, with their roles.
     pub results: Vec<ManifestValue>,
 }
 
@@ -336,7 +336,7 @@ pub struct XlaEntry {
     pub arguments: Vec<ManifestValue>,
     /// The keys of the weights, which are further arguments, in order.
     pub weights: Vec<String>,
-    /// The results, in order.
+    /// The results in order, with their roles.
     pub results: Vec<ManifestValue>,
 }
 

@@ -309,25 +309,11 @@ impl Keys {
         self.nullable(key, default, || self.optional_number(key))
     }
 
-    /// A positive even integer; `None` if the key is missing. Rotary embeddings need an even number of
-    /// features.
-    pub fn optional_even(&self, key: &'static str) -> Option<usize> {
-        let count = self.optional_count(key);
-        if let Some(odd) = count.filter(|count| count % 2 == 1) {
-            self.refuse(key, odd, "an even number: rotary embedding pairs features");
-        }
-        count
-    }
-
-    /// Whether each of `layers` layers uses a sliding window. This is set by `layer_types`, or else all
-    /// layers but every `pattern`-th use one. `sliding_window_pattern` overrides `pattern`.
-    pub fn sliding_layers(&self, layers: usize, pattern: usize) -> Vec<bool> {
+    /// `sliding_window_pattern`: each so many layers, one looks through no window.
+    pub fn sliding_period(&self) -> Option<usize> {
         let names = ["sliding_window_pattern", "_sliding_window_pattern"];
         let [new, old] = names.map(|name| (name, self.optional_count(name)));
-        let pattern = self.agreed(new, old).unwrap_or(pattern);
-        let by_pattern = (1..=layers).map(|layer| layer % pattern != 0).collect();
-        let Some(types) = self.layer_types(layers) else { return by_pattern };
-        types.iter().map(|name| name == "sliding_attention").collect()
+        self.agreed(new, old)
     }
 
     /// The window of each of `layers` layers; `None` for layers that see all positions. The window is

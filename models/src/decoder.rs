@@ -3,13 +3,11 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position};
 use dsl::{Block, Call as _, Float, Project, Tensor, WeightStyle, model};
 use ops::ElementType;
 
 use crate::config::Keys;
-use crate::head::HEAD;
 use crate::rope::{RopeDefaults, RopeParameters};
 use crate::shape_check::DeclaredSize;
 
@@ -137,11 +135,17 @@ pub struct LlamaConfig {
     pub element: Option<ElementType>,
 }
 
-/// Defaults of a Llama-like family for keys that are missing in `config.json`.
+/// The defaults of a family that descends from Llama for keys that `config.json` lacks, and its keys with other values.
 pub(crate) struct Defaults {
-    /// The number of key-value heads; `None` for as many as query heads.
+    /// Functions of the feed-forward network that the family has; none if there is no such key.
+    pub hidden_act: &'static [&'static str],
+    /// `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers` and `num_attention_heads`; without, they are required.
+    pub sizes: Option<[usize; 5]>,
+    /// `None`: as many as query heads.
     pub num_key_value_heads: Option<usize>,
     pub head_dim: Option<usize>,
+    /// The key of what is added in norms.
+    pub norm_key: &'static str,
     pub rms_norm_eps: f64,
     pub tie_word_embeddings: bool,
     pub rope: RopeDefaults,
@@ -150,10 +154,17 @@ pub(crate) struct Defaults {
 impl Defaults {
     /// The defaults of Llama, for sequences of this length.
     pub fn new(max_position_embeddings: usize) -> Self {
-        let rope = RopeDefaults::new(max_position_embeddings);
+        Self::of(RopeDefaults::new(max_position_embeddings))
+    }
+
+    /// Those of Llama, with another rotary embedding.
+    pub fn of(rope: RopeDefaults) -> Self {
         Self {
+            hidden_act: &["silu"],
+            sizes: None,
             num_key_value_heads: None,
             head_dim: None,
+            norm_key: "rms_norm_eps",
             rms_norm_eps: 1e-6,
             tie_word_embeddings: false,
             rope,
@@ -165,22 +176,38 @@ impl LlamaConfig {
     /// Reads the keys that all Llama-like families share. Biases and differences between layers are not among
     /// them.
     pub(crate) fn shared(keys: &Keys, defaults: Defaults) -> Self {
-        let num_attention_heads = keys.count("num_attention_heads");
+        Self::with_rope(keys, defaults, RopeParameters::read)
+    }
+
+    /// The same with a rotary embedding that is read in another way.
+    pub(crate) fn with_rope(
+        keys: &Keys,
+        defaults: Defaults,
+        read: impl FnOnce(&Keys, &RopeDefaults) -> RopeParameters,
+    ) -> Self {
+        if !defaults.hidden_act.is_empty() {
+            keys.one_of("hidden_act", defaults.hidden_act);
+        }
+        let size = |index: usize, key| match defaults.sizes {
+            Some(sizes) => keys.optional_count(key).unwrap_or(sizes[index]),
+            None => keys.count(key),
+        };
+        let num_attention_heads = size(4, "num_attention_heads");
         let num_key_value_heads = keys.nullable_count("num_key_value_heads", defaults.num_key_value_heads);
         let max_position_embeddings = keys.optional_count("max_position_embeddings");
         let max_position_embeddings =
             max_position_embeddings.unwrap_or(defaults.rope.max_position_embeddings);
         let rope = RopeDefaults { max_position_embeddings, ..defaults.rope };
         let config = Self {
-            vocab_size: keys.count("vocab_size"),
-            hidden_size: keys.count("hidden_size"),
-            intermediate_size: keys.count("intermediate_size"),
-            num_hidden_layers: keys.count("num_hidden_layers"),
+            vocab_size: size(0, "vocab_size"),
+            hidden_size: size(1, "hidden_size"),
+            intermediate_size: size(2, "intermediate_size"),
+            num_hidden_layers: size(3, "num_hidden_layers"),
             num_attention_heads,
             num_key_value_heads: num_key_value_heads.unwrap_or(num_attention_heads),
             head_dim: keys.optional_count("head_dim").or(defaults.head_dim),
-            rms_norm_eps: keys.number_or("rms_norm_eps", defaults.rms_norm_eps),
-            rope: RopeParameters::read(keys, &rope),
+            rms_norm_eps: keys.number_or(defaults.norm_key, defaults.rms_norm_eps),
+            rope: read(keys, &rope),
             windows: Arc::from([]),
             tie_word_embeddings: keys.flag("tie_word_embeddings", defaults.tie_word_embeddings),
             attention_bias: false,
@@ -208,12 +235,19 @@ impl LlamaConfig {
             DeclaredSize::extent(
                 "intermediate_size",
                 self.intermediate_size,
-                &[("model.layers.*.mlp.down_proj.weight", 1)],
+                &[
+                    ("model.layers.*.mlp.down_proj.weight", 1),
+                    ("model.layers.*.feed_forward.w2.weight", 1),
+                    ("model.layers.*.block_sparse_moe.experts.*.w2.weight", 1),
+                ],
             ),
             DeclaredSize::extent(
                 "num_attention_heads × head_dim",
                 self.num_attention_heads.saturating_mul(head_dim),
-                &[("model.layers.*.self_attn.o_proj.weight", 1)],
+                &[
+                    ("model.layers.*.self_attn.o_proj.weight", 1),
+                    ("model.layers.*.self_attn.out_proj.weight", 1),
+                ],
             ),
             // The rows of one tensor are those of queries, keys and values, in a Phi-3.
             DeclaredSize::extent(
@@ -222,29 +256,5 @@ impl LlamaConfig {
                 &[("model.layers.*.self_attn.k_proj.weight", 0)],
             ),
         ]
-    }
-
-    /// Prefixes of keys in a checkpoint that transformers saved without a head, and the network's prefixes.
-    pub(crate) const BASE: &[(&str, &str)] =
-        &[("embed_tokens.", "model.embed_tokens."), ("layers.", "model.layers."), ("norm.", "model.norm.")];
-
-    /// Prefixes of keys in checkpoints, each with the network's prefix.
-    pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        Self::BASE
-    }
-
-    /// The key of the embedding, which a tied head shares.
-    pub fn embedding(&self) -> &'static str {
-        "model.embed_tokens.weight"
-    }
-
-    /// Tensors that a checkpoint may contain in addition to the parameters.
-    pub fn ignorable(&self) -> Vec<Ignorable> {
-        let mut ignorable = vec![Ignorable::Suffix(".rotary_emb.inv_freq")];
-        if self.tie_word_embeddings {
-            let (key, other) = (HEAD.into(), self.embedding().into());
-            ignorable.push(Ignorable::EqualTo { key, other });
-        }
-        ignorable
     }
 }

@@ -7,20 +7,19 @@ use std::path::Path;
 use bake::Ignorable;
 use dsl::nn::{Attend, Kv, Mask, Position, Slots};
 use dsl::{
-    Axis, Bf16, Bool, EntryInput, EntryPoint, F16, F32, Float, I32, LogitsMode, Tensor, TraceError,
-    TraceErrorKind, Traced, model,
+    Axis, Bool, EntryInput, EntryPoint, F32, Float, I32, LogitsMode, Tensor, TraceError, TraceErrorKind, Traced,
+    model,
 };
 use ops::ops::Sdpa;
-use ops::{ElementType, Literal, TensorType};
+use ops::{Literal, TensorType};
 use trace::{Provenance, Role};
 
-use crate::Architecture;
-use crate::config::{ConfigError, IGNORED, Keys, check_storage, read_base};
+use crate::config::{ConfigError, IGNORED, Keys, read_base};
 use crate::decoder::LlamaConfig;
+use crate::family::Family;
 use crate::gemma3::{self, GemmaConfig};
 use crate::rope::RopeParameters;
 use crate::sentence::SentenceConfig;
-use crate::shape_check::DeclaredSize;
 
 /// The axis that counts texts.
 const TEXTS: Axis = Axis("B");
@@ -28,6 +27,24 @@ const TEXTS: Axis = Axis("B");
 const TOKENS: Axis = Axis("S");
 /// The axis of the tokens that attention looks at.
 const KEYS: Axis = Axis("N");
+
+/// The folders beside the tower's checkpoint whose tensors belong to the network.
+const FOLDERS: [&str; 2] = ["2_Dense", "3_Dense"];
+
+pub(crate) const FAMILY: Family = Family {
+    about: "EmbeddingGemma, with the files of sentence-transformers: embeddings",
+    // A Gemma 3 that was saved without its head has the same class, and looks one way.
+    is: |keys| keys.flag("use_bidirectional_attention", false),
+    // A text is one chunk.
+    entry_points: |batch, _, context| {
+        vec![EntryPoint::new("embed", batch, context, context, LogitsMode::None)]
+    },
+    folders: &FOLDERS,
+    // What was a language model has a prefix, and a head.
+    prefixes: &[("model.", "")],
+    ignorable: &[Ignorable::Prefix("lm_head.")],
+    ..Family::of(&["Gemma3TextModel"], &[], &[])
+};
 
 model! {
     /// Texts to embeddings of length 1. The first `count` tokens of each text are real, the others are
@@ -141,16 +158,7 @@ impl dsl::Project<LlamaConfig> for EmbeddingGemmaConfig {
     }
 }
 
-/// The architectures that `config.json` may name.
-pub(crate) const ARCHITECTURES: &[&str] = &["Gemma3TextModel"];
-
-/// Whether a `config.json` with this architecture is an embedding's. A Gemma 3 saved without its head has the
-/// same architecture, but its attention is causal.
-pub(crate) fn is_embedding(keys: &Keys, architecture: &str) -> bool {
-    ARCHITECTURES.contains(&architecture) && keys.flag("use_bidirectional_attention", false)
-}
-
-/// The modules of the network: the last part of their type, and their folder.
+/// The modules: the last part of their type, and their folder.
 const MODULES: [(&str, &str); 5] = [
     ("Transformer", ""),
     ("Pooling", "1_Pooling"),
@@ -159,59 +167,44 @@ const MODULES: [(&str, &str); 5] = [
     ("Normalize", "4_Normalize"),
 ];
 
-impl EmbeddingGemmaConfig {
-    /// The folders beside the transformer's checkpoint that contain tensors of the network.
-    pub const FOLDERS: [&str; 2] = ["2_Dense", "3_Dense"];
+/// Reads the files of the folder of an EmbeddingGemma.
+pub(crate) fn read(keys: Keys, allowed: &[String]) -> Result<EmbeddingGemmaConfig, ConfigError> {
+    let folder = keys.path().parent().unwrap_or(Path::new("")).to_owned();
+    let keys = keys.without("use_bidirectional_attention");
+    let mut tower = gemma3::read(&keys);
+    read_base(&keys);
+    keys.finish(IGNORED, allowed)?;
+    // Half of what is said to each side, and the token itself.
+    let windows = tower.windows.iter().map(|window| window.map(|window| window / 2 + 1));
+    tower.windows = windows.collect();
+    tower.tie_word_embeddings = false;
+    check_modules(&folder.join("modules.json"))?;
+    check_pooling(Keys::read(&folder.join("1_Pooling"))?, tower.hidden_size)?;
+    let [inner, outer] = FOLDERS.map(|name| Keys::read(&folder.join(name)));
+    let (inner_features, inner_bias, inner_activation) = dense(inner?, tower.hidden_size)?;
+    let (features, outer_bias, outer_activation) = dense(outer?, inner_features)?;
+    let sentence = SentenceConfig::read(&folder, tower.max_position_embeddings, allowed)?;
+    tower.max_position_embeddings = sentence.max_tokens;
+    Ok(EmbeddingGemmaConfig {
+        tower,
+        inner_features,
+        inner_bias,
+        inner_activation,
+        features,
+        outer_bias,
+        outer_activation,
+        sentence,
+    })
+}
 
-    /// Reads the files of the folder at `path`. The keys in `allowed` may be in `config.json` although no
-    /// code reads them.
-    ///
-    /// # Errors
-    /// If a file is missing, the modules differ, or keys of a file are missing, unknown or invalid. The error
-    /// lists all such keys.
-    pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
-        let keys = Keys::read(path)?;
-        let found = crate::architecture(&keys);
-        let both_ways = keys.flag("use_bidirectional_attention", false);
-        // One that was a language model may still be called so.
-        if !both_ways && !ARCHITECTURES.contains(&&*found) {
-            let path = keys.path().to_owned();
-            return Err(match crate::architectures().contains(&&*found) {
-                true => ConfigError::Generates { path, found },
-                false => ConfigError::Architecture { path, found, known: ARCHITECTURES.to_vec() },
-            });
-        }
-        if !both_ways {
-            keys.refuse("use_bidirectional_attention", "false", "true: an embedding looks both ways");
-        }
-        check_storage(&keys)?;
-        let keys = keys.without("use_bidirectional_attention");
-        let mut tower = gemma3::read(&keys);
-        read_base(&keys);
-        keys.finish(IGNORED, allowed)?;
-        // Half of what is said to each side, and the token itself.
-        let windows = tower.llama.windows.iter();
-        tower.llama.windows = windows.map(|window| window.map(|window| window / 2 + 1)).collect();
-        check_modules(&path.join("modules.json"))?;
-        check_pooling(Keys::read(&path.join("1_Pooling"))?, tower.hidden_size)?;
-        let [inner, outer] = Self::FOLDERS.map(|folder| Keys::read(&path.join(folder)));
-        let (inner_features, inner_bias, inner_activation) = dense(inner?, tower.hidden_size)?;
-        let (features, outer_bias, outer_activation) = dense(outer?, inner_features)?;
-        let sentence = SentenceConfig::read(path, tower.max_position_embeddings, allowed)?;
-        Ok(Self {
-            tower,
-            inner_features,
-            inner_bias,
-            inner_activation,
-            features,
-            outer_bias,
-            outer_activation,
-            sentence,
-        })
-    }
-
-    fn trace_in<T: Float>(&self, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
-        let mut recording = EmbeddingGemma::<T>::record(self)?;
+impl<T: Float> EmbeddingGemma<T> {
+    /// The trace of entry points, each of which takes, by role, `tokens: i32[B,S]` and `count: i32[B]` of B texts of up to S
+    /// tokens, and returns `embedding`.
+    pub(crate) fn trace(
+        config: &EmbeddingGemmaConfig,
+        entry_points: &[EntryPoint],
+    ) -> Result<Traced, TraceError> {
+        let mut recording = Self::record(config)?;
         for point in entry_points {
             if (point.input, point.logits) != (EntryInput::Tokens, LogitsMode::None) {
                 let kind = TraceErrorKind::NoFunction { name: point.name.clone(), function: "logits" };
@@ -226,66 +219,9 @@ impl EmbeddingGemmaConfig {
         }
         Ok(recording.finish())
     }
-
-    /// Prefixes of keys in checkpoints, each with the network's prefix. A checkpoint that was a language
-    /// model has a prefix.
-    pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        &[("model.", "")]
-    }
-
-    /// Tensors that a checkpoint may contain in addition to the parameters: the head of the original language
-    /// model.
-    pub fn ignorable(&self) -> Vec<Ignorable> {
-        vec![Ignorable::Prefix("lm_head.")]
-    }
 }
 
-impl Architecture for EmbeddingGemmaConfig {
-    /// Each entry point takes `tokens: i32[B,S]` and `count: i32[B]` of B texts with up to S tokens, and
-    /// returns `embedding`.
-    fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
-        match element {
-            ElementType::Bf16 => self.trace_in::<Bf16>(entry_points),
-            ElementType::F16 => self.trace_in::<F16>(entry_points),
-            _ => self.trace_in::<F32>(entry_points),
-        }
-    }
-
-    /// The only entry point is `embed`.
-    fn entry_points(&self, batch: usize, chunk: usize, context: usize) -> Vec<EntryPoint> {
-        vec![EntryPoint::new("embed", batch, chunk, context, LogitsMode::None)]
-    }
-
-    fn folders(&self) -> &'static [&'static str] {
-        &Self::FOLDERS
-    }
-
-    fn max_context(&self) -> usize {
-        self.sentence.max_tokens
-    }
-
-    fn vocabulary(&self) -> usize {
-        self.vocab_size
-    }
-
-    fn element(&self) -> Option<ElementType> {
-        self.tower.element
-    }
-
-    fn ignorable(&self) -> Vec<Ignorable> {
-        self.ignorable()
-    }
-
-    fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        self.prefixes()
-    }
-
-    fn sizes(&self) -> Vec<DeclaredSize> {
-        self.tower.sizes()
-    }
-}
-
-/// Checks that the file at `path` lists the network's modules.
+/// Whether the modules in the file at `path` are those that there must be.
 fn check_modules(path: &Path) -> Result<(), ConfigError> {
     let text = files::read_json(path)?;
     let modules: serde_json::Value = files::parse_json(&text)

@@ -1,5 +1,9 @@
 //! [`Family`]: facts about a family of networks besides its network and configuration.
 
+use bake::Ignorable;
+use dsl::EntryPoint;
+
+use crate::config::Keys;
 pub(crate) use crate::gguf::{GgufFamily, Metadata, interleaved, joined};
 use crate::presets::Preset;
 pub(crate) use crate::presets::presets;
@@ -19,13 +23,29 @@ pub struct Family {
     pub model_types: &'static [&'static str],
     /// The network's differences from others, for the table of architectures in the documentation.
     pub about: &'static str,
-    /// Tensors of a checkpoint that contain several parameters.
+    /// How keys of a checkpoint may begin, and how those of the parameters do then.
+    pub prefixes: &'static [(&'static str, &'static str)],
+    /// The key of the embedding, which a tied head shares.
+    pub embedding: &'static str,
+    /// Tensors that a checkpoint may have beside the parameters and a tied head.
+    pub ignorable: &'static [Ignorable],
+    /// Tensors of a checkpoint that hold several parameters.
     pub stacks: Stacks,
-    /// The family's GGUF files, if llama.cpp supports the family.
+    /// Whether a `config.json` that names it is its own, where another family has the name too.
+    pub is: fn(&Keys) -> bool,
+    /// The entry points of a program of this batch, chunk and context.
+    pub entry_points: fn(usize, usize, usize) -> Vec<EntryPoint>,
+    /// Folders beside the checkpoint whose tensors belong to the network.
+    pub folders: &'static [&'static str],
+    /// Its GGUF files, if llama.cpp has the family.
     pub gguf: Option<GgufFamily>,
     /// Published sizes of the network.
     pub presets: &'static [Preset],
 }
+
+/// How keys begin in a checkpoint that transformers saved without a head, and how the parameters of most networks do.
+pub(crate) const BASE: &[(&str, &str)] =
+    &[("embed_tokens.", "model.embed_tokens."), ("layers.", "model.layers."), ("norm.", "model.norm.")];
 
 impl Family {
     /// A family with these architectures, classes without a head, and model types.
@@ -34,7 +54,21 @@ impl Family {
         bases: &'static [&'static str],
         model_types: &'static [&'static str],
     ) -> Self {
-        Self { architectures, bases, model_types, about: "", stacks: &[], gguf: None, presets: &[] }
+        Self {
+            architectures,
+            bases,
+            model_types,
+            about: "",
+            prefixes: BASE,
+            embedding: "model.embed_tokens.weight",
+            ignorable: &[Ignorable::Suffix(".rotary_emb.inv_freq")],
+            stacks: &[],
+            is: |_| true,
+            entry_points: EntryPoint::all,
+            folders: &[],
+            gguf: None,
+            presets: &[],
+        }
     }
 
     /// Whether a `config.json` with the architecture or model type `found` belongs to this family.

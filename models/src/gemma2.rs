@@ -18,6 +18,8 @@ pub(crate) const FAMILY: Family = Family {
         config: |file| file.llama(gemma3::gguf_keys(file, 46, 2, true)),
         ..gemma3::gguf("gemma2")
     }),
+    prefixes: gemma3::PREFIXES,
+    ignorable: gemma3::IGNORABLE,
     presets: presets!("gemma-2-2b": "google/gemma-2-2b", "gemma-2-9b": "google/gemma-2-9b"),
     ..Family::of(&["Gemma2ForCausalLM"], &["Gemma2Model"], &["gemma2"])
 };
@@ -25,11 +27,12 @@ pub(crate) const FAMILY: Family = Family {
 /// Reads the `config.json` of a Gemma 2. Defaults are those of `Gemma2Config` in transformers.
 pub(crate) fn read(keys: &Keys) -> GemmaConfig {
     keys.one_of("hidden_activation", &["gelu_pytorch_tanh"]);
-    // Published beside it, and not read by transformers: "gelu" stands there too.
-    keys.one_of("hidden_act", &["gelu_pytorch_tanh", "gelu"]);
     keys.always("use_bidirectional_attention", false);
     let (num_key_value_heads, head_dim, tie_word_embeddings) = (Some(4), Some(256), true);
-    let defaults = Defaults { num_key_value_heads, head_dim, tie_word_embeddings, ..Defaults::new(8192) };
+    // Published beside `hidden_activation`, and not read by transformers: "gelu" stands there too.
+    let hidden_act = &["gelu_pytorch_tanh", "gelu"];
+    let defaults =
+        Defaults { hidden_act, num_key_value_heads, head_dim, tie_word_embeddings, ..Defaults::new(8192) };
     let attention_bias = keys.flag("attention_bias", false);
     let llama = LlamaConfig::shared(keys, defaults);
     let window = keys.nullable_count("sliding_window", Some(4096));

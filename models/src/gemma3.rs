@@ -9,8 +9,8 @@ use irpa::{GgufValue, StoredOrder};
 use serde_json::{Value, json};
 
 use crate::config::{IGNORED, Keys, read_base};
-use crate::decoder::{AttentionBlock, LlamaConfig};
-use crate::family::{Family, GgufFamily, Metadata, presets};
+use crate::decoder::{AttentionBlock, Defaults, LlamaConfig};
+use crate::family::{BASE, Family, GgufFamily, Metadata, presets};
 use crate::rope::RopeParameters;
 
 /// The whole network of a Gemma 3.
@@ -26,6 +26,8 @@ pub(crate) const FAMILY: Family = Family {
         },
         ..gguf("gemma3")
     }),
+    prefixes: PREFIXES,
+    ignorable: IGNORABLE,
     presets: presets!("functiongemma-270m": "google/functiongemma-270m-it", "gemma-3-1b": "google/gemma-3-1b-it", "gemma-3-4b": "google/gemma-3-4b-it", "gemma-3-12b": "google/gemma-3-12b-it", "gemma-3-27b": "google/gemma-3-27b-it"),
     ..Family::of(
         &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
@@ -172,16 +174,24 @@ const IGNORED_BESIDE_TEXT: &[&str] = &[
     "vision_config",
 ];
 
-/// Prefixes of the text tower's keys in checkpoints with a vision tower: as published, as saved by
-/// transformers 5, and without a head. Each comes with the network's prefix.
-const PREFIXES: &[(&str, &str)] = &[
+/// The text tower's keys in checkpoints with a vision tower: as published, as transformers 5 saves them, and without a head.
+pub(crate) const PREFIXES: &[(&str, &str)] = &[
     ("language_model.model.", "model."),
     ("model.language_model.", "model."),
     ("language_model.lm_head.", "lm_head."),
     ("language_model.", "model."),
-    LlamaConfig::BASE[0],
-    LlamaConfig::BASE[1],
-    LlamaConfig::BASE[2],
+    BASE[0],
+    BASE[1],
+    BASE[2],
+];
+
+/// Tensors of a vision tower, and of how it is joined.
+pub(crate) const IGNORABLE: &[Ignorable] = &[
+    Ignorable::Suffix(".rotary_emb.inv_freq"),
+    Ignorable::Prefix("vision_tower."),
+    Ignorable::Prefix("multi_modal_projector."),
+    Ignorable::Prefix("model.vision_tower."),
+    Ignorable::Prefix("model.multi_modal_projector."),
 ];
 
 /// Reads the `config.json` of a Gemma 3, or its `text_config`. Defaults are those of `Gemma3TextConfig` in transformers.
@@ -199,7 +209,6 @@ pub(crate) fn read(keys: &Keys) -> GemmaConfig {
 
 fn read_text(keys: &Keys) -> GemmaConfig {
     keys.one_of("hidden_activation", &["gelu_pytorch_tanh"]);
-    keys.one_of("hidden_act", &["gelu_pytorch_tanh"]);
     // Published, and not read by transformers.
     keys.ignore(&["cache_implementation"]);
     for key in ["attn_logit_softcapping", "use_bidirectional_attention"] {
@@ -208,58 +217,37 @@ fn read_text(keys: &Keys) -> GemmaConfig {
             keys.refuse(key, found, expected);
         }
     }
-    let num_hidden_layers = keys.optional_count("num_hidden_layers").unwrap_or(26);
-    let max_position_embeddings = keys.optional_count("max_position_embeddings").unwrap_or(131_072);
-    let [rope_local, rope] = RopeParameters::by_layer_type(keys, [1e4, 1e6], max_position_embeddings);
-    let head_dim = keys.optional_even("head_dim").unwrap_or(256);
-    [&rope_local, &rope].into_iter().for_each(|rope| rope.check(keys, head_dim));
-    let window = keys.optional_count("sliding_window").unwrap_or(4096);
-    let sliding = keys.sliding_layers(num_hidden_layers, 6).into_iter();
-    let llama = LlamaConfig {
-        vocab_size: keys.optional_count("vocab_size").unwrap_or(262_208),
-        hidden_size: keys.optional_count("hidden_size").unwrap_or(2304),
-        intermediate_size: keys.optional_count("intermediate_size").unwrap_or(9216),
-        num_hidden_layers,
-        num_attention_heads: keys.optional_count("num_attention_heads").unwrap_or(8),
-        num_key_value_heads: keys.optional_count("num_key_value_heads").unwrap_or(4),
-        head_dim: Some(head_dim),
-        rms_norm_eps: keys.number_or("rms_norm_eps", 1e-6),
-        rope,
-        windows: sliding.map(|sliding| sliding.then_some(window)).collect(),
-        tie_word_embeddings: keys.flag("tie_word_embeddings", true),
-        attention_bias: keys.flag("attention_bias", false),
-        mlp_bias: false,
-        max_position_embeddings,
-        element: keys.element_type(),
+    let defaults = Defaults {
+        hidden_act: &["gelu_pytorch_tanh"],
+        sizes: Some([262_208, 2304, 9216, 26, 8]),
+        num_key_value_heads: Some(4),
+        head_dim: Some(256),
+        tie_word_embeddings: true,
+        ..Defaults::new(131_072)
     };
+    let mut rope_local = None;
+    let llama = LlamaConfig::with_rope(keys, defaults, |keys, defaults| {
+        let both = RopeParameters::by_layer_type(keys, [1e4, 1e6], defaults.max_position_embeddings);
+        let [local, global] = both;
+        rope_local = Some(local);
+        global
+    });
+    let features = llama.head_dim.unwrap_or_default();
+    rope_local.iter().for_each(|rope| rope.check(keys, features));
+    let window = keys.optional_count("sliding_window").unwrap_or(4096);
+    let period = keys.sliding_period().unwrap_or(6);
+    let windows = keys.windows(llama.num_hidden_layers, Some(window), |layer| (layer + 1) % period != 0);
+    let attention_bias = keys.flag("attention_bias", false);
     GemmaConfig {
-        llama,
-        rope_local: Some(rope_local),
+        llama: LlamaConfig { windows, attention_bias, ..llama },
+        rope_local,
         query_pre_attn_scalar: keys.number_or("query_pre_attn_scalar", 256.0),
         attn_logit_softcapping: None,
         final_logit_softcapping: keys.optional_number("final_logit_softcapping"),
     }
 }
 
-impl GemmaConfig {
-    /// Tensors that a checkpoint may contain in addition to the parameters: the vision tower's.
-    pub fn ignorable(&self) -> Vec<Ignorable> {
-        let towers = [
-            "vision_tower.",
-            "multi_modal_projector.",
-            "model.vision_tower.",
-            "model.multi_modal_projector.",
-        ];
-        self.llama.ignorable().into_iter().chain(towers.map(Ignorable::Prefix)).collect()
-    }
-
-    /// Prefixes of keys in checkpoints, each with the network's prefix.
-    pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        PREFIXES
-    }
-}
-
-/// The description of a Gemma's GGUF files.
+/// The GGUF files of a Gemma.
 pub(crate) const fn gguf(architecture: &'static str) -> GgufFamily {
     GgufFamily {
         keys: &[

@@ -11,7 +11,6 @@ use serde_json::json;
 
 use crate::config::Keys;
 use crate::family::{Family, GgufFamily, presets};
-use crate::head::HEAD;
 use crate::shape_check::DeclaredSize;
 
 pub(crate) const FAMILY: Family = Family {
@@ -54,6 +53,11 @@ pub(crate) const FAMILY: Family = Family {
         },
         ..GgufFamily::llama("gpt2")
     }),
+    // The first published files have the parameters of the tower without a prefix, what transformers saves has them with one.
+    prefixes: &[("transformer.", "")],
+    embedding: "wte.weight",
+    // Causal masks.
+    ignorable: &[Ignorable::Suffix(".attn.bias"), Ignorable::Suffix(".attn.masked_bias")],
     presets: presets!("gpt2": "openai-community/gpt2"),
     ..Family::of(&["GPT2LMHeadModel"], &["GPT2Model"], &["gpt2"])
 };
@@ -240,25 +244,5 @@ impl Gpt2Config {
             DeclaredSize::extent("n_positions", self.max_position_embeddings, &[("wpe.weight", 0)]),
             DeclaredSize::extent("n_inner", self.intermediate_size, inner),
         ]
-    }
-
-    /// Prefixes of keys in checkpoints, each with the network's prefix. The first published files have no
-    /// prefix, whereas transformers saves one.
-    pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        &[("transformer.", "")]
-    }
-
-    /// The key of the embedding, which a tied head shares.
-    pub fn embedding(&self) -> &'static str {
-        "wte.weight"
-    }
-
-    /// Tensors that a checkpoint may contain in addition to the parameters: causal masks, and a tied head.
-    pub fn ignorable(&self) -> Vec<Ignorable> {
-        let mut ignorable = [".attn.bias", ".attn.masked_bias"].map(Ignorable::Suffix).to_vec();
-        if self.tie_word_embeddings {
-            ignorable.push(Ignorable::EqualTo { key: HEAD.into(), other: self.embedding().into() });
-        }
-        ignorable
     }
 }

@@ -27,10 +27,10 @@ macro_rules! descends {
     };
 }
 
-/// The list of families. A line has the module, the network, and the configuration that the module's `read`
-/// returns. The module's `FAMILY` contains all other facts.
+/// A family in each line: its module, its network, and the configuration that the module's `read` makes of a `config.json`,
+/// or of the files `beside` it too. The module's `FAMILY` has the rest.
 macro_rules! families {
-    ($($module:ident::$family:ident($config:ty);)+) => {
+    ($($module:ident::$family:ident($config:ty) $($beside:ident)?;)+) => {
         $(
             pub mod $module;
             pub use $module::$family;
@@ -49,11 +49,11 @@ macro_rules! families {
         }
 
         impl ModelConfig {
-            /// The reader for the architecture or model type `found`; `None` if it is not supported.
-            fn reader(found: &str) -> Option<fn(&Keys) -> Self> {
+            /// Reads the keys of the family that `found` names, if there is one.
+            fn reader(found: &str, keys: &Keys) -> Option<ReadKeys> {
                 $(
-                    if $module::FAMILY.is_named(found) {
-                        return Some(|keys| Self::$family($module::read(keys)));
+                    if $module::FAMILY.is_named(found) && ($module::FAMILY.is)(keys) {
+                        return Some(|keys, allowed| Ok(Self::$family(read!($module keys allowed $($beside)?))));
                     }
                 )+
                 None
@@ -67,9 +67,6 @@ macro_rules! families {
                         max_context: config.max_position_embeddings,
                         vocabulary: config.vocab_size,
                         tied: config.tie_word_embeddings,
-                        embedding: config.embedding(),
-                        prefixes: config.prefixes(),
-                        ignorable: config.ignorable(),
                         sizes: config.sizes(),
                     },)+
                 }
@@ -90,9 +87,21 @@ macro_rules! families {
     };
 }
 
+/// Passes all keys to the `read` of a module.
+macro_rules! read {
+    ($module:ident $keys:ident $allowed:ident) => {{
+        let config = $module::read(&$keys);
+        read_base(&$keys);
+        $keys.finish(IGNORED, $allowed)?;
+        config
+    }};
+    ($module:ident $keys:ident $allowed:ident beside) => {
+        $module::read($keys, $allowed)?
+    };
+}
+
 pub mod config;
 pub mod decoder;
-pub mod embedding_gemma;
 mod family;
 pub mod fit;
 pub mod gguf;
@@ -112,7 +121,7 @@ use lower::Quantization;
 use ops::ElementType;
 
 pub use decoder::LlamaConfig;
-pub use embedding_gemma::{EmbeddingGemma, EmbeddingGemmaConfig};
+pub use embedding_gemma::EmbeddingGemmaConfig;
 pub use family::{Family, Stacks};
 pub use gemma3::{Gemma, GemmaConfig};
 pub use gguf::{GgufFamily, GgufModel};
@@ -125,6 +134,7 @@ pub use shape_check::{DeclaredSize, Evidence, OtherSize, OtherSizes, check_sizes
 
 families! {
     llama::Llama(LlamaConfig);
+    embedding_gemma::EmbeddingGemma(EmbeddingGemmaConfig) beside;
     gemma3::Gemma3(GemmaConfig);
     gemma2::Gemma2(GemmaConfig);
     gpt2::Gpt2(Gpt2Config);
@@ -139,20 +149,17 @@ families! {
     smollm3::SmolLm3(smollm3::SmolLm3Config);
 }
 
-/// Facts that the configurations of all families provide.
+/// Reads a configuration; the keys given may be there although nothing reads them.
+type ReadKeys = fn(Keys, &[String]) -> Result<ModelConfig, ConfigError>;
+
+/// The interface of the configurations of all families.
 struct Facts {
     family: &'static Family,
     element: Option<ElementType>,
     max_context: usize,
     vocabulary: usize,
     tied: bool,
-    /// The key of the embedding, which a tied head shares.
-    embedding: &'static str,
-    /// Prefixes of keys in checkpoints, each with the network's prefix.
-    prefixes: &'static [(&'static str, &'static str)],
-    /// Tensors that a checkpoint may contain in addition to the parameters.
-    ignorable: Vec<Ignorable>,
-    /// Sizes that a checkpoint's header can confirm.
+    /// The sizes that a checkpoint's header shows.
     sizes: Vec<DeclaredSize>,
 }
 
@@ -175,17 +182,11 @@ impl ModelConfig {
     /// Reads the keys of a configuration whose file was parsed.
     pub(crate) fn of(keys: Keys, allowed: &[String]) -> Result<Self, ConfigError> {
         let (found, path) = (architecture(&keys), keys.path().to_owned());
-        if embedding_gemma::is_embedding(&keys, &found) {
-            return Err(ConfigError::Embeds { path, found });
-        }
-        let Some(read) = Self::reader(&found) else {
+        let Some(read) = Self::reader(&found, &keys) else {
             return Err(ConfigError::Architecture { path, found, known: architectures() });
         };
         check_storage(&keys)?;
-        let config = read(&keys);
-        read_base(&keys);
-        keys.finish(IGNORED, allowed)?;
-        Ok(config)
+        read(keys, allowed)
     }
 
     /// The family that the network belongs to.
@@ -203,28 +204,37 @@ impl Architecture for ModelConfig {
         }
     }
 
+    fn entry_points(&self, batch: usize, chunk: usize, context: usize) -> Vec<EntryPoint> {
+        (self.family().entry_points)(batch, chunk, context)
+    }
+
+    fn sentence(&self) -> Option<&SentenceConfig> {
+        match self {
+            Self::EmbeddingGemma(config) => Some(&config.sentence),
+            _ => None,
+        }
+    }
+
     fn ignorable(&self) -> Vec<Ignorable> {
-        self.facts().ignorable
-    }
-
-    fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        self.facts().prefixes
-    }
-
-    fn stacks(&self) -> Stacks {
-        self.family().stacks
+        let Facts { family, tied, .. } = self.facts();
+        let head = || Ignorable::EqualTo { key: head::HEAD.into(), other: family.embedding.into() };
+        family.ignorable.iter().cloned().chain(tied.then(head)).collect()
     }
 
     fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
-        let facts = self.facts();
-        let named = checkpoint.renamed(facts.prefixes).apart(facts.family.stacks);
+        let Facts { family, tied, .. } = self.facts();
+        let named = checkpoint.renamed(family.prefixes).apart(family.stacks);
         // A checkpoint may have either of two tied weights.
-        if facts.tied { named.renamed(&[(head::HEAD, facts.embedding)]) } else { named }
+        if tied { named.renamed(&[(head::HEAD, family.embedding)]) } else { named }
+    }
+
+    fn weights(&self, checkpoint: Checkpoint) -> Result<Checkpoint, ArchiveError> {
+        self.family().folders.iter().copied().try_fold(self.named(checkpoint), Checkpoint::with_folder)
     }
 
     fn settle_head(&mut self, checkpoint: &Checkpoint) -> Option<UntiedHead> {
-        let facts = self.facts();
-        let untied = facts.tied.then(|| head::own_head(checkpoint, facts.embedding)).flatten();
+        let Facts { family, tied, .. } = self.facts();
+        let untied = tied.then(|| head::own_head(checkpoint, family.embedding)).flatten();
         if untied.is_some() {
             self.untie();
         }
@@ -285,12 +295,12 @@ pub trait Architecture: Send {
         EntryPoint::all(batch, chunk, context)
     }
 
-    /// Further folders with tensors of the network, relative to the checkpoint. Default: none.
-    fn folders(&self) -> &'static [&'static str] {
-        &[]
+    /// The changes of a text before a network embeds it; `None` for a network that predicts tokens.
+    fn sentence(&self) -> Option<&SentenceConfig> {
+        None
     }
 
-    /// The longest sequence that the network supports, in tokens.
+    /// The longest sequence.
     fn max_context(&self) -> usize;
 
     /// The number of token ids.
@@ -306,30 +316,17 @@ pub trait Architecture: Send {
         Vec::new()
     }
 
-    /// Prefixes of keys in checkpoints, each with the network's prefix. A network that is one tower of
-    /// several needs them. Default: none.
-    fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        &[]
-    }
-
-    /// Endings of keys in a checkpoint that stores several parameters as one tensor, each with the endings of
-    /// the parameters' keys. Default: none.
-    fn stacks(&self) -> Stacks {
-        &[]
-    }
-
-    /// Renames the tensors of a checkpoint to the names that the network declares.
+    /// A checkpoint with its tensors as the model names them.
     fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
-        checkpoint.renamed(self.prefixes()).apart(self.stacks())
+        checkpoint
     }
 
-    /// The [named](Self::named) checkpoint, together with the tensors of the network's
-    /// [folders](Self::folders).
+    /// The [named](Self::named) checkpoint, with the tensors of folders beside it that belong to the network.
     ///
     /// # Errors
     /// If one of the folders has no weights.
     fn weights(&self, checkpoint: Checkpoint) -> Result<Checkpoint, ArchiveError> {
-        self.folders().iter().copied().try_fold(self.named(checkpoint), Checkpoint::with_folder)
+        Ok(self.named(checkpoint))
     }
 
     /// Unties the head from the embedding if the [named](Self::named) checkpoint contains a head that
@@ -352,7 +349,32 @@ pub trait Architecture: Send {
     }
 }
 
-/// The architecture or model type in a `config.json`.
+/// Refuses a network that embeds texts where one that predicts tokens is expected.
+///
+/// # Errors
+/// [`ConfigError::Embeds`].
+pub fn check_generates(network: &dyn Architecture, path: &Path) -> Result<(), ConfigError> {
+    let Some(_) = network.sentence() else { return Ok(()) };
+    let keys = Keys::read(path)?;
+    Err(ConfigError::Embeds { found: architecture(&keys), path: keys.path().to_owned() })
+}
+
+/// Refuses a network that predicts tokens where one that embeds texts is expected; else what becomes of a text first.
+///
+/// # Errors
+/// [`ConfigError::Generates`].
+pub fn check_embeds<'a>(
+    network: &'a dyn Architecture,
+    path: &Path,
+) -> Result<&'a SentenceConfig, ConfigError> {
+    if let Some(sentence) = network.sentence() {
+        return Ok(sentence);
+    }
+    let keys = Keys::read(path)?;
+    Err(ConfigError::Generates { found: architecture(&keys), path: keys.path().to_owned() })
+}
+
+/// The architecture or model type that a `config.json` names.
 fn architecture(keys: &Keys) -> String {
     // A list as a rule; what is none is named as it is.
     let named =

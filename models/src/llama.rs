@@ -75,7 +75,6 @@ model! {
 
 /// Reads the `config.json` of a Llama. Defaults are those of `LlamaConfig` in transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
-    keys.one_of("hidden_act", &["silu"]);
     if let Some(found) = keys.optional_count("pretraining_tp").filter(|&tp| tp != 1) {
         keys.refuse("pretraining_tp", found, "1");
     }

@@ -24,7 +24,6 @@ pub(crate) const FAMILY: Family = Family {
 
 /// Reads the `config.json` of a Mistral. Defaults are those of `MistralConfig` in transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
-    keys.one_of("hidden_act", &["silu"]);
     let defaults = Defaults { num_key_value_heads: Some(8), ..Defaults::new(131_072) };
     let llama = LlamaConfig::shared(keys, defaults);
     let window = keys.nullable_count("sliding_window", Some(4096));

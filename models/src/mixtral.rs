@@ -9,6 +9,7 @@ use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConfig};
 use crate::family::{Family, GgufFamily, Stacks, presets};
 use crate::llama;
+use crate::rope::RopeDefaults;
 use crate::shape_check::DeclaredSize;
 
 /// The whole network of a Mixtral.
@@ -62,9 +63,9 @@ model! {
     /// A mixture of experts. The result is a sum over the chosen experts' SwiGLUs, weighted by the router's
     /// probabilities.
     ///
-    /// For few tokens, the program reads only the weights of chosen experts. If the tokens choose at least as
-    /// many experts as there are, every expert computes every token, and has weight 0 for tokens that did not
-    /// choose it.
+    /// For few tokens, only the weights of chosen experts are read. If the tokens choose as many experts as there are, every
+    /// expert computes every token, with the weight 0 for tokens that did not choose it. Both forms add in the order of the
+    /// experts, so that they have the same bits.
     pub Experts {
         gate: Linear[D -> X],
         w1: Weight[X, F, D] at "experts.*.w1.weight",
@@ -75,14 +76,21 @@ model! {
             let likely = softmax(self.gate(x).to::<F32>(), X);
             let (share, chosen) = topk(likely, X, self.dim(C));
             let (share, chosen) = ((share / share.sum(X)).rename(X, C), chosen.rename(X, C)); // [B, S, C]
+            let expert = Tensor::<I32>::iota(X, self.dim(X));
+            let is = |chosen: Tensor<I32>| chosen.broadcast(expert).equals(expert.broadcast(chosen)); // [B, S, C, X]
+            let each = share.broadcast(expert); // [B, S, C, X]
+            let share = is(chosen).select(each, 0.0).sum(C); // [B, S, X]
             let weights = [self.w1(), self.w3(), self.w2()];
             let (weights, share, experts) = match x.extent(B) * x.extent(S) * self.dim(C) < self.dim(X) {
-                true => (weights.map(|weight| weight.take(X, chosen)), share, C),
-                false => {
-                    let expert = Tensor::<I32>::iota(X, self.dim(X));
-                    let is_chosen = chosen.broadcast(expert).equals(expert.broadcast(chosen)); // [B, S, C, X]
-                    (weights, is_chosen.select(share.broadcast(expert), 0.0).sum(C), X)
+                true => {
+                    // The first expert leads.
+                    let order = (-expert.to::<F32>() + self.dim(X) as f64).broadcast(each);
+                    let (_, chosen) = topk(is(chosen).select(order, 0.0).sum(C), X, self.dim(C));
+                    let chosen = chosen.rename(X, C);
+                    let share = is(chosen).select(share.broadcast(chosen), 0.0).sum(X);
+                    (weights.map(|weight| weight.take(X, chosen)), share, C)
                 }
+                false => (weights, share, X),
             };
             let [gate, up, down] = weights;
             let each = dot(silu(dot(x, gate, D)) * dot(x, up, D), down, F);
@@ -109,13 +117,8 @@ impl DecoderConfig for MixtralConfig {}
 impl MixtralConfig {
     /// Sizes in the configuration that the checkpoint's header can confirm.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
-        let (inner, router) = (
-            &[("model.layers.*.block_sparse_moe.experts.*.w2.weight", 1)],
-            &[("model.layers.*.block_sparse_moe.gate.weight", 0)],
-        );
+        let router = &[("model.layers.*.block_sparse_moe.gate.weight", 0)];
         let mut sizes = self.llama.sizes();
-        sizes.retain(|size| size.key != "intermediate_size");
-        sizes.push(DeclaredSize::extent("intermediate_size", self.intermediate_size, inner));
         sizes.push(DeclaredSize::extent("num_local_experts", self.num_local_experts, router));
         sizes
     }
@@ -141,10 +144,8 @@ const STACKS: Stacks = &[
 /// Reads the `config.json` of a Mixtral. Defaults are those of `MixtralConfig` in transformers.
 pub(crate) fn read(keys: &Keys) -> MixtralConfig {
     keys.ignore(IGNORED);
-    keys.one_of("hidden_act", &["silu"]);
-    let mut defaults =
-        Defaults { num_key_value_heads: Some(8), rms_norm_eps: 1e-5, ..Defaults::new(131_072) };
-    defaults.rope.theta = 1e6;
+    let rope = RopeDefaults { theta: 1e6, ..RopeDefaults::new(131_072) };
+    let defaults = Defaults { num_key_value_heads: Some(8), rms_norm_eps: 1e-5, ..Defaults::of(rope) };
     let llama = LlamaConfig::shared(keys, defaults);
     let num_local_experts = keys.optional_count("num_local_experts").unwrap_or(8);
     let num_experts_per_tok = keys.optional_count("num_experts_per_tok").unwrap_or(2);

@@ -78,7 +78,6 @@ impl From<LlamaConfig> for Wide {
 
 /// Reads the `config.json` of an OLMo 2. Defaults are those of `Olmo2Config` in transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
-    keys.one_of("hidden_act", &["silu"]);
     let defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::new(2048) };
     let attention_bias = keys.flag("attention_bias", false);
     LlamaConfig { attention_bias, ..LlamaConfig::shared(keys, defaults) }

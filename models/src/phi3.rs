@@ -70,7 +70,6 @@ model! {
 
 /// Reads the `config.json` of a Phi-3. Defaults are those of `Phi3Config` in transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
-    keys.one_of("hidden_act", &["silu"]);
     for bias in ["attention_bias", "mlp_bias", "lm_head_bias"] {
         keys.always(bias, false);
     }
@@ -79,7 +78,7 @@ pub(crate) fn read(keys: &Keys) -> LlamaConfig {
         original_max_position_embeddings: Some(4096),
         ..RopeDefaults::new(4096)
     };
-    let defaults = Defaults { rms_norm_eps: 1e-5, rope, ..Defaults::new(4096) };
+    let defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::of(rope) };
     let llama = LlamaConfig::shared(keys, defaults);
     if !matches!(llama.rope.scaling, RopeScaling::Default | RopeScaling::LongRope { .. }) {
         keys.refuse("rope_scaling", "of another type", "null or of type longrope");

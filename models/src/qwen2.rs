@@ -45,7 +45,6 @@ model! {
 
 /// Reads the `config.json` of a Qwen2. Defaults are those of `Qwen2Config` in transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
-    keys.one_of("hidden_act", &["silu"]);
     keys.always("use_mrope", false);
     let defaults = Defaults { num_key_value_heads: Some(32), ..Defaults::new(32_768) };
     let llama = LlamaConfig::shared(keys, defaults);

@@ -50,7 +50,6 @@ model! {
 
 /// Reads the `config.json` of a Qwen3. Defaults are those of `Qwen3Config` in transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
-    keys.one_of("hidden_act", &["silu"]);
     let defaults = Defaults { num_key_value_heads: Some(32), head_dim: Some(128), ..Defaults::new(32_768) };
     let attention_bias = keys.flag("attention_bias", false);
     let llama = LlamaConfig::shared(keys, defaults);

@@ -38,7 +38,7 @@ pub enum Evidence {
 pub struct OtherSizes {
     /// Path of the checkpoint's file.
     pub path: PathBuf,
-    /// All sizes that differ.
+    /// All sizes that differ, with both values.
     pub problems: Vec<OtherSize>,
 }
 

@@ -44,10 +44,9 @@ impl DecoderConfig for SmolLm3Config {
 
 /// Reads the `config.json` of a SmolLM3. Defaults are those of `SmolLM3Config` in transformers.
 pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
-    keys.one_of("hidden_act", &["silu"]);
     let rope = RopeDefaults { theta: 2e6, ..RopeDefaults::new(32_768) };
     let (num_key_value_heads, tie_word_embeddings) = (Some(4), true);
-    let defaults = Defaults { num_key_value_heads, tie_word_embeddings, rope, ..Defaults::new(32_768) };
+    let defaults = Defaults { num_key_value_heads, tie_word_embeddings, ..Defaults::of(rope) };
     let (attention_bias, mlp_bias) = (keys.flag("attention_bias", false), keys.flag("mlp_bias", false));
     let llama = LlamaConfig::shared(keys, defaults);
     let rotary = rotary(keys, llama.num_hidden_layers);

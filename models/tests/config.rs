@@ -8,7 +8,7 @@ use ops::ElementType;
 use serde_json::{Value, json};
 use tracewright_models::{Architecture as _, LlamaConfig, ModelConfig, RopeParameters, RopeScaling};
 
-/// What a published Llama says and nothing that has a default.
+/// The keys of a published Llama that have no default.
 fn minimal() -> Value {
     json!({
         "architectures": ["LlamaForCausalLM"],

@@ -22,7 +22,8 @@ use tracewright_models::{
 /// Pattern, shape and how often, as `parameters.txt` lists them.
 type Listed = BTreeMap<(String, Vec<usize>), usize>;
 
-/// What transformers makes of each published `config.json`: name, total, parameters (`tests/oracle/shapes.py`).
+/// The parameters that transformers creates for each published `config.json`: name, total, parameters
+/// (`tests/oracle/shapes.py`).
 fn made_by_transformers() -> Vec<(String, usize, Listed)> {
     let text = std::fs::read_to_string(published("parameters").with_extension("txt")).unwrap();
     let mut all: Vec<(String, usize, Listed)> = Vec::new();
@@ -116,7 +117,7 @@ fn m6_s19_every_family_lowers_whole_and_to_what_may_be() {
             continue;
         }
         for element in [ElementType::F32, ElementType::F16, ElementType::Bf16] {
-            let entries = EntryPoint::all(1, 4, 16);
+            let entries = config(&folder).entry_points(1, 4, 16);
             let trace = config(&folder).trace(element, &entries).unwrap().trace;
             for kernels in [false, true] {
                 let weights = Weights { kernels, ..Weights::default() };
@@ -228,7 +229,7 @@ fn layers_without_rope() {
     assert_eq!(rotary(json!({"no_rope_layers": [0, 1, 1, 0]})), [false, true, true, false]);
 }
 
-/// Where `config.json` is silent, what the family's configuration in transformers says.
+/// A missing key in `config.json` has the default of the family's configuration in transformers.
 #[test]
 fn defaults_are_those_of_transformers() {
     for (architecture, heads, features, epsilon, tied, longest, theta) in [
@@ -355,7 +356,6 @@ fn the_readme_lists_the_families() {
         assert!(!family.about.is_empty(), "{names:?}");
         table += &format!("| {} | {} |\n", names.join(", "), family.about);
     }
-    table += "| `Gemma3TextModel` | EmbeddingGemma, with the files of sentence-transformers: embeddings |\n";
     expect_file!["../../README.md"].assert_eq(&format!("{before}{begin}{table}{end}{after}"));
 }
 

@@ -14,7 +14,7 @@ use targets::Target;
 use trace::NodeKind;
 use tracewright_models::{Architecture as _, LlamaConfig, ModelConfig};
 
-/// What a checkpoint of this configuration holds, written down from `modeling_llama.py`.
+/// The tensors of a checkpoint with this configuration, derived from `modeling_llama.py`.
 fn checkpoint(c: &LlamaConfig) -> BTreeMap<String, Vec<usize>> {
     let head = c.head_dim.unwrap_or(c.hidden_size / c.num_attention_heads);
     let (queries, keys) = (c.num_attention_heads * head, c.num_key_value_heads * head);

@@ -48,14 +48,14 @@ pub struct Array {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArrayError {
     /// The number of elements differs from the shape's.
-    #[error("{found} numbers for the shape {shape:?}, which has {expected}")]
+    #[error("the array has {found} numbers, expected {expected} for the shape {shape:?}")]
     Count { shape: Vec<usize>, expected: usize, found: usize },
     #[error(
         "the array is {ty}, and its numbers were asked for as {asked}; use `to_vec` of its own element type"
     )]
     Element { ty: TensorType, asked: ElementType },
     /// The number of names differs from the number of axes.
-    #[error("the names {names:?} for the axes of {ty}")]
+    #[error("the names are {names:?}, expected one for each axis of {ty}")]
     Axes { ty: TensorType, names: Vec<String> },
 }
 
@@ -142,8 +142,8 @@ mod tests {
         let said = array.to_vec::<i32>().unwrap_err().to_string();
         assert!(said.starts_with("the array is f32[2,3], and its numbers were asked for as i32"), "{said}");
         let said = Array::from_slice(&[1, 2, 3], [2, 2]).unwrap_err().to_string();
-        assert_eq!(said, "3 numbers for the shape [2, 2], which has 4");
+        assert_eq!(said, "the array has 3 numbers, expected 4 for the shape [2, 2]");
         let said = array.with_axes(&["B"]).unwrap_err().to_string();
-        assert_eq!(said, "the names [\"B\"] for the axes of f32[2,3]");
+        assert_eq!(said, "the names are [\"B\"], expected one for each axis of f32[2,3]");
     }
 }

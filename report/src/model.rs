@@ -81,7 +81,6 @@ pub struct FunctionTime {
     pub paths: BTreeSet<String>,
 }
 
-/// A stage of lowering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
@@ -177,7 +176,6 @@ pub struct NodeFacts {
     pub incoming_edges: Vec<EdgeFacts>,
     /// The graphs of the function that the node calls.
     pub subgraph_ids: Vec<String>,
-    /// Attributes for viewers.
     pub attrs: Vec<AttributeFacts>,
     /// The types of its results, for viewers.
     pub outputs_metadata: Vec<OutputFacts>,

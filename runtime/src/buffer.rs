@@ -1,6 +1,7 @@
 //! [`Buffer`]: tensors in device memory.
 
 use std::fmt;
+use std::ops::Range;
 
 use ops::TensorType;
 
@@ -104,8 +105,30 @@ impl Buffer {
         Ok(bytes)
     }
 
-    /// The memory of the tensor. Two buffers at different times have equal addresses if the second reuses the
-    /// memory of the first.
+    /// Downloads some of the bytes.
+    ///
+    /// # Errors
+    /// If the tensor has fewer, or the device fails.
+    pub fn read_range(&self, range: Range<usize>) -> Result<Vec<u8>, RuntimeError> {
+        let mut bytes = vec![0; range.len()];
+        let read = self.raw.read(self.runtime.raw(), range.start, &mut bytes);
+        read.map_err(|status| RuntimeError::Buffer { action: "read", ty: self.ty.clone(), status })?;
+        self.runtime.count(0, bytes.len());
+        Ok(bytes)
+    }
+
+    /// Uploads bytes over those from `offset` on.
+    ///
+    /// # Errors
+    /// If the tensor ends before them, or the device fails.
+    pub fn write_range(&mut self, offset: usize, bytes: &[u8]) -> Result<(), RuntimeError> {
+        let written = self.raw.write(self.runtime.raw(), offset, bytes);
+        written.map_err(|status| RuntimeError::Buffer { action: "write", ty: self.ty.clone(), status })?;
+        self.runtime.count(bytes.len(), 0);
+        Ok(())
+    }
+
+    /// The address of the tensor: equal for two buffers at different times if they use the same memory.
     pub fn address(&self) -> (usize, usize) {
         self.raw.place()
     }

@@ -45,7 +45,6 @@ pub struct Compiler {
 
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
-    /// No compiler was found.
     #[error(
         "no `iree-compile` {}; `pip install {WHEEL}` installs it, or name its path if it is elsewhere",
         searched(places)
@@ -120,7 +119,6 @@ fn check(target: &Target) -> Result<(), CompileError> {
     }
 }
 
-/// Options of a compilation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompileOptions {
     pub target: Target,

@@ -111,12 +111,12 @@ pub enum RuntimeError {
         found: Vec<String>,
     },
     /// The device does not report the functions that it executed.
-    #[error("there is no account of what the device executed: {0}")]
+    #[error("cannot profile the device: {0}")]
     Watch(Status),
     /// A buffer cannot be allocated, filled or read.
     #[error("cannot {action} a buffer of type `{ty}`: {status}")]
     Buffer {
-        /// One of `allocate`, `fill`, `read` and `copy`.
+        /// `allocate`, `fill`, `read`, `write` or `copy`.
         action: &'static str,
         ty: TensorType,
         status: Status,

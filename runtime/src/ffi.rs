@@ -110,6 +110,13 @@ unsafe extern "C" {
         data: *mut c_void,
         size: usize,
     ) -> *mut RawStatus;
+    fn tw_buffer_write(
+        runtime: *mut RawRuntime,
+        buffer: *mut RawBuffer,
+        offset: usize,
+        data: *const c_void,
+        size: usize,
+    ) -> *mut RawStatus;
     fn tw_buffer_copy(
         runtime: *mut RawRuntime,
         buffer: *mut RawBuffer,
@@ -337,7 +344,14 @@ impl Buffer {
         check(unsafe { tw_buffer_read(runtime.0.as_ptr(), self.0.as_ptr(), offset, data, size) })
     }
 
-    /// A separate buffer with the same type and contents.
+    /// Overwrites the buffer's bytes from `offset` on. Nobody else may use the buffer, which `&mut` ensures.
+    pub(crate) fn write(&mut self, runtime: &Runtime, offset: usize, bytes: &[u8]) -> Result<(), Status> {
+        let (data, size) = (bytes.as_ptr().cast(), bytes.len());
+        // SAFETY: both objects are alive; IREE checks the range against the buffer's own length.
+        check(unsafe { tw_buffer_write(runtime.0.as_ptr(), self.0.as_ptr(), offset, data, size) })
+    }
+
+    /// A buffer of its own with the same type and contents.
     pub(crate) fn copy(&self, runtime: &Runtime) -> Result<Self, Status> {
         let mut raw = ptr::null_mut();
         // SAFETY: both objects are alive.

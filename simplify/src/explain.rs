@@ -19,7 +19,6 @@ use crate::{Options, Rules, Term};
 pub struct Explanation {
     /// The recorded node, in the trace before simplification.
     pub recorded: String,
-    /// The equations, in order.
     pub steps: Vec<Step>,
 }
 

@@ -44,7 +44,7 @@ pub enum ExportError {
     /// The folder has no `manifest.json`, so it is not an export.
     #[error("`{}` is no export directory: it has no `{}`", .path.display(), names::MANIFEST)]
     NoManifest {
-        /// Path of the folder.
+        /// Path of the export folder.
         path: PathBuf,
     },
     /// The module targets another processor architecture.
@@ -152,7 +152,7 @@ pub struct Exported {
     pub options: CompileOptions,
     /// The compiled module, and the time it took.
     pub compiled: Compiled,
-    /// Statistics of the bake.
+    /// Statistics of baking the weights.
     pub baked: Baked,
     /// The time that writing the folder took.
     pub wrote: Duration,

@@ -37,7 +37,7 @@ pub struct XlaProgram {
 #[derive(Debug, thiserror::Error)]
 pub enum XlaError {
     /// The plan stores weights in a format that only kernels read.
-    #[error("weights in groups of bits are for IREE; XLA multiplies with them as the network computes")]
+    #[error("quantized weights are for IREE; XLA reads weights in the type of the network")]
     Quantized,
     /// The model is a GGUF file, whose weights are in blocks that XLA cannot read.
     #[error("`{}` is a GGUF file, and XLA reads safetensors; name a model directory", .0.display())]
@@ -66,7 +66,7 @@ pub enum XlaError {
     /// The archive lacks a weight that a recipe computed.
     #[error("`{key}` was not written to `{}`", .path.display())]
     Lost {
-        /// Key of the weight.
+        /// Key of the weight in the archive.
         key: String,
         /// Path of the archive file.
         path: PathBuf,
@@ -79,7 +79,7 @@ pub enum XlaError {
     Moved {
         /// Path of the archive file.
         path: PathBuf,
-        /// Key of the weight.
+        /// Key of the weight in the archive.
         key: String,
         /// The offset in the manifest, in bytes.
         expected: usize,

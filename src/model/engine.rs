@@ -10,18 +10,17 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use generate::{
-    AnyExecutor, Batch, Finish, GenerateError, Generated, Reply, Session, TokenOptions, Tokenizer,
-    check_tokens,
+    AnyExecutor, Batch, DraftModel, Finish, GenerateError, Generated, Lookup, Network, Reply, Session,
+    TokenOptions, Tokenizer, check_tokens,
 };
+use models::Architecture;
 use models::fit::OpenWarning;
-use models::{Architecture, EmbeddingGemmaConfig};
 use runtime::Transfers;
 
-use super::source::{BuildInfo, Ready, Source, build_checkpoint, build_embedding, open_export};
+use super::source::{BuildInfo, Ready, Source, build_checkpoint, open_export};
 use super::xla::build_xla;
-use super::{ModelError, OpenOptions};
-use crate::Program;
-use crate::embed::{Embedder, EmbeddingPlan, check_texts};
+use super::{ModelError, OpenOptions, Speculation};
+use crate::embed::{Embedder, check_texts, length_for};
 
 /// A job for the engine.
 pub(super) enum Job {
@@ -100,52 +99,99 @@ pub(super) struct Unbuilt {
     pub source: Source,
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub options: OpenOptions,
+    pub draft: Option<DraftSource>,
+}
+
+/// The inputs for building a draft model.
+pub(super) struct DraftSource {
+    pub path: PathBuf,
+    pub source: Source,
+    pub options: OpenOptions,
 }
 
 /// Builds the network, reports the result to `tell`, and then answers jobs until all handles are dropped.
 pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>, jobs: &Receiver<Job>) {
-    let Unbuilt { path, source, tokenizer, options } = network;
-    let engine = match Engine::build(&path, source, &options) {
-        Ok(engine) => engine,
+    let Unbuilt { path, source, tokenizer, options, draft } = network;
+    let built = Engine::build(&path, source, &options);
+    let built = built.and_then(|engine| Ok((engine, draft.map(DraftSource::build).transpose()?)));
+    let (engine, draft) = match built {
+        Ok(built) => built,
         Err(error) => return drop(tell.send(Err(error))),
     };
     if tell.send(Ok(engine.info())).is_err() {
         return;
     }
-    match engine {
-        Engine::Embedding(config) => Embeddings::new(&path, &options, &config).serve(jobs),
-        Engine::Text(ready) => Texts::new(&path, &options, &ready, tokenizer.as_deref()).serve(jobs),
+    match &engine {
+        Engine::Embedding(model) => Embeddings::new(&path, &options, &**model).serve(jobs),
+        Engine::Text(_, network) => {
+            let batch = batch(network, &options.speculate, draft.as_ref());
+            Texts::new(&path, &options, network, tokenizer.as_deref(), batch).serve(jobs);
+        }
     }
 }
 
+/// The slots of a network, and what drafts for them.
+fn batch<'a>(
+    network: &'a AnyNetwork,
+    speculate: &Speculation,
+    draft: Option<&'a AnyNetwork>,
+) -> Batch<'a, AnyExecutor> {
+    let batch = Batch::new(network);
+    match (speculate, draft) {
+        (_, Some(draft)) => batch.speculate(|| Box::new(DraftModel::new(draft))),
+        (Speculation::Lookup, None) => batch.speculate(|| Box::new(Lookup::default())),
+        _ => batch,
+    }
+}
+
+impl DraftSource {
+    fn build(self) -> Result<AnyNetwork, ModelError> {
+        match Engine::build(&self.path, self.source, &self.options)? {
+            Engine::Text(_, network) => Ok(*network),
+            Engine::Embedding(_) => {
+                Err(ModelError::Kind { path: self.path, does: "makes embeddings of texts", asked: "draft" })
+            }
+        }
+    }
+}
+
+/// A network of one of the engines.
+type AnyNetwork = Network<AnyExecutor>;
+
 enum Engine {
-    Text(Box<Ready>),
-    Embedding(Box<EmbeddingGemmaConfig>),
+    Text(Box<BuildInfo>, Box<AnyNetwork>),
+    /// One whose programs are built for the length of their texts.
+    Embedding(Box<dyn Architecture>),
 }
 
 impl Engine {
     fn build(path: &Path, source: Source, options: &OpenOptions) -> Result<Self, ModelError> {
-        Ok(match source {
-            Source::Embedding(config) => Self::Embedding(config),
-            Source::Export(manifest, _) => Self::Text(Box::new(open_export(path, &manifest, options)?)),
-            Source::Checkpoint(model) => {
-                Self::Text(Box::new(build_text(path, model, options, options.score)?))
+        let (network, build) = match source {
+            Source::Export(manifest, _) => in_iree(open_export(path, &manifest, options)?)?,
+            Source::Checkpoint(model) if model.sentence().is_some() => {
+                let (does, asked) = ("makes embeddings of texts", "run through XLA");
+                return match options.plugin {
+                    None => Ok(Self::Embedding(model)),
+                    Some(_) => Err(ModelError::Kind { path: path.to_owned(), does, asked }),
+                };
             }
-        })
+            Source::Checkpoint(model) => build_text(path, model, options, options.score)?,
+        };
+        Ok(Self::Text(Box::new(build), Box::new(network)))
     }
 
     fn info(&self) -> ModelInfo {
         match self {
-            Self::Text(ready) => ModelInfo {
-                context: ready.network.context(),
-                vocabulary: ready.network.vocabulary(),
-                slots: ready.network.batch(),
-                build: Some(ready.build.clone()),
+            Self::Text(build, network) => ModelInfo {
+                context: network.context(),
+                vocabulary: network.vocabulary(),
+                slots: network.batch(),
+                build: Some((**build).clone()),
                 warnings: Vec::new(),
             },
-            Self::Embedding(config) => ModelInfo {
-                context: config.sentence.max_tokens,
-                vocabulary: config.vocab_size,
+            Self::Embedding(model) => ModelInfo {
+                context: model.max_context(),
+                vocabulary: model.vocabulary(),
                 slots: 1,
                 build: None,
                 warnings: Vec::new(),
@@ -160,25 +206,31 @@ fn build_text(
     model: Box<dyn Architecture>,
     options: &OpenOptions,
     score: bool,
-) -> Result<Ready, ModelError> {
+) -> Result<(AnyNetwork, BuildInfo), ModelError> {
     match &options.plugin {
         Some(plugin) => build_xla(path, model, options, score, plugin),
-        None => build_checkpoint(path, model, options, score),
+        None => in_iree(build_checkpoint(path, model, options, score)?),
     }
+}
+
+/// The network of a program that IREE has loaded.
+fn in_iree(Ready { program, build }: Ready) -> Result<(AnyNetwork, BuildInfo), ModelError> {
+    let executor = AnyExecutor::Iree(program.executor()?);
+    Ok((Network::on(executor, program.signatures())?, build))
 }
 
 /// The engine of a network that continues texts.
 struct Texts<'a> {
     path: &'a Path,
     options: &'a OpenOptions,
-    ready: &'a Ready,
+    network: &'a AnyNetwork,
     tokenizer: Option<&'a Tokenizer>,
     batch: Batch<'a, AnyExecutor>,
     /// The text that occupies each slot.
     running: Vec<Option<Running<'a>>>,
     waiting: VecDeque<Box<GenerateJob>>,
     /// The network that scores, if the main network has no entry point for it.
-    scorer: Option<Ready>,
+    scorer: Option<AnyNetwork>,
 }
 
 /// A text in a slot.
@@ -197,12 +249,13 @@ impl<'a> Texts<'a> {
     fn new(
         path: &'a Path,
         options: &'a OpenOptions,
-        ready: &'a Ready,
+        network: &'a AnyNetwork,
         tokenizer: Option<&'a Tokenizer>,
+        batch: Batch<'a, AnyExecutor>,
     ) -> Self {
-        let batch = Batch::new(&ready.network);
-        let running = (0..ready.network.batch()).map(|_| None).collect();
-        Self { path, options, ready, tokenizer, batch, running, waiting: VecDeque::new(), scorer: None }
+        let running = (0..network.batch()).map(|_| None).collect();
+        let waiting = VecDeque::new();
+        Self { path, options, network, tokenizer, batch, running, waiting, scorer: None }
     }
 
     fn serve(mut self, jobs: &Receiver<Job>) {
@@ -248,7 +301,7 @@ impl<'a> Texts<'a> {
                     prompt_tokens: prompt.len(),
                     start: Instant::now(),
                     first_token: None,
-                    before: self.ready.network.executor().transfers(),
+                    before: self.network.executor().transfers(),
                     failed: None,
                 });
             }
@@ -266,7 +319,7 @@ impl<'a> Texts<'a> {
             Ok(ended) => {
                 for (slot, generated) in ended {
                     if let Some(text) = self.running[slot].take() {
-                        text.end(generated, self.ready.network.executor().transfers());
+                        text.end(generated, self.network.executor().transfers());
                     }
                 }
             }
@@ -281,7 +334,7 @@ impl<'a> Texts<'a> {
     }
 
     fn score(&mut self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, ModelError> {
-        let network = &self.ready.network;
+        let network = self.network;
         check_tokens(tokens, 0, network.context(), network.vocabulary())?;
         if network.has_scorer() {
             return Ok(Session::new(network).score(tokens)?);
@@ -289,12 +342,12 @@ impl<'a> Texts<'a> {
         let scorer = match self.scorer.take() {
             Some(scorer) => scorer,
             None => match Source::read(self.path, self.options)?.0 {
-                Source::Checkpoint(model) => build_text(self.path, model, self.options, true)?,
+                Source::Checkpoint(model) => build_text(self.path, model, self.options, true)?.0,
                 // It has the entry points that it was exported with.
                 _ => return Ok(Session::new(network).score(tokens)?),
             },
         };
-        let scored = Session::new(&scorer.network).score(tokens);
+        let scored = Session::new(&scorer).score(tokens);
         self.scorer = Some(scorer);
         Ok(scored?)
     }
@@ -355,14 +408,14 @@ impl Running<'_> {
 struct Embeddings<'a> {
     path: PathBuf,
     options: &'a OpenOptions,
-    config: &'a EmbeddingGemmaConfig,
+    model: &'a dyn Architecture,
     /// The programs built so far, by the longest text that each takes.
-    programs: BTreeMap<usize, (Program, BuildInfo)>,
+    programs: BTreeMap<usize, Ready>,
 }
 
 impl<'a> Embeddings<'a> {
-    fn new(path: &Path, options: &'a OpenOptions, config: &'a EmbeddingGemmaConfig) -> Self {
-        Self { path: path.into(), options, config, programs: BTreeMap::new() }
+    fn new(path: &Path, options: &'a OpenOptions, model: &'a dyn Architecture) -> Self {
+        Self { path: path.into(), options, model, programs: BTreeMap::new() }
     }
 
     fn serve(mut self, jobs: &Receiver<Job>) {
@@ -378,18 +431,20 @@ impl<'a> Embeddings<'a> {
     }
 
     fn embed(&mut self, texts: &[Vec<u32>]) -> Result<Embedded, ModelError> {
-        let most = self.config.sentence.max_tokens;
+        let (most, vocabulary) = (self.model.max_context(), self.model.vocabulary());
         let longest = texts.iter().map(Vec::len).max().unwrap_or_default();
-        let length = self.options.context.unwrap_or_else(|| EmbeddingPlan::length_for(longest, most));
-        check_texts(texts, length, self.config.vocab_size)?;
-        if !self.programs.contains_key(&length) {
-            let built = build_embedding(&self.path, self.config, self.options, length)?;
-            self.programs.insert(length, built);
+        let length = self.options.context.unwrap_or_else(|| length_for(longest, most));
+        check_texts(texts, length, vocabulary)?;
+        if !self.programs.contains_key(&length)
+            && let Source::Checkpoint(model) = Source::read(&self.path, self.options)?.0
+        {
+            let options = OpenOptions { context: Some(length), ..self.options.clone() };
+            self.programs.insert(length, build_checkpoint(&self.path, model, &options, false)?);
         }
-        let (program, build) = &self.programs[&length];
-        let embedder = Embedder::new(program, self.config.vocab_size)?;
+        let ready = self.programs.get(&length).ok_or_else(|| continues_text(&self.path))?;
+        let embedder = Embedder::new(&ready.program, vocabulary)?;
         let start = Instant::now();
         let embeddings = embedder.embed(texts)?;
-        Ok(Embedded { embeddings, time: start.elapsed(), build: Some(build.clone()) })
+        Ok(Embedded { embeddings, time: start.elapsed(), build: Some(ready.build.clone()) })
     }
 }

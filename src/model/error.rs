@@ -99,7 +99,7 @@ pub enum ModelError {
     /// The model does not support this kind of request.
     #[error("`{}` {does}, and cannot {asked}", .path.display())]
     Kind {
-        /// Path of the model.
+        /// Path of the folder or file.
         path: PathBuf,
         /// The kind of request that the model supports.
         does: &'static str,
@@ -109,7 +109,18 @@ pub enum ModelError {
     /// The request contains text, but the model has no tokenizer.
     #[error("`{}` has no `tokenizer.json`; use token ids instead of text", .path.display())]
     NoTokenizer {
-        /// Path of the model.
+        /// Path of the folder or file.
+        path: PathBuf,
+    },
+    /// A draft model whose tokens mean something else.
+    #[error(
+        "the draft model `{}` has another tokenizer than `{}`, so its tokens mean something else; expected a model of the \
+         same family", .draft.display(), .path.display()
+    )]
+    DraftTokenizer {
+        /// The draft model.
+        draft: PathBuf,
+        /// The model that it drafts for.
         path: PathBuf,
     },
     /// An option differs from the export's.

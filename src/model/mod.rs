@@ -28,7 +28,7 @@ pub use engine::{Completion, Embedded, ModelInfo};
 pub use error::ModelError;
 pub use models::fit::OpenWarning;
 pub use opening::Opening;
-pub use options::{OpenOptions, WatchOpen, cache_folder};
+pub use options::{OpenOptions, Speculation, UnknownSpeculation, WatchOpen, cache_folder};
 pub use render::{TemplateProgram, TemplateRequest};
 pub use request::{Pieces, Request};
 pub use source::{BuildInfo, choose_target};

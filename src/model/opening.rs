@@ -9,13 +9,13 @@ use std::thread;
 use generate::{Chat, GenerateError, GenerateOptions, Tokenizer};
 use hub::{Fetched, ModelName};
 use irpa::HubFolder;
-use models::SentenceConfig;
 use models::fit::OpenWarning;
+use models::{Architecture, SentenceConfig};
 
-use super::engine::{self, Unbuilt};
+use super::engine::{self, DraftSource, Unbuilt};
 use super::source::{CONTEXT, Source};
 use super::text::ModelText;
-use super::{Inner, Model, ModelError, ModelInfo, OpenOptions, STACK};
+use super::{Inner, Model, ModelError, ModelInfo, OpenOptions, STACK, Speculation, with_room};
 use crate::Plan;
 use crate::build::BuildStep;
 use crate::export::IreeManifest;
@@ -84,7 +84,6 @@ impl Opening {
         match &self.source {
             Source::Export(_, longest) => *longest,
             Source::Checkpoint(model) => Some(model.max_context()),
-            Source::Embedding(config) => Some(config.sentence.max_tokens),
         }
     }
 
@@ -92,8 +91,10 @@ impl Opening {
     pub fn context(&self) -> usize {
         match &self.source {
             Source::Export(manifest, _) => manifest.context,
-            Source::Checkpoint(model) => self.options.context.unwrap_or(model.max_context().min(CONTEXT)),
-            Source::Embedding(config) => self.options.context.unwrap_or(config.sentence.max_tokens),
+            Source::Checkpoint(model) => {
+                let usual = if model.sentence().is_some() { usize::MAX } else { CONTEXT };
+                self.options.context.unwrap_or(model.max_context().min(usual))
+            }
         }
     }
 
@@ -102,13 +103,20 @@ impl Opening {
         match &self.source {
             Source::Export(..) => None,
             Source::Checkpoint(model) => Some(model.vocabulary()),
-            Source::Embedding(config) => Some(config.vocab_size),
+        }
+    }
+
+    /// The network, unless it is that of an export.
+    pub fn network(&self) -> Option<&dyn Architecture> {
+        match &self.source {
+            Source::Export(..) => None,
+            Source::Checkpoint(model) => Some(&**model),
         }
     }
 
     /// The text preparation of an embedding model, such as its prompts; `None` for other models.
     pub fn sentence(&self) -> Option<&SentenceConfig> {
-        self.text.sentence.as_ref()
+        self.source.sentence()
     }
 
     /// Checks that the model can follow these options.
@@ -137,14 +145,37 @@ impl Opening {
         }
     }
 
+    /// The model that drafts, if the options name one.
+    fn draft(&self) -> Result<Option<DraftSource>, ModelError> {
+        let Speculation::Draft(draft) = &self.options.speculate else { return Ok(None) };
+        let hub = HubFolder::at(draft);
+        let draft = hub.as_ref().map(HubFolder::snapshot).transpose()?.unwrap_or(draft);
+        let mut options = self.options.of_draft();
+        let (source, _) = Source::read(draft, &options)?;
+        if let Source::Checkpoint(model) = &source {
+            options.context = Some(self.context().min(model.max_context()));
+        }
+        let tokenizer = with_room(|| Tokenizer::load(draft))??;
+        let is_same = match (&tokenizer, self.tokenizer()) {
+            (Some(draft), Some(own)) => own.has_tokens_of(draft),
+            (None, None) => true,
+            _ => false,
+        };
+        match is_same {
+            true => Ok(Some(DraftSource { path: draft.into(), source, options })),
+            false => Err(ModelError::DraftTokenizer { draft: draft.into(), path: self.text.path.clone() }),
+        }
+    }
+
     /// Builds the network, and starts the engine.
     ///
     /// # Errors
-    /// If the network does not fit into memory, or cannot be compiled, baked or loaded.
+    /// If the network or that of the draft model does not fit into memory, or cannot be compiled, baked or loaded.
     pub fn build(self) -> Result<Model, ModelError> {
+        let draft = self.draft()?;
         let Self { options, source, text, warnings } = self;
         let (path, tokenizer) = (text.path.clone(), text.tokenizer.clone());
-        let unbuilt = Unbuilt { path, source, tokenizer, options };
+        let unbuilt = Unbuilt { path, source, tokenizer, options, draft };
         let (jobs, asked) = channel();
         let (tell, built) = channel();
         let thread = thread::Builder::new().name("engine".into()).stack_size(STACK);
@@ -158,7 +189,7 @@ impl Opening {
     }
 }
 
-/// The path of a model that is named as the hub names it, unless there is a file or folder of that name.
+/// The path of a model with this name on the hub. `None` if `path` exists, or is not such a name.
 fn by_name(path: &Path, options: &OpenOptions) -> Result<Option<PathBuf>, ModelError> {
     let name = path.to_str().filter(|_| !path.exists()).and_then(ModelName::parse);
     let Some(name) = name else { return Ok(None) };

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use etcetera::BaseStrategy as _;
@@ -64,6 +65,8 @@ pub struct OpenOptions {
     /// Whether to build the entry point for [`score`](super::Model::score) together with the others.
     /// Otherwise the first call of `score` builds it.
     pub score: bool,
+    /// The source of drafted tokens, of which one call verifies several.
+    pub speculate: Speculation,
     /// Whether to compare all weights with the hashes in their archive before loading.
     pub verify: bool,
     /// Keys that `config.json` may contain although no code reads them.
@@ -84,7 +87,53 @@ pub struct OpenOptions {
     pub watch: Option<WatchOpen>,
 }
 
-/// A function that receives each step of opening a model. The thread that does the step calls it.
+/// What drafts tokens. A text has the same tokens with drafts as without, and fewer calls where drafts are right.
+///
+/// ```
+/// use tracewright::model::Speculation;
+///
+/// assert_eq!("draft=SmolLM2-135M".parse(), Ok(Speculation::Draft("SmolLM2-135M".into())));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Speculation {
+    /// Nothing: each call chooses one token.
+    #[default]
+    Off,
+    /// Repetitions: what followed the same tokens earlier in the prompt or the answer.
+    Lookup,
+    /// A smaller model with the same tokenizer.
+    Draft(PathBuf),
+}
+
+impl FromStr for Speculation {
+    type Err = UnknownSpeculation;
+
+    fn from_str(text: &str) -> Result<Self, UnknownSpeculation> {
+        match (text, text.strip_prefix("draft=")) {
+            ("off", _) => Ok(Self::Off),
+            ("lookup", _) => Ok(Self::Lookup),
+            (_, Some(path)) if !path.is_empty() => Ok(Self::Draft(path.into())),
+            _ => Err(UnknownSpeculation(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for Speculation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::Lookup => f.write_str("lookup"),
+            Self::Draft(path) => write!(f, "draft={}", path.display()),
+        }
+    }
+}
+
+/// A way of drafting that there is not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no way of drafting tokens, expected `off`, `lookup` or `draft=MODEL`")]
+pub struct UnknownSpeculation(String);
+
+/// A function that is told each step of opening a model, from the thread that does it.
 #[derive(Clone)]
 pub struct WatchOpen(Arc<Mutex<WatchStep>>);
 
@@ -132,6 +181,7 @@ impl Default for OpenOptions {
             threads: 0,
             tuning: None,
             score: false,
+            speculate: Speculation::default(),
             verify: false,
             allow_config_keys: Vec::new(),
             read: models::read,
@@ -162,6 +212,22 @@ impl OpenOptions {
     /// The folder for compiled modules and baked archives.
     pub(super) fn cache_folder(&self) -> Result<PathBuf, ModelError> {
         self.cache.clone().or_else(cache_folder).ok_or(ModelError::NoCache)
+    }
+
+    /// How the model is opened that drafts for one that these options open: on the same device, for one text.
+    pub(super) fn of_draft(&self) -> Self {
+        Self {
+            device: self.device,
+            target: self.target.clone(),
+            threads: self.threads,
+            verify: self.verify,
+            allow_config_keys: self.allow_config_keys.clone(),
+            read: self.read,
+            compiler: self.compiler.clone(),
+            cache: self.cache.clone(),
+            watch: self.watch.clone(),
+            ..Self::default()
+        }
     }
 
     /// A function that forwards steps to [`watch`](Self::watch).

@@ -6,21 +6,18 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bake::{Baked, Ignorable};
-use dsl::Traced;
+use dsl::{EntryPoint, Traced};
 use errors::WithPath as _;
-use generate::{AnyExecutor, Iree, Network};
 use irpa::{Archive, ArchiveError, Checkpoint, Gguf};
 use lower::{Module, Quantization, Weights};
-use models::config::ConfigError;
-use models::fit::{self, FitError, OpenWarning};
-use models::{Architecture, EmbeddingGemmaConfig, check_sizes};
+use models::fit::{self, OpenWarning};
+use models::{Architecture, SentenceConfig};
 use runtime::{CompileOptions, Device, Runtime, device};
 use targets::{DeviceKind, DeviceName, Target};
 use trace::Signature;
 
-use super::{ModelError, OpenOptions};
+use super::{ModelError, OpenOptions, Speculation};
 use crate::build::{BuildStep, BuildTools, ProgramOptions, build_program};
-use crate::embed::EmbeddingPlan;
 use crate::export::{self, IreeManifest};
 use crate::tuning::{TuningSource, Tunings};
 use crate::{Plan, Program};
@@ -32,22 +29,20 @@ pub(super) const CONTEXT: usize = 4096;
 pub(super) enum Source {
     /// An export, and the longest context of its model if its configuration is there.
     Export(Box<IreeManifest>, Option<usize>),
-    /// The checkpoint of a network that continues text.
+    /// A checkpoint.
     Checkpoint(Box<dyn Architecture>),
-    /// The checkpoint of a network that computes embeddings.
-    Embedding(Box<EmbeddingGemmaConfig>),
 }
 
-/// A loaded network, and facts about the build.
+/// A program that IREE has loaded, and facts about the build.
 pub(super) struct Ready {
-    pub network: Network<AnyExecutor>,
+    pub program: Program,
     pub build: BuildInfo,
 }
 
 /// Facts about how a network was built and loaded.
 #[derive(Clone, Debug)]
 pub struct BuildInfo {
-    /// The time that compiling took; zero if the cache had the module.
+    /// The time that compiling took, or reading the module from the cache; zero for an export.
     pub compile: Duration,
     /// The time that loading took.
     pub load: Duration,
@@ -76,15 +71,15 @@ impl Source {
             let longest = (options.read)(path, &[]).ok().map(|model| model.max_context());
             return Ok((Self::Export(Box::new(manifest), longest), Vec::new()));
         }
-        match fit::open(options.read, path, &options.allow_config_keys) {
-            Err(FitError::Config(ConfigError::Embeds { .. })) => {
-                let config = EmbeddingGemmaConfig::read(path, &options.allow_config_keys)?;
-                Ok((Self::Embedding(Box::new(config)), Vec::new()))
-            }
-            fitted => {
-                let fitted = fitted?;
-                Ok((Self::Checkpoint(fitted.network), fitted.warnings))
-            }
+        let fitted = fit::open(options.read, path, &options.allow_config_keys)?;
+        Ok((Self::Checkpoint(fitted.network), fitted.warnings))
+    }
+
+    /// The change of a text before the network embeds it; `None` if it does not embed.
+    pub fn sentence(&self) -> Option<&SentenceConfig> {
+        match self {
+            Self::Export(..) => None,
+            Self::Checkpoint(model) => model.sentence(),
         }
     }
 }
@@ -98,7 +93,7 @@ fn is_folder(path: &Path) -> io::Result<()> {
     fs::read_dir(path).map(drop)
 }
 
-/// Loads an export.
+/// Loads an export and its tokenizer.
 pub(super) fn open_export(
     folder: &Path,
     manifest: &IreeManifest,
@@ -113,7 +108,12 @@ pub(super) fn open_export(
         verify(&archive, options)?;
     }
     let signatures = manifest.signatures(folder)?;
-    let network = Network::on(AnyExecutor::Iree(Iree::new(&runtime, &program)?), &signatures)?;
+    let program = Program::new(&runtime, program, signatures.clone());
+    if options.speculate != Speculation::Off && !program.network()?.has_verifier() {
+        let (option, asked) = ("speculate", options.speculate.to_string());
+        let exported = "no entry point `verify`".into();
+        return Err(ModelError::AsExported { option, asked, exported });
+    }
     let build = BuildInfo {
         compile: Duration::ZERO,
         load: start.elapsed(),
@@ -124,7 +124,7 @@ pub(super) fn open_export(
         signatures,
         damaged: Vec::new(),
     };
-    Ok(Ready { network, build })
+    Ok(Ready { program, build })
 }
 
 /// Bakes, compiles and loads a checkpoint. The entry point for scores is included if the options ask for it.
@@ -137,14 +137,13 @@ pub(super) fn build_checkpoint(
     let target = options.chosen_target()?;
     let plan = Plan { target, ..planned(model, options, options.quantize.clone())? };
     let tunings = options.tunings(&plan.target)?;
-    let (tuning, damaged) = (tunings.of(Some(&plan))?, tunings.damaged().to_vec());
+    let (tuning, damaged) = (tunings.of(&plan)?, tunings.damaged().to_vec());
     let plan = plan.tuned(tuning, options.chunk);
-    let traced = plan.record(&if score { plan.entry_points() } else { plan.steps() })?;
-    let checkpoint = plan.named(Checkpoint::open(path)?);
+    let traced = plan.record(&entries(&plan, options, score))?;
+    let checkpoint = plan.model.weights(Checkpoint::open(path)?)?;
     let ignorable = plan.model.ignorable();
-    let (program, build) = build(options, &traced, &checkpoint, plan.target, plan.weights, ignorable)?;
-    let network = Network::on(AnyExecutor::Iree(program.executor()?), program.signatures())?;
-    Ok(Ready { network, build: BuildInfo { damaged, ..build } })
+    let ready = build(options, &traced, &checkpoint, plan.target, plan.weights, ignorable)?;
+    Ok(Ready { build: BuildInfo { damaged, ..ready.build }, ..ready })
 }
 
 /// The plan that the options ask for, for the processor. `quantize` is the storage format of weights.
@@ -165,31 +164,13 @@ pub(super) fn planned(
     })
 }
 
-/// Bakes, compiles and loads an embedding model, for texts of up to `length` tokens.
-pub(super) fn build_embedding(
-    path: &Path,
-    config: &EmbeddingGemmaConfig,
-    options: &OpenOptions,
-    length: usize,
-) -> Result<(Program, BuildInfo), ModelError> {
-    if options.plugin.is_some() {
-        let (does, asked) = ("makes embeddings of texts", "run through XLA");
-        return Err(ModelError::Kind { path: path.to_owned(), does, asked });
+/// The entry points that the options ask for.
+pub(super) fn entries(plan: &Plan, options: &OpenOptions, score: bool) -> Vec<EntryPoint> {
+    let mut entries = if score { plan.entry_points() } else { plan.steps() };
+    if options.speculate != Speculation::Off {
+        entries.extend(plan.verifier());
     }
-    let target = options.chosen_target()?;
-    let plan = EmbeddingPlan::new(config.clone(), options.dtype, length, options.slots.max(1))?;
-    let checkpoint = plan.checkpoint(path)?;
-    check_sizes(&plan.config.tower.sizes(), &checkpoint)?;
-    let tunings = options.tunings(&target)?;
-    let damaged = tunings.damaged().to_vec();
-    let target = Target { tuning: tunings.of(None)?, ..target };
-    let traced = plan.trace()?;
-    let weights = Weights {
-        quantize: options.quantize.clone().unwrap_or(Quantization::Computed),
-        kernels: options.kernels.unwrap_or(true),
-    };
-    let (program, build) = build(options, &traced, &checkpoint, target, weights, plan.config.ignorable())?;
-    Ok((program, BuildInfo { damaged, ..build }))
+    entries
 }
 
 /// Bakes, compiles and loads a network. If the options ask for it, the weights are compared with their
@@ -201,7 +182,7 @@ fn build(
     target: Target,
     weights: Weights,
     ignorable: Vec<Ignorable>,
-) -> Result<(Program, BuildInfo), ModelError> {
+) -> Result<Ready, ModelError> {
     let (cache, compiler) = (options.cache_folder()?, options.compiler());
     let mut watch = options.watch_steps();
     let asked = ProgramOptions {
@@ -227,7 +208,7 @@ fn build(
         baked: built.baked,
         damaged: Vec::new(),
     };
-    Ok((built.program, build))
+    Ok(Ready { program: built.program, build })
 }
 
 /// Compares the weights with the hashes in their archive.

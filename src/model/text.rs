@@ -25,10 +25,8 @@ pub(super) struct ModelText {
 impl ModelText {
     pub fn read(path: &Path, source: &Source, options: &OpenOptions) -> Result<Self, ModelError> {
         let tokenizer = with_room(|| Tokenizer::load(path))??.map(Arc::new);
-        let (stop_tokens, sentence) = match source {
-            Source::Embedding(config) => (Vec::new(), Some(config.sentence.clone())),
-            Source::Export(..) | Source::Checkpoint(_) => (stop_tokens(path)?, None),
-        };
+        let sentence = source.sentence().cloned();
+        let stop_tokens = if sentence.is_some() { Vec::new() } else { stop_tokens(path)? };
         let renderer = Renderer::new(path, options.template_program.clone());
         let (path, token_options) = (path.to_owned(), TokenOptionsCache::default());
         Ok(Self { path, tokenizer, stop_tokens, sentence, renderer, token_options })

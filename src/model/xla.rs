@@ -15,7 +15,7 @@ use pjrt::{Client, PjrtBuffer, Plugin, XlaOptions};
 use targets::{DeviceKind, DeviceName};
 use trace::Parameter;
 
-use super::source::{BuildInfo, Ready, planned};
+use super::source::{BuildInfo, entries, planned};
 use super::{ModelError, OpenOptions};
 use crate::build::{BuildStep, LoadError, cached_archive};
 use crate::export::xla::{self, XlaError, XlaProgram};
@@ -32,12 +32,12 @@ pub(super) fn build_xla(
     options: &OpenOptions,
     score: bool,
     plugin: &Path,
-) -> Result<Ready, ModelError> {
+) -> Result<(Network<AnyExecutor>, BuildInfo), ModelError> {
     let quantize = options.quantize.clone().unwrap_or(Quantization::Computed);
     let plan = planned(model, options, Some(quantize))?;
     let plan = xla::planned(plan)?;
-    let traced = plan.record(&if score { plan.entry_points() } else { plan.steps() })?;
-    let checkpoint = plan.named(Checkpoint::open(path)?);
+    let traced = plan.record(&entries(&plan, options, score))?;
+    let checkpoint = plan.model.weights(Checkpoint::open(path)?)?;
     let program = XlaProgram::new(&plan, &traced.trace, None, &[])?;
     let ignorable = ignorable(&plan, &traced.trace, &program)?;
     bake::check(&checkpoint, &program.parameters, &ignorable)
@@ -88,7 +88,7 @@ pub(super) fn build_xla(
         signatures: signatures.clone(),
         damaged: Vec::new(),
     };
-    Ok(Ready { network: Network::on(executor, &signatures)?, build })
+    Ok((Network::on(executor, &signatures)?, build))
 }
 
 /// The tensors that the checkpoint may contain in addition to the program's weights.

@@ -11,7 +11,7 @@ use tracewright::lower::Module;
 use tracewright::runtime::{CompileOptions, Compiler, Device, Runtime, VmModule};
 use tracewright::trace::Trace;
 
-/// What keeps a comparison from being made.
+/// The error that prevents a comparison.
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// A module that is compiled, baked and loaded.

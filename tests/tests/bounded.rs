@@ -1,5 +1,5 @@
-//! What is not StableHLO although no kernel does it: attention that reads what is used, and a cache that stays in its
-//! place. Through IREE against its meaning, tiled and untiled.
+//! Operations that are neither StableHLO nor kernels: attention that reads only the used part, and a cache that is
+//! updated in place. They run in IREE, tiled and untiled, and are compared with their meaning.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;

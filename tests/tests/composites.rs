@@ -21,7 +21,7 @@ use trace::{Builder, NodeId, NodeKind, Trace, functions};
 use tracewright_tests::calls::{WeightValues, entry, evaluate, examples, ty};
 use tracewright_tests::{case, level};
 
-/// What is asked, and the answer.
+/// A question and its answer.
 struct Case {
     name: String,
     what: What,

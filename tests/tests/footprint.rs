@@ -1,4 +1,4 @@
-//! What a plan says of memory, beside what archives, programs and the compiler's own statistics say.
+//! Compares the memory in a plan with archives, programs and the compiler's own statistics.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::fs;
@@ -36,7 +36,7 @@ fn expanded(plan: &Plan, entries: &[&str]) -> Expanded {
 const WITHOUT_KERNELS: Weights = Weights { quantize: Quantization::Computed, kernels: false };
 const Q4: Weights = Weights { quantize: Quantization::All(WeightFormat::Q4), kernels: true };
 
-/// K4: the bytes of weights and of what layers remember are those of the archive and of the program's own arguments.
+/// K4: the bytes of weights and of state equal those of the archive and of the program's own arguments.
 #[test]
 fn k4_weights_and_state_are_planned_to_the_byte() {
     for (name, weights, batch) in [

@@ -28,7 +28,7 @@ fn tool(name: &str, arguments: &[String]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What `iree-convert-parameters` makes of these parameters.
+/// The output of `iree-convert-parameters` for these parameters.
 fn converted(parameters: &Path, output: &Path) -> Vec<u8> {
     let arguments =
         [format!("--parameters={}", parameters.display()), format!("--output={}", output.display())];
@@ -118,7 +118,7 @@ fn s25_archive_equals_irees_own_tool() {
     }
 }
 
-/// What recipes make is where IREE's tool puts it if it is given the same tensors: those that the evaluator makes.
+/// Results of recipes have the same place as in the archive of IREE's tool, given the evaluator's tensors.
 #[test]
 fn s25_an_archive_made_by_recipes_equals_irees_own_tool() {
     let folder = tempfile::tempdir().unwrap();

@@ -97,8 +97,8 @@ const EXTENTS: [[usize; 3]; 11] = [
     [263, 6, 16],
 ];
 
-/// Of the formats of a processor that at this place is tried with all extents in the long form. In the short form the first is,
-/// and each of the others with every third extent, in turn.
+/// The extents to test for the format at this index. The long form tests all extents. In the short form, the
+/// first format tests all extents, and each other tests every third in turn.
 fn extents_at(place: usize) -> Vec<[usize; 3]> {
     match place == 0 || long::is_wanted() {
         true => EXTENTS.to_vec(),
@@ -187,7 +187,8 @@ fn built_from(
     Built { module, vmfb }
 }
 
-/// What is wrong where tile instructions are replaced, whose registers take memory of the kernel's own: it may have more.
+/// The violations if tile instructions are emulated. Their registers take memory from the kernel, so it may
+/// use more.
 fn violations_emulated(
     calls: &Calls,
     [target, compiled]: [&Target; 2],
@@ -309,9 +310,9 @@ fn every_kernel_on_an_arm_processor() {
     }
 }
 
-/// What tiles multiply: a little more than one, more rows than are held at once, as many, more columns than are near; of
-/// which halves meet; and weights of one archive, whose memory does not begin where an allocation does. Of the extents every
-/// `step`-th.
+/// Matmuls with tiles in critical sizes: slightly more than a tile, more rows than are held, exactly as many,
+/// more columns than are near. They include epilogues with halves, and weights that are not at the start of
+/// an allocation. Only every `step`-th size is tested.
 fn tiled(format: WeightFormat, step: usize) -> Calls {
     // Nothing around it, a sum, and halves that meet.
     let cases: [([usize; 3], &[usize]); 7] = [
@@ -399,8 +400,8 @@ fn products_by_tiles() {
     }
 }
 
-/// A worker's stack has room for what a kernel keeps there, as much as any does, beside what calls it: a row that is
-/// normalized and quantized where it is used, and more rows by tiles than are held at once, whose halves meet.
+/// A worker's stack has room for the largest kernels and their callers. One normalizes and quantizes a row.
+/// Another multiplies by tiles, with halves, and has more rows than are held.
 #[test]
 fn workers_have_room_for_what_kernels_keep() {
     let Some((target, _)) = levels().into_iter().next() else { return };
@@ -508,7 +509,7 @@ fn planted_faults_are_found() {
     }
 }
 
-/// What tells a test's own process that it is to plant a fault, which ends it.
+/// A variable that tells the process of a test to plant a fault, which ends the process.
 #[cfg(unix)]
 const PLANTED: &str = "TRACEWRIGHT_TEST_PLANTED";
 
@@ -776,13 +777,13 @@ fn norm(style: WeightStyle) -> RmsNorm {
     RmsNorm { epsilon: Real(1e-5), style }
 }
 
-/// What becomes of a product: of x, the weight, and the operands after them.
+/// The operations after a matmul, given x, the weight, and further operands.
 type Ending = fn(&mut Builder<'_>, NodeId, &[NodeId]) -> Result<NodeId, InferError>;
 
 /// The types of an ending's operands, for products `[rows, outputs]` in an element type.
 type Operands = fn(ElementType, usize, usize) -> Vec<TensorType>;
 
-/// What networks do with products.
+/// The epilogues of matmuls that networks use.
 fn endings() -> Vec<(&'static str, Ending, Operands)> {
     let none = |_, _, _| vec![];
     vec![

@@ -134,7 +134,7 @@ fn stop_strings_and_schemas_end_a_text() {
     assert!(["\"yes\"", "\"no\""].contains(&&*answer), "{answer}");
 }
 
-/// Of a second turn only the text is computed that is new, and the answer is that of the whole conversation at once.
+/// A second turn computes only its new text, and gives the same answer as the whole conversation.
 #[test]
 fn a_conversation_computes_what_is_new() {
     // With a slot that no other test takes.
@@ -222,7 +222,7 @@ fn a_snapshot_is_opened_and_warnings_are_kept() {
     );
 }
 
-/// What is wrong is said by whoever finds it, and the model answers the next question.
+/// Each mistake has its own kind of error, and the model answers the next question.
 #[test]
 fn mistakes_are_errors_of_their_own_kind() {
     let error = Model::open_with(Path::new("nowhere"), options()).err().unwrap();

@@ -152,7 +152,7 @@ fn planted_faults_are_found() {
     }
 }
 
-/// What a program that uses one weight twice makes of it, for a target and as wanted.
+/// The stored form of a weight that a program uses twice, for a target and an option.
 fn stored(target: &Target, weights: Stored) -> Vec<(String, String)> {
     let mut trace = trace::Trace::default();
     entry(&mut trace, "main", &[ty("f32[3,40]"), ty("i32[2]")], |b, x| {

@@ -130,7 +130,7 @@ fn batched<E: Executor>(network: &Network<E>, inputs: &[SequenceInput<'_>]) -> V
     answers.into_iter().flatten().collect()
 }
 
-/// What a test says of a network, on each executor.
+/// A test of a network, which runs on each executor.
 trait Check {
     fn check<E: Executor>(&self, network: &Network<E>, bound: f32);
 }

@@ -197,7 +197,7 @@ fn check(found: &[Vec<f32>], expected: &[Vec<f32>], bound: f32) {
     }
 }
 
-/// What a session gives step by step is what a single pass gives, under the evaluator and IREE.
+/// The results of a session, step by step, equal those of a single pass, in the evaluator and in IREE.
 #[test]
 fn every_declared_state_is_remembered() {
     for (rows, kv) in [(1, KvFormat::Computed), (2, KvFormat::Computed), (1, KvFormat::Q8)] {

@@ -23,8 +23,8 @@ use tracewright::tuning::{BuildSettings, Record, TrialRecord, TuningCache, Tunin
 use tracewright_tests::built::repository;
 use tracewright_tests::long;
 
-/// Products of all kinds: of one row with a norm, of several; gate and up; a last panel that is not full. Where groups become
-/// tiles their columns fill these: else what a loop leaves out at its end would be zeros.
+/// Matmuls of all kinds: a row with a norm, several rows, gate and up, an incomplete last panel. Groups fill
+/// their tiles, because padding of zeros would hide errors at the end of a loop.
 fn products() -> Vec<Tunable> {
     let norm = RmsNorm { epsilon: Real(1e-5), style: WeightStyle::Scale };
     [
@@ -90,7 +90,7 @@ fn works() -> Vec<Tunable> {
     }
 }
 
-/// What a tuning for this machine may say of kernels, if it has any.
+/// The target for tunings of kernels on this machine, if it has kernels.
 fn host() -> Option<Target> {
     let target = compiler().resolve(&Target::host()).unwrap();
     products()[0].tilings(&target).map(|_| target)

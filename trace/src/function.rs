@@ -25,7 +25,6 @@ pub struct Provenance {
     pub path: Arc<str>,
     /// The Rust file, relative to its crate's parent folder: `models/src/llama.rs`.
     pub file: Arc<str>,
-    /// The line, from 1.
     pub line: u32,
 }
 
@@ -103,7 +102,6 @@ pub struct Function {
     /// The prefix that calls replace in the parameters' keys, such as `model.layers.*`; empty for an entry
     /// point.
     pub prefix: String,
-    /// The results, in order.
     pub outputs: Vec<Output>,
     /// The DAG. An edge's weight is the index of the operand, because petgraph lists edges in reverse order
     /// of insertion.

@@ -151,8 +151,6 @@ impl fmt::Display for Argument {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
     pub name: String,
-    /// The arguments, in order.
     pub arguments: Vec<Argument>,
-    /// The results, in order.
     pub results: Vec<Argument>,
 }

@@ -105,7 +105,6 @@ pub struct TuningDb {
 }
 
 impl<Way: Clone + PartialEq> Record<Way> {
-    /// A record without trials.
     pub fn new(name: &str, usual: Way) -> Self {
         Self { name: name.into(), usual, tried: Vec::new() }
     }
@@ -165,7 +164,6 @@ impl TuningCache {
         Self { folder: cache.join(FOLDER).join(&hasher.finalize().to_hex()[..32]) }
     }
 
-    /// Whether any measurement exists.
     pub fn exists(cache: &Path) -> bool {
         cache.join(FOLDER).is_dir()
     }

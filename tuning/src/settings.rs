@@ -10,7 +10,6 @@ use targets::CompilerFlag;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BuildSettings {
-    /// Tokens per prefill call.
     pub chunk: NonZeroUsize,
     /// Additional flags of the compiler.
     pub flags: Vec<CompilerFlag>,

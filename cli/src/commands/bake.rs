@@ -10,7 +10,7 @@ use tracewright::output_guard::check_output;
 
 use crate::checkpoint::{open, report_baked};
 use crate::error::Error;
-use crate::{Invocation, iree_tools, progress};
+use crate::{Invocation, progress};
 
 #[derive(Args)]
 pub struct Arguments {
@@ -56,7 +56,7 @@ impl Arguments {
             return Ok(());
         }
         let (network, checkpoint) = open(read, source, &model.network.allow_config_key)?;
-        let plan = model.plan(network, model.context)?;
+        let plan = model.plan(network, source, model.context)?;
         let traced = plan.trace()?;
         let lowered = plan.lower(&traced.trace)?;
         let options = BakeOptions { metadata: !no_metadata, watch: Some(&mut watch) };
@@ -101,5 +101,6 @@ fn converts(checkpoint: &Path, archive: &Path) -> String {
         format!("--parameters={}", checkpoint.display()),
         format!("--output={}", archive.display()),
     ];
-    iree_tools::line(words.iter().map(String::as_str))
+    // A word with a zero byte is no argument of any program.
+    shlex::try_join(words.iter().map(String::as_str)).unwrap_or_default()
 }

@@ -182,7 +182,6 @@ pub struct VariantArguments {
     pub allow_config_key: Vec<String>,
 }
 
-/// Options of the measurement.
 #[derive(Args)]
 pub struct BenchArguments {
     /// Measured rounds; every variant runs once in each
@@ -221,8 +220,8 @@ mod run {
     use tracewright::files::NewFile;
     use tracewright::irpa::Checkpoint;
     use tracewright::lower::Weights;
-    use tracewright::models::ReadModel;
     use tracewright::models::fit::fit_beside;
+    use tracewright::models::{ReadModel, check_generates};
     use tracewright::output_guard::check_output;
     use tracewright::runtime::{Compiler, Device};
 
@@ -421,6 +420,7 @@ mod run {
                 &variants.kv
             ) {
                 let mut network = (self.read)(model, &variants.allow_config_key)?;
+                check_generates(&*network, model)?;
                 let warnings = fit_beside(&mut *network, model)?;
                 if plans.is_empty() {
                     warn(&warnings);
@@ -429,7 +429,7 @@ mod run {
                 let plan = Plan::new(network, element, Some(context), chunk)?;
                 let (weights, batch, target) = (weights(kernels, quant), batch.get(), target.clone());
                 let plan = Plan { weights, rules, kv, batch, target, ..plan };
-                let tuning = tunings.of(Some(&plan))?;
+                let tuning = tunings.of(&plan)?;
                 plans.push(plan.tuned(tuning, chunk));
             }
             Ok(plans)

@@ -85,7 +85,7 @@ mod run {
                      pass; leave it out";
                 return Err(usage(what).into());
             }
-            let plan = model.plan(network, model.context.or(Some(context)))?;
+            let plan = model.plan(network, folder, model.context.or(Some(context)))?;
             check_prompt(tokens, Limit::of(&plan), plan.model.vocabulary())?;
             let activations = match against {
                 Against::Activations(path) => Some(activations(path, tokens)?),
@@ -113,7 +113,7 @@ mod run {
             let cache = build::cache_folder(&self.build.compile)?;
             let (device, target) = self.device.choose(1)?;
             let target = compiler.resolve(&target)?;
-            let tuning = self.build.tuning.read(&target, (&compiler, &cache))?.of(Some(&plan))?;
+            let tuning = self.build.tuning.read(&target, (&compiler, &cache))?.of(&plan)?;
             let target = Target { tuning: Tuning { chunk: None, ..tuning }, ..target };
             // Sums are those of one thread.
             let runtime = Runtime::new(match device {

@@ -64,7 +64,7 @@ mod run {
     use crate::extras::{Extras, conversation};
     use crate::interrupt::Interrupt;
     use crate::limit::Limit;
-    use crate::load::{self, say_ends};
+    use crate::load::{self, drafts, say_ends};
 
     /// The default context of a chat, in tokens.
     const ROOM: usize = 4096;
@@ -84,6 +84,7 @@ mod run {
             let &Invocation { read, ref interrupt } = invocation;
             let opening = load::read(&self.model, &self.run, read, interrupt)?;
             let (mut opening, (extras, options)) = load::prepared(opening, self, interrupt, prepare)?;
+            opening.options.speculate = self.sampling.speculate.clone();
             opening.fit_context(ROOM);
             let limit = load::limit(&opening);
             let model = load::open(opening, &self.run.build.compile, interrupt)?;
@@ -240,11 +241,12 @@ mod run {
             let Completion { generated, prompt_tokens, .. } = completion;
             let new = generated.prefill_tokens;
             say!(
-                "prompt {prompt_tokens} tokens, {new} of them new, in {:.0} ms ({:.1}/s); {} new tokens at {:.1}/s",
+                "prompt {prompt_tokens} tokens, {new} of them new, in {:.0} ms ({:.1}/s); {} new tokens at {:.1}/s{}",
                 milliseconds(generated.prefill),
                 generated.prefill_rate(),
                 generated.tokens.len(),
                 generated.decode_rate(),
+                drafts(generated),
             );
             match generated.finish {
                 Finish::Context => {
@@ -259,7 +261,6 @@ mod run {
         }
     }
 
-    /// The source of messages.
     enum Input {
         /// A terminal with a history of typed lines, and the file of that history if there is one.
         Terminal(Box<DefaultEditor>, Option<PathBuf>),
@@ -372,7 +373,6 @@ mod run {
     /// The kind of a typed line.
     enum Typed {
         Line(String),
-        /// The line was cancelled.
         Nothing,
         End,
     }

@@ -39,7 +39,6 @@ mod run {
         found: Result<String, String>,
         /// The remedy for the problem.
         help: Option<String>,
-        /// The finding as JSON.
         value: Value,
     }
 

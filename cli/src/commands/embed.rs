@@ -53,19 +53,18 @@ mod run {
 
     use console::{print, usage};
     use serde_json::{Value, json};
-    use tracewright::embed::{EmbedError, EmbeddingPlan, check_texts};
+    use tracewright::embed::{EmbedError, check_texts, length_for};
     use tracewright::files::{limits, read_stream};
     use tracewright::footprint::peak_rss;
     use tracewright::generate::Tokenizer;
     use tracewright::model::{Embedded, Opening};
-    use tracewright::models::{EmbeddingGemmaConfig, SentenceConfig};
-    use tracewright::{OpenOptions, PlanError};
+    use tracewright::models::{SentenceConfig, check_embeds};
+    use tracewright::{ModelError, OpenOptions, PlanError};
 
     use super::Arguments;
     use crate::Invocation;
     use crate::build::{build_times, milliseconds};
     use crate::error::Error;
-    use crate::interrupt::Interrupt;
     use crate::limit::{Limit, SetBy};
     use crate::load::{self, Tools};
 
@@ -73,9 +72,9 @@ mod run {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let interrupt = &invocation.interrupt;
             let batch = self.batch;
-            let opening = read(self, interrupt)?;
+            let opening = read(self, invocation)?;
             let (mut opening, (texts, longest)) = load::prepared(opening, self, interrupt, prepare)?;
-            let length = self.length.unwrap_or_else(|| EmbeddingPlan::length_for(texts.longest(), longest));
+            let length = self.length.unwrap_or_else(|| length_for(texts.longest(), longest));
             if !(1..=longest).contains(&length) {
                 return Err(PlanError::Length { found: length, longest }.into());
             }
@@ -131,25 +130,24 @@ mod run {
 
     /// The texts as tokens, and the largest number of tokens that the model takes.
     fn prepare(opening: &Opening, arguments: &Arguments) -> Result<(Texts, usize), Error> {
-        let Arguments { model, network, .. } = arguments;
-        let sentence = match opening.sentence() {
-            Some(sentence) => sentence.clone(),
-            // The error says what the model does instead.
-            None => EmbeddingGemmaConfig::read(model, &network.allow_config_key)?.sentence,
+        let Some(network) = opening.network() else {
+            let path = arguments.model.clone();
+            return Err(ModelError::Kind { path, does: "continues text", asked: "embed it" }.into());
         };
-        Ok((Texts::read(arguments, opening.tokenizer(), &sentence)?, sentence.max_tokens))
+        let sentence = check_embeds(network, &arguments.model)?;
+        Ok((Texts::read(arguments, opening.tokenizer(), sentence)?, sentence.max_tokens))
     }
 
     /// Reads the files of the model.
-    fn read(arguments: &Arguments, interrupt: &Interrupt) -> Result<Opening, Error> {
+    fn read(arguments: &Arguments, invocation: &Invocation) -> Result<Opening, Error> {
+        let &Invocation { read, ref interrupt } = invocation;
         let Arguments { model, network, batch, threads, .. } = arguments;
         let mut options = load::network_options(network, &arguments.tuning)?;
         load::choose(&mut options, network, &arguments.device)?;
         let options = OpenOptions {
             slots: batch.get(),
             threads: *threads,
-            // Which models make embeddings is known by who reads them.
-            read: tracewright::models::read,
+            read,
             watch: Some(load::watch(interrupt)),
             ..options
         };

@@ -41,7 +41,6 @@ pub struct Arguments {
     pub build: BuildArguments,
 }
 
-/// Options for XLA alone.
 #[derive(Args, Clone)]
 pub struct XlaArguments {
     #[command(flatten)]

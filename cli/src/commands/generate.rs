@@ -88,18 +88,13 @@ mod run {
     use crate::error::Error;
     use crate::extras::{Extras, conversation};
     use crate::interrupt::Interrupt;
-    use crate::load::{self, say_ends};
+    use crate::load::{self, drafts, say_ends};
 
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let &Invocation { read, ref interrupt } = invocation;
-            if self.system.is_some() && self.chat.is_none() {
-                return Err(
-                    usage("`--system` belongs to `--chat`; give the message to answer with it").into()
-                );
-            }
             if self.chat.is_none()
-                && let Some(option) = self.template.first()
+                && let Some(option) = self.system.as_ref().map(|_| "--system").or(self.template.first())
             {
                 let what = format!("`{option}` belongs to `--chat`; give the message to answer with it");
                 return Err(usage(what).into());
@@ -115,6 +110,7 @@ mod run {
             let (mut opening, (prompt, options)) = load::prepared(opening, self, interrupt, prepare)?;
             let logits = self.save_logits.as_deref().map(|path| begin(&self.model, path)).transpose()?;
             let &Arguments { max_tokens, all_positions, .. } = self;
+            opening.options.speculate = self.sampling.speculate.clone();
             opening.fit_context(prompt.len().saturating_add(max_tokens));
             opening.options.score = all_positions;
             let limit = load::limit(&opening);
@@ -292,6 +288,9 @@ mod run {
             "first_token_ms": completion.first_token.map(milliseconds),
             "prefill_tokens_per_s": completion.generated.prefill_rate(),
             "decode_tokens_per_s": completion.generated.decode_rate(),
+            "decode_steps": completion.generated.decode_steps,
+            "drafted_tokens": completion.generated.drafted,
+            "accepted_tokens": completion.generated.accepted,
         })
     }
 
@@ -305,12 +304,13 @@ mod run {
             _ => String::new(),
         };
         say!(
-            "prompt {prompt_tokens} tokens in {:.0} ms ({:.1}/s){}, {} new tokens at {:.1}/s{full}; load {load:.0} ms, compile {compile:.0} ms",
+            "prompt {prompt_tokens} tokens in {:.0} ms ({:.1}/s){}, {} new tokens at {:.1}/s{}{full}; load {load:.0} ms, compile {compile:.0} ms",
             milliseconds(generated.prefill),
             generated.prefill_rate(),
             first.unwrap_or_default(),
             generated.tokens.len(),
             generated.decode_rate(),
+            drafts(generated),
         );
     }
 }

@@ -19,7 +19,7 @@ pub struct Arguments {
     /// Download the newest commit of these models: `ORG/NAME`, `ORG/NAME:FILE.gguf` or `ORG/NAME@REVISION`
     #[arg(long, value_name = "NAME", num_args = 1..)]
     fetch: Vec<String>,
-    /// One JSON object on stdout instead of a line for each model
+    /// Print one JSON object on stdout instead of a line for each model
     #[arg(long)]
     json: bool,
 }
@@ -37,8 +37,8 @@ impl Arguments {
             return Ok(print(&text)?);
         }
         let name = |text: &String| {
-            let expected = "expected `ORG/NAME`, with `@REVISION` and `:FILE` where you need them";
-            ModelName::parse(text).ok_or_else(|| usage(format!("`{text}` is no name of a model, {expected}")))
+            let expected = "expected `ORG/NAME`, `ORG/NAME@REVISION` or `ORG/NAME:FILE`";
+            ModelName::parse(text).ok_or_else(|| usage(format!("`{text}` is not a model name, {expected}")))
         };
         let names = self.fetch.iter().map(name).collect::<Result<Vec<_>, _>>()?;
         let mut paths = Vec::new();

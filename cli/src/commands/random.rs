@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use console::usage;
 use tracewright::irpa::Gguf;
+use tracewright::models::check_generates;
 use tracewright::ops::ElementType;
 use tracewright::random::write_random;
 use tracewright::{Plan, PlanError};
@@ -39,6 +40,7 @@ impl Arguments {
             return Err(usage(what).into());
         }
         let network = read(config, allow_config_key)?;
+        check_generates(&*network, config)?;
         let said = network.element();
         let plan = Plan::new(network, self.dtype, None, None)?;
         let parameters = plan.trace()?.trace.parameters().map_err(PlanError::from)?;

@@ -59,7 +59,7 @@ mod run {
             let model = &self.model_arguments;
             let mut network = read(&self.model, &model.network.allow_config_key)?;
             warn(&fit_beside(&mut *network, &self.model)?);
-            let plan = model.plan(network, model.context)?;
+            let plan = model.plan(network, &self.model, model.context)?;
             let compiler = build::compiler(&self.compile, interrupt)?;
             let plan = Plan { target: compiler.resolve(&plan.target)?, ..plan };
             let folder = build::cache_folder(&self.compile)?;

@@ -310,7 +310,7 @@ fn penalties_as_computed_by_hand() {
         penalties: Penalties { last_n, repeat, frequency, presence },
         ..Sampling::default()
     };
-    // 0 is there twice, 1 once and long ago, 2 never.
+    // 0 occurs twice, 1 once and long ago, 2 never.
     let seen = [1, 0, 0];
     assert_eq!(penalized(of(None, 2.0, 0.0, 0.0), &seen), [0.5, 0.5, 1.0]);
     assert_eq!(penalized(of(None, 1.0, 0.25, 0.0), &seen), [0.5, 0.75, 1.0]);

@@ -82,7 +82,6 @@ impl Language {
         &self.footprint
     }
 
-    /// Tokens per prefill call.
     pub fn chunk(&self) -> usize {
         self.network.chunk()
     }

@@ -45,7 +45,6 @@ pub use stages::Stages;
 pub struct BenchReport {
     /// The version of this format.
     pub schema: u32,
-    /// The version of Tracewright.
     pub tracewright: &'static str,
     pub machine: BenchMachine,
     pub rounds: usize,

@@ -64,7 +64,6 @@ pub enum BisectError {
 
 /// Two forms of one network, and the allowed differences.
 pub struct Bisection<'a> {
-    /// The form under test.
     pub subject: &'a dyn Form,
     /// The form that it should equal.
     pub reference: &'a dyn Form,

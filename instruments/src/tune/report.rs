@@ -42,7 +42,6 @@ impl TuneReport<'_> {
         })
     }
 
-    /// A table for people.
     pub fn table(&self) -> String {
         let Self { works, network, .. } = self;
         fn known<Way: Clone + PartialEq + Display>(record: &Record<Way>, left: usize) -> String {

@@ -51,7 +51,6 @@ pub struct Trials<'a> {
     tried: Cell<u64>,
 }
 
-/// Tensors, as bytes.
 type Uploads = Vec<(TensorType, Vec<u8>)>;
 
 struct Loaded {

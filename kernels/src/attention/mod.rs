@@ -52,7 +52,6 @@ pub(crate) struct Attention {
     softcap: Option<f64>,
     /// Whether keys and values are integers with a scale per key.
     quantized: bool,
-    /// Key heads per sequence.
     heads: usize,
     /// The place of the queries, if they are not in head order.
     tokens: Option<Tokens>,
@@ -245,19 +244,18 @@ impl Attention {
             tile.largest.store(i * KEYS, code.constant(LANES, Sdpa::HIDDEN));
             tile.totals.store(i * KEYS, code.constant(LANES, 0.0));
         });
-        let end = offset + code.constant(integer, self.queries as f64);
+        let oldest = self.oldest(code, offset);
         let seen = self.seen(code, offset, (first, tile.rows), KEYS);
         let chunks = self.values.div_ceil(KEYS);
         let zeros = vec![code.constant(LANES, 0.0); tile.rows * chunks];
         let sums = code.fold(seen, KEYS, &zeros, |key, sums| {
             let keys = Keys { first: key, base: head * self.keys };
-            let slots = code.count(PLACES) + key.number().broadcast(KEYS);
-            let positions = self.positions(code, slots, end);
-            let scales = scales.map(|parts| parts.map(|part| self.of_keys(code, part, keys)));
+            let positions = code.count(PLACES) + key.number().broadcast(KEYS);
+            let scales = scales.map(|parts| parts.map(|part| self.of_keys(code, part, keys, tile.scales)));
             code.repeat(rows(), 1, |i| {
                 let of_keys = scales.map(|[of_keys, _]| of_keys);
                 let scores = self.scores(code, k, (tile.queries, i * self.features), keys, of_keys);
-                let visible = self.visible(code, slots, positions, tile.positions.load(i, integer));
+                let visible = self.visible(code, positions, oldest, tile.positions.load(i, integer));
                 let scores = scores.or_else(visible, code.constant(LANES, Sdpa::HIDDEN));
                 let lanes = i * KEYS;
                 let before = tile.largest.load(lanes, LANES);
@@ -322,8 +320,14 @@ impl Attention {
         }
     }
 
-    /// The range of keys that any of `count` rows from the first on may see. It begins at a multiple of the
-    /// keys per round.
+    /// The first position whose key a ring still has, before zero too.
+    fn oldest<'k>(&self, code: &'k Code, offset: Value<'k>) -> Value<'k> {
+        offset + code.constant(offset.ty(), self.queries as f64 - self.keys as f64)
+    }
+
+    /// The positions of keys that some of `count` rows from the first on may see, from where a round of keys begins.
+    ///
+    /// Rounds begin at the same positions for all rows and in rings of any length, so that the sums of a row have one order.
     fn seen<'k>(
         &self,
         code: &'k Code,
@@ -340,13 +344,16 @@ impl Attention {
         let all = code.constant(integer, self.keys as f64);
         let [one, zero] = [1.0, 0.0].map(|number| code.constant(integer, number));
         let end = offset + last.number() + one;
-        let to = if self.causal && !self.ring { end.min(all) } else { all };
-        let from = match self.window {
-            Some(width) if !self.ring => {
-                (offset + place.number() - code.constant(integer, width as f64 - 1.0)).max(zero)
-            }
-            _ => zero,
+        let to = match (self.causal, self.ring) {
+            (true, true) => end,
+            (true, false) => end.min(all),
+            (false, _) => all,
         };
+        let from = match self.window {
+            Some(width) => (offset + place.number() - code.constant(integer, width as f64 - 1.0)).max(zero),
+            None => zero,
+        };
+        let from = if self.ring { from.max(self.oldest(code, offset)) } else { from };
         from.place().divide(code.index(round)) * round..to.place()
     }
 
@@ -375,20 +382,37 @@ impl Attention {
 
     /// The row of the key, or of the value, in a lane.
     fn key<'k>(&self, code: &'k Code, keys: Keys<'k>, lane: Value<'k>) -> Value<'k> {
-        let key = keys.first + lane;
-        let key = if self.keys.is_multiple_of(KEYS) { key } else { key.min(code.index(self.keys - 1)) };
-        keys.base + key
+        let length = code.index(self.keys);
+        let whole = self.keys.is_multiple_of(KEYS);
+        keys.base
+            + match (self.ring, whole) {
+                (true, true) => keys.first.remainder(length) + lane,
+                (true, false) => (keys.first + lane).remainder(length),
+                (false, true) => keys.first + lane,
+                (false, false) => (keys.first + lane).min(code.index(self.keys - 1)),
+            }
     }
 
-    /// A number of each of sixteen keys, or zero after the last key.
-    fn of_keys<'k>(&self, code: &'k Code, numbers: Buffer<'k>, keys: Keys<'k>) -> Value<'k> {
-        let at = keys.base + keys.first;
-        match self.keys.is_multiple_of(KEYS) {
-            true => numbers.load(at, LANES),
-            false => {
-                numbers.load_masked(at, LANES, code.first_lanes(code.index(self.keys) - keys.first, KEYS))
-            }
+    /// A number of each of sixteen keys; past the last there is nothing. A ring may begin anew among them: then they come by way of
+    /// `between`.
+    fn of_keys<'k>(
+        &self,
+        code: &'k Code,
+        numbers: Buffer<'k>,
+        keys: Keys<'k>,
+        between: Buffer<'k>,
+    ) -> Value<'k> {
+        if self.keys.is_multiple_of(KEYS) {
+            return numbers.load(self.key(code, keys, code.index(0)), LANES);
         }
+        if !self.ring {
+            let left = code.first_lanes(code.index(self.keys) - keys.first, KEYS);
+            return numbers.load_masked(keys.base + keys.first, LANES, left);
+        }
+        code.repeat(code.index(0)..code.index(KEYS), 1, |lane| {
+            between.store(lane, numbers.load(self.key(code, keys, lane), Type::Scalar(Element::F32)));
+        });
+        between.load(code.index(0), LANES)
     }
 
     fn scores<'k>(
@@ -424,40 +448,25 @@ impl Attention {
         }
     }
 
-    /// The positions of sixteen keys.
-    fn positions<'k>(&self, code: &'k Code, slots: Value<'k>, end: Value<'k>) -> Value<'k> {
-        if !self.ring {
-            return slots;
-        }
-        // last − (last − slot) mod keys
-        let last = end - code.constant(end.ty(), 1.0);
-        let length = code.constant(end.ty(), self.keys as f64);
-        let back = last.remainder(length).broadcast(KEYS) - slots;
-        let behind = code.constant(PLACES, 0.0).greater(back);
-        let back = (back + length.broadcast(KEYS)).or_else(behind, back);
-        last.broadcast(KEYS) - back
-    }
-
     fn visible<'k>(
         &self,
         code: &'k Code,
-        slots: Value<'k>,
         positions: Value<'k>,
+        oldest: Value<'k>,
         query: Value<'k>,
     ) -> Value<'k> {
         let query = query.broadcast(KEYS);
         let one = code.constant(PLACES, 1.0);
-        let all = code.constant(PLACES, self.keys as f64);
-        // Lanes past the last slot hold nothing.
-        let mut visible = all.greater(slots);
+        let mut visible = match self.ring {
+            true => (positions + one).greater(oldest.broadcast(KEYS)),
+            // Lanes past the last slot hold nothing.
+            false => code.constant(PLACES, self.keys as f64).greater(positions),
+        };
         if self.causal {
             visible = visible.and((query + one).greater(positions));
         }
         if let Some(width) = self.window {
             visible = visible.and(positions.greater(query - code.constant(PLACES, width as f64)));
-        }
-        if self.ring {
-            visible = visible.and((positions + one).greater(code.constant(PLACES, 0.0)));
         }
         visible
     }
@@ -479,6 +488,8 @@ struct Tile<'k> {
     totals: Buffer<'k>,
     kept: Buffer<'k>,
     weights: Buffer<'k>,
+    /// Scales of sixteen keys, side by side.
+    scales: Buffer<'k>,
 }
 
 impl<'k> Tile<'k> {
@@ -495,6 +506,7 @@ impl<'k> Tile<'k> {
             totals: lanes(),
             kept: lanes(),
             weights: lanes(),
+            scales: code.scratch(Element::F32, KEYS),
         }
     }
 }
@@ -511,6 +523,7 @@ struct Row<'k> {
 /// Sixteen keys of a head.
 #[derive(Clone, Copy)]
 struct Keys<'k> {
+    /// The position of the first.
     first: Value<'k>,
     /// The row of the head's first key.
     base: Value<'k>,

@@ -77,7 +77,8 @@ impl Attention {
         self.has_tiles
             && self.element == Element::Bf16
             && !self.quantized
-            && self.rows() >= ROWS
+            // Fewer tokens have the bits that each has alone.
+            && self.queries > ROWS
             && self.keys >= TILE
             && self.features.is_multiple_of(TILE)
             && self.values.is_multiple_of(ROWS)
@@ -124,7 +125,11 @@ impl Attention {
             held.sums.store(at, code.constant(LANES, 0.0));
         });
         let tiles = Tiles::configure(code, [(ROWS, LINE); 8], held.scores);
-        let seen = self.seen(code, offset, (first, rows), TILE);
+        // Of a ring all slots, in their order.
+        let seen = match self.ring {
+            true => code.index(0)..code.index(self.keys),
+            false => self.seen(code, offset, (first, rows), TILE),
+        };
         let end = offset + code.constant(offset.ty(), self.queries as f64);
         code.repeat(seen, TILE, |key| {
             // The last keys may be some that were seen before.
@@ -190,7 +195,21 @@ impl Attention {
         }
     }
 
-    /// The dot products of sixteen queries and thirty-two keys.
+    /// The positions of the keys in sixteen slots.
+    fn positions<'k>(&self, code: &'k Code, slots: Value<'k>, end: Value<'k>) -> Value<'k> {
+        if !self.ring {
+            return slots;
+        }
+        // last − (last − slot) mod keys
+        let last = end - code.constant(end.ty(), 1.0);
+        let length = code.constant(end.ty(), self.keys as f64);
+        let back = last.remainder(length).broadcast(KEYS) - slots;
+        let behind = code.constant(PLACES, 0.0).greater(back);
+        let back = (back + length.broadcast(KEYS)).or_else(behind, back);
+        last.broadcast(KEYS) - back
+    }
+
+    /// The products of sixteen queries and thirty-two keys.
     fn multiply_keys<'k>(&self, tiles: Tiles<'k>, held: Held<'k>, tile: Value<'k>, keys: Value<'k>) {
         let code = tile.code();
         let stride = 2 * self.features;

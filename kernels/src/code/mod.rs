@@ -135,7 +135,6 @@ pub(crate) struct Value<'k> {
     ty: Type,
 }
 
-/// Memory with consecutive elements.
 #[derive(Clone, Copy)]
 pub(crate) struct Buffer<'k> {
     code: &'k Code,
@@ -160,7 +159,6 @@ impl Display for Buffer<'_> {
 }
 
 impl Code {
-    /// An empty kernel body.
     pub(crate) fn new() -> Self {
         Self {
             text: RefCell::default(),

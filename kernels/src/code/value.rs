@@ -72,7 +72,6 @@ impl<'k> Value<'k> {
         self.binary("arith.maximumf", "arith.maxsi", other)
     }
 
-    /// The smaller value.
     pub(crate) fn min(self, other: Self) -> Self {
         let integer = if self.ty == Type::Index { "arith.minui" } else { "arith.minsi" };
         self.binary("arith.minimumf", integer, other)

@@ -9,11 +9,9 @@ pub(crate) struct X86 {
     avx512: bool,
     /// The bits of vectors with sums of four products of bytes: 512 or 256.
     vnni: Option<usize>,
-    /// Whether it has sums of two products of bf16.
+    /// Sums of two products of bf16, where they are fast: on AMD's cores one takes as long as a product of f32. On Intel's (known by
+    /// `avx512fp16`, which no other has) it takes as long as four.
     bf16: bool,
-    /// Whether products of bf16 are slow. On Intel's cores, which `avx512fp16` identifies, one takes as long
-    /// as four products of f32. On AMD's cores it takes as long as one.
-    slow_bf16: bool,
     tiles: TileProducts,
 }
 
@@ -31,8 +29,7 @@ impl X86 {
         has(&["avx2", "fma", "f16c"]).then(|| Self {
             avx512,
             vnni,
-            bf16: avx512 && has(&["avx512bf16"]),
-            slow_bf16: has(&["avx512bf16", "avx512fp16"]),
+            bf16: avx512 && has(&["avx512bf16"]) && !has(&["avx512fp16"]),
             tiles: TileProducts { bf16: tiles("amx-bf16"), bytes: tiles("amx-int8") },
         })
     }
@@ -48,17 +45,14 @@ impl X86 {
     pub(super) fn name(self) -> String {
         let width = if self.avx512 { "avx512" } else { "avx2" };
         let vnni = self.vnni.map(|bits| format!("_vnni{bits}")).unwrap_or_default();
-        let extensions = [
-            (self.bf16, if self.slow_bf16 { "_slow_bf16" } else { "_bf16" }),
-            (self.tiles.bf16, "_tiles_bf16"),
-            (self.tiles.bytes, "_tiles_bytes"),
-        ];
+        let extensions =
+            [(self.bf16, "_bf16"), (self.tiles.bf16, "_tiles_bf16"), (self.tiles.bytes, "_tiles_bytes")];
         let extensions = extensions.into_iter().filter_map(|(has, name)| has.then_some(name));
         format!("{width}{vnni}{}", extensions.collect::<String>())
     }
 
     pub(super) fn is_fast_in_bf16(self) -> bool {
-        self.bf16 && !self.slow_bf16
+        self.bf16
     }
 
     pub(super) fn tiles(self) -> TileProducts {

@@ -3,12 +3,12 @@
 use ops::WeightFormat;
 use ops::format::PANEL;
 
-use super::{Dense, LINE, Matmul, Panel, Rows, SUMS, ask, join};
+use super::{Dense, LINE, Matmul, Panel, Rows, SUMS, ask};
 use crate::code::{Code, Element, Type, Value};
 use crate::isa;
 use crate::kernel::{self, Kernel};
 
-/// Lines per iteration of the loop. This many independent sums of a row hide the latency of additions.
+/// Lines that one round of the loop reads.
 const LINES: usize = 4;
 
 /// Lines that are multiplied with some rows before the next rows.
@@ -52,28 +52,26 @@ impl Matmul<'_> {
         weights: &[Panel<'k>],
         rows: Rows<'k>,
     ) -> Vec<Value<'k>> {
-        let chains = (LINES / rows.count).max(1);
         let lines = self.inputs / self.line_columns();
         let rounds = lines / LINES * LINES;
-        let sums =
-            self.in_runs(code, weights, (rows, chains), (rounds, BLOCK), |weights, rows, lines, sums| {
-                code.fold(lines, LINES, sums, |line, sums| {
-                    self.lines(code, (x, rows), weights, (line, LINES), sums)
-                })
-            });
+        let sums = self.in_runs(code, weights, rows, (rounds, BLOCK), |weights, rows, lines, sums| {
+            code.fold(lines, LINES, sums, |line, sums| {
+                self.lines(code, (x, rows), weights, (line, LINES), sums)
+            })
+        });
         let mut sums = self.lines(code, (x, rows), weights, (code.index(rounds), lines - rounds), &sums);
         if !self.inputs.is_multiple_of(self.line_columns()) {
             let last = lines * LINE;
-            for (i, sum) in sums.iter_mut().enumerate().step_by(chains) {
-                let (panel, row) = (i / chains / rows.count, i / chains % rows.count);
+            for (i, sum) in sums.iter_mut().enumerate() {
+                let (panel, row) = (i / rows.count, i % rows.count);
                 let column = x.at(rows.x(row), code.index(self.inputs - 1));
                 *sum = self.half_line(*sum, weights[panel], last, x, column);
             }
         }
-        join(&sums, chains)
+        sums
     }
 
-    /// Adds the products of some lines' columns, to as many chains of sums per row as `sums` has.
+    /// Adds the products of some lines' columns.
     fn lines<'k>(
         &self,
         code: &'k Code,
@@ -83,8 +81,6 @@ impl Matmul<'_> {
         sums: &[Value<'k>],
     ) -> Vec<Value<'k>> {
         let mut sums = sums.to_vec();
-        let of_panel = sums.len() / weights.len();
-        let chains = of_panel / rows.count;
         // Two columns of bf16 are multiplied at once where x is bf16, too.
         let (columns, in_pairs) = (self.line_columns(), x.element == Element::Bf16);
         ask(code, weights, first * LINE, count);
@@ -108,7 +104,7 @@ impl Matmul<'_> {
                         }
                     };
                     for (panel, &weights) in weights.iter().enumerate() {
-                        let sum = &mut sums[panel * of_panel + row * chains + line % chains];
+                        let sum = &mut sums[panel * rows.count + row];
                         *sum = match in_pairs {
                             true => self.isa.add_bf16_pairs(*sum, weights, x),
                             false => weights.multiply_add(x, *sum),

@@ -452,8 +452,9 @@ impl Matmul<'_> {
         }
     }
 
-    /// The sums of the panels' outputs for some rows, over `units` units of the weights. Each row has
-    /// `chains` chains of sums. `add` adds the products of some units.
+    /// The sums of the panels' outputs for some rows, of `units` units of the weights; `add` adds those of some of them.
+    ///
+    /// However many rows there are, each sum is one chain in the order of the columns: so a row's bits do not depend on the others.
     ///
     /// If the sums of all rows don't fit into registers, a block of units is multiplied with some rows at a
     /// time, while it is in the cache. The sums of the other rows are in memory.
@@ -461,12 +462,12 @@ impl Matmul<'_> {
         &self,
         code: &'k Code,
         weights: &[Panel<'k>],
-        (rows, chains): (Rows<'k>, usize),
+        rows: Rows<'k>,
         (units, block): (usize, usize),
         add: impl Fn(&[Panel<'k>], Rows<'k>, Range<Value<'k>>, &[Value<'k>]) -> Vec<Value<'k>>,
     ) -> Vec<Value<'k>> {
         let (start, end, zero) = (code.index(0), code.index(units), code.constant(SUMS, 0.0));
-        let sums = weights.len() * rows.count * chains;
+        let sums = weights.len() * rows.count;
         if rows.count <= self.isa.rows() {
             return add(weights, rows, start..end, &vec![zero; sums]);
         }
@@ -493,10 +494,4 @@ impl Matmul<'_> {
         let all = self.outputs.is_multiple_of(PANEL);
         (!all).then(|| code.first_lanes(code.index(self.outputs) - panel * PANEL, PANEL))
     }
-}
-
-/// Adds up the chains of each row; `chains` consecutive sums belong to one row.
-fn join<'k>(sums: &[Value<'k>], chains: usize) -> Vec<Value<'k>> {
-    let total = |sums: &[Value<'k>]| sums.iter().copied().reduce(|a, b| a + b);
-    sums.chunks(chains).filter_map(total).collect()
 }

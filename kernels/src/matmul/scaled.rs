@@ -3,7 +3,7 @@
 use ops::WeightFormat;
 use ops::format::{GROUP, PANEL};
 
-use super::{LINE, Matmul, Panel, Rows, SUMS, ask, join};
+use super::{LINE, Matmul, Panel, Rows, SUMS, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::counts::Counts;
 use crate::quantized::{Row, Sums};
@@ -22,11 +22,10 @@ impl Matmul<'_> {
         weights: &[Panel<'k>],
         rows: Rows<'k>,
     ) -> Vec<Value<'k>> {
-        let chains = (2 / rows.count).max(1);
         let chunks = self.inputs.div_ceil(self.format.columns());
         let block = COLUMNS / self.format.columns();
         let sums_of = |weights: &[Panel<'k>]| {
-            self.in_runs(code, weights, (rows, chains), (chunks, block), |weights, rows, chunks, sums| {
+            self.in_runs(code, weights, rows, (chunks, block), |weights, rows, chunks, sums| {
                 let form = self.form();
                 let rows = (0..rows.count).map(|i| Row { buffer: x, at: rows.x(i) * form.bytes(), form });
                 let rows: Vec<Row<'k>> = rows.collect();
@@ -36,11 +35,10 @@ impl Matmul<'_> {
             })
         };
         // Few registers have no room for what two panels need.
-        let sums = match self.isa.has_short_vectors() {
+        match self.isa.has_short_vectors() {
             true => weights.iter().flat_map(|panel| sums_of(std::slice::from_ref(panel))).collect(),
             false => sums_of(weights),
-        };
-        join(&sums, chains)
+        }
     }
 
     /// The number of scales and minima that a chunk of `panels` panels has in memory; `None` for formats
@@ -51,7 +49,7 @@ impl Matmul<'_> {
         (self.format == WeightFormat::Q4K).then_some(panels * groups * 2 * PANEL)
     }
 
-    /// Adds the products of a chunk, to as many chains of sums per row as `sums` has.
+    /// Adds the products of a chunk.
     fn chunk<'k>(
         &self,
         code: &'k Code,
@@ -103,8 +101,6 @@ impl Matmul<'_> {
         sums: &[Value<'k>],
     ) -> Vec<Value<'k>> {
         let mut sums = sums.to_vec();
-        let of_panel = sums.len() / weights.len();
-        let chains = of_panel / rows.len();
         for (panel, &weights) in weights.iter().enumerate() {
             for half in 0..2 {
                 let group = of_row + half;
@@ -121,7 +117,7 @@ impl Matmul<'_> {
                 let integers = self.isa.add_bytes(begin, columns, self.format != WeightFormat::Q8);
                 for (i, (row, integers)) in rows.iter().zip(integers).enumerate() {
                     let scale = scales * row.scale(group).broadcast(PANEL);
-                    let sum = &mut sums[panel * of_panel + i * chains + half % chains];
+                    let sum = &mut sums[panel * rows.len() + i];
                     *sum = integers.convert(Element::F32).multiply_add(scale, *sum);
                     if let Some(minima) = minima {
                         *sum = minima.multiply_add(row.sum(group).broadcast(PANEL), *sum);
@@ -206,10 +202,12 @@ impl Matmul<'_> {
 
 /// The scales of a chunk's groups, for all rows of a panel.
 pub(super) enum Scales<'k> {
-    /// A scale per group.
     Each([Value<'k>; 2]),
     /// The steps of scales and of negated minima, and the counts of each group.
-    InSteps { steps: [Value<'k>; 2], counts: Counts<'k> },
+    InSteps {
+        steps: [Value<'k>; 2],
+        counts: Counts<'k>,
+    },
 }
 
 impl<'k> Scales<'k> {

@@ -30,8 +30,8 @@ const BLOCK: usize = 8;
 /// Groups whose products wait for their scales.
 const SLOTS: usize = 4;
 
-/// The number of rows from which on tiles are filled well enough.
-const FEWEST: usize = 16;
+/// Rows from which there are tiles: they add in another order, and up to as many rows as a tile has no path does.
+const FEWEST: usize = ROWS + 1;
 
 /// The first register of x. There are four tiles of sums, then two of x, then two of weights.
 const X_TILE: usize = 4;
@@ -462,7 +462,6 @@ struct Block<'b, 'k> {
 /// The form of weights in groups after preparation.
 #[derive(Clone, Copy)]
 enum Ready<'k> {
-    /// Tiles of dequantized numbers.
     Numbers(Buffer<'k>),
     Bytes(Bytes<'k>),
 }

@@ -94,7 +94,6 @@ pub(crate) fn rows(b: &mut Builder<'_>, op: &GroupedRows, operands: &[NodeId]) -
     b.convert(numbers, op.element)
 }
 
-/// Pads rows with zeros.
 fn filled_up(b: &mut Builder<'_>, x: NodeId, columns: usize) -> Result<NodeId, InferError> {
     let ty = b.ty(x).clone();
     if ty.shape[1] == columns {

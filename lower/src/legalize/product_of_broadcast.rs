@@ -11,8 +11,8 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "product of broadcast",
     backends: &[Backend::Iree3_13],
     devices: &[DeviceKind::Cpu],
-    fault: "an operand of a batched product that is computed with a broadcast is packed into tiles; every batch but the first is read \
-            where it is not, if more than half of the last tile is filled (docs/upstream/padded_tile.mlir)",
+    fault: "a batched matmul whose operand is computed with a broadcast is wrong: every batch but the first is read at wrong \
+        addresses, if the last tile is more than half full (docs/upstream/padded_tile.mlir)",
     examples: &[
         FaultExample {
             operations: &[

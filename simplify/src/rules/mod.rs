@@ -72,7 +72,6 @@ pub enum RuleKind {
     /// Two patterns. Some variables of the first must be constants.
     Text {
         left: &'static str,
-        /// The replacement.
         right: &'static str,
         /// Variables whose elements must all equal a number.
         splats: &'static [(&'static str, f64)],
@@ -86,7 +85,6 @@ pub enum RuleKind {
     },
 }
 
-/// The tables of rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
     Algebra,

@@ -17,12 +17,11 @@ type Reader = fn(&str) -> Vec<Fragment>;
 /// Whether a reader reads the file of this path.
 type Kind = fn(&str) -> bool;
 
-/// The kinds of files, and the reader that splits such a text into fragments. Doc comments of tests are not read.
-const SCOPE: [(Kind, Reader); 4] = [
+/// The kinds of files, and the reader that splits such a text into fragments. Doc comments include the help of command lines. Those of tests are not read.
+const SCOPE: [(Kind, Reader); 3] = [
     (|path| path.ends_with(".md"), markdown),
-    (|path| path.ends_with(".rs") && !path.contains("tests/"), doc_comments),
+    (|path| path.ends_with(".rs"), doc_comments),
     (|path| path.ends_with(".rs"), error_texts),
-    (|path| path.ends_with(".rs"), help_texts),
 ];
 
 /// Folders and files that are not rewritten yet.
@@ -143,27 +142,6 @@ fn error_texts(text: &str) -> Vec<Fragment> {
         let literal = literal[..end.unwrap()].replace("\\\n", " ");
         fragments.push(Fragment { line, text: literal.replace(['{', '}'], "").replace("\\\"", "'") });
     }
-    fragments
-}
-
-/// The help of command lines: doc comments in a type that clap derives from, and in the list of commands.
-fn help_texts(text: &str) -> Vec<Fragment> {
-    let mut fragments: Vec<Fragment> = Vec::new();
-    let (mut in_help, mut open) = (false, false);
-    for (line, content) in text.lines().enumerate().map(|(at, content)| (at + 1, content)) {
-        let is_derived = content.starts_with("#[derive(")
-            && ["Args", "Parser", "Subcommand", "ValueEnum"].iter().any(|name| content.contains(name));
-        in_help = is_derived || content == "commands! {" || (in_help && content != "}");
-        let comment = content.trim_start().strip_prefix("///").map(str::trim).filter(|_| in_help);
-        match (comment, fragments.last_mut().filter(|_| open)) {
-            (Some(comment), Some(last)) => write!(last.text, " {comment}").unwrap(),
-            (Some(comment), None) => fragments.push(Fragment { line, text: comment.to_owned() }),
-            (None, _) => {}
-        }
-        open = comment.is_some();
-    }
-    // The default is no part of the sentence.
-    fragments.iter_mut().for_each(|help| help.text = help.text.replace(" [default: ", ". Default: "));
     fragments
 }
 
@@ -289,10 +267,6 @@ fn each_rule_finds_its_sentence() {
     }
     let variant = format!("#[error(\"the file says `{{0}}`; \\\n    mend it\")]\nBroken");
     assert_eq!(findings("a.rs", &variant, error_texts).len(), 1);
-    let argument =
-        "#[derive(Args)]\nstruct Kernel {\n    /// What the kernel reads, and\n    /// how it reads it\n}";
-    assert_eq!(findings("a.rs", argument, help_texts).len(), 1);
-    assert!(findings("a.rs", &argument.replace("Args", "Debug"), help_texts).is_empty());
     let documented = "/// The rows.\n///\n/// - one\nstruct Rows;\n//! What a file has is not a sentence.\nfn what() {}\n// What of that.\n";
     let found = findings("a.rs", documented, doc_comments);
     assert_eq!(found.len(), 1, "{found:?}");

@@ -20,11 +20,11 @@ pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> 
     let Arguments { model: folder, out, target, json, print_commands, .. } = arguments;
     let BuildArguments { model_arguments: model, tuning, compile } = &arguments.build;
     let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;
-    let plan = model.plan(network, model.context)?;
+    let plan = model.plan(network, folder, model.context)?;
     let (exported, compiler) = build::with_tools(compile, interrupt, |tools| {
         let plan = Plan { target: target.clone(), ..plan };
         let compiler = tools.compiler.clone();
-        let tuning = tuning.read(&plan.target, (tools.compiler, tools.cache))?.of(Some(&plan))?;
+        let tuning = tuning.read(&plan.target, (tools.compiler, tools.cache))?.of(&plan)?;
         Ok((export(plan.tuned(tuning, model.chunk), folder, &checkpoint, out, tools)?, compiler))
     })?;
     if *print_commands {

@@ -21,7 +21,7 @@ pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> 
     // What its blocks ask for is no mistake of the user.
     xla::check_model(folder)?;
     let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;
-    let plan = model.plan(network, model.context)?;
+    let plan = model.plan(network, folder, model.context)?;
     let plan = xla::planned(Plan { batch: asked.batch.map_or(1, usize::from), ..plan })?;
     let bar = progress::bytes("making weights", 0);
     let mut watch = progress::watch(&bar, interrupt);
