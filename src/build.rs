@@ -263,18 +263,9 @@ impl<'a, 't> Build<'a, 't> {
     /// # Errors
     /// If a recipe cannot be evaluated or the file cannot be written.
     pub fn cached_archive(&mut self) -> Result<(Archive, Option<Baked>), LoadError> {
-        let folder = self.tools.cache.join("archives");
-        fs::create_dir_all(&folder).with_path("create", &folder)?;
-        let key = archive_key(self.checkpoint, &self.lowered.module.parameters)?;
-        let path = folder.join(format!("{key}.irpa"));
-        if let Ok(archive) = Archive::open(&path) {
-            return Ok((archive, None));
-        }
-        if path.is_file() {
-            // Damaged, and so of no kind that would be replaced. What cannot be removed is said where it is written.
-            let _ = fs::remove_file(&path);
-        }
-        self.bake(&path).map(|(archive, baked)| (archive, Some(baked)))
+        let (checkpoint, cache) = (self.checkpoint, self.tools.cache);
+        let parameters = self.lowered.module.parameters.clone();
+        cached_archive(checkpoint, &parameters, cache, |path| Ok(self.bake(path)?.1))
     }
 
     /// Loads the module with its archive.
@@ -339,6 +330,30 @@ impl<'a> BuildTools<'a> {
             ControlFlow::Break(()) => Err(LoadError::Stopped),
         }
     }
+}
+
+/// The archive of parameters in the cache. If it is missing, `bake` writes it, and its statistics are returned too.
+///
+/// # Errors
+/// If a file cannot be read or written, or `bake` fails.
+pub(crate) fn cached_archive(
+    checkpoint: &Checkpoint,
+    parameters: &[Parameter],
+    cache: &Path,
+    bake: impl FnOnce(&Path) -> Result<Baked, LoadError>,
+) -> Result<(Archive, Option<Baked>), LoadError> {
+    let folder = cache.join("archives");
+    fs::create_dir_all(&folder).with_path("create", &folder)?;
+    let path = folder.join(format!("{}.irpa", archive_key(checkpoint, parameters)?));
+    if let Ok(archive) = Archive::open(&path) {
+        return Ok((archive, None));
+    }
+    if path.is_file() {
+        // Damaged, and so of no kind that would be replaced. The write reports a file that cannot be removed.
+        let _ = fs::remove_file(&path);
+    }
+    let baked = bake(&path)?;
+    Ok((Archive::open(&path)?, Some(baked)))
 }
 
 /// The archive's name in the cache: a hash of the checkpoint's files and of the recipes. A file is identified

@@ -27,6 +27,8 @@ pub use lower;
 pub use models;
 pub use ops;
 #[cfg(feature = "iree")]
+pub use pjrt;
+#[cfg(feature = "iree")]
 pub use runtime;
 pub use simplify;
 pub use targets;

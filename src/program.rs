@@ -1,6 +1,6 @@
 //! [`Program`]: a loaded network, which you call with tensors in host memory.
 
-use generate::Network;
+use generate::{GenerateError, Iree, Network};
 use ops::{Array, TensorType};
 use runtime::{Buffer, Runtime};
 use trace::{Argument, Role, Signature};
@@ -79,8 +79,13 @@ impl Program {
     ///
     /// # Errors
     /// If an entry point or one of its roles is missing.
-    pub fn network(&self) -> Result<Network, generate::GenerateError> {
-        Network::new(&self.runtime, &self.program, &self.signatures)
+    pub fn network(&self) -> Result<Network, GenerateError> {
+        Network::on(self.executor()?, &self.signatures)
+    }
+
+    /// The executor that calls the entry points.
+    pub(crate) fn executor(&self) -> Result<Iree, GenerateError> {
+        Iree::new(&self.runtime, &self.program)
     }
 
     /// Calls an entry point with arguments in their order, and returns the results.

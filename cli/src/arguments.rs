@@ -73,6 +73,8 @@ pub struct RunArguments {
     pub threads: usize,
     #[command(flatten)]
     pub device: DeviceArguments,
+    #[command(flatten)]
+    pub engine: EngineArguments,
     /// First compare all weights with the hashes in their archive
     #[arg(long)]
     pub verify: bool,
@@ -101,6 +103,23 @@ pub struct DeviceArguments {
     /// With --device: target to compile for, such as `vulkan:rdna3` or `cuda:sm_86` [default: as the device reports]
     #[arg(long, value_name = "DEVICE:PROCESSOR[:FEATURES]", requires = "device")]
     pub target: Option<Target>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    Iree,
+    Xla,
+}
+
+/// The engine that runs a model.
+#[derive(Args, Clone)]
+pub struct EngineArguments {
+    /// Engine that runs the model: IREE, or XLA through a PJRT plugin
+    #[arg(long, value_enum, default_value = "iree")]
+    pub engine: Engine,
+    /// With --engine xla: PJRT plugin to load [default: the one in a Python package for the device]
+    #[arg(long, value_name = "PATH", env = "TRACEWRIGHT_PLUGIN")]
+    pub plugin: Option<PathBuf>,
 }
 
 /// A device mesh, and the axes that are partitioned over it.

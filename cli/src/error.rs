@@ -15,7 +15,8 @@ use tracewright::files::limits;
 use tracewright::footprint::{Phase, TooLarge};
 #[cfg(feature = "iree")]
 use tracewright::{
-    ModelError, export::ExportError, generate::GenerateError, irpa::ArchiveError, runtime::CompileError,
+    ModelError, export::ExportError, generate::GenerateError, irpa::ArchiveError, pjrt::PjrtError,
+    runtime::CompileError,
 };
 
 use crate::limit::Limit;
@@ -225,6 +226,7 @@ fn library_help(error: &AnyCoded) -> Vec<String> {
         ModelError::Cached(ArchiveError::Content { .. }) => "remove that file: Tracewright bakes it again";
         CompileError::NotFound { .. } => "`--iree-compile PATH` names it; `cargo xtask setup` installs it into the checkout";
         CompileError::TimedOut { .. } => "`--compile-timeout SECONDS` gives it longer";
+        PjrtError::NoPlugin { .. } => "`--plugin PATH` names it; `cargo xtask setup --xla` installs the one for the CPU into the checkout";
     }
     #[cfg(feature = "iree")]
     if let Some(GenerateError::Setting { name, .. }) = error.find() {

@@ -47,6 +47,8 @@ mod interrupt;
 mod limit;
 #[cfg(feature = "iree")]
 mod load;
+#[cfg(feature = "iree")]
+mod plugins;
 mod progress;
 mod sampling;
 

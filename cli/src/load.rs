@@ -22,7 +22,7 @@ use crate::commands::VARIABLES;
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::limit::{Limit, SetBy};
-use crate::{build, progress};
+use crate::{build, plugins, progress};
 
 /// Reads the files of a model. Errors in them are reported before anything slow begins.
 pub fn read(
@@ -32,7 +32,10 @@ pub fn read(
     interrupt: &Interrupt,
 ) -> Result<Opening, Error> {
     let ModelArguments { network, context, chunk, kv } = &arguments.build.model_arguments;
+    let plugin = plugins::selected(arguments)?;
+    let through_xla = plugin.is_some();
     let options = OpenOptions {
+        plugin,
         context: *context,
         chunk: *chunk,
         kv: *kv,
@@ -50,6 +53,7 @@ pub fn read(
     let mut opening = interrupt.or(move || Opening::read(path, options))??;
     match opening.manifest() {
         Some(manifest) => check_layout(manifest, network.layout)?,
+        None if through_xla => {}
         None => choose(&mut opening.options, network, &arguments.device)?,
     }
     opening.network().map_or(Ok(()), |network| check_generates(network, model))?;
@@ -102,6 +106,9 @@ impl Tools {
             return Ok(Self { missing: None });
         }
         opening.options.cache = Some(build::cache_folder(arguments)?);
+        if opening.options.plugin.is_some() {
+            return Ok(Self { missing: None });
+        }
         match build::compiler(arguments, interrupt) {
             Ok(compiler) => {
                 opening.options.compiler = Some(compiler);

@@ -1,6 +1,7 @@
 //! Codes of errors from the compiler, the runtime, generation and what builds on them.
 
 use generate::{GenerateError, TemplateError};
+use pjrt::PjrtError;
 use runtime::{CompileError, RuntimeError};
 
 use crate::coded;
@@ -46,7 +47,19 @@ coded! {
         TW0712: NoDevice;
     }
 
-    GenerateError: File Template Evaluate Gguf Runtime {
+    PjrtError: {
+        TW0713: NoPlugin Library NoApi Version Missing;
+        TW0711: Start;
+        TW0712: NoDevice;
+        TW0714: Compile ResultType;
+        TW0715: OutOfMemory;
+        TW0702: Element ByteCount Range;
+        TW0707: OtherClient;
+        TW0708: Failed;
+    }
+
+    GenerateError: File Template Evaluate Gguf Runtime Pjrt {
+        TW0707: OtherEngine;
         TW0801: Json Key;
         TW0802: Tokenizer;
         TW0818: SchemaSyntax Schema Grammar Constraint NothingAllowed;
@@ -80,7 +93,8 @@ coded! {
         TW0812: Number;
     }
 
-    ModelError: File Config Hub Sizes Archive Cached Plan Load Export Tuning Generate Failed Embed Prompt {
+    ModelError: File Config Hub Sizes Archive Cached Plan Load Xla Plugin Export Tuning Generate Failed Embed Prompt {
+        TW0713: Platform;
         TW0822: NoTokenizer;
         TW0823: Kind;
         TW0824: DraftTokenizer;

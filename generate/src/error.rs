@@ -162,6 +162,12 @@ pub enum GenerateError {
     /// IREE failed during a call.
     #[error(transparent)]
     Runtime(#[from] runtime::RuntimeError),
+    /// XLA or its plugin failed.
+    #[error(transparent)]
+    Pjrt(#[from] pjrt::PjrtError),
+    /// A tensor belongs to another engine than the executor.
+    #[error("a tensor belongs to another engine than the program; pass tensors of the same executor")]
+    OtherEngine,
     /// The bytes of the tokenizer's tokens cannot be determined.
     #[error(
         "the tokenizer does not define the bytes of its tokens, which a schema or a grammar needs: its \

@@ -105,6 +105,11 @@ impl Iree {
         let functions = program.functions().map(function).collect::<Result<_, GenerateError>>()?;
         Ok(Self { runtime: runtime.clone(), functions })
     }
+
+    /// The device that runs the calls.
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
 }
 
 impl Executor for Iree {

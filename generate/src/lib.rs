@@ -4,6 +4,7 @@
 //! Each module gives the same results as Hugging Face transformers, token for token and byte for byte.
 #![warn(missing_docs)]
 
+mod any_executor;
 mod batch;
 mod chat_template;
 mod constraint;
@@ -27,7 +28,9 @@ mod snapshot;
 mod speculate;
 mod stop;
 mod text;
+mod xla;
 
+pub use any_executor::{AnyBuffer, AnyExecutor};
 pub use batch::Batch;
 pub use chat_template::chat_template;
 pub use constraint::{Constrainer, Constraint};
@@ -49,3 +52,4 @@ pub use speculate::{Certainty, DraftModel, Drafter, Lookup};
 pub use stop::{StopMatch, StopStrings, stop_tokens};
 pub use template::{Chat, ChatTemplate, TemplateError, TemplatePlace};
 pub use text::{Stream, Tokenizer, catches_panics};
+pub use xla::{Xla, XlaFunction};

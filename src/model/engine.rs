@@ -10,8 +10,8 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use generate::{
-    Batch, Budgeted, DraftModel, Finish, GenerateError, Generated, Lookup, Network, Reply, SavedSequence,
-    Session, TokenOptions, Tokenizer, check_tokens,
+    AnyExecutor, Batch, Budgeted, DraftModel, Finish, GenerateError, Generated, Lookup, Network, Reply,
+    SavedSequence, Session, TokenOptions, Tokenizer, check_tokens,
 };
 use irpa::Archive;
 use models::Architecture;
@@ -19,6 +19,7 @@ use models::fit::OpenWarning;
 use runtime::Transfers;
 
 use super::source::{BuildInfo, Ready, Source, build_checkpoint, open_export};
+use super::xla::build_xla;
 use super::{ModelError, OpenOptions, Speculation};
 use crate::embed::{Embedder, check_texts, length_for};
 
@@ -125,15 +126,19 @@ pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>
     }
     match &engine {
         Engine::Embedding(model) => Embeddings::new(&path, &options, &**model).serve(jobs),
-        Engine::Text(ready, network) => {
+        Engine::Text(build, network) => {
             let batch = batch(network, &options.speculate, draft.as_ref());
-            Texts::new(&path, &options, (ready, network), tokenizer.as_deref(), batch).serve(jobs);
+            Texts::new(&path, &options, (build, network), tokenizer.as_deref(), batch).serve(jobs);
         }
     }
 }
 
 /// The slots of a network, and what drafts for them.
-fn batch<'a>(network: &'a Network, speculate: &Speculation, draft: Option<&'a Network>) -> Batch<'a> {
+fn batch<'a>(
+    network: &'a AnyNetwork,
+    speculate: &Speculation,
+    draft: Option<&'a AnyNetwork>,
+) -> Batch<'a, AnyExecutor> {
     let batch = Batch::new(network).keep_prefixes().schedule(Budgeted::default());
     match (speculate, draft) {
         (_, Some(draft)) => batch.speculate(|| Box::new(DraftModel::new(draft))),
@@ -143,7 +148,7 @@ fn batch<'a>(network: &'a Network, speculate: &Speculation, draft: Option<&'a Ne
 }
 
 impl DraftSource {
-    fn build(self) -> Result<Network, ModelError> {
+    fn build(self) -> Result<AnyNetwork, ModelError> {
         match Engine::build(&self.path, self.source, &self.options)? {
             Engine::Text(_, network) => Ok(*network),
             Engine::Embedding(_) => {
@@ -153,30 +158,38 @@ impl DraftSource {
     }
 }
 
+/// A network of one of the engines.
+type AnyNetwork = Network<AnyExecutor>;
+
 enum Engine {
-    Text(Box<Ready>, Box<Network>),
+    Text(Box<BuildInfo>, Box<AnyNetwork>),
     /// One whose programs are built for the length of their texts.
     Embedding(Box<dyn Architecture>),
 }
 
 impl Engine {
     fn build(path: &Path, source: Source, options: &OpenOptions) -> Result<Self, ModelError> {
-        let ready = match source {
-            Source::Export(manifest, _) => open_export(path, &manifest, options)?,
-            Source::Checkpoint(model) if model.sentence().is_some() => return Ok(Self::Embedding(model)),
-            Source::Checkpoint(model) => build_checkpoint(path, model, options, options.score)?,
+        let (network, build) = match source {
+            Source::Export(manifest, _) => in_iree(open_export(path, &manifest, options)?)?,
+            Source::Checkpoint(model) if model.sentence().is_some() => {
+                let (does, asked) = ("makes embeddings of texts", "run through XLA");
+                return match options.plugin {
+                    None => Ok(Self::Embedding(model)),
+                    Some(_) => Err(ModelError::Kind { path: path.to_owned(), does, asked }),
+                };
+            }
+            Source::Checkpoint(model) => build_text(path, model, options, options.score)?,
         };
-        let network = ready.program.network()?;
-        Ok(Self::Text(Box::new(ready), Box::new(network)))
+        Ok(Self::Text(Box::new(build), Box::new(network)))
     }
 
     fn info(&self) -> ModelInfo {
         match self {
-            Self::Text(ready, network) => ModelInfo {
+            Self::Text(build, network) => ModelInfo {
                 context: network.context(),
                 vocabulary: network.vocabulary(),
                 slots: network.batch(),
-                build: Some(ready.build.clone()),
+                build: Some((**build).clone()),
                 warnings: Vec::new(),
             },
             Self::Embedding(model) => ModelInfo {
@@ -190,19 +203,38 @@ impl Engine {
     }
 }
 
+/// Builds a network that continues texts, for the engine that the options select.
+fn build_text(
+    path: &Path,
+    model: Box<dyn Architecture>,
+    options: &OpenOptions,
+    score: bool,
+) -> Result<(AnyNetwork, BuildInfo), ModelError> {
+    match &options.plugin {
+        Some(plugin) => build_xla(path, model, options, score, plugin),
+        None => in_iree(build_checkpoint(path, model, options, score)?),
+    }
+}
+
+/// The network of a program that IREE has loaded.
+fn in_iree(Ready { program, build }: Ready) -> Result<(AnyNetwork, BuildInfo), ModelError> {
+    let executor = AnyExecutor::Iree(program.executor()?);
+    Ok((Network::on(executor, program.signatures())?, build))
+}
+
 /// The engine of a network that continues texts.
 struct Texts<'a> {
     path: &'a Path,
     options: &'a OpenOptions,
-    ready: &'a Ready,
-    network: &'a Network,
+    build: &'a BuildInfo,
+    network: &'a AnyNetwork,
     tokenizer: Option<&'a Tokenizer>,
-    batch: Batch<'a>,
+    batch: Batch<'a, AnyExecutor>,
     /// The text that occupies each slot.
     running: Vec<Option<Running<'a>>>,
     waiting: VecDeque<Box<GenerateJob>>,
     /// The network that scores, if the main network has no entry point for it.
-    scorer: Option<Network>,
+    scorer: Option<AnyNetwork>,
 }
 
 /// A text in a slot.
@@ -221,13 +253,13 @@ impl<'a> Texts<'a> {
     fn new(
         path: &'a Path,
         options: &'a OpenOptions,
-        (ready, network): (&'a Ready, &'a Network),
+        (build, network): (&'a BuildInfo, &'a AnyNetwork),
         tokenizer: Option<&'a Tokenizer>,
-        batch: Batch<'a>,
+        batch: Batch<'a, AnyExecutor>,
     ) -> Self {
         let running = (0..network.batch()).map(|_| None).collect();
         let waiting = VecDeque::new();
-        Self { path, options, ready, network, tokenizer, batch, running, waiting, scorer: None }
+        Self { path, options, build, network, tokenizer, batch, running, waiting, scorer: None }
     }
 
     fn serve(mut self, jobs: &Receiver<Job>) {
@@ -269,7 +301,7 @@ impl<'a> Texts<'a> {
 
     /// The name of the weights as they are stored.
     fn fingerprint(&self) -> Result<String, ModelError> {
-        Ok(Archive::open(&self.ready.build.archive)?.table_blake3())
+        Ok(Archive::open(&self.build.archive)?.table_blake3())
     }
 
     fn begin(&mut self, job: GenerateJob) {
@@ -288,7 +320,7 @@ impl<'a> Texts<'a> {
                     prompt_tokens: prompt.len(),
                     start: Instant::now(),
                     first_token: None,
-                    before: self.ready.runtime.transfers(),
+                    before: self.network.executor().transfers(),
                     failed: None,
                 });
             }
@@ -306,7 +338,7 @@ impl<'a> Texts<'a> {
             Ok(ended) => {
                 for (slot, generated) in ended {
                     if let Some(text) = self.running[slot].take() {
-                        text.end(generated, self.ready.runtime.transfers());
+                        text.end(generated, self.network.executor().transfers());
                     }
                 }
             }
@@ -329,9 +361,7 @@ impl<'a> Texts<'a> {
         let scorer = match self.scorer.take() {
             Some(scorer) => scorer,
             None => match Source::read(self.path, self.options)?.0 {
-                Source::Checkpoint(model) => {
-                    build_checkpoint(self.path, model, self.options, true)?.program.network()?
-                }
+                Source::Checkpoint(model) => build_text(self.path, model, self.options, true)?.0,
                 // It has the entry points that it was exported with.
                 _ => return Ok(Session::new(network).score(tokens)?),
             },

@@ -12,12 +12,14 @@ use irpa::ArchiveError;
 use models::config::ConfigError;
 use models::fit::FitError;
 use models::{OtherSizes, UnknownPrompt};
+use pjrt::PjrtError;
 use runtime::{CompileError, RuntimeError};
 use targets::DeviceKind;
 
 use crate::PlanError;
 use crate::build::LoadError;
 use crate::embed::EmbedError;
+use crate::export::xla::XlaError;
 use crate::export::{ExportError, ManifestError};
 use crate::tuning::TuningFileError;
 
@@ -60,6 +62,22 @@ pub enum ModelError {
     /// Compiling, baking or loading the network failed.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// The network cannot be lowered for XLA, or its checkpoint does not fit it.
+    #[error(transparent)]
+    Xla(Box<XlaError>),
+    /// XLA or its plugin failed.
+    #[error(transparent)]
+    Plugin(#[from] PjrtError),
+    /// The plugin is for another kind of device than the selected device.
+    #[error(
+        "the plugin's platform is `{platform}` and the device is `{device}`; name a plugin of that device"
+    )]
+    Platform {
+        /// The kind of the selected device.
+        device: DeviceKind,
+        /// The platform that the plugin reports.
+        platform: String,
+    },
     /// The export cannot be used.
     #[error(transparent)]
     Export(Box<ExportError>),
@@ -176,6 +194,12 @@ impl From<FitError> for ModelError {
 impl From<PlanError> for ModelError {
     fn from(error: PlanError) -> Self {
         Self::Plan(error.into())
+    }
+}
+
+impl From<XlaError> for ModelError {
+    fn from(error: XlaError) -> Self {
+        Self::Xla(error.into())
     }
 }
 

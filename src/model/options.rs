@@ -55,7 +55,10 @@ pub struct OpenOptions {
     pub device: Option<DeviceName>,
     /// The target of the compiler. Default: the device's own description.
     pub target: Option<Target>,
-    /// Worker threads; 0 means one per core.
+    /// Path of a PJRT plugin, whose XLA runs the network on the plugin's device. Its code runs in this process. Default:
+    /// IREE runs the network.
+    pub plugin: Option<PathBuf>,
+    /// Worker threads; 0 means one per core. XLA ignores the number.
     pub threads: usize,
     /// The source of the kernels' tile sizes. Default: measurements of `tracewright tune` on this machine.
     pub tuning: Option<TuningSource>,
@@ -174,6 +177,7 @@ impl Default for OpenOptions {
             rules: None,
             device: None,
             target: None,
+            plugin: None,
             threads: 0,
             tuning: None,
             score: false,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bake::{Baked, Ignorable};
-use dsl::Traced;
+use dsl::{EntryPoint, Traced};
 use errors::WithPath as _;
 use irpa::{Archive, ArchiveError, Checkpoint, Gguf};
 use lower::{Module, Quantization, Weights};
@@ -33,10 +33,9 @@ pub(super) enum Source {
     Checkpoint(Box<dyn Architecture>),
 }
 
-/// A program, the device that it runs on, and what was made on the way.
+/// A program that IREE has loaded, and facts about the build.
 pub(super) struct Ready {
     pub program: Program,
-    pub runtime: Runtime,
     pub build: BuildInfo,
 }
 
@@ -47,11 +46,11 @@ pub struct BuildInfo {
     pub compile: Duration,
     /// The time that loading took.
     pub load: Duration,
-    /// The module text; `None` for an export.
+    /// The module text; `None` for an export, and for a network of XLA.
     pub module: Option<Module>,
-    /// The options of the compiler; `None` for an export.
+    /// The options of IREE's compiler; `None` for an export, and for a network of XLA.
     pub options: Option<CompileOptions>,
-    /// Path of the archive with the weights.
+    /// Path of the archive with the weights. For a network of XLA without computed weights, it is the model's path.
     pub archive: PathBuf,
     /// Statistics of the bake; `None` if the archive existed.
     pub baked: Option<Baked>,
@@ -125,7 +124,7 @@ pub(super) fn open_export(
         signatures,
         damaged: Vec::new(),
     };
-    Ok(Ready { program, runtime, build })
+    Ok(Ready { program, build })
 }
 
 /// Bakes, compiles and loads a checkpoint. The entry point for scores is included if the options ask for it.
@@ -136,29 +135,42 @@ pub(super) fn build_checkpoint(
     score: bool,
 ) -> Result<Ready, ModelError> {
     let target = options.chosen_target()?;
-    let context = options.context.unwrap_or_else(|| model.max_context().min(CONTEXT));
-    let plan = Plan::new(model, options.dtype, Some(context), options.chunk)?;
-    let quantize = options.quantize.clone().unwrap_or(plan.weights.quantize);
-    let plan = Plan {
-        batch: options.slots.max(1),
-        kv: options.kv.unwrap_or_default(),
-        rules: options.rules.unwrap_or_default(),
-        weights: Weights { quantize, kernels: options.kernels.unwrap_or(true) },
-        target,
-        ..plan
-    };
+    let plan = Plan { target, ..planned(model, options, options.quantize.clone())? };
     let tunings = options.tunings(&plan.target)?;
     let (tuning, damaged) = (tunings.of(&plan)?, tunings.damaged().to_vec());
     let plan = plan.tuned(tuning, options.chunk);
-    let mut entries = if score { plan.entry_points() } else { plan.steps() };
-    if options.speculate != Speculation::Off {
-        entries.extend(plan.verifier());
-    }
-    let traced = plan.record(&entries)?;
+    let traced = plan.record(&entries(&plan, options, score))?;
     let checkpoint = plan.model.weights(Checkpoint::open(path)?)?;
     let ignorable = plan.model.ignorable();
     let ready = build(options, &traced, &checkpoint, plan.target, plan.weights, ignorable)?;
     Ok(Ready { build: BuildInfo { damaged, ..ready.build }, ..ready })
+}
+
+/// The plan that the options ask for, for the processor. `quantize` is the storage format of weights.
+pub(super) fn planned(
+    model: Box<dyn Architecture>,
+    options: &OpenOptions,
+    quantize: Option<Quantization>,
+) -> Result<Plan, ModelError> {
+    let context = options.context.unwrap_or_else(|| model.max_context().min(CONTEXT));
+    let plan = Plan::new(model, options.dtype, Some(context), options.chunk)?;
+    let quantize = quantize.unwrap_or(plan.weights.quantize);
+    Ok(Plan {
+        batch: options.slots.max(1),
+        kv: options.kv.unwrap_or_default(),
+        rules: options.rules.unwrap_or_default(),
+        weights: Weights { quantize, kernels: options.kernels.unwrap_or(true) },
+        ..plan
+    })
+}
+
+/// The entry points that the options ask for.
+pub(super) fn entries(plan: &Plan, options: &OpenOptions, score: bool) -> Vec<EntryPoint> {
+    let mut entries = if score { plan.entry_points() } else { plan.steps() };
+    if options.speculate != Speculation::Off {
+        entries.extend(plan.verifier());
+    }
+    entries
 }
 
 /// Bakes, compiles and loads a network. If the options ask for it, the weights are compared with their
@@ -196,7 +208,7 @@ fn build(
         baked: built.baked,
         damaged: Vec::new(),
     };
-    Ok(Ready { program: built.program, runtime: built.runtime, build })
+    Ok(Ready { program: built.program, build })
 }
 
 /// Compares the weights with the hashes in their archive.
@@ -235,7 +247,12 @@ impl OpenOptions {
 
 /// Rejects options that differ from the export's.
 fn check_as_exported(manifest: &IreeManifest, asked: &OpenOptions) -> Result<(), ModelError> {
-    for (option, given) in [("target", asked.target.is_some()), ("tuning", asked.tuning.is_some())] {
+    let given = [
+        ("target", asked.target.is_some()),
+        ("tuning", asked.tuning.is_some()),
+        ("plugin", asked.plugin.is_some()),
+    ];
+    for (option, given) in given {
         if given {
             return Err(ModelError::Compiled { option });
         }

@@ -106,6 +106,29 @@ fn smollm2(root: &Path) -> Result<(), Error> {
     python::install_for(Some("any"), &folder, &pins, "93 MB").map(drop)
 }
 
+/// Installs the tools, and XLA's plugin for the CPU.
+pub fn setup_xla(root: &Path) -> Result<(), Error> {
+    setup(root)?;
+    let plugin = xla_cpu(root)?;
+    eprintln!("XLA's plugin for the CPU is ready: {}", plugin.display());
+    Ok(())
+}
+
+/// XLA's plugin for the CPU, from a Python package.
+fn xla_cpu(root: &Path) -> Result<PathBuf, Error> {
+    let (os, arch) = (env::consts::OS, env::consts::ARCH);
+    if (os, arch) != ("linux", "x86_64") {
+        return Err(Error::Missing {
+            what: "XLA's plugin for the CPU",
+            tried: format!("the package is for Linux on x86-64, and this is {os} on {arch}"),
+            how: "a build of OpenXLA, target `//xla/pjrt/c:pjrt_c_api_cpu_plugin.so`",
+        });
+    }
+    let (folder, pins) = (root.join(".tracewright/xla-cpu"), root.join("xtask/xla.txt"));
+    let python = python::install_for(Some("manylinux_2_27_x86_64"), &folder, &pins, "63 MB")?;
+    Ok(python.packages().join("fastatomstruct_xla_cpu/libpjrt_cpu.so"))
+}
+
 /// The headers for building the CUDA driver, on platforms for which NVIDIA publishes them.
 fn cuda_headers(root: &Path) -> Result<(), Error> {
     let platform = match (env::consts::OS, env::consts::ARCH) {
@@ -154,6 +177,10 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     if let Err(error) = smollm2(root) {
         left_out.push(format!("SmolLM2, a real model in a GGUF file: {}", WithCauses(&error)));
     }
+    let plugin = xla_cpu(root);
+    if let Err(error) = &plugin {
+        left_out.push(format!("XLA from Rust: {}", WithCauses(error)));
+    }
     let jax = jax(root);
     let all = ["--workspace", "--all-features"];
     let cargo = |words: &[&str]| {
@@ -199,6 +226,7 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     programs::run("tests", programs::AT_ONCE, programs, &|program: &Path| {
         let mut command = Command::new(program);
         command.envs(driver.iter().cloned()).env("PATH", &tools.path).env(variable, &libraries);
+        command.envs(plugin.is_ok().then_some(("TRACEWRIGHT_TEST_XLA", "needed")));
         command.envs(long.then_some(("TRACEWRIGHT_TEST_LONG", "1"))).env(ASAN_OPTIONS.0, ASAN_OPTIONS.1);
         command
     })?;

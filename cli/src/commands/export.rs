@@ -7,11 +7,11 @@ mod xla;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use tracewright::targets::Target;
 
 use crate::Invocation;
-use crate::arguments::{BuildArguments, MeshArguments, batch};
+use crate::arguments::{BuildArguments, Engine, MeshArguments, batch};
 use crate::error::Error;
 
 #[derive(Args)]
@@ -39,13 +39,6 @@ pub struct Arguments {
     pub xla: XlaArguments,
     #[command(flatten)]
     pub build: BuildArguments,
-}
-
-/// The engine that runs an export.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Engine {
-    Iree,
-    Xla,
 }
 
 #[derive(Args, Clone)]

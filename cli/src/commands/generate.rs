@@ -86,6 +86,7 @@ mod run {
 
     use super::Arguments;
     use crate::Invocation;
+    use crate::arguments::Engine;
     use crate::build::{build_times, milliseconds};
     use crate::error::Error;
     use crate::extras::{Extras, conversation};
@@ -100,6 +101,12 @@ mod run {
             {
                 let what = format!("`{option}` belongs to `--chat`; give the message to answer with it");
                 return Err(usage(what).into());
+            }
+            if self.print_commands && self.run.engine.engine == Engine::Xla {
+                return Err(usage(
+                    "`--print-commands` is for IREE; leave it out, or leave out `--engine xla`",
+                )
+                .into());
             }
             // What is wrong with the model is said before what is wrong with the prompt.
             let opening = load::read(&self.model, &self.run, read, interrupt)?;
