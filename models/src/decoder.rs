@@ -1,10 +1,14 @@
 //! [`Decoder`]: embedding, layers, norm and head of a language model. Each family declares its own layers.
 
+use std::marker::PhantomData;
 use std::ops::Deref;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use dsl::nn::{Attend, Cache, Kv, Position};
-use dsl::{Block, Call as _, Float, Project, Tensor, WeightStyle, model};
+use dsl::{
+    Axis, Block, BuildError, Call as _, Float, LayerNorm, Project, RmsNorm, Scope, Tensor, WeightStyle, model,
+};
 use ops::ElementType;
 
 use crate::config::Keys;
@@ -26,8 +30,8 @@ pub trait FeedForward<T: Float>: Block {
 
 /// The configuration of a [`Decoder`]: Llama's keys, and the differences from Llama outside of its layers.
 pub trait DecoderConfig: Deref<Target = LlamaConfig> + Clone + 'static {
-    /// How the last norm applies its weight. Layers declare their own style.
-    const NORM: WeightStyle = WeightStyle::Scale;
+    /// The last norm. Layers declare their own norms.
+    const NORM: Norm = Norm::Rms(WeightStyle::Scale);
 
     /// Computes the input of the first layer from the tokens' embeddings. Default: no change.
     fn embedded<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
@@ -85,7 +89,7 @@ model! {
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Y; L],
-        norm: RmsNorm[D](eps = rms_norm_eps),
+        norm: LastNorm<T, C>,
 
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             let rope = self.config.rope.frequencies(self.dim(E), cache.context);
@@ -94,7 +98,55 @@ model! {
             for (i, layer) in self.layers.iter().enumerate() {
                 x = layer.forward(x, &self.config.attention(i, &at), cache.state(i));
             }
-            self.norm.clone().style(C::NORM).call(x)
+            self.norm.forward(x)
+        }
+    }
+}
+
+/// A kind of norm.
+#[derive(Clone, Copy, Debug)]
+pub enum Norm {
+    /// The kind [`RmsNorm`], with a style.
+    Rms(WeightStyle),
+    /// The kind [`LayerNorm`].
+    Layer {
+        /// Whether the norm has a bias.
+        bias: bool,
+    },
+}
+
+/// The norm after the last layer, of the kind [`DecoderConfig::NORM`].
+#[derive(Clone, Debug)]
+pub struct LastNorm<T: Float, C> {
+    norm: Built<T>,
+    of: PhantomData<C>,
+}
+
+#[derive(Clone, Debug)]
+enum Built<T: Float> {
+    Rms(RmsNorm<T>),
+    Layer(LayerNorm<T>),
+}
+
+impl<T: Float, C: DecoderConfig> Block for LastNorm<T, C> {
+    type Config = C;
+
+    fn build(scope: Scope, config: &Rc<C>) -> Result<Self, BuildError> {
+        let (dims, eps) = ([Axis("D").of(config.hidden_size)], config.rms_norm_eps);
+        let norm = match C::NORM {
+            Norm::Rms(style) => Built::Rms(RmsNorm::build(scope, &dims).eps(eps).style(style)),
+            Norm::Layer { bias } => Built::Layer(LayerNorm::build(scope, &dims).eps(eps).bias(bias)),
+        };
+        Ok(Self { norm, of: PhantomData })
+    }
+}
+
+impl<T: Float, C: DecoderConfig> LastNorm<T, C> {
+    #[track_caller]
+    fn forward(&self, x: Tensor<T>) -> Tensor<T> {
+        match &self.norm {
+            Built::Rms(norm) => norm.call(x),
+            Built::Layer(norm) => norm.call(x),
         }
     }
 }
@@ -125,8 +177,10 @@ pub struct LlamaConfig {
     pub windows: Arc<[Option<usize>]>,
     /// Whether the output head is the embedding table.
     pub tie_word_embeddings: bool,
-    /// Whether the attention's linear layers have biases.
+    /// Whether the linear layers of queries, keys and values have biases.
     pub attention_bias: bool,
+    /// Whether the linear layer after attention has a bias.
+    pub attention_out_bias: bool,
     /// Whether the feed-forward network's linear layers have biases.
     pub mlp_bias: bool,
     /// The longest sequence, in tokens.
@@ -212,6 +266,7 @@ impl LlamaConfig {
             windows: Arc::from([]),
             tie_word_embeddings: keys.flag("tie_word_embeddings", defaults.tie_word_embeddings),
             attention_bias: false,
+            attention_out_bias: false,
             mlp_bias: false,
             max_position_embeddings,
             element: keys.element_type(),
@@ -238,6 +293,8 @@ impl LlamaConfig {
                 self.intermediate_size,
                 &[
                     ("model.layers.*.mlp.down_proj.weight", 1),
+                    ("model.layers.*.mlp.c_proj.weight", 1),
+                    ("model.layers.*.mlp.experts.*.down_proj.weight", 1),
                     ("model.layers.*.feed_forward.w2.weight", 1),
                     ("model.layers.*.block_sparse_moe.experts.*.w2.weight", 1),
                 ],

@@ -40,7 +40,7 @@ pub(crate) fn read(keys: &Keys) -> GemmaConfig {
     // Two keys of the published checkpoints that transformers does not read.
     keys.ignore(&["cache_implementation", "sliding_window_size"]);
     GemmaConfig {
-        llama: LlamaConfig { attention_bias, windows, ..llama },
+        llama: LlamaConfig { attention_bias, attention_out_bias: attention_bias, windows, ..llama },
         rope_local: None,
         query_pre_attn_scalar: keys.number_or("query_pre_attn_scalar", 256.0),
         attn_logit_softcapping: keys.nullable_number("attn_logit_softcapping", Some(50.0)),

@@ -102,6 +102,7 @@ macro_rules! read {
 
 pub mod config;
 pub mod decoder;
+mod experts;
 mod family;
 pub mod fit;
 pub mod gguf;
@@ -134,7 +135,10 @@ pub use shape_check::{DeclaredSize, Evidence, OtherSize, OtherSizes, check_sizes
 
 families! {
     llama::Llama(LlamaConfig);
+    apertus::Apertus(LlamaConfig);
+    cohere2::Cohere2(cohere2::Cohere2Config);
     embedding_gemma::EmbeddingGemma(EmbeddingGemmaConfig) beside;
+    exaone4::Exaone4(smollm3::SmolLm3Config);
     gemma3::Gemma3(GemmaConfig);
     gemma2::Gemma2(GemmaConfig);
     gpt2::Gpt2(Gpt2Config);
@@ -143,10 +147,13 @@ families! {
     mistral::Mistral(LlamaConfig);
     mixtral::Mixtral(mixtral::MixtralConfig);
     olmo2::Olmo2(LlamaConfig);
+    olmoe::Olmoe(olmoe::OlmoeConfig);
     phi3::Phi3(LlamaConfig);
     qwen2::Qwen2(LlamaConfig);
     qwen3::Qwen3(LlamaConfig);
+    seed_oss::SeedOss(LlamaConfig);
     smollm3::SmolLm3(smollm3::SmolLm3Config);
+    starcoder2::Starcoder2(LlamaConfig);
 }
 
 /// Reads a configuration; the keys given may be there although nothing reads them.

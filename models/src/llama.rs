@@ -52,7 +52,7 @@ model! {
         q_proj: Linear[D -> K, G, E](bias if attention_bias),
         k_proj: Linear[D -> K, E](bias if attention_bias),
         v_proj: Linear[D -> K, E](bias if attention_bias),
-        o_proj: Linear[K, G, E -> D](bias if attention_bias),
+        o_proj: Linear[K, G, E -> D](bias if attention_out_bias),
 
         fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
             let q = at.rope(self.q_proj(x)); // [B, S, K, G, E]
@@ -80,8 +80,10 @@ pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     }
     // Published with SmolLM2; transformers rotates halves whatever it says.
     keys.always("rope_interleaved", false);
+    let attention_bias = keys.flag("attention_bias", false);
     LlamaConfig {
-        attention_bias: keys.flag("attention_bias", false),
+        attention_bias,
+        attention_out_bias: attention_bias,
         mlp_bias: keys.flag("mlp_bias", false),
         ..LlamaConfig::shared(keys, Defaults::new(2048))
     }

@@ -1,12 +1,13 @@
 //! Mixtral: Jiang et al., "Mixtral of Experts" (2024), §2. Names follow the published checkpoints. A Mistral with
 //! several experts in place of a feed-forward network. A router chooses a few experts for each token.
 
-use dsl::nn::{Attend, Kv, dot, silu, softmax, topk};
-use dsl::{F32, Float, I32, Tensor, model};
+use dsl::nn::{Attend, Kv, softmax, topk};
+use dsl::{F32, Float, model};
 use serde_json::json;
 
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConfig};
+use crate::experts::mixture;
 use crate::family::{Family, GgufFamily, Stacks, presets};
 use crate::llama;
 use crate::rope::RopeDefaults;
@@ -62,10 +63,6 @@ model! {
 
     /// A mixture of experts. The result is a sum over the chosen experts' SwiGLUs, weighted by the router's
     /// probabilities.
-    ///
-    /// For few tokens, only the weights of chosen experts are read. If the tokens choose as many experts as there are, every
-    /// expert computes every token, with the weight 0 for tokens that did not choose it. Both forms add in the order of the
-    /// experts, so that they have the same bits.
     pub Experts {
         gate: Linear[D -> X],
         w1: Weight[X, F, D] at "experts.*.w1.weight",
@@ -76,25 +73,7 @@ model! {
             let likely = softmax(self.gate(x).to::<F32>(), X);
             let (share, chosen) = topk(likely, X, self.dim(C));
             let (share, chosen) = ((share / share.sum(X)).rename(X, C), chosen.rename(X, C)); // [B, S, C]
-            let expert = Tensor::<I32>::iota(X, self.dim(X));
-            let is = |chosen: Tensor<I32>| chosen.broadcast(expert).equals(expert.broadcast(chosen)); // [B, S, C, X]
-            let each = share.broadcast(expert); // [B, S, C, X]
-            let share = is(chosen).select(each, 0.0).sum(C); // [B, S, X]
-            let weights = [self.w1(), self.w3(), self.w2()];
-            let (weights, share, experts) = match x.extent(B) * x.extent(S) * self.dim(C) < self.dim(X) {
-                true => {
-                    // The first expert leads.
-                    let order = (-expert.to::<F32>() + self.dim(X) as f64).broadcast(each);
-                    let (_, chosen) = topk(is(chosen).select(order, 0.0).sum(C), X, self.dim(C));
-                    let chosen = chosen.rename(X, C);
-                    let share = is(chosen).select(share.broadcast(chosen), 0.0).sum(X);
-                    (weights.map(|weight| weight.take(X, chosen)), share, C)
-                }
-                false => (weights, share, X),
-            };
-            let [gate, up, down] = weights;
-            let each = dot(silu(dot(x, gate, D)) * dot(x, up, D), down, F);
-            (each.to::<F32>() * share.broadcast(each)).sum(experts).to()
+            mixture(x, share, chosen, [self.w1(), self.w3(), self.w2()])
         }
     }
 }

@@ -6,7 +6,7 @@ use dsl::{Float, WeightStyle, model};
 use serde_json::json;
 
 use crate::config::Keys;
-use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConfig};
+use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConfig, Norm};
 use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Mlp;
 
@@ -67,7 +67,7 @@ pub struct Wide(LlamaConfig);
 descends!(Wide from 0: LlamaConfig);
 
 impl DecoderConfig for Wide {
-    const NORM: WeightStyle = WeightStyle::Wide;
+    const NORM: Norm = Norm::Rms(WeightStyle::Wide);
 }
 
 impl From<LlamaConfig> for Wide {

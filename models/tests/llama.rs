@@ -36,7 +36,7 @@ fn checkpoint(c: &LlamaConfig) -> BTreeMap<String, Vec<usize>> {
         linear("self_attn.q_proj", queries, d, c.attention_bias);
         linear("self_attn.k_proj", keys, d, c.attention_bias);
         linear("self_attn.v_proj", keys, d, c.attention_bias);
-        linear("self_attn.o_proj", d, queries, c.attention_bias);
+        linear("self_attn.o_proj", d, queries, c.attention_out_bias);
         linear("mlp.gate_proj", f, d, c.mlp_bias);
         linear("mlp.up_proj", f, d, c.mlp_bias);
         linear("mlp.down_proj", d, f, c.mlp_bias);
@@ -120,7 +120,15 @@ fn optional_parts() {
     ] {
         let ModelConfig::Llama(base) = config(&fixture("llama-mqa")) else { panic!("no Llama") };
         let (tie_word_embeddings, head_dim) = (tied, head_dim.or(base.head_dim));
-        let llama = LlamaConfig { tie_word_embeddings, attention_bias, mlp_bias, head_dim, ..base };
+        let attention_out_bias = attention_bias;
+        let llama = LlamaConfig {
+            tie_word_embeddings,
+            attention_bias,
+            attention_out_bias,
+            mlp_bias,
+            head_dim,
+            ..base
+        };
         let trace =
             ModelConfig::Llama(llama.clone()).trace(ElementType::F32, &EntryPoint::all(1, 2, 4)).unwrap();
         let found: BTreeMap<String, Vec<usize>> =

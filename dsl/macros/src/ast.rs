@@ -119,7 +119,7 @@ pub struct Leaf {
     pub settings: Vec<Setting>,
 }
 
-/// One setting in parentheses: `bias`, `bias if attention_bias`, or `eps = rms_norm_eps`.
+/// One setting in parentheses: `bias`, `bias if attention_bias`, `bias = false`, or `eps = rms_norm_eps`.
 pub struct Setting {
     pub name: Ident,
     pub value: SettingValue,

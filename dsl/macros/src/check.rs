@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 
 use proc_macro2::{TokenStream, TokenTree};
-use syn::{Attribute, Ident};
+use syn::{Attribute, Ident, Lit};
 
 use super::ast::*;
 use super::context::{Errors, list, suggestion};
@@ -291,6 +291,7 @@ fn setting(kind: &LeafKind, setting: &Setting, errors: &mut Errors) {
             errors.at(name, format!("`{leaf}` has no setting `{name}`; it has {}", list(&known)));
         }
         (Some(SettingKind::Flag), SettingValue::Bare | SettingValue::If(_)) => {}
+        (Some(SettingKind::Flag), SettingValue::Literal(Lit::Bool(_))) => {}
         (Some(SettingKind::Flag), _) => {
             errors.at(name, format!("`{name}` is on or off: `{name}` or `{name} if key`"))
         }

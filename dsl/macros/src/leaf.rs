@@ -35,7 +35,7 @@ pub enum Argument {
 
 #[derive(Clone, Copy)]
 pub enum SettingKind {
-    /// A flag with an optional condition: `bias` or `bias if key`.
+    /// A flag with an optional condition: `bias`, `bias if key` or `bias = false`.
     Flag,
     /// A number, from a key or literal: `eps = key` or `eps = 1e-6`.
     Number,

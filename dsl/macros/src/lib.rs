@@ -57,7 +57,8 @@ use proc_macro::TokenStream;
 ///
 /// **Fields** are leaves, blocks of this `model!`, arrays of blocks, and blocks from elsewhere. The leaves
 /// are `Linear[D -> V]`, `Embedding[V, D]`, `RmsNorm[D]` over one or more axes, `LayerNorm[D]` and
-/// `Weight[D]`. A leaf can have an element type of its own: `Linear<F32>[…]`. You write a block from
+/// `Weight[D]`. `RmsNorm[D](eps = key, style = one_plus)` multiplies by 1 + w; the other styles are `scale` and
+/// `wide`. A `LayerNorm` has a bias unless you write `LayerNorm[D](bias = false)`. A leaf can have an element type of its own: `Linear<F32>[…]`. You write a block from
 /// elsewhere with a path or with its element type. If its configuration has another type, implement
 /// `Project`. You call leaves and blocks of this `model!` as methods, `self.norm(x)`. You call blocks from
 /// elsewhere, type parameters and elements of arrays by `.forward`. `tied(a.b)` uses the weight of the leaf
