@@ -7,7 +7,7 @@ use dsl::{F32, Float, Tensor, model};
 
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, Defaults, LlamaConfig};
-use crate::family::{Family, presets};
+use crate::family::Family;
 use crate::qwen3::Attention;
 use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
 
@@ -16,7 +16,6 @@ pub type Apertus<T> = Decoder<T, Layer<T>>;
 
 pub(crate) const FAMILY: Family = Family {
     about: "norms of q and k, xIELU without a gate",
-    presets: presets!("apertus-8b": "swiss-ai/Apertus-8B-2509"),
     ..Family::of(&["ApertusForCausalLM"], &["ApertusModel"], &["apertus"])
 };
 

@@ -8,7 +8,7 @@ use ops::ops::RopeLayout;
 
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConfig, Norm};
-use crate::family::{Family, presets};
+use crate::family::Family;
 use crate::llama::{Attention, Mlp};
 
 /// The whole network of a Command R7B.
@@ -16,7 +16,6 @@ pub type Cohere2<T> = Decoder<T, Layer<T>, Cohere2Config>;
 
 pub(crate) const FAMILY: Family = Family {
     about: "attention and feed-forward network in parallel, layer norms without bias, interleaved rotation",
-    presets: presets!("command-r7b": "CohereLabs/c4ai-command-r7b-12-2024"),
     ..Family::of(&["Cohere2ForCausalLM"], &["Cohere2Model"], &["cohere2"])
 };
 

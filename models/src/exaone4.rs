@@ -7,7 +7,7 @@ use dsl::{Float, model};
 
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, Defaults, LlamaConfig};
-use crate::family::{Family, presets};
+use crate::family::Family;
 use crate::llama::Mlp;
 use crate::qwen3::Attention;
 use crate::smollm3::SmolLm3Config;
@@ -18,7 +18,6 @@ pub type Exaone4<T> = Decoder<T, Layer<T>, SmolLm3Config>;
 pub(crate) const FAMILY: Family = Family {
     // The same as SmolLM3's, so that they share a row.
     about: crate::smollm3::FAMILY.about,
-    presets: presets!("exaone-4.0-32b": "LGAI-EXAONE/EXAONE-4.0-32B"),
     ..Family::of(&["Exaone4ForCausalLM"], &["Exaone4Model"], &["exaone4"])
 };
 

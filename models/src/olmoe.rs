@@ -8,7 +8,7 @@ use dsl::{F32, Float, Tensor, model};
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConfig};
 use crate::experts::mixture;
-use crate::family::{Family, presets};
+use crate::family::Family;
 use crate::shape_check::DeclaredSize;
 
 /// The whole network of an OLMoE.
@@ -21,7 +21,6 @@ pub(crate) const FAMILY: Family = Family {
         ("mlp.experts.gate_up_proj", &["mlp.experts.*.gate_proj.weight", "mlp.experts.*.up_proj.weight"]),
         ("mlp.experts.down_proj", &["mlp.experts.*.down_proj.weight"]),
     ],
-    presets: presets!("olmoe-1b-7b-0924": "allenai/OLMoE-1B-7B-0924"),
     ..Family::of(&["OlmoeForCausalLM"], &["OlmoeModel"], &["olmoe"])
 };
 

@@ -4,7 +4,7 @@
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
-use crate::family::{Family, presets};
+use crate::family::Family;
 use crate::llama::Llama;
 
 /// The whole network of a Seed-OSS.
@@ -12,7 +12,6 @@ pub type SeedOss<T> = Llama<T>;
 
 pub(crate) const FAMILY: Family = Family {
     about: "biases on q, k, v",
-    presets: presets!("seed-oss-36b": "ByteDance-Seed/Seed-OSS-36B-Instruct"),
     ..Family::of(&["SeedOssForCausalLM"], &["SeedOssModel"], &["seed_oss"])
 };
 

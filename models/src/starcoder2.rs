@@ -6,7 +6,7 @@ use dsl::{Float, model};
 
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConfig, Norm};
-use crate::family::{Family, presets};
+use crate::family::Family;
 use crate::llama::Attention;
 
 /// The whole network of a StarCoder2.
@@ -14,7 +14,6 @@ pub type Starcoder2<T> = Decoder<T, Layer<T>, LayerNormed>;
 
 pub(crate) const FAMILY: Family = Family {
     about: "layer norms, biases, no gate",
-    presets: presets!("starcoder2-7b": "bigcode/starcoder2-7b"),
     ..Family::of(&["Starcoder2ForCausalLM"], &["Starcoder2Model"], &["starcoder2"])
 };
 
