@@ -145,6 +145,7 @@ pub fn network_options(network: &NetworkArguments, tuning: &TuningArguments) -> 
     Ok(OpenOptions {
         dtype: network.dtype,
         quantize: network.quant.map(|Quant(format)| Quantization::from(format)),
+        activations: network.activations,
         rules: network.simplify,
         tuning: match &tuning.source {
             None => None,

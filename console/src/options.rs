@@ -3,6 +3,7 @@
 use clap::{Args, ValueEnum};
 use tracewright::lower::{Quantization, Weights};
 use tracewright::models::Architecture;
+use tracewright::ops::format::ActivationBits;
 use tracewright::ops::{ElementType, WeightFormat};
 use tracewright::simplify::Rules;
 use tracewright::trace::KvFormat;
@@ -21,6 +22,10 @@ pub struct NetworkArguments {
     /// Store the weights of products in fewer bits, in groups of 32 with a scale, or number by number [default: as they are]
     #[arg(long, value_name = "none|q8|q4|q4_k", value_parser = quant_or_none)]
     pub quant: Option<Quant>,
+    /// Bits of the integers that activations become where weights are integers: with 16 a prompt is read more slowly, and less is
+    /// lost [default: 8]
+    #[arg(long, value_name = "8|16", value_parser = activation_bits)]
+    pub activations: Option<ActivationBits>,
     /// Multiply by kernels made for the processor, or by what the compiler makes of StableHLO [default: on]
     #[arg(long, value_name = "on|off")]
     pub kernels: Option<KernelUse>,
@@ -37,7 +42,8 @@ impl NetworkArguments {
     /// How weights are stored, which a checkpoint stores like this, and who multiplies with them.
     pub fn weights(&self, stored: Quantization) -> Weights {
         let kernels = self.kernels != Some(KernelUse::Off) && self.layout != Some(Layout::Plain);
-        Weights { quantize: self.quant.map_or(stored, |Quant(format)| format.into()), kernels }
+        let activations = self.activations.unwrap_or_default();
+        Weights { quantize: self.quant.map_or(stored, |Quant(format)| format.into()), kernels, activations }
     }
 }
 
@@ -113,6 +119,12 @@ pub fn quant_or_none(text: &str) -> Result<Quant, String> {
 fn quantized(text: &str) -> Result<WeightFormat, String> {
     let mut formats = WeightFormat::ALL.iter().copied().filter(|format| format.element().is_none());
     formats.find(|format| format.word() == text).ok_or_else(|| "expected q8, q4 or q4_k".into())
+}
+
+/// The bits of the activations' integers.
+pub fn activation_bits(text: &str) -> Result<ActivationBits, String> {
+    let known = ActivationBits::ALL.iter().find(|bits| bits.word() == text);
+    known.copied().ok_or_else(|| "expected 8 or 16".into())
 }
 
 /// How keys and values are remembered.

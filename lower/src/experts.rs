@@ -1,5 +1,6 @@
 //! Products with a stack of matrices, of which rows have one each: mixtures of experts.
 
+use ops::format::ActivationBits;
 use ops::ops::{Gather, Pack, PackedExperts, PackedLinear, Permute, Reshape};
 use ops::{ElementType, InferError, Op, WeightFormat};
 use trace::{Builder, Function, NodeId, NodeKind, Parameter};
@@ -59,7 +60,7 @@ impl Experts {
     pub(crate) fn product(
         &self,
         b: &mut Builder<'_>,
-        format: WeightFormat,
+        (format, activations): (WeightFormat, ActivationBits),
         operands: &[NodeId],
     ) -> Result<NodeId, InferError> {
         let &[x, matrices] = operands else { unreachable!("a product") };
@@ -70,10 +71,10 @@ impl Experts {
         let packed = from_recipe(b, self.weight.key.clone(), &self.weight, |stack| {
             step(Pack { format }, step(Reshape { shape }, stack))
         })?;
-        let op = PackedExperts { format, experts, outputs, element };
+        let op = PackedExperts { format, experts, outputs, element, activations };
         match self.which {
             Which::All => {
-                let all = PackedLinear { format, outputs: experts * outputs, element };
+                let all = PackedLinear { format, outputs: experts * outputs, element, activations };
                 let product = b.op(all, &[x, packed])?;
                 let mut shape = b.ty(product).shape.clone();
                 shape.pop();

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use kernels::FusedOp;
+use ops::format::ActivationBits;
 use ops::{Op, TensorType, WeightFormat, WeightUse};
 use targets::Target;
 use trace::{Function, NodeId, NodeKind, Parameter, Trace};
@@ -44,6 +45,7 @@ pub(crate) enum Reader {
 /// Who computes each node of a trace on a target.
 pub struct Implementations<'t> {
     pub(crate) trace: &'t Trace,
+    pub(crate) activations: ActivationBits,
     layouts: Layouts,
     /// Of each function, by node.
     nodes: Vec<Vec<Implementation>>,
@@ -81,7 +83,7 @@ impl<'t> Implementations<'t> {
         };
         let nodes = trace.functions.iter();
         let nodes = nodes.map(|function| function.ids().map(|id| node(function, id)).collect()).collect();
-        Ok(Self { trace, layouts, nodes })
+        Ok(Self { trace, activations: weights.activations, layouts, nodes })
     }
 
     /// Who computes a node of the function of this index.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use kernels::Kernels;
-use ops::format::PANEL;
+use ops::format::{ActivationBits, PANEL};
 use ops::{TensorType, WeightFormat, WeightUse};
 use targets::Target;
 use trace::{Function, NodeId, NodeKind, Parameter, Trace, key_pattern};
@@ -75,7 +75,7 @@ impl fmt::Display for Quantization {
 /// use tracewright_lower::Weights;
 ///
 /// // 4.5 bits for each weight of a product, and StableHLO alone.
-/// let weights = Weights { quantize: Some(WeightFormat::Q4).into(), kernels: false };
+/// let weights = Weights { quantize: Some(WeightFormat::Q4).into(), kernels: false, ..Weights::default() };
 /// assert!(weights.quantize.rounds() && !Weights::default().quantize.rounds());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,12 +85,14 @@ pub struct Weights {
     /// Whether kernels of ours compute products, where the target has them. Without them all is StableHLO, and every
     /// weight is stored in the order of the checkpoint.
     pub kernels: bool,
+    /// The integers that activations become where weights are integers.
+    pub activations: ActivationBits,
 }
 
 impl Default for Weights {
     /// Kernels, and weights as the network computes.
     fn default() -> Self {
-        Self { quantize: Quantization::Computed, kernels: true }
+        Self { quantize: Quantization::Computed, kernels: true, activations: ActivationBits::default() }
     }
 }
 

@@ -10,6 +10,7 @@ use generate::{GenerateError, GenerateOptions, TokenOptions, Tokenizer};
 use lower::Quantization;
 use models::ReadModel;
 use ops::ElementType;
+use ops::format::ActivationBits;
 use runtime::Compiler;
 use simplify::Rules;
 use targets::{DeviceName, Target, Tuning};
@@ -41,6 +42,9 @@ pub struct OpenOptions {
     pub slots: usize,
     /// How weights are stored. Usually as the checkpoint stores them.
     pub quantize: Option<Quantization>,
+    /// The integers that activations become where weights are integers. Usually they have 8 bits; 16 lose less, and make prefill
+    /// slower.
+    pub activations: Option<ActivationBits>,
     /// Whether kernels made for the processor compute matmuls and attention. Usually they do.
     pub kernels: Option<bool>,
     /// How keys and values are cached. Usually as the network computes them.
@@ -117,6 +121,7 @@ impl Default for OpenOptions {
             chunk: None,
             slots: 1,
             quantize: None,
+            activations: None,
             kernels: None,
             kv: None,
             rules: None,

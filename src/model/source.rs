@@ -175,7 +175,11 @@ pub(super) fn build_checkpoint(
         batch: options.slots.max(1),
         kv: options.kv.unwrap_or_default(),
         rules: options.rules.unwrap_or_default(),
-        weights: Weights { quantize, kernels: options.kernels.unwrap_or(true) },
+        weights: Weights {
+            quantize,
+            kernels: options.kernels.unwrap_or(true),
+            activations: options.activations.unwrap_or_default(),
+        },
         target,
         ..plan
     };
@@ -206,6 +210,7 @@ pub(super) fn build_embedding(
     let weights = Weights {
         quantize: options.quantize.clone().unwrap_or(Quantization::Computed),
         kernels: options.kernels.unwrap_or(true),
+        activations: options.activations.unwrap_or_default(),
     };
     let (program, _, build) = build(options, &traced, &checkpoint, target, weights, plan.config.ignorable())?;
     Ok((program, BuildInfo { damaged, ..build }))
@@ -284,7 +289,12 @@ fn tuning(
 
 /// An export is what it is: an option that asks for something else is a mistake.
 fn check_as_exported(manifest: &IreeManifest, asked: &OpenOptions) -> Result<(), ModelError> {
-    for (option, given) in [("target", asked.target.is_some()), ("tuning", asked.tuning.is_some())] {
+    let compiled = [
+        ("target", asked.target.is_some()),
+        ("tuning", asked.tuning.is_some()),
+        ("activations", asked.activations.is_some()),
+    ];
+    for (option, given) in compiled {
         if given {
             return Err(ModelError::Compiled { option });
         }

@@ -395,7 +395,7 @@ mod run {
     }
 
     fn weights(kernels: KernelUse, Quant(quantize): Quant) -> Weights {
-        Weights { quantize: quantize.into(), kernels: kernels == KernelUse::On }
+        Weights { quantize: quantize.into(), kernels: kernels == KernelUse::On, ..Weights::default() }
     }
 
     /// What all benchmarks share.
