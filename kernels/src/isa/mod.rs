@@ -106,22 +106,16 @@ impl Isa {
             Self::X86(x86) => x86.parts_of_words(),
             Self::Arm(_) => arm::PARTS,
         };
-        // Integers have no order.
-        let few = sums.len() <= 2;
-        let sums: Vec<Value<'k>> = sums.iter().flat_map(|sums| cut(*sums, parts)).collect();
+        let sums = sums.iter().flat_map(|sums| cut(*sums, parts)).collect();
         let columns = columns.map(|(words, x)| {
             let (words, lanes) = (cut(words, parts), 16 / parts);
             let repeated = x.iter().map(|x| x.broadcast(lanes).bits(Type::lanes(2 * lanes, Element::I16)));
             repeated.flat_map(|x| words.iter().map(move |&words| (words, x))).collect()
         });
-        let add = |sum: Value<'k>, words, x| match self {
+        let sums: Vec<Value<'k>> = by_column(sums, columns, |sum, words, x| match self {
             Self::X86(x86) => x86.add_words(sum, words, x),
             Self::Arm(_) => arm::add_words(sum, words, x),
-        };
-        let sums = match few {
-            false => by_column(sums, columns, add),
-            true => in_two_chains(sums, columns, add),
-        };
+        });
         sums.chunks(parts).map(joined).collect()
     }
 
@@ -191,20 +185,6 @@ fn by_column<'k>(
     columns.fold(sums, |sums, column| {
         sums.into_iter().zip(column).map(|(sum, (bytes, x))| add(sum, bytes, x)).collect()
     })
-}
-
-/// The same, every other column to sums of its own: where sums are few, each addition waits for the one before.
-fn in_two_chains<'k>(
-    sums: Vec<Value<'k>>,
-    columns: impl Iterator<Item = Column<'k>>,
-    add: impl Fn(Value<'k>, Value<'k>, Value<'k>) -> Value<'k>,
-) -> Vec<Value<'k>> {
-    let (mut even, mut odd) = (Vec::new(), Vec::new());
-    columns.enumerate().for_each(|(i, column)| if i % 2 == 0 { &mut even } else { &mut odd }.push(column));
-    let zeros = sums.iter().map(|sum| sum.code().constant(sum.ty(), 0.0)).collect();
-    let even = by_column(sums, even.into_iter(), &add);
-    let odd = by_column(zeros, odd.into_iter(), &add);
-    even.into_iter().zip(odd).map(|(even, odd)| even + odd).collect()
 }
 
 /// As many equal parts of a vector, for instructions for shorter ones: 2ⁿ.
