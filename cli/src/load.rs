@@ -144,6 +144,7 @@ pub fn network_options(network: &NetworkArguments, tuning: &TuningArguments) -> 
     Ok(OpenOptions {
         dtype: network.dtype,
         quantize: network.quant.map(|Quant(format)| Quantization::from(format)),
+        activations: network.activations,
         rules: network.simplify,
         tuning: tuning.source.as_ref().map(TuningSource::resolved).transpose()?,
         allow_config_keys: network.allow_config_key.clone(),

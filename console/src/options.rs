@@ -5,7 +5,8 @@ use std::path::Path;
 use clap::{Args, ValueEnum};
 use tracewright::Plan;
 use tracewright::lower::{Quantization, Weights};
-use tracewright::models::{Architecture, check_generates};
+use tracewright::models::Architecture;
+use tracewright::ops::format::ActivationBits;
 use tracewright::ops::{ElementType, WeightFormat};
 use tracewright::simplify::Rules;
 use tracewright::trace::KvFormat;
@@ -26,8 +27,11 @@ pub struct NetworkArguments {
     /// checkpoint]
     #[arg(long, value_name = "none|q8|q4|q4_k", value_parser = quant_or_none)]
     pub quant: Option<Quant>,
-    /// Compute matmuls and attention with kernels for the processor, or with the code that the compiler generates from
-    /// StableHLO [default: on]
+    /// Bits of the integers that activations become where weights are integers: with 16 a prompt is read more slowly, and less is
+    /// lost [default: 8]
+    #[arg(long, value_name = "8|16", value_parser = activation_bits)]
+    pub activations: Option<ActivationBits>,
+    /// Multiply by kernels made for the processor, or by what the compiler makes of StableHLO [default: on]
     #[arg(long, value_name = "on|off")]
     pub kernels: Option<KernelUse>,
     /// Store weights in the order that kernels read, or in the checkpoint's order without kernels [default: kernels, if the
@@ -43,8 +47,9 @@ impl NetworkArguments {
     /// How weights are stored, and whether kernels compute matmuls, for a checkpoint that stores its weights
     /// in `stored`.
     pub fn weights(&self, stored: Quantization) -> Weights {
-        let kernels = self.kernels != Some(KernelUse::Off) && self.layout != Some(LayoutChoice::Plain);
-        Weights { quantize: self.quant.map_or(stored, |Quant(format)| format.into()), kernels }
+        let kernels = self.kernels != Some(KernelUse::Off) && self.layout != Some(Layout::Plain);
+        let activations = self.activations.unwrap_or_default();
+        Weights { quantize: self.quant.map_or(stored, |Quant(format)| format.into()), kernels, activations }
     }
 }
 
@@ -129,7 +134,13 @@ fn quantized(text: &str) -> Result<WeightFormat, String> {
     formats.find(|format| format.word() == text).ok_or_else(|| "expected q8, q4 or q4_k".into())
 }
 
-/// Parses the storage format of cached keys and values.
+/// The bits of the activations' integers.
+pub fn activation_bits(text: &str) -> Result<ActivationBits, String> {
+    let known = ActivationBits::ALL.iter().find(|bits| bits.word() == text);
+    known.copied().ok_or_else(|| "expected 8 or 16".into())
+}
+
+/// How keys and values are remembered.
 pub fn kv_format(text: &str) -> Result<KvFormat, String> {
     match text {
         "computed" => Ok(KvFormat::Computed),

@@ -24,6 +24,7 @@ mod tilings;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use ops::format::ActivationBits;
 use ops::ops::{Dequantize, PackedExperts, PackedLinear, PackedRows, RmsNorm};
 use ops::{ElementType, Op, Operand, Statements, TensorType, WeightFormat};
 use targets::{Target, Tiling};
@@ -257,7 +258,7 @@ impl Kernels {
 
 /// The matmul with one matrix in a fused operation; `None` if the kernel does not support it.
 fn linear<'a>(isa: Isa, op: &PackedLinear, work: &'a FusedOp<'_>) -> Option<Matmul<'a>> {
-    product(isa, work, (op.format, op.element, op.outputs), None)
+    product(isa, work, (op.format, op.activations), (op.element, op.outputs), None)
 }
 
 /// The matmul with a stack of matrices in a fused operation; `None` if the kernel does not support it.
@@ -266,19 +267,21 @@ fn experts<'a>(isa: Isa, op: &PackedExperts, work: &'a FusedOp<'_>) -> Option<Ma
     let chosen = work.types.get(2);
     let rows = chosen.map_or(x.count() / x.shape[x.rank() - 1], |indices| indices.count());
     let stack = Stack { matrices: op.experts, rows, chosen: chosen.is_some() };
-    product(isa, work, (op.format, op.element, op.outputs), Some(stack))
+    product(isa, work, (op.format, op.activations), (op.element, op.outputs), Some(stack))
 }
 
 fn product<'a>(
     isa: Isa,
     work: &'a FusedOp<'_>,
-    (format, element, outputs): (WeightFormat, ElementType, usize),
+    (format, activations): (WeightFormat, ActivationBits),
+    (element, outputs): (ElementType, usize),
     stack: Option<Stack>,
 ) -> Option<Matmul<'a>> {
     let x = *work.types.first()?;
     let inputs = x.shape[x.rank() - 1];
     let product = Matmul {
         format,
+        activations,
         x: lane(x.element),
         y: lane(element),
         rows: x.count() / inputs,

@@ -1,6 +1,6 @@
-//! Activations as bytes. Each group of 32 has a scale, and a sum of its bytes.
+//! Activations as integers of 8 or 16 bits: each group of 32 has a scale, and what its integers add up to.
 
-use ops::format::GROUP;
+use ops::format::{ActivationBits, GROUP};
 
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::kernel::{self, Kernel};
@@ -8,7 +8,7 @@ use crate::kernel::{self, Kernel};
 /// The longest row that is quantized where it is used. It must fit on a worker's stack.
 pub(crate) const LONGEST: usize = 16384;
 
-/// The kind of sum that a group stores.
+/// What is kept of what a group's integers add up to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sums {
     /// This factor times the sum of the bytes, as i32. Sums of products start from it if the factor was added
@@ -18,11 +18,15 @@ pub(crate) enum Sums {
     Numbers,
 }
 
-/// The layout of a row of `inputs` numbers. It begins with the bytes, and zeros up to whole chunks of a
-/// weight. The scales as f32 and then the sums follow.
+/// Where the parts of a row of `inputs` numbers are: its integers, filled up with zeros to whole chunks of a weight; the scales as
+/// f32; the sums.
+///
+/// Of integers of 16 bits the second and the third of each four change places: their products are of two columns, and the bytes of
+/// a weight's four columns become words of the even ones and of the odd ones.
 #[derive(Clone, Copy)]
 pub(crate) struct Form {
     pub(crate) inputs: usize,
+    pub(crate) bits: ActivationBits,
     /// The columns of a chunk.
     pub(crate) chunk: usize,
     pub(crate) sums: Sums,
@@ -38,9 +42,24 @@ impl Sums {
 }
 
 impl Form {
-    /// The number of bytes before the scales.
+    /// What tells it from others.
+    pub(crate) fn name(self) -> String {
+        let Self { inputs, bits, chunk, sums } = self;
+        let words = if bits == ActivationBits::Sixteen { "_words" } else { "" };
+        format!("{inputs}_by{chunk}_{}{words}", sums.name())
+    }
+
+    /// Its integers.
     pub(crate) fn values(self) -> usize {
         self.inputs.next_multiple_of(self.chunk)
+    }
+
+    /// Their bytes, before the scales.
+    fn integers(self) -> usize {
+        match self.bits {
+            ActivationBits::Eight => self.values(),
+            ActivationBits::Sixteen => 2 * self.values(),
+        }
     }
 
     fn groups(self) -> usize {
@@ -48,11 +67,10 @@ impl Form {
     }
 
     pub(crate) fn bytes(self) -> usize {
-        self.values() + 8 * self.groups()
+        self.integers() + 8 * self.groups()
     }
 
-    /// Quantizes each group of a row of x. Returns sixteen and sixteen integers and their scale; the largest
-    /// magnitude is 127.
+    /// Gives the integers of each group of the row that starts at a place of x, sixteen and sixteen, and their scale.
     pub(crate) fn quantize<'k>(
         self,
         code: &'k Code,
@@ -68,7 +86,8 @@ impl Form {
             let sizes =
                 halves.map(|half| half.bits(integer).and(code.constant(integer, f64::from(i32::MAX))));
             let largest = sizes[0].max(sizes[1]).largest().bits(Type::Scalar(Element::F32));
-            let (full, zero) = (code.constant(largest.ty(), 127.0), code.constant(largest.ty(), 0.0));
+            let full = code.constant(largest.ty(), f64::from(self.bits.largest()));
+            let zero = code.constant(largest.ty(), 0.0);
             let inverse = full.divide(largest).or_else(largest.greater(zero), zero).broadcast(16);
             let integers = halves.map(|half| (half * inverse).round().convert(Element::I32));
             write(group, integers, largest.divide(full));
@@ -95,19 +114,25 @@ pub(crate) struct Row<'k> {
 }
 
 impl<'k> Row<'k> {
-    /// Four bytes from a column on, as a word of 32 bits.
-    pub(crate) fn four(self, column: Value<'k>) -> Value<'k> {
-        self.buffer.load(self.at + column, Type::lanes(4, Element::I8)).bits(Type::Scalar(Element::I32))
+    /// Four integers from a column on, as the 32 bits that they are, or two times 32 bits.
+    pub(crate) fn four(self, column: Value<'k>) -> Vec<Value<'k>> {
+        let word = |at: Value<'k>| {
+            self.buffer.load(at, Type::lanes(4, Element::I8)).bits(Type::Scalar(Element::I32))
+        };
+        match self.form.bits {
+            ActivationBits::Eight => vec![word(self.at + column)],
+            ActivationBits::Sixteen => [0, 4].map(|half: usize| word(self.at + column * 2 + half)).to_vec(),
+        }
     }
 
     pub(crate) fn scale(self, group: Value<'k>) -> Value<'k> {
-        self.word(self.form.values(), group).bits(Type::Scalar(Element::F32))
+        self.word(self.form.integers(), group).bits(Type::Scalar(Element::F32))
     }
 
     /// The sum of a group, 32 bits wide.
     pub(crate) fn sum(self, group: Value<'k>) -> Value<'k> {
         let element = if self.form.sums == Sums::Numbers { Element::F32 } else { Element::I32 };
-        self.word(self.form.values() + 4 * self.form.groups(), group).bits(Type::Scalar(element))
+        self.word(self.form.integers() + 4 * self.form.groups(), group).bits(Type::Scalar(element))
     }
 
     fn word(self, part: usize, group: Value<'k>) -> Value<'k> {
@@ -120,11 +145,20 @@ impl<'k> Row<'k> {
 
     /// Quantizes and writes a row of x.
     pub(crate) fn fill(self, code: &'k Code, x: Buffer<'k>, from: Value<'k>) {
-        let scales = self.form.values();
+        let scales = self.form.integers();
         let sums = scales + 4 * self.form.groups();
         self.form.quantize(code, x, from, |group, integers, scale| {
             for (half, integers) in integers.into_iter().enumerate() {
-                self.buffer.store(self.at + (group * GROUP + 16 * half), integers.convert(Element::I8));
+                let at = group * GROUP + 16 * half;
+                match self.form.bits {
+                    ActivationBits::Eight => self.buffer.store(self.at + at, integers.convert(Element::I8)),
+                    ActivationBits::Sixteen => {
+                        let order: Vec<usize> =
+                            (0..4).flat_map(|i| [0, 2, 1, 3].map(|j| 4 * i + j)).collect();
+                        let words = integers.pick(integers, &order).convert(Element::I16);
+                        self.buffer.store_bits(self.at + at * 2, words);
+                    }
+                }
             }
             self.put(scales, group, scale);
             let sum = (integers[0] + integers[1]).sum();
@@ -137,16 +171,15 @@ impl<'k> Row<'k> {
     }
 }
 
-/// A kernel that quantizes all rows of x `[rows, inputs]` to bytes `[stored, form]`. Further rows are not
-/// written.
+/// All rows of x `[rows, inputs]` as integers `[stored, form]`; what is stored beside them is not written.
 pub(crate) fn kernel(
     element: Element,
     [rows, stored]: [usize; 2],
     form: Form,
 ) -> (String, impl FnOnce() -> Kernel) {
-    let Form { inputs, chunk, sums } = form;
     let more = if stored == rows { String::new() } else { format!("_of_{stored}") };
-    let name = format!("quantize_{element}_{rows}{more}x{inputs}_by{chunk}_{}", sums.name());
+    let name = format!("quantize_{element}_{rows}{more}x{}", form.name());
+    let inputs = form.inputs;
     let workgroups = rows.min(8);
     let body = move || {
         kernel::new(2, workgroups, |code| {

@@ -1,5 +1,6 @@
 //! Matmuls with a stack of matrices, for mixtures of experts. Each row meets the matrix of its expert.
 
+use ops::format::ActivationBits;
 use ops::ops::{Gather, Pack, PackedExperts, PackedLinear, Permute, Reshape};
 use ops::{ElementType, InferError, Op, WeightFormat};
 use trace::{Builder, Function, NodeId, NodeKind, Parameter};
@@ -58,7 +59,7 @@ impl Experts {
     pub(crate) fn product(
         &self,
         b: &mut Builder<'_>,
-        format: WeightFormat,
+        (format, activations): (WeightFormat, ActivationBits),
         operands: &[NodeId],
     ) -> Result<NodeId, InferError> {
         let &[x, matrices] = operands else { unreachable!("a product") };
@@ -69,10 +70,10 @@ impl Experts {
         let packed = from_recipe(b, self.weight.key.clone(), &self.weight, |stack| {
             step(Pack { format }, step(Reshape { shape }, stack))
         })?;
-        let op = PackedExperts { format, experts, outputs, element };
+        let op = PackedExperts { format, experts, outputs, element, activations };
         match self.which {
             Which::All => {
-                let all = PackedLinear { format, outputs: experts * outputs, element };
+                let all = PackedLinear { format, outputs: experts * outputs, element, activations };
                 let product = b.op(all, &[x, packed])?;
                 let mut shape = b.ty(product).shape.clone();
                 shape.pop();

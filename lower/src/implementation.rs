@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use kernels::FusedOp;
+use ops::format::ActivationBits;
 use ops::{Op, TensorType, WeightFormat, WeightUse};
 use targets::Target;
 use trace::{Function, NodeId, NodeKind, Parameter, Trace};
@@ -45,6 +46,7 @@ pub(crate) enum WeightReader {
 /// The decisions for all nodes of a trace on a target.
 pub struct Implementations<'t> {
     pub(crate) trace: &'t Trace,
+    pub(crate) activations: ActivationBits,
     layouts: Layouts,
     /// For each function, the decision for each node.
     nodes: Vec<Vec<Implementation>>,
@@ -82,7 +84,7 @@ impl<'t> Implementations<'t> {
         };
         let nodes = trace.functions.iter();
         let nodes = nodes.map(|function| function.ids().map(|id| node(function, id)).collect()).collect();
-        Ok(Self { trace, layouts, nodes })
+        Ok(Self { trace, activations: weights.activations, layouts, nodes })
     }
 
     /// The decision for a node of the function with this index.

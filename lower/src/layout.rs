@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use kernels::Kernels;
-use ops::format::PANEL;
+use ops::format::{ActivationBits, PANEL};
 use ops::{TensorType, WeightFormat, WeightUse};
 use targets::Target;
 use trace::{Function, NodeId, NodeKind, Parameter, Trace, key_pattern};
@@ -76,7 +76,7 @@ impl fmt::Display for Quantization {
 /// use tracewright_lower::Weights;
 ///
 /// // 4.5 bits for each weight of a product, and StableHLO alone.
-/// let weights = Weights { quantize: Some(WeightFormat::Q4).into(), kernels: false };
+/// let weights = Weights { quantize: Some(WeightFormat::Q4).into(), kernels: false, ..Weights::default() };
 /// assert!(weights.quantize.rounds() && !Weights::default().quantize.rounds());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,12 +86,14 @@ pub struct Weights {
     /// Whether Tracewright's kernels compute matmuls, on targets that have kernels. Without kernels,
     /// everything is StableHLO, and every weight is in the checkpoint's order.
     pub kernels: bool,
+    /// The integers that activations become where weights are integers.
+    pub activations: ActivationBits,
 }
 
 impl Default for Weights {
     /// Kernels, with weights in the element type of the network.
     fn default() -> Self {
-        Self { quantize: Quantization::Computed, kernels: true }
+        Self { quantize: Quantization::Computed, kernels: true, activations: ActivationBits::default() }
     }
 }
 

@@ -12,6 +12,7 @@ use hub::{Hub, HubError};
 use lower::Quantization;
 use models::ReadModel;
 use ops::ElementType;
+use ops::format::ActivationBits;
 use runtime::Compiler;
 use simplify::Rules;
 use targets::{DeviceName, Target};
@@ -44,8 +45,10 @@ pub struct OpenOptions {
     pub slots: usize,
     /// The storage format of weights. Default: the checkpoint's own format.
     pub quantize: Option<Quantization>,
-    /// Whether Tracewright's own kernels compute matmuls and attention. Default: they do, on devices that
-    /// have kernels.
+    /// The integers that activations become where weights are integers. Usually they have 8 bits; 16 lose less, and make prefill
+    /// slower.
+    pub activations: Option<ActivationBits>,
+    /// Whether kernels made for the processor compute matmuls and attention. Usually they do.
     pub kernels: Option<bool>,
     /// The storage format of cached keys and values. Default: the element type of the network.
     pub kv: Option<KvFormat>,
@@ -172,6 +175,7 @@ impl Default for OpenOptions {
             chunk: None,
             slots: 1,
             quantize: None,
+            activations: None,
             kernels: None,
             kv: None,
             rules: None,

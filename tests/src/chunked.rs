@@ -6,6 +6,7 @@ use tracewright::dsl::{EntryPoint, LogitsMode};
 use tracewright::irpa::Checkpoint;
 use tracewright::lower::{Quantization, Weights};
 use tracewright::models;
+use tracewright::ops::format::ActivationBits;
 use tracewright::ops::{ElementType, TensorType, WeightFormat};
 use tracewright::runtime::{Buffer, Device, VmValue};
 use tracewright::targets::Target;
@@ -21,6 +22,7 @@ pub struct Variant {
     pub element: ElementType,
     pub format: Option<WeightFormat>,
     pub kv: KvFormat,
+    pub activations: ActivationBits,
     /// The processor that it is compiled for, if not that of [`level::target`].
     pub target: Option<&'static str>,
 }
@@ -35,15 +37,15 @@ pub struct Chunked {
     pub context: usize,
 }
 
-/// The cached state of some sequences.
-pub struct ChunkState {
+/// What the layers of some sequences remember.
+pub struct SequenceStates {
     batch: usize,
     buffers: Vec<Buffer>,
 }
 
 /// New tokens of a sequence, and the position of the first.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ChunkRun<'a> {
+pub struct StepTokens<'a> {
     pub start: usize,
     pub tokens: &'a [u32],
 }
@@ -67,7 +69,7 @@ impl Variant {
         network.settle_head(&checkpoint);
         let plan = Plan::new(network, Some(self.element), Some(CONTEXT), None)?;
         let quantize = self.format.map_or(Quantization::Computed, Quantization::All);
-        let weights = Weights { quantize, ..Weights::default() };
+        let weights = Weights { quantize, activations: self.activations, ..Weights::default() };
         let target = self.target.map_or_else(level::target, Target::processor);
         let plan = Plan { weights, target: compiler()?.resolve(&target)?, ..plan };
         let entry = |&(batch, chunk): &StepSize| EntryPoint {
@@ -104,10 +106,10 @@ impl Chunked {
     ///
     /// # Errors
     /// If no step does.
-    pub fn empty(&self, size: StepSize) -> Result<ChunkState> {
+    pub fn empty(&self, size: StepSize) -> Result<SequenceStates> {
         let kept = self.arguments(size)?.iter().filter(|a| matches!(a.role, Role::State { .. }));
         let buffers = kept.map(|a| Buffer::zeros(&self.built.runtime, &a.ty));
-        Ok(ChunkState { batch: size.0, buffers: buffers.collect::<std::result::Result<_, _>>()? })
+        Ok(SequenceStates { batch: size.0, buffers: buffers.collect::<std::result::Result<_, _>>()? })
     }
 
     /// The logits after each token of a step.
@@ -117,8 +119,8 @@ impl Chunked {
     pub fn step(
         &self,
         size: StepSize,
-        runs: &[ChunkRun<'_>],
-        state: &mut ChunkState,
+        runs: &[StepTokens<'_>],
+        state: &mut SequenceStates,
     ) -> Result<Vec<Vec<Vec<f32>>>> {
         let (batch, chunk) = size;
         assert!(runs.len() == batch && state.batch == batch, "a run for each sequence");
@@ -126,7 +128,7 @@ impl Chunked {
         for argument in self.arguments(size)? {
             let numbers: Vec<u32> = match argument.role {
                 Role::Tokens => {
-                    let padded = |run: &ChunkRun<'_>| {
+                    let padded = |run: &StepTokens<'_>| {
                         let padding = std::iter::repeat_n(0, chunk - run.tokens.len());
                         run.tokens.iter().copied().chain(padding).collect::<Vec<_>>()
                     };
@@ -156,7 +158,7 @@ impl Chunked {
         let bytes = logits.read()?;
         let logits: Vec<f32> = bytes.as_chunks().0.iter().copied().map(f32::from_le_bytes).collect();
         let rows: Vec<Vec<f32>> = logits.chunks(self.vocabulary).map(<[f32]>::to_vec).collect();
-        let run = |(run, rows): (&ChunkRun<'_>, &[Vec<f32>])| rows[..run.tokens.len()].to_vec();
+        let run = |(run, rows): (&StepTokens<'_>, &[Vec<f32>])| rows[..run.tokens.len()].to_vec();
         Ok(runs.iter().zip(rows.chunks(chunk)).map(run).collect())
     }
 }

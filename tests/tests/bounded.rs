@@ -114,7 +114,7 @@ fn lowered(queries: usize, keys: usize, offset: &str, mask: Vec<MaskTerm>, targe
     types.push(ty(offset));
     let mut trace = Trace::default();
     entry(&mut trace, "main", &types, |b, ids| Ok(vec![b.op(attend.clone(), ids)?]));
-    let weights = Weights { quantize: Quantization::Computed, kernels: false };
+    let weights = Weights { quantize: Quantization::Computed, kernels: false, ..Weights::default() };
     let lowered = lower::Implementations::of(&trace, &weights, target).unwrap().expand().unwrap();
     let function = &lowered.functions[0];
     let ops = function.ids().filter_map(|id| match &function.node(id).kind {

@@ -9,6 +9,7 @@ use tracewright::footprint::{Phase, WeightStorage};
 use tracewright::irpa::Checkpoint;
 use tracewright::lower::{DenseReason, Quantization, Weights};
 use tracewright::models::ModelConfig;
+use tracewright::ops::format::ActivationBits;
 use tracewright::ops::{ElementType, WeightFormat};
 use tracewright::runtime::{CompileOptions, Device};
 use tracewright::{Expanded, Footprint, Memory, Plan};
@@ -33,8 +34,13 @@ fn expanded(plan: &Plan, entries: &[&str]) -> Expanded {
     plan.expand(&plan.trace().unwrap().trace.with_entries(entries)).unwrap()
 }
 
-const WITHOUT_KERNELS: Weights = Weights { quantize: Quantization::Computed, kernels: false };
-const Q4: Weights = Weights { quantize: Quantization::All(WeightFormat::Q4), kernels: true };
+const WITHOUT_KERNELS: Weights =
+    Weights { quantize: Quantization::Computed, kernels: false, activations: ActivationBits::Eight };
+const Q4: Weights = Weights {
+    quantize: Quantization::All(WeightFormat::Q4),
+    kernels: true,
+    activations: ActivationBits::Eight,
+};
 
 /// K4: the bytes of weights and of state equal those of the archive and of the program's own arguments.
 #[test]

@@ -86,7 +86,8 @@ fn judge_in_iree(name: &str, bound: f64) {
 /// may be at most twice the error of llama.cpp, which also rounds activations.
 fn judge_stored(name: &str) {
     let golden = golden(name);
-    let weights = Weights { quantize: models::read(&golden.model, &[]).unwrap().stored(), kernels: true };
+    let weights =
+        Weights { quantize: models::read(&golden.model, &[]).unwrap().stored(), ..Weights::default() };
     assert!(weights.quantize.rounds(), "{name}");
     let sizes = BuildOptions { weights, ..BuildOptions::of(&golden) };
     let subject = build(&golden.model, &sizes, STEPS, Ok).unwrap();

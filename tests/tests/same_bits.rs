@@ -5,10 +5,11 @@
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRng, TestRunner};
 use tracewright::ops::ElementType::{Bf16, F16, F32};
+use tracewright::ops::format::ActivationBits::{self, Eight, Sixteen};
 use tracewright::ops::{ElementType, WeightFormat};
 use tracewright::targets::host_features;
 use tracewright::trace::KvFormat;
-use tracewright_tests::chunked::{ChunkRun, Chunked, StepSize, Variant};
+use tracewright_tests::chunked::{Chunked, StepSize, StepTokens, Variant};
 use tracewright_tests::long;
 
 /// The sizes of steps: those of one sequence, which are one more than a tile has rows at most; and those of several.
@@ -23,16 +24,16 @@ const SCHEDULES: [u32; 2] = [256, 5000];
 /// A Llama, a Gemma 3 with rings and whole caches, an LFM2 with convolutions, and a Mixtral.
 const MODELS: [&str; 4] = ["llama-untied", "gemma3-b", "lfm2", "mixtral"];
 
-const FORMATS: [(ElementType, Option<WeightFormat>); 9] = [
-    (F32, None),
-    (Bf16, None),
-    (F16, None),
-    (Bf16, Some(WeightFormat::Q8)),
-    (F32, Some(WeightFormat::Q8)),
-    (F32, Some(WeightFormat::Q4)),
-    (Bf16, Some(WeightFormat::Q4K)),
-    (F32, Some(WeightFormat::Q4K)),
-    (Bf16, Some(WeightFormat::Q4)),
+const FORMATS: [(ElementType, Option<WeightFormat>, ActivationBits); 9] = [
+    (F32, None, Eight),
+    (Bf16, None, Eight),
+    (F16, None, Eight),
+    (Bf16, Some(WeightFormat::Q8), Eight),
+    (F32, Some(WeightFormat::Q8), Sixteen),
+    (F32, Some(WeightFormat::Q4), Eight),
+    (Bf16, Some(WeightFormat::Q4K), Sixteen),
+    (F32, Some(WeightFormat::Q4K), Eight),
+    (Bf16, Some(WeightFormat::Q4), Sixteen),
 ];
 
 /// Processors whose kernels have other instructions than this machine's, and what it needs to run them.
@@ -45,12 +46,12 @@ fn variants() -> Vec<Variant> {
     let levels: Vec<Option<&str>> = [None].into_iter().chain(levels).collect();
     let mut variants = Vec::new();
     for (m, model) in MODELS.into_iter().enumerate() {
-        for (f, (element, format)) in FORMATS.into_iter().enumerate() {
+        for (f, (element, format, activations)) in FORMATS.into_iter().enumerate() {
             for (k, kv) in [KvFormat::Computed, KvFormat::Q8].into_iter().enumerate() {
                 let target = levels[(f + m * k) % levels.len()];
                 let first = f % MODELS.len() == m && k == f / MODELS.len() % 2;
                 if first || long::is_wanted() {
-                    variants.push(Variant { model, element, format, kv, target });
+                    variants.push(Variant { model, element, format, kv, activations, target });
                 }
             }
         }
@@ -104,7 +105,7 @@ impl Subject {
         let alone = |text: &Vec<u32>| {
             let mut state = chunked.empty((1, 1)).unwrap();
             let next = |start| {
-                let runs = [ChunkRun { start, tokens: &text[start..=start] }];
+                let runs = [StepTokens { start, tokens: &text[start..=start] }];
                 chunked.step((1, 1), &runs, &mut state).unwrap().remove(0).remove(0)
             };
             (0..text.len()).map(next).collect()
@@ -131,7 +132,7 @@ impl Subject {
                 }
                 let text = &self.texts[now.text];
                 let count = turn.count.min(size.1).min(text.len() - now.seen);
-                runs.push(ChunkRun { start: now.seen, tokens: &text[now.seen..now.seen + count] });
+                runs.push(StepTokens { start: now.seen, tokens: &text[now.seen..now.seen + count] });
                 *sequence = Some(now);
             }
             let found = self.chunked.step(size, &runs, &mut state).unwrap();
@@ -224,8 +225,14 @@ fn replaced(line: &str, old: &str, new: &str) -> String {
 
 #[test]
 fn another_order_of_additions_is_found() {
-    let variant =
-        Variant { model: MODELS[0], element: F32, format: None, kv: KvFormat::Computed, target: None };
+    let variant = Variant {
+        model: MODELS[0],
+        element: F32,
+        format: None,
+        kv: KvFormat::Computed,
+        activations: Eight,
+        target: None,
+    };
     let error = Subject::new(variant.build(&SIZES, reversed).unwrap()).check(16).unwrap_err();
     assert!(error.contains("other bits than alone"), "{error}");
 }

@@ -403,7 +403,7 @@ fn quantized_weights_mean_the_same_with_kernels_and_without() {
     let golden = Golden::shipped("demo").unwrap();
     let network = |quantize: Option<WeightFormat>, kernels| {
         let sizes = BuildOptions {
-            weights: Weights { quantize: quantize.into(), kernels },
+            weights: Weights { quantize: quantize.into(), kernels, ..Weights::default() },
             ..BuildOptions::of(&golden)
         };
         build(&golden.model, &sizes, &["prefill", "decode"], Ok).unwrap().network

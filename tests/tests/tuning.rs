@@ -11,6 +11,7 @@ use std::time::Duration;
 use instruments::tune::{Trial, Trials, TuneError, TunedNetwork, Weighted, Workbench, tune};
 use irpa::Checkpoint;
 use lower::{FusedAttention, FusedExperts, FusedMatmul, Tunable};
+use ops::format::ActivationBits;
 use ops::ops::{MaskTerm, PackedExperts, PackedLinear, RmsNorm, Sdpa, WeightStyle};
 use ops::{ElementType, Real, TensorType, WeightFormat};
 use runtime::{Device, Runtime};
@@ -35,7 +36,7 @@ fn products() -> Vec<Tunable> {
     ]
     .map(|(format, element, [rows, inputs, outputs], halves)| {
         Tunable::Matmul(FusedMatmul {
-            op: PackedLinear { format, outputs, element },
+            op: PackedLinear { format, outputs, element, activations: ActivationBits::Eight },
             x: TensorType::new(element, [rows, inputs]),
             norm: (rows == 1).then(|| norm.clone()),
             halves,
@@ -53,7 +54,8 @@ fn experts() -> Vec<Tunable> {
     ]
     .map(|(format, element, x, indices)| {
         let indices = indices.map(|shape: Vec<usize>| ty(ElementType::I32, &shape));
-        let op = PackedExperts { format, experts: 3, outputs: 64, element };
+        let activations = ActivationBits::Eight;
+        let op = PackedExperts { format, experts: 3, outputs: 64, element, activations };
         Tunable::Experts(FusedExperts { op, x: ty(element, &x), indices })
     })
     .into()

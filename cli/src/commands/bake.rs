@@ -85,6 +85,7 @@ fn check(model: &ModelArguments) -> Result<(), Error> {
         () if chunk.is_some() => "--chunk",
         () if kv.is_some() => "--kv",
         () if network.quant.is_some() => "--quant",
+        () if network.activations.is_some() => "--activations",
         () if network.simplify.is_some() => "--simplify",
         () if network.kernels.is_some() => "--kernels",
         () if network.layout.is_some() => "--layout",

@@ -364,7 +364,7 @@ mod run {
     }
 
     fn weights(kernels: KernelUse, Quant(quantize): Quant) -> Weights {
-        Weights { quantize: quantize.into(), kernels: kernels == KernelUse::On }
+        Weights { quantize: quantize.into(), kernels: kernels == KernelUse::On, ..Weights::default() }
     }
 
     /// The parts that all benchmarks share.

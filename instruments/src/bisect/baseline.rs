@@ -61,7 +61,7 @@ impl CompiledNetwork<'_> {
         watch: &mut dyn FnMut(&TokenCall) -> ControlFlow<()>,
     ) -> Result<Vec<Bisected>, BisectError> {
         let Self { plan, trace, values, .. } = *self;
-        let Weights { quantize, kernels } = plan.weights.clone();
+        let quantize = plan.weights.quantize.clone();
         let rounded = quantize.rounds();
         let subject = self.form("iree", plan.rules, plan.weights.clone());
         let mut compare = |reference: &dyn Form, matmuls| {
@@ -78,12 +78,12 @@ impl CompiledNetwork<'_> {
                 compare(&self.form("unsimplified", Rules::Off, plan.weights.clone()), matmuls)
             }
             Baseline::NoKernels => {
-                let weights = Weights { quantize, kernels: false };
+                let weights = Weights { kernels: false, ..plan.weights.clone() };
                 compare(&self.form("no-kernels", plan.rules, weights), matmuls)
             }
             Baseline::Dense => {
                 let matmuls = Some(rounding(&quantize));
-                let weights = Weights { quantize: Quantization::Computed, kernels };
+                let weights = Weights { quantize: Quantization::Computed, ..plan.weights.clone() };
                 compare(&self.form("dense", plan.rules, weights), matmuls)
             }
             Baseline::Activations(known) => {

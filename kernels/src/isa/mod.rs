@@ -98,7 +98,31 @@ impl Isa {
         sums.chunks(parts).map(joined).collect()
     }
 
-    /// Whether [`add_bf16_pairs`](Self::add_bf16_pairs) is faster than two products of f32.
+    /// sums[i] + Σⱼ words[2 i + j] · x[j] for 16 sums of each row: of each of 16 columns at most its 32 words, and for each row two of
+    /// x, as the 32 bits that they are. All have a sign.
+    pub(crate) fn add_words<'k>(
+        self,
+        sums: Vec<Value<'k>>,
+        columns: impl Iterator<Item = (Value<'k>, Vec<Value<'k>>)>,
+    ) -> Vec<Value<'k>> {
+        let parts = match self {
+            Self::X86(x86) => x86.parts_of_words(),
+            Self::Arm(_) => arm::PARTS,
+        };
+        let sums = sums.iter().flat_map(|sums| cut(*sums, parts)).collect();
+        let columns = columns.map(|(words, x)| {
+            let (words, lanes) = (cut(words, parts), 16 / parts);
+            let repeated = x.iter().map(|x| x.broadcast(lanes).bits(Type::lanes(2 * lanes, Element::I16)));
+            repeated.flat_map(|x| words.iter().map(move |&words| (words, x))).collect()
+        });
+        let sums: Vec<Value<'k>> = by_column(sums, columns, |sum, words, x| match self {
+            Self::X86(x86) => x86.add_words(sum, words, x),
+            Self::Arm(_) => arm::add_words(sum, words, x),
+        });
+        sums.chunks(parts).map(joined).collect()
+    }
+
+    /// Whether [`add_bf16_pairs`](Self::add_bf16_pairs) takes less time than two products of f32.
     pub(crate) fn is_fast_in_bf16(self) -> bool {
         match self {
             Self::X86(x86) => x86.is_fast_in_bf16(),

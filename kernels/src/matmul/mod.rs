@@ -8,7 +8,7 @@ mod tiled;
 
 use std::ops::Range;
 
-use ops::format::PANEL;
+use ops::format::{ActivationBits, PANEL};
 use ops::{ElementType, TensorType, WeightFormat};
 use targets::Tiling;
 
@@ -25,6 +25,8 @@ use crate::tilings::{Tilings, count};
 #[derive(Clone)]
 pub(crate) struct Matmul<'a> {
     pub(crate) format: WeightFormat,
+    /// The bits of the integers that x becomes, where the weight has integers.
+    pub(crate) activations: ActivationBits,
     pub(crate) x: Element,
     pub(crate) y: Element,
     pub(crate) rows: usize,
@@ -112,8 +114,7 @@ const SUMS: Type = Type::lanes(PANEL, Element::F32);
 #[derive(Clone, Copy)]
 enum X<'k> {
     Dense(Dense<'k>),
-    /// Bytes. For weights with minima, also memory for the scales and minima of a chunk, `[panels, groups, 2,
-    /// 16]`.
+    /// Integers; where weights have minima, with memory for the scales and minima of a chunk, `[panels, groups, 2, 16]`.
     Quantized {
         rows: Buffer<'k>,
         scales: Option<Buffer<'k>>,
@@ -191,13 +192,20 @@ impl Matmul<'_> {
         })
     }
 
-    /// The form of activations that are multiplied as bytes.
-    fn form(&self) -> Form {
-        Form { inputs: self.inputs, chunk: self.format.columns(), sums: self.sums_of_x() }
+    /// Whether activations become integers of 16 bits.
+    fn has_words(&self) -> bool {
+        self.format.element().is_none() && self.activations == ActivationBits::Sixteen
     }
 
+    /// The form of activations that are multiplied as integers.
+    fn form(&self) -> Form {
+        let &Self { inputs, activations, .. } = self;
+        Form { inputs, bits: activations, chunk: self.format.columns(), sums: self.sums_of_x() }
+    }
+
+    /// Whether a kernel of its own does it: for several rows, and for one that is too long for a worker's stack.
     fn quantizes_apart(&self) -> bool {
-        self.format.element().is_none() && self.rows > 1
+        self.format.element().is_none() && (self.rows > 1 || self.form().bytes() > SCRATCH)
     }
 
     /// Rows of that form: whole tiles, if the processor uses tiles.
@@ -239,11 +247,13 @@ impl Matmul<'_> {
     pub(crate) fn name(&self) -> String {
         let &Self { format, rows, inputs, outputs, x, y, norm, isa, stack, .. } = self;
         let normed = norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();
+        let words = if self.has_words() { "_words" } else { "" };
         let of = |Stack { matrices, rows, chosen }| {
             format!("_{rows}_{}_{matrices}", if chosen { "chosen_of" } else { "of_all" })
         };
         let stacked = stack.map(of).unwrap_or_default();
-        format!("product_{}_{rows}x{inputs}x{outputs}{stacked}_{x}_{y}{normed}_{}", format.word(), isa.name())
+        let (format, isa) = (format.word(), isa.name());
+        format!("product_{format}{words}_{rows}x{inputs}x{outputs}{stacked}_{x}_{y}{normed}_{isa}")
     }
 
     /// The name under which tuning files store this matmul. It includes whether the epilogue combines halves.

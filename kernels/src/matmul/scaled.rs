@@ -1,4 +1,4 @@
-//! Matmul with weights in groups with scales (q8, q4 and q4_k), and with activations in bytes.
+//! Weights in groups with scales: q8, q4 and q4_k, times activations in integers.
 
 use ops::WeightFormat;
 use ops::format::{GROUP, PANEL};
@@ -106,15 +106,24 @@ impl Matmul<'_> {
                 let group = of_row + half;
                 let (scales, minima) = scales(panel, half);
                 let columns = self.columns_of(code, weights, start, of_chunk + half).enumerate();
-                let columns = columns.map(|(i, bytes)| {
-                    (bytes, rows.iter().map(|row| row.four(group * GROUP + 4 * i)).collect())
+                let columns = columns.flat_map(|(i, bytes)| {
+                    let x: Vec<Vec<Value<'k>>> =
+                        rows.iter().map(|row| row.four(group * GROUP + 4 * i)).collect();
+                    let part = |part: usize| x.iter().map(|x| x[part]).collect::<Vec<_>>();
+                    match self.has_words() {
+                        false => vec![(bytes, part(0))],
+                        true => words(bytes).into_iter().enumerate().map(|(i, w)| (w, part(i))).collect(),
+                    }
                 });
                 let begin = |row: &Row<'k>| match minima {
                     None => row.sum(group).broadcast(PANEL),
                     Some(_) => code.constant(Type::lanes(PANEL, Element::I32), 0.0),
                 };
                 let begin = rows.iter().map(begin).collect();
-                let integers = self.isa.add_bytes(begin, columns, self.format != WeightFormat::Q8);
+                let integers = match self.has_words() {
+                    true => self.isa.add_words(begin, columns),
+                    false => self.isa.add_bytes(begin, columns, self.format != WeightFormat::Q8),
+                };
                 for (i, (row, integers)) in rows.iter().zip(integers).enumerate() {
                     let scale = scales * row.scale(group).broadcast(PANEL);
                     let sum = &mut sums[panel * rows.len() + i];
@@ -131,12 +140,17 @@ impl Matmul<'_> {
     /// The number to add to the bytes of [`columns_of`](Self::columns_of) to get the integers.
     pub(super) fn added(&self) -> i32 {
         match self.format {
-            WeightFormat::Q8 if self.isa.is_signed() => 0,
+            WeightFormat::Q8 if self.takes_signs() => 0,
             format => -i32::from(format.offset()),
         }
     }
 
-    /// The sums of activations that each group needs.
+    /// Whether bytes get their sign before they are multiplied.
+    fn takes_signs(&self) -> bool {
+        self.isa.is_signed() && !self.has_words()
+    }
+
+    /// What of the activations' groups is added up.
     pub(super) fn sums_of_x(&self) -> Sums {
         match self.format {
             WeightFormat::Q4K => Sums::Numbers,
@@ -180,7 +194,7 @@ impl Matmul<'_> {
     /// The columns of a line in fours, as bytes.
     fn columns_of_line<'k>(&self, code: &'k Code, bytes: Value<'k>) -> Vec<Value<'k>> {
         let mut columns = self.stored_columns(code, bytes);
-        if self.format == WeightFormat::Q8 && self.isa.is_signed() {
+        if self.format == WeightFormat::Q8 && self.takes_signs() {
             // 128 was added when they were stored; a byte wraps around.
             columns.iter_mut().for_each(|bytes| *bytes = *bytes + code.constant(BYTES, -128.0));
         }
@@ -198,6 +212,12 @@ impl Matmul<'_> {
             _ => vec![bytes],
         }
     }
+}
+
+/// The even and the odd ones of some columns' bytes without a sign, as words.
+fn words(bytes: Value<'_>) -> [Value<'_>; 2] {
+    let words = bytes.bits(Type::lanes(LINE / 2, Element::I16));
+    [words.and(words.code().constant(words.ty(), 255.0)), words.shift_right(8)]
 }
 
 /// The scales of a chunk's groups, for all rows of a panel.

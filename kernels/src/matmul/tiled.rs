@@ -79,6 +79,11 @@ pub(super) fn kernel(rows: usize, inputs: usize) -> (String, impl FnOnce() -> Ke
 
 /// The bytes of a row of [`rounding`].
 pub(super) fn row_bytes(form: Form) -> usize {
+    form.bytes().max(tile_bytes(form))
+}
+
+/// The bytes of its numbers in tiles.
+fn tile_bytes(form: Form) -> usize {
     2 * form.values()
 }
 
@@ -89,11 +94,11 @@ pub(super) fn rounding(
     [rows, stored]: [usize; 2],
     form: Form,
 ) -> (String, impl FnOnce() -> Kernel) {
-    let (Form { inputs, chunk, sums }, workgroups) = (form, rows.min(8));
+    let (inputs, workgroups) = (form.inputs, rows.min(8));
     let body = move || {
         kernel::new(2, workgroups, |code| {
             let x = code.binding(0, x, rows * inputs);
-            let tiles = code.binding(1, Element::Bf16, stored * form.values());
+            let tiles = code.binding(1, Element::Bf16, stored * row_bytes(form) / 2);
             let bytes = code.binding(1, Element::I8, stored * row_bytes(form));
             let each = |write: &dyn Fn(Value<'_>)| {
                 code.repeat(kernel::share(code, rows, workgroups), 1, write);
@@ -113,7 +118,7 @@ pub(super) fn rounding(
             code.either(granted(code), || each(&numbers), || each(&rows_of_bytes));
         })
     };
-    (format!("round_{x}_{rows}x{inputs}_by{chunk}_{}", sums.name()), body)
+    (format!("round_{x}_{rows}x{}", form.name()), body)
 }
 
 impl Matmul<'_> {
@@ -121,7 +126,9 @@ impl Matmul<'_> {
         let tiles = self.isa.tiles();
         let multiplied = match self.format {
             WeightFormat::Bf16 => tiles.bf16 && self.inputs.is_multiple_of(TILE),
-            WeightFormat::Q8 | WeightFormat::Q4 => tiles.bytes || self.is_narrow() && tiles.bf16,
+            WeightFormat::Q8 | WeightFormat::Q4 => {
+                tiles.bytes && !self.has_words() || self.is_narrow() && tiles.bf16
+            }
             // What minima add is no product of bytes.
             WeightFormat::Q4K => self.is_narrow() && tiles.bf16,
             WeightFormat::F32 | WeightFormat::F16 => false,
@@ -214,7 +221,7 @@ impl Matmul<'_> {
         (first, sums): (Value<'k>, Sums<'k>),
     ) {
         let code = first.code();
-        let columns = if ready.is_some() { row_bytes(self.form()) / LINE } else { self.inputs / TILE };
+        let columns = if ready.is_some() { tile_bytes(self.form()) / LINE } else { self.inputs / TILE };
         let Some(ready) = ready else {
             code.runs(columns, NEAR, |near, count| {
                 let weight = |row: Value<'k>, column: Value<'k>, panel: usize| {
@@ -312,7 +319,7 @@ impl Matmul<'_> {
     fn makes_in_turn(&self) -> bool {
         self.makes_tiles_of_numbers()
             && self.rows.is_multiple_of(HELD)
-            && (row_bytes(self.form()) / LINE).is_multiple_of(NEAR)
+            && (tile_bytes(self.form()) / LINE).is_multiple_of(NEAR)
     }
 
     /// Dequantizes some lines of a panel's group to its tile.

@@ -1,6 +1,6 @@
 //! Converts `grouped_linear` and `grouped_rows` to primitives, for quantized weights without a kernel.
 
-use ops::format::{GROUP, GROUPS};
+use ops::format::{ActivationBits, GROUP, GROUPS};
 use ops::ops::{
     BinaryKind, BroadcastInDim, Compare, Concatenate, Constant, Direction, DotGeneral, Gather, GroupedLinear,
     GroupedRows, Narrow, OptimizationBarrier, Reduce, ReduceKind, Reshape, Select, UnaryKind,
@@ -63,10 +63,12 @@ pub(crate) fn linear(
     let x = b.convert(x, ElementType::F32)?;
     let x = filled_up(b, x, groups * GROUP)?;
     let x = b.op(Reshape { shape: vec![rows, groups, GROUP] }, &[x])?;
-    let (x, x_scales) = in_bytes(b, x)?;
+    let (x, x_scales) = in_integers(b, x, op.activations)?;
     let scales = Scales::of(b, &operands[2..])?;
 
-    let sums = match rows <= ROWS_OF_INTEGERS {
+    // Words are multiplied as the numbers that they stand for.
+    let of_bytes = op.activations == ActivationBits::Eight && rows <= ROWS_OF_INTEGERS;
+    let sums = match of_bytes {
         true => of_integers(b, op.format, [x, x_scales], (integers, scales))?,
         false => {
             let x = numbers(b, vec![x], Scales { scales: x_scales, minima: None })?;
@@ -104,12 +106,11 @@ fn filled_up(b: &mut Builder<'_>, x: NodeId, columns: usize) -> Result<NodeId, I
     b.op(Concatenate { axis: 1 }, &[x, zeros])
 }
 
-/// Quantizes numbers in groups: integers of at most a byte, still as f32, and their scales. See
-/// [`ops::format::in_bytes`].
-fn in_bytes(b: &mut Builder<'_>, x: NodeId) -> Result<(NodeId, NodeId), InferError> {
+/// Numbers in groups as whole numbers, still f32, and the scales: [`ops::format::in_integers`].
+fn in_integers(b: &mut Builder<'_>, x: NodeId, bits: ActivationBits) -> Result<(NodeId, NodeId), InferError> {
     let magnitudes = b.unary(UnaryKind::Abs, x)?;
     let largest = b.op(Reduce { kind: ReduceKind::Maximum, axes: vec![2] }, &[magnitudes])?;
-    let (zero, full) = (b.splat(largest, 0.0)?, b.splat(largest, 127.0)?);
+    let (zero, full) = (b.splat(largest, 0.0)?, b.splat(largest, f64::from(bits.largest()))?);
     let inverse = b.binary(BinaryKind::Divide, full, largest)?;
     let positive = b.op(Compare { direction: Direction::Lt }, &[zero, largest])?;
     let inverse = b.op(Select {}, &[positive, inverse, zero])?;

@@ -43,7 +43,29 @@ crate::words! {
 }
 
 crate::words! {
-    /// A part of a weight in groups. Each part is a tensor.
+    /// The bits of the integers that activations become where weights are integers.
+    #[derive(Default)]
+    pub enum ActivationBits {
+        /// From −127 to 127.
+        #[default]
+        Eight = "8",
+        /// From −32767 to 32767.
+        Sixteen = "16",
+    }
+}
+
+impl ActivationBits {
+    /// The largest integer.
+    pub fn largest(self) -> u16 {
+        match self {
+            Self::Eight => 127,
+            Self::Sixteen => 32767,
+        }
+    }
+}
+
+crate::words! {
+    /// What is stored of a weight in groups, a tensor each.
     pub enum GroupPart {
         /// The integers, in units of their group's scale.
         Integers = "integers",
@@ -308,16 +330,16 @@ fn largest(numbers: &[f32; GROUP]) -> f32 {
     }
 }
 
-/// Rounds activations for matmuls with quantized weights. In groups of 32, each number becomes an integer of
-/// a byte times the group's scale. The largest magnitude becomes 127 scales. Halves round to even. All
-/// arithmetic is f32.
-pub fn in_bytes(row: &mut [f32]) {
+/// A row of activations as products with quantized weights take it: in groups of 32, each number an integer times the
+/// group's scale. The largest of a group is the largest integer or its negative, others are rounded, halves to even; all in f32.
+pub fn in_integers(row: &mut [f32], bits: ActivationBits) {
+    let full = f32::from(bits.largest());
     for group in row.chunks_mut(GROUP) {
         let larger =
             |largest: f32, x: &f32| if largest.is_nan() || x.abs() <= largest { largest } else { x.abs() };
         let largest = group.iter().fold(0.0, larger);
-        let (inverse, scale) = (if largest > 0.0 { 127.0 / largest } else { 0.0 }, largest / 127.0);
-        group.iter_mut().for_each(|x| *x = f32::from((*x * inverse).round_ties_even() as i8) * scale);
+        let (inverse, scale) = (if largest > 0.0 { full / largest } else { 0.0 }, largest / full);
+        group.iter_mut().for_each(|x| *x = f32::from((*x * inverse).round_ties_even() as i16) * scale);
     }
 }
 
@@ -396,18 +418,18 @@ mod tests {
     fn activations_lose_at_most_half_a_byte() {
         for x in [numbers(100), vec![0.0; 33], vec![1e30, -1e-30, 7.0]] {
             let mut found = x.clone();
-            in_bytes(&mut found);
+            in_integers(&mut found, ActivationBits::Eight);
             for (x, found) in x.chunks(GROUP).zip(found.chunks(GROUP)) {
                 let largest = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
                 assert!(x.iter().zip(found).all(|(a, b)| (a - b).abs() <= largest * 0.5001 / 127.0));
             }
         }
         let mut rounded = numbers(32);
-        in_bytes(&mut rounded);
+        in_integers(&mut rounded, ActivationBits::Eight);
         assert_ne!(rounded, numbers(32));
         for special in [f32::NAN, f32::INFINITY] {
             let mut x = [1.0, special, 2.0];
-            in_bytes(&mut x);
+            in_integers(&mut x, ActivationBits::Eight);
             assert!(x.iter().all(|x| !x.is_finite()), "{x:?}");
         }
     }
