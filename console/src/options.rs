@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::{Args, ValueEnum};
 use tracewright::Plan;
 use tracewright::lower::{Quantization, Weights};
-use tracewright::models::Architecture;
+use tracewright::models::{Architecture, check_generates};
 use tracewright::ops::format::ActivationBits;
 use tracewright::ops::{ElementType, WeightFormat};
 use tracewright::simplify::Rules;
@@ -47,7 +47,7 @@ impl NetworkArguments {
     /// How weights are stored, and whether kernels compute matmuls, for a checkpoint that stores its weights
     /// in `stored`.
     pub fn weights(&self, stored: Quantization) -> Weights {
-        let kernels = self.kernels != Some(KernelUse::Off) && self.layout != Some(Layout::Plain);
+        let kernels = self.kernels != Some(KernelUse::Off) && self.layout != Some(LayoutChoice::Plain);
         let activations = self.activations.unwrap_or_default();
         Weights { quantize: self.quant.map_or(stored, |Quant(format)| format.into()), kernels, activations }
     }

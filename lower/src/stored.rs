@@ -24,9 +24,9 @@ impl StoredWeight {
         let rounds = self.layout.format().element().is_none();
         let activations = if rounds { activations } else { ActivationBits::default() };
         match &self.reader {
-            Reader::Matmul(parameter) => linear(b, (self.layout, activations), parameter, operands),
-            Reader::Rows(parameter) => rows(b, self.layout, parameter, operands[1]),
-            Reader::Experts(experts) => experts.product(b, (self.layout.format(), activations), operands),
+            WeightReader::Matmul(parameter) => linear(b, (self.layout, activations), parameter, operands),
+            WeightReader::Rows(parameter) => rows(b, self.layout, parameter, operands[1]),
+            WeightReader::Experts(experts) => experts.product(b, (self.layout.format(), activations), operands),
         }
     }
 }

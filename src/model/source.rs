@@ -164,32 +164,17 @@ pub(super) fn planned(
             kernels: options.kernels.unwrap_or(true),
             activations: options.activations.unwrap_or_default(),
         },
-        target,
         ..plan
     })
 }
 
-/// Bakes, compiles and loads an embedding, for texts of up to `length` tokens.
-pub(super) fn build_embedding(
-    path: &Path,
-    config: &EmbeddingGemmaConfig,
-    options: &OpenOptions,
-    length: usize,
-) -> Result<(Program, BuildInfo), ModelError> {
-    let target = chosen_target(options)?;
-    let plan = EmbeddingPlan::new(config.clone(), options.dtype, length, options.slots.max(1))?;
-    let checkpoint = plan.checkpoint(path)?;
-    check_sizes(&plan.config.tower.sizes(), &checkpoint)?;
-    let (tuning, damaged) = tuning(options, &target, None)?;
-    let target = Target { tuning, ..target };
-    let traced = plan.trace()?;
-    let weights = Weights {
-        quantize: options.quantize.clone().unwrap_or(Quantization::Computed),
-        kernels: options.kernels.unwrap_or(true),
-        activations: options.activations.unwrap_or_default(),
-    };
-    let (program, _, build) = build(options, &traced, &checkpoint, target, weights, plan.config.ignorable())?;
-    Ok((program, BuildInfo { damaged, ..build }))
+/// The entry points that the options ask for.
+pub(super) fn entries(plan: &Plan, options: &OpenOptions, score: bool) -> Vec<EntryPoint> {
+    let mut entries = if score { plan.entry_points() } else { plan.steps() };
+    if options.speculate != Speculation::Off {
+        entries.extend(plan.verifier());
+    }
+    entries
 }
 
 /// Bakes, compiles and loads a network. If the options ask for it, the weights are compared with their
@@ -266,12 +251,13 @@ impl OpenOptions {
 
 /// Rejects options that differ from the export's.
 fn check_as_exported(manifest: &IreeManifest, asked: &OpenOptions) -> Result<(), ModelError> {
-    let compiled = [
+    let given = [
         ("target", asked.target.is_some()),
         ("tuning", asked.tuning.is_some()),
         ("activations", asked.activations.is_some()),
+        ("plugin", asked.plugin.is_some()),
     ];
-    for (option, given) in compiled {
+    for (option, given) in given {
         if given {
             return Err(ModelError::Compiled { option });
         }
