@@ -26,7 +26,9 @@ impl StoredWeight {
         match &self.reader {
             WeightReader::Matmul(parameter) => linear(b, (self.layout, activations), parameter, operands),
             WeightReader::Rows(parameter) => rows(b, self.layout, parameter, operands[1]),
-            WeightReader::Experts(experts) => experts.product(b, (self.layout.format(), activations), operands),
+            WeightReader::Experts(experts) => {
+                experts.product(b, (self.layout.format(), activations), operands)
+            }
         }
     }
 }

@@ -7,8 +7,8 @@ use std::path::Path;
 use bake::Ignorable;
 use dsl::nn::{Attend, Kv, Mask, Position, Slots};
 use dsl::{
-    Axis, Bool, EntryInput, EntryPoint, F32, Float, I32, LogitsMode, Tensor, TraceError, TraceErrorKind, Traced,
-    model,
+    Axis, Bool, EntryInput, EntryPoint, F32, Float, I32, LogitsMode, Tensor, TraceError, TraceErrorKind,
+    Traced, model,
 };
 use ops::ops::Sdpa;
 use ops::{Literal, TensorType};

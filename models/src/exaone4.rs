@@ -52,7 +52,8 @@ pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
         None => keys.optional_count("sliding_window_pattern"),
     };
     let period = period.unwrap_or(4);
-    let windows = keys.windows(llama.num_hidden_layers, window, |layer| window.is_some() && (layer + 1) % period != 0);
+    let windows =
+        keys.windows(llama.num_hidden_layers, window, |layer| window.is_some() && (layer + 1) % period != 0);
     let rotary = windows.iter().map(|sees| window.is_none() || sees.is_some()).collect();
     SmolLm3Config { llama: LlamaConfig { windows, ..llama }, rotary }
 }

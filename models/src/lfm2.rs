@@ -247,8 +247,7 @@ pub(crate) fn read(keys: &Keys) -> Lfm2Config {
     let mut llama = LlamaConfig::shared(keys, defaults);
     llama.intermediate_size = intermediate_size(keys, llama.intermediate_size);
     llama.tie_word_embeddings = keys.flag("tie_embedding", llama.tie_word_embeddings);
-    let (attention, conv_bias) =
-        (attention(keys, llama.num_hidden_layers), keys.flag("conv_bias", false));
+    let (attention, conv_bias) = (attention(keys, llama.num_hidden_layers), keys.flag("conv_bias", false));
     Lfm2Config { llama, attention, conv_memory: taps - 1, conv_bias }
 }
 

@@ -22,8 +22,7 @@ pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     }
     // Only training drops features.
     keys.ignore(&["residual_dropout"]);
-    let defaults =
-        Defaults { num_key_value_heads: Some(8), head_dim: Some(128), ..Defaults::new(524_288) };
+    let defaults = Defaults { num_key_value_heads: Some(8), head_dim: Some(128), ..Defaults::new(524_288) };
     LlamaConfig {
         attention_bias: keys.flag("attention_bias", true),
         attention_out_bias: keys.flag("attention_out_bias", false),

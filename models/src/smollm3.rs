@@ -56,7 +56,10 @@ pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     });
     // The published checkpoint has two keys that transformers does not read.
     keys.ignore(&["max_window_layers", "pretraining_tp"]);
-    SmolLm3Config { llama: LlamaConfig { attention_bias, attention_out_bias: attention_bias, mlp_bias, windows, ..llama }, rotary }
+    SmolLm3Config {
+        llama: LlamaConfig { attention_bias, attention_out_bias: attention_bias, mlp_bias, windows, ..llama },
+        rotary,
+    }
 }
 
 /// Whether each layer has a rotary embedding. The key `no_rope_layers` contains 1 for layers **with** a

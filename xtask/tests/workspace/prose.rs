@@ -265,7 +265,7 @@ fn each_rule_finds_its_sentence() {
         assert_eq!(found.len(), if sentence.contains("--quant") { 2 } else { 1 }, "{sentence}: {found:?}");
         assert!(found[0].contains(rule), "{found:?}");
     }
-    let variant = format!("#[error(\"the file says `{{0}}`; \\\n    mend it\")]\nBroken");
+    let variant = "#[error(\"the file says `{0}`; \\\n    mend it\")]\nBroken";
     assert_eq!(findings("a.rs", &variant, error_texts).len(), 1);
     let documented = "/// The rows.\n///\n/// - one\nstruct Rows;\n//! What a file has is not a sentence.\nfn what() {}\n// What of that.\n";
     let found = findings("a.rs", documented, doc_comments);
