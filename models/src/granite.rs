@@ -10,7 +10,6 @@ use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, LlamaConfig};
 use crate::family::Family;
 use crate::gguf::{GgufFamily, Metadata};
 use crate::llama::{self, Attention, Mlp};
-use crate::presets::presets;
 
 /// The whole network of a Granite.
 pub type Granite<T> = Decoder<T, Layer<T>, GraniteConfig>;
@@ -18,7 +17,6 @@ pub type Granite<T> = Decoder<T, Layer<T>, GraniteConfig>;
 pub(crate) const FAMILY: Family = Family {
     about: "factors on embeddings, scores, residuals and logits",
     gguf: Some(GgufFamily { architecture: "granite", config: gguf, keys: FACTORS, ..llama::GGUF }),
-    presets: presets!("granite-3.1-2b": "ibm-granite/granite-3.1-2b-base"),
     ..Family::of(&["GraniteForCausalLM"], &["GraniteModel"], &["granite"])
 };
 

@@ -293,7 +293,7 @@ fn setting(kind: &LeafKind, setting: &Setting, errors: &mut Errors) {
         (Some(SettingKind::Flag), SettingValue::Bare | SettingValue::If(_)) => {}
         (Some(SettingKind::Flag), SettingValue::Literal(Lit::Bool(_))) => {}
         (Some(SettingKind::Flag), _) => {
-            errors.at(name, format!("`{name}` is on or off: `{name}` or `{name} if key`"))
+            errors.at(name, format!("`{name}` is on or off: `{name}`, `{name} = false` or `{name} if key`"))
         }
         (Some(SettingKind::Number), SettingValue::Name(_) | SettingValue::Literal(_)) => {}
         (Some(SettingKind::Number), _) => {
