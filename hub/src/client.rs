@@ -62,12 +62,12 @@ impl Described {
 }
 
 /// A connection to the hub.
-pub struct Client<'a> {
+pub struct HubClient<'a> {
     hub: &'a Hub,
     agent: Agent,
 }
 
-impl<'a> Client<'a> {
+impl<'a> HubClient<'a> {
     pub fn new(hub: &'a Hub) -> Self {
         let agent = Agent::config_builder()
             .http_status_as_error(false)

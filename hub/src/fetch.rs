@@ -11,7 +11,7 @@ use errors::{FileError, WithPath as _};
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
-use crate::client::{Client, Commit, Described};
+use crate::client::{Commit, Described, HubClient};
 use crate::select::{INDEX, Selection, select, shards};
 use crate::{Fetched, Hub, HubError, ModelName};
 
@@ -51,7 +51,7 @@ impl Hub {
         if self.offline {
             return Err(HubError::Offline { name: name.clone().into(), cache: self.cache.clone() });
         }
-        let client = Client::new(self);
+        let client = HubClient::new(self);
         let commit = client.commit(name)?;
         let names: Vec<String> = commit.files.iter().map(|file| file.name.clone()).collect();
         let selection = select(name, &names)?;
@@ -96,7 +96,7 @@ impl Hub {
 
 struct Download<'a> {
     name: &'a ModelName,
-    client: &'a Client<'a>,
+    client: &'a HubClient<'a>,
     commit: &'a Commit,
     folder: PathBuf,
     locks: PathBuf,

@@ -8,7 +8,7 @@ use crate::kernel::{self, Kernel};
 /// The longest row that is quantized where it is used. It must fit on a worker's stack.
 pub(crate) const LONGEST: usize = 16384;
 
-/// What is kept of what a group's integers add up to.
+/// The kind of sum that a group stores.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sums {
     /// This factor times the sum of the bytes, as i32. Sums of products start from it if the factor was added
@@ -18,11 +18,11 @@ pub(crate) enum Sums {
     Numbers,
 }
 
-/// Where the parts of a row of `inputs` numbers are: its integers, filled up with zeros to whole chunks of a weight; the scales as
-/// f32; the sums.
+/// The layout of a row of `inputs` numbers: its integers, with zeros up to whole chunks of a weight; then the
+/// scales as f32; then the sums.
 ///
-/// Of integers of 16 bits the second and the third of each four change places: their products are of two columns, and the bytes of
-/// a weight's four columns become words of the even ones and of the odd ones.
+/// In rows of 16-bit integers, the second and the third of each four are swapped. A 16-bit product multiplies two columns
+/// at a time, and a weight's bytes become one vector of even columns and one of odd columns.
 #[derive(Clone, Copy)]
 pub(crate) struct Form {
     pub(crate) inputs: usize,
@@ -42,7 +42,7 @@ impl Sums {
 }
 
 impl Form {
-    /// What tells it from others.
+    /// A name that no other layout has.
     pub(crate) fn name(self) -> String {
         let Self { inputs, bits, chunk, sums } = self;
         let words = if bits == ActivationBits::Sixteen { "_words" } else { "" };

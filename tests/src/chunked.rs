@@ -37,7 +37,7 @@ pub struct Chunked {
     pub context: usize,
 }
 
-/// What the layers of some sequences remember.
+/// The state of all layers for some sequences.
 pub struct SequenceStates {
     batch: usize,
     buffers: Vec<Buffer>,

@@ -98,8 +98,8 @@ impl Isa {
         sums.chunks(parts).map(joined).collect()
     }
 
-    /// sums[i] + Σⱼ words[2 i + j] · x[j] for 16 sums of each row: of each of 16 columns at most its 32 words, and for each row two of
-    /// x, as the 32 bits that they are. All have a sign.
+    /// sums[i] + Σⱼ words[2 i + j] · x[j] for 16 sums of each row. `words` holds two words of each of 16 columns. `x` holds two
+    /// words of each row, as 32 bits. All words are signed.
     pub(crate) fn add_words<'k>(
         self,
         sums: Vec<Value<'k>>,

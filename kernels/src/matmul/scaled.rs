@@ -150,7 +150,7 @@ impl Matmul<'_> {
         self.isa.is_signed() && !self.has_words()
     }
 
-    /// What of the activations' groups is added up.
+    /// The kind of sum that each group of activations carries.
     pub(super) fn sums_of_x(&self) -> Sums {
         match self.format {
             WeightFormat::Q4K => Sums::Numbers,

@@ -65,7 +65,7 @@ impl ActivationBits {
 }
 
 crate::words! {
-    /// What is stored of a weight in groups, a tensor each.
+    /// A part of a weight in groups. Each part is a tensor.
     pub enum GroupPart {
         /// The integers, in units of their group's scale.
         Integers = "integers",

@@ -174,6 +174,11 @@ const SHARED: &[(&str, &str)] = &[
     ("Step", "a step of an explanation, a step of sampling"),
     ("TuningSource", "where a tuning comes from: the option, and its flag"),
     ("Value", "a value: numbers, and a register in the language of kernels"),
+    ("Entry", "an item of a table: an archive's, and a PJRT plugin's"),
+    ("Function", "a function: of a trace, and of PJRT's API"),
+    ("Header", "the beginning of a record: a saved sequence's, and a PJRT struct's"),
+    ("Norm", "a norm: the layer of a network, and the prologue of a kernel"),
+    ("Raw", "what is not checked yet: an operand, and a pointer of the foreign functions"),
 ];
 
 /// The types that more than one file of a crate can name: those with a visibility, but for modules of tests.
