@@ -18,8 +18,8 @@ pub(crate) enum Sums {
     Numbers,
 }
 
-/// The layout of a row of `inputs` numbers: its integers, with zeros up to whole chunks of a weight; then the
-/// scales as f32; then the sums.
+/// The layout of a row of `inputs` numbers: its integers, with zeros up to whole chunks of a weight, then the
+/// scales as f32, then the sums.
 ///
 /// In rows of 16-bit integers, the second and the third of each four are swapped. A 16-bit product multiplies two columns
 /// at a time, and a weight's bytes become one vector of even columns and one of odd columns.

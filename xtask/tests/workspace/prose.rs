@@ -266,7 +266,7 @@ fn each_rule_finds_its_sentence() {
         assert!(found[0].contains(rule), "{found:?}");
     }
     let variant = "#[error(\"the file says `{0}`; \\\n    mend it\")]\nBroken";
-    assert_eq!(findings("a.rs", &variant, error_texts).len(), 1);
+    assert_eq!(findings("a.rs", variant, error_texts).len(), 1);
     let documented = "/// The rows.\n///\n/// - one\nstruct Rows;\n//! What a file has is not a sentence.\nfn what() {}\n// What of that.\n";
     let found = findings("a.rs", documented, doc_comments);
     assert_eq!(found.len(), 1, "{found:?}");
