@@ -56,7 +56,7 @@ impl NetworkArguments {
 /// Options for building a language model.
 #[derive(Args, Clone)]
 pub struct ModelArguments {
-    /// Those of any network.
+    /// The options that every network has.
     #[command(flatten)]
     pub network: NetworkArguments,
     /// Longest sequence in tokens, prompt and answer together [default: as the prompt needs, 2048 in an export, 4096 in a

@@ -1,4 +1,4 @@
-//! Types that errors share: the file of an error, and the chain of its causes.
+//! Types that errors share: the file that an error is about, and the chain of causes.
 //!
 //! The message of an error never contains that of its source; [`WithCauses`] shows both, each once.
 

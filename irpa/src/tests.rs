@@ -150,7 +150,7 @@ fn no_flipped_bit_panics_and_none_in_the_header_passes() {
 }
 
 proptest! {
-    /// For any header and table, the verifier returns. Entries that it accepts lie inside the file.
+    /// The verifier terminates without a panic for any header and table. Entries that it accepts lie inside the file.
     #[test]
     fn no_garbage_panics(
         patches in prop::collection::vec(

@@ -372,7 +372,7 @@ mod run {
     /// The largest number of messages in the history file.
     const REMEMBERED: usize = 1000;
 
-    /// The history file, in the user's state folder, or on systems without one in the data folder. `None`
+    /// The history file. It is in the user's state folder. If the system has no such folder, it is in the data folder. `None`
     /// without a home folder.
     fn history_file() -> Option<PathBuf> {
         let strategy = etcetera::choose_base_strategy().ok()?;

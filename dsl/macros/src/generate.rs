@@ -206,7 +206,7 @@ impl Generator<'_> {
         quote!(&[#(#rules),*])
     }
 
-    /// The name of a function, with the span where the user wrote it. The function was checked to exist.
+    /// The name of a function, with the span where the user wrote it. The caller has checked that this function exists.
     pub(super) fn named(&self, block: &Block, function: &str) -> Ident {
         let written = block.function(function).map(|function| function.name.clone());
         written.unwrap_or_else(|| Ident::new(function, Span::call_site()))

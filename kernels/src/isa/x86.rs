@@ -63,7 +63,7 @@ impl X86 {
         self.vnni.is_none()
     }
 
-    /// The number of vectors that 64 bytes are multiplied in.
+    /// The number of vector registers that hold 64 bytes in a multiplication: 1 with 512-bit VNNI, else 2.
     pub(super) fn parts(self) -> usize {
         if self.vnni == Some(512) { 1 } else { 2 }
     }

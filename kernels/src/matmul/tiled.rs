@@ -314,8 +314,7 @@ impl Matmul<'_> {
         });
     }
 
-    /// Whether weights are dequantized while others are multiplied. This needs whole steps of rows and whole
-    /// blocks of columns.
+    /// Whether weights are dequantized while others are multiplied. It requires a number of rows that is a multiple of `HELD`, and a number of columns that fills whole blocks.
     fn makes_in_turn(&self) -> bool {
         self.makes_tiles_of_numbers()
             && self.rows.is_multiple_of(HELD)
