@@ -7,10 +7,12 @@ use std::process::{Command, exit};
 
 const MINIMUM_CMAKE: (u32, u32) = (3, 26);
 
-/// The version of `eerie-sys` in Cargo.toml, which a build script cannot ask for.
+/// The version of `eerie-sys` in Cargo.toml. A build script cannot read it from there.
 const CARRIER: &str = "=0.5.0";
 
-/// Names a folder where this script built before, `target/…/build/tracewright-runtime-…/out/native`, which is then linked.
+/// An environment variable. It names a folder that an earlier build filled,
+/// `target/…/build/tracewright-runtime-…/out/native`. The build script links that folder instead of building
+/// again.
 const BUILT: &str = "TRACEWRIGHT_NATIVE";
 
 fn main() {
@@ -67,10 +69,10 @@ fn build() -> Result<(), String> {
     Ok(())
 }
 
-/// The file that says what was built: our part of the sources, word for word, and the package that has IREE's.
+/// A file that records the sources of a build: the content of our files, and the package that contains IREE.
 const SOURCES: &str = "tracewright-sources.txt";
 
-/// The file that says with which drivers.
+/// A file that records the drivers of a build.
 const DRIVERS: &str = "tracewright-drivers.txt";
 
 fn sources(native: &Path) -> Result<String, String> {
@@ -83,7 +85,7 @@ fn sources(native: &Path) -> Result<String, String> {
         .try_fold(CARRIER.to_owned(), |all, name| Ok(all + &read(name)?))
 }
 
-/// Whether what is in a folder is what would be built.
+/// Whether a folder contains the result of the same build.
 fn reusable(folder: &Path, sources: &str, drivers: &[&str]) -> Result<(), String> {
     let read = |name: &str| {
         let path = folder.join(name);
@@ -144,8 +146,9 @@ fn compile(package: &Path, out: &Path, drivers: &[&str]) -> Result<(), String> {
     run(Command::new(&cmake).arg("--build").arg(out).args(target)).map(drop)
 }
 
-/// Where cargo keeps the source tree that the `eerie-sys` package carries. A package of nothing else asks for it: what
-/// this one is part of may be a checkout, a tarball or somebody's dependency, and may need more than is here.
+/// The source tree in the `eerie-sys` package, in cargo's registry. A temporary package with this only
+/// dependency makes cargo download it. Our own package may be part of a checkout, a tarball or another
+/// project, and may need more packages than are available.
 fn iree_source(out: &Path) -> Result<PathBuf, String> {
     let folder = out.join("carrier");
     let write = |name: &str, text: &str| {
@@ -177,7 +180,7 @@ fn iree_source(out: &Path) -> Result<PathBuf, String> {
     Ok(folder.join("iree"))
 }
 
-/// The folder whose `include` has `cuda.h`: the one that the set-up unpacks, or that of a toolkit.
+/// The folder whose `include` contains `cuda.h`: from the set-up, or from a CUDA toolkit.
 fn cuda_headers(package: &Path) -> Result<PathBuf, String> {
     println!("cargo:rerun-if-env-changed=CUDA_PATH");
     // `lib/python3.13` in a virtual environment, `lib/python3` in a plain folder.
@@ -215,7 +218,7 @@ fn variable(name: &str) -> Result<String, String> {
     env::var(name).map_err(|_| format!("cargo did not set `{name}`"))
 }
 
-/// Runs the command and returns its output; a failure carries all that it said.
+/// Runs the command and returns its output. An error contains the whole output.
 fn run(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|e| format!("cannot run {command:?}: {e}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

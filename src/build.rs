@@ -1,5 +1,5 @@
-//! From a trace and a checkpoint to a program that can be called. [`build_program`] does all of it; [`Build`] is for callers
-//! that stop in between, such as an export. The cache keeps compiled modules and archives.
+//! Builds a program that you can call from a trace and a checkpoint. [`build_program`] does the whole work.
+//! [`Build`] is for callers that stop in between, such as an export. The cache keeps compiled modules and archives.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bake::{BakeError, BakeOptions, Baked, Checked, Ignorable};
 use dsl::Traced;
 use errors::{FileError, WithPath as _};
-use irpa::{Archive, Checkpoint, Storage};
+use irpa::{Archive, Checkpoint, EntryData};
 use lower::{LowerError, Module, Weights};
 use ops::format::ROUNDING;
 use ops::{ElementType, TensorType};
@@ -24,33 +24,36 @@ use trace::{Parameter, Trace};
 use crate::footprint::TooLarge;
 use crate::{Expanded, Footprint, Lowered, Memory, Program};
 
-/// What builds, and who watches.
+/// The compiler and the cache of a build, and the function that watches it.
 pub struct BuildTools<'a> {
-    /// `iree-compile`.
+    /// The `iree-compile` that compiles the module.
     pub compiler: &'a Compiler,
-    /// The folder for what can be made again, by content: compiled modules and archives.
+    /// The cache: a folder for compiled modules and archives, named by their content. You can delete it at
+    /// any time.
     pub cache: &'a Path,
-    /// Watches, and stops on request.
+    /// Receives each step and can stop the build; `None` builds without reports.
     pub watch: Option<WatchSteps<'a>>,
 }
 
-/// Is told what is being done, and may ask to stop.
+/// A function that receives each step of a build. It returns [`ControlFlow::Break`] to stop the build.
 pub type WatchSteps<'a> = &'a mut dyn FnMut(BuildStep) -> ControlFlow<()>;
 
-/// What takes long.
+/// A step of a build that can take long.
 #[derive(Clone, Copy, Debug)]
 pub enum BuildStep {
-    /// The module is compiled.
+    /// A model of the Hugging Face hub is downloaded.
+    Download(irpa::Progress),
+    /// `iree-compile` compiles the text of the module.
     Compile,
-    /// The archive is written.
+    /// The archive of the weights is written.
     Bake(irpa::Progress),
-    /// The network is loaded, which takes no time worth telling.
+    /// IREE loads the module. This step is short.
     Load,
-    /// The weights are compared with their hashes.
+    /// The weights are compared with the hashes in their archive.
     Verify(irpa::Progress),
 }
 
-/// How [`build_program`] builds.
+/// Options of [`build_program`].
 ///
 /// ```no_run
 /// use std::path::Path;
@@ -70,24 +73,26 @@ pub enum BuildStep {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct ProgramOptions<'a> {
-    /// What builds, and who watches.
+    /// The compiler and the cache, and the function that watches the build.
     pub tools: BuildTools<'a>,
-    /// What it is built for; this machine unless changed.
+    /// The target of the module. Default: this machine.
     pub target: Target,
-    /// The rules that simplify the trace; exact ones unless changed.
+    /// The rules that simplify the trace. Default: the exact rules.
     pub rules: Rules,
-    /// How weights are stored, and who multiplies with them; by kernels, as the network computes, unless changed.
+    /// How weights are stored, and whether kernels or the compiler's own code compute matmuls. Default:
+    /// kernels, with weights in the element type of the network.
     pub weights: Weights,
-    /// Where the network runs; on all threads of this machine unless changed.
+    /// The device that runs the network. Default: all threads of this machine's processor.
     pub device: Device,
-    /// The memory that it must fit into; what this process may use unless changed.
+    /// The memory that the network must fit into; `None` checks nothing. Default: the memory that this
+    /// process may use.
     pub memory: Option<Memory>,
-    /// Tensors that the checkpoint may have beside the parameters; none unless changed.
+    /// Tensors that the checkpoint may contain in addition to the parameters. Default: none.
     pub ignorable: Vec<Ignorable>,
 }
 
 impl<'a> ProgramOptions<'a> {
-    /// This compiler and this folder for what can be made again, and for the rest the usual choices.
+    /// Options with this compiler and this cache folder, and defaults for the rest.
     pub fn new(compiler: &'a Compiler, cache: &'a Path) -> Self {
         BuildTools::new(compiler, cache).into()
     }
@@ -107,72 +112,73 @@ impl<'a> From<BuildTools<'a>> for ProgramOptions<'a> {
     }
 }
 
-/// A program, what it is made of, and how long that took.
+/// A program, the module and archive that it consists of, and the time that the build took.
 pub struct BuiltProgram {
-    /// The program.
+    /// The loaded program, ready for calls.
     pub program: Program,
-    /// The device that it runs on.
+    /// The device that the program runs on.
     pub runtime: Runtime,
-    /// The module it was compiled from.
+    /// The module text that was compiled.
     pub module: Module,
-    /// How it was compiled.
+    /// The options of the compiler.
     pub options: CompileOptions,
-    /// Its weights.
+    /// The archive with the weights.
     pub archive: Archive,
-    /// What was done to the checkpoint; nothing if its archive was there.
+    /// Statistics of the bake; `None` if the cache already had the archive.
     pub baked: Option<Baked>,
-    /// The time that compiling took.
+    /// The time that compiling took, or reading the module from the cache.
     pub compile: Duration,
     /// The time that loading took.
     pub load: Duration,
 }
 
-/// Why there is no network.
+/// Why a network could not be built or loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The trace is not one that lowers.
+    /// The recorded trace cannot be lowered.
     #[error(transparent)]
     Lower(#[from] LowerError),
-    /// It would not fit into memory.
+    /// The network needs more memory than there is.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
-    /// The checkpoint does not fit.
+    /// The checkpoint differs from what the trace reads.
     #[error(transparent)]
     Bake(#[from] BakeError),
     /// A checkpoint or an archive is damaged.
     #[error(transparent)]
     Archive(#[from] irpa::ArchiveError),
-    /// The archive is not what the module reads.
+    /// The archive lacks a parameter of the module, or has it with another type.
     #[error("`{}` does not fit the module: parameter `{key}` is {found}, expected `{expected}`", .path.display())]
     Parameter {
-        /// The archive.
+        /// Path of the archive file.
         path: PathBuf,
-        /// The key.
+        /// Key of the parameter in the archive.
         key: String,
-        /// What the module declares.
+        /// The type and shape that the module declares.
         expected: String,
-        /// What the archive has.
+        /// The type and shape in the archive.
         found: String,
     },
-    /// A file or folder cannot be read or made.
+    /// A file or folder cannot be read or created.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The watcher asked to stop.
+    /// The watching function asked to stop.
     #[error("stopped on request")]
     Stopped,
-    /// The compiler failed.
+    /// `iree-compile` failed, or is not there.
     #[error(transparent)]
     Compile(#[from] CompileError),
-    /// IREE refuses the module.
+    /// IREE rejects the module, or a device fails.
     #[error(transparent)]
     Runtime(#[from] runtime::RuntimeError),
 }
 
-/// Lowers the trace of a network's entry points, compiles and bakes what the cache lacks, and loads it.
+/// Lowers the trace of a network's entry points, compiles and bakes the parts that the cache lacks, and loads
+/// the program.
 ///
 /// # Errors
-/// Everything in which the checkpoint differs from what the trace asks for, before anything slow begins; or the
-/// first stage that fails.
+/// All differences between the checkpoint and the trace's parameters, before anything slow begins; or the
+/// failure of the first stage that fails.
 pub fn build_program(
     traced: &Traced,
     checkpoint: &Checkpoint,
@@ -206,26 +212,27 @@ pub fn build_program(
     })
 }
 
-/// A network whose checkpoint fits and whose module is compiled.
+/// A network whose checkpoint is checked and whose module is compiled.
 pub struct Build<'a, 't> {
-    /// What is compiled.
+    /// The module text and the list of weights.
     pub lowered: Lowered,
-    /// How it was compiled.
+    /// The options of the compiler.
     pub options: CompileOptions,
-    /// What became of it.
+    /// The compiled module, and the time it took.
     pub compiled: Compiled,
     checkpoint: &'a Checkpoint,
-    /// What the checkpoint holds beside exactly what the network reads.
+    /// Tensors of the checkpoint, matched with the parameters of the network.
     checked: Checked,
     tools: BuildTools<'t>,
 }
 
 impl<'a, 't> Build<'a, 't> {
-    /// Compares the checkpoint with what the network reads, and compiles the module or takes it from the cache.
-    /// `recorded` is the trace that was lowered.
+    /// Compares the checkpoint with the network's parameters, and compiles the module or takes it from the
+    /// cache. `recorded` is the trace before lowering.
     ///
     /// # Errors
-    /// Everything in which the checkpoint differs, before anything slow begins; or why the module does not compile.
+    /// All differences between checkpoint and parameters, before anything slow begins; or the compiler's
+    /// failure.
     pub fn new(
         lowered: Lowered,
         recorded: &Trace,
@@ -242,7 +249,7 @@ impl<'a, 't> Build<'a, 't> {
     /// Writes the archive at `path`.
     ///
     /// # Errors
-    /// If it cannot be made or written.
+    /// If a recipe cannot be evaluated or the file cannot be written.
     pub fn bake(&mut self, path: &Path) -> Result<(Archive, Baked), LoadError> {
         let tools = &mut self.tools;
         let mut watch = |progress| tools.watch(BuildStep::Bake(progress));
@@ -252,39 +259,27 @@ impl<'a, 't> Build<'a, 't> {
         Ok((Archive::open(path)?, baked))
     }
 
-    /// The archive, baked once and kept in the cache; and what the bake did, if there was one.
+    /// The archive in the cache. The first call bakes it, and also returns statistics of the bake.
     ///
     /// # Errors
-    /// If it cannot be made or written.
+    /// If a recipe cannot be evaluated or the file cannot be written.
     pub fn cached_archive(&mut self) -> Result<(Archive, Option<Baked>), LoadError> {
-        let folder = self.tools.cache.join("archives");
-        fs::create_dir_all(&folder).with_path("create", &folder)?;
-        let key = archive_key(self.checkpoint, &self.lowered.module.parameters)?;
-        let path = folder.join(format!("{key}.irpa"));
-        if let Ok(archive) = Archive::open(&path) {
-            return Ok((archive, None));
-        }
-        if path.is_file() {
-            // Damaged, and so of no kind that would be replaced. What cannot be removed is said where it is written.
-            let _ = fs::remove_file(&path);
-        }
-        self.bake(&path).map(|(archive, baked)| (archive, Some(baked)))
+        let (checkpoint, cache) = (self.checkpoint, self.tools.cache);
+        let parameters = self.lowered.module.parameters.clone();
+        cached_archive(checkpoint, &parameters, cache, |path| Ok(self.bake(path)?.1))
     }
 
     /// Loads the module with its archive.
     ///
     /// # Errors
-    /// If they do not fit each other, or IREE refuses the module.
+    /// If the archive lacks a parameter of the module, or IREE rejects the module.
     pub fn instantiate(&mut self, runtime: &Runtime, archive: &Archive) -> Result<VmModule, LoadError> {
         self.tools.tell(BuildStep::Load)?;
         instantiate(&self.lowered.module, runtime, &self.compiled.vmfb, archive)
     }
 }
 
-/// How a lowered network is best compiled.
-///
-/// # Errors
-/// If the compiler does not know the target.
+/// The compiler options for the target of a lowered network.
 pub fn compile_options(lowered: &Lowered, compiler: &Compiler) -> Result<CompileOptions, CompileError> {
     // Most of the time goes into matmuls with the largest weights.
     let largest = lowered.module.parameters.iter().max_by_key(|p| p.ty.bytes());
@@ -295,7 +290,7 @@ pub fn compile_options(lowered: &Lowered, compiler: &Compiler) -> Result<Compile
 /// Loads a compiled module with its archive.
 ///
 /// # Errors
-/// If they do not fit each other, or IREE refuses the module.
+/// If the archive lacks a parameter of the module, or IREE rejects the module.
 pub fn instantiate(
     module: &Module,
     runtime: &Runtime,
@@ -321,7 +316,7 @@ pub fn compile(
 }
 
 impl<'a> BuildTools<'a> {
-    /// A compiler and a cache, and nobody who watches.
+    /// Tools with this compiler and cache, without a function that watches.
     pub fn new(compiler: &'a Compiler, cache: &'a Path) -> Self {
         Self { compiler, cache, watch: None }
     }
@@ -338,9 +333,33 @@ impl<'a> BuildTools<'a> {
     }
 }
 
-/// Which archive belongs to a checkpoint: its files, what is read from them, and how that is rounded. A file is known by its path, its size
-/// and the time of its change, and on Unix by what no rewriting keeps: its number and the time at which the system saw it
-/// change. Hashing gigabytes of weights at every start would take longer than loading them.
+/// The archive of parameters in the cache. If it is missing, `bake` writes it, and its statistics are returned too.
+///
+/// # Errors
+/// If a file cannot be read or written, or `bake` fails.
+pub(crate) fn cached_archive(
+    checkpoint: &Checkpoint,
+    parameters: &[Parameter],
+    cache: &Path,
+    bake: impl FnOnce(&Path) -> Result<Baked, LoadError>,
+) -> Result<(Archive, Option<Baked>), LoadError> {
+    let folder = cache.join("archives");
+    fs::create_dir_all(&folder).with_path("create", &folder)?;
+    let path = folder.join(format!("{}.irpa", archive_key(checkpoint, parameters)?));
+    if let Ok(archive) = Archive::open(&path) {
+        return Ok((archive, None));
+    }
+    if path.is_file() {
+        // Damaged, and so of no kind that would be replaced. The write reports a file that cannot be removed.
+        let _ = fs::remove_file(&path);
+    }
+    let baked = bake(&path)?;
+    Ok((Archive::open(&path)?, Some(baked)))
+}
+
+/// The archive's name in the cache: a hash of the checkpoint's files and of the recipes. A file is identified
+/// by its path, size and modification time, and on Unix also by its inode and change time, which rewriting a
+/// file never keeps. Hashing gigabytes of weights at every start would take longer than loading them.
 fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<String, LoadError> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&ROUNDING.to_le_bytes());
@@ -368,10 +387,10 @@ fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<Stri
     Ok(hasher.finalize().to_hex()[..32].to_owned())
 }
 
-/// The parameters of an archive, mapped: nothing is copied.
+/// The parameters of an archive, memory-mapped: nothing is copied.
 ///
 /// # Errors
-/// If the archive lacks a parameter, or has it with another type: IREE would not notice.
+/// If the archive lacks a parameter, or has it with another type. IREE would not notice either.
 pub fn map_parameters<'a>(
     archive: &Archive,
     expected: impl Iterator<Item = (&'a str, String)>,
@@ -387,9 +406,9 @@ pub fn map_parameters<'a>(
         return Err(LoadError::Parameter { path: archive.path().into(), key: key.into(), expected, found });
     }
     let entry = |entry: &irpa::Entry| {
-        let storage = match &entry.storage {
-            Storage::Data(range) => ParameterData::Range(range.clone()),
-            Storage::Splat { pattern, length } => {
+        let storage = match &entry.data {
+            EntryData::Range(range) => ParameterData::Range(range.clone()),
+            EntryData::Splat { pattern, length } => {
                 ParameterData::Splat { pattern: pattern.clone(), length: *length }
             }
         };

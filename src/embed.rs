@@ -1,101 +1,46 @@
-//! Texts to vectors: what to build of an embedding's folder, and the program that was built, called with tokens.
+//! Texts to vectors: a program that was built, called with tokens.
 //!
 //! ```no_run
 //! # use std::error::Error;
 //! # use std::path::Path;
-//! use tracewright::embed::{EmbeddingPlan, Embedder};
+//! use tracewright::Plan;
+//! use tracewright::embed::Embedder;
 //! use tracewright::generate::Tokenizer;
 //! use tracewright::build::{ProgramOptions, build_program};
-//! use tracewright::models::EmbeddingGemmaConfig;
+//! use tracewright::models::{self, check_embeds, fit};
 //! use tracewright::runtime::Compiler;
 //!
 //! # fn main() -> Result<(), Box<dyn Error>> {
 //! let folder = Path::new("embeddinggemma-300m");
-//! let config = EmbeddingGemmaConfig::read(folder, &[])?;
-//! let text = format!("{}Why is the sky blue?", config.sentence.prompt(Some("query"))?);
+//! let fitted = fit::open(models::read, folder, &[])?;
+//! let sentence = check_embeds(&*fitted.network, folder)?;
+//! let text = format!("{}Why is the sky blue?", sentence.prompt(Some("query"))?);
 //! let tokenizer = Tokenizer::load(folder)?.ok_or("there is no tokenizer.json")?;
-//! let (tokens, _) = tokenizer.encode_within(&text, config.sentence.max_tokens)?;
+//! let (tokens, _) = tokenizer.encode_within(&text, sentence.max_tokens)?;
 //!
-//! let plan = EmbeddingPlan::new(config, None, 128, 1)?;
+//! let plan = Plan::new(fitted.network, None, Some(128), None)?;
 //! let compiler = Compiler::new("iree-compile"); // the one on PATH
 //! let options = ProgramOptions::new(&compiler, Path::new("cache"));
-//! let options = ProgramOptions { ignorable: plan.config.ignorable(), ..options };
-//! let loaded = build_program(&plan.trace()?, &plan.checkpoint(folder)?, options)?;
-//! let vectors = Embedder::new(&loaded.program, plan.config.vocab_size)?.embed(&[tokens])?;
+//! let options = ProgramOptions { ignorable: plan.model.ignorable(), ..options };
+//! let loaded = build_program(&plan.trace()?, &fitted.checkpoint, options)?;
+//! let vectors = Embedder::new(&loaded.program, plan.model.vocabulary())?.embed(&[tokens])?;
 //! # Ok(())
 //! # }
 //! ```
 
-use std::path::Path;
-
-use dsl::Traced;
-use irpa::Checkpoint;
-use models::{Architecture as _, EmbeddingGemmaConfig};
-use ops::{Array, ArrayError, ElementType};
+use ops::{Array, ArrayError};
 use trace::{Role, Signature};
 
-use crate::plan::{PlanError, computed_in, rounded_up};
+use crate::plan::rounded_up;
 use crate::program::{CallError, Program};
 
-/// A text embedding, and the sizes it is built for.
-pub struct EmbeddingPlan {
-    /// The model.
-    pub config: EmbeddingGemmaConfig,
-    /// The type of weights and activations: f32, f16 or bf16.
-    pub element: ElementType,
-    /// Tokens of a text; shorter ones are padded.
-    pub length: usize,
-    /// Texts at once.
-    pub batch: usize,
+/// The length that texts of up to `tokens` tokens are padded to: a power of two, so that few different modules are compiled,
+/// and at most `longest`.
+pub fn length_for(tokens: usize, longest: usize) -> usize {
+    rounded_up(tokens, 32, longest)
 }
 
-impl EmbeddingPlan {
-    /// A plan for texts of up to `length` tokens, `batch` of them at once, in the element type of the configuration
-    /// unless another one is asked for.
-    ///
-    /// # Errors
-    /// If the model was not made for texts of this length, or the element type is none that models compute with.
-    pub fn new(
-        config: EmbeddingGemmaConfig,
-        element: Option<ElementType>,
-        length: usize,
-        batch: usize,
-    ) -> Result<Self, PlanError> {
-        let longest = config.sentence.max_tokens;
-        if !(1..=longest).contains(&length) {
-            return Err(PlanError::Length { found: length, longest });
-        }
-        let element = computed_in(element.or(config.element))?;
-        Ok(Self { config, element, length, batch })
-    }
-
-    /// The length that texts of up to `tokens` tokens are padded to: a power of two, so that few different modules are
-    /// compiled, and at most `longest`.
-    pub fn length_for(tokens: usize, longest: usize) -> usize {
-        rounded_up(tokens, 32, longest)
-    }
-
-    /// The trace of the entry point, as it is recorded.
-    ///
-    /// # Errors
-    /// What is wrong with the configuration.
-    pub fn trace(&self) -> Result<Traced, PlanError> {
-        let entries = self.config.entry_points(self.batch, self.length, self.length);
-        Ok(self.config.trace(self.element, &entries)?)
-    }
-
-    /// The checkpoint in the model's folder, those of the layers behind the tower included, with its tensors as the model
-    /// names them.
-    ///
-    /// # Errors
-    /// If one is missing or cannot be read.
-    pub fn checkpoint(&self, folder: &Path) -> Result<Checkpoint, irpa::ArchiveError> {
-        let tower = self.config.named(Checkpoint::open(folder)?);
-        self.config.folders().iter().copied().try_fold(tower, Checkpoint::with_folder)
-    }
-}
-
-/// A program that makes vectors of tokens. Everything in it is known by its role.
+/// A program that computes embeddings of tokens. It finds arguments and results by their roles.
 pub struct Embedder<'a> {
     program: &'a Program,
     signature: &'a Signature,
@@ -106,70 +51,70 @@ pub struct Embedder<'a> {
     result: usize,
 }
 
-/// Why there are no vectors.
+/// Why embeddings could not be computed.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbedError {
-    /// A program without an entry point that makes vectors of tokens.
+    /// The program has no entry point that computes embeddings of tokens.
     #[error(
         "the program has no entry point that takes tokens and counts, and gives embeddings; there are {entries:?}"
     )]
     NoEntryPoint {
-        /// The names there are.
+        /// The names of the program's entry points.
         entries: Vec<String>,
     },
-    /// A text without tokens.
+    /// A text has no tokens.
     #[error("text {text} has no tokens, expected at least one")]
     Empty {
-        /// Which text, from 0.
+        /// Index of the text, from 0.
         text: usize,
     },
-    /// A text with more tokens than the program takes.
+    /// A text has more tokens than the program takes.
     #[error(
         "text {text} has {found} tokens, expected at most {length}; build the program with a longer `length`"
     )]
     TooLong {
-        /// Which text, from 0.
+        /// Index of the text, from 0.
         text: usize,
-        /// How many tokens it has.
+        /// Number of tokens in the text.
         found: usize,
-        /// How many the program takes.
+        /// The largest number of tokens that the program takes.
         length: usize,
     },
-    /// A token id out of range.
+    /// A token id is not in the vocabulary.
     #[error("token {index} of text {text} has the id {token}, expected one below {vocabulary}")]
     Token {
-        /// Which text, from 0.
+        /// Index of the text, from 0.
         text: usize,
-        /// Which of its tokens, from 0.
+        /// Index of the token in its text, from 0.
         index: usize,
-        /// Its id.
+        /// The token's id, which is out of range.
         token: u32,
-        /// The number of ids.
+        /// The number of ids in the vocabulary.
         vocabulary: usize,
     },
-    /// A vector that is none.
+    /// An embedding contains a number that is not finite.
     #[error("number {index} of the vector of text {text} is {found}, expected a finite number")]
     Number {
-        /// Which text, from 0.
+        /// Index of the text, from 0.
         text: usize,
-        /// Which number, from 0.
+        /// Index of the number in the embedding, from 0.
         index: usize,
-        /// What it is.
+        /// The number that the program returned.
         found: f32,
     },
-    /// An argument or a result is not of the type that its role has.
+    /// An argument or a result has another type than its role requires.
     #[error(transparent)]
     Array(#[from] ArrayError),
-    /// The call failed.
+    /// The call of the entry point failed.
     #[error(transparent)]
     Call(#[from] CallError),
 }
 
 impl<'a> Embedder<'a> {
-    /// What makes vectors in a loaded program, of tokens below `vocabulary`.
+    /// Finds the entry point for embeddings in a loaded program. `vocabulary` is the number of token ids.
     ///
     /// # Errors
-    /// If the program has no entry point that takes tokens and counts and nothing else, and gives embeddings.
+    /// If no entry point takes exactly tokens and counts and returns embeddings.
     pub fn new(program: &'a Program, vocabulary: usize) -> Result<Self, EmbedError> {
         let bound = program.signatures().iter().find_map(|signature| {
             let roles: Vec<Role> = signature.arguments.iter().map(|argument| argument.role).collect();
@@ -184,25 +129,27 @@ impl<'a> Embedder<'a> {
         bound.ok_or_else(|| EmbedError::NoEntryPoint { entries: names() })
     }
 
-    /// Texts that one call takes.
+    /// Number of texts in one call.
     pub fn batch(&self) -> usize {
         self.batch
     }
 
-    /// Tokens of a text at most.
+    /// The largest number of tokens in a text.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// Numbers of a vector.
+    /// Length of an embedding: its number of f32 values.
     pub fn features(&self) -> usize {
         self.features
     }
 
-    /// The vector of each text, which is given as its tokens.
+    /// The embedding of each text. A text is a list of token ids; several calls run if there are more texts
+    /// than one call takes.
     ///
     /// # Errors
-    /// If a text has no tokens, too many, or one that is not of the vocabulary; if a call fails, or gives what is no vector.
+    /// If a text has no tokens, too many tokens, or an unknown token; if a call fails or returns a number
+    /// that is not finite.
     pub fn embed(&self, texts: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, EmbedError> {
         check_texts(texts, self.length, self.vocabulary)?;
         let mut vectors: Vec<Vec<f32>> = Vec::with_capacity(texts.len());
@@ -218,8 +165,8 @@ impl<'a> Embedder<'a> {
         Ok(vectors)
     }
 
-    /// The result of a call with these texts. Rows that are left over are texts of one token, which nobody looks at: a mean
-    /// of none is no number.
+    /// The result of one call. Unused rows are filled with texts of one token, and their results are ignored:
+    /// the mean over no tokens would not be a number.
     fn call(&self, texts: &[Vec<u32>]) -> Result<Array, EmbedError> {
         let row = |row: usize| texts.get(row).map_or(&[0][..], Vec::as_slice);
         let padded = |tokens: &[u32]| {
@@ -240,10 +187,10 @@ impl<'a> Embedder<'a> {
     }
 }
 
-/// Whether a program for texts of `length` tokens below `vocabulary` takes these.
+/// Checks that a program for texts of `length` tokens below `vocabulary` can take these texts.
 ///
 /// # Errors
-/// The first text that it does not take.
+/// About the first text that the program cannot take.
 pub fn check_texts(texts: &[Vec<u32>], length: usize, vocabulary: usize) -> Result<(), EmbedError> {
     texts.iter().enumerate().try_for_each(|(text, tokens)| {
         let outside = |&(_, &token): &(usize, &u32)| token as usize >= vocabulary;

@@ -1,15 +1,17 @@
-//! Declare a language model in Rust, lower it to StableHLO, run it through IREE.
+//! Declare a language model in Rust, lower it to StableHLO, and run it with IREE.
 //!
-//! This crate is the facade: a user crate depends on it alone. Each stage is a crate of its own, re-exported here,
-//! and the stages in order are
+//! This crate is the facade, and the only crate of the project that you need to depend on. Each stage is a crate,
+//! re-exported here. The stages in order are
 //!
-//! 1. [`dsl`]: a network declared with [`model!`] is recorded as a [`trace::Trace`]; no weight is read;
-//! 2. [`lower`]: composite ops become primitives, primitives become StableHLO text ([`Lowered`] does both);
-//! 3. [`bake`]: a checkpoint becomes the archive that the trace asks for;
-//! 4. `runtime` and `generate` (feature `iree`): the text is compiled, loaded and called. `build::build_program` takes any
-//!    trace and its checkpoint there in one call.
+//! 1. [`dsl`]: records a network, declared with [`model!`], as a [`trace::Trace`]. It reads no weight.
+//! 2. [`lower`]: expands composite operations to primitives, and writes primitives as StableHLO text. [`Lowered`]
+//!    does both.
+//! 3. [`bake`]: turns a checkpoint into the archive of the trace's parameters.
+//! 4. `runtime` and `generate` (feature `iree`): compile, load and call the module. `build::build_program` turns
+//!    any trace and its checkpoint into a loaded program in one call.
 //!
-//! For a known model `Model` (feature `iree`) does all of that: open it, and chat, continue text, score or embed.
+//! For a known architecture, `Model` (feature `iree`) does all of this. You open it, and then chat, continue text,
+//! score or embed.
 #![warn(missing_docs)]
 
 pub use bake;
@@ -18,10 +20,14 @@ pub use errors;
 pub use files;
 #[cfg(feature = "iree")]
 pub use generate;
+#[cfg(feature = "iree")]
+pub use hub;
 pub use irpa;
 pub use lower;
 pub use models;
 pub use ops;
+#[cfg(feature = "iree")]
+pub use pjrt;
 #[cfg(feature = "iree")]
 pub use runtime;
 pub use simplify;
@@ -56,7 +62,7 @@ pub use plan::{Plan, PlanError};
 #[cfg(feature = "iree")]
 pub use program::{CallError, Program};
 
-/// The Rust in the README is a test.
+/// Compiles the README's Rust blocks as documentation tests.
 #[cfg(all(doctest, feature = "iree"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! The files of a model, which no output replaces: nothing else may have them.
+//! Protects a model's own files: no output may replace them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 use files::is_one_of;
 use irpa::Gguf;
 
-/// What a model is read from, and an output was to be.
+/// An output path that is one of the model's own files.
 #[derive(Debug, thiserror::Error)]
 #[error("`{}` is a file of the model itself; write elsewhere", .0.display())]
 pub struct OverwritesModel(pub PathBuf);
 
-/// The end of the name of what a checkpoint is read from.
+/// Extensions of the files that a checkpoint consists of.
 const READ: &[&str] = &["json", "safetensors", "jinja", "gguf"];
 
-/// Whether a file may be written at `out` that is made from the model at `model`: not if `out`, under whatever name, is what
-/// the model is read from. That is a GGUF file; or in its folder, or in that of a file of it, whatever a checkpoint is read
-/// from, and each file of an export.
+/// Checks that an output at `out` does not replace a file of the model at `model`. Links to such files count,
+/// too. A GGUF file is protected itself. For a folder, all files of a checkpoint or an export are protected,
+/// there and in the folders that its files link to.
 ///
 /// # Errors
-/// If it may not.
+/// If `out` is a file of the model.
 pub fn check_output(model: &Path, out: &Path) -> Result<(), OverwritesModel> {
     let mut own = vec![model.to_owned()];
     if !Gguf::is_at(model) {

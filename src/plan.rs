@@ -1,6 +1,6 @@
-//! What to build from a configuration: element type, context, chunk.
+//! [`Plan`]: a model, and the sizes and formats that its program is built for.
 
-use dsl::{EntryPoint, TraceError, Traced};
+use dsl::{EntryPoint, LogitsMode, TraceError, Traced};
 use irpa::Checkpoint;
 use lower::{LowerError, Weights};
 use models::Architecture;
@@ -12,7 +12,7 @@ use trace::{KvFormat, ParameterConflict, Trace};
 use crate::quant_map::QuantMapError;
 use crate::{Expanded, Lowered, StagedTrace};
 
-/// A model and the sizes it is built for.
+/// A model, and the sizes and formats that its program is built for.
 ///
 /// ```
 /// use std::path::Path;
@@ -28,64 +28,64 @@ use crate::{Expanded, Lowered, StagedTrace};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Plan {
-    /// The model.
+    /// The configuration of the model's network.
     pub model: Box<dyn Architecture>,
     /// The type of weights and activations: f32, f16 or bf16.
     pub element: ElementType,
-    /// The longest sequence.
+    /// The longest sequence, in tokens.
     pub context: usize,
-    /// Tokens of a sequence that one prefill takes.
+    /// Tokens of a sequence per prefill call.
     pub chunk: usize,
-    /// Sequences at once; 1 unless changed.
+    /// Number of sequences per call. Default: 1.
     pub batch: usize,
-    /// How keys and values are remembered; as the network computes with them unless changed.
+    /// The storage format of cached keys and values. Default: the element type.
     pub kv: KvFormat,
-    /// What it is built for; this machine unless changed.
+    /// The target of the compiler. Default: this machine.
     pub target: Target,
-    /// The rules that simplify the trace; exact ones unless changed.
+    /// The rules that simplify the trace. Default: the exact rules.
     pub rules: Rules,
-    /// How weights are stored, and who multiplies with them; by kernels, as the checkpoint holds them in groups and else as
-    /// the network computes, unless changed.
+    /// How weights are stored, and whether kernels compute matmuls. Default: kernels, with groups as in the
+    /// checkpoint, and otherwise the element type.
     pub weights: Weights,
 }
 
-/// Why a plan cannot be carried out.
+/// Why a plan is impossible, or cannot be recorded or lowered.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// A context that the model or the chunk does not allow.
+    /// The context is longer than the model or the chunk allows.
     #[error("`context` is {found}, expected 1 to {longest}, the longest that the model was made for")]
     Context {
-        /// The context asked for.
+        /// The context that was asked for, in tokens.
         found: usize,
-        /// The longest possible.
+        /// The longest possible context, in tokens.
         longest: usize,
     },
-    /// A chunk that does not fit into the context.
+    /// The chunk is longer than the context.
     #[error("`chunk` is {found}, expected 1 to {context}, the context")]
     Chunk {
-        /// The chunk asked for.
+        /// The chunk that was asked for, in tokens.
         found: usize,
-        /// The context.
+        /// The context of the plan, in tokens.
         context: usize,
     },
-    /// A length of texts that the model does not allow.
+    /// The texts are longer than the model allows.
     #[error("`length` is {found}, expected 1 to {longest}, the longest text that the model was made for")]
     Length {
-        /// The length asked for.
+        /// The length that was asked for, in tokens.
         found: usize,
-        /// The longest possible.
+        /// The longest possible length, in tokens.
         longest: usize,
     },
-    /// An element type that models do not compute with.
+    /// The element type is not f32, f16 or bf16.
     #[error("`element` is {0}, expected f32, f16 or bf16")]
     Element(ElementType),
-    /// Recording failed.
+    /// The network cannot be recorded, by a fault in its declaration or its configuration.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// Lowering failed.
+    /// The recorded trace cannot be lowered.
     #[error(transparent)]
     Lower(#[from] LowerError),
-    /// A parameter with two types.
+    /// Two entry points declare a parameter with different types.
     #[error(transparent)]
     Parameter(#[from] ParameterConflict),
     /// The formats of matrices do not read.
@@ -93,15 +93,17 @@ pub enum PlanError {
     QuantMap(#[from] QuantMapError),
 }
 
-/// Tokens that one prefill takes unless said otherwise: where the matrix products become compute-bound.
+/// The default chunk, in tokens. From about this length on, matmuls are limited by computation and not by
+/// memory.
 const CHUNK: usize = 128;
 
 impl Plan {
-    /// A plan with what the model's configuration says, and for the rest these choices.
+    /// A plan for a model. `None` stands for the model's element type, its longest context, and a chunk of
+    /// 128 tokens.
     ///
     /// # Errors
-    /// If the context is longer than the model's, the chunk longer than the context, or the element type is none
-    /// that models compute with.
+    /// If the context is longer than the model's, the chunk longer than the context, or the element type not
+    /// f32, f16 or bf16.
     pub fn new(
         model: Box<dyn Architecture>,
         element: Option<ElementType>,
@@ -111,7 +113,10 @@ impl Plan {
         let longest = model.max_context();
         let context = context.unwrap_or_else(|| longest.min(2048));
         if !(1..=longest).contains(&context) {
-            return Err(PlanError::Context { found: context, longest });
+            return Err(match model.sentence() {
+                Some(_) => PlanError::Length { found: context, longest },
+                None => PlanError::Context { found: context, longest },
+            });
         }
         let chunk = chunk.unwrap_or(CHUNK.min(context));
         if !(1..=context).contains(&chunk) {
@@ -124,8 +129,8 @@ impl Plan {
         Ok(Self { model, element, context, chunk, batch: 1, kv, target, rules, weights })
     }
 
-    /// The context that `tokens` tokens need: a power of two, so that few different modules are compiled, and
-    /// at most `longest`.
+    /// The context for `tokens` tokens: a power of two, which keeps the number of different modules small,
+    /// and at most `longest`.
     pub fn context_for(tokens: usize, longest: usize) -> usize {
         rounded_up(tokens, 512, longest)
     }
@@ -135,17 +140,26 @@ impl Plan {
         self.remembering(self.model.entry_points(self.batch, self.chunk, self.context))
     }
 
-    /// Those that choose tokens.
+    /// All but those that score.
     pub fn steps(&self) -> Vec<EntryPoint> {
         self.steps_of(self.chunk, self.context)
     }
 
-    /// The entry points of [`steps`](Self::steps) for another chunk and another context.
-    pub fn steps_of(&self, chunk: usize, context: usize) -> Vec<EntryPoint> {
-        self.remembering(EntryPoint::steps(self.batch, chunk, context))
+    /// The entry point that verifies drafts. A call for this many tokens costs little more than one for a single token, where
+    /// weights are read from memory.
+    pub fn verifier(&self) -> Vec<EntryPoint> {
+        const WIDTH: usize = 8;
+        self.remembering(vec![EntryPoint::verify(self.batch, WIDTH.min(self.context), self.context)])
     }
 
-    /// The same plan, made as a tuning says, but with the chunk that was asked for, if one was.
+    /// The entry points of [`steps`](Self::steps), with another chunk and another context.
+    pub fn steps_of(&self, chunk: usize, context: usize) -> Vec<EntryPoint> {
+        let mut entries = self.model.entry_points(self.batch, chunk, context);
+        entries.retain(|entry| entry.logits != LogitsMode::All);
+        self.remembering(entries)
+    }
+
+    /// The plan with the settings of a tuning. A `chunk` that you pass takes precedence over the tuning's.
     pub fn tuned(self, tuning: Tuning, chunk: Option<usize>) -> Self {
         let measured = tuning.chunk.filter(|_| chunk.is_none());
         let chunk = measured.map_or(self.chunk, |chunk| chunk.get().min(self.context));
@@ -166,62 +180,62 @@ impl Plan {
         Ok(Options { formats: quantize.formats(), ..Options::new(self.rules, &self.target) })
     }
 
-    /// A checkpoint with its tensors as the model names them.
+    /// Renames the checkpoint's tensors to the names that the network declares.
     pub fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
         self.model.named(checkpoint)
     }
 
-    /// The trace of all entry points, as it is recorded.
+    /// The recorded trace of all entry points.
     ///
     /// # Errors
-    /// What is wrong with the configuration.
+    /// If a value in the configuration is invalid.
     pub fn trace(&self) -> Result<Traced, PlanError> {
         self.record(&self.entry_points())
     }
 
-    /// The trace of these entry points.
+    /// The recorded trace of these entry points.
     ///
     /// # Errors
-    /// What is wrong with the configuration.
+    /// If a value in the configuration is invalid.
     pub fn record(&self, entries: &[EntryPoint]) -> Result<Traced, PlanError> {
         Ok(self.model.trace(self.element, entries)?)
     }
 
-    /// A trace of this plan, simplified and expanded, but not written yet: the one of [`trace`](Self::trace), or some
-    /// entry points of it.
+    /// Simplifies a trace of this plan and expands it to primitives. The trace is that of
+    /// [`trace`](Self::trace), or of some entry points.
     ///
     /// # Errors
-    /// If the trace is not one that lowers.
+    /// If the trace cannot be lowered.
     pub fn expand(&self, trace: &Trace) -> Result<Expanded, PlanError> {
         Ok(Expanded::new(trace, self.rules, self.target.clone(), self.weights.clone())?)
     }
 
-    /// All that a trace of this plan becomes on the way there.
+    /// The trace after each stage of the lowering.
     ///
     /// # Errors
-    /// If the trace is not one that lowers.
+    /// If the trace cannot be lowered.
     pub fn stages(&self, trace: &Trace) -> Result<StagedTrace, PlanError> {
         Ok(StagedTrace::new(trace, self.rules, self.target.clone(), self.weights.clone())?)
     }
 
-    /// A trace of this plan, simplified and lowered: the one of [`trace`](Self::trace), or some entry points of it.
+    /// Simplifies and lowers a trace of this plan: that of [`trace`](Self::trace), or of some entry points.
     ///
     /// # Errors
-    /// If the trace is not one that lowers.
+    /// If the trace cannot be lowered.
     pub fn lower(&self, trace: &Trace) -> Result<Lowered, PlanError> {
         Ok(self.expand(trace)?.lower(self.model.ignorable())?)
     }
 }
 
 /// The type of weights and activations: the one wanted, or f32.
-pub(crate) fn computed_in(wanted: Option<ElementType>) -> Result<ElementType, PlanError> {
+fn computed_in(wanted: Option<ElementType>) -> Result<ElementType, PlanError> {
     match wanted.unwrap_or(ElementType::F32) {
         element @ (ElementType::F32 | ElementType::F16 | ElementType::Bf16) => Ok(element),
         other => Err(PlanError::Element(other)),
     }
 }
 
-/// A power of two that holds `tokens`, from `least` on, or `longest` if that is less.
+/// The smallest `least` · 2ⁿ that holds `tokens`, but at most `longest`.
 pub(crate) fn rounded_up(tokens: usize, least: usize, longest: usize) -> usize {
     tokens.checked_next_power_of_two().unwrap_or(longest).max(least).min(longest)
 }

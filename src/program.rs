@@ -1,92 +1,97 @@
-//! A loaded network, called with tensors of the host.
+//! [`Program`]: a loaded network, which you call with tensors in host memory.
 
-use generate::Network;
+use generate::{GenerateError, Iree, Network};
 use ops::{Array, TensorType};
 use runtime::{Buffer, Runtime};
 use trace::{Argument, Role, Signature};
 
-/// A compiled network with its weights: its entry points can be called.
+/// A compiled network with its weights, loaded on a device. You call its entry points.
 pub struct Program {
     runtime: Runtime,
     program: runtime::VmModule,
     signatures: Vec<Signature>,
 }
 
-/// Why a call was not made, or failed.
+/// Why a call was rejected, or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// There is no such entry point.
+    /// The program has no entry point of this name.
     #[error("there is no entry point `{name}`; there are {entries:?}")]
     NoEntry {
-        /// The name asked for.
+        /// The name that was asked for.
         name: String,
-        /// The names there are.
+        /// The names of the entry points.
         entries: Vec<String>,
     },
-    /// Too many arguments, or too few.
+    /// The number of arguments is wrong.
     #[error("`{entry}` takes {expected} ({}), found {found} arguments", .arguments.join(", "))]
     Count {
-        /// The entry point.
+        /// Name of the entry point.
         entry: String,
-        /// How many it takes.
+        /// Number of arguments that it takes.
         expected: usize,
-        /// What it takes.
+        /// Its arguments, with their types.
         arguments: Vec<String>,
-        /// How many were given.
+        /// Number of arguments that were given.
         found: usize,
     },
-    /// A name that is no argument's, or one that is missing or given twice.
+    /// A name is not an argument's, or is missing or given twice.
     #[error("`{entry}`: {what} `{name}`; it takes {}", .arguments.join(", "))]
     Name {
-        /// The entry point.
+        /// Name of the entry point.
         entry: String,
-        /// What is wrong with it.
+        /// The problem, as a phrase for the message.
         what: &'static str,
-        /// The name.
+        /// The name of the argument.
         name: String,
-        /// What the entry point takes.
+        /// The entry point's arguments, with their types.
         arguments: Vec<String>,
     },
-    /// An argument of another type.
+    /// An argument has another element type or shape.
     #[error("`{entry}`: argument `{name}` is {found}, expected {expected}")]
     Argument {
-        /// The entry point.
+        /// Name of the entry point.
         entry: String,
-        /// The argument.
+        /// Name of the argument in question.
         name: String,
-        /// What it should be.
+        /// The declared type, shape and axes.
         expected: String,
-        /// What was given.
+        /// The given type, shape and axes.
         found: String,
     },
-    /// The call failed.
+    /// IREE failed during the call.
     #[error(transparent)]
     Runtime(#[from] runtime::RuntimeError),
 }
 
 impl Program {
-    /// The entry points of a loaded module.
+    /// A program of a module that IREE has loaded.
     pub fn new(runtime: &Runtime, program: runtime::VmModule, signatures: Vec<Signature>) -> Self {
         Self { runtime: runtime.clone(), program, signatures }
     }
 
-    /// What can be called, and how.
+    /// The arguments and results of each entry point.
     pub fn signatures(&self) -> &[Signature] {
         &self.signatures
     }
 
-    /// The program as a network that predicts the next token.
+    /// The program as a language model, which predicts the next token.
     ///
     /// # Errors
-    /// If an entry point lacks a role.
-    pub fn network(&self) -> Result<Network, generate::GenerateError> {
-        Network::new(&self.runtime, &self.program, &self.signatures)
+    /// If an entry point or one of its roles is missing.
+    pub fn network(&self) -> Result<Network, GenerateError> {
+        Network::on(self.executor()?, &self.signatures)
     }
 
-    /// The results of an entry point for arguments in their order.
+    /// The executor that calls the entry points.
+    pub(crate) fn executor(&self) -> Result<Iree, GenerateError> {
+        Iree::new(&self.runtime, &self.program)
+    }
+
+    /// Calls an entry point with arguments in their order, and returns the results.
     ///
     /// # Errors
-    /// What is wrong with the arguments, all of it checked before the call; or a failure of the call.
+    /// If an argument is wrong, which is checked before the call; or if the call fails.
     pub fn call(&self, entry: &str, arguments: &[Array]) -> Result<Vec<Array>, CallError> {
         let signature = self.signature(entry)?;
         if arguments.len() != signature.arguments.len() {
@@ -121,10 +126,10 @@ impl Program {
         results.into_iter().zip(&signature.results).map(array).collect()
     }
 
-    /// The results of an entry point for arguments by name, in any order.
+    /// Calls an entry point with named arguments in any order, and returns the results.
     ///
     /// # Errors
-    /// See [`call`](Self::call).
+    /// The errors of [`call`](Self::call).
     pub fn call_named(&self, entry: &str, arguments: &[(&str, Array)]) -> Result<Vec<Array>, CallError> {
         let signature = self.signature(entry)?;
         let refuse = |what, name: &str| CallError::Name {
@@ -157,12 +162,13 @@ impl Program {
     }
 }
 
-/// What an entry point takes, as messages show it.
+/// The arguments of an entry point, formatted for a message.
 fn listed(signature: &Signature) -> Vec<String> {
     signature.arguments.iter().map(|argument| format!("`{argument}`")).collect()
 }
 
-/// Compares an argument with what is declared: element type, shape, and the names of axes where it has some.
+/// Compares an argument with its declaration: element type, shape, and names of axes if the argument has
+/// them.
 fn check(entry: &str, array: &Array, argument: &Argument) -> Result<(), CallError> {
     let named = array.axes().iter().map(String::as_str).eq(argument.axes.iter().map(|axis| &**axis));
     if *array.ty() == argument.ty && (array.axes().is_empty() || named) {

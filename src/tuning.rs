@@ -1,7 +1,8 @@
-//! What the tuner measured, for a plan.
+//! Applies the tuner's measurements to a plan.
 
 #[cfg(feature = "iree")]
 use std::path::Path;
+use std::path::PathBuf;
 
 #[cfg(feature = "iree")]
 use runtime::Compiler;
@@ -13,39 +14,78 @@ use crate::{Plan, PlanError};
 
 pub use ::tuning::*;
 
-/// The measurements with the target's features and this compiler; none where nothing was measured.
-///
-/// # Errors
-/// If the compiler does not answer, or a file is there and cannot be read.
+/// The source of the kernels' tile sizes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TuningSource {
+    /// The measurements of `tracewright tune` with this compiler on this machine. Kernels without a
+    /// measurement use defaults.
+    Measured,
+    /// These settings, for all kernels.
+    Given(Tuning),
+}
+
+/// The settings of the programs for a target.
+pub enum Tunings {
+    /// The same settings for all programs.
+    Given(Tuning),
+    /// The fastest measured settings of each program.
+    Measured(TuningDb),
+}
+
 #[cfg(feature = "iree")]
-pub fn measured(cache: &Path, target: &targets::Target, compiler: &Compiler) -> Result<TuningDb, LoadError> {
-    // The compiler takes a while to report its version.
-    if !TuningCache::exists(cache) {
-        return Ok(TuningDb::default());
+impl TuningSource {
+    /// Reads the settings for a target and a compiler. The compiler's cache contains the measurements.
+    ///
+    /// # Errors
+    /// If the compiler's version cannot be determined, or a file cannot be read.
+    pub fn read(
+        &self,
+        target: &targets::Target,
+        (compiler, cache): (&Compiler, &Path),
+    ) -> Result<Tunings, LoadError> {
+        Ok(match self {
+            Self::Given(tuning) => Tunings::Given(tuning.clone()),
+            // The compiler takes a while to report its version.
+            Self::Measured if !TuningCache::exists(cache) => Tunings::Measured(TuningDb::default()),
+            Self::Measured => {
+                let target = compiler.resolve(target)?;
+                Tunings::Measured(TuningCache::new(cache, &target, &compiler.version()?).read()?)
+            }
+        })
     }
-    let target = compiler.resolve(target)?;
-    Ok(TuningCache::new(cache, &target, &compiler.version()?).read()?)
 }
 
-/// How the network of a plan should be built, or one that is no language model.
-///
-/// # Errors
-/// If the configuration is wrong.
-pub fn fastest(measured: &TuningDb, plan: Option<&Plan>) -> Result<Tuning, PlanError> {
-    // To name a network, it is recorded.
-    if measured.kernels.is_empty() && measured.networks.is_empty() {
-        return Ok(Tuning::default());
+impl Tunings {
+    /// The tuning of a plan's network.
+    ///
+    /// # Errors
+    /// If the configuration is wrong.
+    pub fn of(&self, plan: &Plan) -> Result<Tuning, PlanError> {
+        match self {
+            Self::Given(tuning) => Ok(tuning.clone()),
+            // To name a network, it is recorded.
+            Self::Measured(db) if db.kernels.is_empty() && db.networks.is_empty() => Ok(Tuning::default()),
+            Self::Measured(db) if plan.model.sentence().is_some() => Ok(db.tuning(None)),
+            Self::Measured(db) => Ok(db.tuning(Some(&network_name(plan)?))),
+        }
     }
-    Ok(measured.tuning(plan.map(network_name).transpose()?.as_deref()))
+
+    /// Files of the tuner that are damaged, and therefore ignored.
+    pub fn damaged(&self) -> &[PathBuf] {
+        match self {
+            Self::Given(_) => &[],
+            Self::Measured(db) => &db.damaged,
+        }
+    }
 }
 
-/// The name of a plan's network among the measurements. It depends on what a step computes and on how weights are stored, and
-/// neither on the context nor on the chunk.
+/// The name of a plan's network in the measurements. It depends on the computation of a step and on the
+/// storage of weights, but not on the context or the chunk.
 ///
 /// # Errors
-/// What is wrong with the configuration.
+/// If a value in the configuration is invalid.
 pub fn network_name(plan: &Plan) -> Result<String, PlanError> {
-    /// A context that every network can have.
+    /// A context that every network supports, in tokens.
     const SHORTEST: usize = 1;
     let trace = plan.record(&plan.steps_of(1, SHORTEST))?.trace.with_entries(&["decode"]);
     let mut hasher = blake3::Hasher::new();

@@ -1,8 +1,8 @@
-//! A checkpoint becomes the archive a trace asks for.
+//! Turns a checkpoint into the archive of a trace's parameters.
 //!
-//! Before the first byte is written, every parameter is found in the checkpoint, with its shape and an element
-//! type that converts without surprise; every tensor of the checkpoint is used, or known to be ignorable. All
-//! problems are listed at once.
+//! Before it writes the first byte, `bake` checks that the checkpoint contains every parameter with its shape and a
+//! convertible element type. It also checks that every tensor of the checkpoint is used or known to be ignorable.
+//! It reports all problems together.
 
 mod compensate;
 mod mismatch;
@@ -26,29 +26,28 @@ pub use compensate::{Importance, Moments};
 pub use mismatch::{Declared, Problem};
 pub use quantize::{QuantizeError, Quantizer};
 
-/// A tensor that a checkpoint may have although the model does not read it.
+/// A tensor that a checkpoint may contain although the model does not read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ignorable {
-    /// Any key with this end: what the model computes itself.
+    /// Any key with this suffix, such as a table that the model computes itself.
     Suffix(&'static str),
-    /// Any key with this beginning: another part of what the checkpoint holds.
+    /// Any key with this prefix, such as another part of a multimodal checkpoint.
     Prefix(&'static str),
-    /// This key: the network declares it, and simplification found that no result depends on it.
+    /// This key. The network declares it, but simplification found that no result depends on it.
     Unread(String),
-    /// This key, if its content equals that of another: a tied weight stored twice.
+    /// This key, if its content equals that of another key: a tied weight that is stored twice.
     EqualTo {
-        /// The key that may be there.
+        /// The key that may be present.
         key: String,
-        /// The key that is read.
         other: String,
     },
 }
 
-/// How [`bake`] writes.
+/// Options of [`bake`].
 pub struct BakeOptions<'a> {
-    /// Whether entries carry type and hash.
+    /// Whether entries get metadata with type and hash.
     pub metadata: bool,
-    /// Watches, and stops on request.
+    /// Receives the progress, and can stop the bake.
     pub watch: Option<Watch<'a>>,
 }
 
@@ -60,37 +59,36 @@ impl Default for BakeOptions<'_> {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Baked {
-    /// Bytes of parameters written.
     pub bytes: u64,
-    /// Keys whose elements were converted, with the types they had and got.
+    /// Keys whose elements were converted, with the old and the new type.
     pub converted: Vec<(String, ElementType, ElementType)>,
-    /// What became of tensors in blocks, and of how many.
+    /// How many tensors in blocks were converted to each format.
     pub blocks: BTreeMap<FromBlocks, usize>,
-    /// Keys of the checkpoint that were left out.
+    /// Keys of the checkpoint that were ignored.
     pub ignored: Vec<String>,
 }
 
-/// A checkpoint that fits, and what [`write()`] will do to its tensors.
+/// A checkpoint that passed the checks, and the plan of [`write()`].
 #[derive(Clone, Debug)]
 pub struct Checked(Baked);
 
 impl Checked {
-    /// What a bake will do; its `bytes` are not counted yet.
+    /// Statistics of the bake. Its `bytes` are not counted yet.
     pub fn planned(&self) -> &Baked {
         &self.0
     }
 }
 
-/// What became of a tensor that a checkpoint stores in blocks.
+/// The conversion of a tensor that a checkpoint stores in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FromBlocks {
     pub from: BlockFormat,
-    /// How it is stored now; the element type, where it has no format of its own.
+    /// The new format. If it has no format of its own, the element type.
     pub to: (Option<WeightFormat>, ElementType),
 }
 
 impl FromBlocks {
-    /// Whether each number is the one that it was.
+    /// Whether the conversion keeps every number exactly.
     pub fn is_exact(&self) -> bool {
         match (self.from, self.to) {
             (BlockFormat::Q8_0 | BlockFormat::Q5_0 | BlockFormat::Q4_0, (Some(WeightFormat::Q8), _)) => true,
@@ -121,26 +119,21 @@ impl fmt::Display for FromBlocks {
     }
 }
 
-/// Why a checkpoint was not baked.
 #[derive(Debug, thiserror::Error)]
 pub enum BakeError {
-    /// The checkpoint is not what the model asks for. Nothing was written.
+    /// The checkpoint differs from the model's parameters. Nothing was written.
     #[error("checkpoint `{}` does not fit the model: {} problem(s){}", .path.display(), .problems.len(), list(.problems))]
-    Mismatch {
-        path: PathBuf,
-        /// Everything that is wrong with it.
-        problems: Vec<Problem>,
-    },
-    /// A recipe that makes nothing, or something else than its parameter.
+    Mismatch { path: PathBuf, problems: Vec<Problem> },
+    /// A recipe is invalid, or its result has another type than its parameter.
     #[error("the recipe of `{key}` is wrong")]
     Recipe { key: String, source: Box<InferError> },
-    /// Reading or writing failed.
+    /// Reading or writing an archive failed.
     #[error(transparent)]
     Archive(#[from] irpa::ArchiveError),
 }
 
 impl BakeError {
-    /// The same, saying where `trace` declares what does not fit.
+    /// Adds to the error the places where `trace` declares the tensors.
     #[must_use]
     pub fn declared_in(mut self, trace: &Trace) -> Self {
         if let Self::Mismatch { problems, .. } = &mut self {
@@ -155,12 +148,12 @@ impl BakeError {
     }
 }
 
-/// Writes the archive at `out` that holds `parameters`, read from `checkpoint`. Floats are converted to the
-/// declared element type; memory does not depend on the size of the checkpoint.
+/// Writes the archive `out` with `parameters`, which are read from `checkpoint`. Floats are converted to the
+/// declared element type. Memory does not depend on the size of the checkpoint.
 ///
 /// # Errors
-/// Everything in which the checkpoint differs from what is asked for, before anything is written; or a failure to
-/// read or write, after which nothing new is left behind.
+/// All differences between the checkpoint and the parameters, before anything is written; or a failure to
+/// read or write. After such a failure, no new file is left.
 pub fn bake(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],
@@ -172,10 +165,10 @@ pub fn bake(
     write(checkpoint, parameters, checked, out, options)
 }
 
-/// Writes the archive as [`bake`] does, of a checkpoint that [`check`] compared with the same parameters.
+/// Writes the archive like [`bake`], from a checkpoint that [`check`] compared with the same parameters.
 ///
 /// # Errors
-/// A failure to read or write, after which nothing new is left behind.
+/// If reading or writing fails. No new file is left.
 pub fn write(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],
@@ -194,7 +187,7 @@ pub fn write(
     Ok(baked)
 }
 
-/// What the archive says of a parameter.
+/// The archive's entry for a parameter.
 fn entry(parameter: &Parameter) -> NewEntry {
     let entry = NewEntry::tensor(&parameter.key, parameter.ty.clone());
     let Some(recipe) = &parameter.recipe else { return entry };
@@ -204,8 +197,8 @@ fn entry(parameter: &Parameter) -> NewEntry {
     entry.with_recipe(text, sources)
 }
 
-/// What a checkpoint may hold because the network declares it, although the archive needs it no more: `recorded` are
-/// the parameters of the trace as it was recorded, `parameters` those of what it was simplified to.
+/// Tensors that a checkpoint may contain because the network declares them, although simplification removed
+/// them. `recorded` are the parameters of the recorded trace, and `parameters` those of the simplified trace.
 pub fn unread(recorded: &[Parameter], parameters: &[Parameter]) -> Vec<Ignorable> {
     fn keys(of: &[Parameter]) -> BTreeSet<&str> {
         of.iter().flat_map(Parameter::sources).map(|(key, _)| key).collect()
@@ -214,10 +207,10 @@ pub fn unread(recorded: &[Parameter], parameters: &[Parameter]) -> Vec<Ignorable
     recorded.difference(&read).map(|&key| Ignorable::Unread(key.to_owned())).collect()
 }
 
-/// Compares a checkpoint with what a model asks for.
+/// Compares a checkpoint with a model's parameters.
 ///
 /// # Errors
-/// Everything in which they differ.
+/// If they differ. The error lists all differences.
 pub fn check(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],
@@ -301,7 +294,7 @@ pub fn check(
     }
 }
 
-/// A parameter has the type that its recipe makes.
+/// Checks that a recipe's result has the type of its parameter.
 fn check_recipe(parameter: &Parameter) -> Result<(), BakeError> {
     let Some(recipe) = &parameter.recipe else { return Ok(()) };
     let what = "a parameter and what is made must have one type";

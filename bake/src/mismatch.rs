@@ -1,4 +1,4 @@
-//! In what a checkpoint differs from what a network asks for, and how that is said.
+//! Differences between a checkpoint and a network, and their messages.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -9,65 +9,52 @@ use errors::Listed;
 use ops::{ElementType, TensorType};
 use trace::{AxisName, NodeKind, Provenance, Trace, key_pattern};
 
-/// The key of a language model's head in the checkpoints of transformers.
+/// The key of a language model's head in transformers' checkpoints.
 const HEAD: &str = "lm_head.weight";
 
-/// One thing that keeps a checkpoint from being what a model asks for.
+/// A difference between a checkpoint and a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// Parameters that the checkpoint has under keys with another beginning.
+    /// The checkpoint has the parameters under keys with another prefix.
     Beginning {
-        /// How the keys of the parameters begin.
+        /// The prefix of the parameters' keys.
         declared: String,
-        /// How those of the checkpoint begin.
+        /// The prefix of the checkpoint's keys.
         found: String,
         key: String,
         count: usize,
     },
-    /// A parameter that the checkpoint lacks.
+    /// The checkpoint lacks a parameter.
     Missing {
         key: String,
         ty: TensorType,
-        /// The most similar key that nothing else reads.
+        /// The most similar key that no parameter reads.
         nearest: Option<String>,
     },
-    /// A tensor that the model does not read.
-    Extra {
-        key: String,
-        /// The file it is in.
-        file: PathBuf,
-    },
-    /// A tensor that may be ignored only if it equals another, and does not.
+    /// The model does not read a tensor.
+    Extra { key: String, file: PathBuf },
+    /// A tensor must equal another to be ignored, but it differs.
     NotEqual {
         key: String,
-        /// The key whose content it should have.
+        /// The key of the tensor that it should equal.
         other: String,
     },
     Shape {
         key: String,
-        /// The file it is in.
         file: PathBuf,
         expected: Vec<usize>,
-        /// The shape in the file.
         found: Vec<usize>,
-        /// Where it is declared, if that is known.
+        /// The declaration, if it is known.
         declared: Option<Declared>,
     },
-    /// An element type that does not convert to the declared one.
-    Element {
-        key: String,
-        /// The file it is in.
-        file: PathBuf,
-        expected: ElementType,
-        /// The type in the file.
-        found: String,
-    },
+    /// The element type cannot be converted to the declared type.
+    Element { key: String, file: PathBuf, expected: ElementType, found: String },
 }
 
-/// What a trace knows of a tensor of the checkpoint.
+/// A trace's declaration of a checkpoint's tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declared {
-    /// The names of its axes; none if it is only a part of a parameter.
+    /// The names of its axes; empty if it is only a part of a parameter.
     pub axes: Vec<AxisName>,
     pub provenance: Provenance,
 }
@@ -85,8 +72,8 @@ impl fmt::Display for Problem {
                 if key == HEAD {
                     write!(
                         f,
-                        "; the checkpoint has no head, as one of a base model, and config.json does not tie it to the \
-                         embedding: take the checkpoint of the whole language model"
+                        "; the checkpoint is that of a base model without a head, and config.json does not \
+                         tie the head to the embedding: take the checkpoint of the language model"
                     )?;
                 }
                 nearest.iter().try_for_each(|nearest| write!(f, "; the checkpoint has `{nearest}`"))
@@ -107,7 +94,7 @@ impl fmt::Display for Problem {
                     write!(f, " = [{}]", axes.join(", "))?;
                 }
                 if found.len() > 1 && found.iter().eq(expected.iter().rev()) {
-                    write!(f, "; transposed? `(transposed)` after the field says so")?;
+                    write!(f, "; if it is stored transposed, write `(transposed)` after the field")?;
                 }
                 declared.iter().try_for_each(|Declared { provenance, .. }| {
                     write!(f, "; declared at {}:{}", provenance.file, provenance.line)
@@ -130,7 +117,7 @@ fn begin(prefix: &str) -> String {
 }
 
 impl Problem {
-    /// The same of all layers: numbers in keys become `*`.
+    /// The problem for all layers: numbers in keys become `*`.
     fn of_all_layers(&self) -> Self {
         let pattern = |key: &String| key_pattern(key);
         let mut problem = self.clone();
@@ -149,7 +136,7 @@ impl Problem {
     }
 }
 
-/// A line for each problem, and one for those that only the layer tells apart.
+/// A line for each problem. Problems that differ only in the layer share a line.
 pub(crate) fn list(problems: &[Problem]) -> String {
     let mut count: HashMap<String, usize> = HashMap::new();
     let patterns: Vec<String> = problems.iter().map(|problem| problem.of_all_layers().to_string()).collect();
@@ -162,17 +149,17 @@ pub(crate) fn list(problems: &[Problem]) -> String {
     Listed(&lines).to_string()
 }
 
-/// Missing keys that are unread keys but for their beginning.
+/// Missing keys that equal unread keys except for the prefix.
 pub(crate) struct Moved<'a> {
     declared: &'a str,
     found: &'a str,
-    /// The missing keys and the unread ones.
+    /// The missing keys, each with the unread key.
     pub(crate) keys: BTreeMap<&'a str, &'a str>,
 }
 
 impl<'a> Moved<'a> {
-    /// The beginnings that explain most of what is missing, if they explain several keys. Only the first two parts of a
-    /// missing key may differ: what is shared then is what the parameter is.
+    /// The prefixes that explain most of the missing keys, if they explain several. Only the first two parts
+    /// of a missing key may differ; the rest identifies the parameter.
     pub(crate) fn find(missing: &[&'a str], unread: &[&'a str]) -> Option<Self> {
         let cuts = |key: &str| {
             let dots = key.match_indices('.').map(|(at, _)| at + 1);
@@ -207,7 +194,7 @@ impl<'a> Moved<'a> {
     }
 }
 
-/// What `trace` knows of the tensors that its parameters are made of, by their keys.
+/// The declarations in `trace` of the tensors that its parameters read, by key.
 pub(crate) fn declarations(trace: &Trace) -> BTreeMap<String, Declared> {
     // A trace with two types for a key was refused before it came here.
     let Ok(reads) = trace.reads() else { return BTreeMap::new() };

@@ -1,4 +1,4 @@
-//! Random weights for any configuration: to run and time a model whose checkpoint is not at hand.
+//! Writes random weights for any configuration, to run and time a model without its checkpoint.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -14,22 +14,20 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use safetensors::{Dtype, View};
 use trace::Parameter;
 
-/// Why random weights were not written.
 #[derive(Debug, thiserror::Error)]
 pub enum RandomError {
     /// A file or folder cannot be written or read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// There is a checkpoint already, or another configuration.
+    /// The folder already contains a checkpoint, or another configuration.
     #[error("`{}` exists; remove it, or write to another folder", .0.display())]
     Exists(PathBuf),
-    /// The watcher asked to stop.
+    /// The watching function asked to stop.
     #[error("stopped on request while writing `{}`", .0.display())]
     Stopped(PathBuf),
-    /// There is no memory for a tensor, each of which is made whole.
+    /// There is not enough memory for a tensor. Each tensor is created whole.
     #[error("`{key}` has {bytes} bytes, more than there is memory for")]
     Memory { key: String, bytes: usize },
-    /// The checkpoint cannot be written.
     #[error("cannot write `{}`", .path.display())]
     Write { path: PathBuf, source: safetensors::SafeTensorError },
 }
@@ -41,11 +39,11 @@ struct RandomTensor<'a> {
     watch: WatchBytes<'a>,
 }
 
-/// Is told the bytes of each tensor that is made, and may ask to stop.
+/// A function that receives the bytes of each tensor, and can stop the work.
 pub type WatchBytes<'a> = &'a (dyn Fn(usize) -> ControlFlow<()> + Sync);
 
 impl RandomTensor<'_> {
-    /// Every tensor has a stream of its own, so that its content does not depend on its neighbours.
+    /// Each tensor has its own stream of random numbers, so its content does not depend on its neighbours.
     fn bytes(&self) -> Vec<u8> {
         if (self.watch)(0).is_break() {
             return Vec::new(); // The file is thrown away.
@@ -113,10 +111,11 @@ impl View for &RandomTensor<'_> {
     }
 }
 
-/// The folder of random weights for a configuration, made once in the cache for each seed and list of parameters.
+/// The folder with random weights for a configuration. It is created once in the cache for each seed and list
+/// of parameters.
 ///
 /// # Errors
-/// See [`write_random`].
+/// The errors of [`write_random`].
 pub fn random_checkpoint(
     config: &Path,
     parameters: &[Parameter],
@@ -138,11 +137,12 @@ pub fn random_checkpoint(
     Ok(folder)
 }
 
-/// Writes `config.json` (a copy of `config`) and `model.safetensors` with random tensors, of which `parameters` are made,
-/// into `folder`, one tensor in memory at a time.
+/// Writes `config.json`, which is a copy of `config`, and `model.safetensors` into `folder`. The latter
+/// contains random tensors for the sources of `parameters`. Only one tensor is in memory at a time.
 ///
 /// # Errors
-/// If a file is there already or cannot be written, or on request. Nothing half-written stays behind.
+/// If a file already exists or cannot be written, or the watching function asks to stop. No partial file is
+/// left.
 pub fn write_random(
     config: &Path,
     parameters: &[Parameter],

@@ -1,4 +1,4 @@
-//! What a recipe makes, a bounded piece at a time: memory does not depend on the size of a weight.
+//! Evaluates recipes in bounded pieces. Memory does not depend on the size of a weight.
 
 use rayon::prelude::*;
 
@@ -10,7 +10,7 @@ use ops::ops::{Binary, BinaryKind, Constant, Convert, Pack, Permute, Quantize, R
 use ops::{ElementType, Literal, Op, TensorType, Value, WeightFormat};
 use trace::{Parameter, Recipe};
 
-/// Elements made at a time.
+/// Elements that are computed in one piece.
 const PIECE: usize = 1 << 14;
 
 /// Writes the data of a parameter.
@@ -39,7 +39,7 @@ fn write_source(
     }
 }
 
-/// Writes what is made, a piece at a time.
+/// Writes the result of a recipe, piece by piece.
 fn write_made(made: &PieceReader<'_>, sink: &mut Sink<'_>) -> Result<(), ArchiveError> {
     let element = made.ty.element;
     let mut values = vec![0.0f32; PIECE];
@@ -121,11 +121,11 @@ fn write_recipe(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -
     }
 }
 
-/// Panels that are made together, on all threads.
+/// Panels that are packed together, on all threads.
 const PANELS: usize = 64;
 
-/// Writes a matrix in a form that is made of sixteen rows at a time: `bytes` says how many those of so many rows of so
-/// many inputs are, `make` makes them.
+/// Writes a matrix in a format that is computed from sixteen rows at a time. `bytes` returns the size for a
+/// number of rows and inputs. `make` computes the bytes.
 fn write_panels(
     matrix: &Recipe,
     format: WeightFormat,
@@ -167,7 +167,7 @@ struct Panel<'p, 'a> {
 }
 
 impl Panel<'_, '_> {
-    /// What the checkpoint stores of the numbers from a column of a row on, if a format keeps that as it is.
+    /// The stored numbers from a column of a row on, if `format` keeps them unchanged.
     fn quantized(&self, format: WeightFormat, row: usize, column: usize) -> Option<Quantized> {
         let together = format.together()?.min(self.inputs - column);
         let stored = self.made.quantized((self.first + row) * self.inputs + column, together)?;
@@ -180,21 +180,21 @@ impl Panel<'_, '_> {
     }
 }
 
-/// A recipe with its types and the numbers it starts from.
+/// A recipe with its types, and the numbers of its sources.
 struct PieceReader<'a> {
     ty: TensorType,
     from: PieceSource<'a>,
 }
 
 enum PieceSource<'a> {
-    /// The numbers of a tensor, and the type that they are rounded to.
+    /// The numbers of a tensor, and the type to which they are rounded.
     Source(TensorNumbers<'a>, Option<ElementType>),
     Op(Cow<'a, Op>, Vec<PieceReader<'a>>),
 }
 
 impl<'a> PieceReader<'a> {
-    /// What a recipe makes. `grouped` says that it will be stored in groups: then what the checkpoint stores in blocks is
-    /// rounded to no type before.
+    /// A reader of a recipe's result. `grouped` is set if the result will be stored in groups. Numbers from
+    /// the checkpoint's blocks are then not rounded to an element type first.
     fn new(recipe: &'a Recipe, checkpoint: &'a Checkpoint, grouped: bool) -> Result<Self, ArchiveError> {
         match recipe {
             Recipe::Source(key, ty) => Self::source(key, ty, checkpoint, grouped),
@@ -228,7 +228,7 @@ impl<'a> PieceReader<'a> {
         Self { ty, from: PieceSource::Op(op, operands) }
     }
 
-    /// A tensor of the checkpoint, whatever the file did to it.
+    /// A tensor of the checkpoint, in its own order of elements.
     fn source(
         key: &str,
         ty: &TensorType,
@@ -269,7 +269,8 @@ impl<'a> PieceReader<'a> {
         })
     }
 
-    /// What the checkpoint stores of `count` numbers from `start` on, if it rounded these together.
+    /// The stored form of `count` numbers from `start` on, if the checkpoint quantized exactly these
+    /// together.
     fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         match &self.from {
             PieceSource::Source(numbers, _) => numbers.quantized(start, count),
@@ -302,7 +303,7 @@ impl<'a> PieceReader<'a> {
         }
     }
 
-    /// The elements from `start` on, in row-major order. Recipes are of floats, all of which an f32 can have.
+    /// Reads elements from `start` on in row-major order. Recipes compute floats that an f32 can represent.
     fn read(&self, start: usize, out: &mut [f32]) {
         match &self.from {
             PieceSource::Source(numbers, rounded) => {
@@ -376,7 +377,7 @@ impl<'a> PieceReader<'a> {
         }
     }
 
-    /// Elements whose place in the operand moves by a stride for each axis of the result.
+    /// Reads elements whose place in the operand moves by a stride for each axis of the result.
     fn read_strided(&self, moves: &[usize], operand: &PieceReader<'_>, start: usize, out: &mut [f32]) {
         let shape = &self.ty.shape;
         let own = strides(shape);
@@ -400,7 +401,7 @@ impl<'a> PieceReader<'a> {
     }
 }
 
-/// How far apart neighbours along each axis are.
+/// The distance of neighbouring elements along each axis.
 fn strides(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1; shape.len()];
     for axis in (1..shape.len()).rev() {

@@ -1,4 +1,4 @@
-//! What is said of a checkpoint that is not what a network asks for.
+//! The messages about checkpoints that differ from a network.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use irpa::Checkpoint;
@@ -7,8 +7,8 @@ use safetensors::tensor::{Dtype, TensorView};
 use trace::{Function, FunctionId, NodeKind, Parameter, Provenance, Trace};
 use tracewright_bake::check;
 
-/// What `check` says, line by line, of parameters and a checkpoint with these keys and shapes. All are read by one
-/// function, where `d3` is the axis of extent 3.
+/// The messages of `check` for parameters and a checkpoint with these keys and shapes. One function reads all
+/// parameters, and `d3` is the axis with extent 3.
 fn said(declared: &[(String, &[usize])], stored: &[(String, &[usize])]) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let data = vec![0; 1024];
@@ -46,8 +46,8 @@ fn what_is_wrong_in_every_layer_is_said_once() {
     let mut stored = [layers("", "attn.weight", &[2, 6]), layers("", "norm.weigth", &[3])].concat();
     stored.push(("odd.3".into(), &[1]));
     let expected = [
-        "`h.*.attn.weight` in `FILE` has shape [2, 6], expected [6, 2] = [d6, d2]; transposed? `(transposed)` after \
-         the field says so; declared at net/src/main.rs:7 (12 times)",
+        "`h.*.attn.weight` in `FILE` has shape [2, 6], expected [6, 2] = [d6, d2]; if it is stored \
+         transposed, write `(transposed)` after the field; declared at net/src/main.rs:7 (12 times)",
         "missing `h.*.norm.weight`: `f32[3]`; the checkpoint has `h.*.norm.weigth` (12 times)",
         "extra `h.*.norm.weigth` in `FILE`: the model does not read it (12 times)",
         "extra `odd.3` in `FILE`: the model does not read it",

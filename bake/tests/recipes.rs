@@ -1,4 +1,4 @@
-//! What `bake` makes by a recipe is what the reference evaluator makes, byte for byte.
+//! Recipes give the same bytes in `bake` and in the reference evaluator.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::BTreeMap;

@@ -87,11 +87,11 @@ def divergence(reference, found):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("configs", type=Path, nargs="*", help="config.json of a network; a small one of every family")
-    parser.add_argument("--work", type=Path, required=True, help="a folder for what is built and measured")
+    parser.add_argument("configs", type=Path, nargs="*", help="config.json of a network [default: a small one of every family]")
+    parser.add_argument("--work", type=Path, required=True, help="folder for builds and results")
     parser.add_argument("--tracewright", type=Path, default=HERE / "../../target/release/tracewright")
     parser.add_argument("--positions", type=int, default=2000)
-    parser.add_argument("--seeds", type=int, default=3, help="random networks, each with a sequence of its own")
+    parser.add_argument("--seeds", type=int, default=3, help="number of random networks, each with its own sequence")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--formats", nargs="+", choices=[name for name in FORMATS if name != "f32"], default=[name for name in FORMATS if name != "f32"])
     parser.add_argument("--kernels", choices=["on", "off"], default="on")

@@ -1,4 +1,4 @@
-//! Groups of options that several commands have.
+//! Groups of options that several commands share.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -9,32 +9,30 @@ use console::{ConsoleError, ModelArguments, usage};
 use tracewright::files::limits;
 use tracewright::targets::{DeviceName, Mesh, ShardRule, Target};
 
-/// What a chat template sees beside the messages.
+/// Inputs of a chat template besides the messages.
 #[derive(Args, Clone)]
 pub struct TemplateArguments {
-    /// Functions that the model may call: a file with a JSON list of tools in OpenAI's form, for the chat template
+    /// File with a JSON list of functions that the model may call, in OpenAI's form, for the chat template
     #[arg(long, value_name = "FILE")]
     pub tools: Option<PathBuf>,
-    /// Texts that the model answers from: a file with a JSON list of objects, such as `{"title": …, "text": …}`, for the
-    /// chat template
+    /// File with a JSON list of texts that the model answers from, such as `{"title": …, "text": …}`, for the chat template
     #[arg(long, value_name = "FILE")]
     pub documents: Option<PathBuf>,
-    /// Let the model think before it answers, or not: sets `enable_thinking` of the chat template [default: the template's]
+    /// Turn the model's thinking before an answer on or off: sets `enable_thinking` of the chat template [default: the
+    /// template's]
     #[arg(long, value_name = "on|off")]
     pub thinking: Option<Thinking>,
-    /// Set a variable of the chat template, as `reasoning_effort="low"`; may be repeated
+    /// Set a variable of the chat template, such as `reasoning_effort="low"`; may be repeated
     #[arg(long, value_name = "NAME=JSON")]
     pub template_var: Vec<TemplateVariable>,
 }
 
-/// Whether a model thinks before it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Thinking {
     On,
     Off,
 }
 
-/// A variable of a chat template.
 #[derive(Clone, Debug)]
 #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "no template is rendered"))]
 pub struct TemplateVariable {
@@ -51,7 +49,7 @@ impl FromStr for TemplateVariable {
         };
         let is_part = |c: char| c.is_alphanumeric() || c == '_';
         if !name.chars().all(is_part) || name.is_empty() || name.starts_with(|c: char| c.is_numeric()) {
-            return Err(format!("`{name}` is no name of a variable, expected letters, digits and `_`"));
+            return Err(format!("`{name}` is not a variable name, expected letters, digits and `_`"));
         }
         match name {
             "tools" | "documents" => return Err(format!("`--{name} FILE` sets `{name}`")),
@@ -67,17 +65,26 @@ impl FromStr for TemplateVariable {
     }
 }
 
-/// How a model is made ready to be called.
+/// Options for running a model.
 #[derive(Args, Clone)]
 pub struct RunArguments {
-    /// Worker threads; 0 for as many as there are cores
+    /// Worker threads; 0 uses all cores
     #[arg(short, long, default_value_t = 0)]
     pub threads: usize,
     #[command(flatten)]
     pub device: DeviceArguments,
-    /// First compare all weights with the hashes that their archive carries
+    #[command(flatten)]
+    pub engine: EngineArguments,
+    /// First compare all weights with the hashes in their archive
     #[arg(long)]
     pub verify: bool,
+    #[command(flatten)]
+    pub build: BuildArguments,
+}
+
+/// Options for building a language model.
+#[derive(Args, Clone)]
+pub struct BuildArguments {
     #[command(flatten)]
     pub model_arguments: ModelArguments,
     #[command(flatten)]
@@ -86,66 +93,82 @@ pub struct RunArguments {
     pub compile: CompileArguments,
 }
 
-/// Where a model runs.
+/// The device that runs a model.
 #[derive(Args, Clone)]
 pub struct DeviceArguments {
-    /// Where it runs: cpu, or another device, with its number if it is not the first, as `vulkan:1`; `devices` lists them
-    /// [default: cpu; of an export what it was made for]
+    /// Device to run on, with a number if it is not the first, such as `vulkan:1`; `devices` lists them [default: cpu, or
+    /// the device of the export]
     #[arg(long, value_name = "cpu|vulkan|cuda[:N]")]
     pub device: Option<DeviceName>,
-    /// With --device: what is compiled for, as `vulkan:rdna3` or `cuda:sm_86` [default: what the device says of itself]
+    /// With --device: target to compile for, such as `vulkan:rdna3` or `cuda:sm_86` [default: as the device reports]
     #[arg(long, value_name = "DEVICE:PROCESSOR[:FEATURES]", requires = "device")]
     pub target: Option<Target>,
 }
 
-/// Devices, and what is divided among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    Iree,
+    Xla,
+}
+
+/// The engine that runs a model.
+#[derive(Args, Clone)]
+pub struct EngineArguments {
+    /// Engine that runs the model: IREE, or XLA through a PJRT plugin
+    #[arg(long, value_enum, default_value = "iree")]
+    pub engine: Engine,
+    /// With --engine xla: PJRT plugin to load [default: the one in a Python package for the device]
+    #[arg(long, value_name = "PATH", env = "TRACEWRIGHT_PLUGIN")]
+    pub plugin: Option<PathBuf>,
+}
+
+/// A device mesh, and the axes that are partitioned over it.
 #[derive(Args, Clone)]
 pub struct MeshArguments {
-    /// For XLA: devices in a grid with named axes, as `model=4,data=2` [default: one device]
+    /// For XLA: grid of devices with named axes, such as `model=4,data=2` [default: one device]
     #[arg(long, value_name = "AXIS=DEVICES,…")]
     pub mesh: Option<Mesh>,
-    /// For XLA: axes of the network that are divided along an axis of the mesh, as `K,F,V=model`, or along none, as
-    /// `V=none`, beside what the network declares; may be repeated
+    /// For XLA: divide axes of the network along an axis of the mesh, such as `K,F,V=model`, or along none, such as
+    /// `V=none`. Overrides or extends the network's declaration; may be repeated
     #[arg(long, value_name = "AXES=MESH_AXIS")]
     pub shard: Vec<ShardRule>,
 }
 
 impl MeshArguments {
-    /// Whether something is said of devices.
+    /// Whether any option about devices is given.
     pub fn is_said(&self) -> bool {
         self.mesh.is_some() || !self.shard.is_empty()
     }
 
-    /// The mesh, and what is divided otherwise than the network declares.
+    /// The mesh, and the rules that differ from the network's declaration.
     pub fn rules(&self) -> Result<Option<(&Mesh, &[ShardRule])>, ConsoleError> {
         for axis in self.shard.iter().flat_map(|rule| &rule.axes) {
             let of_axis = self.shard.iter().filter(|rule| rule.axes.contains(axis));
             let (whole, divided): (Vec<_>, Vec<_>) = of_axis.partition(|rule| rule.over == "none");
             if !whole.is_empty() && !divided.is_empty() {
-                let what = format!("`--shard` says of `{axis}` that it is divided, and that it is not");
+                let what = format!("`--shard` both divides `{axis}` and leaves it whole");
                 return Err(usage(what));
             }
         }
         match &self.mesh {
             Some(mesh) => Ok(Some((mesh, &self.shard))),
             None if self.shard.is_empty() => Ok(None),
-            None => Err(usage(
-                "`--shard` says what is divided among the devices of a mesh; name it with `--mesh`",
-            )),
+            None => {
+                Err(usage("`--shard` divides axes among the devices of a mesh; name the mesh with `--mesh`"))
+            }
         }
     }
 }
 
-/// How what is compiled cuts its work.
 #[derive(Args, Clone)]
 pub struct TuningArguments {
-    /// Cut the work of kernels as `tune` found it to be fastest here, as usual, or as a file says: JSON, as `tuning` in a
-    /// manifest [default: on]
+    /// Use the kernel settings that `tune` measured on this machine, the defaults, or those of a JSON file in the form of a
+    /// manifest's `tuning` [default: on]
     #[arg(long = "tuning", value_name = "on|off|FILE")]
     pub source: Option<TuningSource>,
 }
 
-/// What says how kernels cut their work.
+/// The source of the kernels' tunings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TuningSource {
     Measured,
@@ -163,21 +186,20 @@ impl From<&str> for TuningSource {
     }
 }
 
-/// How it is compiled.
 #[derive(Args, Clone)]
 pub struct CompileArguments {
-    /// The iree-compile to use [default: the one on PATH]
+    /// iree-compile to use [default: the one on PATH]
     #[arg(long, value_name = "PATH", env = "TRACEWRIGHT_IREE_COMPILE")]
     pub iree_compile: Option<PathBuf>,
-    /// Give up compiling after this time
+    /// Stop a compilation after this time
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     pub compile_timeout: u64,
-    /// Where compiled modules and baked archives are kept [default: the user's cache folder]
+    /// Folder that keeps compiled modules and baked archives [default: the user's cache folder]
     #[arg(long, value_name = "DIR", env = "TRACEWRIGHT_CACHE")]
     pub cache: Option<PathBuf>,
 }
 
-/// Sequences at once, as many as there is any use for.
+/// Parses a batch size, within the supported range.
 pub fn batch(text: &str) -> Result<NonZeroUsize, String> {
     let count = text.parse().ok().filter(|count: &NonZeroUsize| count.get() <= limits::BATCH);
     count.ok_or_else(|| format!("expected a number from 1 to {}", limits::BATCH))

@@ -1,24 +1,24 @@
-//! What commands that build a network share: the compiler, the cache, and progress while they build.
+//! Functions that commands share to build a network: the compiler, the cache, and progress bars.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use console::usage;
-use etcetera::BaseStrategy;
 use tracewright::build::BuildTools;
 use tracewright::irpa::{Checkpoint, Gguf};
+use tracewright::model::{BuildInfo, choose_target};
 use tracewright::random::random_checkpoint;
-use tracewright::runtime::{Compiler, Device, device};
+use tracewright::runtime::{Compiler, Device};
 use tracewright::targets::{DeviceKind, DeviceName, Target, Tuning};
-use tracewright::tuning::{self, TuningDb, read_tuning};
-use tracewright::{Plan, PlanError};
+use tracewright::tuning::{self, Tunings, read_tuning};
+use tracewright::{ModelError, Plan, PlanError};
 
-use crate::arguments::{CompileArguments, DeviceArguments, TuningSource};
+use crate::arguments::{CompileArguments, DeviceArguments, TuningArguments, TuningSource};
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::progress;
 
-/// Builds with the compiler and the cache that the arguments name, and with progress on stderr.
+/// Builds with the compiler and the cache of the arguments, and shows progress on stderr.
 pub fn with_tools<T>(
     arguments: &CompileArguments,
     interrupt: &Interrupt,
@@ -31,7 +31,7 @@ pub fn with_tools<T>(
     build(BuildTools { watch: Some(watch), ..BuildTools::new(&compiler, &cache) })
 }
 
-/// Finds the compiler: the one named, or the first on PATH.
+/// Finds the compiler: the one in the arguments, or the first on PATH.
 pub fn compiler(arguments: &CompileArguments, interrupt: &Interrupt) -> Result<Compiler, Error> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -41,38 +41,28 @@ pub fn compiler(arguments: &CompileArguments, interrupt: &Interrupt) -> Result<C
     Ok(compiler)
 }
 
-/// How programs for a target are made.
-pub enum Tunings {
-    /// All in this way.
-    All(Tuning),
-    /// As `tune` found it to be fastest.
-    Measured(TuningDb),
-}
-
-impl Tunings {
-    /// Those of a source, by default what `tune` found with the target's features and this compiler.
-    pub fn read(
-        source: Option<&TuningSource>,
-        target: &Target,
-        (compiler, cache): (&Compiler, &Path),
-    ) -> Result<Self, Error> {
-        Ok(match source.unwrap_or(&TuningSource::Measured) {
-            TuningSource::Usual => Self::All(Tuning::default()),
-            TuningSource::Measured => {
-                let known = tuning::measured(cache, target, compiler)?;
-                report_damage(&known.damaged);
-                Self::Measured(known)
-            }
-            TuningSource::File(path) => Self::All(read_tuning(path)?),
+impl TuningSource {
+    /// The same source, for the library.
+    pub fn resolved(&self) -> Result<tuning::TuningSource, Error> {
+        Ok(match self {
+            Self::Measured => tuning::TuningSource::Measured,
+            Self::Usual => tuning::TuningSource::Given(Tuning::default()),
+            Self::File(path) => tuning::TuningSource::Given(read_tuning(path)?),
         })
     }
 
-    /// That of a plan's network, or of one that is no language model.
-    pub fn of(&self, plan: Option<&Plan>) -> Result<Tuning, Error> {
-        Ok(match self {
-            Self::All(tuning) => tuning.clone(),
-            Self::Measured(known) => tuning::fastest(known, plan)?,
-        })
+    /// Reads the tunings for a target, and warns of damaged measurements.
+    pub fn read(&self, target: &Target, tools: (&Compiler, &Path)) -> Result<Tunings, Error> {
+        let tunings = self.resolved()?.read(target, tools)?;
+        report_damage(tunings.damaged());
+        Ok(tunings)
+    }
+}
+
+impl TuningArguments {
+    /// Reads the tunings; by default those that `tune` measured.
+    pub fn read(&self, target: &Target, tools: (&Compiler, &Path)) -> Result<Tunings, Error> {
+        self.source.as_ref().unwrap_or(&TuningSource::Measured).read(target, tools)
     }
 }
 
@@ -85,69 +75,65 @@ pub fn checkpoint(
     interrupt: &Interrupt,
 ) -> Result<Checkpoint, Error> {
     if model.is_dir() || Gguf::is_at(model) {
-        return Ok(plan.named(Checkpoint::open(model)?));
+        return Ok(plan.model.weights(Checkpoint::open(model)?)?);
     }
     let parameters = plan.trace()?.trace.parameters().map_err(PlanError::from)?;
     let total: usize = parameters.iter().map(|p| p.ty.bytes()).sum();
     let bar = progress::bytes("random weights", total as u64);
-    let watch = |bytes| {
-        bar.inc(bytes as u64);
-        interrupt.go_on()
-    };
-    let folder = random_checkpoint(model, &parameters, seed, cache, &watch)?;
+    let folder = random_checkpoint(model, &parameters, seed, cache, &progress::count(&bar, interrupt))?;
     bar.finish_and_clear();
     Ok(plan.named(Checkpoint::open(folder)?))
 }
 
-/// Says which files of a tuning are not used.
+/// Warns of tuning files that are ignored.
 pub fn report_damage(damaged: &[PathBuf]) {
     for path in damaged {
         say!("`{}` is damaged and not used; `tracewright tune` measures again", path.display());
     }
 }
 
-/// The folder for what can be made again.
+/// The folder for compiled modules and baked archives.
 pub fn cache_folder(arguments: &CompileArguments) -> Result<PathBuf, Error> {
-    if let Some(folder) = &arguments.cache {
-        return Ok(folder.clone());
-    }
-    let strategy = etcetera::choose_base_strategy();
-    let strategy = strategy.map_err(|_| usage("there is no home folder; name one with `--cache`"))?;
-    Ok(strategy.cache_dir().join("tracewright"))
+    let folder = arguments.cache.clone().or_else(tracewright::model::cache_folder);
+    folder.ok_or_else(|| ModelError::NoCache.into())
 }
 
 impl DeviceArguments {
-    /// The device that is named, or the processor.
+    /// The device in the arguments, or the processor.
     pub fn name(&self) -> DeviceName {
         self.device.unwrap_or(DeviceName::CPU)
     }
 
-    /// Where a network runs, and what is compiled for it.
+    /// The device that runs a network, and the target of the compiler.
     pub fn choose(&self, threads: usize) -> Result<(Device, Target), Error> {
         let (name, target) = self.choose_target()?;
         Ok((Device::of(name, threads), target))
     }
 
-    /// The device, and what is compiled for it.
+    /// The device, and the target of the compiler.
     pub fn choose_target(&self) -> Result<(DeviceName, Target), Error> {
         let name = self.name();
-        let target = match (&self.target, name.kind) {
-            (None, DeviceKind::Cpu) => Target::host(),
-            (Some(target), kind) if target.device != kind || kind == DeviceKind::Cpu => {
-                let what = format!(
-                    "`--target` names {target} and `--device` is {name}; `--target` says which {} it is, as `vulkan:rdna3`",
-                    if kind == DeviceKind::Cpu { "graphics processor" } else { kind.name() }
-                );
-                return Err(usage(what).into());
-            }
-            (Some(target), _) => target.clone(),
-            (None, _) => device(name)?.target(),
-        };
-        Ok((name, target))
+        if let Some(target) = &self.target
+            && (target.device != name.kind || name.kind == DeviceKind::Cpu)
+        {
+            let is_cpu = name.kind == DeviceKind::Cpu;
+            let what = format!(
+                "`--target` is {target} and `--device` is {name}; `--target` names the model of a {} device, \
+                 such as `vulkan:rdna3`",
+                if is_cpu { "GPU" } else { name.kind.name() }
+            );
+            return Err(usage(what).into());
+        }
+        Ok((name, choose_target(name, self.target.as_ref())?))
     }
 }
 
-/// A time as reports show it.
+/// Milliseconds that compiling and loading took.
+pub fn build_times(build: Option<&BuildInfo>) -> [f64; 2] {
+    build.map_or([0.0; 2], |build| [build.load, build.compile].map(milliseconds))
+}
+
+/// A time in milliseconds, for reports.
 pub fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }

@@ -1,474 +1,167 @@
-//! Everything that ends a command, and which flag helps.
+//! The error of a command, and the flags that help.
 
 use std::io;
 use std::path::PathBuf;
-#[cfg(feature = "iree")]
-use std::sync::Arc;
 
+use console::CommandError;
 #[cfg(feature = "iree")]
 use console::usage;
-use console::{CommandError, ConsoleError};
-use error_codes::{Code, Coded, UnknownCode};
+use error_codes::{AnyCoded, Code, Coded};
 #[cfg(feature = "iree")]
-use instruments::{bench::BenchError, bisect::BisectError, calibrate::CalibrateError, tune::TuneError};
-use tracewright::PlanError;
-use tracewright::bake::BakeError;
-use tracewright::bake::QuantizeError;
-use tracewright::errors::{FileError, LISTED, Place, escaped};
+use instruments::{bench::BenchError, bisect::BisectError, tune::TuneError};
+use tracewright::errors::{LISTED, escaped};
 use tracewright::export::xla::XlaError;
 use tracewright::files::limits;
 use tracewright::footprint::{Phase, TooLarge};
-use tracewright::irpa::ArchiveError;
-use tracewright::lower::LowerError;
-use tracewright::models::OtherSizes;
-use tracewright::models::config::ConfigError;
-use tracewright::models::gguf::ImatrixError;
-use tracewright::output_guard::OverwritesModel;
-use tracewright::random::RandomError;
-use tracewright::tuning::TuningFileError;
 #[cfg(feature = "iree")]
 use tracewright::{
-    ModelError,
-    build::LoadError,
-    embed::EmbedError,
-    export::{ExportError, ManifestError},
-    generate,
-    models::UnknownPrompt,
-    runtime::{self, CompileError},
+    ModelError, export::ExportError, generate::GenerateError, irpa::ArchiveError, pjrt::PjrtError,
+    runtime::CompileError,
 };
 
-#[cfg(feature = "iree")]
 use crate::limit::Limit;
 
-/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
-#[cfg_attr(
-    not(feature = "iree"),
-    allow(dead_code, reason = "some errors are those of `generate`, `embed` and `export`")
-)]
+#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "some are errors of commands that need IREE"))]
 pub enum Error {
-    /// This binary has no runtime.
+    /// The command needs the IREE runtime, and this binary was built without it.
     #[cfg(not(feature = "iree"))]
     #[error(
         "`{command}` needs the IREE runtime, and this binary was built without it; \
          build with `cargo build --release --features iree` after `cargo xtask setup`, \
          or run `cargo xtask demo`, which does both"
     )]
-    WithoutIree {
-        /// The command.
-        command: &'static str,
-    },
-    /// What every command line may have.
+    WithoutIree { command: &'static str },
+    /// An error of the library, which has its own code.
     #[error(transparent)]
-    Console(#[from] ConsoleError),
-    /// Ctrl-C.
+    Library(AnyCoded),
     #[error("interrupted")]
     Interrupted,
-    /// Two forms of one network give different numbers.
-    #[cfg(feature = "iree")]
+    /// Two forms of a network compute different numbers; the path is the field path of the first node that differs.
     #[error("the two differ, first at `{path}`")]
-    Differs {
-        /// The field path.
-        path: String,
-    },
-    /// What should be verified does not say what it should be.
+    Differs { path: String },
+    /// The file to verify contains no hashes.
     #[error("`{}` carries no hashes: there is nothing to compare it with", .path.display())]
-    WithoutHashes {
-        /// The archive.
-        path: PathBuf,
-    },
-    /// This program cannot be started once more.
+    WithoutHashes { path: PathBuf },
+    /// This program cannot be started a second time.
     #[error("cannot start a process for the chat template")]
     Program(#[source] io::Error),
-    /// What another process of this program said, with its causes.
+    /// The error of another process of this program, with its causes.
     #[error("{what}")]
-    Said {
-        /// The code of its error.
-        code: Code,
-        /// Its message.
-        what: String,
-    },
+    Said { code: Code, what: String },
     /// Not everything is there that is needed.
-    #[cfg(feature = "iree")]
-    #[error("{missing} of {looked_at} things are not as they must be")]
-    Missing {
-        /// How many are not.
-        missing: usize,
-        /// How many were looked at.
-        looked_at: usize,
-    },
-    /// A file of messages that is none.
+    #[error("{missing} of {looked_at} checks failed")]
+    Missing { missing: usize, looked_at: usize },
+    /// The file of messages has another structure.
     #[error("`{}` is not a JSON list of messages", .path.display())]
-    Messages {
-        /// The file.
-        path: PathBuf,
-        /// Where and why.
-        source: serde_json::Error,
-    },
-    /// A file of tools or of documents that is no list.
+    Messages { path: PathBuf, source: serde_json::Error },
+    /// The file of tools or of documents is not a list.
     #[error("`{}` is not a JSON list of {what}", .path.display())]
-    NoList {
-        /// The file.
-        path: std::path::PathBuf,
-        /// `tools` or `documents`.
-        what: &'static str,
-        /// Where and why.
-        source: serde_json::Error,
-    },
-    /// A tool or a document that is none.
+    NoList { path: PathBuf, what: &'static str, source: serde_json::Error },
+    /// A tool or a document has another structure.
     #[error("{place} in `{}` is {found}, expected {expected}", .path.display())]
     Entry {
-        /// The file.
-        path: std::path::PathBuf,
-        /// `tools` or `documents`.
+        path: PathBuf,
         what: &'static str,
-        /// Which key of which entry.
+        /// The key and the number of the entry.
         place: String,
-        /// What is there.
         found: String,
-        /// What should be there.
         expected: &'static str,
     },
-    /// A variable that the chat template has no use for.
+    /// The chat template reads only `variables`, and not this one.
     #[error("`{}` has no effect: the chat template does not use `{name}`", option(.name))]
-    Unread {
-        /// The variable.
-        name: String,
-        /// Those that the template reads.
-        variables: Vec<String>,
-    },
-    /// What is typed cannot be read.
-    #[cfg(feature = "iree")]
-    #[error("cannot read what is typed")]
+    Unread { name: String, variables: Vec<String> },
+    /// The terminal cannot be read.
+    #[error("cannot read from the terminal")]
     Typed(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The chat template was stopped.
+    /// The chat template exceeded a limit of time or memory.
     #[error(
-        "the chat template was stopped: it takes more than {} s, more than {} MiB or nests too deep, \
-         or the text becomes longer than {} MiB",
+        "the chat template was stopped: it takes more than {} s or {} MiB, nests too deep, or writes more \
+         than {} MiB",
         limits::TEMPLATE_SECONDS, limits::TEMPLATE_MEMORY >> 20, limits::PROMPT >> 20
     )]
     Template,
-    /// The system gives no thread.
+    /// The system cannot start a thread.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
-    /// More tokens than a network takes.
-    #[cfg(feature = "iree")]
+    /// A text, such as `the prompt`, has more tokens than the network takes.
     #[error("{what} has {found} tokens, expected at most {limit}")]
-    TooLong {
-        /// What has them: `the prompt`.
-        what: String,
-        /// How many they are.
-        found: usize,
-        /// How many there may be.
-        limit: Limit,
-    },
-    #[error(transparent)]
-    Sizes(#[from] OtherSizes),
-    #[error(transparent)]
-    TooLarge(#[from] TooLarge),
-    #[error(transparent)]
-    Code(#[from] UnknownCode),
-    /// An archive of the cache.
-    #[cfg(feature = "iree")]
-    #[error(transparent)]
-    Cached(ArchiveError),
-    #[error(transparent)]
-    Bake(#[from] BakeError),
-    #[error(transparent)]
-    Random(#[from] RandomError),
-    #[error(transparent)]
-    Xla(XlaError),
-    #[cfg(feature = "iree")]
-    #[error(transparent)]
-    Export(ExportError),
-    #[cfg(feature = "iree")]
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    #[cfg(feature = "iree")]
-    #[error(transparent)]
-    Generate(#[from] generate::GenerateError),
-    #[cfg(feature = "iree")]
-    #[error(transparent)]
-    Embed(#[from] EmbedError),
-    /// What only a model that is open says.
-    #[cfg(feature = "iree")]
-    #[error(transparent)]
-    Model(Box<ModelError>),
-    #[cfg(feature = "iree")]
-    #[error(transparent)]
-    Bench(BenchError),
-    #[cfg(feature = "iree")]
-    #[error(transparent)]
-    Quality(instruments::quality::QualityError),
-    #[cfg(feature = "iree")]
-    #[error(transparent)]
-    Calibrate(Box<CalibrateError>),
-    #[error(transparent)]
-    Quantize(#[from] QuantizeError),
-    #[error(transparent)]
-    Imatrix(#[from] ImatrixError),
-    #[cfg(feature = "iree")]
-    #[error(transparent)]
-    Tune(TuneError),
-    #[error(transparent)]
-    TuningFile(#[from] TuningFileError),
-    #[cfg(feature = "iree")]
-    #[error(transparent)]
-    Bisect(BisectError),
-    #[cfg(feature = "iree")]
-    #[error(transparent)]
-    Prompt(#[from] UnknownPrompt),
-    /// A schema or a grammar that an answer cannot follow.
-    #[cfg(feature = "iree")]
+    TooLong { what: String, found: usize, limit: Limit },
+    /// The schema or grammar in a file is invalid or not supported.
     #[error("no answer can follow `{}`", .path.display())]
-    Followed {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: generate::GenerateError,
-    },
-    #[cfg(feature = "iree")]
+    Followed { path: PathBuf, source: AnyCoded },
     #[error("cannot write `{}`", .path.display())]
-    Logits {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: safetensors::SafeTensorError,
-    },
+    Logits { path: PathBuf, source: safetensors::SafeTensorError },
 }
 
-impl From<XlaError> for Error {
-    fn from(error: XlaError) -> Self {
-        match error {
-            XlaError::Plan(error) => error.into(),
-            XlaError::Bake(error) => Self::Bake(error),
-            XlaError::Archive(error) => error.into(),
-            XlaError::File(error) => error.into(),
-            error => Self::Xla(error),
-        }
+impl<E: Coded + Send + Sync + 'static> From<E> for Error {
+    fn from(error: E) -> Self {
+        let error = AnyCoded::new(error);
+        #[cfg(feature = "iree")]
+        let error = match error.downcast() {
+            Ok(error) => return in_options(*error),
+            Err(other) => other,
+        };
+        Self::Library(error)
     }
 }
 
+/// Converts an error of an open model, so that it names options.
 #[cfg(feature = "iree")]
-impl From<ModelError> for Error {
-    fn from(error: ModelError) -> Self {
-        match error {
-            ModelError::File(error) => error.into(),
-            ModelError::Config(error) => error.into(),
-            ModelError::Sizes(error) => error.into(),
-            ModelError::Archive(error) => error.into(),
-            ModelError::Cached(error) => Self::Cached(error),
-            ModelError::Plan(error) => (*error).into(),
-            ModelError::Load(error) => error.into(),
-            ModelError::Export(error) => (*error).into(),
-            ModelError::Tuning(error) => error.into(),
-            ModelError::Generate(error) => error.into(),
-            ModelError::Failed(error) => match Arc::try_unwrap(error) {
-                Ok(error) => error.into(),
-                Err(shared) => Self::Model(ModelError::Failed(shared).into()),
-            },
-            ModelError::Embed(error) => error.into(),
-            ModelError::Prompt(error) => error.into(),
-            ModelError::Program(error) => Self::Program(error),
-            ModelError::Thread(error) => Self::Thread(error),
-            ModelError::Template { message } => said(&message).unwrap_or(Self::Template),
-            ModelError::TemplateLimit => Self::Template,
-            ModelError::AsExported { option, asked, exported } => usage(format!(
-                "`--{option}` is {asked}, but the model was exported with {exported}; leave the option out, or export again"
+fn in_options(error: ModelError) -> Error {
+    let usage = |what: String| Error::Library(AnyCoded::new(usage(what)));
+    match error {
+        ModelError::Program(error) => Error::Program(error),
+        ModelError::Thread(error) => Error::Thread(error),
+        ModelError::Template { message } => match console::told(&message) {
+            Some((code, what)) => Error::Said { code, what: what.to_owned() },
+            None => Error::Template,
+        },
+        ModelError::TemplateLimit => Error::Template,
+        ModelError::AsExported { option: "device", asked, exported } => {
+            let kind = asked.split(':').next().unwrap_or_default();
+            usage(format!(
+                "`--device` is {asked}, but the model was exported for {exported}; leave the option out, or export again with \
+                 `--target {kind}`"
             ))
-            .into(),
-            ModelError::Compiled { option } => usage(format!(
-                "`--{option}` is for what is compiled now; leave the option out, or export again with it"
-            ))
-            .into(),
-            ModelError::NoCache => usage("there is no home folder; name one with `--cache`").into(),
-            error => Self::Model(error.into()),
         }
-    }
-}
-
-console::from_console!(Error: ArchiveError ConfigError FileError LowerError OverwritesModel PlanError);
-
-#[cfg(feature = "iree")]
-impl From<generate::TemplateError> for Error {
-    fn from(error: generate::TemplateError) -> Self {
-        Self::Generate(error.into())
-    }
-}
-
-#[cfg(feature = "iree")]
-impl From<ManifestError> for Error {
-    fn from(error: ManifestError) -> Self {
-        Self::Export(error.into())
-    }
-}
-
-#[cfg(feature = "iree")]
-impl From<runtime::RuntimeError> for Error {
-    fn from(error: runtime::RuntimeError) -> Self {
-        Self::Load(error.into())
-    }
-}
-
-#[cfg(feature = "iree")]
-impl From<ExportError> for Error {
-    fn from(error: ExportError) -> Self {
-        match error {
-            ExportError::Plan(error) => error.into(),
-            ExportError::Load(error) => Self::Load(error),
-            ExportError::Compile(error) => error.into(),
-            error => Self::Export(error),
+        ModelError::AsExported { option, asked, exported } => usage(format!(
+            "`--{option}` is {asked}, but the model was exported with {exported}; leave the option out, or export again"
+        )),
+        ModelError::Compiled { option } => usage(format!(
+            "`--{option}` changes the compilation, and an export is compiled already; leave the option out, or export again with it"
+        )),
+        ModelError::NoCache => {
+            usage("there is no home folder for the cache; name a folder with `--cache`".to_owned())
         }
-    }
-}
-
-#[cfg(feature = "iree")]
-impl From<CompileError> for Error {
-    fn from(error: CompileError) -> Self {
-        Self::Load(error.into())
-    }
-}
-
-#[cfg(feature = "iree")]
-impl From<BenchError> for Error {
-    fn from(error: BenchError) -> Self {
-        match error {
-            BenchError::Plan(error) => error.into(),
-            BenchError::Load(error) => error.into(),
-            BenchError::Random(error) => error.into(),
-            BenchError::Generate(error) => error.into(),
-            BenchError::Stopped => Self::Interrupted,
-            error => Self::Bench(error),
-        }
-    }
-}
-
-#[cfg(feature = "iree")]
-impl From<CalibrateError> for Error {
-    fn from(error: CalibrateError) -> Self {
-        match error {
-            CalibrateError::Part(error) => (*error).into(),
-            CalibrateError::Plan(error) => error.into(),
-            CalibrateError::Archive(error) => error.into(),
-            CalibrateError::Interrupted => Self::Interrupted,
-            error => Self::Calibrate(Box::new(error)),
-        }
-    }
-}
-
-#[cfg(feature = "iree")]
-impl From<BisectError> for Error {
-    fn from(error: BisectError) -> Self {
-        match error {
-            BisectError::Lower(error) => error.into(),
-            BisectError::Load(error) => error.into(),
-            BisectError::Runtime(error) => error.into(),
-            BisectError::File(error) => error.into(),
-            BisectError::Stopped => Self::Interrupted,
-            error => Self::Bisect(error),
-        }
-    }
-}
-
-#[cfg(feature = "iree")]
-impl From<TuneError> for Error {
-    fn from(error: TuneError) -> Self {
-        match error {
-            TuneError::Plan(error) => error.into(),
-            TuneError::Compile(error) => error.into(),
-            TuneError::File(error) => error.into(),
-            TuneError::Bench(error) => (*error).into(),
-            TuneError::Stopped => Self::Interrupted,
-            error => Self::Tune(error),
-        }
-    }
-}
-
-impl Coded for Error {
-    fn code(&self) -> Code {
-        match self {
-            #[cfg(not(feature = "iree"))]
-            Self::WithoutIree { .. } => Code::TW0002,
-            Self::Console(error) => error.code(),
-            Self::Interrupted => Code::TW0005,
-            #[cfg(feature = "iree")]
-            Self::Differs { .. } => Code::TW1001,
-            Self::WithoutHashes { .. } => Code::TW0304,
-            Self::Program(_) | Self::Thread(_) => Code::TW0004,
-            Self::Said { code, .. } => *code,
-            Self::Messages { .. } => Code::TW0810,
-            Self::NoList { .. } | Self::Entry { .. } => Code::TW0820,
-            Self::Unread { .. } => Code::TW0821,
-            #[cfg(feature = "iree")]
-            Self::Missing { .. } => Code::TW1005,
-            #[cfg(feature = "iree")]
-            Self::Typed(_) => Code::TW0006,
-            #[cfg(feature = "iree")]
-            Self::Followed { source, .. } => source.code(),
-            Self::Template => Code::TW0809,
-            #[cfg(feature = "iree")]
-            Self::TooLong { .. } => Code::TW0816,
-            Self::Sizes(error) => error.code(),
-            Self::TooLarge(error) => error.code(),
-            Self::Code(error) => error.code(),
-            #[cfg(feature = "iree")]
-            Self::Cached(error) => error.code(),
-            Self::Xla(error) => error.code(),
-            Self::Bake(error) => error.code(),
-            Self::Random(error) => error.code(),
-            #[cfg(feature = "iree")]
-            Self::Export(error) => error.code(),
-            #[cfg(feature = "iree")]
-            Self::Load(error) => error.code(),
-            #[cfg(feature = "iree")]
-            Self::Generate(error) => error.code(),
-            #[cfg(feature = "iree")]
-            Self::Embed(error) => error.code(),
-            #[cfg(feature = "iree")]
-            Self::Model(error) => error.code(),
-            #[cfg(feature = "iree")]
-            Self::Bench(error) => error.code(),
-            #[cfg(feature = "iree")]
-            Self::Quality(error) => error.code(),
-            #[cfg(feature = "iree")]
-            Self::Calibrate(error) => error.code(),
-            Self::Quantize(error) => error.code(),
-            Self::Imatrix(error) => error.code(),
-            #[cfg(feature = "iree")]
-            Self::Tune(error) => error.code(),
-            Self::TuningFile(error) => error.code(),
-            #[cfg(feature = "iree")]
-            Self::Bisect(error) => error.code(),
-            #[cfg(feature = "iree")]
-            Self::Prompt(error) => error.code(),
-            #[cfg(feature = "iree")]
-            Self::Logits { .. } => Code::TW0006,
-        }
-    }
-
-    fn places(&self) -> Vec<Place> {
-        match self {
-            Self::Console(error) => error.places(),
-            Self::Bake(error) => error.places(),
-            #[cfg(feature = "iree")]
-            Self::Load(error) => error.places(),
-            #[cfg(feature = "iree")]
-            Self::Export(error) => error.places(),
-            #[cfg(feature = "iree")]
-            Self::Bench(error) => error.places(),
-            #[cfg(feature = "iree")]
-            Self::Tune(error) => error.places(),
-            #[cfg(feature = "iree")]
-            Self::Bisect(error) => error.places(),
-            _ => Vec::new(),
-        }
+        error => Error::Library(AnyCoded::new(error)),
     }
 }
 
 impl CommandError for Error {
+    fn code(&self) -> Code {
+        match self {
+            #[cfg(not(feature = "iree"))]
+            Self::WithoutIree { .. } => Code::TW0002,
+            Self::Library(error) | Self::Followed { source: error, .. } => error.code(),
+            Self::Said { code, .. } => *code,
+            Self::Interrupted => Code::TW0005,
+            Self::Differs { .. } => Code::TW1001,
+            Self::WithoutHashes { .. } => Code::TW0304,
+            Self::Program(_) | Self::Thread(_) => Code::TW0004,
+            Self::Messages { .. } => Code::TW0810,
+            Self::NoList { .. } | Self::Entry { .. } => Code::TW0820,
+            Self::Unread { .. } => Code::TW0821,
+            Self::Missing { .. } => Code::TW1005,
+            Self::Typed(_) | Self::Logits { .. } => Code::TW0006,
+            Self::Template => Code::TW0809,
+            Self::TooLong { .. } => Code::TW0816,
+        }
+    }
+
     fn help(&self) -> Vec<String> {
-        let flag = match self {
-            Self::Console(error) => return error.help(),
+        let help = match self {
+            Self::Library(error) => return library_help(error),
             Self::NoList { what, .. } | Self::Entry { what, .. } => match *what {
                 "tools" => {
                     r#"a tool is `{"type": "function", "function": {"name": …, "description": …, "parameters": {…}}}`"#
@@ -477,61 +170,72 @@ impl CommandError for Error {
             },
             Self::Unread { name, variables } => return unread(name, variables),
             Self::WithoutHashes { .. } => "`bake` without `--no-metadata` writes them",
-            Self::Xla(XlaError::Shard(_)) => {
-                "`--shard AXES=MESH_AXIS` divides axes along one of `--mesh`, `--shard AXES=none` leaves them whole"
-            }
-            Self::Xla(XlaError::Quantized) => "leave out `--quant`",
-            #[cfg(feature = "iree")]
-            Self::Bench(BenchError::Chunks { .. }) => "`--tokens N` and `--chunk N` set them",
-            #[cfg(feature = "iree")]
-            Self::Bench(BenchError::NotWatched) => "leave out `--device`",
-            #[cfg(feature = "iree")]
-            Self::Bench(BenchError::Depth { .. }) => {
-                "`--depth N` sets the depth, `--context N` the context, up to the model's own limit"
-            }
-            Self::TooLarge(error) => return smaller(error),
-            #[cfg(feature = "iree")]
-            Self::Load(LoadError::TooLarge(error)) => return smaller(error),
-            #[cfg(feature = "iree")]
             Self::TooLong { limit, .. } => {
                 return vec![limit.raised().unwrap_or_else(|| "shorten the text".into())];
             }
-            #[cfg(feature = "iree")]
-            Self::Generate(generate::GenerateError::Setting { name, .. }) => {
-                return setting(name).map(|flag| format!("`{flag}` sets it")).into_iter().collect();
-            }
-            #[cfg(feature = "iree")]
-            Self::Export(ExportError::Architecture { .. } | ExportError::Cpu { .. }) => {
-                "`export` it here, or elsewhere with `--target` for this machine"
-            }
-            #[cfg(feature = "iree")]
-            Self::Cached(ArchiveError::Content { .. }) => "remove that file: it is baked again",
-            #[cfg(feature = "iree")]
-            Self::Load(LoadError::Compile(error)) => match error {
-                CompileError::NotFound { .. } => {
-                    "`--iree-compile PATH` names it; `cargo xtask setup` installs it into the checkout"
-                }
-                CompileError::TimedOut { .. } => "`--compile-timeout SECONDS` gives it longer",
-                _ => return Vec::new(),
-            },
             _ => return Vec::new(),
         };
-        vec![flag.to_owned()]
+        vec![help.to_owned()]
     }
 
-    fn console(&self) -> Option<&ConsoleError> {
+    fn library(&self) -> Option<&AnyCoded> {
         match self {
-            Self::Console(error) => Some(error),
+            Self::Library(error) => Some(error),
             _ => None,
         }
     }
 
     fn is_interruption(&self) -> bool {
-        matches!(self, Self::Interrupted)
+        match self {
+            Self::Interrupted => true,
+            #[cfg(feature = "iree")]
+            Self::Library(error) => {
+                matches!(error.find(), Some(BenchError::Stopped))
+                    || matches!(error.find(), Some(BisectError::Stopped))
+                    || matches!(error.find(), Some(TuneError::Stopped))
+            }
+            _ => false,
+        }
     }
 }
 
-/// The flag of a setting of the sampling.
+/// Returns the help of the first pattern that an error matches.
+macro_rules! helps {
+    ($error:ident: $($pattern:pat => $help:literal;)+) => {
+        $(if matches!($error.find(), Some($pattern)) {
+            return vec![$help.to_owned()];
+        })+
+    };
+}
+
+/// The option of this command line that helps.
+fn library_help(error: &AnyCoded) -> Vec<String> {
+    if let Some(error) = error.find() {
+        return smaller(error);
+    }
+    helps! { error:
+        XlaError::Shard(_) => "`--shard AXES=MESH_AXIS` divides axes along one of `--mesh`, `--shard AXES=none` leaves them whole";
+        XlaError::Quantized => "leave out `--quant`";
+    }
+    #[cfg(feature = "iree")]
+    helps! { error:
+        BenchError::Chunks { .. } => "`--tokens N` and `--chunk N` set them";
+        BenchError::NotWatched => "leave out `--device`";
+        BenchError::Depth { .. } => "`--depth N` sets the depth, `--context N` the context, up to the model's own limit";
+        ExportError::Architecture { .. } | ExportError::Cpu { .. } => "`export` it here, or elsewhere with `--target` for this machine";
+        ModelError::Cached(ArchiveError::Content { .. }) => "remove that file: Tracewright bakes it again";
+        CompileError::NotFound { .. } => "`--iree-compile PATH` names it; `cargo xtask setup` installs it into the checkout";
+        CompileError::TimedOut { .. } => "`--compile-timeout SECONDS` gives it longer";
+        PjrtError::NoPlugin { .. } => "`--plugin PATH` names it; `cargo xtask setup --xla` installs the one for the CPU into the checkout";
+    }
+    #[cfg(feature = "iree")]
+    if let Some(GenerateError::Setting { name, .. }) = error.find() {
+        return setting(name).map(|flag| format!("`{flag}` sets it")).into_iter().collect();
+    }
+    console::help(error)
+}
+
+/// The flag of a sampling setting.
 #[cfg(feature = "iree")]
 fn setting(name: &str) -> Option<&'static str> {
     const FLAGS: [(&str, &str); 14] = [
@@ -562,7 +266,7 @@ fn option(name: &str) -> String {
     }
 }
 
-/// What to do about a variable that the chat template does not read.
+/// The remedy for a variable that the chat template does not read.
 fn unread(name: &str, variables: &[String]) -> Vec<String> {
     let others =
         variables.iter().filter(|name| !matches!(name.as_str(), "messages" | "add_generation_prompt"));
@@ -574,7 +278,7 @@ fn unread(name: &str, variables: &[String]) -> Vec<String> {
     }
 }
 
-/// Which flags make a network smaller.
+/// The flags that make a network smaller.
 fn smaller(error: &TooLarge) -> Vec<String> {
     match error.state + error.activations > error.weights {
         true => vec!["`--context N` sets a shorter context, `--chunk N` a smaller chunk".to_owned()],
@@ -583,11 +287,4 @@ fn smaller(error: &TooLarge) -> Vec<String> {
         }
         false => vec!["`--quant q8` or `--quant q4` stores weights in fewer bits".to_owned()],
     }
-}
-
-/// The error that this program printed in another process.
-#[cfg(feature = "iree")]
-fn said(text: &str) -> Option<Error> {
-    let (code, what) = console::told(text)?;
-    Some(Error::Said { code, what: what.to_owned() })
 }

@@ -1,4 +1,4 @@
-//! What a chat template sees beside the messages: tools, documents and variables.
+//! Inputs of a chat template besides the messages: tools, documents and variables.
 
 use std::path::Path;
 
@@ -58,12 +58,12 @@ impl Extras {
         Ok(Self { tools: tools.as_deref().map(self::tools).transpose()?, variables })
     }
 
-    /// Tools, and variables, documents among them.
+    /// The tools; and the variables, including the documents.
     pub fn into_parts(self) -> (Option<Vec<Value>>, Map<String, Value>) {
         (self.tools, self.variables)
     }
 
-    /// A chat to answer, with these.
+    /// A chat with these inputs, ready for the model's answer.
     pub fn chat(self, messages: Vec<Value>) -> Chat {
         let Self { tools, variables } = self;
         Chat { messages, tools, variables, add_generation_prompt: true, now: None }
@@ -118,7 +118,7 @@ fn list(path: &Path, what: &'static str) -> Result<Vec<Value>, Error> {
     }
 }
 
-/// A value in a message.
+/// A value, formatted for a message.
 fn shown(value: Option<&Value>) -> String {
     const MOST: usize = 60;
     match value {
@@ -127,7 +127,7 @@ fn shown(value: Option<&Value>) -> String {
     }
 }
 
-/// One message to answer.
+/// The messages of a chat with a single message to answer.
 pub fn conversation(system: Option<&str>, message: &str) -> Vec<Value> {
     let messages = system.map(|text| ("system", text)).into_iter().chain([("user", message)]);
     messages.map(|(role, text)| json!({ "role": role, "content": text })).collect()

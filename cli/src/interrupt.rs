@@ -1,26 +1,22 @@
-//! Ctrl-C.
+//! Handles Ctrl-C.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-#[cfg(feature = "iree")]
 use std::sync::mpsc::{self, RecvTimeoutError};
-#[cfg(feature = "iree")]
 use std::thread;
-#[cfg(feature = "iree")]
 use std::time::Duration;
 
-#[cfg(feature = "iree")]
 use crate::error::Error;
 
-/// The name of threads on which panics are caught and become errors.
+/// The name of threads whose panics are caught and become errors.
 pub const CAUGHT: &str = "text";
 
-/// Set by Ctrl-C: whatever takes long looks at it.
+/// A flag that Ctrl-C sets, and that long operations check.
 #[derive(Clone, Default)]
 pub struct Interrupt {
     pub asked: Arc<AtomicBool>,
-    /// Nothing is being done that could stop by itself.
+    /// Whether no operation is running that could stop by itself.
     idle: Arc<AtomicBool>,
 }
 
@@ -42,26 +38,25 @@ impl Interrupt {
         self.asked.load(Ordering::SeqCst)
     }
 
-    /// What was asked to stop has stopped, and something else goes on.
+    /// Clears the flag after an operation has stopped, so that the program can continue.
     #[cfg(feature = "iree")]
     pub fn clear(&self) {
         self.asked.store(false, Ordering::SeqCst);
     }
 
-    /// Says whether somebody is waited for.
+    /// Sets whether the program is waiting for the user.
     #[cfg(feature = "iree")]
     pub fn wait(&self, idle: bool) {
         self.idle.store(idle, Ordering::SeqCst);
     }
 
-    /// For whoever asks whether to go on.
+    /// Whether to continue, for callbacks that return `ControlFlow`.
     pub fn go_on(&self) -> ControlFlow<()> {
         if self.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// What `work` gives, unless Ctrl-C comes first: for what cannot be asked to stop, and what text that somebody else
-    /// wrote may lead deep. It has a thread of its own, with room.
-    #[cfg(feature = "iree")]
+    /// Runs `work` on another thread until it ends or Ctrl-C comes. It is for operations that cannot be
+    /// stopped, and for untrusted texts, which can nest deeply: the thread has a large stack.
     pub fn or<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
         const ROOM: usize = 256 << 20;
         const LOOK: Duration = Duration::from_millis(50);
@@ -85,8 +80,7 @@ impl Interrupt {
         }
     }
 
-    /// For what stops by an error.
-    #[cfg(feature = "iree")]
+    /// An error after Ctrl-C, for operations that stop by an error.
     pub fn check(&self) -> Result<(), Error> {
         if self.is_set() { Err(Error::Interrupted) } else { Ok(()) }
     }

@@ -1,7 +1,7 @@
-//! The command line: generate text, make vectors of texts, export a model, bake a checkpoint, make random weights.
+//! The command line `tracewright`: generate text, compute embeddings, export models, and more.
 //!
-//! Which networks there are is said by who calls it. A network of your own gets a command line by a `main` that reads
-//! its configuration:
+//! The caller of [`main`] decides which networks the command line supports. To get a command line for your own
+//! network, write a `main` with a function that reads its configuration:
 //!
 //! ```no_run
 //! use std::process::ExitCode;
@@ -11,12 +11,13 @@
 //! }
 //! ```
 //!
-//! Everything else is a library: `tracewright` itself knows no flag, prints nothing and reads no environment.
+//! All other crates are libraries. The crate `tracewright` knows no flags, prints nothing and reads no environment
+//! variables.
 
 #[macro_use]
 extern crate console;
 
-/// What `$run` gives, where IREE is built in.
+/// Runs an expression if IREE is built in.
 macro_rules! with_iree {
     ($command:expr, $run:expr) => {{
         #[cfg(feature = "iree")]
@@ -42,11 +43,12 @@ mod error;
 #[cfg(feature = "iree")]
 mod extras;
 mod interrupt;
-mod iree_tools;
-#[cfg(feature = "iree")]
+#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "commands that need IREE have limits"))]
 mod limit;
 #[cfg(feature = "iree")]
 mod load;
+#[cfg(feature = "iree")]
+mod plugins;
 mod progress;
 mod sampling;
 
@@ -57,9 +59,8 @@ pub use inspect::main as trace_dump;
 use interrupt::{CAUGHT, Interrupt};
 use tracewright::models::ReadModel;
 
-/// What every command gets beside its arguments.
+/// The inputs of every command besides its arguments.
 struct Invocation {
-    /// Reads the network of a model.
     read: ReadModel,
     interrupt: Interrupt,
 }
@@ -102,7 +103,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use clap::Parser as _;
-    use error_codes::{Code, Coded as _};
+    use console::CommandError as _;
+    use error_codes::Code;
     use tracewright::EntryPoint;
     use tracewright::bake::Ignorable;
     use tracewright::dsl::{TraceError, Traced};
@@ -112,11 +114,11 @@ mod tests {
 
     use super::*;
 
-    /// How often models were recorded; whoever counts holds the lock.
+    /// How often models were recorded. Tests that count hold the lock.
     static TRACED: AtomicUsize = AtomicUsize::new(0);
     static COUNTING: Mutex<()> = Mutex::new(());
 
-    /// A model that knows how often it was recorded.
+    /// A model that counts how often it is recorded.
     struct Counted(ModelConfig);
 
     impl Architecture for Counted {
@@ -159,7 +161,8 @@ mod tests {
         TRACED.load(Ordering::SeqCst)
     }
 
-    /// What a few words of a `config.json` turn into a network that takes long to record, beside a small checkpoint.
+    /// A few words in a `config.json` can declare a network that takes long to record, beside a small
+    /// checkpoint.
     #[test]
     fn sizes_that_the_weights_do_not_have_are_refused_before_recording() {
         let _counting = COUNTING.lock().unwrap();
@@ -204,7 +207,7 @@ mod tests {
         }
     }
 
-    /// The words of a command in an example, up to the next one.
+    /// The words of a command in an example, up to the next command.
     fn words(line: &str) -> Vec<&str> {
         let command = line.split([';', '&', '>', '|']).next().unwrap_or_default();
         command.split_whitespace().map(|word| word.trim_matches('"')).collect()
@@ -236,7 +239,8 @@ mod tests {
         assert!(count > 30, "{count} commands");
     }
 
-    /// Each command that a document tells to type is one, whatever it takes to run it; `cargo xtask` reads its own.
+    /// Checks every command in a document, including those that a test cannot run; `cargo xtask` parses its
+    /// own.
     #[test]
     fn commands_of_documents_are_commands() {
         const OTHERS: [&str; 9] =

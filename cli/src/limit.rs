@@ -1,29 +1,28 @@
-//! How many tokens a network takes, and how to have it take more, in the words of the command line.
+//! Limits on the number of tokens, and the options that raise them.
 
 use std::fmt;
 
 use tracewright::Plan;
 
-/// The most tokens that a network takes as it was built.
+/// The largest number of tokens that a network takes as it was built.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
     pub tokens: usize,
-    /// The most that the model was made for, where that is known.
+    /// The model's own limit, if known.
     pub longest: Option<usize>,
     pub set_by: SetBy,
 }
 
-/// What sets a limit below the model's own.
+/// The cause of a limit below the model's own.
 #[derive(Clone, Copy, Debug)]
 pub enum SetBy {
-    /// An option of the command, as `--context`.
+    /// An option of the command, such as `--context`.
     Flag(&'static str),
-    /// The export that runs.
     Export,
 }
 
 impl Limit {
-    /// That of a plan, whose context `--context` sets.
+    /// The limit of a plan, whose context `--context` sets.
     pub fn of(plan: &Plan) -> Self {
         let longest = Some(plan.model.max_context());
         Self { tokens: plan.context, longest, set_by: SetBy::Flag("--context") }
@@ -33,7 +32,7 @@ impl Limit {
         self.longest == Some(self.tokens)
     }
 
-    /// How to have room for more; nothing if the model was made for no more.
+    /// Advice for a higher limit; `None` if the model's own limit is reached.
     pub fn raised(self) -> Option<String> {
         let most = self.longest.map(|longest| longest.to_string());
         let most = most.unwrap_or_else(|| "the model's own limit".into());

@@ -1,70 +1,66 @@
-//! From the arguments of a command to a model that is open.
+//! Opens a model from the arguments of a command.
 
 use std::fs;
 use std::path::Path;
 
-use console::{KernelUse, Layout, ModelArguments, NetworkArguments, usage, warn_of_head};
+use console::{KernelUse, LayoutChoice, ModelArguments, NetworkArguments, warn};
 use tracewright::build::LoadError;
 use tracewright::errors::WithPath as _;
-use tracewright::export::{self, IreeManifest};
+use tracewright::export::{self, IreeManifest, commands};
 use tracewright::files::{FileKind, NewFile};
-use tracewright::generate::{GenerateError, check_tokens};
-use tracewright::model::{BuildInfo, OpenWarning, Opening, TemplateProgram, TuningSource, WatchOpen};
-use tracewright::models::ReadModel;
+use tracewright::generate::{GenerateError, Generated, SavedSequence, check_tokens};
+use tracewright::model::{BuildInfo, Opening, TemplateProgram, WatchOpen};
+use tracewright::models::{ReadModel, check_generates};
+use tracewright::output_guard::check_output;
 use tracewright::runtime::Compiler;
-use tracewright::targets::Tuning;
-use tracewright::tuning::read_tuning;
 use tracewright::{GenerateOptions, Model, ModelError, OpenOptions, PlanError};
 
-use crate::arguments::{self, CompileArguments, DeviceArguments, RunArguments, TuningArguments};
+use crate::arguments::{CompileArguments, DeviceArguments, RunArguments, TuningArguments, TuningSource};
 use crate::checkpoint::report_baked;
 use crate::commands::VARIABLES;
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::limit::{Limit, SetBy};
-use crate::{build, iree_tools, progress};
+use crate::{build, plugins, progress};
 
-/// Reads the files of a model: what is wrong with them is said before anything slow begins.
+/// Reads the files of a model. Errors in them are reported before anything slow begins.
 pub fn read(
     model: &Path,
     arguments: &RunArguments,
     read: ReadModel,
     interrupt: &Interrupt,
 ) -> Result<Opening, Error> {
-    let ModelArguments { network, context, chunk, kv } = &arguments.model_arguments;
+    let ModelArguments { network, context, chunk, kv } = &arguments.build.model_arguments;
+    let plugin = plugins::selected(arguments)?;
+    let through_xla = plugin.is_some();
     let options = OpenOptions {
+        plugin,
         context: *context,
         chunk: *chunk,
         kv: *kv,
         kernels: network.kernels.map(|kernels| kernels == KernelUse::On),
         device: arguments.device.device,
         target: arguments.device.target.clone(),
-        ..network_options(network, &arguments.tuning)?
-    };
-    let options = OpenOptions {
         threads: arguments.threads,
         verify: arguments.verify,
         read,
         template_program: Some(template_program()?),
         watch: Some(watch(interrupt)),
-        ..options
+        ..network_options(network, &arguments.build.tuning)?
     };
     let path = model.to_owned();
     let mut opening = interrupt.or(move || Opening::read(path, options))??;
     match opening.manifest() {
-        Some(manifest) => check_as_exported(manifest, arguments)?,
+        Some(manifest) => check_layout(manifest, network.layout)?,
+        None if through_xla => {}
         None => choose(&mut opening.options, network, &arguments.device)?,
     }
-    if opening.sentence().is_some()
-        && let Err(embeds) = read(model, &arguments.model_arguments.network.allow_config_key)
-    {
-        return Err(embeds.into());
-    }
-    opening.warnings().iter().for_each(warn);
+    opening.network().map_or(Ok(()), |network| check_generates(network, model))?;
+    warn(opening.warnings());
     Ok(opening)
 }
 
-/// What `prepare` makes of a model's files and the arguments, unless Ctrl-C comes first.
+/// The result of `prepare` for a model's files and the arguments, unless Ctrl-C comes first.
 pub fn prepared<A: Clone + Send + 'static, T: Send + 'static>(
     opening: Opening,
     arguments: &A,
@@ -79,7 +75,7 @@ pub fn prepared<A: Clone + Send + 'static, T: Send + 'static>(
     Ok((opening, prepared?))
 }
 
-/// Builds the network of a model, with the compiler and the cache that the arguments name.
+/// Builds the network of a model, with the compiler and the cache of the arguments.
 pub fn open(
     mut opening: Opening,
     arguments: &CompileArguments,
@@ -92,14 +88,14 @@ pub fn open(
     Ok(model)
 }
 
-/// What builds a model. That there is no compiler is told where one is needed: after all that is wrong with the model, and not for
-/// an export.
+/// The compiler and the cache. A missing compiler is only an error where one is needed: after all errors in
+/// the model's files, and not for an export.
 pub struct Tools {
     missing: Option<Error>,
 }
 
 impl Tools {
-    /// Finds the compiler and the cache that the arguments name.
+    /// Finds the compiler and the cache of the arguments.
     pub fn find(
         opening: &mut Opening,
         arguments: &CompileArguments,
@@ -109,6 +105,9 @@ impl Tools {
             return Ok(Self { missing: None });
         }
         opening.options.cache = Some(build::cache_folder(arguments)?);
+        if opening.options.plugin.is_some() {
+            return Ok(Self { missing: None });
+        }
         match build::compiler(arguments, interrupt) {
             Ok(compiler) => {
                 opening.options.compiler = Some(compiler);
@@ -122,7 +121,7 @@ impl Tools {
         }
     }
 
-    /// Why a model was not built.
+    /// The error of a model that could not be built.
     pub fn error(self, error: ModelError) -> Error {
         match (error, self.missing) {
             (ModelError::Load(LoadError::Compile(_)), Some(missing)) => missing,
@@ -131,7 +130,7 @@ impl Tools {
     }
 }
 
-/// Says what was done to the checkpoint, and which records of the tuner are damaged.
+/// Reports conversions of the checkpoint, and damaged files of the tuner.
 pub fn report_build(build: Option<&BuildInfo>) {
     if let Some(build) = build {
         build::report_damage(&build.damaged);
@@ -139,24 +138,20 @@ pub fn report_build(build: Option<&BuildInfo>) {
     }
 }
 
-/// What decides how any network is built, but for kernels and the device.
+/// The options that determine how any network is built, except kernels and the device.
 pub fn network_options(network: &NetworkArguments, tuning: &TuningArguments) -> Result<OpenOptions, Error> {
     Ok(OpenOptions {
         dtype: network.dtype,
         quantize: network.quantization().map_err(PlanError::from)?,
+        activations: network.activations,
         rules: network.simplify,
-        tuning: match &tuning.source {
-            None => None,
-            Some(arguments::TuningSource::Measured) => Some(TuningSource::Measured),
-            Some(arguments::TuningSource::Usual) => Some(TuningSource::Given(Tuning::default())),
-            Some(arguments::TuningSource::File(path)) => Some(TuningSource::Given(read_tuning(path)?)),
-        },
+        tuning: tuning.source.as_ref().map(TuningSource::resolved).transpose()?,
         allow_config_keys: network.allow_config_key.clone(),
         ..OpenOptions::default()
     })
 }
 
-/// Chooses kernels and the device for what is compiled now.
+/// Sets kernels and the device, for a model that is compiled now.
 pub fn choose(
     options: &mut OpenOptions,
     network: &NetworkArguments,
@@ -164,11 +159,13 @@ pub fn choose(
 ) -> Result<(), Error> {
     let (device, target) = device.choose_target()?;
     (options.device, options.target) = (Some(device), Some(target));
-    options.kernels = Some(network.kernels != Some(KernelUse::Off) && network.layout != Some(Layout::Plain));
+    options.kernels =
+        Some(network.kernels != Some(KernelUse::Off) && network.layout != Some(LayoutChoice::Plain));
     Ok(())
 }
 
-/// This program once more, under limits of the system, without what the environment says to this process.
+/// This program as a second process, under limits of the system and without this process's environment
+/// variables.
 pub fn template_program() -> Result<TemplateProgram, Error> {
     let names = std::env::vars_os().map(|(name, _)| name);
     Ok(TemplateProgram {
@@ -178,26 +175,19 @@ pub fn template_program() -> Result<TemplateProgram, Error> {
     })
 }
 
-/// Shows what is being done, and stops on Ctrl-C.
+/// Shows progress, and stops on Ctrl-C.
 pub fn watch(interrupt: &Interrupt) -> WatchOpen {
     let mut steps = progress::Steps::new(interrupt);
     WatchOpen::new(move |step| steps.watch(step))
 }
 
-pub fn warn(warning: &OpenWarning) {
-    match warning {
-        OpenWarning::UntiedHead(head) => warn_of_head(Some(head)),
-        OpenWarning::PassedOver(other) => say!("warning: {other}"),
-    }
-}
-
-/// How many tokens a model will take, and what decides that.
+/// The number of tokens that a model will take, and the cause of that limit.
 pub fn limit(opening: &Opening) -> Limit {
     let set_by = if opening.is_export() { SetBy::Export } else { SetBy::Flag("--context") };
     Limit { tokens: opening.context(), longest: opening.max_context(), set_by }
 }
 
-/// Whether the tokens of a prompt fit into a network, and each is one of its vocabulary.
+/// Checks that the tokens of a prompt fit into a network, and that each is in its vocabulary.
 pub fn check_prompt(prompt: &[u32], limit: Limit, vocabulary: usize) -> Result<(), Error> {
     check_tokens(prompt, 0, limit.tokens, vocabulary).map_err(|error| match error {
         GenerateError::TooLong { length, .. } => {
@@ -207,7 +197,8 @@ pub fn check_prompt(prompt: &[u32], limit: Limit, vocabulary: usize) -> Result<(
     })
 }
 
-/// Says which commands of IREE's own programs compile the module, and call each entry point once with the tokens of the prompt.
+/// Prints the commands of IREE's tools that compile the module and call each entry point once with the
+/// prompt's tokens.
 pub fn print_commands(
     model: &Path,
     build: &BuildInfo,
@@ -223,44 +214,69 @@ pub fn print_commands(
             let [text, vmfb] = ["mlir", "vmfb"].map(|extension| named.with_extension(extension));
             NewFile::write(&text, FileKind::CACHED, module.text.as_bytes())?;
             let compiler = build::compiler(compile, interrupt)?;
-            say!("{}", iree_tools::compile(&compiler, options, &text, &vmfb));
+            say!("{}", commands::compile(&compiler, options, &text, &vmfb));
             vmfb
         }
         _ => model.join(export::names::MODULE),
     };
     for entry in &build.signatures {
-        say!("{}", iree_tools::call(&vmfb, &build.archive, entry, prompt));
+        say!("{}", commands::call(&vmfb, &build.archive, entry, prompt));
     }
     Ok(())
 }
 
-/// Compares with an export what only the command line knows of it. The library compares all other options.
-fn check_as_exported(manifest: &IreeManifest, asked: &RunArguments) -> Result<(), Error> {
-    let made_for = manifest.device()?;
-    if let Some(name) = asked.device.device.filter(|name| name.kind != made_for) {
-        let what = format!(
-            "`--device` is {name}, but the model was exported for {made_for}; leave the option out, or export again with \
-             `--target {}`",
-            name.kind
-        );
-        return Err(usage(what).into());
-    }
-    match asked.model_arguments.network.layout {
-        Some(layout) if layout.to_string() != manifest.layout => Err(ModelError::AsExported {
-            option: "layout",
-            asked: layout.to_string(),
-            exported: manifest.layout.clone(),
+/// Compares the layout with that of an export. The library compares all other options.
+fn check_layout(manifest: &IreeManifest, asked: Option<LayoutChoice>) -> Result<(), ModelError> {
+    match asked.map(|layout| layout.to_string()).filter(|layout| *layout != manifest.layout) {
+        Some(asked) => {
+            Err(ModelError::AsExported { option: "layout", asked, exported: manifest.layout.clone() })
         }
-        .into()),
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 
-/// Says which tokens would end an answer if they were ones of the network.
+/// Warns of stop tokens that are not in the network's vocabulary.
 pub fn say_ends(options: &GenerateOptions, model: &Model) {
     let count = model.info().vocabulary;
     let ends = model.stop_tokens().iter().filter(|end| !options.ignore_eos && **end as usize >= count);
     ends.for_each(|end| {
-        say!("no answer ends at token {end}, which `eos_token_id` names: the network has {count} tokens");
+        say!("no answer can end at token {end} of `eos_token_id`: the network has {count} tokens");
     });
+}
+
+/// A file that keeps a sequence from one run to the next.
+pub struct SequenceFile {
+    /// The sequence that the file has had so far.
+    pub saved: Option<SavedSequence>,
+    file: NewFile,
+}
+
+impl SequenceFile {
+    /// Reads the file, if there is one and it is not empty. Whether it may be replaced is known before anything slow begins.
+    pub fn open(model: &Path, path: &Path) -> Result<Self, Error> {
+        check_output(model, path)?;
+        let file = NewFile::begin(path, FileKind::SEQUENCE)?;
+        let has_content = fs::metadata(path).is_ok_and(|metadata| metadata.len() > 0);
+        let saved = has_content.then(|| SavedSequence::read(path)).transpose()?;
+        Ok(Self { saved, file })
+    }
+
+    /// The tokens that the context must hold.
+    pub fn tokens(file: Option<&Self>) -> usize {
+        file.and_then(|file| file.saved.as_ref()).map_or(0, |saved| saved.tokens().len())
+    }
+
+    /// Replaces what the file has had.
+    pub fn publish(self, saved: &SavedSequence) -> Result<(), Error> {
+        Ok(self.file.publish_as(&saved.to_bytes())?)
+    }
+}
+
+/// The figures of drafting, for a line on stderr.
+pub fn drafts(generated: &Generated) -> String {
+    let &Generated { decode_steps, drafted, accepted, .. } = generated;
+    match drafted {
+        0 => String::new(),
+        _ => format!(" in {decode_steps} steps, {accepted} of {drafted} drafted tokens accepted"),
+    }
 }

@@ -1,4 +1,4 @@
-//! `tracewright`, for the networks that the library has.
+//! The binary `tracewright`, for the networks in the library.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Progress on stderr: bars where someone looks, lines where not.
+//! Progress on stderr: bars on a terminal, lines elsewhere.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -10,7 +10,6 @@ use tracewright::irpa;
 
 use crate::interrupt::Interrupt;
 
-/// A bar over bytes.
 pub fn bytes(what: &'static str, total: u64) -> ProgressBar {
     let bar = ProgressBar::new(total).with_message(what);
     let template = "{msg} [{bar:32}] {bytes}/{total_bytes} {bytes_per_sec}";
@@ -25,7 +24,16 @@ pub fn spinner(what: impl Into<String>) -> ProgressBar {
     bar
 }
 
-/// A watcher for the archive writer that moves `bar` and stops on Ctrl-C.
+/// A callback for the writer of random weights; see [`watch`].
+pub fn count(bar: &ProgressBar, interrupt: &Interrupt) -> impl Fn(usize) -> ControlFlow<()> {
+    let (bar, interrupt) = (bar.clone(), interrupt.clone());
+    move |bytes| {
+        bar.inc(bytes as u64);
+        interrupt.go_on()
+    }
+}
+
+/// A callback for the archive writer. It moves `bar`, and stops on Ctrl-C.
 pub fn watch(bar: &ProgressBar, interrupt: &Interrupt) -> impl FnMut(irpa::Progress) -> ControlFlow<()> {
     let (bar, interrupt) = (bar.clone(), interrupt.clone());
     move |progress| {
@@ -35,7 +43,7 @@ pub fn watch(bar: &ProgressBar, interrupt: &Interrupt) -> impl FnMut(irpa::Progr
     }
 }
 
-/// What is shown while a network is made: a bar or a spinner for each step.
+/// Shows a bar or a spinner for each step of building a network.
 #[cfg(feature = "iree")]
 pub struct Steps {
     interrupt: Interrupt,
@@ -48,9 +56,10 @@ impl Steps {
         Self { interrupt: interrupt.clone(), shown: None }
     }
 
-    /// Shows where a step is, and stops on Ctrl-C.
+    /// Shows the progress of a step, and stops on Ctrl-C.
     pub fn watch(&mut self, step: BuildStep) -> ControlFlow<()> {
         let (what, progress) = match step {
+            BuildStep::Download(progress) => ("downloading", progress),
             BuildStep::Bake(progress) => ("baking", progress),
             BuildStep::Verify(progress) => ("verifying", progress),
             BuildStep::Compile | BuildStep::Load => {

@@ -1,8 +1,14 @@
-//! How tokens are chosen: the flags, which are llama.cpp's, and what they mean to the library.
+//! The sampling flags, which have llama.cpp's names, and their conversion to the library's options.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+
+#[cfg(feature = "iree")]
+use tracewright::model::Speculation as Speculate;
+/// Without a runtime nothing drafts.
+#[cfg(not(feature = "iree"))]
+type Speculate = String;
 
 /// A step from logits to the tokens that one is drawn from, by llama.cpp's names.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -22,19 +28,19 @@ pub enum Step {
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArguments {
-    /// 0 takes the most likely token; more makes unlikely ones likelier
+    /// Temperature: 0 takes the most likely token, and a higher one makes unlikely tokens likelier
     #[arg(long, visible_alias = "temperature", default_value_t = 0.0, allow_negative_numbers = true)]
     pub temp: f32,
-    /// Only the K most likely tokens; 0 is no limit
+    /// Keep only the K most likely tokens; 0 keeps all
     #[arg(long, default_value_t = 0)]
     pub top_k: usize,
-    /// Only the most likely tokens with this probability together
+    /// Keep the fewest most likely tokens whose probabilities add up to this; 1 keeps all
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     pub top_p: f32,
-    /// Only tokens with this share of the most likely one's probability
+    /// Keep tokens with at least this fraction of the highest probability; 0 keeps all
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     pub min_p: f32,
-    /// Only tokens about as surprising as the average one, with this probability together; 1 is no limit
+    /// Keep the tokens whose surprise is nearest to the average, up to this total probability; 1 keeps all
     #[arg(
         long,
         visible_alias = "typical-p",
@@ -43,7 +49,7 @@ pub struct SamplingArguments {
         allow_negative_numbers = true
     )]
     pub typical: f32,
-    /// Only tokens whose logits are at most N standard deviations below the best; 0 or less is no limit
+    /// Keep tokens whose logits are at most N standard deviations below the highest; 0 or less keeps all
     #[arg(
         long,
         visible_alias = "top-n-sigma",
@@ -52,61 +58,65 @@ pub struct SamplingArguments {
         allow_negative_numbers = true
     )]
     pub top_nsigma: f32,
-    /// How many of the last tokens the three penalties look at: 0 for none, -1 for all
+    /// Number of last tokens that the three penalties look at: 0 for none, -1 for all
     #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     pub repeat_last_n: i64,
-    /// Divide a positive logit of a token that was there, multiply another one; 1 changes nothing
+    /// Divide the positive logits of earlier tokens by this, and multiply their negative logits by it; 1 changes nothing
     #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
     pub repeat_penalty: f32,
-    /// Subtracted from the logit of a token for each time that it was there
+    /// Subtract this from a token's logit for each earlier occurrence
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub frequency_penalty: f32,
-    /// Subtracted once from the logit of a token that was there
+    /// Subtract this once from the logit of each token that occurred
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub presence_penalty: f32,
-    /// Penalize what would go on repeating a sequence (DRY): X · BASE^(length - allowed length); 0 is off
+    /// Penalize tokens that would extend a repetition (DRY) by X · BASE^(length - allowed length); 0 is off
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub dry_multiplier: f32,
-    /// See --dry-multiplier
+    /// Base of the DRY penalty; see --dry-multiplier
     #[arg(long, value_name = "BASE", default_value_t = 1.75, allow_negative_numbers = true)]
     pub dry_base: f32,
-    /// Repetitions shorter than this cost nothing
+    /// Shortest repetition in tokens that DRY penalizes
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub dry_allowed_length: usize,
-    /// How many of the last tokens DRY looks at: 0 for none, -1 for all
+    /// Number of last tokens that DRY looks at: 0 for none, -1 for all
     #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     pub dry_penalty_last_n: i64,
-    /// What no repetition reaches across, or `none`; may be repeated [default: newline : " *]
+    /// Text that ends a repetition for DRY, or `none`; may be repeated [default: newline : " *]
     #[arg(long, value_name = "TEXT")]
     pub dry_sequence_breaker: Vec<String>,
-    /// How often the likeliest tokens are left out (XTC); 0 is never
+    /// Probability with which XTC removes the likeliest tokens at a step; 0 is never
     #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
     pub xtc_probability: f32,
-    /// Of tokens at least this likely XTC keeps the least likely; above 0.5 is off
+    /// Probability from which tokens count for XTC, which keeps only the least likely of them; above 0.5 is off
     #[arg(long, value_name = "P", default_value_t = 0.1, allow_negative_numbers = true)]
     pub xtc_threshold: f32,
-    /// Aim at a surprise instead: 1 for Mirostat, 2 for Mirostat 2.0; of the other steps only the temperature counts
+    /// Sample with Mirostat (1) or Mirostat 2.0 (2) instead of all other steps except the temperature; 0 is off
     #[arg(long, value_name = "0|1|2", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
     pub mirostat: u8,
-    /// How fast Mirostat makes up for an error: eta
+    /// Learning rate of Mirostat (eta)
     #[arg(long, value_name = "X", default_value_t = 0.1, allow_negative_numbers = true)]
     pub mirostat_lr: f32,
-    /// The surprise that Mirostat aims at, in bits: tau
+    /// Target surprise of Mirostat in bits (tau)
     #[arg(long, value_name = "BITS", default_value_t = 5.0, allow_negative_numbers = true)]
     pub mirostat_ent: f32,
-    /// The steps, in their order; one that is left out is not done [default:
-    /// penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature]
+    /// Sampling steps in their order; a missing step is skipped [default:
+    /// `penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature`]
     #[arg(long, value_name = "STEPS", value_delimiter = ';', hide_possible_values = true)]
     pub samplers: Option<Vec<Step>>,
-    /// The same seed draws the same tokens
+    /// Seed of the random draws; the same seed draws the same tokens
     #[arg(short, long, default_value_t = 0)]
     pub seed: u64,
-    /// The answer is JSON that is valid by the JSON Schema in this file
+    /// Constrain the answer to JSON that matches the JSON Schema in this file
     #[arg(long, value_name = "FILE", conflicts_with = "grammar", group = "constraint")]
     pub json_schema: Option<PathBuf>,
-    /// The answer follows the grammar in this file, in Lark's notation as llguidance reads it
+    /// Constrain the answer to the grammar in this file, in llguidance's variant of Lark's notation
     #[arg(long, value_name = "FILE", group = "constraint")]
     pub grammar: Option<PathBuf>,
+    /// Draft tokens that one call verifies: copied from the text so far (`lookup`), or by a smaller model with the same
+    /// tokenizer (`draft=MODEL`). The answer is the same
+    #[arg(long, value_name = "off|lookup|draft=MODEL", default_value = "off")]
+    pub speculate: Speculate,
     /// Allow any whitespace between the tokens of JSON, instead of none
     #[arg(long, requires = "constraint")]
     pub whitespace_flexible: bool,
@@ -117,6 +127,7 @@ mod wanted {
     use std::path::Path;
 
     use console::usage;
+    use error_codes::AnyCoded;
     use tracewright::files::{limits, read_stream};
     use tracewright::generate::{
         Breakers, Dry, Mirostat, MirostatVersion, Penalties, Sampler, Sampling, SamplingStep, Tokenizer, Xtc,
@@ -144,7 +155,7 @@ mod wanted {
     }
 
     impl SamplingArguments {
-        /// What the flags ask for, checked before anything slow begins.
+        /// The sampling settings of the flags, checked before anything slow begins.
         fn sampling(&self) -> Result<Sampling, Error> {
             // -1 is all of them, as in llama.cpp.
             let last_n = |n: i64| usize::try_from(n).ok();
@@ -187,7 +198,7 @@ mod wanted {
             Ok(sampling)
         }
 
-        /// Says which flags are given and do nothing beside the others.
+        /// Warns of flags that have no effect because of others.
         fn say_idle(&self, wanted: &Sampling) {
             let usual = Sampling::default();
             let greedy = wanted.temperature == 0.0;
@@ -211,7 +222,7 @@ mod wanted {
             }
         }
 
-        /// Texts that no repetition found by DRY reaches across; `None` for the usual ones.
+        /// The texts that interrupt a repetition for DRY; `None` for the defaults.
         fn breakers(&self, tokenizer: Option<&Tokenizer>) -> Result<Option<Vec<String>>, Error> {
             let given = &self.dry_sequence_breaker;
             match tokenizer {
@@ -225,7 +236,7 @@ mod wanted {
             }
         }
 
-        /// What the answer must follow, if it must.
+        /// The schema or grammar for the answer, if one is given.
         fn follow(&self, model: &Path, tokenizer: Option<&Tokenizer>) -> Result<Option<Follow>, Error> {
             let (flag, path, follow): (_, _, fn(String) -> Follow) = match (&self.json_schema, &self.grammar)
             {
@@ -253,11 +264,11 @@ mod wanted {
             })
         }
 
-        /// Whether a model can follow the options. An error of a schema or a grammar names its file.
+        /// Checks that a model can follow the options. An error about a schema or a grammar has its file.
         pub fn check(&self, opening: &Opening, options: &GenerateOptions) -> Result<(), Error> {
             let path = self.json_schema.as_ref().or(self.grammar.as_ref());
             opening.check_options(options).map_err(|source| match path {
-                Some(path) => Error::Followed { path: path.clone(), source },
+                Some(path) => Error::Followed { path: path.clone(), source: AnyCoded::new(source) },
                 None => source.into(),
             })
         }

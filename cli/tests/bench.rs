@@ -56,8 +56,8 @@ fn calls(case: &Value) -> f64 {
     dispatches.iter().map(|dispatch| dispatch["calls"].as_f64().unwrap()).sum()
 }
 
-/// The dispatches of a step are as many as the compiler says; its bytes are those that the plan says; the kernels are
-/// found in the network.
+/// The number of dispatches equals the compiler's, the bytes equal the plan's, and the kernels are found in
+/// the network.
 #[test]
 fn decode_measures_what_is_planned_and_compiled() {
     let demo = demo();
@@ -217,12 +217,12 @@ fn what_cannot_be_measured_is_refused() {
         assert_eq!(fs::read(&own).unwrap(), before, "{option}");
     }
     let one = ["bench", "decode", demo, "--json", "report", "--plot", "report"];
-    refused(tracewright(&one).args(small), 2, &["name one file"]);
+    refused(tracewright(&one).args(small), 2, &["name the same file"]);
     let nowhere = ["bench", "decode", demo, "--json", "/nowhere/report.json"];
     refused(tracewright(&nowhere).args(small), 1, &["/nowhere/report.json"]);
 }
 
-/// What is measured is what is said: no depth that wraps, no queries behind the end.
+/// Options out of range are rejected: a depth that would wrap around, queries beyond the end.
 #[test]
 fn attention_within_its_context() {
     for sizes in

@@ -5,18 +5,17 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A block between fences.
 #[derive(Debug)]
 pub struct CodeBlock {
     /// The document, from the root of the checkout.
     pub document: String,
     /// The line of its fence.
     pub line: usize,
-    /// What stands behind the fence: `sh`, `rust`, `text`; or that it is a line that begins with blanks, whose figures stand
-    /// beside it.
+    /// The word after the fence: `sh`, `rust`, `text`. For an indented line with figures beside it,
+    /// [`FIGURE`].
     pub kind: String,
     pub text: String,
-    /// What a comment in the line before says that it takes to run it: `<!-- needs: torch -->`.
+    /// The requirement in the comment on the previous line: `<!-- needs: torch -->`.
     pub needs: Option<String>,
     /// The file that the paragraph before it says has this text: "`src/main.rs` has …".
     pub path: Option<String>,
@@ -40,7 +39,6 @@ pub fn words(command: &str) -> Vec<String> {
     shlex::split(command).unwrap_or_else(|| panic!("`{command}` has a quote without an end"))
 }
 
-/// All of them.
 pub fn blocks(root: &Path) -> Vec<CodeBlock> {
     let single = ["README.md", "SECURITY.md", "CONTRIBUTING.md", "STYLE.md", "python/README.md"];
     let mut paths: Vec<PathBuf> = single.map(|path| root.join(path)).into();
@@ -73,12 +71,10 @@ pub const OWN_NETWORK: [&str; 4] = [
     "docs/guides/own-command-line.md",
 ];
 
-/// Their blocks.
 pub fn own_network(root: &Path) -> Vec<CodeBlock> {
     OWN_NETWORK.iter().flat_map(|page| of(page, &root.join(page))).collect()
 }
 
-/// Those of a document.
 fn of(document: &str, path: &Path) -> Vec<CodeBlock> {
     let text = fs::read_to_string(path).unwrap();
     let mut blocks = Vec::new();
@@ -125,7 +121,6 @@ fn of(document: &str, path: &Path) -> Vec<CodeBlock> {
 /// The kind of a command that figures come from.
 pub const FIGURE: &str = "figure";
 
-/// How such commands begin.
 const COMMANDS: [&str; 4] = ["tracewright ", "target/release/tracewright ", "trace-dump ", "cargo xtask "];
 
 /// Whether a line says which forms a command has.

@@ -50,7 +50,7 @@ fn a_message_has_an_end() {
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("a message has more bytes than are read, at most 67108864"), "{said}");
+    assert!(said.contains("the message is too long, expected at most 67108864 bytes"), "{said}");
 }
 
 /// Every answer of a chat is compact JSON; with the flag it has whitespace.
@@ -72,7 +72,7 @@ fn answers_to_a_schema_are_compact() {
     assert!(spaced.starts_with("[\n") || spaced.starts_with("[ "), "{spaced}");
 }
 
-/// What `generate` answers to these messages, with nothing remembered.
+/// The answer of `generate` to these messages, without any earlier state.
 fn afresh(model: &str, messages: &[Value]) -> String {
     afresh_with(model, messages, &[])
 }
@@ -90,7 +90,7 @@ fn afresh_with(model: &str, messages: &[Value], options: &[&str]) -> String {
     answer["text"].as_str().unwrap().to_owned()
 }
 
-/// Of each turn: the tokens of the chat, and how many of them were new.
+/// For each turn, the tokens of the chat, and how many of them were new.
 fn read(err: &str) -> Vec<(usize, usize)> {
     let line = |line: &str| {
         let (whole, rest) = line.strip_prefix("prompt ")?.split_once(" tokens, ")?;
@@ -266,7 +266,7 @@ fn an_answer_without_an_end_is_announced() {
         keys.as_object_mut().unwrap().remove("eos_token_id");
         fs::write(&path, keys.to_string()).unwrap();
     };
-    let words = "the model names no token that ends an answer";
+    let words = "the model has no token that ends an answer";
     let named = said(&mut chat(text(folder.path()), &["-n", "3"]), "");
     assert!(!named.err.contains(words), "{}", named.err);
     mute("config.json");
@@ -297,7 +297,8 @@ fn what_cannot_chat_is_refused() {
     );
 }
 
-/// What is typed at a terminal is there the next time, in a file that only its owner reads; what comes from elsewhere is not kept.
+/// The history of a terminal is there at the next start, in a file that only its owner can read. Lines from
+/// stdin are not kept.
 #[test]
 #[cfg(unix)]
 fn a_terminal_remembers_for_its_owner_alone() {

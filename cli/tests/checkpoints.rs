@@ -254,7 +254,7 @@ fn a_base_model_without_a_head_is_refused() {
         let renamed = |(key, tensor): (String, _)| (key.strip_prefix("model.").unwrap().to_owned(), tensor);
         *t = std::mem::take(t).into_iter().map(renamed).collect();
     };
-    spoiled(bare, &["1 problem(s)", "missing `lm_head.weight`", "has no head, as one of a base model"]);
+    spoiled(bare, &["1 problem(s)", "missing `lm_head.weight`", "is that of a base model without a head"]);
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn every_code_is_listed_and_explained() {
     refused(&mut bare(&["explain", "TW9999"]), 1, &["error[TW0510]", "there is no error `TW9999`"]);
 }
 
-/// What each of these commands ends with.
+/// The error of each of these commands has the right code.
 #[test]
 fn an_error_says_its_code() {
     let folder = folder();
@@ -56,7 +56,7 @@ fn an_error_says_its_code() {
         (&["bake", demo, "-o", text(&own)], "TW0008"),
         (&["random", demo, "-o", &model("taken", "{}")], "TW0009"),
         (&["bake", demo, "-o", &note], "TW0009"),
-        (&["plan", "Org/Model-1B"], "TW0212"),
+        (&["plan", "Org/Model-1B"], "TW1101"),
         (&["plan", &model("cut", "{\"model_type\": \"llama\",")], "TW0101"),
         (&["plan", &with("misspelt", "hidden_size", "hiden_size")], "TW0102"),
         (&["plan", &with("falcon", "LlamaForCausalLM", "FalconForCausalLM")], "TW0104"),

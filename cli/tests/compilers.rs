@@ -33,7 +33,7 @@ fn pretender(folder: &Path, then: &str) -> PathBuf {
     of_version("3.13.0", folder, then)
 }
 
-/// What a failed compilation may leave: the archive that was baked before, and what the message names.
+/// A failed compilation leaves only the archive that was baked before, and the files in its message.
 #[track_caller]
 fn assert_no_module(cache: &Path) {
     for (path, _) in listing(cache) {

@@ -110,7 +110,7 @@ fn sizes_that_the_model_does_not_allow() {
     }
 }
 
-/// What no network has is refused before anything is made of it.
+/// Sizes that no network has are rejected before anything is built from them.
 #[test]
 fn sizes_that_no_network_has() {
     for (key, value, word) in [

@@ -29,9 +29,9 @@ fn a_device_that_cannot_be_used_is_named() {
         (
             &["--device", "vulkan", "--target", "cuda:sm_80"],
             2,
-            "`--target` names `sm_80` on cuda and `--device` is vulkan",
+            "`--target` is `sm_80` on cuda and `--device` is vulkan",
         ),
-        (&["--device", "cpu", "--target", "x86-64-v3"], 2, "which graphics processor it is"),
+        (&["--device", "cpu", "--target", "x86-64-v3"], 2, "the model of a GPU device"),
         (&["--target", "vulkan"], 2, "--device"),
     ] {
         let ran = run(&mut tracewright(&[&generate[..], arguments].concat()));
@@ -81,4 +81,60 @@ fn bench_and_bisect_take_a_device() {
     assert!(report["cases"][0]["flags"].to_string().contains("vulkan"), "{report}");
     let said = succeed(&mut tracewright(&[&bisect[..], &sizes, &["vulkan"]].concat())).out;
     assert!(said.contains("nothing"), "{said}");
+}
+
+/// XLA's plugin for the CPU that `cargo xtask setup --xla` installs. The suite installs it and sets the variable.
+fn plugin() -> Option<String> {
+    let pythons = std::fs::read_dir(root().join(".tracewright/xla-cpu/lib")).into_iter().flatten().flatten();
+    let folders = pythons.map(|python| python.path().join("site-packages"));
+    let found = tracewright::pjrt::find_plugin("cpu", &folders.collect::<Vec<_>>());
+    assert!(found.is_ok() || std::env::var_os("TRACEWRIGHT_TEST_XLA").is_none(), "{found:?}");
+    Some(found.ok()?.to_str().unwrap().to_owned())
+}
+
+#[test]
+fn a_model_runs_through_xla() {
+    let Some(plugin) = plugin() else { return };
+    let golden = std::fs::read_to_string(root().join("tests/fixtures/demo.json")).unwrap();
+    let golden: Value = serde_json::from_str(&golden).unwrap();
+    let ids = |value: &Value| -> Vec<u64> {
+        value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect()
+    };
+    let golden = &golden["prompts"][0];
+    let prompt = ids(&golden["prompt_tokens"]).iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+    let demo = demo();
+    let generate = ["generate", demo.to_str().unwrap(), "--engine", "xla", "--dtype", "f32"];
+    let mut command = tracewright(&generate);
+    command
+        .args(["--tokens", &prompt, "-n", "12", "--ignore-eos", "--json"])
+        .env("TRACEWRIGHT_PLUGIN", &plugin);
+    // Neither a compiler nor a Python is needed.
+    command.env("TRACEWRIGHT_IREE_COMPILE", "no/such/compiler");
+    let found: Value = serde_json::from_str(&succeed(&mut command).out).unwrap();
+    assert_eq!(ids(&found["tokens"]), ids(&golden["tokens"])[..12]);
+
+    let listed = succeed(&mut tracewright(&["devices", "--json", "--plugin", &plugin])).out;
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(listed["plugins"][0]["platform"], "cpu", "{listed}");
+    assert_eq!(listed["plugins"][0]["devices"][0]["kind"], "cpu", "{listed}");
+    let listed = succeed(&mut tracewright(&["devices", "--plugin", "no/plugin.so"])).out;
+    assert!(listed.contains("\nxla        missing: the plugin `no/plugin.so` cannot be loaded"), "{listed}");
+}
+
+#[test]
+fn a_plugin_that_cannot_be_used_is_named() {
+    let demo = demo();
+    let generate = ["generate", demo.to_str().unwrap(), "-p", "Once", "-n", "1", "--engine", "xla"];
+    for (arguments, code, words) in [
+        (&["--plugin", "no/plugin.so"][..], 1, "error[TW0713]: the plugin `no/plugin.so` cannot be loaded"),
+        (&["--device", "cuda"], 1, "install the package `jax-cuda13-pjrt`"),
+        (&["--device", "vulkan"], 2, "`--device` is vulkan, expected cpu, cuda or hip with `--engine xla`"),
+        (&["--threads", "2"], 2, "`--threads` is for IREE"),
+        (&["--quant", "q8", "--plugin", "no/plugin.so"], 1, "error[TW0907]"),
+        (&["--print-commands"], 2, "`--print-commands` is for IREE"),
+    ] {
+        let ran = run(&mut tracewright(&[&generate[..], arguments].concat()));
+        assert_eq!(ran.code, Some(code), "{arguments:?}: {}", ran.err);
+        assert!(ran.err.contains(words), "{arguments:?}: {}", ran.err);
+    }
 }

@@ -12,7 +12,7 @@ fn a_machine_that_has_everything_is_well() {
     let lines: Vec<&str> = ran.out.lines().collect();
     for (what, words) in [
         ("compiler", "iree-compile 3.13.0"),
-        ("processor", "kernels of ours"),
+        ("processor", "Tracewright's kernels"),
         ("runtime", "cores"),
         ("cache", "free"),
         ("memory", "GB"),
@@ -38,7 +38,7 @@ fn what_is_missing_comes_with_what_mends_it() {
     fs::write(&file, "").unwrap();
     let ran = run(&mut bare(&["doctor", "--cache", text(&file)]));
     assert_eq!(ran.code, Some(1), "{}", ran.err);
-    assert!(ran.err.contains("2 of 5 things"), "{}", ran.err);
+    assert!(ran.err.contains("2 of 5 checks failed"), "{}", ran.err);
     for words in [
         "BAD compiler",
         "cargo xtask setup",

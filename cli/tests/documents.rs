@@ -1,5 +1,5 @@
-//! What the documents tell a reader to type is typed: each block of commands that says of itself nothing else runs, in the
-//! order of its document, on the model that comes with the repository.
+//! Runs the commands in the documents. Each block runs in the order of its document, on the model in the
+//! repository, unless a comment excludes it.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -103,7 +103,7 @@ fn every_block_is_looked_at() {
     }
 }
 
-/// What a text links to outside of its code, without addresses of the network.
+/// The links in a text outside of its code, without web addresses.
 fn links(text: &str) -> Vec<&str> {
     let prose = text.split("```").step_by(2).flat_map(|text| text.split('`').step_by(2));
     let links = prose

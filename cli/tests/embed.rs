@@ -1,4 +1,4 @@
-//! `tracewright embed`: vectors of texts, and texts that have none.
+//! `tracewright embed`: embeddings of texts, and texts without an embedding.
 
 use std::fs;
 use std::path::Path;

@@ -178,7 +178,7 @@ fn text_for_an_export_without_a_tokenizer() {
     );
 }
 
-/// S26, M10: IREE's own program runs the export, as docs/guides/export.md says; its logits and token are ours.
+/// S26, M10: IREE's own program runs the export, by the commands of docs/guides/export.md. Its logits and token equal ours.
 #[test]
 fn s26_iree_run_module_runs_an_export_without_us() {
     let (export, out) = (shared(), folder());
@@ -222,7 +222,7 @@ fn in_shell(line: &str, folder: &Path) -> Ran {
     succeed(shell.args(["-c", line]).env("PATH", tools.parent().unwrap()).current_dir(folder))
 }
 
-/// What is printed compiles the module that is written to the same bytes, and gives the same token.
+/// The printed commands compile the written module to the same bytes, and give the same token.
 #[test]
 fn printed_commands_do_the_same() {
     let folder = folder();
@@ -416,7 +416,7 @@ fn a_manifest_that_is_none() {
     refused(&mut generate(own.path()), 1, &["no checkpoint in"]);
 }
 
-/// What is no folder is no place for an export, which is said before anything is compiled.
+/// A file in place of the output folder is an error before anything is compiled.
 #[test]
 fn a_file_is_no_folder_for_an_export() {
     let out = folder();

@@ -1,5 +1,5 @@
-//! What is written when a run is killed at any moment, when the disk is full at any write, and when many write at once: it
-//! is absent, as it was before, or complete and right.
+//! Files stay whole if a run is killed at any moment, if the disk is full at any write, or if many runs write in
+//! parallel. Each file is absent, unchanged, or complete and right.
 #![cfg(unix)]
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ const LONG: usize = 250;
 /// The files of a folder and what is in them.
 type Content = BTreeMap<PathBuf, Vec<u8>>;
 
-/// What is in a folder, but for what unfinished runs left, which the next one sweeps away.
+/// The content of a folder without the leftovers of killed runs, which the next run removes.
 fn content(folder: &Path) -> Content {
     let files = listing(folder).into_iter().map(|(path, _)| path.strip_prefix(folder).unwrap().to_owned());
     let is_left = |path: &Path| text(path).contains(".partial") || path.ends_with(".tracewright-lock");
@@ -136,7 +136,7 @@ fn export(model: &str, out: &Path) -> Command {
     command
 }
 
-/// What takes least to compile: a prompt is read as text is written, a token at a time.
+/// The options that need the least compilation: the prompt is read one token at a time.
 const STEPWISE: [&str; 4] = ["--context", "40", "--chunk", "1"];
 
 fn generate(cache: &Path) -> Command {
@@ -405,8 +405,8 @@ fn a_disk_that_is_full_of_what_else_is_written() {
     assert_eq!(listing(&target), []);
 }
 
-/// What a command does and leaves where the folder `disk` is a disk of so many KiB, of which a file takes `taken`; nothing
-/// where this process may not make one.
+/// The result of a command in which the folder `disk` is a disk of `kib` KiB, with a file of size `taken` on
+/// it. `None` if this process may not create such a disk.
 #[cfg(target_os = "linux")]
 fn on_disk_of(kib: usize, taken: usize, disk: &Path, command: &mut Command) -> Option<(Ran, Content)> {
     let mounted = Command::new("mount")
@@ -496,8 +496,8 @@ fn eight_runs_at_once_on_one_cache() {
     }
 }
 
-/// What is cut off before it is mapped is an error; what is cut off while it is mapped ends the process: no number that
-/// was not there is computed with.
+/// A file that is truncated before it is mapped is an error. If it is truncated while it is mapped, the
+/// process ends. No missing number is ever computed with.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_file_that_is_cut_off_while_it_is_mapped() {

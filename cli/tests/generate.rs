@@ -77,10 +77,18 @@ fn m20_json_from_token_ids_equals_the_golden() {
         "first_token_ms",
         "prefill_tokens_per_s",
         "decode_tokens_per_s",
+        "prefill_tokens",
+        "decode_steps",
+        "drafted_tokens",
+        "accepted_tokens",
     ];
     assert_eq!(timings.keys().collect::<Vec<_>>(), names);
     assert!(timings["first_token_ms"].as_f64() >= timings["prefill_ms"].as_f64(), "{timings:?}");
-    assert!(timings.values().all(|time| time.as_f64().unwrap() > 0.0), "{timings:?}");
+    let counts =
+        ["decode_steps", "drafted_tokens", "accepted_tokens"].map(|name| timings[name].as_u64().unwrap());
+    assert_eq!(counts, [7, 0, 0]);
+    let times = timings.iter().filter(|(name, _)| name.contains("_ms") || name.contains("per_s"));
+    assert!(times.clone().all(|(_, time)| time.as_f64().unwrap() > 0.0), "{timings:?}");
     assert!(object["peak_rss_bytes"].as_u64().unwrap() > 1 << 20);
     // Without --json the ids themselves are the text.
     let shown = succeed(&mut command_without_json(&command)).out;
@@ -202,7 +210,7 @@ fn tokens_that_cannot_end_an_answer() {
     generate.args(SMALL);
     fs::write(&file, r#"{"eos_token_id": [0, 515]}"#).unwrap();
     let said = succeed(&mut generate).err;
-    let words = "no answer ends at token 515, which `eos_token_id` names: the network has 515 tokens";
+    let words = "no answer can end at token 515 of `eos_token_id`: the network has 515 tokens";
     assert!(said.contains(words) && !said.contains("at token 0"), "{said}");
     fs::write(&file, "[1]").unwrap();
     refused(&mut generate, 1, &["generation_config.json", "expected an object"]);
@@ -230,8 +238,8 @@ fn m21_the_same_seed_draws_the_same_text() {
     );
 }
 
-/// M13, M14: keys and values stay on the device; a greedy step takes a token and gives back eight bytes, those
-/// of the next one and of its logit; other steps read their logits.
+/// M13, M14: keys and values stay on the device. A greedy step takes a token and returns eight bytes, which
+/// are the next token and its logit. Other steps read their logits.
 #[test]
 fn m13_m14_a_step_moves_a_token_or_the_logits() {
     let model = fixture("llama-untied");

@@ -1,4 +1,4 @@
-//! A `.gguf` file is a model: every command that takes one takes it. What comes out is judged in `tests/tests/gguf.rs`.
+//! Every command that takes a model takes a `.gguf` file. `tests/tests/gguf.rs` judges the results.
 
 use std::fs;
 use std::path::PathBuf;
@@ -66,7 +66,7 @@ fn a_template_that_is_too_long() {
     succeed(&mut bare(&["prompt", text(&gguf("tokens-spm")), "--chat", "Hello"]));
 }
 
-/// What is said of tokens is of the type that it must be, and names tokens that there are: nothing is left out unsaid.
+/// Keys about tokens must have the right type and name existing tokens. Nothing is silently ignored.
 #[test]
 fn keys_of_a_tokenizer_that_mean_nothing() {
     let out = folder();
@@ -106,7 +106,8 @@ fn with_key(bytes: &[u8], key: &str, kind: u32, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What would change what a network computes, or a text, and is not read, is refused; what changes nothing is not.
+/// A key that would change the computation or the text and is not supported is an error. A key without effect
+/// is allowed.
 #[test]
 fn keys_that_say_something_else() {
     let out = folder();
@@ -305,7 +306,7 @@ fn what_is_not_one_that_is_known_is_said() {
     );
     let cut = out.path().join("cut.gguf");
     fs::write(&cut, &fs::read(gguf("llama")).unwrap()[..900]).unwrap();
-    baked(cut, &["is not a GGUF file that is read: it is cut off", "download it again"]);
+    baked(cut, &["is not a readable GGUF file: it is cut off", "download it again"]);
     refused(&mut bare(&["random", text(&gguf("llama")), "-o", text(out.path())]), 2, &["config.json"]);
     // A folder of them: which one?
     let folder = folder();

@@ -19,7 +19,7 @@ fn lint(model: &str, code: i32, more: &[&str]) -> Vec<Value> {
     json["targets"].as_array().unwrap().clone()
 }
 
-/// What was found of a severity, with all its places.
+/// The findings of a severity, with all their places.
 fn found<'a>(target: &'a Value, severity: &str) -> Vec<(&'a str, BTreeSet<&'a str>)> {
     let of = target["findings"].as_array().unwrap().iter().filter(|one| one["severity"] == severity);
     let places = |one: &'a Value| one["places"].as_object().unwrap().keys().map(String::as_str).collect();
@@ -36,7 +36,7 @@ fn what_no_kernel_serves_is_slow_and_no_error() {
     let named: Vec<&str> = slow.iter().filter_map(|(what, _)| what.split('`').nth(1)).collect();
     assert_eq!(named, ["linear", "rms_norm", "rope", "sdpa"]);
     assert!(
-        slow[..4].iter().all(|(what, _)| what.contains("no instructions that kernels are made of")),
+        slow[..4].iter().all(|(what, _)| what.contains("lacks the instructions that kernels need")),
         "{slow:?}"
     );
     assert!(slow[0].1.contains("model.layers.*.mlp.up_proj") && slow[0].1.contains("lm_head"), "{slow:?}");
@@ -49,7 +49,7 @@ fn what_no_kernel_serves_is_slow_and_no_error() {
     );
 }
 
-/// What `trace-dump lint` says is refused is refused.
+/// A network that `trace-dump lint` calls rejected is in fact rejected.
 #[test]
 fn what_has_no_program_is_refused() {
     let model = fixture("llama-untied");
@@ -65,8 +65,7 @@ fn what_has_no_program_is_refused() {
     assert_eq!(integers[0]["findings"][0]["code"], "TW0508");
     let said = run(trace_dump(&["lint", text(&model), "--target", WITHOUT, "--kv", "q8"]).args(SMALL));
     assert!(
-        said.out.contains("  refused  keys and values are remembered in 8 bits")
-            && said.out.contains("[TW0508]")
+        said.out.contains("  refused  the KV cache is stored in 8 bits") && said.out.contains("[TW0508]")
     );
     assert_eq!((said.code, lint(text(&model), 0, &["--target", WITH, "--kv", "q8"]).len()), (Some(1), 1));
 }
@@ -77,7 +76,7 @@ fn rows_that_are_no_multiple_of_a_group_are_noted() {
     let model = fixture("llama-untied");
     let targets = lint(text(&model), 0, &["--target", WITH, "--quant", "q4"]);
     let notes = found(&targets[0], "note");
-    let padded = notes.iter().find(|(what, _)| what.contains("no multiple of 32")).unwrap();
+    let padded = notes.iter().find(|(what, _)| what.contains("not a multiple of 32")).unwrap();
     assert!(padded.1.contains("lm_head.weight (rows of 60)"), "{padded:?}");
     let even = lint("llama-3.2-1b", 0, &["--target", WITH, "--quant", "q4"]);
     assert!(found(&even[0], "note").iter().all(|(what, _)| !what.contains("multiple")), "{even:?}");
@@ -91,16 +90,13 @@ fn faults_and_unknown_processors_are_noted() {
     let targets = lint(text(&model), 0, &["--target", WITHOUT, "--target", "xla", "--target", "znver4"]);
     let worked = |target: &Value| {
         let notes = found(target, "note");
-        notes
-            .iter()
-            .filter(|(what, _)| what.ends_with("a fault of the compiler that is worked around"))
-            .count()
+        notes.iter().filter(|(what, _)| what.ends_with("a compiler bug that is worked around")).count()
     };
     assert!(worked(&targets[0]) > 0 && worked(&targets[1]) == 0, "{targets:#?}");
     assert!(
         found(&targets[2], "note")
             .iter()
-            .any(|(what, _)| what.contains("`znver4` are known to iree-compile alone"))
+            .any(|(what, _)| what.contains("only iree-compile knows the features of `znver4`"))
     );
     refused(
         &mut trace_dump(&["lint", text(&model), "--target", "x86_64-linux-gnu:generic:avx2"]),

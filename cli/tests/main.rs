@@ -24,6 +24,7 @@ mod quality;
 mod quantize;
 mod sampling;
 mod schemas;
+mod sequences;
 mod support;
 mod templates;
 mod tokenize;

@@ -1,4 +1,4 @@
-//! What shells and `man` read.
+//! Completions and manual pages.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! What each command that writes a file replaces: a file of the kind that it writes, and nothing else.
+//! A command that writes a file replaces only a file of the same kind.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,6 @@ fn bench(option: &str, out: &Path) -> Command {
     command
 }
 
-/// All of them.
 const WRITERS: &[Output] = &[
     (output::ARCHIVE.name, FILE, |out| {
         let mut command = bare(&["bake", text(&fixture("llama-untied")), "-o", text(out)]);
@@ -34,6 +33,11 @@ const WRITERS: &[Output] = &[
     }),
     (output::ARCHIVE.name, FILE, |out| {
         bare(&["bake", text(&fixture("llama-untied").join("model.safetensors")), "-o", text(out)])
+    }),
+    (output::SEQUENCE.name, FILE, |out| {
+        let mut command = tracewright(&["generate", text(&fixture("llama-untied")), "--tokens", "5,17"]);
+        command.args(SMALL).args(["-n", "2", "--prompt-cache", text(out)]);
+        command
     }),
     (output::LOGITS.name, FILE, |out| {
         let mut command = tracewright(&["generate", text(&fixture("llama-untied")), "--tokens", "5,17"]);

@@ -87,7 +87,7 @@ fn a_layer_is_one_function() {
     refused(&mut dump(&["--stage", "lowered"]), 2, &["expected traced, simplified or expanded"]);
 }
 
-/// Of a step of one token by hand: each matrix is read once and multiplied with once.
+/// A step of one token, computed by hand: each matrix is read once and multiplied once.
 #[test]
 fn stats_are_those_of_the_matrices() {
     let dump = |more: &[&str]| {

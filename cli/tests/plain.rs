@@ -5,6 +5,7 @@ mod checkpoints;
 mod codes;
 mod configs;
 mod dump;
+mod hub;
 mod lint;
 mod manual;
 mod model_files;
@@ -12,6 +13,8 @@ mod odd_files;
 mod pages;
 mod plan;
 mod random;
+#[path = "../../hub/tests/server/mod.rs"]
+mod server;
 mod shards;
 mod support;
 mod xla;

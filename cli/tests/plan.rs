@@ -84,7 +84,7 @@ fn a_plan_for_many_devices_says_what_each_holds_and_exchanges() {
     assert!(ran.out.contains("each of 8 devices"), "{}", ran.out);
 }
 
-/// What no plan is made of, and what is not said of one file.
+/// Options without effect, and paths without a plan, are errors.
 #[test]
 fn what_is_asked_for_has_a_meaning() {
     let (model, out) = (fixture("llama-untied"), folder());
@@ -151,16 +151,16 @@ fn a_plan_for_no_devices_is_refused() {
     let demo = demo();
     let plan = ["plan", text(&demo)];
     for (more, code, words) in [
-        (&["--shard", "K=model"][..], 2, "name it with `--mesh`"),
+        (&["--shard", "K=model"][..], 2, "name the mesh with `--mesh`"),
         (&["--machine", "abacus"], 2, "expected cpu, gpu, h100, mi300x, tpu-v5e, or bytes"),
         (&["--machine", "1e9:2e9:3e9:4e9"], 2, "names no machine"),
         (
             &["--mesh", "model=2", "--shard", "V=none", "--shard", "K,V=model"],
             2,
-            "says of `V` that it is divided",
+            "both divides `V` and leaves it whole",
         ),
         (&["--mesh", "model=5"], 1, "not divisible by the 5 devices"),
-        (&["--mesh", "model=2", "--quant", "q8"], 1, "weights in groups of bits are for IREE"),
+        (&["--mesh", "model=2", "--quant", "q8"], 1, "quantized weights are for IREE"),
     ] {
         refused(bare(&plan).args(more), code, &[words]);
     }

@@ -1,4 +1,4 @@
-//! What a call took, from the benchmark to the page.
+//! The measured time of a call, from the benchmark to the page.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,6 @@ use crate::support::*;
 
 /// Those of the benchmarks too, so that each network is compiled once.
 const SIZES: [&str; 4] = ["--context", "64", "--chunk", "8"];
-/// Steps of one token.
 const DECODE: [&str; 3] = ["decode", "--tokens", "4"];
 
 fn json_of(path: &Path) -> Value {
@@ -50,8 +49,8 @@ fn near(a: f64, b: f64) {
     assert!((a / b - 1.0).abs() < 1e-6, "{a} and {b}");
 }
 
-/// The events are those of the Trace Event Format's JSON Object Format: complete events with numbers, one behind the other on one track, in
-/// which the layers follow each other; and they are all that the benchmark measured.
+/// The events have the Trace Event Format's JSON Object Format: complete events with numbers, one after the
+/// other on a single track, with the layers in order. They cover everything that the benchmark measured.
 #[test]
 fn k5_a_trace_has_every_dispatch_of_a_step_in_order() {
     let folder = folder();
@@ -184,7 +183,7 @@ fn a_prompt_of_whole_chunks_has_a_profile() {
     near(2.0 * dispatched, sum(all.iter().map(|one| number(&one["seconds"]))));
 }
 
-/// What a batch executes to read its prompts is not counted: all that is left is of whole steps.
+/// Reading the prompts of a batch is not counted. The rest consists of whole steps.
 #[test]
 fn a_batch_has_a_profile_of_its_steps() {
     let folder = folder();

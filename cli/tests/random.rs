@@ -36,8 +36,8 @@ fn k11_the_same_seed_gives_the_same_bytes_and_another_seed_others() {
     assert!(mean.abs() < 0.05 * expected && (deviation / expected - 1.0).abs() < 0.05, "{mean} {deviation}");
 }
 
-/// What is said of a network that is not in its weights is no option here, and a type that the configuration does not say has
-/// to be said again.
+/// Options that do not affect weights are rejected. If the configuration has no element type, the command
+/// requires one.
 #[test]
 fn only_what_weights_depend_on_is_an_option() {
     let (config, out) = (fixture("llama-untied"), folder());
@@ -48,7 +48,7 @@ fn only_what_weights_depend_on_is_an_option() {
     let same = succeed(&mut random(&config, &target, &["--dtype", "f32"])).err;
     assert!(!same.contains("is needed"), "{same}");
     let other = succeed(&mut random(&config, &out.path().join("b"), &["--dtype", "f16"])).err;
-    assert!(other.contains("its config.json says f32: `--dtype f16` is needed"), "{other}");
+    assert!(other.contains("its config.json declares f32: pass `--dtype f16`"), "{other}");
 }
 
 /// A tensor is made whole: where there is no memory for one, nothing begins.

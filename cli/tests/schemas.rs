@@ -12,10 +12,9 @@ use tracewright::runtime::{Device, Runtime};
 
 use crate::support::*;
 
-/// What the demo is built with here, so that all tests share a module.
+/// The sizes of the demo in these tests, which therefore share a module.
 pub const SIZES: [&str; 6] = ["--dtype", "f32", "--context", "512", "--chunk", "64"];
 
-/// An export, loaded.
 pub struct Exported {
     network: Network,
     tokenizer: Tokenizer,

@@ -1,4 +1,4 @@
-//! What is made for XLA, without XLA: which text, and who holds what.
+//! Exports for XLA, tested without XLA: their text and their partitions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -31,8 +31,8 @@ fn rules(text: &[&str]) -> Vec<ShardRule> {
     text.iter().map(|rule| rule.parse().unwrap()).collect()
 }
 
-/// Every family has a module for each entry point that is StableHLO, arguments and nothing else; and one for many devices
-/// differs by what is said of arguments and results alone.
+/// Every family has a module for each entry point that consists of StableHLO and arguments. A module for many
+/// devices differs only in the attributes of arguments and results.
 #[test]
 fn every_family_is_stablehlo_with_arguments() {
     for family in Preset::all() {
@@ -133,7 +133,8 @@ fn the_largest_llama_divides_among_8_and_16_devices() {
     }
 }
 
-/// What devices exchange in a call, by what XLA says of the compiled program: `python/tests/test_shipped.py` compares each of them.
+/// The collectives of a call equal those in XLA's compiled program; `python/tests/test_shipped.py` compares
+/// each of them.
 #[test]
 fn what_devices_exchange_follows_from_how_tensors_are_divided() {
     let exchanged = |model: &str, along: &str, asked: &[&str], batch: usize, entry: &str| {

@@ -81,7 +81,12 @@ pub fn trace_dump(arguments: &[&str]) -> Command {
 
 fn program(path: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(path);
-    command.args(arguments).env_clear().stdin(Stdio::null());
+    command
+        .args(arguments)
+        .env_clear()
+        .env("HF_HUB_OFFLINE", "1")
+        .env("HF_HOME", "no-hub")
+        .stdin(Stdio::null());
     command
 }
 
@@ -223,7 +228,6 @@ pub fn spawn(command: &mut Command) -> std::process::Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// What Ctrl-C sends.
 pub fn interrupt(child: &std::process::Child) {
     let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(sent.success());

@@ -1,4 +1,4 @@
-//! What a chat template sees beside the messages: `--tools`, `--documents`, `--thinking`, `--template-var`.
+//! Inputs of a chat template besides the messages: `--tools`, `--documents`, `--thinking`, `--template-var`.
 
 use std::fs;
 
@@ -64,7 +64,7 @@ fn a_template_sees_what_the_options_give() {
     assert_eq!(said["prompt_tokens"], json!(tokens));
 }
 
-/// What would change nothing is not taken for what the user wants.
+/// An option without effect is an error, because the user expects an effect.
 #[test]
 fn an_option_that_the_template_does_not_use_is_refused() {
     let model =

@@ -72,7 +72,7 @@ fn tuning_goes_on_and_is_used() {
     let first = report(&first);
     assert!(tried(&first) > 0);
     let second = succeed(&mut tune(&["--budget", "6s"]));
-    assert!(second.err.contains("of the usual time"), "{}", second.err);
+    assert!(second.err.contains("of the default time"), "{}", second.err);
     let second = report(&second);
     assert!(tried(&second) > tried(&first));
     for (before, after) in first.iter().zip(&second) {

@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 use crate::support::*;
 
-/// What the archives of a Llama have for the projection back of the first layer's feed-forward network.
+/// The name of a tensor in a Llama's archives: the down projection of the first layer's feed-forward network.
 const TENSOR: &str = "model.layers.0.mlp.down_proj.weight";
 
 /// Flips a bit in the middle of a tensor.
 fn flip(archive: &Path, name: &str) {
     let mut bytes = fs::read(archive).unwrap();
     let opened = tracewright::irpa::Archive::open(archive).unwrap();
-    let tracewright::irpa::Storage::Data(range) = opened.get(name).unwrap().storage.clone() else {
+    let tracewright::irpa::EntryData::Range(range) = opened.get(name).unwrap().data.clone() else {
         panic!("`{name}` has data")
     };
     bytes[(range.start + range.end) / 2] ^= 4;
@@ -103,7 +103,7 @@ fn what_an_export_for_xla_has_of_its_own_is_compared() {
         let weight = content["weights"].as_array_mut().unwrap().iter_mut().find(is_made).unwrap();
         weight["offset"] = (weight["offset"].as_u64().unwrap() + 64).into();
     });
-    refused(&["error[TW0904]: ", &format!("made.irpa` has `{MADE}` at byte "), "where the manifest says "]);
+    refused(&["error[TW0904]: ", &format!("made.irpa` has `{MADE}` at byte "), "where the manifest has "]);
     changed(&|content| content["entry_points"][0]["module"] = "../decode.mlir".into());
     refused(&["error[TW0902]: ", "`../decode.mlir` is no plain file name"]);
     changed(&|content| content["format"] = 99.into());

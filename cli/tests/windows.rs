@@ -38,7 +38,7 @@ fn generate_gives_the_tokens_of_transformers() {
     continues(tracewright(&["generate", text(&model)]).args(other));
 }
 
-/// What is exported runs by itself, and `bake` writes the archive that it runs with.
+/// An export runs by itself, and `bake` writes the same archive.
 #[test]
 fn export_and_bake_make_what_generate_runs() {
     let (model, out) = (root().join("demo-gemma3"), folder());

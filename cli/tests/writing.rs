@@ -1,4 +1,4 @@
-//! What is written, and what is spared: the model's own files, what is no file, another run's folder.
+//! Files that are written, and files that are spared: the model's own, special files, another run's folder.
 
 use std::fs;
 use std::path::Path;
@@ -26,7 +26,7 @@ fn export(model: &Path, out: &Path) -> Command {
     command
 }
 
-/// What a command that writes a file is called with.
+/// The call of a command that writes a file.
 type Writes = fn(&Path, &Path) -> Command;
 
 #[test]
@@ -188,7 +188,7 @@ fn an_export_over_another_leaves_nothing_of_it() {
     assert_eq!(names, expected.map(|name| out.path().join(name)));
 }
 
-/// What no export has written is not its to replace, whatever its name is.
+/// An export replaces no file that another export has not written, whatever its name.
 #[test]
 fn an_export_replaces_no_files_of_others() {
     let model = fixture("llama-untied");

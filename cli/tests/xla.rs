@@ -14,7 +14,7 @@ fn export(model: &Path, out: &Path, more: &[&str]) -> Command {
     command
 }
 
-/// The elements of each weight, where the manifest says that they are, are those of the checkpoint.
+/// The elements of each weight are at the manifest's offset, and equal those of the checkpoint.
 #[test]
 fn the_manifest_says_where_each_weight_lies() {
     for (name, mesh, whole) in [
@@ -108,14 +108,14 @@ fn what_does_not_divide_is_refused_before_anything_is_written() {
         ),
         (&["--mesh", "model=2", "--shard", "Q=model"], &["has the axis `Q`; there are", "K"]),
         (&["--mesh", "model=2", "--shard", "K=tensor"], &["`K=tensor` divides along `tensor`"]),
-        (&["--quant", "q8"], &["weights in groups of bits are for IREE", "--quant"]),
-        (&["--kv", "q8"], &["keys and values are remembered in 8 bits"]),
+        (&["--quant", "q8"], &["quantized weights are for IREE", "--quant"]),
+        (&["--kv", "q8"], &["the KV cache is stored in 8 bits"]),
     ] {
         refused(&mut export(&model, &out, more), 1, words);
     }
     for (more, words) in [
-        (&["--mesh", "model=0"][..], "is no axis of a mesh"),
-        (&["--shard", "K=model"], "name it with `--mesh`"),
+        (&["--mesh", "model=0"][..], "is not an axis of a mesh"),
+        (&["--shard", "K=model"], "name the mesh with `--mesh`"),
         (&["--tuning", "off"], "`--tuning` is for IREE"),
         (&["--kernels", "on"], "`--kernels` is for IREE"),
         (&["--print-commands"], "`--print-commands` is for IREE"),

@@ -1,15 +1,15 @@
-//! Errors that every command line has, and how errors are printed.
+//! Errors that all command lines share, and how errors are printed.
 
+use std::error::Error;
 use std::io::{self, ErrorKind, Write as _};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Command, FromArgMatches};
-use error_codes::{Code, Coded};
+use error_codes::{AnyCoded, Code, Coded, coded};
+use hub::{HubError, ModelName};
 use tracewright::PlanError;
-use tracewright::errors::{FileError, LISTED, Place, WithCauses};
+use tracewright::errors::{FileError, LISTED, WithCauses};
 use tracewright::irpa::ArchiveError;
-use tracewright::lower::LowerError;
 use tracewright::models::config::{ConfigError, KeyProblem};
 use tracewright::output_guard::OverwritesModel;
 
@@ -18,85 +18,61 @@ use crate::source;
 /// Why a command of any command line failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConsoleError {
-    /// Arguments that do not go together.
+    /// The arguments contradict each other.
     #[error("{what}")]
     Usage {
-        /// What is wrong, and what to do.
+        /// The problem and the remedy.
         what: String,
     },
-    /// stdout is closed.
     #[error("cannot write to stdout")]
     Output(#[source] io::Error),
-    /// The name of a model on the Hugging Face hub, where a path is expected.
-    #[error(
-        "`{name}` is not a folder or file here, but looks like a name on the Hugging Face hub; Tracewright downloads nothing"
-    )]
-    HubName {
-        /// The name.
-        name: String,
-        /// The folder of its download, if there is one.
-        downloaded: Option<PathBuf>,
-    },
-    /// Neither a model nor the name of one.
+    /// The path is the name of a model on the Hugging Face hub that is not in the cache.
+    #[error("`{name}` is not a folder or file here, and not in the cache of the Hugging Face hub")]
+    NotDownloaded { name: ModelName },
+    /// The name of a model cannot be resolved.
+    #[error(transparent)]
+    Hub(#[from] HubError),
+    /// The path is neither a model nor a name on the hub.
     #[error(transparent)]
     NoModel(FileError),
-    /// A file that cannot be read or written.
+    /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A configuration that cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A network that cannot be built as asked.
+    /// The network cannot be built with these options.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// Weights that cannot be read.
+    /// The weights cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// An output that would replace a file of the model.
+    /// The output would replace a file of the model.
     #[error(transparent)]
     Own(#[from] OverwritesModel),
 }
 
-impl From<LowerError> for ConsoleError {
-    fn from(error: LowerError) -> Self {
-        Self::Plan(error.into())
-    }
-}
-
-/// Arguments that do not go together.
+/// The error about contradicting arguments.
 pub fn usage(what: impl Into<String>) -> ConsoleError {
     ConsoleError::Usage { what: what.into() }
 }
 
-impl Coded for ConsoleError {
-    fn code(&self) -> Code {
-        match self {
-            Self::Usage { .. } => Code::TW0001,
-            Self::Output(_) => Code::TW0003,
-            Self::HubName { .. } => Code::TW0212,
-            Self::File(error) | Self::NoModel(error) => error.code(),
-            Self::Config(error) => error.code(),
-            Self::Plan(error) => error.code(),
-            Self::Archive(error) => error.code(),
-            Self::Own(error) => error.code(),
-        }
-    }
-
-    fn places(&self) -> Vec<Place> {
-        match self {
-            Self::Plan(error) => error.places(),
-            _ => Vec::new(),
-        }
+coded! {
+    ConsoleError: Hub NoModel File Config Plan Archive Own {
+        TW0001: Usage;
+        TW0003: Output;
+        TW0212: NotDownloaded;
     }
 }
 
-/// An error that ends a command.
-pub trait CommandError: Coded + 'static {
-    /// What the library cannot know: which option to give.
+/// An error that ends a command: one of this command line alone, or any error with a code.
+pub trait CommandError: Error + 'static {
+    fn code(&self) -> Code;
+
+    /// The option that helps. The library cannot name it.
     fn help(&self) -> Vec<String>;
 
-    /// The error of all command lines that it is, if it is one.
-    fn console(&self) -> Option<&ConsoleError>;
+    /// The error of the library, if it is one.
+    fn library(&self) -> Option<&AnyCoded>;
 
     /// Whether Ctrl-C ended the command.
     fn is_interruption(&self) -> bool {
@@ -104,10 +80,11 @@ pub trait CommandError: Coded + 'static {
     }
 }
 
-impl CommandError for ConsoleError {
-    fn help(&self) -> Vec<String> {
-        let help = match self {
-            Self::Config(ConfigError::Keys { problems, .. }) => {
+/// The option that helps in any command line.
+pub fn help(error: &AnyCoded) -> Vec<String> {
+    let help = if let Some(error) = error.find() {
+        match error {
+            ConfigError::Keys { problems, .. } => {
                 let unknown = problems.iter().filter_map(|problem| match problem {
                     KeyProblem::Unknown { key, .. } => Some(key),
                     _ => None,
@@ -117,34 +94,35 @@ impl CommandError for ConsoleError {
                     .map(|key| format!("`--allow-config-key {key}` proceeds without it"))
                     .collect();
             }
-            Self::Config(ConfigError::Embeds { .. }) => {
-                "only `tracewright embed` takes it, which makes vectors of texts"
+            ConfigError::Embeds { .. } => "only `tracewright embed` takes it, which computes embeddings",
+            ConfigError::Generates { .. } => "use `tracewright generate`: it continues text with this model",
+            _ => return Vec::new(),
+        }
+    } else if let Some(error) = error.find() {
+        match error {
+            PlanError::Length { .. } => "`--length N` sets the length",
+            PlanError::Context { .. } => "`--context N` sets the context",
+            PlanError::Chunk { .. } => "`--chunk N` sets the chunk",
+            PlanError::Element(_) => "`--dtype TYPE` sets the element type",
+            _ => return Vec::new(),
+        }
+    } else if let Some(error) = error.find::<HubError>() {
+        return error.help().into_iter().collect();
+    } else {
+        match error.find() {
+            Some(ConsoleError::NoModel(_)) => {
+                "`trace-dump presets` lists the published sizes that have a name"
             }
-            Self::Config(ConfigError::Generates { .. }) => {
-                "use `tracewright generate`: it continues text with this model"
-            }
-            Self::NoModel(_) => "`trace-dump presets` lists the published sizes that have a name",
-            Self::Plan(PlanError::Length { .. }) => "`--length N` sets the length",
-            Self::Plan(PlanError::Context { .. }) => "`--context N` sets the context",
-            Self::Plan(PlanError::Chunk { .. }) => "`--chunk N` sets the chunk",
-            Self::Plan(PlanError::Element(_)) => "`--dtype TYPE` sets the element type",
-            Self::HubName { downloaded: Some(folder), .. } => {
-                return vec![format!("name the folder of its download: `{}`", folder.display())];
-            }
-            Self::HubName { name, downloaded: None } => {
-                return vec![format!("`hf download {name}` downloads it, and prints the folder to name")];
+            Some(ConsoleError::NotDownloaded { name }) => {
+                return vec![format!("`tracewright models --fetch {name}` downloads it")];
             }
             _ => return Vec::new(),
-        };
-        vec![help.to_owned()]
-    }
-
-    fn console(&self) -> Option<&ConsoleError> {
-        Some(self)
-    }
+        }
+    };
+    vec![help.to_owned()]
 }
 
-/// The beginning of a printed error, in front of its code.
+/// The beginning of a printed error, before its code.
 const BEGINNING: &str = "error[";
 
 /// The code and the message of an error that [`exit`] printed in another process.
@@ -153,7 +131,7 @@ pub fn told(text: &str) -> Option<(Code, &str)> {
     Some((code.parse().ok()?, what.trim_end()))
 }
 
-/// The arguments of this process. Where they are wrong it ends here, as an error does.
+/// The arguments of this process. If they are invalid, the process ends with a printed error.
 pub fn parsed<A: FromArgMatches>(command: Command) -> A {
     let read = command.try_get_matches().and_then(|matches| A::from_arg_matches(&matches));
     read.unwrap_or_else(|error| {
@@ -168,18 +146,18 @@ pub fn parsed<A: FromArgMatches>(command: Command) -> A {
     })
 }
 
-/// Prints an error: its code, its message with its causes, which option helps, the lines of Rust that it is about.
+/// Prints an error: its code, its message with causes, the option that helps, and the relevant lines of Rust.
 pub fn tell(error: &impl CommandError) {
     say!("{BEGINNING}{}]: {}", error.code(), WithCauses(error));
     error.help().iter().for_each(|help| say!("  help: {help}"));
-    source::show(&error.places());
+    source::show(&error.library().map_or_else(Vec::new, Coded::places));
 }
 
-/// Prints how a command ended, which Ctrl-C may have `interrupted`.
+/// Ends a command: prints its error, and returns the exit code. Ctrl-C may have `interrupted` it.
 pub fn exit(result: Result<(), impl CommandError>, interrupted: bool) -> ExitCode {
     const INTERRUPTED: u8 = 130;
     let Err(error) = result else { return ExitCode::SUCCESS };
-    match error.console() {
+    match error.library().and_then(AnyCoded::find) {
         // A reader that has seen enough, as `head`, is no failure.
         Some(ConsoleError::Output(closed)) if closed.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         _ if error.is_interruption() => {

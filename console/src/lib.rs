@@ -1,22 +1,11 @@
-//! What the command lines `tracewright` and `trace-dump` share: options of networks, paths of models, and how errors are
-//! printed.
+//! Code that the command lines `tracewright` and `trace-dump` share: options of networks, paths of models, and
+//! printing of errors.
 
-/// Prints a line on stderr, as `eprintln` does. A closed stderr ends nothing, and no name of a file moves the terminal.
+/// Prints a line on stderr like `eprintln`. It ignores a closed stderr, and escapes control characters in
+/// file names.
 #[macro_export]
 macro_rules! say {
     ($($words:tt)*) => { $crate::say(&format!($($words)*)) };
-}
-
-/// Turns errors that are [`ConsoleError`]s into an error that has a variant `Console`.
-#[macro_export]
-macro_rules! from_console {
-    ($error:ident: $($cause:ty)*) => {
-        $(impl From<$cause> for $error {
-            fn from(cause: $cause) -> Self {
-                Self::Console(cause.into())
-            }
-        })*
-    };
 }
 
 mod error;
@@ -29,10 +18,10 @@ mod source;
 use std::io::{self, Write as _};
 use std::path::Path;
 
-pub use error::{CommandError, ConsoleError, exit, parsed, tell, told, usage};
-pub use model_path::resolved;
-pub use network::{name_of, preset, read_network, warn_of_head};
-pub use options::{KernelUse, Layout, ModelArguments, NetworkArguments, kv_format};
+pub use error::{CommandError, ConsoleError, exit, help, parsed, tell, told, usage};
+pub use model_path::{hub, resolved};
+pub use network::{name_of, preset, read_network, warn};
+pub use options::{KernelUse, LayoutChoice, ModelArguments, NetworkArguments, kv_format};
 pub use source::read as read_source;
 use tracewright::errors::{FileError, WithPath as _, escaped};
 use tracewright::files::{limits, read_from, read_stream};
@@ -42,7 +31,7 @@ pub fn say(text: &str) {
     let _ = writeln!(io::stderr(), "{}", escaped(text));
 }
 
-/// The text in a file, or in stdin for `-`.
+/// Reads the text of a file, or of stdin for `-`.
 ///
 /// # Errors
 /// If it can't be read, is not UTF-8, or is longer than a prompt may be.
@@ -53,10 +42,12 @@ pub fn read_text(path: &Path) -> Result<String, FileError> {
     }
 }
 
-/// Prints what a command is for on stdout.
+/// Prints the output of a command on stdout, and flushes it, so that a reader gets it before the command
+/// continues.
 ///
 /// # Errors
-/// [`ConsoleError::Output`].
+/// [`ConsoleError::Output`], if stdout is closed.
 pub fn print(text: &str) -> Result<(), ConsoleError> {
-    io::stdout().lock().write_all(text.as_bytes()).map_err(ConsoleError::Output)
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(ConsoleError::Output)
 }

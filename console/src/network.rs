@@ -1,23 +1,24 @@
-//! The network that a path or a name means.
+//! Reads the network at a path or with a preset's name.
 
 use std::io::ErrorKind;
 use std::path::Path;
 
 use tracewright::models::config::ConfigError;
+use tracewright::models::fit::OpenWarning;
 use tracewright::models::presets::Preset;
-use tracewright::models::{Architecture, ReadModel, UntiedHead};
+use tracewright::models::{Architecture, ReadModel};
 
 use crate::error::ConsoleError;
 
-/// The published size of this name, unless a file has it.
+/// The published size with this name, unless a file has the name.
 pub fn preset(model: &Path) -> Option<&'static Preset> {
     if model.exists() { None } else { model.to_str().and_then(Preset::named) }
 }
 
-/// The network at a path, or of a preset's name. Reads no weight.
+/// Reads the network at a path, or of a preset's name. It reads no weight.
 ///
 /// # Errors
-/// What is wrong with the configuration.
+/// If the configuration is invalid.
 pub fn read_network(
     read: ReadModel,
     model: &Path,
@@ -34,15 +35,19 @@ pub fn read_network(
     })
 }
 
-/// Warns of a head that is not the embedding.
-pub fn warn_of_head(untied: Option<&UntiedHead>) {
-    if let Some(untied) = untied {
-        say!("warning: {untied}");
-        say!("  help: set `tie_word_embeddings` to false in the configuration, or remove `lm_head.weight`");
+/// Prints the warnings about a model's files.
+pub fn warn(warnings: &[OpenWarning]) {
+    for warning in warnings {
+        say!("warning: {warning}");
+        if let OpenWarning::UntiedHead(_) = warning {
+            say!(
+                "  help: set `tie_word_embeddings` to false in the configuration, or remove `lm_head.weight`"
+            );
+        }
     }
 }
 
-/// What a model is called: `demo` for `demo`, `demo/config.json` and `.` in it.
+/// The name of a model: `demo` for `demo`, `demo/config.json`, and `.` in that folder.
 pub fn name_of(model: &Path) -> String {
     let whole = model.canonicalize().unwrap_or_else(|_| model.to_owned());
     let named = if whole.ends_with("config.json") { whole.parent().unwrap_or(&whole) } else { &whole };

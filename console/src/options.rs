@@ -1,59 +1,71 @@
-//! Options that decide what is built of a network.
+//! Options that determine how a network is built.
+
+use std::path::Path;
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use tracewright::Plan;
+use tracewright::PlanError;
 use tracewright::lower::{Quantization, Weights};
-use tracewright::models::Architecture;
+use tracewright::models::{Architecture, check_generates};
 use tracewright::ops::ElementType;
+use tracewright::ops::format::ActivationBits;
 use tracewright::quant_map::{QuantMapError, read_quant_map};
 use tracewright::simplify::Rules;
 use tracewright::trace::KvFormat;
-use tracewright::{Plan, PlanError};
 
-/// What is built of any network.
+use crate::error::ConsoleError;
+
+/// Options for building any network.
 #[derive(Args, Clone)]
 pub struct NetworkArguments {
     /// Type of weights and activations: f32, f16, bf16 [default: the checkpoint's]
     #[arg(long)]
     pub dtype: Option<ElementType>,
-    /// Which rules simplify the network: those that hold bit for bit, or also those that change how results are
-    /// rounded [default: exact]
+    /// Select the rules that simplify the network: none, those that keep every bit, or also those that change rounding
+    /// [default: exact]
     #[arg(long, value_name = "off|exact|approximate")]
     pub simplify: Option<Rules>,
-    /// Store the weights of matmuls in fewer bits, or number by number. `q4` and `q4_k` keep the head and the matrices of values
-    /// in `q8`; with `:pure` they don't [default: as they are]
+    /// Store the weights of matmuls in 8 or 4 bits with scales per group, or as plain numbers (none). `q4` and `q4_k` keep
+    /// the head and the value matrices in `q8`; with `:pure` they don't [default: as in the checkpoint]
     #[arg(long, value_name = "none|q8|q4[:pure]|q4_k[:pure]")]
     pub quant: Option<Quantization>,
-    /// Formats for some matrices, as JSON: {"model.layers.*.mlp.down_proj.weight": "q8"}; `--quant` has that of the others
+    /// Formats of some matrices, as JSON: {"model.layers.*.mlp.down_proj.weight": "q8"}; `--quant` sets the others
     #[arg(long, value_name = "FILE.json", requires = "quant")]
     pub quant_map: Option<PathBuf>,
+    /// Bits of the integers to which activations are rounded if weights are integers. 16 bits lose less, but prefill is slower
+    /// [default: 8]
+    #[arg(long, value_name = "8|16", value_parser = activation_bits)]
+    pub activations: Option<ActivationBits>,
     /// Multiply by kernels made for the processor, or by what the compiler makes of StableHLO [default: on]
     #[arg(long, value_name = "on|off")]
     pub kernels: Option<KernelUse>,
-    /// Store weights as kernels read them, or in the order of the checkpoint for StableHLO alone, without kernels
-    /// [default: kernels, where there are any]
+    /// Store weights in the order that kernels read, or in the checkpoint's order without kernels [default: kernels, if the
+    /// target has any]
     #[arg(long, value_name = "kernels|plain", conflicts_with = "kernels")]
-    pub layout: Option<Layout>,
-    /// Proceed although config.json has this unknown key; may be repeated
+    pub layout: Option<LayoutChoice>,
+    /// Ignore this unknown key of config.json; may be repeated
     #[arg(long, value_name = "KEY")]
     pub allow_config_key: Vec<String>,
 }
 
 impl NetworkArguments {
-    /// How weights are stored, which a checkpoint stores like this, and who multiplies with them.
+    /// How weights are stored, and whether kernels compute matmuls, for a checkpoint that stores its weights
+    /// in `stored`.
     ///
     /// # Errors
-    /// If the file of `--quant-map` does not read.
+    /// If the file of `--quant-map` cannot be read.
     pub fn weights(&self, stored: Quantization) -> Result<Weights, QuantMapError> {
-        let kernels = self.kernels != Some(KernelUse::Off) && self.layout != Some(Layout::Plain);
-        Ok(Weights { quantize: self.quantization()?.unwrap_or(stored), kernels })
+        let kernels = self.kernels != Some(KernelUse::Off) && self.layout != Some(LayoutChoice::Plain);
+        let activations = self.activations.unwrap_or_default();
+        Ok(Weights { quantize: self.quantization()?.unwrap_or(stored), kernels, activations })
     }
 
-    /// How weights are stored; `None` for as the checkpoint stores them.
+    /// How weights are stored; `None` for the checkpoint's own formats.
     ///
     /// # Errors
-    /// If the file of `--quant-map` does not read.
+    /// If the file of `--quant-map` cannot be read.
     pub fn quantization(&self) -> Result<Option<Quantization>, QuantMapError> {
         Ok(match (&self.quant, &self.quant_map) {
             (Some(base), Some(path)) => Some(Quantization::mapped(base.clone(), read_quant_map(path)?)),
@@ -62,35 +74,44 @@ impl NetworkArguments {
     }
 }
 
-/// What is built of a language model.
+/// Options for building a language model.
 #[derive(Args, Clone)]
 pub struct ModelArguments {
-    /// Those of any network.
+    /// The options that every network has.
     #[command(flatten)]
     pub network: NetworkArguments,
-    /// The longest sequence, prompt and answer together [default: what the prompt needs; 2048 in an export; 4096 in a chat]
+    /// Longest sequence in tokens, prompt and answer together [default: as the prompt needs, 2048 in an export, 4096 in a
+    /// chat]
     #[arg(short, long, visible_alias = "ctx-size", value_name = "N")]
     pub context: Option<usize>,
-    /// Tokens that one prefill takes [default: 128]
+    /// Tokens of a prompt that the model reads per step [default: 128]
     #[arg(long, value_name = "N")]
     pub chunk: Option<usize>,
-    /// Remember keys and values as the network computes them, or as integers of 8 bits with a scale for each head of each
-    /// position [default: computed]
+    /// Store the KV cache in the type that the network computes, or in 8 bits with one scale per head and position
+    /// [default: computed]
     #[arg(long, value_name = "computed|q8", value_parser = kv_format)]
     pub kv: Option<KvFormat>,
 }
 
 impl ModelArguments {
-    /// The plan for a model and a context.
-    pub fn plan(&self, model: Box<dyn Architecture>, context: Option<usize>) -> Result<Plan, PlanError> {
+    /// The plan for the model at a path, and a context.
+    ///
+    /// # Errors
+    /// If the model is no language model; or what is wrong with the sizes.
+    pub fn plan(
+        &self,
+        model: Box<dyn Architecture>,
+        path: &Path,
+        context: Option<usize>,
+    ) -> Result<Plan, ConsoleError> {
+        check_generates(&*model, path)?;
         let plan = Plan::new(model, self.network.dtype, context, self.chunk)?;
         let rules = self.network.simplify.unwrap_or_default();
-        let weights = self.network.weights(plan.model.stored())?;
+        let weights = self.network.weights(plan.model.stored()).map_err(PlanError::from)?;
         Ok(Plan { rules, weights, kv: self.kv.unwrap_or_default(), ..plan })
     }
 }
 
-/// Whether kernels multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum KernelUse {
     On,
@@ -103,17 +124,22 @@ impl std::fmt::Display for KernelUse {
     }
 }
 
-/// How weights are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Layout {
+pub enum LayoutChoice {
     Kernels,
     Plain,
 }
 
-impl std::fmt::Display for Layout {
+impl std::fmt::Display for LayoutChoice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if *self == Self::Kernels { "kernels" } else { "plain" })
     }
+}
+
+/// The bits of the activations' integers.
+pub fn activation_bits(text: &str) -> Result<ActivationBits, String> {
+    let known = ActivationBits::ALL.iter().find(|bits| bits.word() == text);
+    known.copied().ok_or_else(|| "expected 8 or 16".into())
 }
 
 /// How keys and values are remembered.

@@ -1,4 +1,4 @@
-//! Lines of Rust that errors and reports are about.
+//! Shows the lines of Rust that errors and reports refer to.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -7,11 +7,11 @@ use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 use tracewright::errors::{Place, escaped};
 use tracewright::files::{self, limits};
 
-/// How many places of one error are shown.
+/// The number of places that are shown per error.
 const SHOWN: usize = 3;
 
-/// A file of Rust by the name that nodes have it under, `models/src/llama.rs`, where the current folder is that of its crate or
-/// one above: as far as it can be read.
+/// Reads a Rust file by its name in nodes, such as `models/src/llama.rs`. The current folder must be the
+/// folder of its crate, or a parent of it. `None` if the file cannot be read.
 pub fn read(file: &str) -> Option<String> {
     let path = Path::new(file);
     if path.is_absolute() {
@@ -21,7 +21,8 @@ pub fn read(file: &str) -> Option<String> {
     [path, &beside].into_iter().find_map(|path| files::read_text(path, limits::SOURCE).ok())
 }
 
-/// Shows the lines of these places on stderr, as rustc does: each once; nothing of those that cannot be read.
+/// Prints the lines of these places on stderr, in the format of rustc. Each line is printed once. Files that
+/// cannot be read are skipped.
 pub fn show(places: &[Place]) {
     let mut lines: Vec<(&str, u32, Vec<&str>)> = Vec::new();
     for Place { path, file, line } in places {
@@ -39,7 +40,7 @@ pub fn show(places: &[Place]) {
     }
 }
 
-/// A line of a file with this text, and the fields that are declared or computed there.
+/// A line of a file, and the fields that are declared or computed there.
 fn snippet(file: &str, line: u32, paths: &[&str], text: &str) -> Option<String> {
     let shown = escaped(text.lines().nth((line as usize).checked_sub(1)?)?);
     let start = shown.len() - shown.trim_start().len();

@@ -1,4 +1,4 @@
-//! What blocks take and return.
+//! [`TraceArg`]: types that functions of blocks take and return.
 
 use ops::ops::{MaskTerm, RopeLayout};
 
@@ -6,12 +6,13 @@ use crate::element::Element;
 use crate::tracer::Raw;
 use crate::{Axis, Tensor};
 
-/// An argument or result of a block: tensors, and plain data on which the body may depend. Derive it.
+/// An argument or result of a block: tensors, and plain data on which the body may depend. Derive it for your
+/// own types.
 pub trait TraceArg: Clone + 'static {
-    /// Appends the tensors in a fixed order, and the plain data as bytes.
+    /// Appends the tensors in a fixed order to `tensors`, and the plain data as bytes to `data`.
     #[doc(hidden)]
     fn flatten(&self, tensors: &mut Vec<Raw>, data: &mut Vec<u8>);
-    /// The same thing with other tensors, in the order of `flatten`.
+    /// A copy of this value with other tensors, in the order of `flatten`.
     #[doc(hidden)]
     fn rebuild(&self, tensors: &mut dyn Iterator<Item = Raw>) -> Self;
 }
@@ -112,7 +113,7 @@ tuples! {
     (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);
 }
 
-/// [`TraceArg`] for a struct of this crate, field by field.
+/// Implements [`TraceArg`] for a struct of this crate, field by field.
 macro_rules! trace_arg {
     ($name:ident $(<$t:ident>)? { $($field:ident),* }) => {
         impl $(<$t: crate::Float>)? crate::TraceArg for $name $(<$t>)? {

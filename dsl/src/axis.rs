@@ -1,4 +1,4 @@
-//! Named axes and their extents.
+//! Named axes, and axes with their extents.
 
 use std::fmt;
 
@@ -9,12 +9,12 @@ use trace::AxisName;
 pub struct Axis(pub &'static str);
 
 impl Axis {
-    /// The axis with this extent.
+    /// The axis with an extent: the number of its elements.
     pub const fn of(self, extent: usize) -> Dim {
         Dim { axis: self, extent }
     }
 
-    /// The axis of a node. Names come from constants of the program, but a trace owns its text.
+    /// The axis of a node. `Axis` borrows constants of the program, whereas a trace owns its text.
     pub(crate) fn named(name: &AxisName) -> Self {
         match name {
             AxisName::Borrowed(name) => Self(name),
@@ -29,16 +29,16 @@ impl fmt::Display for Axis {
     }
 }
 
-/// An axis with its extent.
+/// An axis with its extent, the number of its elements.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Dim {
-    /// The name.
+    /// The name of the axis.
     pub axis: Axis,
-    /// The extent.
+    /// The number of elements along the axis.
     pub extent: usize,
 }
 
-/// `("B", 8)`
+/// Converts `("B", 8)` to the axis B with extent 8.
 impl From<(&'static str, usize)> for Dim {
     fn from((name, extent): (&'static str, usize)) -> Self {
         Axis(name).of(extent)

@@ -1,4 +1,4 @@
-//! How a block's function runs, and how that of a repeated block is recorded once.
+//! Runs functions of blocks. A function of a repeated block is recorded once and called for each element.
 
 use std::any::{Any, TypeId};
 use std::panic::Location;
@@ -12,8 +12,8 @@ use crate::scope::Scope;
 use crate::tracer::{self, Body, Place, Raw, TraceKey, Tracer};
 use crate::{Axis, Dim, TraceErrorKind};
 
-/// Runs a block's function: in place, or, if the block is an element of a `[Block; L]`, recorded once for each
-/// kind of element and called.
+/// Runs a block's function. If the block is an element of a `[Block; L]`, the function is recorded once for
+/// each kind of element, and called. Otherwise it is recorded in place.
 #[doc(hidden)]
 #[track_caller]
 pub fn block<A: TraceArg, R: TraceArg>(
@@ -45,7 +45,7 @@ pub fn block<A: TraceArg, R: TraceArg>(
     }
 }
 
-/// The nodes from here on are of this block.
+/// Makes this block the owner of all nodes recorded from here on.
 fn enter(scope: &Scope) {
     tracer::with(|t| t.push_path(scope.path().clone()));
 }
@@ -54,8 +54,8 @@ fn leave() {
     tracer::with(Tracer::pop_path);
 }
 
-/// A block, mostly an element of a `[Block; L]`, whose function is called. What it takes and returns is known by its tensors alone, so
-/// that this is compiled once, not for every function of every block in every element type.
+/// A call of a block's function; the block is mostly an element of a `[Block; L]`. Arguments and results are
+/// lists of tensors, so that this code is compiled once, and not for every function, block and element type.
 struct Element<'a> {
     scope: &'a Scope,
     block: &'static str,
@@ -65,7 +65,7 @@ struct Element<'a> {
     place: Place,
 }
 
-/// Runs a function on tensors; returns those of what it returns, and that.
+/// Runs a function on tensors. Returns the result's tensors, and the result itself.
 type Run<'a> = &'a dyn Fn(Vec<Raw>) -> (Vec<Raw>, Rc<dyn Any>);
 
 impl Element<'_> {
@@ -76,8 +76,9 @@ impl Element<'_> {
             || !tracer::with(|t| t.admits(&self.tensors, self.place)).unwrap_or(false)
     }
 
-    /// Calls the element's function, which is recorded if it is the first of its kind. Returns what it returned when
-    /// it was recorded, and the call's results, which are to take the place of its tensors: none after an error.
+    /// Calls the element's function, and records it first if no equal element was recorded. Returns the value
+    /// of the recording and the tensors of this call, which replace the tensors in that value. After an error
+    /// there are no tensors.
     fn call(self, run: Run<'_>) -> (Rc<dyn Any>, Vec<Raw>) {
         let Self { scope, tensors, place, .. } = self;
         let found =
@@ -149,13 +150,13 @@ impl Element<'_> {
     }
 }
 
-/// Results that nobody gave names.
+/// Results with numbers as names, for functions whose results have none.
 pub(crate) fn numbered(results: Vec<Raw>) -> Vec<(String, Role, Raw)> {
     let named = |(i, raw)| (format!("result{i}"), Role::Plain, raw);
     results.into_iter().enumerate().map(named).collect()
 }
 
-/// Runs a body in a function of its own. The function is `None` after an error.
+/// Records a body as a function of its own. The function is `None` after an error.
 fn record(
     scope: &Scope,
     name: String,

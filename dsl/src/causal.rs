@@ -1,4 +1,4 @@
-//! Language models that predict the next token: what is said once for all of them.
+//! [`CausalLm`]: the interface and entry points of all language models that predict the next token.
 
 use std::panic::Location;
 
@@ -13,7 +13,7 @@ use crate::{
     TraceError, TraceErrorKind,
 };
 
-/// What layers remember, in the order of the layers.
+/// Sorts the states of layers by layer.
 #[doc(hidden)]
 pub fn by_layer(mut state: Vec<(usize, LayerState)>) -> Vec<(usize, LayerState)> {
     state.sort_by_key(|(layer, _)| *layer);
@@ -23,23 +23,23 @@ pub fn by_layer(mut state: Vec<(usize, LayerState)>) -> Vec<(usize, LayerState)>
 /// A network that predicts the next token. [`model!`](crate::model) implements it for a root block that declares a
 /// `cache` and the functions `forward` and `logits`.
 pub trait CausalLm: Sized {
-    /// The default element type.
+    /// The default element type of weights and activations.
     type Element: Float;
-    /// The configuration.
+    /// The type of the network's configuration.
     type Config;
-    /// What is divided among devices.
+    /// The axes that `shard` partitions over the axes of a device mesh. Default: none.
     const SHARDS: DeclaredShards = &[];
 
-    /// The network of a configuration.
+    /// Builds the network of a configuration.
     ///
     /// # Errors
-    /// What is wrong with the configuration.
+    /// If a value in the configuration is invalid.
     fn new(config: &Self::Config) -> Result<Self, BuildError>;
 
-    /// What layers remember, and which ones.
+    /// Each state that layers declare, with the index of its layer.
     fn state(&self) -> Vec<(usize, LayerState)>;
 
-    /// Features `[B, S, D]` of each of `tokens` `[B, S]`.
+    /// Computes the features `[B, S, D]` of `tokens` `[B, S]`.
     fn forward(
         &self,
         tokens: Tensor<I32>,
@@ -47,8 +47,8 @@ pub trait CausalLm: Sized {
         cache: &mut Cache<Self::Element>,
     ) -> Tensor<Self::Element>;
 
-    /// As [`forward`](Self::forward), of what stands in place of the tokens' embeddings, `[B, S, D]`. [`model!`](crate::model)
-    /// takes it from the root's function of this name.
+    /// Computes features as [`forward`](Self::forward) does, from vectors `[B, S, D]` in place of the tokens'
+    /// embeddings. [`model!`](crate::model) calls the root's function of this name.
     #[track_caller]
     fn forward_features(
         &self,
@@ -60,18 +60,20 @@ pub trait CausalLm: Sized {
         Tensor::new(Raw::POISON)
     }
 
-    /// The last axis of what [`forward_features`](Self::forward_features) takes, if there is such a function.
+    /// The last axis of the vectors that [`forward_features`](Self::forward_features) takes; `None` if the
+    /// root has no such function.
     fn features(&self) -> Option<Dim> {
         None
     }
 
-    /// Fills the memory of the layers from tokens `[B, S]`, of which `count` `[B]` are real.
+    /// Runs an encoder on tokens `[B, S]`, of which the first `count` `[B]` are real. It fills the state that
+    /// layers of the decoder read.
     #[track_caller]
     fn encode(&self, _tokens: Tensor<I32>, _count: Tensor<I32>, _cache: &mut Cache<Self::Element>) {
         no_function("encode");
     }
 
-    /// The same from features `[B, S, D]`.
+    /// Runs an encoder on features `[B, S, D]`, of which the first `count` `[B]` are real.
     #[track_caller]
     fn encode_features(
         &self,
@@ -82,22 +84,25 @@ pub trait CausalLm: Sized {
         no_function("encode_features");
     }
 
-    /// The last axis of what [`encode_features`](Self::encode_features) takes, if there is such a function.
+    /// The last axis of the features that [`encode_features`](Self::encode_features) takes; `None` if the
+    /// root has no such function.
     fn encoder_features(&self) -> Option<Dim> {
         None
     }
 
-    /// Logits over the vocabulary `[…, V]` of features `[…, D]`.
+    /// Computes logits over the vocabulary, `[…, V]`, from features `[…, D]`.
     fn logits(&self, features: Tensor<Self::Element>) -> Tensor<F32>;
 
-    /// The trace of these entry points. No weight is read.
+    /// Records the trace of these entry points. It reads no weight.
     ///
-    /// Each takes, by role, `tokens: i32[B,S]`, `start` and `count` (`i32[]`, of several rows `i32[B]`), then what
-    /// each layer remembers; and returns `logits` and `token` as [`LogitsMode`] says, then what the layers remember now. One
-    /// of [`EntryInput::Features`] takes `features` instead of tokens; one without logits takes no start and fills memory.
+    /// Each entry point takes `tokens: i32[B,S]`, `start` and `count` (`i32[]`, or `i32[B]` for several
+    /// sequences), and then the state of each layer. It returns the `logits` and `token` that its
+    /// [`LogitsMode`] selects, and then the new state of each layer. An entry point with
+    /// [`EntryInput::Features`] takes `features` instead of `tokens`. An entry point without logits takes no
+    /// `start`, and fills the state of an encoder.
     ///
     /// # Errors
-    /// What is wrong with the configuration, or the first error of a forward body with its Rust line.
+    /// If a value in the configuration is invalid; or the first error of a body, with its Rust line.
     fn trace(config: &Self::Config, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
         let place = Location::caller();
         let steps = entry_points.iter().filter(|entry| entry.logits != LogitsMode::None);
@@ -122,7 +127,7 @@ fn no_function(function: &'static str) {
 const BATCH: Axis = Axis("B");
 const TOKENS: Axis = Axis("S");
 
-/// Records one entry point of a module of these sizes.
+/// Records one entry point of a network.
 fn record<M: CausalLm>(
     model: &M,
     entry: &mut EntryRecorder,
@@ -148,6 +153,11 @@ fn record<M: CausalLm>(
     match point.logits {
         LogitsMode::All => entry.output("logits", Role::Logits, model.logits(features)),
         LogitsMode::Each => entry.output("token", Role::Token, favoured(model.logits(features))),
+        LogitsMode::Verify => {
+            let logits = model.logits(features);
+            entry.output("logits", Role::Logits, logits);
+            entry.output("token", Role::Token, favoured(logits));
+        }
         LogitsMode::Next | LogitsMode::None => {
             let logits = model.logits(features.at(TOKENS, at.count - 1));
             entry.output("logits", Role::Logits, logits);
@@ -157,7 +167,7 @@ fn record<M: CausalLm>(
     returned(entry, &cache, kept);
 }
 
-/// Records an entry point that fills memory.
+/// Records an entry point that runs an encoder.
 fn record_encoder<M: CausalLm>(model: &M, entry: &mut EntryRecorder, point: &EntryPoint, sizes: Sizes) {
     let input = taken_input::<M>(entry, point, model.encoder_features());
     let count = entry.input("count", Role::Count, &[BATCH.of(point.batch)]);
@@ -170,13 +180,13 @@ fn record_encoder<M: CausalLm>(model: &M, entry: &mut EntryRecorder, point: &Ent
     returned(entry, &cache, kept);
 }
 
-/// What an entry point takes of each position.
+/// The input of an entry point for each position.
 enum Input<T: Float> {
     Tokens(Tensor<I32>),
     Features(Tensor<T>),
 }
 
-/// The tokens, or what stands in place of their embeddings, on the axis `width`.
+/// The tokens, or vectors on the axis `width` in place of their embeddings.
 fn taken_input<M: CausalLm>(
     entry: &mut EntryRecorder,
     point: &EntryPoint,
@@ -197,7 +207,8 @@ fn taken_input<M: CausalLm>(
     }
 }
 
-/// One argument for each tensor of each layer's state; after the call, its new value is under the same name and role.
+/// One argument for each tensor of each layer's state. After the call, the new value is a result of the same
+/// name and role.
 fn taken<T: Float>(
     entry: &mut EntryRecorder,
     state: Vec<(usize, LayerState)>,
@@ -213,7 +224,7 @@ fn taken<T: Float>(
     (cache, kept)
 }
 
-/// What the layers remember now, and the memory that is filled.
+/// Returns the new state of the layers, and the state that an encoder fills.
 fn returned<T: Float>(entry: &mut EntryRecorder, cache: &Cache<T>, kept: Vec<StateTensor>) {
     let mut tensors = Vec::new();
     cache.flatten(&mut tensors, &mut Vec::new());

@@ -1,4 +1,4 @@
-//! The arguments and results of a declared function, compared with its signature.
+//! Compares arguments and results of a declared function with its signature.
 
 use std::panic::Location;
 
@@ -9,23 +9,23 @@ use crate::element::Element;
 use crate::tracer::{self, Place, Raw, Tracer};
 use crate::{Axis, Dim, Tensor, TraceErrorKind};
 
-/// Checks arguments and results against the declared axes. The argument of an entry point gets its name and its axes
-/// here.
+/// Checks arguments and results against the declared axes. An argument of an entry point gets its name and
+/// its axes here.
 #[doc(hidden)]
 pub struct SignatureCheck<'a> {
     function: &'static str,
     dims: &'a Dims,
     free: Vec<Dim>,
-    /// What `..` stands for.
+    /// The axes that `..` stands for, once an argument has set them.
     rest: Option<Vec<Dim>>,
 }
 
 /// The axes that a signature declares for a tensor: `[B, D]`, or `[.., D]`.
 #[derive(Clone, Copy)]
 pub struct DeclaredAxes<'a> {
-    /// Whether any other axes may stand in front.
+    /// Whether any other axes may come first.
     pub rest: bool,
-    /// The axes named.
+    /// The axes that the signature names.
     pub axes: &'a [Axis],
 }
 
@@ -34,7 +34,7 @@ impl<'a> SignatureCheck<'a> {
         Self { function, dims, free: Vec::new(), rest: None }
     }
 
-    /// Checks the argument `name` and returns it.
+    /// Checks the argument `name`, and returns it.
     #[track_caller]
     pub fn argument<T: Element>(
         &mut self,
@@ -50,7 +50,7 @@ impl<'a> SignatureCheck<'a> {
         self.check(format!("argument `{name}`"), tensor, declared, place)
     }
 
-    /// Checks a result and returns it.
+    /// Checks a result, and returns it.
     #[track_caller]
     pub fn result<T: Element>(&mut self, tensor: Tensor<T>, declared: DeclaredAxes) -> Tensor<T> {
         self.check("the result".into(), tensor, declared, Location::caller())
@@ -60,7 +60,7 @@ impl<'a> SignatureCheck<'a> {
         self.dims.0.iter().chain(&self.free).find(|d| d.axis == axis).map(|d| d.extent)
     }
 
-    /// The argument of an entry point.
+    /// Creates the input for an argument of an entry point.
     fn input<T: Element>(&mut self, t: &mut Tracer, name: &str, declared: DeclaredAxes, place: Place) -> Raw {
         let mut dims = Vec::new();
         if declared.rest {
@@ -113,7 +113,7 @@ impl<'a> SignatureCheck<'a> {
         })
     }
 
-    /// `[.., D=8]`
+    /// The declared axes as text, for example `[.., D=8]`.
     fn text(&self, declared: DeclaredAxes) -> String {
         let axis = |axis: &Axis| match self.known(*axis) {
             Some(extent) => format!("{axis}={extent}"),

@@ -1,4 +1,4 @@
-//! The extents that a model declares.
+//! The extents that a model's `dims` declare.
 
 use crate::axis::{Axis, Dim};
 use crate::error::BuildError;
@@ -11,7 +11,7 @@ impl Dims {
     /// The axis `axis` with its declared extent.
     ///
     /// # Panics
-    /// If `dims` does not declare it: [`model!`](crate::model) has checked that it does.
+    /// If `dims` does not declare the axis. [`model!`](crate::model) checks this at compile time.
     pub fn dim(&self, axis: Axis) -> Dim {
         match self.0.iter().find(|d| d.axis == axis) {
             Some(dim) => *dim,
@@ -25,10 +25,10 @@ impl Dims {
     }
 }
 
-/// `dividend / divisor`, which must be exact; both come with the text that names them.
+/// The quotient `dividend / divisor`, which must be exact. Each number comes with its text for messages.
 ///
 /// # Errors
-/// If the divisor is 0 or there is a remainder.
+/// If the divisor is 0, or there is a remainder.
 pub fn divide(dividend: (&str, usize), divisor: (&str, usize)) -> Result<usize, BuildError> {
     let indivisible = || BuildError::Indivisible {
         dividend: dividend.0.into(),

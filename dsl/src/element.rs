@@ -2,9 +2,9 @@
 
 use ops::ElementType;
 
-/// A Rust type that stands for an element type.
+/// A Rust type that represents an element type.
 pub trait Element: Copy + 'static {
-    /// The element type.
+    /// The element type that this Rust type represents.
     const TYPE: ElementType;
 }
 
@@ -24,16 +24,16 @@ macro_rules! elements {
 }
 
 elements! {
-    /// IEEE 754 binary32.
+    /// IEEE 754 binary32: 8 bits of exponent, 23 of fraction.
     F32 = F32: Float;
-    /// IEEE 754 binary16.
+    /// IEEE 754 binary16: 5 bits of exponent, 10 of fraction.
     F16 = F16: Float;
-    /// bfloat16.
+    /// bfloat16: 8 bits of exponent, 7 of fraction.
     Bf16 = Bf16: Float;
-    /// 32-bit integer.
+    /// A signed integer of 32 bits, for token ids and indices.
     I32 = I32;
-    /// 8-bit integer.
+    /// A signed integer of 8 bits, for quantized values.
     I8 = I8;
-    /// Truth value.
+    /// A truth value, `i1` in StableHLO.
     Bool = I1;
 }

@@ -1,4 +1,4 @@
-//! Functions of each element, and how tensors with different axes meet.
+//! Elementwise functions, and the alignment of tensors with different axes.
 
 use std::ops::{Add, Div, Mul, Neg, Not, Sub};
 use std::panic::Location;
@@ -11,12 +11,12 @@ use crate::tensor::{Place, Raw, axes, extents, extents_agree};
 use crate::tracer::{self, Tracer};
 use crate::{Dim, NamedType, Tensor, TraceErrorKind};
 
-/// The other operand of an elementwise function: a tensor, or a number that stands for one.
+/// The other operand of an elementwise function: a tensor, or a number for all elements.
 #[derive(Clone, Copy)]
 pub enum TensorOrNumber<T: Element> {
-    /// A tensor; aligned by name.
+    /// A tensor, aligned by the names of its axes.
     Elements(Tensor<T>),
-    /// The same number everywhere.
+    /// The same number for every element.
     Number(f64),
 }
 
@@ -38,7 +38,7 @@ impl<T: Element> From<i32> for TensorOrNumber<T> {
     }
 }
 
-/// Repeats and reorders `raw` so that it has exactly the axes `to`, which include its own.
+/// Repeats and reorders `raw` so that it has exactly the axes `to`, which include all axes of `raw`.
 pub(crate) fn broadcast(t: &mut Tracer, raw: Raw, from: &NamedType, to: &[Dim], place: Place) -> Raw {
     if from.dims == to {
         return raw;
@@ -48,7 +48,7 @@ pub(crate) fn broadcast(t: &mut Tracer, raw: Raw, from: &NamedType, to: &[Dim], 
     t.op(None, op, &[raw], &axes(to), place)
 }
 
-/// Brings two tensors to the axes of the one that has more. Returns both and those axes.
+/// Brings two tensors to the axes of the tensor that has more. Returns both tensors and those axes.
 fn align(t: &mut Tracer, op: &'static str, a: Raw, b: Raw, place: Place) -> Option<(Raw, Raw, Vec<Dim>)> {
     let (left, right) = (t.named_type(a, place)?, t.named_type(b, place)?);
     if !extents_agree(t, op, (a, &left), (b, &right), place) {
@@ -75,13 +75,13 @@ fn align(t: &mut Tracer, op: &'static str, a: Raw, b: Raw, place: Place) -> Opti
     Some((broadcast(t, a, &left, dims, place), broadcast(t, b, &right, dims, place), dims.clone()))
 }
 
-/// `value` for every element of a tensor with these axes.
+/// A tensor with these axes and `value` as every element.
 fn splat(t: &mut Tracer, element: ElementType, dims: &[Dim], value: f64, place: Place) -> Raw {
     let value = Literal::splat(TensorType::new(element, extents(dims)), value);
     t.op(None, Constant { value }, &[], &axes(dims), place)
 }
 
-/// Two operands with the same axes, and those axes; of two numbers, `dims`.
+/// Two operands with the same axes, and those axes. If both operands are numbers, the axes are `dims`.
 fn meet<T: Element>(
     t: &mut Tracer,
     op: &'static str,
@@ -106,7 +106,7 @@ fn meet<T: Element>(
     }
 }
 
-/// An operation on two operands that are brought to the same axes.
+/// Applies an operation to two operands after aligning their axes.
 fn elementwise<T: Element, U: Element>(
     name: &'static str,
     operands: (TensorOrNumber<T>, TensorOrNumber<T>),
@@ -144,8 +144,8 @@ impl<T: Element> Tensor<T> {
         elementwise("compare", (self.into(), other.into()), Compare { direction }, place)
     }
 
-    /// Repeated along the axes of `like` that it lacks: what `like` lacks comes first, the rest in the order of
-    /// `like`. The outer sum of `a` and `b` is `a.broadcast(b) + b.broadcast(a)`.
+    /// Repeats this tensor along the axes of `like` that it lacks. Axes that `like` lacks come first, then
+    /// the axes of `like` in their order. The outer sum of `a` and `b` is `a.broadcast(b) + b.broadcast(a)`.
     #[track_caller]
     pub fn broadcast<U: Element>(self, like: Tensor<U>) -> Self {
         let place = Location::caller();
@@ -160,44 +160,44 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// A tensor like this one, every element `value`.
+    /// A tensor with the axes of this one and `value` as every element.
     #[track_caller]
     pub fn filled(self, value: f64) -> Self {
         let place = Location::caller();
         self.apply(place, |t, _, ty| splat(t, ty.element, &ty.dims, value, place))
     }
 
-    /// The larger of two, elementwise; NaN if either is.
+    /// The larger of two elements; NaN if either is NaN.
     #[track_caller]
     pub fn maximum(self, other: impl Into<TensorOrNumber<T>>) -> Self {
         self.binary("maximum", BinaryKind::Maximum, other, Location::caller())
     }
 
-    /// The smaller of two, elementwise; NaN if either is.
+    /// The smaller of two elements; NaN if either is NaN.
     #[track_caller]
     pub fn minimum(self, other: impl Into<TensorOrNumber<T>>) -> Self {
         self.binary("minimum", BinaryKind::Minimum, other, Location::caller())
     }
 
-    /// self = other, elementwise.
+    /// Whether `self` = `other`, for each element; false if either is NaN.
     #[track_caller]
     pub fn equals(self, other: impl Into<TensorOrNumber<T>>) -> Tensor<Bool> {
         self.compared(other, Direction::Eq, Location::caller())
     }
 
-    /// self < other, elementwise.
+    /// Whether `self` < `other`, for each element; false if either is NaN.
     #[track_caller]
     pub fn less(self, other: impl Into<TensorOrNumber<T>>) -> Tensor<Bool> {
         self.compared(other, Direction::Lt, Location::caller())
     }
 
-    /// self ≤ other, elementwise.
+    /// Whether `self` ≤ `other`, for each element; false if either is NaN.
     #[track_caller]
     pub fn less_equal(self, other: impl Into<TensorOrNumber<T>>) -> Tensor<Bool> {
         self.compared(other, Direction::Le, Location::caller())
     }
 
-    /// |x|; that of the smallest integer is itself.
+    /// x| for each element. The smallest integer has no positive counterpart and stays negative.
     #[track_caller]
     pub fn abs(self) -> Self {
         self.unary(Unary { kind: UnaryKind::Abs }, Location::caller())
@@ -205,55 +205,55 @@ impl<T: Element> Tensor<T> {
 }
 
 impl<T: Float> Tensor<T> {
-    /// eˣ
+    /// eˣ for each element.
     #[track_caller]
     pub fn exp(self) -> Self {
         self.unary(Unary { kind: UnaryKind::Exponential }, Location::caller())
     }
 
-    /// ln x: −∞ of 0, NaN of what is below.
+    /// ln x for each element: −∞ for 0, and NaN below 0.
     #[track_caller]
     pub fn ln(self) -> Self {
         self.unary(Unary { kind: UnaryKind::Log }, Location::caller())
     }
 
-    /// tanh x
+    /// tanh x for each element.
     #[track_caller]
     pub fn tanh(self) -> Self {
         self.unary(Unary { kind: UnaryKind::Tanh }, Location::caller())
     }
 
-    /// 1 / (1 + e⁻ˣ)
+    /// 1 / (1 + e⁻ˣ) for each element: the sigmoid.
     #[track_caller]
     pub fn logistic(self) -> Self {
         self.unary(Unary { kind: UnaryKind::Logistic }, Location::caller())
     }
 
-    /// √x
+    /// √x for each element; NaN below 0.
     #[track_caller]
     pub fn sqrt(self) -> Self {
         self.unary(Unary { kind: UnaryKind::Sqrt }, Location::caller())
     }
 
-    /// 1 / √x
+    /// 1 / √x for each element; ∞ for 0.
     #[track_caller]
     pub fn rsqrt(self) -> Self {
         self.unary(Unary { kind: UnaryKind::Rsqrt }, Location::caller())
     }
 
-    /// The nearest whole number, of two the even one.
+    /// The nearest whole number for each element. Halves go to the even neighbour.
     #[track_caller]
     pub fn round(self) -> Self {
         self.unary(Unary { kind: UnaryKind::Round }, Location::caller())
     }
 
-    /// xʸ, elementwise, as `pow` of IEEE 754.
+    /// xʸ for each element, like `pow` of IEEE 754.
     #[track_caller]
     pub fn pow(self, exponent: impl Into<TensorOrNumber<T>>) -> Self {
         self.binary("power", BinaryKind::Power, exponent, Location::caller())
     }
 
-    /// Whether an element is NaN.
+    /// Whether an element is NaN, for each element.
     #[track_caller]
     pub fn is_nan(self) -> Tensor<Bool> {
         self.compared(self, Direction::Ne, Location::caller())
@@ -275,7 +275,7 @@ macro_rules! functions {
 ops::float_functions!(functions);
 
 impl Tensor<Bool> {
-    /// Elementwise: `yes` where this is true, else `no`; both are tensors or numbers.
+    /// For each element, `yes` if this mask is true, otherwise `no`. Both can be tensors or numbers.
     #[doc(alias = "where")]
     #[track_caller]
     pub fn select<T: Element>(
@@ -298,13 +298,13 @@ impl Tensor<Bool> {
         })
     }
 
-    /// Both, elementwise.
+    /// Whether both elements are true.
     #[track_caller]
     pub fn and(self, other: Self) -> Self {
         self.binary("and", BinaryKind::And, other, Location::caller())
     }
 
-    /// Either, elementwise.
+    /// Whether at least one of two elements is true.
     #[track_caller]
     pub fn or(self, other: Self) -> Self {
         self.binary("or", BinaryKind::Or, other, Location::caller())

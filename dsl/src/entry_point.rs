@@ -1,31 +1,33 @@
-//! What is recorded of a network: entry points of given sizes.
+//! [`EntryPoint`]: the sizes, inputs and outputs of one compiled function of a network.
 
 use trace::KvFormat;
 
-/// What an entry point returns of its logits.
+/// The logits that an entry point returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogitsMode {
-    /// Those after the last real token, and the token they favour.
+    /// The logits after the last real token, and the most likely next token.
     Next,
-    /// Those after each token.
+    /// The logits after every token.
     All,
-    /// The token that they favour, after each token.
+    /// The most likely next token after every token, without logits.
     Each,
-    /// None: the entry point fills memory, or gives embeddings.
+    /// Those after each token, and the token that they favour there: what verifies a draft.
+    Verify,
+    /// No logits: the entry point runs an encoder, or returns embeddings.
     None,
 }
 
-/// What an entry point takes.
+/// The main input of an entry point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EntryInput {
-    /// Token ids.
+    /// Token ids, of type `i32[B, S]`.
     #[default]
     Tokens,
-    /// What stands in place of their embeddings.
+    /// Vectors `[B, S, D]` in place of the tokens' embeddings.
     Features,
 }
 
-/// A function of the module that a runtime calls: fixed batch, chunk and context.
+/// A function of the module that a runtime calls, with fixed batch, chunk and context.
 ///
 /// ```
 /// use tracewright_dsl::EntryPoint;
@@ -36,40 +38,41 @@ pub enum EntryInput {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryPoint {
-    /// Its name.
+    /// The name of the function in the module.
     pub name: String,
-    /// Sequences at once.
+    /// The number of sequences per call.
     pub batch: usize,
-    /// Tokens of each sequence at once.
+    /// Tokens of each sequence per call.
     pub chunk: usize,
-    /// The longest sequence.
+    /// The longest sequence, in tokens.
     pub context: usize,
-    /// What it takes.
+    /// The main input: tokens or features.
     pub input: EntryInput,
-    /// What it returns of its logits.
+    /// The logits that the entry point returns.
     pub logits: LogitsMode,
-    /// How keys and values are remembered.
+    /// The storage format of cached keys and values.
     pub kv: KvFormat,
 }
 
 impl EntryPoint {
-    /// One that takes tokens, and remembers keys and values as they are computed.
+    /// An entry point that takes tokens, and caches keys and values in the element type of the network.
     pub fn new(name: &str, batch: usize, chunk: usize, context: usize, logits: LogitsMode) -> Self {
         let (input, kv) = (EntryInput::Tokens, KvFormat::default());
         Self { name: name.into(), batch, chunk, context, input, logits, kv }
     }
 
-    /// The same for features in place of tokens.
+    /// The same entry point, with features instead of tokens as input.
     #[must_use]
     pub fn of_features(self) -> Self {
         Self { input: EntryInput::Features, ..self }
     }
 
-    /// Tokens that `prefill_short` takes: so few cost little more than one, where weights are read once for all.
+    /// Tokens per call of `prefill_short`. A call with so few tokens costs little more than one with a single
+    /// token, because reading the weights dominates.
     const SHORT: usize = 16;
 
-    /// `prefill` (chunks of `chunk` tokens), `prefill_short` (16 tokens, if a chunk is at least four times as long),
-    /// `decode` (one token) and `score` (all positions of a chunk).
+    /// The standard entry points: `prefill` (`chunk` tokens), `prefill_short` (16 tokens, if `chunk` is at
+    /// least 64), `decode` (one token) and `score` (the logits of all positions of a chunk).
     pub fn all(batch: usize, chunk: usize, context: usize) -> Vec<Self> {
         let entry = |name: &str, chunk, logits| Self::new(name, batch, chunk, context, logits);
         let short = (chunk >= 4 * Self::SHORT).then(|| entry("prefill_short", Self::SHORT, LogitsMode::Next));
@@ -79,7 +82,12 @@ impl EntryPoint {
         entries
     }
 
-    /// Those of [`all`](Self::all) that choose tokens.
+    /// `verify`: the logits after each of `width` tokens, and the tokens that they favour.
+    pub fn verify(batch: usize, width: usize, context: usize) -> Self {
+        Self::new("verify", batch, width, context, LogitsMode::Verify)
+    }
+
+    /// The entry points of [`all`](Self::all) that generation uses: all but `score`.
     pub fn steps(batch: usize, chunk: usize, context: usize) -> Vec<Self> {
         let mut entries = Self::all(batch, chunk, context);
         entries.retain(|entry| entry.logits == LogitsMode::Next);

@@ -1,4 +1,4 @@
-//! What can be wrong with a declaration or a forward body.
+//! Errors of configurations and of forward bodies.
 
 use std::fmt;
 
@@ -7,51 +7,51 @@ use trace::Provenance;
 
 use crate::{Axis, Dim};
 
-/// A configuration from which the model cannot be built.
+/// A configuration whose model cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
-    /// A quotient that `dims` declares as exact has a remainder.
+    /// `dims` declares an exact quotient, but there is a remainder.
     #[error(
         "`{dividend}` ({dividend_value}) is not a multiple of `{divisor}` ({divisor_value}); \
          correct one of the two in the configuration"
     )]
     Indivisible {
-        /// The key (or expression) that is divided.
+        /// The key or expression that is divided.
         dividend: String,
-        /// Its value.
+        /// The value of the dividend.
         dividend_value: usize,
-        /// The key (or expression) that divides.
+        /// The key or expression that divides.
         divisor: String,
-        /// Its value.
+        /// The value of the divisor.
         divisor_value: usize,
     },
-    /// An extent of 0.
+    /// The extent of an axis is 0.
     #[error("`{key}` is 0; the axis `{axis}` needs at least 1")]
     Empty {
-        /// The key (or expression).
+        /// The key or expression that sets the extent.
         key: String,
-        /// The axis.
+        /// The name of the axis.
         axis: String,
     },
-    /// Something else that the model's own code refuses.
+    /// The model's own code rejects a value.
     #[error("`{key}` is {found}, expected {expected}")]
     Key {
-        /// The key.
+        /// The key of the configuration.
         key: String,
-        /// Its value.
+        /// The value of the key.
         found: String,
-        /// What it may be.
+        /// The values that the model accepts.
         expected: String,
     },
 }
 
-/// The first thing that went wrong while a trace was recorded, and where.
+/// The first error while a trace was recorded, and its place.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{kind}{}", place(.provenance))]
 pub struct TraceError {
-    /// What.
+    /// The kind of error, which has the details.
     pub kind: Box<TraceErrorKind>,
-    /// The field path, and the line of Rust.
+    /// The field path of the block, and the line of Rust.
     pub provenance: Provenance,
 }
 
@@ -61,17 +61,17 @@ impl From<BuildError> for TraceError {
     }
 }
 
-/// An element type and named extents, as messages show it: `bf16[B=1, S=3, D=8]`.
+/// An element type and named extents. A message shows it as `bf16[B=1, S=3, D=8]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedType {
-    /// The element type.
+    /// The type of the tensor's elements.
     pub element: ElementType,
-    /// The axes in their order.
+    /// The axes with their extents, in order.
     pub dims: Vec<Dim>,
 }
 
 impl NamedType {
-    /// The place of an axis.
+    /// The index of an axis; `None` if the tensor lacks it.
     pub fn position(&self, axis: Axis) -> Option<usize> {
         self.dims.iter().position(|d| d.axis == axis)
     }
@@ -87,240 +87,240 @@ impl fmt::Display for NamedType {
     }
 }
 
-/// What can go wrong in a forward body.
+/// The kinds of errors in a forward body.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TraceErrorKind {
-    /// An operation refuses its operands.
+    /// An operation rejects the types of its operands.
     #[error(transparent)]
     Infer(#[from] InferError),
-    /// A tensor lacks an axis.
+    /// A tensor lacks an axis that the operation names.
     #[error("`{op}`: `{ty}` has no axis `{axis}`")]
     NoAxis {
-        /// The operation.
+        /// Name of the operation that failed.
         op: &'static str,
-        /// The axis asked for.
+        /// The axis that the operation names.
         axis: Axis,
-        /// The tensor's type.
+        /// The type of the tensor.
         ty: NamedType,
     },
-    /// One axis has two extents.
+    /// Two tensors have different extents for one axis.
     #[error("`{op}`: axis `{axis}` has two extents: `{left}` against `{right}`")]
     Extents {
-        /// The operation.
+        /// Name of the operation that failed.
         op: &'static str,
-        /// The axis.
+        /// The axis with two extents.
         axis: Axis,
-        /// One tensor's type.
+        /// The type of one tensor.
         left: NamedType,
-        /// The other's.
+        /// The type of the other tensor.
         right: NamedType,
     },
-    /// The same, where one of the two had another name for it.
+    /// An error about an axis that `rename` gave its name.
     #[error("{kind}; `{from}` was renamed to `{axis}` at {}:{}", .at.file, .at.line)]
     Renamed {
-        /// What is wrong.
+        /// The error about the axis.
         kind: Box<TraceErrorKind>,
-        /// The name before.
+        /// The name before the rename.
         from: String,
-        /// The axis.
+        /// The axis with its present name.
         axis: Axis,
-        /// Where the name was given.
+        /// The place of the `rename`.
         at: Provenance,
     },
-    /// Two tensors of which neither has all axes of the other.
+    /// Each of two tensors has an axis that the other lacks.
     #[error("`{op}`: neither of `{left}` and `{right}` has all axes of the other")]
     Axes {
-        /// The operation.
+        /// Name of the operation that failed.
         op: &'static str,
-        /// One tensor's type.
+        /// The type of one tensor.
         left: NamedType,
-        /// The other's.
+        /// The type of the other tensor.
         right: NamedType,
     },
-    /// An activation that lacks an axis and would be repeated along it.
+    /// An activation lacks an axis, and only `.broadcast` may repeat it.
     #[error(
         "`{op}`: `{small}` lacks the axis `{axis}` of `{large}`{}; an activation is repeated only where that is \
          asked for: `.broadcast(other)`",
         .lost.as_ref().map_or_else(String::new, |at| format!(", which it lost at {}:{}", at.file, at.line))
     )]
     Repeats {
-        /// The operation.
+        /// Name of the operation that failed.
         op: &'static str,
-        /// The axis.
+        /// The axis that the activation lacks.
         axis: Axis,
-        /// The type of the tensor that lacks it.
+        /// The type of the activation.
         small: NamedType,
-        /// The other's.
+        /// The type of the other tensor.
         large: NamedType,
-        /// Where it went, if it was there.
+        /// The place where the activation lost the axis, if it had the axis before.
         lost: Option<Box<Provenance>>,
     },
-    /// A name that would occur twice in one tensor.
+    /// A tensor would have two axes of one name.
     #[error("`{op}`: axis `{axis}` would occur twice, in `{ty}`; use `.rename({axis}, …)` on one of them")]
     Repeated {
-        /// The operation.
+        /// Name of the operation that failed.
         op: &'static str,
-        /// The axis.
+        /// The axis that would occur twice.
         axis: Axis,
-        /// The tensor that has it already.
+        /// The type of the tensor, which already has the axis.
         ty: NamedType,
     },
-    /// The axes given do not name each axis of the tensor once.
+    /// A list of axes does not name each axis of the tensor exactly once.
     #[error("`{op}`: `{ty}` cannot have its axes ordered as {}", list(.axes))]
     Order {
-        /// The operation.
+        /// Name of the operation that failed.
         op: &'static str,
-        /// The tensor's type.
+        /// The type of the tensor.
         ty: NamedType,
-        /// The axes given.
+        /// The axes that were given.
         axes: Vec<Axis>,
     },
-    /// Pieces or factors that do not make up an axis.
+    /// Parts or factors do not match the extent of an axis.
     #[error("`{op}`: axis `{axis}` of `{ty}`: {found}, expected {expected}")]
     Extent {
-        /// The operation.
+        /// Name of the operation that failed.
         op: &'static str,
-        /// The axis.
+        /// The axis to split or unmerge.
         axis: Axis,
-        /// The tensor's type.
+        /// The type of the tensor.
         ty: NamedType,
-        /// What was asked for.
+        /// The parts that were asked for.
         found: String,
-        /// What fits.
+        /// The parts that are possible.
         expected: String,
     },
-    /// A table of positions that ends before the context does.
+    /// A table of positions has fewer rows than the context has positions.
     #[error(
         "the table of positions has {} rows (axis `{}`), and the context {context} positions; \
          a context of at most {} fits",
         .rows.extent, .rows.axis, .rows.extent
     )]
     Positions {
-        /// The axis that counts the table's rows.
+        /// The axis that counts the rows of the table.
         rows: Dim,
-        /// How many positions there may be.
+        /// The number of positions in the context.
         context: usize,
     },
-    /// An argument or a result that is not as the signature declares it.
+    /// An argument or a result has other axes than its signature declares.
     #[error("`{function}`: {what} is `{found}`, declared as {declared}")]
     Signature {
-        /// Block and function.
+        /// The block and the function.
         function: String,
-        /// `argument x` or `the result`.
+        /// Either `argument x` or `the result`.
         what: String,
-        /// The declared axes.
+        /// The axes that the signature declares.
         declared: String,
-        /// The tensor's type.
+        /// The type of the tensor.
         found: NamedType,
     },
-    /// A handle used where it means nothing.
+    /// A tensor handle is used outside its trace or its block's body.
     #[error(
         "a tensor of another trace or another block's body is used here; pass it as an argument of `forward`"
     )]
     Stranger,
-    /// A tensor used when no trace is open.
+    /// A tensor is used while no trace is open.
     #[error("a tensor is used outside of `trace`")]
     Closed,
-    /// A `trace` inside a `trace`.
+    /// `trace` is called within `trace`.
     #[error("`trace` is called while another trace is open on this thread")]
     Nested,
-    /// Two elements of a repeated block that record different things.
+    /// Two elements of a repeated block record different computations.
     #[error(
         "`{block}` at `{prefix}` records something else than the elements before it, although its arguments have \
          the same types and data; whatever differs must be an argument of `forward`"
     )]
     Unequal {
-        /// Block and function.
+        /// The block and the function.
         block: String,
-        /// The element's path.
+        /// The field path of the differing element.
         prefix: String,
     },
-    /// An argument of an entry point that the recorded closure uses itself.
+    /// A closure uses an argument of its entry point before a declared function has taken it.
     #[error(
         "an argument of the entry point is used before a declared function takes it, so its axes are not known; call \
          the function first, or record with `entry_with`"
     )]
     Unnamed,
-    /// An axis of an entry point's argument that has no extent, or two.
+    /// An axis of an entry point's argument has no extent, or two different ones.
     #[error("`{function}`: argument `{argument}` has the axis `{axis}`, {}", size(.axis, .known, .sized))]
     Size {
-        /// Block and function.
+        /// The block and the function.
         function: String,
-        /// The argument.
+        /// Name of the argument in question.
         argument: String,
-        /// The axis.
+        /// The axis without a unique extent.
         axis: Axis,
-        /// Its extent elsewhere.
+        /// The extent that another argument or `dims` sets.
         known: Option<usize>,
-        /// What the recording says.
+        /// The extent that the recording sets.
         sized: Option<usize>,
     },
-    /// A size of a recording that no argument has.
+    /// The recording sets the size of an axis that no argument has.
     #[error("the entry point `{name}` is recorded with a size for the axis `{axis}`, which no argument has")]
     UnusedSize {
-        /// The entry point.
+        /// Name of the entry point.
         name: String,
-        /// The axis.
+        /// The axis without an argument.
         axis: Axis,
     },
-    /// Two entry points of one name.
+    /// Two entry points have the same name.
     #[error("the entry point `{name}` is recorded twice")]
     EntryTwice {
-        /// The name.
+        /// The name of both entry points.
         name: String,
     },
-    /// A state that no layer declares under this name.
+    /// A layer has no state of this kind and name.
     #[error(
         "layer {layer} has no state of the kind `{kind}`{}; `cache` declares a layer's state",
         .name.map_or_else(|| " without a name".to_owned(), |name| format!(" with the name `{name}`"))
     )]
     NoState {
-        /// The kind asked for.
+        /// The kind of state that was asked for.
         kind: &'static str,
-        /// The layer.
+        /// The index of the layer, from 0.
         layer: usize,
-        /// The name asked for.
+        /// The name that was asked for.
         name: Option<&'static str>,
     },
-    /// A name that a tensor of state cannot have.
+    /// The name of a state is not allowed.
     #[error(
         "the name of a state is `{name}`, expected at most 32 letters, digits and `_`, the last no digit"
     )]
     StateName {
-        /// The name.
+        /// The name that was given.
         name: String,
     },
-    /// Two states of one name in a layer.
+    /// A layer declares two states of one name.
     #[error(
         "layer {layer} declares `{name}` twice; give one of the states another name, as in `cache {{ L of other: Recurrent[C, D] }}`"
     )]
     StateTwice {
-        /// The tensor of both.
+        /// The tensor that both states would have.
         name: String,
-        /// The layer.
+        /// The index of the layer, from 0.
         layer: usize,
     },
-    /// An entry point of what a network has no function for.
+    /// An entry point needs a function that the network does not declare.
     #[error("the entry point `{name}` needs the function `{function}`, which the root block does not have")]
     NoFunction {
-        /// The entry point.
+        /// Name of the entry point.
         name: String,
-        /// The function.
+        /// Name of the missing function.
         function: &'static str,
     },
-    /// Memory that an encoder leaves empty.
+    /// `encode` does not fill a state that it must fill.
     #[error("the memory `{name}` is not filled; call `fill` on it in `encode`")]
     Unfilled {
-        /// The memory.
+        /// The name of the state's tensor.
         name: String,
     },
-    /// Memory that is filled where it is read.
+    /// A state of an encoder is filled outside `encode`.
     #[error("the memory `{name}` is filled by an entry point that reads it; only `encode` fills memory")]
     Filled {
-        /// The memory.
+        /// The name of the state's tensor.
         name: String,
     },
-    /// The configuration is refused.
+    /// The model rejects its configuration.
     #[error(transparent)]
     Build(#[from] BuildError),
 }
@@ -334,7 +334,7 @@ fn size(axis: &Axis, known: &Option<usize>, sized: &Option<usize>) -> String {
     }
 }
 
-/// The line that says where: nothing of what is not known.
+/// The line with the place of an error. It omits the parts that are unknown.
 fn place(Provenance { path, file, line }: &Provenance) -> String {
     match (path.is_empty(), file.is_empty()) {
         (true, true) => String::new(),

@@ -1,4 +1,4 @@
-//! The built-in leaves: what holds weights.
+//! The built-in leaves: fields that hold weights.
 
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -13,27 +13,28 @@ use crate::tensor::{Place, Raw, axes, extents, fail_extents, permuted};
 use crate::tracer::{self, Tracer};
 use crate::{Dim, NamedType, Scope, Tensor, TraceErrorKind};
 
-/// What `self.field(x)` does.
+/// The call `self.field(x)` of a leaf.
 pub trait Call<Argument> {
-    /// What it gives.
+    /// The type of the result.
     type Output;
-    /// Applies the leaf.
+    /// Applies the leaf to its argument.
     fn call(&self, argument: Argument) -> Self::Output;
 }
 
-/// Where a weight lives: the path of the leaf for provenance, the path of its key, which differ if it is tied.
+/// The place of a weight: the leaf's path for messages, and the path of its key. The two differ if the weight
+/// is tied.
 #[derive(Clone, Debug)]
-struct Stored {
+struct WeightPath {
     path: Rc<str>,
     home: Rc<str>,
 }
 
-impl Stored {
+impl WeightPath {
     fn new(scope: Scope) -> Self {
         Self { path: scope.path().clone(), home: scope.path().clone() }
     }
 
-    /// A weight, each of whose axes holds these of the network.
+    /// Reads a weight. Each of its axes combines the network's axes in one item of `held`.
     fn read(&self, t: &mut Tracer, name: &str, element: ElementType, held: &[&[Dim]], place: Place) -> Raw {
         let parameter = Parameter::new(self.key(name), TensorType::new(element, held_extents(held)));
         t.parameter(&self.path, parameter, &held_axes(held), place)
@@ -44,18 +45,18 @@ impl Stored {
     }
 }
 
-/// The extents of axes that hold these.
+/// The extents of combined axes.
 fn held_extents(held: &[&[Dim]]) -> Vec<usize> {
     held.iter().map(|dims| merged(dims).extent).collect()
 }
 
-/// The names of axes that hold these.
+/// The names of combined axes.
 fn held_axes(held: &[&[Dim]]) -> Vec<AxisName> {
     let named = |dims: &&[Dim]| -> Vec<_> { dims.iter().map(|d| (d.axis.0, d.extent)).collect() };
     held.iter().map(|dims| joined_axis(&named(dims))).collect()
 }
 
-/// A weight that a recipe makes, or why there is no such recipe.
+/// A weight that a recipe computes, or the reason why there is no such recipe.
 fn made(
     t: &mut Tracer,
     path: &Rc<str>,
@@ -69,15 +70,15 @@ fn made(
     }
 }
 
-/// A linear layer without or with bias: weight `[outputs…, inputs…]`, stored as a matrix (HF: `nn.Linear`).
-/// It contracts the input axes of its argument, which become the output axes.
+/// A linear layer with an optional bias (`nn.Linear` in PyTorch). Its weight `[outputs…, inputs…]` is stored
+/// as a matrix. It contracts the input axes of its argument, and the output axes take their place.
 ///
-/// Some checkpoints store the matrix the other way round, inputs first (HF: `Conv1D` of GPT-2; most of JAX): that is
-/// [`transposed`](Self::transposed). Where both sides are equally long, nothing but the setting can tell: a square
-/// matrix has one shape either way, so that without it the layer loads and computes something else, without a word.
+/// Some checkpoints store the matrix with inputs first, such as GPT-2's `Conv1D` and most of JAX. Set
+/// [`transposed`](Self::transposed) for these. Take care with a square matrix: its shape does not reveal the
+/// order, so a wrong setting loads without an error and computes wrong results.
 #[derive(Clone, Debug)]
 pub struct Linear<T: Float> {
-    stored: Stored,
+    stored: WeightPath,
     inputs: Vec<Dim>,
     outputs: Vec<Dim>,
     bias: bool,
@@ -86,24 +87,25 @@ pub struct Linear<T: Float> {
 }
 
 impl<T: Float> Linear<T> {
-    /// A layer from `inputs` to `outputs`.
+    /// A layer from the axes `inputs` to the axes `outputs`.
     pub fn build(scope: Scope, inputs: &[Dim], outputs: &[Dim]) -> Self {
         let (inputs, outputs) = (inputs.to_vec(), outputs.to_vec());
-        let (stored, of) = (Stored::new(scope), PhantomData);
+        let (stored, of) = (WeightPath::new(scope), PhantomData);
         Self { stored, inputs, outputs, bias: false, transposed: false, of }
     }
 
-    /// Whether there is a bias `[outputs…]`.
+    /// Sets whether there is a bias `[outputs…]`. Default: no bias.
     pub fn bias(self, bias: bool) -> Self {
         Self { bias, ..self }
     }
 
-    /// Whether the checkpoint stores the weight as `[inputs…, outputs…]`. The archive then has it as every other.
+    /// Sets whether the checkpoint stores the weight as `[inputs…, outputs…]`. The archive always stores
+    /// `[outputs…, inputs…]`.
     pub fn transposed(self, transposed: bool) -> Self {
         Self { transposed, ..self }
     }
 
-    /// The weight is the one at `home`.
+    /// Uses the weight of the leaf at `home`.
     pub fn tied(mut self, home: Scope) -> Self {
         self.stored.home = home.path().clone();
         self
@@ -120,7 +122,7 @@ impl<T: Float> Call<Tensor<T>> for Linear<T> {
     }
 }
 
-/// The axis that several are merged into on the way through a matrix.
+/// The one axis that replaces several in a matrix.
 fn merged(dims: &[Dim]) -> Dim {
     match dims {
         [one] => *one,
@@ -165,7 +167,7 @@ impl<T: Float> Linear<T> {
     }
 }
 
-/// `raw` with the axes `to` instead of `from`, which hold the same elements.
+/// Reshapes `raw` from the axes `from` to the axes `to`, which have the same number of elements.
 fn reshaped(t: &mut Tracer, path: Option<&Rc<str>>, raw: Raw, from: &[Dim], to: &[Dim], place: Place) -> Raw {
     match from == to {
         true => raw,
@@ -173,21 +175,21 @@ fn reshaped(t: &mut Tracer, path: Option<&Rc<str>>, raw: Raw, from: &[Dim], to: 
     }
 }
 
-/// A table of rows `[V, D]` that token ids pick from (HF: `nn.Embedding`).
+/// A table `[V, D]` from which token ids select rows (`nn.Embedding` in PyTorch).
 #[derive(Clone, Debug)]
 pub struct Embedding<T: Float> {
-    stored: Stored,
+    stored: WeightPath,
     dims: Vec<Dim>,
     of: PhantomData<T>,
 }
 
 impl<T: Float> Embedding<T> {
-    /// A table with these axes: rows first.
+    /// A table with these axes; the axis of rows comes first.
     pub fn build(scope: Scope, dims: &[Dim]) -> Self {
-        Self { stored: Stored::new(scope), dims: dims.to_vec(), of: PhantomData }
+        Self { stored: WeightPath::new(scope), dims: dims.to_vec(), of: PhantomData }
     }
 
-    /// The table is the one at `home`.
+    /// Uses the table of the leaf at `home`.
     pub fn tied(mut self, home: Scope) -> Self {
         self.stored.home = home.path().clone();
         self
@@ -210,11 +212,11 @@ impl<T: Float> Call<Tensor<I32>> for Embedding<T> {
     }
 }
 
-/// Root mean square norm over one axis, or over several as if they were one: weight `[D]`, stored as a vector
-/// (Zhang and Sennrich, 2019).
+/// Root mean square norm over one axis, or over several axes together: x / √(mean(x²) + ε) · weight (Zhang
+/// and Sennrich, 2019). The weight `[D]` is stored as a vector.
 #[derive(Clone, Debug)]
 pub struct RmsNorm<T: Float> {
-    stored: Stored,
+    stored: WeightPath,
     dims: Vec<Dim>,
     epsilon: f64,
     style: WeightStyle,
@@ -222,24 +224,24 @@ pub struct RmsNorm<T: Float> {
 }
 
 impl<T: Float> RmsNorm<T> {
-    /// A norm over the axes in `dims`.
+    /// A norm over all axes in `dims`.
     pub fn build(scope: Scope, dims: &[Dim]) -> Self {
         let style = WeightStyle::Scale;
-        Self { stored: Stored::new(scope), dims: dims.to_vec(), epsilon: 1e-6, style, of: PhantomData }
+        Self { stored: WeightPath::new(scope), dims: dims.to_vec(), epsilon: 1e-6, style, of: PhantomData }
     }
 
-    /// What is added to the mean square; 1e-6 unless said.
+    /// Sets ε, the number that is added to the mean square. Default: 1e-6.
     pub fn eps(self, epsilon: f64) -> Self {
         Self { epsilon, ..self }
     }
 
-    /// How the weight is applied; [`WeightStyle::Scale`] unless said.
+    /// Sets how the weight is applied. Default: [`WeightStyle::Scale`].
     pub fn style(self, style: WeightStyle) -> Self {
         Self { style, ..self }
     }
 }
 
-/// `raw` with the axes of `dims` last, and the axes it has then.
+/// Moves the axes of `dims` to the end. Returns the tensor and its axes.
 fn axes_last(
     t: &mut Tracer,
     op: &'static str,
@@ -288,8 +290,8 @@ impl<T: Float> Call<Tensor<T>> for RmsNorm<T> {
     }
 }
 
-/// Layer norm over one axis: weight `[D]` and, unless told otherwise, bias `[D]`, computed in f32
-/// (Ba, Kiros and Hinton, "Layer Normalization", 2016; HF: `nn.LayerNorm`).
+/// Layer norm over one axis, with a weight `[D]` and an optional bias `[D]`, computed in f32 (Ba, Kiros and
+/// Hinton, "Layer Normalization", 2016; `nn.LayerNorm` in PyTorch).
 #[derive(Clone, Debug)]
 pub struct LayerNorm<T: Float> {
     scale: Weight<T>,
@@ -299,19 +301,19 @@ pub struct LayerNorm<T: Float> {
 }
 
 impl<T: Float> LayerNorm<T> {
-    /// A norm over the one axis in `dims`.
+    /// A norm over the single axis in `dims`.
     pub fn build(scope: Scope, dims: &[Dim]) -> Self {
         let scale = Weight::build(scope.child("weight"), dims);
         let shift = Some(Weight::build(scope.child("bias"), dims));
         Self { scale, shift, dims: dims.to_vec(), epsilon: 1e-5 }
     }
 
-    /// What is added to the variance; 1e-5 unless said.
+    /// Sets ε, the number that is added to the variance. Default: 1e-5.
     pub fn eps(self, epsilon: f64) -> Self {
         Self { epsilon, ..self }
     }
 
-    /// Whether there is a bias; there is unless said.
+    /// Sets whether there is a bias. Default: there is one.
     pub fn bias(mut self, bias: bool) -> Self {
         self.shift = self.shift.filter(|_| bias);
         self
@@ -335,7 +337,7 @@ impl<T: Float> Call<Tensor<T>> for LayerNorm<T> {
     }
 }
 
-/// A weight as it is: the key is the field path itself.
+/// A weight that the network uses directly. Its key is the field path, without a suffix.
 #[derive(Clone, Debug)]
 pub struct Weight<T: Element> {
     path: Rc<str>,
@@ -350,8 +352,8 @@ impl<T: Element> Weight<T> {
         Self { path: scope.path().clone(), dims: dims.to_vec(), stacked: false, of: PhantomData }
     }
 
-    /// A weight whose slices along its first axis are tensors of their own in the checkpoint. The last `*` of the path
-    /// stands for their numbers: `experts.*.w1.weight`.
+    /// A weight whose slices along the first axis are separate tensors in the checkpoint. The last `*` of the
+    /// path stands for the index of a slice: `experts.*.w1.weight`.
     pub fn stacked(scope: Scope, dims: &[Dim]) -> Self {
         Self { stacked: true, ..Self::build(scope, dims) }
     }

@@ -1,7 +1,7 @@
-//! How a human writes a network: [`model!`], [`Tensor`], the nn functions.
+//! The language in which you declare a network: [`model!`], [`Tensor`], and the functions of a neural network.
 //!
-//! A `forward` body runs once, on handles instead of numbers; what it does is recorded as a
-//! [`trace::Trace`]. No weight is read.
+//! A `forward` body runs once, with handles instead of numbers. Each operation adds a node to a [`trace::Trace`].
+//! Recording reads no weight.
 //!
 #![doc = include_str!("functions.md")]
 #![warn(missing_docs)]
@@ -33,16 +33,15 @@ pub use entry_point::{EntryInput, EntryPoint, LogitsMode};
 pub use error::{BuildError, NamedType, TraceError, TraceErrorKind};
 pub use leaves::{Call, Embedding, LayerNorm, Linear, RmsNorm, Weight};
 pub use macros::{TraceArg, model};
-pub use nn::{
-    Attend, Cache, Encoded, Kv, LayerState, Mask, Position, Recurrent, Slots, State, attend, dot, softmax,
-};
+pub use nn::states::*;
+pub use nn::{Attend, Cache, LayerState, Mask, Position, State, attend, dot, softmax};
 pub use ops::ops::{MaskTerm, WeightStyle};
 pub use record::{DeclaredShards, EntryArgument, EntryFunction, EntryRecorder, Recording, Traced};
 pub use scope::{Block, Project, Scope};
 pub use tensor::Tensor;
 pub use tracer::trace;
 
-/// What the expansion of [`model!`] calls.
+/// Functions and types that the expansion of [`model!`] uses.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::block::block;

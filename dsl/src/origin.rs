@@ -1,8 +1,9 @@
-//! Where a tensor comes from: which tensors may be repeated along axes they lack, and what messages say of axes.
+//! Traces the origin of a tensor. This decides which tensors may be repeated along axes that they lack, and which
+//! axis a message names as the cause.
 //!
-//! Weights, constants, integers and truth values are: they say something of every place. An activation that lacks an
-//! axis has lost it, and only what is made of its own reductions may meet it again, as in `x - x.mean(D)`. Where
-//! anything else meets more axes than it has, the loss may be a mistake, so the network must say `.broadcast(…)`.
+//! Weights, constants, integers and truth values may be repeated, because they are the same for every element. An
+//! activation that lacks an axis has lost it. Only a value computed from its own reductions may meet that axis
+//! again, as in `x - x.mean(D)`. Any other use may be a mistake, so the network must call `.broadcast(…)`.
 
 use std::collections::BTreeSet;
 
@@ -15,17 +16,17 @@ use crate::Axis;
 #[derive(Clone, Copy)]
 pub(crate) struct Origin<'a> {
     pub(crate) function: &'a Function,
-    pub(crate) activations: &'a Activations,
+    pub(crate) activations: &'a ActivationNodes,
 }
 
-/// Of each node of a function, whether it is an activation: whether it depends on an argument that has axes. A row of
-/// a table of constants does not: it is a constant, wherever its index comes from.
+/// For each node of a function, whether it is an activation: whether it depends on an argument with axes. A
+/// row of a constant table is not an activation, even if its index is one.
 #[derive(Default)]
-pub(crate) struct Activations(Vec<bool>);
+pub(crate) struct ActivationNodes(Vec<bool>);
 
-impl Activations {
-    /// Takes note of the nodes that `function` got since the last time. To look at all ancestors whenever it is asked
-    /// would take a time that grows with the square of the layers.
+impl ActivationNodes {
+    /// Classifies the nodes that `function` got since the last call. A search through all ancestors at every
+    /// question would take time quadratic in the number of layers.
     pub(crate) fn extend(&mut self, function: &Function) {
         for id in (self.0.len()..function.len()).map(NodeId::new) {
             let node = function.node(id);
@@ -39,7 +40,7 @@ impl Activations {
         }
     }
 
-    /// An argument is no activation where its function is called.
+    /// Marks an argument as no activation in the function's caller.
     pub(crate) fn remove(&mut self, argument: NodeId) {
         self.0[argument.index()] = false;
     }
@@ -57,7 +58,7 @@ fn is_constant(function: &Function, id: NodeId) -> bool {
 }
 
 impl<'a> Origin<'a> {
-    /// Whether `small` may be repeated to the axes of `large` without a word.
+    /// Whether `small` may be implicitly repeated to the axes of `large`.
     pub(crate) fn may_be_repeated(self, small: NodeId, large: NodeId) -> bool {
         let ty = self.function.node(small).ty();
         if ty.rank() == 0 || !ty.element.is_float() {
@@ -66,7 +67,8 @@ impl<'a> Origin<'a> {
         self.sources(small).is_subset(&self.sources(large))
     }
 
-    /// The node that makes `from` lack `axis`: the last one on the way that lacks it and reads something that has it.
+    /// The node at which `from` lost `axis`: the last ancestor that lacks the axis and reads a value that has
+    /// it.
     pub(crate) fn lost_at(self, from: NodeId, axis: Axis) -> Option<&'a Provenance> {
         let mut open = BTreeSet::from([from]);
         while let Some(id) = open.pop_last() {
@@ -79,7 +81,7 @@ impl<'a> Origin<'a> {
         None
     }
 
-    /// The name that `axis` of `from` had before `rename` gave it that one, and where that was.
+    /// The name of `axis` in `from` before a `rename`, and the place of that `rename`.
     pub(crate) fn renamed_at(self, from: NodeId, axis: Axis) -> Option<(&'a str, &'a Provenance)> {
         let mut id = from;
         loop {
@@ -99,7 +101,7 @@ impl<'a> Origin<'a> {
         self.function.node(id).axes.iter().position(|name| *name == axis.0)
     }
 
-    /// The activations that `node` is made of by functions of single elements and by reductions.
+    /// The activations from which `node` is computed by elementwise functions and reductions alone.
     fn sources(self, node: NodeId) -> BTreeSet<NodeId> {
         let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::new());
         let mut open = vec![node];

@@ -1,4 +1,4 @@
-//! Entry points: any function of any block, recorded for arguments of given sizes.
+//! Records entry points: any function of any block, for arguments of given sizes.
 
 use std::panic::Location;
 
@@ -10,7 +10,8 @@ use crate::element::Element;
 use crate::tracer::{self, Place, Raw, Tracer};
 use crate::{Axis, Dim, NamedType, Tensor, TraceError, TraceErrorKind};
 
-/// A network of which entry points are recorded. `Network::record`, which [`model!`](crate::model) makes, begins one.
+/// Records entry points of a network. Call `Network::record`, which [`model!`](crate::model) generates, to
+/// begin a recording.
 ///
 /// ```
 /// use tracewright_dsl::{F32, Float, model};
@@ -39,38 +40,40 @@ pub struct Recording<M> {
     shards: DeclaredShards,
 }
 
-/// What a network declares to be divided among devices: axes of its own, and along which axis of a mesh.
+/// The axes that a network partitions over an axis of a device mesh: lists of axes, each with the name of a
+/// mesh axis.
 pub type DeclaredShards = &'static [(&'static [&'static str], &'static str)];
 
-/// A trace, and how it was recorded.
+/// A finished recording: the trace, and facts about it.
 #[derive(Clone, Debug)]
 pub struct Traced {
-    /// The trace.
+    /// The trace of all entry points.
     pub trace: Trace,
-    /// How many bodies of repeated blocks ran: one for each kind, not for each layer.
+    /// How many bodies of repeated blocks ran: one for each kind of layer, not for each layer.
     pub body_runs: usize,
-    /// What the network declares to be divided among devices.
+    /// The axes that the network partitions over a device mesh.
     pub shards: DeclaredShards,
 }
 
 impl<M> Recording<M> {
-    /// A recording of no entry point yet.
+    /// A recording without entry points.
     pub fn new(model: M) -> Self {
         Self { model, tracer: Tracer::default(), shards: &[] }
     }
 
-    /// The same of a network that declares what is divided among devices.
+    /// Sets the axes that the network partitions over a device mesh.
     #[must_use]
     pub fn sharded(self, shards: DeclaredShards) -> Self {
         Self { shards, ..self }
     }
 
-    /// Records `function`, a function of a block or a closure that calls some. Its arguments become those of the
-    /// entry point, with names, axes and types as the signature declares them, and its results those of the entry
-    /// point. `sizes` gives the extents of axes that `dims` does not.
+    /// Records `function`, which is a function of a block or a closure that calls such functions. The entry
+    /// point gets its arguments and results. Names, axes and types of arguments come from the declared
+    /// signature. `sizes` sets the extents of axes that `dims` does not declare.
     ///
     /// # Errors
-    /// An axis without an extent, or a size that no argument has; or the first error of a body, with its Rust line.
+    /// If an axis has no extent, or a size belongs to no argument; or the first error of a body, with its
+    /// Rust line.
     #[track_caller]
     pub fn entry<A, F: EntryFunction<M, A>>(
         self,
@@ -85,7 +88,8 @@ impl<M> Recording<M> {
         })
     }
 
-    /// Records what `body` does with inputs and outputs of its own making: for what no declared function says.
+    /// Records an entry point for which there is no declared function. `body` creates the inputs and outputs
+    /// itself.
     ///
     /// # Errors
     /// The first error of any tensor operation, with its Rust line.
@@ -114,7 +118,7 @@ impl<M> Recording<M> {
         Ok(Self { model, tracer, shards })
     }
 
-    /// The trace of all entry points.
+    /// Ends the recording, and returns the trace of all entry points.
     pub fn finish(self) -> Traced {
         let (trace, body_runs) = self.tracer.recorded();
         Traced { trace, body_runs, shards: self.shards }
@@ -151,13 +155,13 @@ impl EntryRecorder {
         });
     }
 
-    /// The next argument.
+    /// Adds the next argument, and returns its tensor.
     pub fn input<T: Element>(&mut self, name: impl Into<String>, role: Role, dims: &[Dim]) -> Tensor<T> {
         let place = self.place;
         Tensor::new(tracer::with(|t| t.input(name.into(), role, T::TYPE, dims, place)).unwrap_or(Raw::POISON))
     }
 
-    /// The next result.
+    /// Adds the next result of the entry point.
     pub fn output<T: Element>(&mut self, name: impl Into<String>, role: Role, tensor: Tensor<T>) {
         self.output_raw(name.into(), role, tensor.raw);
     }
@@ -170,7 +174,7 @@ impl EntryRecorder {
         tracer::with(|t| t.fail(kind, self.place));
     }
 
-    /// Checks the type of what fills memory.
+    /// Checks the type of a tensor that fills the state of an encoder.
     pub(crate) fn expect(&self, name: &str, raw: Raw, dims: &[Dim]) {
         let place = self.place;
         tracer::with(|t| {
@@ -181,15 +185,15 @@ impl EntryRecorder {
         });
     }
 
-    /// The extent that the recording gives to an axis.
+    /// The extent that the recording sets for an axis; `None` if it sets none.
     pub fn size(&mut self, axis: Axis) -> Option<usize> {
         tracer::with(|t| t.size(axis)).flatten()
     }
 }
 
-/// What can be an argument of an entry point: the recording makes one.
+/// A type that can be an argument of an entry point. The recording creates the value.
 pub trait EntryArgument: TraceArg {
-    /// The argument, still without a name and without axes, or with its own.
+    /// Creates the argument. Its name and axes can be unknown at this point.
     #[doc(hidden)]
     fn argument(entry: &mut EntryRecorder) -> Self;
 }

@@ -1,4 +1,4 @@
-//! The handle that forward bodies compute with.
+//! [`Tensor`]: the handle with which forward bodies compute.
 
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -14,13 +14,15 @@ use crate::tracer::{self, Tracer};
 pub(crate) use crate::tracer::{Place, Raw};
 use crate::{Axis, Dim, NamedType, TraceErrorKind};
 
-/// A tensor of a trace that is being recorded: a small handle, free to copy. Its axes have names.
+/// A tensor of a trace that is being recorded. The handle is small and `Copy`. The axes of the tensor have
+/// names.
 ///
-/// Elementwise operators take two tensors of one element type and align them by name: the axes of one must
-/// include those of the other, which is repeated along the rest. An operation that cannot be makes
-/// [`trace`](crate::trace) fail with its place; the handle it returns is silent from then on.
+/// Elementwise operators take two tensors of one element type and align their axes by name. The axes of one
+/// tensor must include those of the other, which is repeated along the missing axes. If an operation is
+/// impossible, [`trace`](crate::trace) fails with its place in your code. The operation returns a handle that
+/// causes no further errors.
 ///
-/// It cannot leave its thread: the open trace belongs to one.
+/// A handle cannot leave its thread, because the open trace is thread-local.
 pub struct Tensor<T: Element> {
     pub(crate) raw: Raw,
     of: PhantomData<(T, *const ())>,
@@ -52,7 +54,8 @@ impl<T: Element> Tensor<T> {
         Self { raw, of: PhantomData }
     }
 
-    /// Runs `f` on the open tracer and this tensor's type; poisoned if there is none or the handle means nothing.
+    /// Runs `f` on the open tracer and this tensor's type. The result is poisoned if no trace is open or the
+    /// handle is foreign to it.
     pub(crate) fn apply<U: Element>(
         self,
         place: Place,
@@ -65,7 +68,7 @@ impl<T: Element> Tensor<T> {
         Tensor::new(raw.unwrap_or(Raw::POISON))
     }
 
-    /// [`Tensor::apply`] at the position of `axis`, which must be one of this tensor's.
+    /// Calls [`Tensor::apply`] with the index of `axis`, which this tensor must have.
     pub(crate) fn apply_axis<U: Element>(
         self,
         place: Place,
@@ -79,7 +82,7 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// A tensor without axes.
+    /// A constant without axes, rounded to the element type.
     #[track_caller]
     pub fn scalar(value: f64) -> Self {
         let place = Location::caller();
@@ -95,7 +98,7 @@ impl<T: Element> Tensor<T> {
         Self::new(raw.unwrap_or(Raw::POISON))
     }
 
-    /// The extent of an axis; 0 after an error.
+    /// The extent of an axis: its number of elements. After an error it is 0.
     #[track_caller]
     pub fn extent(self, axis: Axis) -> usize {
         let place = Location::caller();
@@ -108,12 +111,12 @@ impl<T: Element> Tensor<T> {
         )
     }
 
-    /// The axes in their order; none after an error.
+    /// The axes in their order; empty after an error.
     pub(crate) fn dims(self, place: Place) -> Vec<Dim> {
         tracer::with(|t| t.named_type(self.raw, place)).flatten().map_or_else(Vec::new, |ty| ty.dims)
     }
 
-    /// The same numbers in another element type.
+    /// Converts the elements to another element type.
     #[track_caller]
     pub fn to<U: Element>(self) -> Tensor<U> {
         let place = Location::caller();
@@ -123,7 +126,7 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// The axis `from` under the name `to`.
+    /// Renames the axis `from` to `to`.
     #[track_caller]
     pub fn rename(self, from: Axis, to: Axis) -> Self {
         let place = Location::caller();
@@ -138,14 +141,14 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// The same tensor with its axes in this order.
+    /// Permutes the axes to this order, which must name each axis once.
     #[track_caller]
     pub fn permute(self, order: &[Axis]) -> Self {
         let place = Location::caller();
         self.apply(place, |t, raw, ty| permuted(t, raw, ty, order, place))
     }
 
-    /// The indices `start..start + length` of an axis.
+    /// Selects the indices `start..start + length` of an axis.
     #[track_caller]
     pub fn narrow(self, axis: Axis, start: usize, length: usize) -> Self {
         let place = Location::caller();
@@ -154,7 +157,7 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// An axis cut into pieces of these lengths, which must add up to its extent.
+    /// Cuts an axis into pieces of these lengths, whose sum must be its extent.
     #[track_caller]
     pub fn split<const N: usize>(self, axis: Axis, lengths: [usize; N]) -> [Self; N] {
         let place = Location::caller();
@@ -176,7 +179,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// `length` indices of an axis from `start` (known at run time, clamped so that they fit) on.
+    /// Selects `length` indices of an axis, beginning at `start`. The start is computed at run time, and
+    /// clamped so that the range fits.
     #[track_caller]
     pub fn dynamic_narrow(self, axis: Axis, start: Tensor<I32>, length: usize) -> Self {
         let place = Location::caller();
@@ -186,7 +190,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Neighbouring axes as one, the first varying slowest. They are brought together at the place of the first.
+    /// Merges axes into one, in which the first varies slowest. The result has the place of the first axis;
+    /// the other axes are moved next to it.
     #[track_caller]
     pub fn merge(self, merged: &[Axis], into: Axis) -> Self {
         let place = Location::caller();
@@ -204,7 +209,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// One axis as several, the first varying slowest; their extents must multiply to its own.
+    /// Splits an axis into several, of which the first varies slowest. The product of their extents must be
+    /// the extent of the axis.
     #[track_caller]
     pub fn unmerge(self, axis: Axis, parts: &[Dim]) -> Self {
         let place = Location::caller();
@@ -226,25 +232,25 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// The sum along an axis, which vanishes.
+    /// The sum along an axis, which is removed.
     #[track_caller]
     pub fn sum(self, axis: Axis) -> Self {
         self.reduce("sum", ReduceKind::Add, axis, Location::caller())
     }
 
-    /// The largest element along an axis, which vanishes.
+    /// The largest element along an axis, which is removed.
     #[track_caller]
     pub fn max(self, axis: Axis) -> Self {
         self.reduce("max", ReduceKind::Maximum, axis, Location::caller())
     }
 
-    /// The smallest element along an axis, which vanishes.
+    /// The smallest element along an axis, which is removed.
     #[track_caller]
     pub fn min(self, axis: Axis) -> Self {
         self.reduce("min", ReduceKind::Minimum, axis, Location::caller())
     }
 
-    /// The mean along an axis, which vanishes.
+    /// The mean along an axis, which is removed.
     #[track_caller]
     pub fn mean(self, axis: Axis) -> Self
     where
@@ -262,10 +268,10 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// The sums of the first element, the first two, the first three and so on along an axis, which stays.
+    /// The cumulative sum along an axis: element i becomes the sum of the elements 0 to i.
     ///
-    /// Computed in ⌈log₂ n⌉ steps (Hillis and Steele, "Data Parallel Algorithms", 1986): each sum of floats is rounded
-    /// that many times, those of f16 and bf16 in f32 and then once. Integers wrap around.
+    /// It takes ⌈log₂ n⌉ steps (Hillis and Steele, "Data Parallel Algorithms", 1986), and each step rounds
+    /// floats once. f16 and bf16 are summed in f32 and rounded at the end. Integers wrap around.
     #[track_caller]
     pub fn cumsum(self, axis: Axis) -> Self {
         let place = Location::caller();
@@ -294,7 +300,7 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// The tensors one after the other along an axis that they have; their other axes must be the same.
+    /// Concatenates tensors along an axis that all have. Their other axes must be equal.
     #[track_caller]
     pub fn concat(tensors: &[Self], axis: Axis) -> Self {
         let place = Location::caller();
@@ -304,7 +310,7 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// The tensors, which must have the same axes, next to each other along a new axis, the first of the result.
+    /// Stacks tensors with the same axes along a new axis, which is the first of the result.
     #[track_caller]
     pub fn stack(tensors: &[Self], axis: Axis) -> Self {
         let place = Location::caller();
@@ -322,7 +328,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Runs `join` on tensors that have the axes of the first, in its order, and its extents but along `along`.
+    /// Runs `join` on tensors with the axes of the first tensor, in its order. Their extents must be equal,
+    /// except along `along`.
     fn joined(
         op: &'static str,
         tensors: &[Self],
@@ -361,7 +368,8 @@ impl<T: Element> Tensor<T> {
     }
 }
 
-/// Puts the axes `merged` next to each other at the place of the first. Returns the order and that place.
+/// Moves the axes `merged` next to each other, at the place of the first. Returns the new order and that
+/// place.
 fn together(ty: &NamedType, merged: &[Axis]) -> Result<(Vec<Axis>, usize), Axis> {
     if let Some(missing) = merged.iter().find(|axis| ty.position(**axis).is_none()) {
         return Err(*missing);
@@ -387,7 +395,7 @@ pub(crate) fn permuted(t: &mut Tracer, raw: Raw, ty: NamedType, order: &[Axis], 
     t.op(None, Permute { order: indices }, &[raw], order, place)
 }
 
-/// Whether the axes that both have, have one extent in both; fails if not.
+/// Whether all axes that two tensors share have equal extents. If not, the trace fails.
 pub(crate) fn extents_agree(
     t: &mut Tracer,
     op: &'static str,
@@ -405,7 +413,7 @@ pub(crate) fn extents_agree(
     }
 }
 
-/// Fails because `axis` has two extents, and says so if one of `tensors` got that name by `rename`.
+/// Fails because `axis` has two extents. The error mentions a `rename` if it gave the axis its name.
 pub(crate) fn fail_extents(
     t: &mut Tracer,
     op: &'static str,

@@ -1,4 +1,4 @@
-//! The open trace of this thread.
+//! The tracer, which records the open trace of this thread.
 
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
@@ -14,13 +14,13 @@ use trace::{
     resolve_key,
 };
 
-use crate::origin::{Activations, Origin};
+use crate::origin::{ActivationNodes, Origin};
 use crate::{Axis, Dim, NamedType, TraceError, TraceErrorKind};
 
-/// Where the code that called an operator or a method stands.
+/// The source location of a call to an operator or a method.
 pub(crate) type Place = &'static Location<'static>;
 
-/// Node, function and trace of a tensor.
+/// The untyped core of a tensor: its node, function and trace.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Raw {
@@ -32,7 +32,8 @@ pub struct Raw {
 impl Raw {
     pub(crate) const POISON: Self = Self { node: u32::MAX, function: u32::MAX, trace: u32::MAX };
 
-    /// The argument of an entry point whose name and axes are not known before a declared function takes it.
+    /// Stands for an argument of an entry point until a declared function takes it and sets its name and
+    /// axes.
     pub(crate) const ARGUMENT: Self = Self { node: u32::MAX - 1, function: u32::MAX, trace: u32::MAX };
 
     pub(crate) fn id(self) -> NodeId {
@@ -40,14 +41,15 @@ impl Raw {
     }
 }
 
-/// What two runs of a body must share to record the same thing.
+/// The key of a recorded body. Two runs with equal keys record the same function.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct TraceKey {
     pub block: &'static str,
     pub pattern: String,
     pub arguments: TypeId,
     pub types: Vec<(TensorType, Vec<AxisName>)>,
-    /// Which of them are activations: a body may repeat the others along axes they lack.
+    /// Which of the arguments are activations. A body may implicitly repeat the others along axes that they
+    /// lack.
     pub activations: Vec<bool>,
     pub data: Vec<u8>,
 }
@@ -58,25 +60,27 @@ thread_local! {
 
 static TRACES: AtomicU32 = AtomicU32::new(0);
 
-/// The state of a trace that is being recorded.
+/// The state of the tracer.
 pub(crate) struct Tracer {
     id: u32,
     trace: Trace,
-    /// The functions that are open, the innermost last.
+    /// The functions that are being recorded, the innermost last.
     open: Vec<Open>,
-    /// The field paths of the blocks that are being run, the innermost last.
+    /// The field paths of the running blocks, the innermost last.
     paths: Vec<Rc<str>>,
-    /// The first error. After it, every handle is poisoned and silent.
+    /// The first error. After an error, every handle is poisoned, so no further errors arise.
     error: Option<TraceError>,
-    /// The bodies of repeated blocks.
+    /// The recorded bodies of repeated blocks.
     bodies: Vec<(TraceKey, Body)>,
-    /// The Rust files that were met, and what they are called.
+    /// The Rust files seen so far, and their names in the trace.
     files: Vec<(&'static str, Arc<str>)>,
-    /// The field path of the last node as its function, which is numbered, knows it: the next one mostly has it too.
+    /// A cache of the last node's field path, relative to its function (identified by number). The next node
+    /// mostly has the same path.
     last_path: Option<(u32, Rc<str>, Arc<str>)>,
     next_function: u32,
     body_runs: usize,
-    /// The extents that the recording of an entry point gives to axes, and whether one asked for it.
+    /// The extents that the recording of an entry point sets for axes, and whether an argument has asked for
+    /// each.
     sizes: Vec<(Dim, bool)>,
 }
 
@@ -85,8 +89,8 @@ struct Open {
     function: Function,
     parameters: HashMap<String, NodeId>,
     inputs: usize,
-    activations: Activations,
-    /// The path of the element that is run, and what stands for it in the body: `model.layers.0`, `model.layers.*`.
+    activations: ActivationNodes,
+    /// The path of the running element, and its path in the body: `model.layers.0` and `model.layers.*`.
     element: Option<(Rc<str>, Rc<str>)>,
 }
 
@@ -94,23 +98,23 @@ struct Open {
 #[derive(Clone)]
 pub(crate) struct Body {
     pub(crate) function: FunctionId,
-    /// What the body returned, to be rebuilt on each call's results.
+    /// The value that the body returned. It is rebuilt with the results of each call.
     pub(crate) returned: Rc<dyn Any>,
 }
 
-/// Runs `f` with the open tracer; `None` if there is none.
+/// Runs `f` with the open tracer; `None` if no trace is open.
 pub(crate) fn with<R>(f: impl FnOnce(&mut Tracer) -> R) -> Option<R> {
     let (mut f, mut result) = (Some(f), None);
     with_dyn(&mut |tracer| result = f.take().map(|f| f(tracer)));
     result
 }
 
-/// [`with`], compiled once for all that is run.
+/// The part of [`with`] that does not depend on its type, so that it is compiled once.
 fn with_dyn(f: &mut dyn FnMut(&mut Tracer)) {
     OPEN.with_borrow_mut(|open| open.iter_mut().for_each(f));
 }
 
-/// Closes the trace when `trace` is left, also by a panic.
+/// Closes the trace when `trace` ends, even by a panic.
 struct Guard;
 
 impl Guard {
@@ -124,7 +128,7 @@ impl Guard {
 }
 
 impl TraceErrorKind {
-    /// An error of what no line of a network says.
+    /// An error without a line of code.
     fn nowhere(self) -> TraceError {
         TraceError { kind: Box::new(self), provenance: Provenance::new("", "", 0) }
     }
@@ -136,7 +140,7 @@ impl Drop for Guard {
     }
 }
 
-/// Records what `record` does with the tracer open.
+/// Records the operations of `record`, which runs with the tracer open.
 ///
 /// # Errors
 /// The first error of any tensor operation, with its place.
@@ -145,7 +149,8 @@ pub fn trace(record: impl FnOnce()) -> Result<Trace, TraceError> {
     Ok(tracer.trace)
 }
 
-/// A file as it is named everywhere: from its crate's folder on, so that it is the same on every machine.
+/// The name of a file in traces: its path from the folder of its crate, so that it is the same on every
+/// machine.
 fn crate_relative(file: &str) -> String {
     let parts: Vec<&str> = file.split(['/', '\\']).collect();
     let anchor = parts.iter().rposition(|p| ["src", "examples", "tests", "benches"].contains(p));
@@ -175,7 +180,7 @@ impl Default for Tracer {
 }
 
 impl Tracer {
-    /// Goes on recording what `record` does.
+    /// Runs `record` with the tracer open, and adds its operations to the trace.
     ///
     /// # Errors
     /// The first error of any tensor operation, with its place.
@@ -193,31 +198,31 @@ impl Tracer {
         Ok(Guard)
     }
 
-    /// What was recorded, and how many bodies of repeated blocks ran.
+    /// The trace, and the number of bodies of repeated blocks that ran.
     pub(crate) fn recorded(self) -> (Trace, usize) {
         (self.trace, self.body_runs)
     }
 
-    /// Sets the extents that the recording gives to axes; returns those of before that nothing asked for.
+    /// Sets the extents of axes for an entry point. Returns previous extents that no argument asked for.
     pub(crate) fn set_sizes(&mut self, sizes: &[Dim]) -> Vec<Dim> {
         let sizes = sizes.iter().map(|dim| (*dim, false)).collect();
         let before = std::mem::replace(&mut self.sizes, sizes);
         before.into_iter().filter(|(_, asked)| !asked).map(|(dim, _)| dim).collect()
     }
 
-    /// The extent that the recording gives to an axis.
+    /// The extent that the recording sets for an axis.
     pub(crate) fn size(&mut self, axis: Axis) -> Option<usize> {
         let (dim, asked) = self.sizes.iter_mut().find(|(dim, _)| dim.axis == axis)?;
         *asked = true;
         Some(dim.extent)
     }
 
-    /// The axes that the recording sizes and nothing asked for yet.
+    /// The axes with an extent that no argument has asked for yet.
     pub(crate) fn unasked(&self) -> Vec<Axis> {
         self.sizes.iter().filter(|(_, asked)| !asked).map(|(dim, _)| dim.axis).collect()
     }
 
-    /// Appends the next argument of the innermost function.
+    /// Adds the next argument of the innermost function.
     pub(crate) fn input(
         &mut self,
         name: String,
@@ -243,12 +248,12 @@ impl Tracer {
             function,
             parameters: HashMap::new(),
             inputs: 0,
-            activations: Activations::default(),
+            activations: ActivationNodes::default(),
             element,
         });
     }
 
-    /// Closes the innermost function. `None` if an error makes it void.
+    /// Closes the innermost function. Returns `None` if there was an error.
     pub(crate) fn close_function(
         &mut self,
         outputs: Vec<(String, Role, Raw)>,
@@ -313,13 +318,13 @@ impl Tracer {
         self.error.is_some()
     }
 
-    /// A concrete path as the innermost open function knows it: the running element's own path becomes `….*`.
+    /// A path relative to the innermost function: the path of the running element becomes `….*`.
     pub(crate) fn relative(&self, path: &str) -> String {
         self.element()
             .map_or_else(|| path.to_owned(), |(concrete, pattern)| resolve_key(path, concrete, pattern))
     }
 
-    /// The path of the element that is run, and what stands for it.
+    /// The path of the running element, and its path in the body.
     fn element(&self) -> Option<&(Rc<str>, Rc<str>)> {
         self.open.iter().rev().find_map(|open| open.element.as_ref())
     }
@@ -347,7 +352,7 @@ impl Tracer {
         Provenance { path, file, line: location.line() }
     }
 
-    /// Keeps the first error and returns the poisoned handle.
+    /// Keeps the first error, and returns the poisoned handle.
     pub(crate) fn fail(&mut self, kind: impl Into<TraceErrorKind>, location: Place) -> Raw {
         if self.error.is_none() {
             let provenance = self.provenance(None, location);
@@ -356,7 +361,7 @@ impl Tracer {
         Raw::POISON
     }
 
-    /// Whether all handles mean something in the innermost open function; fails if one is a stranger.
+    /// Whether all handles belong to the innermost function. If one does not, the trace fails.
     pub(crate) fn admits(&mut self, operands: &[Raw], location: Place) -> bool {
         if self.failed() {
             return false;
@@ -401,7 +406,8 @@ impl Tracer {
         }
     }
 
-    /// Appends an operation whose result has these axes. `path` overrides the running block's (for its leaves).
+    /// Appends an operation whose result has these axes. `path` overrides the path of the running block, for
+    /// its leaves.
     pub(crate) fn op(
         &mut self,
         path: Option<&Rc<str>>,
@@ -415,7 +421,7 @@ impl Tracer {
         raw
     }
 
-    /// Appends what a positional function of `trace::functions` builds.
+    /// Appends the nodes that a function of `trace::functions` builds. These functions know axes by index.
     pub(crate) fn build(
         &mut self,
         operands: &[Raw],
@@ -428,7 +434,7 @@ impl Tracer {
         raw
     }
 
-    /// Appends a node that is no operation.
+    /// Appends a node that is not an operation.
     pub(crate) fn node(
         &mut self,
         kind: NodeKind,
@@ -451,7 +457,7 @@ impl Tracer {
         }
     }
 
-    /// A weight; one node for each function that reads it.
+    /// A weight. Each function that reads a weight has one node for it.
     pub(crate) fn parameter(
         &mut self,
         path: &Rc<str>,
@@ -482,7 +488,7 @@ impl Tracer {
         raw
     }
 
-    /// The type with named axes; `None` for a poisoned handle or a stranger.
+    /// The type with named axes; `None` for a poisoned or foreign handle.
     pub(crate) fn named_type(&mut self, raw: Raw, location: Place) -> Option<NamedType> {
         if !self.admits(&[raw], location) {
             return None;
@@ -494,18 +500,18 @@ impl Tracer {
         Some(NamedType { element: ty.element, dims })
     }
 
-    /// The innermost open function as one looks for where its tensors come from.
+    /// The innermost function, as the input of a search for a tensor's origin.
     pub(crate) fn origin(&self) -> Option<Origin<'_>> {
         self.open.last().map(|open| Origin { function: &open.function, activations: &open.activations })
     }
 
-    /// Of each: whether it depends on what a network is called with.
+    /// Whether each tensor depends on the arguments of the network.
     pub(crate) fn are_activations(&self, raws: &[Raw]) -> Vec<bool> {
         let Some(open) = self.open.last() else { return Vec::new() };
         raws.iter().map(|raw| open.activations.contain(raw.id())).collect()
     }
 
-    /// An argument of the innermost function is no activation where that is called.
+    /// Marks an argument of the innermost function as no activation in its caller.
     pub(crate) fn fix(&mut self, argument: Raw) {
         if let Some(open) = self.open.last_mut() {
             open.activations.remove(argument.id());

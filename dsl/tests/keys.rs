@@ -1,4 +1,4 @@
-//! What a checkpoint stores in another way than a leaf reads it, without `model!`.
+//! Leaves that read a checkpoint's tensors in another form, without `model!`.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use trace::{Parameter, Role, Trace};
@@ -7,7 +7,7 @@ use tracewright_dsl::{Axis, Call, Dim, F32, I32, Linear, Recording, Scope, Tenso
 const S: Dim = Dim { axis: Axis("S"), extent: 3 };
 const E: Dim = Dim { axis: Axis("E"), extent: 2 };
 
-/// What `body` does with x: f32[S=3].
+/// The trace of `body` for x: f32[S=3].
 fn recorded(body: impl Fn(Tensor<F32>) -> Tensor<F32>) -> Result<Trace, TraceError> {
     let recording = Recording::new(()).entry_with("main", |_, entry| {
         let x = entry.input("x", Role::Plain, &[S]);

@@ -278,7 +278,8 @@ fn what_is_repeated_without_a_word() {
     assert!(refused(move |x| x * embedded(x)).starts_with("`multiply`: `f32[B=2]` lacks"));
 }
 
-/// What an element of a repeated block is given is what it is where the element is called.
+/// A value that is passed to an element of a repeated block is classified as in the caller: as a weight, or
+/// as an activation.
 #[test]
 fn a_given_weight_is_repeated_in_a_body_and_an_activation_is_not() {
     let layers = |x: Tensor<F32>, given: fn(Tensor<F32>) -> Tensor<F32>| {
@@ -575,7 +576,7 @@ fn repeated_blocks_are_recorded_once_per_kind() {
     }
 }
 
-/// What an element does differently without an argument that says so is found in debug builds.
+/// Debug builds find an element that differs without an argument that tells them apart.
 #[test]
 #[cfg(debug_assertions)]
 fn elements_that_differ_are_found() {

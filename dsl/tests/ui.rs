@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// One trybuild run: each says what the `.stderr` beside it says (`TRYBUILD=overwrite` writes those anew). What is right is in
-/// `tests/pass`: beside it trybuild would call cargo for each case, and not once for all.
+/// Each case gives the compiler output in its `.stderr` file (`TRYBUILD=overwrite` writes these). Valid cases
+/// are in `tests/pass`, because trybuild would otherwise call cargo for each case and not once for all.
 #[test]
 fn cases() {
     let cases = trybuild::TestCases::new();

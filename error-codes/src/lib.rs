@@ -1,4 +1,4 @@
-//! Short names of errors, under which `tracewright explain` says more than fits into a message.
+//! Codes of errors. `tracewright explain` prints a page for each code, with more than fits into a message.
 
 mod list;
 #[cfg(feature = "iree")]
@@ -8,22 +8,114 @@ use std::error::Error;
 use std::fmt;
 use std::str::FromStr;
 
-use errors::Place;
+pub use errors::Place;
 use trace::Provenance;
 
 /// An error that has a code.
-///
-/// An implementation is a `match` over all variants, so that none is without; what only passes on another error has its code.
 pub trait Coded: Error {
     fn code(&self) -> Code;
 
-    /// The places in the declaration of a network that it is about, the most telling one first.
+    /// The error that this one passes on, if it adds nothing. It then has that error's code and places.
+    fn passed_on(&self) -> Option<&(dyn Coded + 'static)> {
+        None
+    }
+
+    /// The places in the declaration of a network that the error is about. The most helpful comes first.
     fn places(&self) -> Vec<Place> {
-        Vec::new()
+        self.passed_on().map_or_else(Vec::new, Coded::places)
+    }
+
+    /// This error as a trait object. It also works through boxes.
+    fn coded(&self) -> &(dyn Coded + 'static)
+    where
+        Self: Sized + 'static,
+    {
+        self
     }
 }
 
-/// Where a node comes from, as errors name it.
+pub struct AnyCoded(Box<dyn Coded + Send + Sync>);
+
+impl AnyCoded {
+    pub fn new(error: impl Coded + Send + Sync + 'static) -> Self {
+        Self(Box::new(error))
+    }
+
+    /// The error as this type; or the same error again, if it has another type.
+    pub fn downcast<E: Error + 'static>(self) -> Result<Box<E>, Self> {
+        let Self(error) = self;
+        match (&*error as &(dyn Error + 'static)).is::<E>() {
+            true => Ok((error as Box<dyn Error + Send + Sync>).downcast().expect("it is of this type")),
+            false => Err(Self(error)),
+        }
+    }
+
+    /// The error of this type among this error and the errors that it passes on.
+    pub fn find<E: Error + 'static>(&self) -> Option<&E> {
+        let mut errors = std::iter::successors(Some(self.coded()), |error| error.passed_on());
+        errors.find_map(|error| (error as &(dyn Error + 'static)).downcast_ref())
+    }
+}
+
+impl Coded for AnyCoded {
+    fn code(&self) -> Code {
+        self.0.code()
+    }
+
+    fn passed_on(&self) -> Option<&(dyn Coded + 'static)> {
+        Some(&*self.0)
+    }
+}
+
+impl Error for AnyCoded {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
+}
+
+impl fmt::Debug for AnyCoded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for AnyCoded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// Assigns codes to the variants of an error: first the variants that only pass on another error, then each
+/// code with its variants. The match covers all variants, so that none lacks a code. After `@` come the
+/// places that the error is about.
+#[macro_export]
+macro_rules! coded {
+    ($($error:ident: $($passed:ident)* { $($code:ident: $($own:ident)+;)* } $(@ $places:expr;)?)+) => {
+        $(impl $crate::Coded for $error {
+            fn code(&self) -> $crate::Code {
+                match self {
+                    $(Self::$passed(error) => error.code(),)*
+                    $($(Self::$own { .. })|+ => $crate::Code::$code,)*
+                }
+            }
+
+            fn passed_on(&self) -> Option<&(dyn $crate::Coded + 'static)> {
+                match self {
+                    $(Self::$passed(error) => Some(error.coded()),)*
+                    $($(Self::$own { .. })|+ => None,)*
+                }
+            }
+            $(
+                fn places(&self) -> Vec<$crate::Place> {
+                    let own: fn(&Self) -> Vec<$crate::Place> = $places;
+                    own(self)
+                }
+            )?
+        })+
+    };
+}
+
+/// The origin of a node, as a place for errors.
 fn place(provenance: &Provenance) -> Place {
     let Provenance { path, file, line } = provenance;
     Place { path: path.to_string(), file: file.to_string(), line: *line }
@@ -31,26 +123,28 @@ fn place(provenance: &Provenance) -> Place {
 
 macro_rules! codes {
     ($($name:ident)*) => {
-        /// What kind of error it is. The hundreds say where it comes from: 0 the command line and the system, 1 the
-        /// configuration, 2 the checkpoint, 3 archives, 4 the declaration of a network, 5 plans and lowering, 6 the compiler, 7 the
-        /// runtime, 8 generation, 9 exports, 10 the instruments.
+        /// The code of a kind of error. The hundreds group the codes: 0 the command line and the system, 1
+        /// the configuration, 2 the checkpoint, 3 archives, 4 the declaration of a network, 5 plans and
+        /// lowering.
+        ///
+        /// 6 is the compiler, 7 the runtime, 8 generation, 9 exports, 10 the instruments, and 11 the Hugging
+        /// Face hub.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Code {
             $($name),*
         }
 
         impl Code {
-            /// All of them, in order.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// `TW0201`.
+            /// The code as text, such as `TW0201`.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => stringify!($name)),*
                 }
             }
 
-            /// What it means, an example, and what to do; in Markdown, with a title.
+            /// The page in Markdown: a title, the meaning, an example, and the remedy.
             pub fn explanation(self) -> &'static str {
                 match self {
                     $(Self::$name => include_str!(concat!(stringify!($name), ".md"))),*
@@ -70,11 +164,12 @@ codes! {
     TW0429 TW0430
     TW0501 TW0502 TW0503 TW0504 TW0505 TW0506 TW0507 TW0508 TW0509 TW0510 TW0511 TW0512 TW0513 TW0514 TW0515 TW0516 TW0517
     TW0601 TW0602 TW0603 TW0604 TW0605 TW0606 TW0607
-    TW0701 TW0702 TW0703 TW0704 TW0705 TW0706 TW0707 TW0708 TW0709 TW0710 TW0711 TW0712
+    TW0701 TW0702 TW0703 TW0704 TW0705 TW0706 TW0707 TW0708 TW0709 TW0710 TW0711 TW0712 TW0713 TW0714 TW0715
     TW0801 TW0802 TW0803 TW0804 TW0805 TW0806 TW0807 TW0808 TW0809 TW0810 TW0811 TW0812 TW0813 TW0814 TW0815 TW0816
-    TW0817 TW0818 TW0819 TW0820 TW0821 TW0822 TW0823
+    TW0817 TW0818 TW0819 TW0820 TW0821 TW0822 TW0823 TW0824 TW0825
     TW0901 TW0902 TW0903 TW0904 TW0905 TW0906 TW0907 TW0908
     TW1001 TW1002 TW1003 TW1004 TW1005 TW1006 TW1007 TW1008 TW1009 TW1010
+    TW1101 TW1102 TW1103 TW1104 TW1105
 }
 
 impl Code {
@@ -90,7 +185,7 @@ impl fmt::Display for Code {
     }
 }
 
-/// A text that names no code.
+/// The text is not a code.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no error `{0}`; `tracewright explain` without one lists all")]
 pub struct UnknownCode(pub String);
@@ -98,7 +193,7 @@ pub struct UnknownCode(pub String);
 impl FromStr for Code {
     type Err = UnknownCode;
 
-    /// Reads `TW0201`, `tw0201`, `0201` and `201`.
+    /// Parses `TW0201`, `tw0201`, `0201` and `201`.
     fn from_str(text: &str) -> Result<Self, UnknownCode> {
         let digits = text.strip_prefix("TW").or(text.strip_prefix("tw")).unwrap_or(text);
         let name = format!("TW{digits:0>4}");

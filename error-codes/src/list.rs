@@ -1,14 +1,16 @@
-//! Which error has which code, and which place in a declaration it is about.
+//! The code of each error, and the places in a declaration that it is about.
 //!
-//! What is made of another error and says nothing itself has the code of that one.
+//! An error that only passes on another has the other's code.
 
 use Code::*;
 use bake::{BakeError, Problem, QuantizeError};
 use dsl::{BuildError, TraceError, TraceErrorKind};
 use errors::{FileError, Place};
+use hub::HubError;
 use irpa::ArchiveError;
 use lower::{LowerError, ShardError};
 use models::config::ConfigError;
+use models::fit::FitError;
 use models::gguf::ImatrixError;
 use models::{OtherSizes, UnknownPrompt};
 use ops::{InferError, ParseError, UnknownElementType};
@@ -18,7 +20,7 @@ use targets::{MeshError, TargetError};
 use trace::{EvaluateError, ParameterConflict, VerifyError};
 use tracewright::files::{NotReplaced, StandIn};
 
-use crate::{Code, Coded, UnknownCode, place};
+use crate::{Code, Coded, UnknownCode, coded, place};
 use instruments::profile::ProfileError;
 use tracewright::export::xla::XlaError;
 use tracewright::export::{FolderError, ManifestError};
@@ -63,192 +65,6 @@ impl Coded for FileError {
             Some(source) if source.is::<NotReplaced>() => TW0009,
             Some(source) if source.is::<StandIn>() => TW0203,
             _ => TW0006,
-        }
-    }
-}
-
-impl Coded for ImatrixError {
-    fn code(&self) -> Code {
-        match self {
-            Self::File(error) => error.code(),
-            Self::Config(error) => error.code(),
-            Self::NoNames(_) | Self::Empty(_) => TW0517,
-        }
-    }
-}
-
-impl Coded for QuantizeError {
-    fn code(&self) -> Code {
-        match self {
-            Self::File(error) => error.code(),
-            Self::Archive(error) => error.code(),
-            Self::Exists(_) => TW0009,
-            Self::Write { .. } => TW0006,
-        }
-    }
-}
-
-impl Coded for RandomError {
-    fn code(&self) -> Code {
-        match self {
-            Self::File(error) => error.code(),
-            Self::Exists(_) => TW0009,
-            Self::Stopped(_) => TW0005,
-            Self::Memory { .. } => TW0505,
-            Self::Write { .. } => TW0006,
-        }
-    }
-}
-
-impl Coded for ProfileError {
-    fn code(&self) -> Code {
-        match self {
-            Self::File(error) => error.code(),
-            Self::Syntax { .. } => TW1006,
-            Self::Variant { .. } | Self::Entry { .. } | Self::Network { .. } => TW1007,
-        }
-    }
-}
-
-impl Coded for TuningFileError {
-    fn code(&self) -> Code {
-        match self {
-            Self::File(error) => error.code(),
-            Self::Syntax { .. } => TW1003,
-        }
-    }
-}
-
-impl Coded for FolderError {
-    fn code(&self) -> Code {
-        match self {
-            Self::File(error) => error.code(),
-            Self::Own(_) => TW0008,
-            Self::Foreign(_) => TW0009,
-            Self::Locked(_) => TW0901,
-        }
-    }
-}
-
-impl Coded for ManifestError {
-    fn code(&self) -> Code {
-        match self {
-            Self::File(error) => error.code(),
-            Self::Syntax { .. } => TW0902,
-            Self::Lost { .. } => TW0903,
-            Self::Device { .. } => TW0906,
-            Self::Engine(_) => TW0908,
-            Self::Module { .. } => TW0904,
-        }
-    }
-}
-
-impl Coded for XlaError {
-    fn code(&self) -> Code {
-        match self {
-            Self::Quantized | Self::Gguf(_) | Self::Unnamed(_) => TW0907,
-            Self::Plan(error) => error.code(),
-            Self::Shard(error) => error.code(),
-            Self::Folder(error) => error.code(),
-            Self::File(error) => error.code(),
-            Self::Bake(error) => error.code(),
-            Self::Archive(error) => error.code(),
-            Self::Lost { .. } => TW0208,
-            Self::Manifest(error) => error.code(),
-            Self::Moved { .. } => TW0904,
-        }
-    }
-
-    fn places(&self) -> Vec<Place> {
-        match self {
-            Self::Plan(error) => error.places(),
-            Self::Bake(error) => error.places(),
-            _ => Vec::new(),
-        }
-    }
-}
-
-impl Coded for ConfigError {
-    fn code(&self) -> Code {
-        match self {
-            Self::File(error) => error.code(),
-            Self::Syntax { .. } => TW0101,
-            Self::Keys { .. } => TW0102,
-            Self::Modules { .. } => TW0103,
-            Self::Architecture { .. } => TW0104,
-            Self::Embeds { .. } => TW0105,
-            Self::Generates { .. } => TW0106,
-            Self::Quantized { .. } => TW0107,
-            Self::Archive(error) => error.code(),
-        }
-    }
-}
-
-impl Coded for BakeError {
-    fn code(&self) -> Code {
-        match self {
-            Self::Mismatch { .. } => TW0201,
-            Self::Recipe { .. } => TW0202,
-            Self::Archive(error) => error.code(),
-        }
-    }
-
-    fn places(&self) -> Vec<Place> {
-        let declared = |problem: &Problem| match problem {
-            Problem::Shape { declared, .. } => declared.as_ref().map(|declared| place(&declared.provenance)),
-            _ => None,
-        };
-        match self {
-            Self::Mismatch { problems, .. } => problems.iter().filter_map(declared).collect(),
-            _ => Vec::new(),
-        }
-    }
-}
-
-impl Coded for ArchiveError {
-    fn code(&self) -> Code {
-        match self {
-            Self::File(error) => error.code(),
-            Self::DiskFull { .. } => TW0007,
-            Self::Cancelled { .. } => TW0005,
-            Self::Archive { .. } => TW0301,
-            Self::Content { .. } => TW0302,
-            Self::Entry { .. } => TW0303,
-            Self::Gguf { .. } => TW0210,
-            Self::Blocks { .. }
-            | Self::SourceLength { .. }
-            | Self::Conversion { .. }
-            | Self::ConversionLength { .. }
-            | Self::Dtype { .. } => TW0209,
-            Self::Foreign { .. } => TW0203,
-            Self::NoCheckpoint { .. } | Self::Snapshots { .. } => TW0204,
-            Self::Safetensors { .. } | Self::SafetensorsLength { .. } | Self::Rows { .. } => TW0205,
-            Self::Index { .. } => TW0206,
-            Self::IndexMismatch { .. } => TW0207,
-            Self::NoTensor { .. } => TW0208,
-            Self::OutputIsInput { .. } => TW0008,
-        }
-    }
-}
-
-impl Coded for BuildError {
-    fn code(&self) -> Code {
-        match self {
-            Self::Indivisible { .. } => TW0401,
-            Self::Empty { .. } => TW0402,
-            Self::Key { .. } => TW0403,
-        }
-    }
-}
-
-impl Coded for InferError {
-    fn code(&self) -> Code {
-        match self {
-            Self::Arity { .. } => TW0404,
-            Self::Element { .. } => TW0405,
-            Self::Mismatch { .. } => TW0406,
-            Self::Axis { .. } => TW0407,
-            Self::Attribute { .. } => TW0408,
         }
     }
 }
@@ -317,58 +133,143 @@ impl Coded for VerifyError {
     }
 }
 
-impl Coded for LowerError {
-    fn code(&self) -> Code {
-        match self {
-            Self::Infer { .. } => TW0506,
-            Self::Composite { .. } | Self::Kernel { .. } => TW0507,
-            Self::IntegersWithoutKernels => TW0508,
-            Self::Element { .. } => TW0513,
-            Self::NoEntry(_) => TW0428,
-            Self::Parameter(error) => error.code(),
-            Self::Pattern(_) => TW0514,
-        }
+coded! {
+    ImatrixError: File Config {
+        TW0517: NoNames Empty;
     }
 
-    fn places(&self) -> Vec<Place> {
-        match self {
+    QuantizeError: File Archive {
+        TW0009: Exists;
+        TW0006: Write;
+    }
+
+    QuantMapError: File {
+        TW0515: Json Format;
+    }
+
+    HubError: File {
+        TW1101: NoCache Offline;
+        TW1102: NoModel NoAccess NoRevision;
+        TW1103: NoFile SeveralFiles NoWeights;
+        TW1104: Status Connection Answer;
+        TW1105: Hash;
+        TW0005: Stopped;
+    }
+
+    RandomError: File {
+        TW0009: Exists;
+        TW0005: Stopped;
+        TW0505: Memory;
+        TW0006: Write;
+    }
+
+    ProfileError: File {
+        TW1006: Syntax;
+        TW1007: Variant Entry Network;
+    }
+
+    TuningFileError: File {
+        TW1003: Syntax;
+    }
+
+    FolderError: File {
+        TW0008: Own;
+        TW0009: Foreign;
+        TW0901: Locked;
+    }
+
+    ManifestError: File {
+        TW0902: Syntax;
+        TW0903: Lost;
+        TW0906: Device;
+        TW0908: Engine;
+        TW0904: Module;
+    }
+
+    XlaError: Plan Shard Folder File Bake Archive Manifest {
+        TW0907: Quantized Gguf Unnamed;
+        TW0208: Lost;
+        TW0904: Moved;
+    }
+
+    ConfigError: File Archive {
+        TW0101: Syntax;
+        TW0102: Keys;
+        TW0103: Modules;
+        TW0104: Architecture;
+        TW0105: Embeds;
+        TW0106: Generates;
+        TW0107: Quantized;
+    }
+
+    FitError: Config Archive Sizes {}
+
+    BakeError: Archive {
+        TW0201: Mismatch;
+        TW0202: Recipe;
+    } @ |error| {
+        let declared = |problem: &Problem| match problem {
+            Problem::Shape { declared, .. } => declared.as_ref().map(|declared| place(&declared.provenance)),
+            _ => None,
+        };
+        match error {
+            Self::Mismatch { problems, .. } => problems.iter().filter_map(declared).collect(),
+            _ => Vec::new(),
+        }
+    };
+
+    ArchiveError: File {
+        TW0007: DiskFull;
+        TW0005: Cancelled;
+        TW0301: Archive;
+        TW0302: Content;
+        TW0303: Entry;
+        TW0210: Gguf;
+        TW0209: Blocks SourceLength Conversion ConversionLength Dtype;
+        TW0203: Foreign;
+        TW0204: NoCheckpoint Snapshots;
+        TW0205: Safetensors SafetensorsLength Rows;
+        TW0206: Index;
+        TW0207: IndexMismatch;
+        TW0208: NoTensor;
+        TW0008: OutputIsInput;
+    }
+
+    BuildError: {
+        TW0401: Indivisible;
+        TW0402: Empty;
+        TW0403: Key;
+    }
+
+    InferError: {
+        TW0404: Arity;
+        TW0405: Element;
+        TW0406: Mismatch;
+        TW0407: Axis;
+        TW0408: Attribute;
+    }
+
+    LowerError: Parameter {
+        TW0506: Infer;
+        TW0507: Composite Kernel;
+        TW0508: IntegersWithoutKernels;
+        TW0513: Element;
+        TW0514: Pattern;
+        TW0428: NoEntry;
+    } @ |error| {
+        match error {
             Self::Infer { provenance, .. }
             | Self::Composite { provenance, .. }
             | Self::Kernel { provenance, .. }
             | Self::Element { provenance, .. } => vec![place(provenance)],
             _ => Vec::new(),
         }
-    }
-}
+    };
 
-impl Coded for QuantMapError {
-    fn code(&self) -> Code {
-        match self {
-            Self::File(error) => error.code(),
-            Self::Json { .. } | Self::Format { .. } => TW0515,
-        }
-    }
-}
-
-impl Coded for PlanError {
-    fn code(&self) -> Code {
-        match self {
-            Self::Context { .. } => TW0501,
-            Self::Chunk { .. } => TW0502,
-            Self::Length { .. } => TW0503,
-            Self::Element(_) => TW0504,
-            Self::Trace(error) => error.code(),
-            Self::Lower(error) => error.code(),
-            Self::Parameter(error) => error.code(),
-            Self::QuantMap(error) => error.code(),
-        }
-    }
-
-    fn places(&self) -> Vec<Place> {
-        match self {
-            Self::Trace(error) => error.places(),
-            Self::Lower(error) => error.places(),
-            _ => Vec::new(),
-        }
+    PlanError: Trace Lower Parameter QuantMap {
+        TW0501: Context;
+        TW0502: Chunk;
+        TW0503: Length;
+        TW0504: Element;
     }
 }

@@ -1,4 +1,4 @@
-//! What errors share: the file that they are about, and the causes behind them.
+//! Types that errors share: the file that an error is about, and the chain of causes.
 //!
 //! The message of an error never contains that of its source; [`WithCauses`] shows both, each once.
 
@@ -8,22 +8,22 @@ use std::io;
 use std::iter::successors;
 use std::path::{Path, PathBuf};
 
-/// A file or folder, and what the operating system refuses to do with it.
+/// An operation on a file or folder that the operating system rejected.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} `{}`", .path.display())]
 pub struct FileError {
-    /// What was tried: `read`, `create`, `create a file in`.
+    /// The operation: `read`, `create`, `create a file in`.
     pub action: &'static str,
     pub path: PathBuf,
     pub source: io::Error,
 }
 
-/// Says of a failure which file it is about.
+/// Adds a path to an I/O error.
 pub trait WithPath<T> {
-    /// Adds what was tried, and on which path.
+    /// Adds the operation and the path.
     ///
     /// # Errors
-    /// Where there was one.
+    /// If `self` is an error.
     fn with_path(self, action: &'static str, path: &Path) -> Result<T, FileError>;
 }
 
@@ -36,15 +36,15 @@ impl<T> WithPath<T> for io::Result<T> {
 /// A place in the declaration of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The field path in the model, where it is known: `model.layers.*.self_attn.q_proj`.
+    /// The field path in the model, if known: `model.layers.*.self_attn.q_proj`.
     pub path: String,
     /// The Rust file, relative to its crate's parent folder: `models/src/llama.rs`.
     pub file: String,
-    /// 1-based line.
+    /// The line, from 1.
     pub line: u32,
 }
 
-/// The beginning of a text, at most so many characters, with an ellipsis where more follow.
+/// The beginning of a text, with at most `most` characters, and an ellipsis if more follow.
 pub fn shortened(mut text: String, most: usize) -> String {
     if let Some((end, _)) = text.char_indices().nth(most) {
         text.truncate(end);
@@ -53,7 +53,7 @@ pub fn shortened(mut text: String, most: usize) -> String {
     text
 }
 
-/// Shows an error and, on lines of their own, the causes behind it.
+/// Displays an error, and its causes on separate lines.
 pub struct WithCauses<'a>(pub &'a (dyn Error + 'static));
 
 impl fmt::Display for WithCauses<'_> {
@@ -73,10 +73,10 @@ impl fmt::Display for WithCauses<'_> {
     }
 }
 
-/// How many things a message lists; the value has them all.
+/// The number of items that a message lists. The value contains all of them.
 pub const LISTED: usize = 50;
 
-/// Shows things on lines of their own, and how many more there are.
+/// Displays items on separate lines, and how many more there are.
 pub struct Listed<'a, T>(pub &'a [T]);
 
 impl<T: fmt::Display> fmt::Display for Listed<'_, T> {
@@ -89,7 +89,7 @@ impl<T: fmt::Display> fmt::Display for Listed<'_, T> {
     }
 }
 
-/// A text for a terminal: names in a file that somebody else made may hold what a terminal obeys. Lines stay lines.
+/// Escapes a text for a terminal. Names in untrusted files can contain control sequences. Line breaks stay.
 pub fn escaped(text: &str) -> String {
     let is_plain = |c: char| !c.is_control() || c == '\n' || c == '\t';
     text.chars().fold(String::with_capacity(text.len()), |mut shown, c| {

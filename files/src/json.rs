@@ -1,4 +1,4 @@
-//! JSON as Python writes it. `json.dumps` writes numbers that JSON has no words for, and `json.loads` reads them:
+//! JSON as Python writes it. `json.dumps` writes, and `json.loads` reads, numbers that JSON cannot express:
 //! `Infinity`, `-Infinity`, `NaN`.
 
 use std::borrow::Cow;
@@ -6,34 +6,34 @@ use std::ops::Range;
 
 use serde::de::DeserializeOwned;
 
-/// The numbers that only Python's JSON has.
+/// The numbers that only Python's JSON contains.
 const NOT_FINITE: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
-/// What such a number becomes in a value: the object that transformers 5 writes for it
-/// (`PreTrainedConfig._encode_special_floats`). No reader of numbers or texts takes it for one.
+/// The object that replaces such a number in a value. transformers 5 writes the same
+/// (`PreTrainedConfig._encode_special_floats`). No reader of numbers or strings accepts it by mistake.
 fn not_finite(word: &str) -> String {
     format!("{{\"__float__\":\"{word}\"}}")
 }
 
-/// The text of a value with the words that Python has for such numbers.
+/// The text of a value, with Python's words for such numbers.
 pub fn as_written(value: &str) -> String {
     NOT_FINITE.iter().fold(value.to_owned(), |text, word| text.replace(&not_finite(word), word))
 }
 
-/// Parses a JSON text that Python may have written; each number that is not finite becomes the object
+/// Parses JSON that Python may have written. A number that is not finite becomes an object such as
 /// `{"__float__": "Infinity"}`, which transformers 5 writes for it.
 ///
 /// # Errors
-/// As `serde_json::from_str`, with places in `text`.
+/// The errors of `serde_json::from_str`, with places in `text`.
 pub fn parse_json<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     with_json(text, |text| serde_json::from_str(text))
 }
 
-/// The same for a reader that makes something of the text. Where `text` has numbers that are not finite, `parse` gets
-/// another text, and where that does not parse, one more for the error.
+/// Runs a parser on JSON that Python may have written. If `text` contains numbers that are not finite,
+/// `parse` gets a converted text, and after a failure another one for the error.
 ///
 /// # Errors
-/// Those of `parse`, with places in `text`.
+/// The errors of `parse`, with places in `text`.
 pub fn with_json<T>(text: &str, parse: impl Fn(&str) -> serde_json::Result<T>) -> serde_json::Result<T> {
     let words = words(text);
     if words.is_empty() {
@@ -46,7 +46,7 @@ pub fn with_json<T>(text: &str, parse: impl Fn(&str) -> serde_json::Result<T>) -
     })
 }
 
-/// Where the words are, outside of texts.
+/// The places of these words outside of strings.
 fn words(text: &str) -> Vec<Range<usize>> {
     if !text.contains("Infinity") && !text.contains("NaN") {
         return Vec::new();
@@ -90,7 +90,7 @@ mod tests {
         json!({ "__float__": word })
     }
 
-    /// The left sides are what `json.dumps` writes for the right sides, and `json.loads` reads.
+    /// The left sides are the output of `json.dumps` for the right sides, and `json.loads` reads them.
     #[test]
     fn numbers_that_are_not_finite_are_read() {
         let cases = [
@@ -114,7 +114,8 @@ mod tests {
         }
     }
 
-    /// What follows is not what Python reads either; the error has the place that the same text has with a number instead.
+    /// Python cannot read these texts either. The error has the same place as for a text with a number
+    /// instead.
     #[test]
     fn errors_are_where_they_are_in_the_file() {
         let cases = [

@@ -3,27 +3,30 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-/// What a writer writes, and so what it may replace: a file of the same kind, or an empty one.
+/// The kind of file that a writer writes. It may replace a file of the same kind, or an empty file.
 #[derive(Clone, Copy, Debug)]
 pub struct FileKind {
-    /// As messages name it: `a parameter archive`.
+    /// The name in messages: `a parameter archive`.
     pub name: &'static str,
-    /// Whether a file that begins with these bytes, at most [`FileKind::HEAD`] of them, is of the kind.
+    /// Whether a file that begins with these bytes, at most [`FileKind::HEAD`], is of this kind.
     pub is: fn(&[u8]) -> bool,
 }
 
 impl FileKind {
-    /// Bytes of a file that tell its kind.
+    /// Bytes of a file from which its kind is determined.
     pub const HEAD: u64 = 1 << 20;
 
-    /// For a writer that replaces nothing, not even an empty file.
+    /// A kind for writers that replace nothing, not even an empty file.
     pub const NEW: Self = Self { name: "", is: |_| false };
 
-    /// For files in a folder that only Tracewright writes, under names that it makes: whatever has such a name is
-    /// replaced, damaged files included.
+    /// A kind for files in a folder that only Tracewright writes. Any file with such a name is replaced,
+    /// including damaged files.
     pub const CACHED: Self = Self { name: "a file of the cache", is: |_| true };
 
-    /// Whether the regular file at `target` may be replaced. `path` is its name, and may be a link.
+    /// A sequence of tokens with its state.
+    pub const SEQUENCE: Self = Self { name: "a saved sequence", is: |head| head.starts_with(b"TWSEQ") };
+
+    /// Checks that the regular file at `target` may be replaced. `path` is its name, and can be a link.
     pub(crate) fn check(self, path: &Path, target: &Path) -> io::Result<()> {
         let mut head = Vec::new();
         File::open(target)?.take(Self::HEAD).read_to_end(&mut head)?;
@@ -36,10 +39,10 @@ impl FileKind {
     }
 }
 
-/// Why a file is not replaced: it is of another kind than the one that would be written.
+/// A file is not replaced, because it is of another kind than the new file.
 #[derive(Debug)]
 pub struct NotReplaced {
-    /// What the name is a link to.
+    /// The target of the link, if the name is one.
     pub leads_to: Option<PathBuf>,
     /// The kind that may be replaced; empty if none may.
     pub expected: &'static str,
@@ -52,7 +55,7 @@ impl fmt::Display for NotReplaced {
             (Some(target), expected) => {
                 write!(f, "it is a link to `{}`, which is not {expected}", target.display())
             }
-            (None, "") => f.write_str("it is there already"),
+            (None, "") => f.write_str("it already exists"),
             (None, expected) => write!(f, "it is not {expected}"),
         }?;
         f.write_str("; write elsewhere, or move the file away")

@@ -1,5 +1,5 @@
-//! What is written beside its place has a name of ours and a lock, which the system takes from whoever dies: so what a
-//! killed run left is known by its name, and that it is left by its lock.
+//! Removes the temporary files of killed runs. Such files have a special name and a lock. The system releases the
+//! lock of a process that ends, so a file without a lock is left over.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,17 +11,17 @@ use tempfile::TempDir;
 const PREFIX: &str = ".tracewright-";
 const SUFFIX: &str = ".partial";
 
-/// A folder for what is unfinished or thrown away, which goes with its owner.
+/// A folder for temporary files, which is removed when it is dropped.
 pub struct Scratch {
     folder: TempDir,
     _lock: Option<File>,
 }
 
 impl Scratch {
-    /// A new one in `folder`, from which what killed runs left is swept away.
+    /// Creates a folder in `folder`, and removes those of killed runs there.
     ///
     /// # Errors
-    /// If the folder is not there or cannot be written.
+    /// If `folder` does not exist or cannot be written.
     pub fn new_in(folder: &Path) -> Result<Self, FileError> {
         Self::new(folder).with_path("create a folder in", folder)
     }
@@ -51,7 +51,7 @@ impl Scratch {
     }
 }
 
-/// Removes what runs that were killed left in `folder`. What cannot be removed stays.
+/// Removes temporary files of killed runs in `folder`. Files that cannot be removed stay.
 fn sweep(folder: &Path) {
     let entries = if cfg!(unix) { fs::read_dir(folder).ok() } else { None };
     for entry in entries.into_iter().flatten().flatten() {

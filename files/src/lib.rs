@@ -1,7 +1,7 @@
-//! Files: those that appear whole or not at all, and what is read of those that somebody else made.
+//! Writes files that appear whole or not at all, and reads untrusted files under limits.
 //!
-//! [`NewFile`] is written beside its place and renamed into it, and replaces nothing but a file of its [`FileKind`]. [`read()`] takes regular files that are not larger
-//! than a limit; the [`limits`] of all that is read stand in one table.
+//! [`NewFile`] is written under another name and then renamed. It replaces only files of its [`FileKind`].
+//! [`read()`] accepts regular files up to a size limit. The module [`limits`] has the limits of all readers.
 
 mod json;
 mod kind;

@@ -8,9 +8,9 @@ use crate::FileKind;
 use crate::leftovers::Scratch;
 use crate::read::regular;
 
-/// A file that appears at its path when it is published, and leaves nothing behind when it is not.
+/// A file that appears at its path when it is published. Without that, it leaves nothing behind.
 pub struct NewFile {
-    /// As it was asked for.
+    /// The path that was asked for.
     asked: PathBuf,
     path: PathBuf,
     kind: FileKind,
@@ -20,10 +20,11 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Begins the file at `path`, in a folder beside it. If `path` is a link, what it leads to is replaced.
+    /// Begins the file at `path`, in a temporary folder beside it. If `path` is a link, its target is
+    /// replaced.
     ///
     /// # Errors
-    /// If the folder is not there or cannot be written, or if what is at `path` is no regular file of this kind.
+    /// If the folder does not exist or cannot be written, or `path` is not a regular file of this kind.
     pub fn begin(path: &Path, kind: FileKind) -> Result<Self, FileError> {
         let asked = path.to_owned();
         let path = replaced(path, kind)?;
@@ -43,7 +44,7 @@ impl NewFile {
         begin().with_path("create", &path)
     }
 
-    /// The file at `path` with this content.
+    /// Writes a file with this content.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -51,17 +52,16 @@ impl NewFile {
         Self::begin(path, kind)?.publish_as(content)
     }
 
-    /// Where it is written until it is published.
+    /// The temporary path until publication.
     pub fn partial(&self) -> &Path {
         &self.partial
     }
 
-    /// What is written until it is published.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Lets the file appear with this content, replacing what was there.
+    /// Writes the content and publishes the file. It replaces an existing file.
     ///
     /// # Errors
     /// If the content does not reach the disk.
@@ -70,10 +70,10 @@ impl NewFile {
         self.publish()
     }
 
-    /// Lets the file appear, replacing what was there.
+    /// Publishes the file. It replaces an existing file.
     ///
     /// # Errors
-    /// If what was written does not reach the disk, or a file of another kind has come since it was begun.
+    /// If the content does not reach the disk, or a file of another kind has appeared in the meantime.
     pub fn publish(self) -> Result<(), FileError> {
         let Self { asked, path, kind, partial, file, .. } = &self;
         let synced = || {
@@ -93,7 +93,7 @@ impl NewFile {
     }
 }
 
-/// The file that is written where `path` is asked for.
+/// The path of the file that is written for `path`.
 fn replaced(path: &Path, kind: FileKind) -> Result<PathBuf, FileError> {
     match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(path.to_owned()),
@@ -134,7 +134,7 @@ mod tests {
             assert_eq!(fs::read_to_string(&path).unwrap(), expected);
         }
         fs::write(&path, "").unwrap();
-        assert!(refused(FileKind::NEW).starts_with("it is there already; "));
+        assert!(refused(FileKind::NEW).starts_with("it already exists; "));
         // What came after it was begun stays, too.
         let new = NewFile::begin(&path, WORDS).unwrap();
         fs::write(&path, "12").unwrap();

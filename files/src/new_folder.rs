@@ -1,22 +1,22 @@
-//! Folders that go again if nothing came into them.
+//! Folders that are removed again if they stay empty.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use errors::{FileError, WithPath as _};
 
-/// A folder, and what had to be made for it to be there.
+/// A folder, and the parents that were created for it.
 #[derive(Debug)]
 pub struct NewFolder {
-    /// The innermost first.
+    /// The created folders, the innermost first.
     made: Vec<PathBuf>,
 }
 
 impl NewFolder {
-    /// Makes the folder at `path` and those above it, as far as they are not there.
+    /// Creates the folder at `path`, with missing parents.
     ///
     /// # Errors
-    /// If one cannot be made. None that was stays.
+    /// If a folder cannot be created. All created folders are removed again.
     pub fn create(path: &Path) -> Result<Self, FileError> {
         let missing =
             path.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
@@ -30,7 +30,7 @@ impl NewFolder {
         }
     }
 
-    /// Removes again what was made, as far as it is empty.
+    /// Removes the created folders that are empty.
     pub fn discard(self) {
         // Whoever wanted it has failed, and says so; a folder that stays is not worth another message.
         let _ = self.made.iter().try_for_each(fs::remove_dir);

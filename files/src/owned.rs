@@ -1,4 +1,4 @@
-//! Which files belong to somebody: to a model that is read, to a run that is writing.
+//! Ownership of files: by a model that is read, or by a run that is writing.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use errors::{FileError, WithPath as _};
 use same_file::Handle;
 
-/// Whether `path` is one of these files, under whatever name: links of both kinds are followed.
+/// Whether `path` is one of these files. Symbolic and hard links count.
 pub fn is_one_of(path: &Path, files: impl IntoIterator<Item = impl AsRef<Path>>) -> bool {
     // What is no regular file is none of them, and opening it might wait for ever.
     let open = |path: &Path| path.is_file().then(|| Handle::from_path(path).ok()).flatten();
@@ -15,8 +15,8 @@ pub fn is_one_of(path: &Path, files: impl IntoIterator<Item = impl AsRef<Path>>)
     files.into_iter().any(|file| open(file.as_ref()).is_some_and(|file| file == path))
 }
 
-/// A folder that one run writes into. The lock is a file, which goes with it; the system takes the lock from whoever
-/// dies.
+/// Locks a folder for one run. The lock is a file, which is removed at the end. If the process ends early,
+/// the system releases the lock.
 pub struct FolderLock {
     path: PathBuf,
     _file: File,
@@ -26,15 +26,15 @@ pub struct FolderLock {
 impl FolderLock {
     const NAME: &str = ".tracewright-lock";
 
-    /// Whether somebody has the folder, or had it and died.
+    /// Whether a run has the folder locked, or has ended without removing the lock.
     pub fn was_taken(folder: &Path) -> bool {
         folder.join(Self::NAME).exists()
     }
 
-    /// Locks the folder; `None` if another run has it.
+    /// Locks the folder; `None` if another run has locked it.
     ///
     /// # Errors
-    /// If the folder is not there or cannot be written.
+    /// If the folder does not exist or cannot be written.
     pub fn take(folder: &Path) -> Result<Option<Self>, FileError> {
         let path = folder.join(Self::NAME);
         let file = File::options().create(true).append(true).open(&path).with_path("create", &path)?;
@@ -51,7 +51,7 @@ impl FolderLock {
         Ok(is_there.then(|| Self { path, _file: file, stays: false }))
     }
 
-    /// Unlocks the folder, and leaves the file of the lock: for whoever [asks](Self::was_taken) later.
+    /// Unlocks the folder, but leaves the lock file for [`was_taken`](Self::was_taken).
     pub fn leave(mut self) {
         self.stays = true;
     }
@@ -83,7 +83,7 @@ mod tests {
         assert!(FolderLock::take(folder.path()).unwrap().is_some());
     }
 
-    /// Whoever lets go of the lock removes its file, which others may have opened just before.
+    /// A run that unlocks removes the lock file, which others may have opened just before.
     #[test]
     fn of_many_at_once_one_has_the_folder() {
         use std::sync::atomic::{AtomicUsize, Ordering};

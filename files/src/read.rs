@@ -6,11 +6,11 @@ use errors::{FileError, WithPath as _};
 
 use crate::{BrokenLink, StandIn, limits};
 
-/// The content of a regular file of at most so many bytes.
+/// Reads a regular file of at most `limit` bytes.
 ///
 /// # Errors
-/// If it is not there, is something else (a pipe would keep its reader waiting), [stands in](StandIn) for a file, is larger,
-/// or cannot be read.
+/// If the file does not exist, cannot be read, is larger, or is a [placeholder](StandIn); or if it is not a
+/// regular file: reading a pipe could wait forever.
 pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
     let read = || {
         regular(path)?;
@@ -31,20 +31,20 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
     read().with_path("read", path)
 }
 
-/// The same for a text.
+/// Reads a text file of at most `limit` bytes.
 ///
 /// # Errors
-/// See [`read()`]; or if it is not UTF-8.
+/// The errors of [`read()`]; or if the file is not UTF-8.
 pub fn read_text(path: &Path, limit: u64) -> Result<String, FileError> {
     let text = String::from_utf8(read(path, limit)?);
     text.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8"))
         .with_path("read", path)
 }
 
-/// The text of a configuration in JSON, whose values take no more memory than there may be.
+/// Reads the text of a JSON configuration, and checks that its values fit into the memory limit.
 ///
 /// # Errors
-/// See [`read_text()`]; or if they may take more.
+/// The errors of [`read_text()`]; or if the values could exceed the limit.
 pub fn read_json(path: &Path) -> Result<String, FileError> {
     let text = read_text(path, limits::CONFIG)?;
     if text.is_empty() {
@@ -54,10 +54,10 @@ pub fn read_json(path: &Path) -> Result<String, FileError> {
     Ok(text)
 }
 
-/// Whether the values of a JSON text take no more memory than those of a configuration may.
+/// Checks that the values of a JSON text fit into the memory limit of configurations.
 ///
 /// # Errors
-/// If they may take more.
+/// If they could exceed the limit.
 pub fn check_json(text: &str) -> io::Result<()> {
     let (most, limit) = (json_memory(text), limits::JSON_MEMORY);
     match most > limit {
@@ -68,8 +68,8 @@ pub fn check_json(text: &str) -> io::Result<()> {
     }
 }
 
-/// Bytes that the values of a JSON text take at most beside the text: of lists and of objects that grow, whose entries
-/// move to a place twice as large.
+/// An upper bound of the memory for the values of a JSON text, in bytes. Lists and objects that grow move to
+/// a place twice as large.
 fn json_memory(text: &str) -> u64 {
     let mut in_string = false;
     let mut bytes = text.bytes();
@@ -95,18 +95,18 @@ fn json_memory(text: &str) -> u64 {
     memory
 }
 
-/// A text of at most so many bytes, which may come through a pipe.
+/// Reads a text of at most `limit` bytes. The path can be a pipe.
 ///
 /// # Errors
-/// If it is not there, is longer, is not UTF-8, or cannot be read.
+/// If it does not exist, is longer, is not UTF-8, or cannot be read.
 pub fn read_stream(path: &Path, limit: u64) -> Result<String, FileError> {
     File::open(path).and_then(|file| read_from(file, limit)).with_path("read", path)
 }
 
-/// All of a text that somebody gives, of at most so many bytes.
+/// Reads a whole text of at most `limit` bytes from a reader.
 ///
 /// # Errors
-/// If there are more, if it is not UTF-8, or cannot be read.
+/// If the text is longer, is not UTF-8, or cannot be read.
 pub fn read_from(from: impl io::Read, limit: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     from.take(limit + 1).read_to_end(&mut bytes)?;
@@ -120,10 +120,10 @@ fn too_large(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::FileTooLarge, what)
 }
 
-/// Whether what stands at `path` is a regular file, links being followed.
+/// Checks that `path` is a regular file. Links are followed.
 ///
 /// # Errors
-/// If it is something else, or not there.
+/// If it is something else, or does not exist.
 pub fn regular(path: &Path) -> io::Result<()> {
     if let Some(broken) = BrokenLink::at(path) {
         return Err(broken.error());

@@ -1,18 +1,18 @@
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
 
-/// What is in the place of a file because that was never downloaded, or not all of it.
+/// A placeholder for a file that was not downloaded, or only in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StandIn {
-    /// The placeholder that git leaves where git-lfs is not installed.
+    /// The placeholder that git leaves if git-lfs is not installed.
     LfsPointer,
-    /// A page for a browser.
+    /// A web page instead of the file.
     HtmlPage,
     Empty,
 }
 
 impl StandIn {
-    /// What a file that begins with these bytes is, if it stands in for another.
+    /// The kind of placeholder that begins with these bytes, if any does.
     pub fn of(head: &[u8]) -> Option<Self> {
         let start = head.trim_ascii_start();
         let is_tag =
@@ -25,7 +25,7 @@ impl StandIn {
         }
     }
 
-    /// What it is, and what to do.
+    /// A description and a remedy, for messages.
     pub fn what(self) -> &'static str {
         match self {
             Self::LfsPointer => {
@@ -38,7 +38,7 @@ impl StandIn {
         }
     }
 
-    /// For whoever reads a file.
+    /// The error for a reader of the file.
     pub fn error(self) -> io::Error {
         io::Error::new(io::ErrorKind::InvalidData, self)
     }
@@ -52,12 +52,12 @@ impl fmt::Display for StandIn {
 
 impl std::error::Error for StandIn {}
 
-/// A link that leads to nothing. Downloads by the Hugging Face hub's own tools are links into a folder `blobs`.
+/// A broken link. Downloads by the Hugging Face hub's own tools are links into a folder `blobs`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokenLink(pub PathBuf);
 
 impl BrokenLink {
-    /// The one at `path`, if that is one.
+    /// The broken link at `path`, if it is one.
     pub fn at(path: &Path) -> Option<Self> {
         match fs::metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => fs::read_link(path).ok().map(Self),
@@ -79,7 +79,7 @@ impl fmt::Display for BrokenLink {
 
 impl std::error::Error for BrokenLink {}
 
-/// Whether something has this name, be it a link that leads to nothing.
+/// Whether a directory entry with this name exists. Broken links count.
 pub fn is_there(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }

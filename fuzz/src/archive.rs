@@ -1,8 +1,8 @@
-//! An IREE parameter archive: what is verified is there.
+//! Fuzzes IREE parameter archives: verified entries must lie inside the file.
 
 use std::path::Path;
 
-use tracewright::irpa::{Archive, Storage};
+use tracewright::irpa::{Archive, EntryData};
 
 use crate::{said, written};
 
@@ -11,7 +11,7 @@ pub fn read(folder: &Path, bytes: &[u8]) {
     let Some(archive) = said(Archive::open(&path)) else { return };
     for entry in archive.entries() {
         let data = archive.data(&entry.name);
-        let there = matches!(entry.storage, Storage::Splat { .. }) || data.is_some();
+        let there = matches!(entry.data, EntryData::Splat { .. }) || data.is_some();
         assert!(there, "`{}` is not there", entry.name);
         if let (Some(ty), Some(data)) = (&entry.ty, data) {
             assert_eq!(data.len(), ty.bytes(), "`{}` is {ty}", entry.name);

@@ -1,4 +1,4 @@
-//! A chat template, with a conversation.
+//! Fuzzes chat templates, with a conversation.
 
 use std::path::Path;
 

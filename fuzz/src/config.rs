@@ -1,9 +1,9 @@
-//! `config.json`: the configuration of any family, and the network that it declares.
+//! Fuzzes `config.json`: the configuration of any family, and the network that it declares.
 
 use std::path::Path;
 
 use tracewright::EntryPoint;
-use tracewright::models::{Architecture as _, EmbeddingGemmaConfig, ModelConfig, SentenceConfig};
+use tracewright::models::{Architecture as _, ModelConfig, SentenceConfig};
 use tracewright::ops::ElementType;
 
 use crate::{said, written};
@@ -13,9 +13,7 @@ pub fn read(folder: &Path, bytes: &[u8]) {
     if let Some(config) = said(ModelConfig::read(&path, &[])) {
         let context = config.max_context().min(64);
         said(config.trace(ElementType::Bf16, &EntryPoint::steps(1, 8, context)));
-    }
-    if let Some(config) = said(EmbeddingGemmaConfig::read(&path, &[])) {
-        said(config.trace(ElementType::F32, &config.entry_points(1, 8, 8)));
+        said(config.trace(ElementType::F32, &config.entry_points(1, 8, context)));
     }
     said(SentenceConfig::read(folder, 64, &[]));
     said(tracewright::generate::stop_tokens(folder));

@@ -1,4 +1,4 @@
-//! A GGUF file: its metadata as a configuration, its tensors as those of a network, its tokenizer and chat template.
+//! Fuzzes GGUF files: metadata as a configuration, tensors as those of a network, tokenizer and chat template.
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ pub fn read(folder: &Path, bytes: &[u8]) {
     said(stop_tokens(&path));
 }
 
-/// Takes of all that a checkpoint has.
+/// Reads everything in a checkpoint.
 fn look(checkpoint: &Checkpoint) {
     for tensor in checkpoint.tensors() {
         let Some(numbers) = said(checkpoint.numbers(&tensor.name)) else { continue };
@@ -40,6 +40,6 @@ fn look(checkpoint: &Checkpoint) {
         numbers.read(0, &mut first);
         let mut last = vec![0.0; count.min(NUMBERS)];
         numbers.read(count - last.len(), &mut last);
-        numbers.quantized(count.saturating_sub(32));
+        numbers.quantized(0, count.saturating_sub(32));
     }
 }

@@ -1,4 +1,4 @@
-//! `model.safetensors.index.json`, beside two shards.
+//! Fuzzes `model.safetensors.index.json`, beside two shards.
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
-//! What somebody else's bytes may do to our readers: get an error from them, and nothing else.
+//! Fuzz targets for all readers of untrusted bytes. A reader may return an error, and must do nothing else.
 //!
-//! A target is one reader, used as the command line uses it. `tests/short.rs` has every target read its corpus and some
-//! thousand variations of it; `cargo xtask fuzz TARGET` has libFuzzer look for what nobody thought of.
+//! A target calls one reader in the same way as the command line. `tests/short.rs` runs every target on its corpus
+//! and on some hundred variations of it. `cargo xtask fuzz TARGET` searches for further inputs with libFuzzer.
 
 mod archive;
 mod chat_template;
@@ -44,41 +44,39 @@ use tracewright::errors::WithCauses;
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-/// Bytes of memory that a reader may take beside as many as it reads.
+/// Bytes of memory that a reader may use in addition to the size of its input.
 pub const ROOM: usize = 16 << 20;
 
-/// A reader of bytes that somebody else made.
+/// A reader of untrusted bytes.
 #[derive(Clone, Copy)]
 pub struct FuzzTarget {
-    /// Its name, which is that of its corpus.
+    /// The name, which is also that of the corpus.
     pub name: &'static str,
-    /// Puts what stands beside the file into its folder.
+    /// Writes further files into the folder of the input.
     prepare: fn(&Path),
-    /// Reads the bytes, in a folder where a file of them may lie.
+    /// Reads the bytes, in a folder in which it may write them to a file.
     read: fn(&Path, &[u8]),
-    /// Bytes of memory that it may take beside as many as it reads.
+    /// Bytes of memory that the reader may use in addition to the size of its input.
     room: usize,
 }
 
-/// A target and the folder in which it reads.
+/// A target, and the folder for its input.
 pub struct FuzzRun {
     target: FuzzTarget,
     folder: TempDir,
 }
 
-/// What no bytes may do.
+/// A failure that no input may cause.
 #[derive(Debug, thiserror::Error)]
 pub enum FuzzFailure {
     #[error("it panicked: {0}")]
     Panic(String),
-    /// The reader took too much memory.
+    /// The reader used too much memory.
     #[error("it took {taken} bytes of memory for {length} bytes, at most {most} are right")]
     Memory {
-        /// Bytes of memory.
         taken: usize,
-        /// Bytes read.
         length: usize,
-        /// Bytes of memory that would be right.
+        /// The bytes of memory that are allowed.
         most: usize,
     },
 }
@@ -106,7 +104,7 @@ pub const TARGETS: &[FuzzTarget] = &[
 ];
 
 impl FuzzTarget {
-    /// The target of this name. Where the name is a constant, a program has this one alone.
+    /// The target with this name. If the name is a constant, the program contains only this target.
     pub const fn named(name: &str) -> Option<Self> {
         let mut left = TARGETS;
         while let [target, others @ ..] = left {
@@ -118,7 +116,7 @@ impl FuzzTarget {
         None
     }
 
-    /// Makes ready to read. Panics are quiet from now on.
+    /// Prepares the target. It silences panics from now on.
     ///
     /// # Panics
     /// If there is no folder for temporary files.
@@ -133,10 +131,10 @@ impl FuzzTarget {
 }
 
 impl FuzzRun {
-    /// Has the target read these bytes.
+    /// Runs the target on these bytes.
     ///
     /// # Errors
-    /// What it should not have done.
+    /// If the reader panics, or uses too much memory.
     pub fn check(&self, bytes: &[u8]) -> Result<(), FuzzFailure> {
         MEMORY.reset_peak_usage();
         let before = MEMORY.current_usage();
@@ -148,7 +146,7 @@ impl FuzzRun {
     }
 }
 
-/// Whether two names are the same; `==` is not for constants.
+/// Whether two names are equal. A `const fn` cannot use `==` here.
 const fn same(a: &[u8], b: &[u8]) -> bool {
     match (a, b) {
         ([], []) => true,
@@ -157,18 +155,18 @@ const fn same(a: &[u8], b: &[u8]) -> bool {
     }
 }
 
-/// What the last panic said.
+/// The message of the last panic.
 fn last_panic() -> std::sync::MutexGuard<'static, String> {
     static LAST: Mutex<String> = Mutex::new(String::new());
     LAST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What was read, if it is right; else its message is made, as a user would see it.
+/// The value that was read. An error is formatted, like for a user, and dropped.
 fn said<T, E: Error + 'static>(read: Result<T, E>) -> Option<T> {
     read.map_err(|error| WithCauses(&error).to_string()).ok()
 }
 
-/// A file of these bytes.
+/// Writes a file with these bytes.
 fn written(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
     let path = folder.join(name);
     #[allow(clippy::expect_used, reason = "nothing can be tested then")]

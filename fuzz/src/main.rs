@@ -1,5 +1,6 @@
-//! `tracewright-fuzz TARGET FILE…` has a target read files: the corpus, or what `cargo xtask fuzz` found. Built with
-//! `--cfg fuzzing` it is what that command runs: libFuzzer, and the target that `TRACEWRIGHT_FUZZ_TARGET` named then.
+//! `tracewright-fuzz TARGET FILE…` runs a target on files: its corpus, or inputs that `cargo xtask fuzz` found.
+//! With `--cfg fuzzing` this is the program of that command: libFuzzer with the target in `TRACEWRIGHT_FUZZ_TARGET`
+//! at build time.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

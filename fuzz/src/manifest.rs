@@ -1,4 +1,4 @@
-//! `manifest.json` of an export.
+//! Fuzzes the `manifest.json` of an export.
 
 use std::path::Path;
 

@@ -1,5 +1,4 @@
-//! The tokens of a `model!`: a declaration that is right becomes Rust, of which bodies are passed on as they are written;
-//! any other one becomes errors.
+//! Fuzzes the tokens of `model!`. A valid declaration becomes Rust with unchanged bodies. Any other becomes errors.
 
 use std::path::Path;
 
@@ -18,7 +17,7 @@ pub fn read(_: &Path, bytes: &[u8]) {
     }
 }
 
-/// How deep brackets may be nested.
+/// The nesting depth of brackets.
 const DEEP: usize = 64;
 
 fn depth(source: &str) -> usize {

@@ -1,4 +1,4 @@
-//! A safetensors file: its header, its tensors, and these under other names and in pieces.
+//! Fuzzes safetensors files: header, tensors, renamed tensors and split tensors.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use tracewright::irpa::Checkpoint;
 
 use crate::{said, written};
 
-/// Weights of experts that lie in one tensor, and others.
+/// Tensors with the weights of several experts, and others.
 const STACKS: &[(&str, &[&str])] = &[
     ("experts.gate_up_proj", &["experts.*.w1.weight", "experts.*.w3.weight"]),
     ("qweight", &["q.weight", "k.weight"]),
@@ -24,7 +24,7 @@ pub fn read(folder: &Path, bytes: &[u8]) {
     }
 }
 
-/// Takes all that a checkpoint has.
+/// Reads everything in a checkpoint.
 pub fn look(checkpoint: &Checkpoint) {
     for tensor in checkpoint.tensors() {
         let name = &tensor.name;

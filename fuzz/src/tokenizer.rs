@@ -1,4 +1,4 @@
-//! `tokenizer.json`, and texts that it makes tokens of.
+//! Fuzzes `tokenizer.json`, and texts that the tokenizer encodes.
 
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -15,8 +15,8 @@ pub fn read(folder: &Path, bytes: &[u8]) {
     look(folder);
 }
 
-/// Makes tokens of texts, by the tokenizer of a model: in a thread of its own, since `tokenizers` keeps what it made of words
-/// in a table of the thread, with a place for each tokenizer that there ever was.
+/// Encodes texts with the tokenizer of a model. It runs on a thread of its own, because `tokenizers` caches
+/// words in a thread-local table, with an entry for each tokenizer that ever existed.
 pub fn look(model: &Path) {
     let made = thread::scope(|scope| scope.spawn(|| make(model)).join());
     made.unwrap_or_else(|panic| resume_unwind(panic));

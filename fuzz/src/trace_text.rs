@@ -1,4 +1,5 @@
-//! The text of a trace: what reads is printed as what reads the same, and a sound one can be looked at.
+//! Fuzzes the text form of traces. Parsing the printed form must give the same trace, and sound traces can be
+//! evaluated.
 
 use std::path::Path;
 

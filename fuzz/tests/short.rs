@@ -1,6 +1,6 @@
-//! The short form: every target reads its corpus, and some hundred variations of what is in it.
+//! Runs every target on its corpus and on some hundred variations of it.
 //!
-//! One test, since the memory that is taken is counted for the whole process.
+//! This is a single test, because it counts the memory of the whole process.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::fs;
@@ -35,7 +35,7 @@ fn no_bytes_do_more_than_give_an_error() {
     assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n"));
 }
 
-/// Objects of values of which each takes much more memory than text, as many as are read, and as many as a file may have.
+/// JSON whose values need much more memory than text: within the limits, and beyond them.
 fn large_json() -> Vec<Vec<u8>> {
     const VALUES: [&str; 5] = ["0", "{}", r#"{"":0}"#, "[[]]", r#""""#];
     let list = |value: &str, bytes: usize| {
@@ -52,7 +52,7 @@ fn large_json() -> Vec<Vec<u8>> {
     lists.chain(sizes.map(object)).map(String::into_bytes).collect()
 }
 
-/// What a target is to read first, in the order of the files' names.
+/// The files that a target reads first, by name.
 fn corpus(target: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
     let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -60,7 +60,6 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
     paths.iter().map(|path| fs::read(path).unwrap()).collect()
 }
 
-/// A source of random choices.
 struct Dice(ChaCha8Rng);
 
 impl Dice {
@@ -68,7 +67,7 @@ impl Dice {
         (self.0.next_u64() % n.max(1) as u64) as usize
     }
 
-    /// A piece of some file, at most so long.
+    /// A piece of some file, with at most `most` bytes.
     fn piece<'a>(&mut self, corpus: &'a [Vec<u8>], most: usize) -> &'a [u8] {
         let bytes = &corpus[self.below(corpus.len())];
         let start = self.below(bytes.len());

@@ -1,17 +1,18 @@
-//! Several texts at once.
+//! [`Batch`]: several texts that a network continues in parallel.
 
-use std::iter::zip;
 use std::ops::ControlFlow;
+
+use trace::Role;
 
 use crate::executor::{Executor, Iree};
 use crate::generation::{Generated, Generation, TokenOptions};
 use crate::sequences::Sequences;
-use crate::{GenerateError, Network};
+use crate::{Drafter, GenerateError, InputPart, Network, SavedSequence, Schedule, SequenceInput};
 
-/// Texts that a network continues at once: each step reads the weights once for all of them.
+/// Texts that a network continues in parallel. Each step reads the weights once for all texts.
 ///
-/// Each has a row, which stands where it stands: a text may join while others run, and another takes its row when it
-/// has ended. Each gets the tokens that it would get alone.
+/// Each text occupies a row, and each row has its own position. A text can join while others run. When a text
+/// ends, its row becomes free for another text. Each text gets the tokens that it would get alone.
 ///
 /// ```no_run
 /// use std::ops::ControlFlow;
@@ -30,12 +31,35 @@ pub struct Batch<'a, E: Executor = Iree> {
 }
 
 impl<'a, E: Executor> Batch<'a, E> {
-    /// A batch without texts.
+    /// A batch in which all rows are free.
     pub fn new(network: &'a Network<E>) -> Self {
         Self { rows: Sequences::new(network), running: (0..network.batch()).map(|_| None).collect() }
     }
 
-    /// How many more texts may join.
+    /// The batch with a drafter for each row. The texts get the same tokens with fewer calls, if the network has an entry point
+    /// that verifies drafts.
+    #[must_use]
+    pub fn speculate(mut self, drafter: impl FnMut() -> Box<dyn Drafter + 'a>) -> Self {
+        self.rows.drafters = std::iter::repeat_with(drafter).take(self.running.len()).collect();
+        self
+    }
+
+    /// The batch with a way of dividing the work among calls; [`Together`](crate::Together) unless changed.
+    #[must_use]
+    pub fn schedule(mut self, schedule: impl Schedule + 'a) -> Self {
+        self.rows.schedule = Box::new(schedule);
+        self
+    }
+
+    /// The batch with rows that keep what [`join_seen`](Self::join_seen) needs of windows and recurrent state: copies of it, made
+    /// between the chunks of a prompt.
+    #[must_use]
+    pub fn keep_prefixes(mut self) -> Self {
+        self.rows.keeps_prefixes = true;
+        self
+    }
+
+    /// The number of free rows: how many more texts can join.
     pub fn free(&self) -> usize {
         self.running.iter().filter(|row| row.is_none()).count()
     }
@@ -43,30 +67,90 @@ impl<'a, E: Executor> Batch<'a, E> {
     /// Begins to continue a prompt, and returns its row.
     ///
     /// # Errors
-    /// If no row is free, the prompt is empty or does not fit, or a setting is out of range.
+    /// If no row is free, the prompt is empty or too long, or a setting is out of range.
     pub fn join(&mut self, prompt: &[u32], options: &TokenOptions) -> Result<usize, GenerateError> {
         let row = self.running.iter().position(Option::is_none);
         let row = row.ok_or(GenerateError::Full { rows: self.running.len() })?;
         self.begin(row, 0, prompt, options)
     }
 
-    /// As [`join`](Self::join), in the free row that has seen most of this prompt's beginning, which the network is not
-    /// shown again. The tokens may differ from those of [`join`](Self::join) where the two best are nearly equal: a position
-    /// that was decoded alone is not rounded as one of a chunk is.
+    /// Like [`join`](Self::join), with features in place of tokens, the input of an encoder, or an adapter.
     ///
     /// # Errors
-    /// As [`join`](Self::join).
+    /// The errors of [`join`](Self::join); or if the network does not take such an input. The row then stays
+    /// free.
+    pub fn join_input(
+        &mut self,
+        input: &SequenceInput<'_>,
+        options: &TokenOptions,
+    ) -> Result<usize, GenerateError> {
+        let row = self.running.iter().position(Option::is_none);
+        let row = row.ok_or(GenerateError::Full { rows: self.running.len() })?;
+        let has_features = input.parts.iter().any(|part| matches!(part, InputPart::Features { .. }));
+        let width = if has_features { self.rows.network.features()? } else { 0 };
+        let tokens = input.tokens(width);
+        let generation = Generation::new(&tokens, options)?;
+        self.rows.network.check(&tokens, 0)?;
+        self.rows.begin(row, 0);
+        if let Err(error) = self.fill(row, input) {
+            self.rows.begin(row, 0);
+            return Err(error);
+        }
+        self.running[row] = Some(generation);
+        Ok(row)
+    }
+
+    fn fill(&mut self, row: usize, input: &SequenceInput<'_>) -> Result<(), GenerateError> {
+        if input.adapter != 0 && !self.rows.network.adapts() {
+            return Err(GenerateError::NoEntryPoint { role: Role::Adapter });
+        }
+        self.rows.adapt(row, input.adapter);
+        if let Some(source) = input.source {
+            self.rows.encode(row, source)?;
+        } else if self.rows.network.reads_memory() {
+            return Err(GenerateError::NoMemory);
+        }
+        input.parts.iter().try_for_each(|part| match *part {
+            InputPart::Tokens(tokens) => self.rows.push(row, tokens),
+            InputPart::Features { numbers, placeholder } => {
+                self.rows.push_features(row, numbers, placeholder)
+            }
+        })
+    }
+
+    /// As [`join`](Self::join), with the state of the longest beginning of the prompt that any row has seen. The network computes
+    /// the rest alone.
+    ///
+    /// # Errors
+    /// The errors of [`join`](Self::join).
     pub fn join_seen(&mut self, prompt: &[u32], options: &TokenOptions) -> Result<usize, GenerateError> {
-        let shared = |row: usize| zip(prompt, self.rows.tokens(row)).take_while(|(a, b)| a == b).count();
-        let free = (0..self.running.len()).filter(|&row| self.running[row].is_none());
-        let best = free.max_by_key(|&row| shared(row));
-        let row = best.ok_or(GenerateError::Full { rows: self.running.len() })?;
-        // The last token is shown in any case: its logits choose the next.
-        let seen = shared(row).min(prompt.len().saturating_sub(1));
+        Generation::new(prompt, options)?;
+        self.rows.network.check(prompt, 0)?;
+        let free: Vec<usize> = (0..self.running.len()).filter(|&row| self.running[row].is_none()).collect();
+        let adopted = self.rows.adopt(&free, prompt)?;
+        let (row, seen) = adopted.ok_or(GenerateError::Full { rows: self.running.len() })?;
         self.begin(row, seen, prompt, options)
     }
 
-    /// Begins in a free row, of which the first `seen` tokens are those of the prompt.
+    /// Copies the longest prefix of `tokens` that a row has seen, and its state. `model` names the weights and their format.
+    ///
+    /// # Errors
+    /// If state cannot be read.
+    pub fn save(&self, model: &str, tokens: &[u32]) -> Result<SavedSequence, GenerateError> {
+        self.rows.save(model, tokens)
+    }
+
+    /// Puts a saved sequence into a free row, for [`join_seen`](Self::join_seen).
+    ///
+    /// # Errors
+    /// If the sequence belongs to another network or to other weights, or no row is free.
+    pub fn load(&mut self, model: &str, saved: SavedSequence) -> Result<(), GenerateError> {
+        let free: Vec<usize> = (0..self.running.len()).filter(|&row| self.running[row].is_none()).collect();
+        let row = self.rows.load(&free, model, saved)?;
+        row.map(drop).ok_or(GenerateError::Full { rows: self.running.len() })
+    }
+
+    /// Begins a text in a free row that has computed the first `seen` tokens of the prompt.
     fn begin(
         &mut self,
         row: usize,
@@ -76,19 +160,22 @@ impl<'a, E: Executor> Batch<'a, E> {
     ) -> Result<usize, GenerateError> {
         let generation = Generation::new(&prompt[seen..], options)?;
         self.rows.network.check(prompt, 0)?;
-        self.rows.truncate(row, seen);
+        if self.rows.network.reads_memory() {
+            return Err(GenerateError::NoMemory);
+        }
+        self.rows.begin(row, seen);
         self.rows.push(row, &prompt[seen..])?;
         self.running[row] = Some(generation);
         Ok(row)
     }
 
-    /// Forgets what all rows have seen, and breaks off their texts: what is left to do after a call that failed.
+    /// Cancels all texts and clears all rows. Call it after a failed call.
     pub fn clear(&mut self) {
         self.running.iter_mut().for_each(|text| *text = None);
         (0..self.running.len()).for_each(|row| self.rows.truncate(row, 0));
     }
 
-    /// Breaks off the text of a row, if there is one, and returns what it has.
+    /// Cancels the text of a row, and returns its tokens so far; `None` if the row is free.
     pub fn leave(&mut self, row: usize) -> Option<Generated> {
         let generation = self.running.get_mut(row)?.take()?;
         // What it still had to show, nobody waits for.
@@ -96,9 +183,9 @@ impl<'a, E: Executor> Batch<'a, E> {
         Some(generation.cancelled())
     }
 
-    /// One step of all texts: each is shown its next tokens, as many as one call takes, and chooses one if it has
-    /// seen them all. `on_token` gets it with its row, and may break that text off. Returns the texts that ended;
-    /// their rows are free.
+    /// Runs one step of all texts. Each text processes as many of its new tokens as a call takes, and chooses
+    /// a token once the network has seen all of them. `on_token` gets each chosen token with its row, and can
+    /// cancel that text. Returns the texts that ended; their rows are free.
     ///
     /// # Errors
     /// If the call fails, or a token cannot be chosen.
@@ -115,11 +202,11 @@ impl<'a, E: Executor> Batch<'a, E> {
         ended
     }
 
-    /// Continues `prompts`: as many at once as there are rows, the others as rows become free. `on_token` gets each
-    /// new token with the number of its prompt, and may break that text off.
+    /// Continues all `prompts`. Prompts that find no free row wait for one. `on_token` gets each new token
+    /// with the index of its prompt, and can cancel that text.
     ///
     /// # Errors
-    /// If a prompt is empty or does not fit, a setting is out of range, or a call fails.
+    /// If a prompt is empty or too long, a setting is out of range, or a call fails.
     pub fn generate(
         &mut self,
         prompts: &[&[u32]],

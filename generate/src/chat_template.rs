@@ -1,4 +1,4 @@
-//! The chat template of a model, in the files in which transformers looks for it.
+//! Finds the chat template of a model in the same files as transformers.
 
 use std::path::Path;
 
@@ -11,14 +11,14 @@ use template::ChatTemplate;
 use crate::GenerateError;
 use crate::model_file::{read_json, read_keys, read_text};
 
-/// Characters of a wrong value that an error shows.
+/// Characters of an invalid value that an error shows.
 const SHOWN: usize = 300;
 
-/// Reads the template of a model's folder: `chat_template.jinja`, or else `chat_template` in `tokenizer_config.json`; or
-/// that of a GGUF file.
+/// Reads the chat template of a model. In a folder it is `chat_template.jinja`, or else the key
+/// `chat_template` of `tokenizer_config.json`. A GGUF file has it in its metadata.
 ///
 /// # Errors
-/// If there is none, or a file is not as transformers writes it.
+/// If there is no template, or a file has another structure than transformers writes.
 pub fn chat_template(model: &Path) -> Result<ChatTemplate, GenerateError> {
     const FILE: &str = "chat_template.jinja";
     const CONFIG: &str = "tokenizer_config.json";
@@ -41,7 +41,7 @@ pub fn chat_template(model: &Path) -> Result<ChatTemplate, GenerateError> {
     Ok(ChatTemplate::from_file(path, templates, tokens)?)
 }
 
-/// The templates of a `tokenizer_config.json`: a text, or a list of `{"name", "template"}`.
+/// The templates in a `tokenizer_config.json`: a string, or a list of `{"name", "template"}`.
 fn named_templates(path: &Path, found: Option<&Json>) -> Result<Vec<(String, String)>, GenerateError> {
     let bad = |found: &Json| {
         let expected = "a text or a list of objects with `name` and `template`";
@@ -60,10 +60,10 @@ fn named_templates(path: &Path, found: Option<&Json>) -> Result<Vec<(String, Str
     }
 }
 
-/// The keys `*_token` of a configuration; a token is its text or an object with `content`.
+/// The keys `*_token` of a configuration. A token is a string, or an object with `content`.
 ///
 /// # Errors
-/// If one that every tokenizer has is neither, nor null: a text would lose it.
+/// If one of the standard tokens is neither, nor null: the rendered text would lack it.
 fn special_tokens(path: &Path, config: &Json) -> Result<Map<String, Json>, GenerateError> {
     const KNOWN: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
     let text = |value: &Json| value.as_str().or_else(|| value.get("content")?.as_str()).map(Json::from);

@@ -1,32 +1,35 @@
-//! Answers that follow a JSON schema or a grammar: of each step, which tokens may be chosen.
+//! Constrained generation: at each step, only tokens that a JSON schema or a grammar allows can be chosen.
 //!
-//! What follows them is llguidance, which walks a tree of the tokenizer's tokens with an Earley parser. Where the text may
-//! end, so may the model, by one of its stop tokens; where nothing can follow, the text ends.
+//! The library llguidance does this: it walks a trie of the tokenizer's tokens with an Earley parser. If the text
+//! can end at a place, the model's stop tokens are allowed there. If nothing can follow, the text ends.
 
 use std::fmt;
 use std::sync::Arc;
 
 use llguidance::api::TopLevelGrammar;
-use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
+use llguidance::toktrie::{SimpleVob, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 
 use crate::{GenerateError, Tokenizer};
 
+mod vocabulary;
 mod whitespace;
 
-/// Makes constraints for the tokens of one model.
+use vocabulary::Vocabulary;
+
+/// Builds constraints for the tokens of one model.
 pub struct Constrainer {
     factory: ParserFactory,
-    /// The token that stands for the end where the model has none; no model chooses it.
+    /// An artificial end token for a model without stop tokens. The model never chooses it.
     end: Option<u32>,
     whitespace_flexible: bool,
 }
 
 impl Constrainer {
-    /// For a model with these stop tokens.
+    /// A builder for a tokenizer and its model's stop tokens.
     ///
     /// # Errors
-    /// If the tokenizer does not say which bytes its tokens stand for.
+    /// If the bytes of the tokenizer's tokens cannot be determined.
     pub fn new(tokenizer: &Tokenizer, stop_tokens: &[u32]) -> Result<Self, GenerateError> {
         let mut words = tokenizer.bytes()?;
         let end = stop_tokens.is_empty().then_some(words.len() as u32);
@@ -36,24 +39,26 @@ impl Constrainer {
         words.resize(words.len().max(last + 1), Vec::new());
         let info = TokRxInfo::new(words.len() as u32, ends[0]);
         let tokens = TokTrie::from(&info, &words).with_eos_tokens(ends);
-        let tokens: TokEnv = Arc::new(ApproximateTokEnv::new(tokens));
+        let tokens: TokEnv = Arc::new(Vocabulary::new(tokens, tokenizer.clone()));
         let given_up = |why: Why| GenerateError::NoBytes { source: why };
         let mut factory = ParserFactory::new_simple(&tokens).map_err(|why| given_up(why.into()))?;
         factory.quiet().limits_mut().verbose_errors = false;
         Ok(Self { factory, end, whitespace_flexible: false })
     }
 
-    /// Whether JSON may have any whitespace between its tokens. By default it has none, since small models write whitespace
-    /// without end. A schema that sets `whitespace_flexible` or `whitespace_pattern` under `x-guidance` decides for itself.
+    /// Sets whether JSON may contain whitespace between its tokens. Default: no, because small models write
+    /// endless whitespace. A schema can override this with `whitespace_flexible` or `whitespace_pattern`
+    /// under `x-guidance`.
     #[must_use]
     pub fn whitespace_flexible(self, flexible: bool) -> Self {
         Self { whitespace_flexible: flexible, ..self }
     }
 
-    /// A text that is JSON and valid by this schema (JSON Schema, draft 2020-12). Its properties come in the schema's order.
+    /// A constraint to JSON that is valid under this schema (JSON Schema, draft 2020-12). Properties come in
+    /// the schema's order.
     ///
     /// # Errors
-    /// If the schema is not JSON, or asks for what cannot be followed.
+    /// If the schema is not JSON, or uses an unsupported feature.
     pub fn json_schema(&self, schema: &str) -> Result<Constraint, GenerateError> {
         let mut schema =
             serde_json::from_str(schema).map_err(|source| GenerateError::SchemaSyntax { source })?;
@@ -64,11 +69,12 @@ impl Constrainer {
         self.constraint(TopLevelGrammar::from_json_schema(schema)).map_err(refused)
     }
 
-    /// A text that this grammar describes, in llguidance's variant of Lark's notation: a rule `start`, rules in lower case,
-    /// terminals in upper case. `%json` in it stands for JSON that is valid by a schema.
+    /// A constraint to texts that a grammar describes. The grammar is in llguidance's variant of Lark's
+    /// notation: a rule `start`, rules in lower case, terminals in upper case. `%json` in a rule stands for
+    /// JSON that is valid under a schema.
     ///
     /// # Errors
-    /// If the grammar is none; the error says where.
+    /// If the grammar is invalid; the error has line and column.
     pub fn grammar(&self, grammar: &str) -> Result<Constraint, GenerateError> {
         if let Some((index, line)) = grammar.lines().enumerate().find(|(_, line)| line.contains("::=")) {
             let column = line.chars().take_while(|&c| c != ':').count() + 1;
@@ -105,7 +111,7 @@ impl Constrainer {
 
 type Why = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a text must follow, from its first token.
+/// A schema or grammar that a text must follow from its first token. [`Constrainer`] builds it.
 #[derive(Clone)]
 pub struct Constraint {
     matcher: Matcher,
@@ -119,14 +125,14 @@ impl fmt::Debug for Constraint {
 }
 
 impl Constraint {
-    /// For one text.
+    /// The state of the constraint at the beginning of a text.
     pub(crate) fn begin(&self) -> Guide {
         // A plain clone shares states of the lexer, and a lock.
         Guide { matcher: self.matcher.deep_clone(), end: self.end, step: 0 }
     }
 }
 
-/// Follows one text.
+/// The state of a constraint within one text.
 #[derive(Clone)]
 pub(crate) struct Guide {
     matcher: Matcher,
@@ -141,10 +147,10 @@ impl fmt::Debug for Guide {
 }
 
 impl Guide {
-    /// Which tokens may come next; `None` where the text is complete.
+    /// The tokens that may come next; `None` if the text is complete.
     ///
     /// # Errors
-    /// If none may, or the library gives up.
+    /// If no token may come next, or the library reports an error.
     pub fn allowed(&mut self) -> Result<Option<Allowed>, GenerateError> {
         if self.is_complete() {
             return Ok(None);
@@ -158,15 +164,37 @@ impl Guide {
         Ok((!only_the_end).then_some(Allowed { mask, end: self.end }))
     }
 
-    /// Whether nothing can follow.
+    /// Whether the text is complete and nothing can follow.
     pub fn is_complete(&self) -> bool {
         !self.matcher.is_error() && self.matcher.is_stopped()
     }
 
-    /// Takes a token that was chosen.
+    /// Takes the tokens that the grammar forces next, at most `most`, and returns them.
     ///
     /// # Errors
-    /// If it was not allowed, or the library gives up.
+    /// If the library gives up.
+    pub fn force(&mut self, most: usize) -> Result<Vec<u32>, GenerateError> {
+        let mut forced = Vec::new();
+        // The last tokens before a choice are forced only once those in front of them are taken.
+        while forced.len() < most && !self.is_complete() {
+            let mut next = self.matcher.compute_ff_tokens();
+            if let Some(why) = self.matcher.get_error() {
+                return Err(GenerateError::Constraint { step: self.step, why: brief(&why) });
+            }
+            if next.is_empty() {
+                break;
+            }
+            next.truncate(most - forced.len());
+            next.iter().try_for_each(|&token| self.take(token))?;
+            forced.extend(next);
+        }
+        Ok(forced)
+    }
+
+    /// Advances by a chosen token.
+    ///
+    /// # Errors
+    /// If the token was not allowed, or the library reports an error.
     pub fn take(&mut self, token: u32) -> Result<(), GenerateError> {
         let step = self.step;
         self.step += 1;
@@ -191,7 +219,7 @@ impl Allowed {
     }
 }
 
-/// What the library says in words: behind them it shows its insides, or the lines of the grammar.
+/// The first part of the library's message. The rest shows internals, or the lines of the grammar.
 fn brief(why: &str) -> String {
     let is_shown = |line: &&str| {
         let number =
@@ -201,7 +229,7 @@ fn brief(why: &str) -> String {
     why.lines().take_while(is_shown).map(str::trim).collect::<Vec<_>>().join(" ").trim().to_owned()
 }
 
-/// Takes `at 3(14): ` off a message: line and column, from 1.
+/// Splits `at 3(14): ` off a message: line and column, from 1.
 fn located(why: &str) -> (Option<(usize, usize)>, &str) {
     let parsed = || {
         let (place, rest) = why.strip_prefix("at ").unwrap_or(why).split_once("): ")?;

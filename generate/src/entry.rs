@@ -1,11 +1,11 @@
-//! One entry point of a network: what its arguments and results are.
+//! An entry point of a network, with its arguments and results by role.
 
 use ops::{ElementType, TensorType};
 use trace::{Argument, Part, Role, Signature};
 
 use crate::GenerateError;
 
-/// A tensor that stays on the device between calls: a layer's state, or memory that an encoder fills.
+/// A tensor that stays on the device between calls: a state of a layer, or a state that an encoder fills.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeptTensor {
     pub role: Role,
@@ -13,7 +13,7 @@ pub(crate) struct KeptTensor {
 }
 
 impl KeptTensor {
-    /// The tensor of state, if it is one.
+    /// Which tensor of the state it is, if it belongs to a layer's state.
     pub fn part(&self) -> Option<Part> {
         match self.role {
             Role::State { part, .. } => Some(part),
@@ -22,7 +22,7 @@ impl KeptTensor {
     }
 }
 
-/// What all entry points of a network share.
+/// The properties that all entry points of a network share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shared {
     pub batch: usize,
@@ -32,40 +32,42 @@ pub(crate) struct Shared {
     pub memory: Vec<KeptTensor>,
 }
 
-/// What an entry point is for.
+/// The purpose of an entry point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {
-    /// It chooses a token after those of each row.
+    /// Chooses a token after the last tokens of each row.
     Step,
-    /// It gives logits after each token.
+    /// Returns logits after each token.
     Scorer,
-    /// It chooses a token after each.
+    /// Chooses a token after each token.
     Each,
-    /// It fills memory.
+    /// It gives logits after each token, and chooses one: what verifies a draft.
+    Verifier,
+    /// Runs the encoder, which fills a state.
     Encoder,
 }
 
-/// An entry point, and the place of what has a role.
+/// An entry point, and the indices of arguments and results by role.
 #[derive(Clone, Debug)]
 pub(crate) struct EntryPoint {
     pub name: String,
     pub kind: EntryKind,
-    /// New positions of each row.
+    /// New positions of each row per call.
     pub chunk: usize,
     pub arguments: Vec<ArgBinding>,
     pub logits: Option<usize>,
     pub token: Option<usize>,
-    /// Which result each tensor of the state becomes; of an encoder, each tensor of the memory.
+    /// The index of the result for each tensor of the state; for an encoder, for each tensor that it fills.
     pub kept: Vec<usize>,
     pub results: usize,
 }
 
-/// What an argument gets.
+/// The source of an argument's value.
 #[derive(Clone, Debug)]
 pub(crate) enum ArgBinding {
     Tokens(TensorType),
     Features(TensorType),
-    /// A number of the host, or one for each row.
+    /// A number from the host, or a tensor with one per row.
     Start(Option<TensorType>),
     Count(Option<TensorType>),
     State(usize),
@@ -74,17 +76,17 @@ pub(crate) enum ArgBinding {
     Adapter(TensorType),
 }
 
-/// Whether an entry point takes tokens, or features in place of them.
+/// Whether an entry point takes tokens, or features in their place.
 pub(crate) fn takes_positions(signature: &Signature) -> bool {
     signature.arguments.iter().any(|argument| matches!(argument.role, Role::Tokens | Role::Features))
 }
 
-/// Whether an entry point fills memory.
+/// Whether an entry point is an encoder.
 pub(crate) fn encodes(signature: &Signature) -> bool {
     signature.results.iter().any(|result| matches!(result.role, Role::Memory { .. }))
 }
 
-/// The one argument or result of a role.
+/// The only argument or result of a role.
 pub(crate) fn only<'a>(
     entry: &Signature,
     list: &'a [Argument],
@@ -104,7 +106,7 @@ pub(crate) fn refuse(entry: &Signature, why: String) -> GenerateError {
     GenerateError::EntryPoint { name: entry.name.clone(), why }
 }
 
-/// The tensors with such a role, among arguments or results.
+/// The arguments or results with a role of this kind, with their indices.
 pub(crate) fn kept(list: &[Argument], is: fn(Role) -> bool) -> Vec<(usize, KeptTensor)> {
     let found = list.iter().enumerate().filter(|(_, one)| is(one.role));
     found.map(|(index, one)| (index, KeptTensor { role: one.role, ty: one.ty.clone() })).collect()
@@ -152,7 +154,7 @@ impl EntryPoint {
         })
     }
 
-    /// What it is for: its logits and tokens say that, and have the right types.
+    /// The kind of the entry point. It follows from its logits and tokens, whose types are checked.
     fn kind(signature: &Signature, shared: &Shared, chunk: usize) -> Result<EntryKind, GenerateError> {
         let Signature { arguments, results, .. } = signature;
         if encodes(signature) {
@@ -173,10 +175,14 @@ impl EntryPoint {
             let vocabulary = shared.vocabulary;
             return Err(refuse(signature, format!("gives `{typed}`, expected `f32[…,{vocabulary}]`")));
         }
-        Ok(if token.is_some() { EntryKind::Step } else { EntryKind::Scorer })
+        Ok(match token {
+            None => EntryKind::Scorer,
+            Some(token) if token.ty == each => EntryKind::Verifier,
+            Some(_) => EntryKind::Step,
+        })
     }
 
-    /// Whether it takes features in place of tokens, and how many numbers of each position.
+    /// The number of features per position, if the entry point takes features in place of tokens.
     pub fn features(&self) -> Option<usize> {
         self.arguments.iter().find_map(|bound| match bound {
             ArgBinding::Features(ty) => ty.shape.last().copied(),
@@ -185,7 +191,7 @@ impl EntryPoint {
     }
 }
 
-/// Which results the tensors of `all` become.
+/// The index of the result for each tensor of `all`.
 fn returned(
     signature: &Signature,
     all: &[KeptTensor],

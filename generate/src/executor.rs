@@ -1,6 +1,7 @@
-//! What steps a network: IREE, or the reference evaluator.
+//! [`Executor`]: calls the entry points of a network, through IREE or in the reference evaluator.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use ops::{ElementType, TensorType, Value};
 use runtime::{Buffer, Runtime, VmFunction, VmModule};
@@ -8,35 +9,35 @@ use trace::{Evaluation, Trace, evaluate};
 
 use crate::GenerateError;
 
-/// An argument of a call.
+/// An argument of a call, by value.
 pub enum CallArgument<Buffer> {
-    /// A tensor, which the call consumes.
+    /// A tensor, which the call consumes and may overwrite.
     Buffer(Buffer),
-    /// A number of the host.
+    /// A number in host memory.
     Scalar(i32),
 }
 
-/// Calls entry points.
+/// Calls the entry points of a program.
 pub trait Executor {
-    /// A tensor where the calls happen.
+    /// A tensor on the device that runs the calls.
     type Buffer;
 
     /// A tensor of zeros.
     ///
     /// # Errors
-    /// If there is no room for it.
+    /// If there is not enough memory.
     fn zeros(&self, ty: &TensorType) -> Result<Self::Buffer, GenerateError>;
 
     /// A tensor with these little-endian bytes.
     ///
     /// # Errors
-    /// If there is no room for it.
+    /// If there is not enough memory.
     fn upload(&self, ty: &TensorType, bytes: &[u8]) -> Result<Self::Buffer, GenerateError>;
 
-    /// Another tensor with the same numbers.
+    /// A copy of a tensor.
     ///
     /// # Errors
-    /// If there is no room for it.
+    /// If there is not enough memory.
     fn copy(&self, ty: &TensorType, buffer: &Self::Buffer) -> Result<Self::Buffer, GenerateError> {
         self.upload(ty, &self.read(buffer)?)
     }
@@ -44,19 +45,43 @@ pub trait Executor {
     /// The little-endian bytes of a tensor.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the tensor cannot be read.
     fn read(&self, buffer: &Self::Buffer) -> Result<Vec<u8>, GenerateError>;
 
-    /// The little-endian bytes of one element of a tensor, in row-major order.
+    /// The little-endian bytes of one element of a tensor. `index` counts in row-major order.
+    ///
+    /// # Errors
+    /// If the tensor cannot be read.
+    fn read_element(&self, buffer: &Self::Buffer, index: usize) -> Result<Vec<u8>, GenerateError>;
+
+    /// Some of the bytes of a tensor.
     ///
     /// # Errors
     /// If it cannot be read.
-    fn read_element(&self, buffer: &Self::Buffer, index: usize) -> Result<Vec<u8>, GenerateError>;
+    fn read_range(&self, buffer: &Self::Buffer, bytes: Range<usize>) -> Result<Vec<u8>, GenerateError> {
+        Ok(self.read(buffer)?[bytes].to_vec())
+    }
 
-    /// The results of an entry point.
+    /// The tensor with other bytes from `offset` on.
     ///
     /// # Errors
-    /// If it fails.
+    /// If it cannot be written.
+    fn write_range(
+        &self,
+        ty: &TensorType,
+        buffer: Self::Buffer,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<Self::Buffer, GenerateError> {
+        let mut all = self.read(&buffer)?;
+        all[offset..][..bytes.len()].copy_from_slice(bytes);
+        self.upload(ty, &all)
+    }
+
+    /// Calls an entry point, and returns its results.
+    ///
+    /// # Errors
+    /// If the call fails.
     fn call(
         &self,
         entry: &str,
@@ -64,21 +89,26 @@ pub trait Executor {
     ) -> Result<Vec<Self::Buffer>, GenerateError>;
 }
 
-/// A compiled program.
+/// A compiled program that IREE has loaded.
 pub struct Iree {
     runtime: Runtime,
     functions: HashMap<String, VmFunction>,
 }
 
 impl Iree {
-    /// The functions of a loaded program.
+    /// An executor for the functions of a loaded program.
     ///
     /// # Errors
-    /// If the program cannot be asked for one that it names.
+    /// If a function's signature cannot be read.
     pub fn new(runtime: &Runtime, program: &VmModule) -> Result<Self, GenerateError> {
         let function = |name: &str| Ok((name.to_owned(), program.function(name)?));
         let functions = program.functions().map(function).collect::<Result<_, GenerateError>>()?;
         Ok(Self { runtime: runtime.clone(), functions })
+    }
+
+    /// The device that runs the calls.
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
     }
 }
 
@@ -105,6 +135,21 @@ impl Executor for Iree {
         Ok(buffer.read_element(index)?)
     }
 
+    fn read_range(&self, buffer: &Buffer, bytes: Range<usize>) -> Result<Vec<u8>, GenerateError> {
+        Ok(buffer.read_range(bytes)?)
+    }
+
+    fn write_range(
+        &self,
+        _: &TensorType,
+        mut buffer: Buffer,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<Buffer, GenerateError> {
+        buffer.write_range(offset, bytes)?;
+        Ok(buffer)
+    }
+
     fn call(&self, entry: &str, arguments: Vec<CallArgument<Buffer>>) -> Result<Vec<Buffer>, GenerateError> {
         let Some(function) = self.functions.get(entry) else {
             return Err(GenerateError::EntryPoint {
@@ -121,11 +166,11 @@ impl Executor for Iree {
     }
 }
 
-/// A trace under the reference evaluator: slow, and in need of no compiler.
+/// Runs a trace in the reference evaluator. It is slow, but needs no compiler.
 pub struct Evaluator<'a> {
-    /// The trace.
+    /// The trace that is evaluated.
     pub trace: &'a Trace,
-    /// The value of a parameter, by its key.
+    /// Returns the value of a parameter by its key; `None` if there is no such parameter.
     pub parameters: &'a dyn Fn(&str) -> Option<Value>,
 }
 

@@ -1,12 +1,14 @@
-//! How one text is continued: what chooses its tokens, and when it ends.
+//! The continuation of one text: its options, its choice of tokens, and its end.
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 use crate::constraint::Guide;
 use crate::{Constraint, GenerateError, Sampler, Sampling, TokenLogprobs};
 
-/// How a text is continued, in terms of tokens. [`GenerateOptions`](crate::GenerateOptions) are the same in terms of text.
+/// Options of a generation, in terms of tokens. [`GenerateOptions`](crate::GenerateOptions) are the same
+/// options in terms of text.
 ///
 /// ```
 /// use tracewright_generate::{TokenOptions, Sampling};
@@ -17,17 +19,18 @@ use crate::{Constraint, GenerateError, Sampler, Sampling, TokenLogprobs};
 /// ```
 #[derive(Clone, Debug)]
 pub struct TokenOptions {
-    /// At most this many new tokens.
+    /// The largest number of new tokens.
     pub max_tokens: usize,
-    /// How a token is chosen.
+    /// The settings of the sampler.
     pub sampling: Sampling,
-    /// Tokens that end the text; they are not part of it.
+    /// Tokens that end the text. The result does not include them.
     pub stop_tokens: Vec<u32>,
-    /// Whether the logits that chose each token are kept.
+    /// Whether to keep the logits behind each chosen token.
     pub keep_logits: bool,
-    /// Of how many tokens the probabilities are kept, the most likely ones at each place.
+    /// The number of tokens per position whose probabilities are kept, the most likely first. `None` keeps
+    /// none.
     pub logprobs: Option<usize>,
-    /// What the text must follow. It ends where nothing can follow.
+    /// A constraint that the text must follow. The text ends when nothing can follow.
     pub constraint: Option<Constraint>,
 }
 
@@ -44,49 +47,54 @@ impl Default for TokenOptions {
     }
 }
 
-/// Why a text ends.
+/// The reason why a text ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// A stop token was chosen, or nothing can follow by what the text must follow.
+    /// A stop token was chosen, or the constraint allows nothing more.
     Stop,
-    /// There are as many tokens as were asked for.
+    /// The text has as many tokens as were asked for.
     Length,
-    /// The context is full.
+    /// The context is full, so there is no room for another token.
     Context,
-    /// The callback broke off.
+    /// The callback returned `Break`, or the caller cancelled.
     Cancelled,
 }
 
-/// What [`Session::generate`](crate::Session::generate) did.
+/// The result of [`Session::generate`](crate::Session::generate).
 #[derive(Clone, Debug)]
 pub struct Generated {
-    /// The new tokens.
+    /// The new tokens, without the stop token.
     pub tokens: Vec<u32>,
-    /// Why there are no more.
+    /// The reason why the text ended.
     pub finish: Finish,
-    /// If kept: for each new token the logits over the vocabulary that chose it.
+    /// For each new token, the logits over the vocabulary; empty unless [`TokenOptions::keep_logits`] is set.
     pub logits: Vec<Vec<f32>>,
-    /// If kept: for each new token what was likely.
+    /// For each new token, the most likely tokens; empty unless [`TokenOptions::logprobs`] is set.
     pub logprobs: Vec<TokenLogprobs>,
-    /// Tokens of the prompt that were computed.
+    /// Tokens of the prompt that the network computed, without those that it had seen before.
     pub prefill_tokens: usize,
     /// The time until the first token could be chosen.
     pub prefill: Duration,
-    /// Calls of `decode`.
+    /// The number of calls after the prompt. There are fewer than tokens if a call takes several tokens that a grammar forces or a
+    /// draft proposes.
     pub decode_steps: usize,
-    /// Their time.
+    /// The time of all calls after the prompt.
     pub decode: Duration,
+    /// Tokens that were drafted.
+    pub drafted: usize,
+    /// Drafted tokens that the network would have chosen too.
+    pub accepted: usize,
 }
 
 impl Generated {
-    /// Prompt tokens per second.
+    /// Computed prompt tokens per second; 0 if there were none.
     pub fn prefill_rate(&self) -> f64 {
         rate(self.prefill_tokens, self.prefill)
     }
 
-    /// New tokens per second, the first one not counted: the prompt paid for it.
+    /// New tokens per second. The first token is not counted, because the prompt's calls compute it.
     pub fn decode_rate(&self) -> f64 {
-        rate(self.decode_steps, self.decode)
+        rate(self.tokens.len().saturating_sub(1), self.decode)
     }
 }
 
@@ -94,7 +102,7 @@ fn rate(count: usize, time: Duration) -> f64 {
     if count == 0 { 0.0 } else { count as f64 / time.as_secs_f64().max(1e-9) }
 }
 
-/// What the caller wants to know after a call.
+/// The output of a call that a caller needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StepRequest {
     Nothing,
@@ -102,37 +110,41 @@ pub(crate) enum StepRequest {
     Logits,
     /// The logits after each token.
     All,
-    /// The token that is favoured after each.
+    /// The most likely token after each token.
     Each,
 }
 
-/// What a call answers for one row.
+/// The output of a call for one row.
 pub(crate) enum StepOutput {
-    /// The row has tokens that the network has not seen yet, or had none.
+    /// No output: the row has tokens that the network has not seen yet, or has none.
     Nothing,
-    /// The token that the logits favour.
+    /// The most likely next token.
     Token(u32),
-    /// The token that is favoured after each that the call took.
+    /// The most likely next token after each token of the call.
     Tokens(Vec<u32>),
-    /// The logits after the last token; of [`StepRequest::All`], after each that the call took.
+    /// The logits after the last token; with [`StepRequest::All`], after each token of the call.
     Logits(Vec<Vec<f32>>),
+    /// The answers of the call after the last token before a draft, and after each token of the draft.
+    Verified(Vec<StepOutput>),
 }
 
-/// A text that is being continued.
+/// The state of one text's generation.
 pub(crate) struct Generation {
     options: TokenOptions,
     sampler: Sampler,
     guide: Option<Guide>,
     generated: Generated,
-    /// Whether the prompt was answered.
+    /// Tokens that the grammar forces and that wait for their logits, which the caller wants.
+    forced: VecDeque<u32>,
+    /// Whether the network has seen the whole prompt.
     begun: bool,
 }
 
 impl Generation {
-    /// One that follows a prompt.
+    /// The generation that continues a prompt.
     ///
     /// # Errors
-    /// If there is no prompt, or a setting is out of range.
+    /// If the prompt is empty, or a setting is out of range.
     pub fn new(prompt: &[u32], options: &TokenOptions) -> Result<Self, GenerateError> {
         if prompt.is_empty() {
             return Err(GenerateError::EmptyPrompt);
@@ -146,23 +158,31 @@ impl Generation {
             prefill: Duration::ZERO,
             decode_steps: 0,
             decode: Duration::ZERO,
+            drafted: 0,
+            accepted: 0,
         };
         let sampler = Sampler::new(&options.sampling)?;
         let guide = options.constraint.as_ref().map(Constraint::begin);
-        Ok(Self { options: options.clone(), sampler, guide, generated, begun: false })
+        let forced = VecDeque::new();
+        Ok(Self { options: options.clone(), sampler, guide, generated, forced, begun: false })
     }
 
-    /// Without sampling, eight bytes tell the token and its logit: the argmax is part of the module.
+    /// The output that the next choice needs. Without sampling the module computes the argmax, so eight bytes
+    /// suffice: the token and its logit.
     pub fn want(&self) -> StepRequest {
-        let TokenOptions { sampling, keep_logits, logprobs, .. } = &self.options;
-        let reads_logits = *keep_logits || logprobs.is_some() || self.guide.is_some();
-        match sampling.takes_the_likeliest() && !reads_logits {
+        let reads_logits = self.keeps_logits() || self.guide.is_some();
+        match self.options.sampling.takes_the_likeliest() && !reads_logits {
             true => StepRequest::Token,
             false => StepRequest::Logits,
         }
     }
 
-    /// Counts a call that took this long.
+    /// Whether the caller wants the logits of each token, or what they tell.
+    fn keeps_logits(&self) -> bool {
+        self.options.keep_logits || self.options.logprobs.is_some()
+    }
+
+    /// Counts a call of this duration.
     pub fn spend(&mut self, time: Duration) {
         match self.begun {
             false => self.generated.prefill += time,
@@ -173,7 +193,27 @@ impl Generation {
         }
     }
 
-    /// Takes what the network answered after the tokens of `seen`, and returns the token to show it next; `None` at the end.
+    /// Whether the network has seen the whole prompt.
+    pub fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    /// How many tokens a draft may have: the call that verifies it chooses one more. None while the prompt is read.
+    pub fn room_for_draft(&self) -> usize {
+        match self.begun {
+            true => self.options.max_tokens.saturating_sub(self.generated.tokens.len() + 1),
+            false => 0,
+        }
+    }
+
+    /// Counts a draft, and how much of it was right.
+    pub fn count_draft(&mut self, drafted: usize, accepted: usize) {
+        self.generated.drafted += drafted;
+        self.generated.accepted += accepted;
+    }
+
+    /// Takes what the network answered after the tokens of `seen`, and returns the tokens to show it next: the one chosen, and
+    /// those that the grammar forces behind it. None at the end.
     ///
     /// # Errors
     /// If no token can be chosen.
@@ -181,71 +221,119 @@ impl Generation {
         &mut self,
         answer: StepOutput,
         seen: &[u32],
-        is_full: bool,
-        on_token: impl FnOnce(u32) -> ControlFlow<()>,
-    ) -> Result<Option<u32>, GenerateError> {
+        context: usize,
+        mut on_token: impl FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<Vec<u32>, GenerateError> {
         self.begun = true;
         if self.generated.tokens.len() == self.options.max_tokens {
-            return Ok(None);
+            return Ok(Vec::new());
         }
-        let token = match answer {
-            StepOutput::Token(token) => {
-                self.sampler.pass();
-                token
-            }
-            StepOutput::Logits(mut rows) => {
-                let logits = rows.pop().unwrap_or_default();
-                let Some(token) = self.choose(seen, &logits)? else {
-                    self.generated.finish = Finish::Stop;
-                    return Ok(None);
-                };
-                if let Some(count) = self.options.logprobs {
-                    self.generated.logprobs.push(TokenLogprobs::of(&logits, token, count));
-                }
-                if self.options.keep_logits {
-                    self.generated.logits.push(logits);
-                }
-                token
-            }
-            StepOutput::Nothing | StepOutput::Tokens(_) => return Err(GenerateError::EmptyPrompt),
+        let Some(token) = self.answered(answer, seen)? else {
+            self.generated.finish = Finish::Stop;
+            return Ok(Vec::new());
         };
-        let finish = if self.options.stop_tokens.contains(&token) {
-            self.generated.logprobs.truncate(self.generated.tokens.len());
-            Finish::Stop
-        } else {
-            self.generated.tokens.push(token);
-            if let Some(guide) = &mut self.guide {
-                guide.take(token)?;
+        let mut new = vec![token];
+        if self.forced.is_empty() && !self.options.stop_tokens.contains(&token) {
+            new.extend(self.force()?);
+        }
+        let last = new.len() - 1;
+        for (i, &token) in new.iter().enumerate() {
+            let is_full = seen.len() + i == context;
+            if let Some(finish) = self.take(token, i == last, is_full, &mut on_token) {
+                self.generated.finish = finish;
+                return Ok(Vec::new());
             }
-            if on_token(token).is_break() {
-                Finish::Cancelled
-            } else if self.guide.as_ref().is_some_and(Guide::is_complete) {
-                Finish::Stop
-            } else if self.generated.tokens.len() == self.options.max_tokens {
-                Finish::Length
-            } else if is_full {
-                Finish::Context
-            } else {
-                return Ok(Some(token));
-            }
-        };
-        self.generated.finish = finish;
-        Ok(None)
+        }
+        Ok(new)
     }
 
-    /// The next token by these logits; `None` where the text is complete.
+    /// The token that follows by an answer; `None` where the text is complete.
+    fn answered(&mut self, answer: StepOutput, seen: &[u32]) -> Result<Option<u32>, GenerateError> {
+        let mut rows = match answer {
+            StepOutput::Token(token) => {
+                self.sampler.pass();
+                return Ok(Some(token));
+            }
+            StepOutput::Logits(rows) => rows,
+            StepOutput::Nothing | StepOutput::Tokens(_) | StepOutput::Verified(_) => {
+                return Err(GenerateError::EmptyPrompt);
+            }
+        };
+        let logits = rows.pop().unwrap_or_default();
+        let token = match self.forced.pop_front() {
+            Some(token) => token,
+            None => match self.choose(seen, &logits)? {
+                Some(token) => token,
+                None => return Ok(None),
+            },
+        };
+        if let Some(count) = self.options.logprobs.filter(|_| !self.options.stop_tokens.contains(&token)) {
+            self.generated.logprobs.push(TokenLogprobs::of(&logits, token, count));
+        }
+        if self.options.keep_logits {
+            self.generated.logits.push(logits);
+        }
+        Ok(Some(token))
+    }
+
+    /// The tokens that the grammar forces behind those that were chosen. If the caller wants logits, drafts wait, and the network runs after each token.
+    fn force(&mut self) -> Result<Vec<u32>, GenerateError> {
+        let Some(guide) = &mut self.guide else { return Ok(Vec::new()) };
+        let most = self.options.max_tokens - self.generated.tokens.len() - 1;
+        let forced = guide.force(most)?;
+        Ok(match self.keeps_logits() {
+            true => {
+                self.forced.extend(forced);
+                Vec::new()
+            }
+            false => forced,
+        })
+    }
+
+    /// Adds a token to the text, and returns why the text ends, if it does.
+    fn take(
+        &mut self,
+        token: u32,
+        is_last: bool,
+        is_full: bool,
+        on_token: &mut impl FnMut(u32) -> ControlFlow<()>,
+    ) -> Option<Finish> {
+        if self.options.stop_tokens.contains(&token) {
+            return Some(Finish::Stop);
+        }
+        self.generated.tokens.push(token);
+        let is_complete =
+            is_last && self.forced.is_empty() && self.guide.as_ref().is_some_and(Guide::is_complete);
+        if on_token(token).is_break() {
+            Some(Finish::Cancelled)
+        } else if is_complete {
+            Some(Finish::Stop)
+        } else if self.generated.tokens.len() == self.options.max_tokens {
+            Some(Finish::Length)
+        } else if is_full {
+            Some(Finish::Context)
+        } else {
+            None
+        }
+    }
+
+    /// Chooses the next token from these logits; `None` if the text is complete.
     fn choose(&mut self, seen: &[u32], logits: &[f32]) -> Result<Option<u32>, GenerateError> {
         let Some(guide) = &mut self.guide else { return self.sampler.choose(seen, logits).map(Some) };
         let Some(allowed) = guide.allowed()? else { return Ok(None) };
-        self.sampler.choose_among(seen, logits, |token| allowed.has(token)).map(Some)
+        let token = self.sampler.choose_among(seen, logits, |token| allowed.has(token))?;
+        if !self.options.stop_tokens.contains(&token) {
+            guide.take(token)?;
+        }
+        Ok(Some(token))
     }
 
-    /// What was generated so far.
+    /// The tokens so far, and the reason for the end.
     pub fn into_generated(self) -> Generated {
         self.generated
     }
 
-    /// The same, broken off.
+    /// The tokens so far, with [`Finish::Cancelled`] as the reason.
     pub fn cancelled(self) -> Generated {
         Generated { finish: Finish::Cancelled, ..self.generated }
     }

@@ -1,7 +1,7 @@
-//! The tokenizer of a GGUF file, as the files of a Hugging Face model say it.
+//! Converts the tokenizer of a GGUF file to the files of a Hugging Face model.
 //!
-//! The keys are those of `docs/gguf.md` in ggml; what a `tokenizer.ggml.pre` stands for and which token begins a text is
-//! what llama.cpp knows of it (`src/llama-vocab.cpp`), whose tokens judge these.
+//! `docs/gguf.md` in ggml describes the keys. The meaning of `tokenizer.ggml.pre` and the defaults for beginning
+//! tokens come from llama.cpp (`src/llama-vocab.cpp`). Tests compare the tokens with llama.cpp's.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,7 +12,8 @@ use serde_json::{Map, Value, json};
 
 use crate::GenerateError;
 
-/// The content of a model's file of this name, which a GGUF file says in its own way; `None` if it does not.
+/// The content of a model's file of this name, converted from a GGUF file's metadata; `None` if the metadata
+/// do not contain it.
 pub fn gguf_text(path: &Path, name: &str) -> Result<Option<String>, GenerateError> {
     let file = Gguf::open(path)?;
     let vocabulary = Vocabulary::read(&file)?;
@@ -25,7 +26,7 @@ pub fn gguf_text(path: &Path, name: &str) -> Result<Option<String>, GenerateErro
     Ok(made.map(|json| json.to_string()))
 }
 
-/// What a token is (`tokenizer.ggml.token_type`).
+/// The kind of a token (`tokenizer.ggml.token_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Normal,
@@ -36,16 +37,17 @@ enum Kind {
     Byte,
 }
 
-/// What a file says of tokens.
+/// The tokens in a GGUF file.
 struct Vocabulary<'a> {
     file: &'a Gguf,
-    /// Whether tokens are pieces of bytes (`gpt2`), not of text (`llama`).
+    /// Whether tokens are byte sequences (`gpt2`) or pieces of text (`llama`).
     of_bytes: bool,
     tokens: Vec<&'a str>,
     kinds: Vec<Kind>,
 }
 
-/// Texts of tokens that end a turn, which files name by no key: what llama.cpp takes for the end of a generation.
+/// Texts of tokens that end a turn although no key names them. llama.cpp ends a generation at the same
+/// tokens.
 const ENDS: &[&str] = &[
     "<|eot_id|>",
     "<|im_end|>",
@@ -62,7 +64,7 @@ const ENDS: &[&str] = &[
 ];
 
 impl<'a> Vocabulary<'a> {
-    /// `None` if the file has no tokenizer.
+    /// Reads the tokens; `None` if the file has no tokenizer.
     fn read(file: &'a Gguf) -> Result<Option<Self>, GenerateError> {
         const MODEL: &str = "tokenizer.ggml.model";
         let of_bytes = match file.text(MODEL) {
@@ -97,7 +99,7 @@ impl<'a> Vocabulary<'a> {
         tokens.filter(move |(_, kind)| **kind == wanted).map(|(token, _)| token)
     }
 
-    /// The token under a key of ids, if there is such a token. Pieces of text have usual ones.
+    /// The token that a key names, if the vocabulary contains it. Tokenizers of text pieces have defaults.
     fn id(&self, key: &str) -> Option<usize> {
         let id = match (self.file.get(&format!("tokenizer.ggml.{key}_token_id")), key) {
             (Some(GgufValue::Integer(id)), _) => usize::try_from(id).ok()?,
@@ -128,7 +130,7 @@ impl<'a> Vocabulary<'a> {
         ends
     }
 
-    /// `tokenizer_config.json`: special tokens and chat templates.
+    /// The content of `tokenizer_config.json`: special tokens and chat templates.
     fn config(&self) -> Value {
         let names =
             [("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding")];
@@ -154,7 +156,7 @@ impl<'a> Vocabulary<'a> {
         config.into()
     }
 
-    /// `tokenizer.json`.
+    /// The content of `tokenizer.json`, as transformers writes it.
     fn tokenizer(&self) -> Result<Value, GenerateError> {
         let added = |special: bool| {
             move |(id, content): (usize, &str)| {
@@ -175,7 +177,7 @@ impl<'a> Vocabulary<'a> {
         }))
     }
 
-    /// What stands around every text.
+    /// The tokens that are added before and after every text.
     fn around(&self, add_bos: bool) -> Value {
         let token = |add: bool, key| {
             let id = self.id(key).filter(|_| add)?;
@@ -203,8 +205,8 @@ impl<'a> Vocabulary<'a> {
         self.tokens.iter().enumerate().map(|(id, text)| ((*text).to_owned(), id.into())).collect()
     }
 
-    /// Pieces of text that are joined where the result has the highest score, and bytes for what no piece has: the
-    /// algorithm of SentencePiece, as merges in the order of the scores.
+    /// The tokenizer of SentencePiece: it joins the pieces with the highest score, and falls back to bytes.
+    /// The merges are in the order of the scores.
     fn pieces(&self) -> Result<(Parts, bool), GenerateError> {
         const SCORES: &str = "tokenizer.ggml.scores";
         let bad = |found: String| wrong(self.file, SCORES, found, "a number for each token");
@@ -259,7 +261,8 @@ impl<'a> Vocabulary<'a> {
         Ok((Parts { normalizer, pre_tokenizer: Value::Null, decoder, model }, true))
     }
 
-    /// Bytes that are joined in the order of a list, within the words of a pattern: the algorithm of GPT-2.
+    /// The tokenizer of GPT-2: a pattern cuts text into words, and byte sequences are joined in the order of
+    /// a list.
     fn byte_level(&self) -> Result<(Parts, bool), GenerateError> {
         const MERGES: &str = "tokenizer.ggml.merges";
         const PRE: &str = "tokenizer.ggml.pre";
@@ -287,7 +290,7 @@ impl<'a> Vocabulary<'a> {
     }
 }
 
-/// The parts of a tokenizer.
+/// The parts of a `tokenizer.json`.
 struct Parts {
     normalizer: Value,
     pre_tokenizer: Value,
@@ -295,13 +298,14 @@ struct Parts {
     model: Value,
 }
 
-/// How a text becomes words.
+/// The rules that cut a text into words.
 struct Words {
-    /// Each cuts what those before it left: what matches is a word, and what stands between.
+    /// Patterns in order. Each cuts the pieces of the previous one: a match is a word, and so is the text
+    /// between matches.
     patterns: &'static [&'static str],
-    /// Whether a word that is a token is that token, whatever merges say.
+    /// Whether a word that is in the vocabulary is never split by merges.
     whole_first: bool,
-    /// Whether a text begins with a token of its own, where the file does not say.
+    /// Whether a text begins with a special token, if the file does not declare it.
     add_bos: bool,
 }
 
@@ -312,7 +316,7 @@ const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 impl Words {
-    /// Those of a `tokenizer.ggml.pre`, if it is one that models of our families have.
+    /// The rules for a value of `tokenizer.ggml.pre`; `None` if no supported family uses that value.
     fn of(pre: &str) -> Option<Self> {
         let (patterns, whole_first, add_bos): (&[&str], bool, bool) = match pre {
             "gpt-2" | "gpt2" | "phi-2" | "olmo" => (&[GPT2], false, false),
@@ -329,7 +333,7 @@ impl Words {
     }
 }
 
-/// Whether what is said of a text's tokens is of a type that has a meaning, and names tokens that there are.
+/// Checks that the keys about tokens have a valid type, and name tokens of the vocabulary.
 fn check_keys(file: &Gguf, count: usize) -> Result<(), GenerateError> {
     const FLAGS: &[&str] =
         &["tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token", "tokenizer.ggml.add_space_prefix"];

@@ -1,8 +1,10 @@
-//! Text in, tokens; tokens out, text: the tokenizer, the chat template, the choice of the next token and the end.
+//! Generates text with a compiled network: the tokenizer, the engine that steps sequences, and the choice of the
+//! next token.
 //!
-//! Each module answers as Hugging Face transformers answers, token for token and byte for byte.
+//! Each module gives the same results as Hugging Face transformers, token for token and byte for byte.
 #![warn(missing_docs)]
 
+mod any_executor;
 mod batch;
 mod chat_template;
 mod constraint;
@@ -13,17 +15,26 @@ mod generation;
 mod gguf;
 mod model_file;
 mod network;
+mod prefix;
 mod reply;
+mod row;
 mod sample;
+mod saved;
+mod schedule;
+mod sequence_input;
 mod sequences;
 mod session;
+mod snapshot;
+mod speculate;
 mod stop;
 mod text;
+mod xla;
 
+pub use any_executor::{AnyBuffer, AnyExecutor};
 pub use batch::Batch;
 pub use chat_template::chat_template;
 pub use constraint::{Constrainer, Constraint};
-pub use error::GenerateError;
+pub use error::{GenerateError, SavedFault};
 pub use executor::{CallArgument, Evaluator, Executor, Iree};
 pub use generation::{Finish, Generated, TokenOptions};
 pub use gguf::gguf_text;
@@ -33,7 +44,12 @@ pub use sample::{
     Breakers, Dry, Logprob, Mirostat, MirostatVersion, Penalties, Sampler, Sampling, SamplingStep,
     TokenLogprobs, Xtc,
 };
+pub use saved::SavedSequence;
+pub use schedule::{Budgeted, RowWork, Schedule, Together};
+pub use sequence_input::{EncoderInput, InputPart, SequenceInput};
 pub use session::Session;
+pub use speculate::{Certainty, DraftModel, Drafter, Lookup};
 pub use stop::{StopMatch, StopStrings, stop_tokens};
 pub use template::{Chat, ChatTemplate, TemplateError, TemplatePlace};
 pub use text::{Stream, Tokenizer, catches_panics};
+pub use xla::{Xla, XlaFunction};

@@ -1,4 +1,4 @@
-//! A program seen as a network: which entry points it has, and what their arguments and results are.
+//! [`Network`]: a program that predicts the next token, with its entry points by role.
 
 use ops::{TensorType, Value};
 use runtime::{Runtime, VmModule};
@@ -11,33 +11,33 @@ use crate::entry::{
 };
 use crate::executor::{CallArgument, Executor, Iree};
 
-/// A program that predicts the next token. Everything in it is known by its role.
+/// A program that predicts the next token. It finds arguments and results by their roles.
 pub struct Network<E: Executor = Iree> {
     pub(crate) executor: E,
-    /// Those that choose a token, by the number of tokens that they take.
+    /// Entry points that choose a token, sorted by the number of tokens that they take.
     steps: Vec<EntryPoint>,
-    /// The same for features in place of tokens.
+    /// Entry points like `steps` that take features in place of tokens.
     feature_steps: Vec<EntryPoint>,
-    /// Those of another kind, at most one of each.
+    /// Entry points of other kinds, at most one of each.
     others: Vec<EntryPoint>,
     shared: Shared,
 }
 
-/// What a call costs beside its tokens, in tokens: the weights are read once for all of them. Measured with kernels, where a
-/// chunk of 128 takes as long as eight single tokens; without them reading counts for less.
+/// The fixed cost of a call, in units of a token's cost: every call reads all weights. Measured with kernels,
+/// where a chunk of 128 tokens takes as long as eight single tokens. Without kernels the fixed cost is lower.
 const CALL: usize = 16;
 
-/// New positions of a row, and where they stand.
+/// New tokens of a row, and their position.
 #[derive(Clone, Default)]
 pub(crate) struct Feed<'a> {
     pub tokens: &'a [u32],
-    /// What stands in place of the tokens, if the entry point takes that.
+    /// The vectors in place of the tokens' embeddings, if the entry point takes features.
     pub features: Vec<f32>,
     pub start: usize,
     pub adapter: u32,
 }
 
-/// What a call gives beside the state.
+/// The results of a call, without the state.
 pub(crate) struct StepResults<B> {
     pub logits: Option<B>,
     pub token: Option<B>,
@@ -58,12 +58,18 @@ impl Network {
 }
 
 impl<E: Executor> Network<E> {
-    /// Whether an entry point gives the logits after each token: [`Session::score`](crate::Session::score) needs it.
+    /// Whether an entry point returns the logits after each token. [`Session::score`](crate::Session::score)
+    /// needs such an entry point.
     pub fn has_scorer(&self) -> bool {
         self.only(EntryKind::Scorer).is_ok()
     }
 
-    /// The network whose entry points have these signatures, called by `executor`.
+    /// Whether an entry point verifies drafts: [`Session::speculate`](crate::Session::speculate) needs it.
+    pub fn has_verifier(&self) -> bool {
+        self.verifier().is_some()
+    }
+
+    /// The network whose entry points have these signatures. `executor` calls them.
     ///
     /// # Errors
     /// If an entry point lacks a role, or no entry point takes a single token.
@@ -92,12 +98,12 @@ impl<E: Executor> Network<E> {
         }
     }
 
-    /// What calls it.
+    /// The executor that calls the entry points.
     pub fn executor(&self) -> &E {
         &self.executor
     }
 
-    /// The longest sequence, prompt and answer together.
+    /// The longest sequence in tokens, prompt and answer together.
     pub fn context(&self) -> usize {
         self.shared.context
     }
@@ -107,23 +113,23 @@ impl<E: Executor> Network<E> {
         self.shared.vocabulary
     }
 
-    /// Tokens of a sequence that one call takes at most.
+    /// The largest number of tokens of a sequence per call.
     pub fn chunk(&self) -> usize {
         self.steps.last().map_or(1, |entry| entry.chunk)
     }
 
-    /// Sequences that one call takes.
+    /// The number of sequences per call.
     pub fn batch(&self) -> usize {
         self.shared.batch
     }
 
-    /// Whether `tokens` may follow `seen` others.
+    /// Checks that `tokens` can follow `seen` other tokens.
     pub(crate) fn check(&self, tokens: &[u32], seen: usize) -> Result<(), GenerateError> {
         check_tokens(tokens, seen, self.shared.context, self.shared.vocabulary)
     }
 
-    /// The entry point for the next of `positions` new positions of a row: the longest, as long as they fill it; then that
-    /// with which the rest of them costs least.
+    /// The entry point for the next `positions` new positions of a row: the longest that they fill, or else
+    /// the one that computes the rest at the lowest cost.
     pub(crate) fn step(&self, positions: usize, of_features: bool) -> Result<&EntryPoint, GenerateError> {
         let steps = if of_features { &self.feature_steps } else { &self.steps };
         let longest = steps.last().ok_or(GenerateError::NoEntryPoint { role: Role::Features })?;
@@ -132,17 +138,29 @@ impl<E: Executor> Network<E> {
         Ok(cheapest.unwrap_or(longest))
     }
 
-    /// The numbers of a position that is given by features.
+    /// The number of features per position.
     pub(crate) fn features(&self) -> Result<usize, GenerateError> {
         self.step(1, true).map(|entry| entry.features().unwrap_or_default())
     }
 
-    /// The one entry point of a kind.
+    /// Whether a step reads the state that an encoder fills.
+    pub(crate) fn reads_memory(&self) -> bool {
+        !self.shared.memory.is_empty()
+    }
+
+    /// Whether a step takes an adapter's index.
+    pub(crate) fn adapts(&self) -> bool {
+        let mut arguments = self.steps.iter().flat_map(|entry| &entry.arguments);
+        arguments.any(|bound| matches!(bound, ArgBinding::Adapter(_)))
+    }
+
+    /// The only entry point of a kind.
     pub(crate) fn only(&self, kind: EntryKind) -> Result<&EntryPoint, GenerateError> {
         let name = match kind {
             EntryKind::Step => "decode",
             EntryKind::Scorer => "score",
             EntryKind::Each => "each",
+            EntryKind::Verifier => "verify",
             EntryKind::Encoder => "encode",
         };
         let missing =
@@ -150,19 +168,29 @@ impl<E: Executor> Network<E> {
         self.others.iter().find(|entry| entry.kind == kind).ok_or_else(missing)
     }
 
-    /// Whether a row can go back to position `to` after positions below `written` were written.
-    pub(crate) fn rewinds(&self, written: usize, to: usize) -> bool {
-        let parts = self.shared.state.iter().filter_map(KeptTensor::part);
-        parts.into_iter().all(|part| part.kind.rewinds(written, to))
+    /// The entry point that verifies drafts, if there is one.
+    pub(crate) fn verifier(&self) -> Option<&EntryPoint> {
+        self.only(EntryKind::Verifier).ok()
     }
 
-    /// What layers remember of nothing.
+    /// The tensors that layers keep between calls.
+    pub(crate) fn state(&self) -> &[KeptTensor] {
+        &self.shared.state
+    }
+
+    /// Whether a row can go back to position `to` after positions below `written` were written.
+    pub(crate) fn rewinds(&self, written: usize, to: usize) -> bool {
+        let mut parts = self.shared.state.iter().filter_map(KeptTensor::part);
+        parts.all(|part| part.kind.rewinds(written, to))
+    }
+
+    /// The state of empty sequences.
     pub(crate) fn empty(&self) -> Result<Vec<E::Buffer>, GenerateError> {
         self.shared.state.iter().map(|slot| self.executor.zeros(&slot.ty)).collect()
     }
 
-    /// Calls an entry point with new positions of each row. The state moves in and out: after an error it is gone. Memory is
-    /// only read.
+    /// Calls an entry point with new positions of each row. The call consumes the state and returns the new
+    /// one, so after an error the state is lost. The encoder's state is only read.
     pub(crate) fn call(
         &self,
         entry: &EntryPoint,
@@ -200,7 +228,7 @@ impl<E: Executor> Network<E> {
         Ok(answered)
     }
 
-    /// An argument that follows from the rows.
+    /// The value of an argument that depends on the rows.
     fn input(
         &self,
         bound: &ArgBinding,
@@ -241,7 +269,7 @@ impl<E: Executor> Network<E> {
     }
 }
 
-/// What all entry points share, as the first that steps has it.
+/// The properties that all entry points share, taken from the first that steps.
 fn shared(signatures: &[Signature]) -> Result<Shared, GenerateError> {
     let steps = |s: &&Signature| {
         takes_positions(s) && !encodes(s) && s.results.iter().any(|result| result.role == Role::Logits)
@@ -274,20 +302,21 @@ fn shared(signatures: &[Signature]) -> Result<Shared, GenerateError> {
     Ok(Shared { batch, context, vocabulary, state, memory })
 }
 
-/// Why an entry point is refused beside one of the same kind.
+/// The message for a second entry point of the same kind.
 fn twice(kind: EntryKind, first: &str) -> String {
     let what = match kind {
         EntryKind::Scorer => "gives logits and no token",
         EntryKind::Each => "gives a token after each one",
+        EntryKind::Verifier => "gives logits and a token after each one",
         EntryKind::Step | EntryKind::Encoder => "fills memory",
     };
     format!("{what}, as `{first}` does; expected one such")
 }
 
-/// Whether `tokens` may follow `seen` others: they fit into the context, and each is one of the vocabulary.
+/// Checks that `tokens` can follow `seen` others: all fit into the context, and each is in the vocabulary.
 ///
 /// # Errors
-/// If not.
+/// About the first token that is out of range, or the context that is too short.
 pub fn check_tokens(
     tokens: &[u32],
     seen: usize,
@@ -304,12 +333,12 @@ pub fn check_tokens(
     }
 }
 
-/// The numbers in a result.
+/// The f32 numbers in the bytes of a result.
 pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().copied().map(f32::from_le_bytes).collect()
 }
 
-/// The tokens in a result.
+/// The token ids in the bytes of a result.
 pub(crate) fn ids(bytes: &[u8]) -> Vec<u32> {
     bytes.as_chunks().0.iter().copied().map(u32::from_le_bytes).collect()
 }

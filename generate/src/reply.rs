@@ -1,4 +1,4 @@
-//! The text of one answer: what its user asks for, and the pieces in which it arrives.
+//! The text of one answer: its options, and its pieces as they are generated.
 
 use crate::stop::{StopMatch, StopStrings};
 use crate::text::Stream;
@@ -7,7 +7,7 @@ use crate::{
     Tokenizer,
 };
 
-/// How a text is continued, in terms of text. [`TokenOptions`] are the same in terms of tokens.
+/// Options of a generation, in terms of text. [`TokenOptions`] are the same options in terms of tokens.
 ///
 /// ```
 /// use tracewright_generate::{GenerateOptions, Sampling};
@@ -18,32 +18,34 @@ use crate::{
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenerateOptions {
-    /// At most this many new tokens.
+    /// The largest number of new tokens.
     pub max_tokens: usize,
-    /// How a token is chosen. Its DRY breakers are set from [`dry_breakers`](Self::dry_breakers).
+    /// The settings of the sampler. [`dry_breakers`](Self::dry_breakers) replaces its DRY breakers.
     pub sampling: Sampling,
-    /// Texts that no repetition found by DRY reaches across; `None` for [`Breakers::USUAL`].
+    /// Texts that interrupt a repetition for DRY. `None` stands for [`Breakers::USUAL`].
     pub dry_breakers: Option<Vec<String>>,
-    /// The text ends in front of the first of these.
+    /// The text ends before the first of these strings.
     pub stop: Vec<String>,
-    /// Whether the model's end-of-text tokens do not end the text.
+    /// Whether to continue after the model's stop tokens.
     pub ignore_eos: bool,
-    /// What the text must follow.
+    /// The schema or grammar that the text must follow.
     pub follow: Option<Follow>,
-    /// Whether JSON that [`follow`](Self::follow) describes may have whitespace between its tokens. Otherwise it is compact.
+    /// Whether JSON under [`follow`](Self::follow) may contain whitespace between its tokens. Otherwise it is
+    /// compact.
     pub whitespace_flexible: bool,
-    /// How many of the most likely tokens are kept at each position, with their probabilities.
+    /// The number of tokens per position whose probabilities are kept, the most likely first. `None` keeps
+    /// none.
     pub logprobs: Option<usize>,
-    /// Whether the logits that chose each token are kept: f32 [tokens, vocabulary].
+    /// Whether to keep the logits behind each chosen token: f32 [tokens, vocabulary].
     pub keep_logits: bool,
 }
 
-/// What a text must follow, token by token.
+/// A rule that a text must follow, token by token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Follow {
-    /// JSON that is valid by this JSON Schema.
+    /// The text is JSON that is valid under this JSON Schema.
     JsonSchema(String),
-    /// A grammar in Lark's notation, as llguidance reads it.
+    /// The text follows a grammar in llguidance's variant of Lark's notation.
     Grammar(String),
 }
 
@@ -65,10 +67,11 @@ impl Default for GenerateOptions {
 }
 
 impl GenerateOptions {
-    /// The same in terms of tokens, for a model that ends a text by `stop_tokens`.
+    /// Converts these options to tokens, for a model with the stop tokens `stop_tokens`.
     ///
     /// # Errors
-    /// If a setting is out of range, a schema or a grammar cannot be followed, or text is asked for without a tokenizer.
+    /// If a setting is out of range, a schema or a grammar is not supported, or text is asked for without a
+    /// tokenizer.
     pub fn in_tokens(
         &self,
         tokenizer: Option<&Tokenizer>,
@@ -112,10 +115,10 @@ impl GenerateOptions {
     }
 }
 
-/// Makes text of the tokens of an answer: takes them one by one, gives out text that cannot change any more, and finds stop
-/// strings.
+/// Turns the tokens of an answer into text, one by one. It returns text as soon as no later token can change
+/// it, and finds stop strings.
 ///
-/// Without a tokenizer the text of a token is its id and a space.
+/// Without a tokenizer, the text of a token is its id and a space.
 #[derive(Clone, Debug)]
 pub struct Reply<'a> {
     detokenizer: Option<Stream<'a>>,
@@ -125,7 +128,7 @@ pub struct Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// An empty answer that ends in front of the first of the texts in `stop`.
+    /// An empty answer. It ends before the first string of `stop`.
     pub fn new(tokenizer: Option<&'a Tokenizer>, stop: &[String]) -> Self {
         Self {
             detokenizer: tokenizer.map(Tokenizer::stream),
@@ -135,7 +138,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Takes the next token and gives the text that is certain now, which may be empty.
+    /// Takes the next token, and returns the text that no later token can change. That text can be empty.
     ///
     /// # Errors
     /// If the tokenizer cannot decode the token.
@@ -147,10 +150,11 @@ impl<'a> Reply<'a> {
         Ok(self.take(&piece, false))
     }
 
-    /// The text that the tokenizer or a possible stop string held back. Nothing follows.
+    /// Ends the answer, and returns text that was held back because a token or a stop string might have been
+    /// incomplete.
     ///
     /// # Errors
-    /// If the tokenizer decodes all tokens to another text than it did some.
+    /// If the tokenizer decodes all tokens to a different text than their parts.
     pub fn finish(&mut self) -> Result<String, GenerateError> {
         if self.stopped {
             return Ok(String::new());
@@ -159,17 +163,17 @@ impl<'a> Reply<'a> {
         Ok(self.take(&rest, true))
     }
 
-    /// Whether the text ended in front of a stop string.
+    /// Whether a stop string ended the text.
     pub fn is_stopped(&self) -> bool {
         self.stopped
     }
 
-    /// All text that was given out.
+    /// All text that was returned so far.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Why the answer ended: a stop string looks like a cancelled generation to the network.
+    /// Corrects the reason for the end: to the network, a stop string looks like a cancelled generation.
     pub fn finished(&self, generated: Generated) -> Generated {
         if self.stopped { Generated { finish: Finish::Stop, ..generated } } else { generated }
     }

@@ -1,88 +1,79 @@
-//! The engine that steps a network: rows of tokens, each at a position of its own.
+//! The engine that steps a network over rows of tokens, each at its own position.
 
-use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::entry::EntryKind;
+use trace::Part;
+
+use crate::entry::{EntryKind, EntryPoint};
 use crate::executor::Executor;
 use crate::generation::{Generated, Generation, StepOutput, StepRequest};
-use crate::network::{Feed, StepResults, check_tokens, floats, ids};
-use crate::{GenerateError, Network};
+use crate::network::{Feed, StepResults, floats, ids};
+use crate::row::{EncoderSource, Row};
+use crate::schedule::{RowWork, Schedule, Together};
+use crate::snapshot::Snapshot;
+use crate::speculate::Governor;
+use crate::{Drafter, EncoderInput, GenerateError, Network};
 
-/// The rows of a network, and what its layers remember of them.
+/// The rows of a network, and the state of its layers.
 pub(crate) struct Sequences<'a, E: Executor> {
     pub network: &'a Network<E>,
-    rows: Vec<Row>,
+    pub rows: Vec<Row>,
     /// Empty before the first call, and after a failed one, which consumed it.
-    state: Vec<E::Buffer>,
-    /// What an encoder filled; empty before.
-    memory: Vec<E::Buffer>,
-}
-
-/// The tokens of a row.
-#[derive(Clone, Default)]
-struct Row {
-    tokens: Vec<u32>,
-    /// What stands in place of tokens, by position.
-    features: BTreeMap<usize, Vec<f32>>,
-    adapter: u32,
-    /// How many of them the network has seen.
-    seen: usize,
-    /// Below which position something was written since the row began.
-    written: usize,
-}
-
-impl Row {
-    /// Whether the next position is given by features; `None` if there is none.
-    fn next_is_features(&self) -> Option<bool> {
-        (self.seen < self.tokens.len()).then(|| self.features.contains_key(&self.seen))
-    }
-
-    /// How many positions come next that are given by features, or by tokens.
-    fn next(&self, of_features: bool) -> usize {
-        let is = |position: &usize| self.features.contains_key(position) == of_features;
-        (self.seen..self.tokens.len()).take_while(is).count()
-    }
-
-    fn feed(&self, range: Range<usize>, of_features: bool) -> Feed<'_> {
-        let features = match of_features {
-            true => self.features.range(range.clone()).flat_map(|(_, numbers)| numbers).copied().collect(),
-            false => Vec::new(),
-        };
-        Feed { tokens: &self.tokens[range.clone()], features, start: range.start, adapter: self.adapter }
-    }
+    pub state: Vec<E::Buffer>,
+    /// The memory that an encoder filled; empty before that.
+    pub memory: Vec<E::Buffer>,
+    /// One for each row, or none.
+    pub drafters: Vec<Box<dyn Drafter + 'a>>,
+    governor: Governor,
+    pub schedule: Box<dyn Schedule + 'a>,
+    /// Whether rows keep state that texts with the same beginning can begin with.
+    pub keeps_prefixes: bool,
+    /// Calls so far.
+    pub clock: u64,
 }
 
 impl<'a, E: Executor> Sequences<'a, E> {
     pub fn new(network: &'a Network<E>) -> Self {
-        Self { network, rows: vec![Row::default(); network.batch()], state: Vec::new(), memory: Vec::new() }
+        let rows = vec![Row::default(); network.batch()];
+        let (state, memory, drafters) = (Vec::new(), Vec::new(), Vec::new());
+        Self {
+            network,
+            rows,
+            state,
+            memory,
+            drafters,
+            governor: Governor::new(),
+            schedule: Box::new(Together),
+            keeps_prefixes: false,
+            clock: 0,
+        }
     }
 
-    /// The tokens of a row, those included that the network has still to see.
+    /// The tokens of a row, including those that the network has not processed yet.
     pub fn tokens(&self, row: usize) -> &[u32] {
         &self.rows[row].tokens
     }
 
-    /// Whether the network has seen all tokens of a row.
+    /// Whether the network has processed all tokens of a row.
     pub fn is_settled(&self, row: usize) -> bool {
         self.rows[row].seen == self.rows[row].tokens.len()
     }
 
-    /// Adds tokens to a row, for the next steps to show.
+    /// Appends tokens to a row. The next steps process them.
     ///
     /// # Errors
-    /// If they do not fit, or one is no token.
+    /// If they exceed the context, or one is not in the vocabulary.
     pub fn push(&mut self, row: usize, tokens: &[u32]) -> Result<(), GenerateError> {
         self.network.check(tokens, self.rows[row].tokens.len())?;
         self.rows[row].tokens.extend_from_slice(tokens);
         Ok(())
     }
 
-    /// Adds positions that are given by features, with `placeholder` as their tokens.
+    /// Appends positions with features to a row. Their tokens are `placeholder`.
     ///
     /// # Errors
-    /// If they do not fit, or the network takes no features of this width.
+    /// If they exceed the context, or the network takes no features of this width.
     pub fn push_features(
         &mut self,
         row: usize,
@@ -101,116 +92,140 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Fills the memory of a row, which begins again. The other rows' memory is of nothing.
+    /// Runs the encoder for a row, which starts again. One call encodes for all rows, so the inputs of other
+    /// rows are encoded again.
     ///
     /// # Errors
-    /// If the network has no encoder, it takes less, or the call fails.
-    pub fn encode(&mut self, row: usize, tokens: &[u32], features: &[f32]) -> Result<(), GenerateError> {
+    /// If the network has no encoder, the input is too long, or the call fails.
+    pub fn encode(&mut self, row: usize, input: EncoderInput<'_>) -> Result<(), GenerateError> {
         let entry = self.network.only(EntryKind::Encoder)?;
-        let width = entry.features();
-        let positions = match width {
-            None => {
-                check_tokens(tokens, 0, entry.chunk, self.network.vocabulary())?;
-                tokens.len()
-            }
-            Some(width) => features.len() / width.max(1),
-        };
-        let expected = width.map_or(0, |width| positions * width);
-        if features.len() != expected || !(1..=entry.chunk).contains(&positions) {
-            let expected = match width {
-                Some(width) => format!("1 to {} times {width}", entry.chunk),
-                None => format!("none, and 1 to {} tokens", entry.chunk),
-            };
-            return Err(GenerateError::Features { found: features.len(), expected });
-        }
-        let placeholders = vec![0; positions];
-        let mut feeds = vec![Feed::default(); self.rows.len()];
-        feeds[row] = Feed {
-            tokens: if width.is_some() { &placeholders } else { tokens },
-            features: features.to_vec(),
-            ..Feed::default()
-        };
+        let source = EncoderSource::new(entry, self.network.vocabulary(), input)?;
+        let sources = self.rows.iter().enumerate().map(|(index, one)| match index == row {
+            true => Some(&source),
+            false => one.source.as_ref(),
+        });
+        let feeds: Vec<Feed<'_>> =
+            sources.map(|source| source.map_or_else(Feed::default, EncoderSource::feed)).collect();
         let mut memory = Vec::new();
         self.network.call(entry, &feeds, &mut memory, &[])?;
         self.memory = memory;
         self.truncate(row, 0);
+        self.rows[row].source = Some(source);
         Ok(())
+    }
+
+    /// Removes all but the first `seen` tokens of a row. If there are none, the row also loses its encoder
+    /// input and its adapter.
+    pub fn begin(&mut self, row: usize, seen: usize) {
+        self.truncate(row, seen);
+        if seen == 0 {
+            (self.rows[row].adapter, self.rows[row].source) = (0, None);
+        }
     }
 
     /// Chooses the adapter of a row, which begins again.
     pub fn adapt(&mut self, row: usize, adapter: u32) {
         let one = &mut self.rows[row];
-        (one.adapter, one.seen, one.written) = (adapter, 0, 0);
+        one.adapter = adapter;
+        one.begin_again();
     }
 
-    /// Takes back all but the first `length` tokens of a row. Where its state cannot go back there, it begins again.
+    /// Takes back all but the first `length` tokens of a row. If its state cannot go back there, the next steps read the lost tokens again.
     pub fn truncate(&mut self, row: usize, length: usize) {
-        let one = &mut self.rows[row];
-        one.tokens.truncate(length);
-        one.features.split_off(&length);
-        if one.seen <= length {
-            return;
-        }
-        one.seen = if self.network.rewinds(one.written, length) { length } else { 0 };
-        if one.seen == 0 {
-            one.written = 0;
-        }
+        self.rows[row].truncate(length, |written, to| self.network.rewinds(written, to));
     }
 
-    /// Takes back the tokens of a row that the network has not seen.
+    /// Removes the tokens of a row that the network has not processed.
     pub fn settle_back(&mut self, row: usize) {
         let one = &mut self.rows[row];
         one.tokens.truncate(one.seen);
+        one.features.split_off(&one.seen);
     }
 
-    /// Shows the next tokens of all rows to the network, as many as one call takes. Sequences that it has seen stay as
-    /// they are. Returns an answer for each row, and the time of the call.
+    /// Runs one call with the next tokens of all rows. Rows without new tokens do not change. Returns an output for each row.
     ///
     /// # Errors
-    /// If the call fails. Then the state is lost, and the next steps show all rows from their beginning.
-    pub fn step(&mut self, want: StepRequest) -> Result<(Vec<StepOutput>, Duration), GenerateError> {
-        let begin = Instant::now();
-        // Rows whose next positions are of the other kind wait.
-        let Some(of_features) = self.rows.iter().find_map(Row::next_is_features) else {
-            return Ok((self.rows.iter().map(|_| StepOutput::Nothing).collect(), Duration::ZERO));
+    /// If the call fails. Then the state is lost, and the next steps process all rows from their beginning.
+    pub fn step(&mut self, want: StepRequest) -> Result<Vec<StepOutput>, GenerateError> {
+        // Rows whose next positions are tokens wait for features, of which there is an end.
+        let Some(of_features) = self.rows.iter().filter_map(Row::next_is_features).max() else {
+            return Ok(self.rows.iter().map(|_| StepOutput::Nothing).collect());
         };
-        let longest = self.rows.iter().map(|row| row.next(of_features)).max().unwrap_or_default();
+        let unfilled = |row: &Row| row.source.is_none() && row.seen < row.tokens.len();
+        if self.network.reads_memory() && self.rows.iter().any(unfilled) {
+            return Err(GenerateError::NoMemory);
+        }
+        let is_drafted = self.rows.iter().any(|row| row.drafted > 0);
+        let work = |row: &Row| RowWork { tokens: row.next(of_features), decodes: row.decodes };
+        let work: Vec<RowWork> = self.rows.iter().map(work).collect();
+        let plan = match want {
+            StepRequest::Nothing | StepRequest::Token | StepRequest::Logits if !is_drafted => {
+                self.schedule.plan(&work)
+            }
+            _ => Together.plan(&work),
+        };
+        let longest = plan.iter().copied().max().unwrap_or_default();
         let entry = match want {
             StepRequest::All => self.network.only(EntryKind::Scorer)?,
             StepRequest::Each => self.network.only(EntryKind::Each)?,
+            _ if is_drafted => self.network.only(EntryKind::Verifier)?,
             _ => self.network.step(longest, of_features)?,
         };
         if entry.features().is_some() != of_features {
             let why = "takes tokens, expected features".into();
             return Err(GenerateError::EntryPoint { name: entry.name.clone(), why });
         }
-        if self.state.is_empty() {
-            self.state = self.network.empty()?;
-        }
-        let feed = |row: &Row| row.seen..row.seen + row.next(of_features).min(entry.chunk);
-        let ranges: Vec<_> = self.rows.iter().map(feed).collect();
-        let feeds: Vec<Feed<'_>> = (self.rows.iter().zip(&ranges))
-            .map(|(row, range)| row.feed(range.clone(), of_features))
+        let planned = self.rows.iter().zip(work).zip(plan);
+        let ranges: Vec<_> = planned
+            .map(|((row, work), planned)| row.seen..row.seen + planned.min(work.tokens).min(entry.chunk))
             .collect();
-        let answered = match self.network.call(entry, &feeds, &mut self.state, &self.memory) {
-            Ok(answered) => answered,
-            Err(error) => {
-                self.lose();
-                return Err(error);
-            }
-        };
-        for (row, range) in self.rows.iter_mut().zip(&ranges) {
+        let answers = self.call(entry, want, &ranges, of_features);
+        if answers.is_err() {
+            self.lose();
+        }
+        answers
+    }
+
+    /// Shows these tokens of each row to the network.
+    fn call(
+        &mut self,
+        entry: &EntryPoint,
+        want: StepRequest,
+        ranges: &[Range<usize>],
+        of_features: bool,
+    ) -> Result<Vec<StepOutput>, GenerateError> {
+        self.clock += 1;
+        self.prepare(ranges)?;
+        let feeds: Vec<Feed<'_>> =
+            self.rows.iter().zip(ranges).map(|(row, range)| row.feed(range.clone(), of_features)).collect();
+        let answered = self.network.call(entry, &feeds, &mut self.state, &self.memory)?;
+        for (row, range) in self.rows.iter_mut().zip(ranges) {
             row.seen = range.end;
             row.written = row.written.max(range.end);
         }
-        let answers = match self.answers(want, answered, &ranges, entry.chunk) {
-            Ok(answers) => answers,
-            Err(error) => {
-                self.lose();
-                return Err(error);
+        self.keep_snapshots(ranges)?;
+        self.answers(want, answered, ranges, entry.chunk)
+    }
+
+    /// Makes the state what the rows expect, and keeps what a draft may have to go back to.
+    fn prepare(&mut self, ranges: &[Range<usize>]) -> Result<(), GenerateError> {
+        if self.state.is_empty() {
+            self.state = self.network.empty()?;
+        }
+        for (number, (row, range)) in self.rows.iter_mut().zip(ranges).enumerate() {
+            if let Some(snapshot) = row.restore.take() {
+                self.network.restore(&mut self.state, number, &snapshot)?;
             }
-        };
-        Ok((answers, begin.elapsed()))
+            row.used = if range.is_empty() { row.used } else { self.clock };
+            let written = row.written.max(range.end);
+            if row.drafted > 0 && !self.network.rewinds(written, range.start) {
+                let stays = |part: Part| !part.kind.rewinds(written, range.start);
+                let (start, before) = (range.start, row.written);
+                let snapshot = self.network.save(&self.state, number, (start, before), stays)?;
+                row.before_draft = Some(Snapshot { written, ..snapshot });
+            }
+        }
+        Ok(())
     }
 
     fn answers(
@@ -223,6 +238,9 @@ impl<'a, E: Executor> Sequences<'a, E> {
         let answers = |row: usize| !ranges[row].is_empty() && self.is_settled(row);
         let vocabulary = self.network.vocabulary();
         let StepResults { logits, token } = &answered;
+        if self.rows.iter().any(|row| row.drafted > 0) {
+            return self.verified(want, &answered, ranges, chunk);
+        }
         Ok(match (want, token, logits) {
             (StepRequest::Token, Some(token), Some(logits)) if (0..ranges.len()).any(answers) => {
                 let tokens = ids(&self.network.executor.read(token)?);
@@ -263,14 +281,46 @@ impl<'a, E: Executor> Sequences<'a, E> {
         })
     }
 
+    /// The answer of a call that verifies drafts.
+    fn verified(
+        &self,
+        want: StepRequest,
+        answered: &StepResults<E::Buffer>,
+        ranges: &[Range<usize>],
+        chunk: usize,
+    ) -> Result<Vec<StepOutput>, GenerateError> {
+        let (Some(token), Some(logits)) = (&answered.token, &answered.logits) else {
+            return Ok(ranges.iter().map(|_| StepOutput::Nothing).collect());
+        };
+        let vocabulary = self.network.vocabulary();
+        let tokens = ids(&self.network.executor.read(token)?);
+        let all = match want {
+            StepRequest::Token => Vec::new(),
+            _ => floats(&self.network.executor.read(logits)?),
+        };
+        let after = |place: usize| match want {
+            StepRequest::Token => self.favoured(tokens[place], place, logits),
+            _ => Ok(StepOutput::Logits(vec![all[place * vocabulary..][..vocabulary].to_vec()])),
+        };
+        let answer = |(row, range): (usize, &Range<usize>)| {
+            if range.is_empty() || !self.is_settled(row) {
+                return Ok(StepOutput::Nothing);
+            }
+            let first = range.len() - 1 - self.rows[row].drafted;
+            let outputs = (first..range.len()).map(|i| after(row * chunk + i));
+            Ok(StepOutput::Verified(outputs.collect::<Result<_, _>>()?))
+        };
+        ranges.iter().enumerate().map(answer).collect()
+    }
+
     /// The token that the module favours, if its logit is a number. If one logit is NaN, the module favours that; so this
     /// one tells of all. If it is none, the logits themselves, of which none can be chosen.
-    fn favoured(&self, token: u32, row: usize, logits: &E::Buffer) -> Result<StepOutput, GenerateError> {
+    fn favoured(&self, token: u32, place: usize, logits: &E::Buffer) -> Result<StepOutput, GenerateError> {
         let vocabulary = self.network.vocabulary();
         if token as usize >= vocabulary {
             return Err(GenerateError::Favoured { token, vocabulary });
         }
-        let first = row * vocabulary;
+        let first = place * vocabulary;
         let logit = self.network.executor.read_element(logits, first + token as usize)?;
         if floats(&logit).iter().all(|logit| logit.is_finite()) {
             return Ok(StepOutput::Token(token));
@@ -279,8 +329,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(StepOutput::Logits(vec![logits[first..][..vocabulary].to_vec()]))
     }
 
-    /// One step of texts that are being continued, each in the row of its place: calls the network, chooses tokens and
-    /// adds them to their rows. Returns those that ended, which are taken out of `running`.
+    /// Runs one step of the texts in `running`, by row: drafts, calls the network, chooses tokens and appends them.
+    /// Removes texts that ended from `running`, and returns them.
     ///
     /// # Errors
     /// If the call fails, or no token can be chosen.
@@ -289,8 +339,17 @@ impl<'a, E: Executor> Sequences<'a, E> {
         running: &mut [Option<Generation>],
         mut on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
     ) -> Result<Vec<(usize, Generated)>, GenerateError> {
+        let begin = Instant::now();
+        if let Err(error) = self.draft(running) {
+            self.rows.iter_mut().for_each(Row::drop_draft);
+            return Err(error);
+        }
+        for (row, text) in self.rows.iter_mut().zip(running.iter()) {
+            row.decodes = text.as_ref().is_some_and(Generation::has_begun);
+        }
         let want = running.iter().flatten().map(Generation::want).max().unwrap_or(StepRequest::Nothing);
-        let (answers, time) = self.step(want)?;
+        let answers = self.step(want)?;
+        let time = begin.elapsed();
         let mut ended = Vec::new();
         for (row, (place, answer)) in running.iter_mut().zip(answers).enumerate() {
             let Some(generation) = place else { continue };
@@ -298,18 +357,92 @@ impl<'a, E: Executor> Sequences<'a, E> {
             if matches!(answer, StepOutput::Nothing) {
                 continue;
             }
-            let is_full = self.tokens(row).len() == self.network.context();
-            match generation.next(answer, self.tokens(row), is_full, |token| on_token(row, token))? {
-                Some(token) => self.push(row, &[token])?,
-                None => ended.extend(place.take().map(|generation| (row, generation.into_generated()))),
+            if self.take(row, generation, answer, |token| on_token(row, token))?.is_break() {
+                ended.extend(place.take().map(|generation| (row, generation.into_generated())));
             }
         }
         Ok(ended)
     }
 
-    /// The state is gone: all rows begin again.
+    /// Adds drafts to the rows whose next token alone is new, if drafts pay.
+    fn draft(&mut self, running: &[Option<Generation>]) -> Result<(), GenerateError> {
+        let Some(entry) = self.network.verifier() else { return Ok(()) };
+        let new = |row: &Row| row.tokens.len() - row.seen;
+        let reads = |row: &Row| new(row) > entry.chunk || row.next_is_features() == Some(true);
+        // Prompts are read in longer chunks.
+        if self.drafters.is_empty() || self.rows.iter().any(reads) {
+            return Ok(());
+        }
+        let mut drafted = 0;
+        if let Some(certainty) = self.governor.allows() {
+            let (context, vocabulary) = (self.network.context(), self.network.vocabulary());
+            for ((row, drafter), generation) in self.rows.iter_mut().zip(&mut self.drafters).zip(running) {
+                let room = generation.as_ref().map_or(0, Generation::room_for_draft);
+                let most = (entry.chunk - new(row)).min(context - row.tokens.len()).min(room);
+                if most == 0 {
+                    continue;
+                }
+                let draft = drafter.draft(&row.tokens, most, certainty)?;
+                let known = draft.iter().take(most).take_while(|token| (**token as usize) < vocabulary);
+                let before = row.tokens.len();
+                row.tokens.extend(known);
+                row.drafted = row.tokens.len() - before;
+                drafted += row.drafted;
+            }
+        }
+        if drafted == 0 {
+            self.governor.passed();
+        }
+        Ok(())
+    }
+
+    /// Lets a text choose its next tokens by an answer, as far as its draft goes the same way. Breaks where the text ends.
+    fn take(
+        &mut self,
+        row: usize,
+        generation: &mut Generation,
+        answer: StepOutput,
+        mut on_token: impl FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, GenerateError> {
+        let outputs = match answer {
+            StepOutput::Verified(outputs) => outputs,
+            one => vec![one],
+        };
+        let context = self.network.context();
+        let one = &self.rows[row];
+        let drafted = one.drafted;
+        let first = one.tokens.len() - drafted;
+        let (mut length, mut chosen) = (first, Ok(Vec::new()));
+        let mut outputs = outputs.into_iter();
+        while let Some(output) = outputs.next() {
+            chosen = generation.next(output, &one.tokens[..length], context, &mut on_token);
+            let Ok(new) = &mut chosen else { break };
+            let shared = new.iter().zip(&one.tokens[length..]).take_while(|(a, b)| a == b).count();
+            length += shared;
+            let is_right = shared > 0 && shared == new.len();
+            new.drain(..shared);
+            if !is_right {
+                break;
+            }
+            // Of several tokens, which a grammar forces, the last one has the next answer.
+            outputs.by_ref().take(shared - 1).for_each(drop);
+        }
+        if drafted > 0 {
+            generation.count_draft(drafted, length - first);
+            self.governor.verified(length - first);
+            self.truncate(row, length);
+        }
+        let new = chosen?;
+        self.push(row, &new)?;
+        Ok(if new.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    }
+
+    /// Marks the state as lost: all rows start again.
     fn lose(&mut self) {
         self.state.clear();
-        self.rows.iter_mut().for_each(|row| (row.seen, row.written) = (0, 0));
+        for row in &mut self.rows {
+            row.drop_draft();
+            row.begin_again();
+        }
     }
 }

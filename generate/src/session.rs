@@ -1,4 +1,4 @@
-//! A conversation with a network: tokens go in, the next token comes out, what layers remember stays on the device.
+//! [`Session`]: one sequence of tokens. Its state stays on the device between calls.
 
 use std::ops::ControlFlow;
 
@@ -6,9 +6,9 @@ use crate::entry::EntryKind;
 use crate::executor::{Executor, Iree};
 use crate::generation::{Generated, Generation, StepOutput, StepRequest, TokenOptions};
 use crate::sequences::Sequences;
-use crate::{GenerateError, Network};
+use crate::{Drafter, EncoderInput, GenerateError, Network};
 
-/// A sequence of tokens that a network has seen, and what its layers remember of them: one row.
+/// A sequence of tokens, and the state of the network's layers after them.
 ///
 /// ```no_run
 /// use std::ops::ControlFlow;
@@ -32,49 +32,56 @@ pub struct Session<'a, E: Executor = Iree> {
     rows: Sequences<'a, E>,
 }
 
-/// The row of a session.
+/// The row that a session uses.
 const ROW: usize = 0;
 
 impl<'a, E: Executor> Session<'a, E> {
-    /// A session that has seen nothing.
+    /// A session that has no tokens yet.
     pub fn new(network: &'a Network<E>) -> Self {
         Self { rows: Sequences::new(network) }
     }
 
-    /// The tokens seen so far.
+    /// The session with a drafter. [`generate`](Self::generate) gives the same tokens with fewer calls, if the network has an
+    /// entry point that verifies drafts.
+    #[must_use]
+    pub fn speculate(mut self, drafter: impl Drafter + 'a) -> Self {
+        self.rows.drafters = vec![Box::new(drafter)];
+        self
+    }
+
+    /// The tokens of the session so far.
     pub fn tokens(&self) -> &[u32] {
         self.rows.tokens(ROW)
     }
 
-    /// Forgets everything after the first `length` tokens. Where the state of a layer cannot go back that far, the
-    /// next call shows the network these tokens again.
+    /// Removes everything after the first `length` tokens. If the state of a layer cannot go back that far,
+    /// the next call processes the first `length` tokens again.
     pub fn truncate(&mut self, length: usize) {
         self.rows.truncate(ROW, length);
     }
 
-    /// The logits after each of `tokens`, which follow what the session has seen: one row over the vocabulary
-    /// each.
+    /// Appends `tokens`, and returns the logits after each of them: f32 [tokens, vocabulary].
     ///
     /// # Errors
-    /// If the module has no entry point for it, the tokens do not fit, or a call fails.
+    /// If the module has no entry point for scores, the tokens exceed the context, or a call fails.
     pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, GenerateError> {
         self.rows.network.only(EntryKind::Scorer)?;
         Ok(self.show(StepRequest::All, |rows| rows.push(ROW, tokens))?.0)
     }
 
-    /// The token that the network favours after each of `tokens`, which follow what the session has seen.
+    /// Appends `tokens`, and returns the most likely next token after each of them.
     ///
     /// # Errors
-    /// If the module has no entry point for it, the tokens do not fit, or a call fails.
+    /// If the module has no entry point for this, the tokens exceed the context, or a call fails.
     pub fn favoured(&mut self, tokens: &[u32]) -> Result<Vec<u32>, GenerateError> {
         self.rows.network.only(EntryKind::Each)?;
         Ok(self.show(StepRequest::Each, |rows| rows.push(ROW, tokens))?.1)
     }
 
-    /// Shows the session tokens and returns the logits after the last.
+    /// Appends tokens, and returns the logits after the last.
     ///
     /// # Errors
-    /// If there are none, they do not fit, or a call fails.
+    /// If there are no tokens, they exceed the context, or a call fails.
     pub fn feed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerateError> {
         if tokens.is_empty() {
             return Err(GenerateError::EmptyPrompt);
@@ -83,39 +90,41 @@ impl<'a, E: Executor> Session<'a, E> {
         logits.pop().ok_or(GenerateError::EmptyPrompt)
     }
 
-    /// Shows the session positions that are given by features in place of tokens, and returns the logits after the last. In
-    /// [`tokens`](Self::tokens) each is a `placeholder`.
+    /// Appends positions with features in place of tokens, and returns the logits after the last.
+    /// [`tokens`](Self::tokens) contains `placeholder` for each position.
     ///
     /// # Errors
-    /// If there are none, the network takes none of this width, they do not fit, or a call fails.
+    /// If there are no features, the network takes none of this width, they exceed the context, or a call
+    /// fails.
     pub fn feed_features(&mut self, features: &[f32], placeholder: u32) -> Result<Vec<f32>, GenerateError> {
         let push = |rows: &mut Sequences<'a, E>| rows.push_features(ROW, features, placeholder);
         let (mut logits, _) = self.show(StepRequest::Logits, push)?;
         logits.pop().ok_or(GenerateError::EmptyPrompt)
     }
 
-    /// Fills the network's memory from these tokens. The session begins again.
+    /// Runs the network's encoder on tokens. The session starts again.
     ///
     /// # Errors
-    /// If the network has no encoder that takes tokens, they do not fit, or the call fails.
+    /// If the network has no encoder for tokens, there are too many tokens, or the call fails.
     pub fn encode(&mut self, tokens: &[u32]) -> Result<(), GenerateError> {
-        self.rows.encode(ROW, tokens, &[])
+        self.rows.encode(ROW, EncoderInput::Tokens(tokens))
     }
 
-    /// The same from features in place of tokens.
+    /// Runs the network's encoder on features. The session starts again.
     ///
     /// # Errors
-    /// If the network has no encoder that takes features of this width, they do not fit, or the call fails.
+    /// If the network has no encoder for features of this width, there are too many, or the call fails.
     pub fn encode_features(&mut self, features: &[f32]) -> Result<(), GenerateError> {
-        self.rows.encode(ROW, &[], features)
+        self.rows.encode(ROW, EncoderInput::Features(features))
     }
 
-    /// Chooses the adapter that tokens go through; 0 is none. The network is shown again what the session has seen.
+    /// Sets the adapter for all tokens; 0 selects none. The next call processes the session's tokens
+    /// again.
     pub fn adapt(&mut self, adapter: u32) {
         self.rows.adapt(ROW, adapter);
     }
 
-    /// Shows the session what `push` adds, and returns the logits and the tokens that are wanted.
+    /// Appends the positions that `push` adds, and returns the requested logits and tokens.
     fn show(
         &mut self,
         want: StepRequest,
@@ -127,10 +136,10 @@ impl<'a, E: Executor> Session<'a, E> {
         let (mut logits, mut favoured) = (Vec::new(), Vec::new());
         while !self.rows.is_settled(ROW) {
             match self.rows.step(want) {
-                Ok((mut answers, _)) => match answers.swap_remove(ROW) {
+                Ok(mut answers) => match answers.swap_remove(ROW) {
                     StepOutput::Logits(rows) => logits.extend(rows),
                     StepOutput::Tokens(tokens) => favoured.extend(tokens),
-                    StepOutput::Token(_) | StepOutput::Nothing => {}
+                    StepOutput::Token(_) | StepOutput::Nothing | StepOutput::Verified(_) => {}
                 },
                 Err(error) => {
                     self.rows.truncate(ROW, before);
@@ -141,7 +150,7 @@ impl<'a, E: Executor> Session<'a, E> {
         Ok((logits, favoured))
     }
 
-    /// Shows the network what it has lost.
+    /// Processes tokens again whose state was lost.
     fn flush(&mut self) -> Result<(), GenerateError> {
         while !self.rows.is_settled(ROW) {
             self.rows.step(StepRequest::Nothing)?;
@@ -149,11 +158,11 @@ impl<'a, E: Executor> Session<'a, E> {
         Ok(())
     }
 
-    /// Shows the session `prompt` and continues it. `on_token` gets each new token as soon as it is chosen and may
-    /// break off. The last token is chosen, but not shown to the network yet.
+    /// Appends `prompt` and continues it. `on_token` gets each new token as soon as it is chosen, and can
+    /// cancel the generation. The last token is chosen, but the network has not processed it yet.
     ///
     /// # Errors
-    /// If the prompt is empty or does not fit, a setting is out of range, or a call fails.
+    /// If the prompt is empty or too long, a setting is out of range, or a call fails.
     pub fn generate(
         &mut self,
         prompt: &[u32],

@@ -1,4 +1,4 @@
-//! Where a text ends: stop tokens, which the model chooses, and stop strings, which the user asks for.
+//! The end of a text: stop tokens, which the model chooses, and stop strings, which the user sets.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use serde_json::Value;
 use crate::GenerateError;
 use crate::model_file::read_keys;
 
-/// The tokens that end a text: `eos_token_id` of `generation_config.json`, or of `config.json` where the former is
-/// missing or does not say, or of the `text_config` within; or those that a GGUF file names.
+/// The tokens that end a text: the key `eos_token_id` of `generation_config.json`; or, if that lacks it, of
+/// `config.json` or of its `text_config`. For a GGUF file, the tokens that its metadata name.
 pub fn stop_tokens(dir: &Path) -> Result<Vec<u32>, GenerateError> {
     const KEY: &str = "eos_token_id";
     for name in ["generation_config.json", "config.json"] {
@@ -39,32 +39,33 @@ pub fn stop_tokens(dir: &Path) -> Result<Vec<u32>, GenerateError> {
     Ok(Vec::new())
 }
 
-/// Looks for stop strings in a text that arrives in pieces, and holds back what may be the start of one.
+/// Finds stop strings in a text that arrives in pieces. It holds text back that may be the beginning of a
+/// stop string.
 #[derive(Debug, Clone)]
 pub struct StopStrings {
     strings: Vec<String>,
     held: String,
 }
 
-/// What a piece of text gave.
+/// The result of a piece of text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopMatch {
-    /// This much is certain not to be part of a stop string.
+    /// Text that is certainly not part of a stop string. It can be empty.
     Text(String),
-    /// A stop string stood there; this is the text in front of it. Nothing comes after.
+    /// The text before a stop string. Nothing follows.
     Stop(String),
 }
 
 impl StopStrings {
-    /// Empty strings are ignored: they would stop everything.
+    /// A search for these strings. Empty strings are ignored, because they would match everywhere.
     pub fn new(strings: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let strings =
             strings.into_iter().map(Into::into).filter(|string: &String| !string.is_empty()).collect();
         StopStrings { strings, held: String::new() }
     }
 
-    /// Takes a piece of text. Of several stop strings the one that is complete first wins, then the longest: so it
-    /// does not matter how the text is cut into pieces.
+    /// Takes a piece of text. If several stop strings match, the one that is complete first wins, and then
+    /// the longest. Thus the result does not depend on the pieces.
     pub fn push(&mut self, piece: &str) -> StopMatch {
         self.held.push_str(piece);
         let found = |string: &String| self.held.find(string).map(|at| (at + string.len(), at));
@@ -80,7 +81,7 @@ impl StopStrings {
         StopMatch::Text(std::mem::replace(&mut self.held, rest))
     }
 
-    /// What was held back when the text ended otherwise.
+    /// The text that was held back, if the text ends without a stop string.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
@@ -152,7 +153,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the text is cut, what comes out is the text before the stop string that is complete first.
+        /// For any pieces, the output is the text before the stop string that is complete first.
         #[test]
         fn pieces_do_not_matter(
             pieces in prop::collection::vec("[abé]{0,4}", 0..12),

@@ -1,4 +1,4 @@
-//! Text to tokens and back, with the model's `tokenizer.json`.
+//! [`Tokenizer`]: converts text to tokens and back, with the model's `tokenizer.json`.
 
 mod bounds;
 
@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
+use std::sync::Arc;
 
 use files::limits;
 use llguidance::token_bytes_from_tokenizer_json;
@@ -15,7 +16,7 @@ use tokenizers::{ModelWrapper, PostProcessor as _, TruncationDirection};
 use crate::GenerateError;
 use crate::model_file::read_text;
 
-/// A tokenizer as Hugging Face transformers applies it.
+/// A tokenizer that gives the same tokens as Hugging Face transformers.
 ///
 /// ```no_run
 /// use std::path::Path;
@@ -30,12 +31,13 @@ use crate::model_file::read_text;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
-    inner: tokenizers::Tokenizer,
-    special: HashSet<u32>,
+    inner: Arc<tokenizers::Tokenizer>,
+    special: Arc<HashSet<u32>>,
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json` of a model's folder, or the tokenizer of a GGUF file; `None` when there is none.
+    /// Reads the `tokenizer.json` of a model's folder, or the tokenizer of a GGUF file; `None` if there is
+    /// none.
     pub fn load(dir: &Path) -> Result<Option<Self>, GenerateError> {
         const NAME: &str = "tokenizer.json";
         let Some(text) = read_text(dir, NAME, limits::TOKENIZER)? else { return Ok(None) };
@@ -68,10 +70,10 @@ impl Tokenizer {
     fn new(inner: tokenizers::Tokenizer) -> Self {
         let added = inner.get_added_tokens_decoder().into_iter();
         let special = added.filter(|(_, token)| token.special).map(|(id, _)| id).collect();
-        Tokenizer { inner, special }
+        Tokenizer { inner: Arc::new(inner), special: Arc::new(special) }
     }
 
-    /// The tokens of a raw prompt, with the special tokens that the tokenizer adds (such as the begin of the text).
+    /// Encodes a text, and adds the special tokens of the tokenizer, such as the beginning of a text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, GenerateError> {
         self.encoded(text, true)
     }
@@ -81,8 +83,8 @@ impl Tokenizer {
         Ok(encoding.map_err(tokenize("encode this text"))?.get_ids().to_vec())
     }
 
-    /// The tokens of a text as [`encode`](Self::encode) gives them, at most `limit`, and how many there would be without
-    /// one: a text that is too long loses its end, and keeps the special tokens that stand around it.
+    /// Encodes a text like [`encode`](Self::encode), to at most `limit` tokens. A longer text loses its end,
+    /// but keeps the special tokens around it. Also returns the number of tokens without a limit.
     pub fn encode_within(&self, text: &str, limit: usize) -> Result<(Vec<u32>, usize), GenerateError> {
         let encoded = unpanicked(|| {
             let mut encoding = self.inner.encode_fast(text, false)?;
@@ -95,31 +97,32 @@ impl Tokenizer {
         encoded.map_err(tokenize("encode this text"))
     }
 
-    /// The tokens of a text that spells its special tokens itself, as a chat template's does.
+    /// Encodes a text that already contains its special tokens, such as a rendered chat template. None are
+    /// added.
     pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>, GenerateError> {
         self.encoded(text, false)
     }
 
-    /// The text of tokens, without the special ones.
+    /// Decodes tokens to text, without special tokens.
     pub fn decode(&self, tokens: &[u32]) -> Result<String, GenerateError> {
         unpanicked(|| self.inner.decode(tokens, true)).map_err(tokenize("decode these tokens"))
     }
 
-    /// A text that arrives token by token.
+    /// A decoder for text that arrives token by token.
     pub fn stream(&self) -> Stream<'_> {
         Stream { tokenizer: self, tokens: Vec::new(), context: 0, fresh: 0, emitted: String::new() }
     }
 
-    /// The number of tokens, special ones included.
+    /// The number of tokens, including special tokens.
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
     }
 
-    /// The bytes that each token adds to a text, by id. Those of a special token, which has no text, are its name behind a
-    /// byte that no text has; where there is no token, they are none.
+    /// The bytes that each token adds to a text, by id. A special token adds no text: its entry is its name
+    /// after a byte that is never in a text. The entry of an unused id is empty.
     ///
     /// # Errors
-    /// If the tokenizer does not say.
+    /// If the bytes cannot be determined.
     pub(crate) fn bytes(&self) -> Result<Vec<Vec<u8>>, GenerateError> {
         let mut decoder = serde_json::to_value(self.inner.get_decoder()).unwrap_or_default();
         let parts = decoder["decoders"].as_array_mut().map(std::mem::take).unwrap_or_default();
@@ -141,12 +144,12 @@ impl Tokenizer {
         bytes.map_err(|source| GenerateError::NoBytes { source })
     }
 
-    /// What each token stands for, by id: bytes; of a special token, or where the tokenizer does not say which bytes, its
-    /// name.
+    /// The bytes of each token, by id. For special tokens, and if the bytes cannot be determined, the name of
+    /// the token.
     pub fn pieces(&self) -> Vec<Vec<u8>> {
         let name = |token| self.inner.id_to_token(token).unwrap_or_default().into_bytes();
         let Ok(mut pieces) = self.bytes() else { return (0..self.vocab_size() as u32).map(name).collect() };
-        for &token in &self.special {
+        for &token in self.special.iter() {
             if let Some(piece) = pieces.get_mut(token as usize) {
                 *piece = name(token);
             }
@@ -154,37 +157,43 @@ impl Tokenizer {
         pieces
     }
 
-    /// Whether a token is a special one, which has no text.
+    /// Whether each token id stands for the same text as that of another tokenizer.
+    pub fn has_tokens_of(&self, other: &Self) -> bool {
+        self.special == other.special && self.inner.get_vocab(true) == other.inner.get_vocab(true)
+    }
+
+    /// Whether a token is special and has no text.
     pub fn is_special(&self, token: u32) -> bool {
         self.special.contains(&token)
     }
 
-    /// Whether a token stands for one byte (`<0x0A>`): only a whole run of them says which characters they are.
+    /// Whether a token stands for one byte (`<0x0A>`). Only a whole run of such tokens determines its
+    /// characters.
     fn is_byte(&self, token: u32) -> bool {
         let text = self.inner.id_to_token(token);
         text.is_some_and(|text| text.len() == 6 && text.starts_with("<0x") && text.ends_with('>'))
     }
 }
 
-/// Decodes token by token: all pieces together are what [`Tokenizer::decode`] gives for all tokens.
+/// Decodes token by token. The pieces together equal the result of [`Tokenizer::decode`] for all tokens.
 ///
-/// A piece is given out once it cannot change any more: not in the middle of a character or of a run of byte tokens.
-/// Decoders treat the first token in their own way (most drop its leading space), so the tokens of the piece before
-/// are decoded along with the new ones and their text is taken off again.
+/// A piece is returned as soon as no later token can change it, so not in the middle of a character or of a
+/// run of byte tokens. Most decoders drop the leading space of the first token. Therefore new tokens are
+/// decoded together with those of the previous piece, whose text is removed from the result.
 #[derive(Debug, Clone)]
 pub struct Stream<'a> {
     tokenizer: &'a Tokenizer,
-    /// All tokens but the special ones, which have no text.
+    /// All tokens except special ones, which have no text.
     tokens: Vec<u32>,
-    /// Where the tokens of the piece before begin.
+    /// The index of the previous piece's first token.
     context: usize,
-    /// Where the tokens begin whose text was not given out.
+    /// The index of the first token whose text was not returned yet.
     fresh: usize,
     emitted: String,
 }
 
 impl Stream<'_> {
-    /// Takes a token and gives the text that is now certain, which may be empty.
+    /// Takes a token, and returns the text that no later token can change. That text can be empty.
     pub fn push(&mut self, token: u32) -> Result<String, GenerateError> {
         if self.tokenizer.is_special(token) {
             return Ok(String::new());
@@ -207,10 +216,11 @@ impl Stream<'_> {
         }
     }
 
-    /// What is left at the end, half characters as U+FFFD.
+    /// The remaining text. Incomplete characters become U+FFFD.
     ///
     /// # Errors
-    /// If the tokenizer decodes all tokens to another text than it did some: a decoder may look at the whole text.
+    /// If the tokenizer decodes all tokens to a different text than their parts. Decoders can look at the
+    /// whole text.
     pub fn finish(self) -> Result<String, GenerateError> {
         let all = self.tokenizer.decode(&self.tokens)?;
         let rest = all.strip_prefix(&self.emitted).map(str::to_string);
@@ -225,12 +235,13 @@ thread_local! {
     static CATCHES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a panic of this thread becomes an error, so that a panic hook need not speak of it.
+/// Whether this thread currently turns panics into errors. A panic hook should then print nothing.
 pub fn catches_panics() -> bool {
     CATCHES.get()
 }
 
-/// What the library gives, or its panic as an error: there are files that it takes and then does not expect.
+/// Runs a function of the tokenizers library, and turns its panic into an error. The library panics about
+/// some files that it has accepted before.
 fn unpanicked<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
     let outside = CATCHES.replace(true);
     // What may be left half-changed is thrown away: caches of words, which are locked while they change.
@@ -336,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_long_text_loses_its_end_and_keeps_the_special_tokens() {
-        let mut file: Value = serde_json::to_value(&BYTE_LEVEL.inner).unwrap();
+        let mut file: Value = serde_json::to_value(&*BYTE_LEVEL.inner).unwrap();
         let single = file["post_processor"]["single"].as_array_mut().unwrap();
         single.push(json!({"SpecialToken": {"id": "</s>", "type_id": 0}}));
         file["post_processor"]["special_tokens"]["</s>"] =
@@ -369,8 +380,8 @@ mod tests {
         assert_eq!(streamed(tokenizer, &tokens), "a b  b");
     }
 
-    /// What is kept by token, for a schema or for probabilities, is as long as the last id.
-    /// The same text has the same tokens.
+    /// Data that is stored per token, for constraints or probabilities, has the length of the last id. Equal
+    /// texts have equal tokens.
     #[test]
     fn nothing_is_left_to_chance() {
         let with = |dropout: Value| {
@@ -391,7 +402,7 @@ mod tests {
     fn ids_are_bounded() {
         let with = |id: usize| {
             let dir = tempfile::tempdir().unwrap();
-            let mut file: Value = serde_json::to_value(&BYTE_LEVEL.inner).unwrap();
+            let mut file: Value = serde_json::to_value(&*BYTE_LEVEL.inner).unwrap();
             file["model"]["vocab"]["zz"] = id.into();
             fs::write(dir.path().join("tokenizer.json"), file.to_string()).unwrap();
             Tokenizer::load(dir.path())
@@ -406,7 +417,7 @@ mod tests {
 
     #[test]
     fn a_decoder_that_changes_what_was_given_out_is_an_error() {
-        let mut file: Value = serde_json::to_value(&BYTE_LEVEL.inner).unwrap();
+        let mut file: Value = serde_json::to_value(&*BYTE_LEVEL.inner).unwrap();
         let replace = json!({"type": "Replace", "pattern": {"String": "xy"}, "content": "z"});
         file["decoder"] =
             json!({"type": "Sequence", "decoders": [file["decoder"], {"type": "Fuse"}, replace]});
@@ -435,9 +446,9 @@ mod tests {
         assert!(error.contains("tokenizer.json` is not a tokenizer\n  because: "), "{error}");
     }
 
-    /// Says why a file with a change is refused, when it is read or when it is used.
+    /// The message about a file with a change, when it is read or when it is used.
     fn refused(change: impl FnOnce(&mut Value), text: &str) -> String {
-        let mut file: Value = serde_json::to_value(&BYTE_LEVEL.inner).unwrap();
+        let mut file: Value = serde_json::to_value(&*BYTE_LEVEL.inner).unwrap();
         change(&mut file);
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("tokenizer.json"), file.to_string()).unwrap();
@@ -459,7 +470,7 @@ mod tests {
         );
         let length = |file: &mut Value| file["pre_tokenizer"] = json!({"type": "FixedLength", "length": 0});
         assert!(refused(length, "a").contains("cannot encode this text\n  because: the tokenizers library"));
-        let mut file: Value = serde_json::to_value(&BYTE_LEVEL.inner).unwrap();
+        let mut file: Value = serde_json::to_value(&*BYTE_LEVEL.inner).unwrap();
         length(&mut file);
         let error = load(&file).encode_within("a", 4).unwrap_err();
         let error = WithCauses(&error).to_string();
@@ -498,7 +509,7 @@ mod tests {
             file["decoder"] = json!({"type": "Sequence", "decoders": vec![replace("aaaaaaaa"); 12]});
         };
         assert!(refused(decode, "a").contains("may make a text 68719476736 times as long"));
-        let mut two: Value = serde_json::to_value(&BYTE_LEVEL.inner).unwrap();
+        let mut two: Value = serde_json::to_value(&*BYTE_LEVEL.inner).unwrap();
         chain(2)(&mut two);
         assert_eq!(load(&two).encode_plain("a").unwrap().len(), 64);
     }

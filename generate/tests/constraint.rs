@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "the helpers are called by tests only")]
 
+mod support;
+
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -11,6 +13,7 @@ use ops::{ElementType, TensorType};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde_json::{Value, json};
+use support::{Layers, go_on, hashing};
 use trace::{Argument, Role, Signature};
 use tracewright_generate::{
     Batch, CallArgument, Constrainer, Constraint, Executor, Finish, GenerateError, Generated, Network,
@@ -119,7 +122,7 @@ fn options(constraint: Constraint, temperature: f32, seed: u64) -> TokenOptions 
     }
 }
 
-/// What a network that says anything answers.
+/// The answer of a network that may generate any token.
 fn answer(
     tokenizer: &Tokenizer,
     constraint: &Constraint,
@@ -286,7 +289,8 @@ fn rows_of_a_batch_follow_their_own() {
     assert!(texts[1].len() == 9 && texts[1].bytes().all(|byte| byte.is_ascii_digit()), "{texts:?}");
 }
 
-/// What moves the most likely token makes a session read logits; what does not, lets the program choose.
+/// Settings that can change the most likely token make a session read logits. Otherwise the program chooses
+/// the token.
 #[test]
 fn logits_are_read_only_where_they_are_needed() {
     let tokenizer = tokenizer();
@@ -301,11 +305,58 @@ fn logits_are_read_only_where_they_are_needed() {
     };
     let plain = TokenOptions::default();
     assert_eq!(read(&plain), 0);
-    assert_eq!(read(&TokenOptions { constraint: Some(grammar), ..plain.clone() }), 6);
+    // The grammar leaves no choice: the second token on is forced.
+    assert_eq!(read(&TokenOptions { constraint: Some(grammar), ..plain.clone() }), 1);
+    let free = constrainer(&tokenizer).grammar("start: /[ab]{20}/").unwrap();
+    assert_eq!(read(&TokenOptions { constraint: Some(free), ..plain.clone() }), 6);
     assert_eq!(read(&TokenOptions { logprobs: Some(2), ..plain.clone() }), 6);
     let penalties = Penalties { presence: 0.5, ..Penalties::default() };
     let penalized = Sampling { penalties, ..Sampling::default() };
     assert_eq!(read(&TokenOptions { sampling: penalized, ..plain }), 6);
+}
+
+/// Keys and punctuation that a schema fixes take no steps of their own. Logits of each token, where they are kept, change no
+/// token.
+#[test]
+fn forced_tokens_are_shown_to_the_network_together() {
+    let tokenizer = tokenizer();
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "what the animal is called": {"enum": ["fox", "owl"]},
+            "how many legs the animal has": {"type": "integer", "minimum": 0, "maximum": 8},
+            "whether the animal is brave": {"type": "boolean"},
+        },
+        "required": ["what the animal is called", "how many legs the animal has", "whether the animal is brave"],
+        "additionalProperties": false,
+    });
+    let judge = jsonschema::validator_for(&schema).unwrap();
+    let constraint = constrainer(&tokenizer).json_schema(&schema.to_string()).unwrap();
+    let network = hashing(tokenizer.vocab_size(), 1, Layers::KvAndRing);
+    for seed in 0..20 {
+        let options = options(constraint.clone(), [0.0, 1.0][seed as usize % 2], seed);
+        let prompt = [5, seed as u32];
+        let told = RefCell::new(Vec::new());
+        let tell = |token| {
+            told.borrow_mut().push(token);
+            ControlFlow::Continue(())
+        };
+        let generated = Session::new(&network).generate(&prompt, &options, tell).unwrap();
+        assert_eq!((&generated.tokens, generated.finish), (&told.into_inner(), Finish::Stop));
+        let text = tokenizer.decode(&generated.tokens).unwrap();
+        assert!(judge.is_valid(&serde_json::from_str(&text).unwrap()), "{text}");
+        assert!(2 * generated.decode_steps < generated.tokens.len(), "{generated:?}");
+
+        let kept = TokenOptions { keep_logits: true, logprobs: Some(1), ..options.clone() };
+        let alone = Session::new(&network).generate(&prompt, &kept, go_on).unwrap();
+        assert_eq!(alone.tokens, generated.tokens);
+        assert_eq!((alone.logits.len(), alone.logprobs.len()), (alone.tokens.len(), alone.tokens.len()));
+
+        let most = generated.tokens.len() / 2;
+        let cut = TokenOptions { max_tokens: most, ..options };
+        let cut = Session::new(&network).generate(&prompt, &cut, go_on).unwrap();
+        assert_eq!((&cut.tokens[..], cut.finish), (&generated.tokens[..most], Finish::Length));
+    }
 }
 
 fn refused<T>(result: Result<T, GenerateError>) -> String {
@@ -374,12 +425,12 @@ fn a_constraint_that_leaves_no_token_is_an_error_that_says_so() {
     assert_eq!(said("start: \"ac\" \"a\"").unwrap().finish, Finish::Stop);
     for (grammar, step) in [("start: \"ab\"", 1), ("start: \"b\"", 0)] {
         let said = refused(said(grammar));
-        assert!(said.starts_with(&format!("step {step}: no token that the model has")), "{said}");
+        assert!(said.starts_with(&format!("step {step}: no token of the model")), "{said}");
     }
     // Words of a dictionary, which say nothing of bytes.
     let words = load(&file(json!({"type": "WordPiece", "prefix": "##", "cleanup": true})));
     let said = refused(Constrainer::new(&words, &[]));
-    assert!(said.contains("does not say which bytes its tokens stand for"), "{said}");
+    assert!(said.contains("does not define the bytes of its tokens"), "{said}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The demo's tokenizer, chat template and stop tokens against what transformers gave for it
-//! (`tests/oracle/README.md` says what the keys mean).
+//! Compares the demo's tokenizer, chat template and stop tokens with transformers (`tests/oracle/README.md`
+//! explains the keys).
 
 #![allow(clippy::unwrap_used, reason = "the helpers are called by tests only")]
 

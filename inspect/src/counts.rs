@@ -1,4 +1,4 @@
-//! `trace-dump --emit counts`: functions, nodes, parameters and StableHLO operations.
+//! `trace-dump --emit counts` prints functions, nodes, parameters and StableHLO operations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use tracewright::{Plan, PlanError, StagedTrace, lower};
 
 use crate::error::InspectError;
 
-/// The counts at a stage, beside those of the trace as it was recorded.
+/// The counts at a stage, next to those of the recorded trace.
 pub fn counts(plan: &Plan, trace: &Trace, stage: Stage) -> Result<String, InspectError> {
     let histogram = |trace: &Trace| Ok::<_, PlanError>(lower::lower(trace, &plan.target)?.histogram());
     let before = (trace.counts().map_err(PlanError::from)?, histogram(&lower::expand(trace)?)?);
@@ -27,13 +27,12 @@ pub fn counts(plan: &Plan, trace: &Trace, stage: Stage) -> Result<String, Inspec
     Ok(table.text)
 }
 
-/// Counts, before and after.
 struct Table {
     text: String,
     both: bool,
 }
 
-/// What is counted of a trace, and of its module.
+/// The counts of a trace and of its module.
 type Counted = (Counts, BTreeMap<String, usize>);
 
 impl Table {
@@ -61,7 +60,8 @@ impl Table {
         };
     }
 
-    /// What one pass did: estimates for one call of each function, and how often each rule found something.
+    /// The changes of one pass: estimated costs of a call of each function, and how often each rule found
+    /// something.
     fn report(&mut self, title: &str, report: &Report) {
         let _ = writeln!(self.text, "\n{title}: estimates for one call, without what it calls");
         for change in &report.functions {

@@ -1,4 +1,4 @@
-//! `trace-dump diff`: in what two networks differ, or one that is recorded in two ways.
+//! `trace-dump diff` prints the differences between two networks, or between two ways to record one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -16,11 +16,11 @@ use crate::stage;
 
 #[derive(Args)]
 pub struct DiffArguments {
-    /// A model, as for `trace-dump` itself
+    /// Model, as for `trace-dump` itself
     first: PathBuf,
-    /// Another
+    /// Second model
     second: PathBuf,
-    /// How far the traces are carried
+    /// Stage of the traces to compare
     #[arg(long, value_parser = stage, value_name = "traced|simplified|expanded", default_value = "traced")]
     stage: Stage,
     #[command(flatten)]
@@ -34,11 +34,11 @@ impl DiffArguments {
     }
 }
 
-/// Lines around what differs.
+/// Lines of context around a difference.
 const AROUND: usize = 2;
 
-/// A table, and for each pair of functions that differ their lines: with `-` those of the first, with `+` those of the second.
-/// Entry points are pairs by their names, what they call by its order.
+/// A table, and for each pair of functions that differ a diff with `-` for the first and `+` for the second.
+/// Entry points are paired by name, and their callees by order.
 fn diff(reports: [&NetworkReport; 2], stage: Stage) -> String {
     let mut text = table(reports);
     let [first, second] = reports.map(|report| functions(report, stage));
@@ -62,7 +62,8 @@ fn diff(reports: [&NetworkReport; 2], stage: Stage) -> String {
     text
 }
 
-/// The functions by entry point: itself, then what it calls, in order, unless an entry point before has it.
+/// The functions of each entry point: itself, then its callees in order, except those of an earlier entry
+/// point.
 fn functions(report: &NetworkReport, stage: Stage) -> BTreeMap<(String, usize), &FunctionGraph> {
     let mut functions = BTreeMap::new();
     let mut seen: BTreeSet<&str> = BTreeSet::new();
@@ -81,7 +82,7 @@ fn functions(report: &NetworkReport, stage: Stage) -> BTreeMap<(String, usize), 
     functions
 }
 
-/// The nodes without their numbers, which every node before would change.
+/// The nodes without their numbers, which change with every earlier node.
 fn lines(graph: &FunctionGraph) -> String {
     let line = |node: &NodeFacts| {
         let types: Vec<String> = node.types.iter().map(TypeFacts::named).collect();

@@ -1,4 +1,4 @@
-//! `trace-dump MODEL`: a trace, its module, or a report of both.
+//! `trace-dump MODEL` prints a trace, its module, or a report on both.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,56 +20,56 @@ use crate::stage;
 
 #[derive(Args)]
 pub struct DumpArguments {
-    /// A Hugging Face model directory, its config.json, a GGUF file, or a published size by name (`trace-dump presets` lists them)
+    /// Hugging Face model directory, its config.json, a GGUF file, or the name of a published size (`trace-dump presets`
+    /// lists them)
     #[arg(required = true)]
     model: Option<PathBuf>,
-    /// What to print
+    /// Form of the output
     #[arg(long, value_enum, default_value_t = Emit::Text)]
     emit: Emit,
-    /// Write it to a file, which appears whole or not at all
+    /// File to write, which appears whole or not at all
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Only these entry points, with commas between
+    /// Show only these entry points; separate several with commas
     #[arg(long, value_delimiter = ',', value_parser = ["prefill", "prefill_short", "decode", "score"])]
     entry: Vec<String>,
-    /// Only the function of this layer, counted from 0; the page opens with it
+    /// Show only the function of this layer, counted from 0; the page opens with it
     #[arg(long, value_name = "K")]
     layer: Option<usize>,
-    /// How far the trace is carried (for `--emit text`, `counts`, `dot` and `svg`; the others have all stages)
+    /// Stage of the trace, for `--emit` `text`, `counts`, `dot` and `svg`; the others have all stages
     #[arg(long, value_parser = stage, value_name = "traced|simplified|expanded", default_value = "traced")]
     stage: Stage,
     #[command(flatten)]
     model_arguments: ModelArguments,
-    /// Write every layer out instead of calling one function for each kind
+    /// Write out every layer instead of calling one function for each kind
     #[arg(long)]
     inline: bool,
-    /// Print the chain of rules that made a node, as FUNCTION:NODE; its number is that of `--stage simplified` or
-    /// `--stage expanded`
+    /// Print the chain of rules that made a node; its number is that of `--stage simplified` or `--stage expanded`
     #[arg(long, value_name = "FUNCTION:NODE", value_parser = function_and_node,
         conflicts_with_all = ["emit", "layer", "profile", "no_locs"])]
     explain: Option<(String, usize)>,
-    /// Show on the page, or in the JSON, how long a call really took: what `tracewright bench decode --trace` wrote. Sizes that are
-    /// not named here are those of the profile
+    /// Show the measured times of this profile on the page or in the JSON; `tracewright bench decode --trace` writes it.
+    /// Sizes that you don't set are those of the profile
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// Leave out source locations in the module text
+    /// Leave source locations out of the module text
     #[arg(long)]
     no_locs: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Emit {
-    /// The trace in its text form
+    /// The trace as text
     Text,
     /// The StableHLO module
     Mlir,
-    /// Functions, nodes, parameters, StableHLO ops
+    /// Numbers of functions, nodes, parameters and StableHLO operations
     Counts,
-    /// A page that needs nothing beside it: graphs, costs, sources, weights, rules, memory, masks
+    /// One self-contained page: graphs, costs, sources, weights, rules, memory, masks
     Html,
-    /// All that the page shows, for programs; Google's Model Explorer opens it
+    /// Everything on the page as JSON; Google's Model Explorer opens it
     Json,
-    /// One function as a picture
+    /// One function as an SVG picture
     Svg,
     /// One function for Graphviz
     Dot,
@@ -97,7 +97,7 @@ impl DumpArguments {
         }
     }
 
-    /// What it writes, and so what it may replace.
+    /// The kind of the output file, which decides what it may replace.
     fn kind(&self) -> FileKind {
         match self.emit {
             _ if self.explain.is_some() => output::EXPLANATION,
@@ -112,7 +112,8 @@ impl DumpArguments {
     }
 }
 
-/// The options, and those of the profile where there are none. What does not read as one is left to the comparison.
+/// The options, with those of the profile as defaults. Values that cannot be parsed are left to the
+/// comparison.
 fn as_profiled(asked: &ModelArguments, profile: &Profile) -> ModelArguments {
     let said = |name: &str| profile.variant.get(name).map_or("", String::as_str);
     let ModelArguments { network, context, chunk, kv } = asked.clone();
@@ -219,7 +220,7 @@ fn carried(plan: &Plan, trace: &Trace, stage: Stage) -> Result<Trace, PlanError>
     })
 }
 
-/// The function that computes a layer, in the last entry point that has it.
+/// The function that computes a layer, in the last entry point that contains the layer.
 fn function_of(trace: &Trace, layer: usize) -> Result<String, InspectError> {
     let mut layers = BTreeSet::new();
     let mut found = None;
@@ -243,7 +244,7 @@ fn function_of(trace: &Trace, layer: usize) -> Result<String, InspectError> {
     })
 }
 
-/// One function without what calls it.
+/// One function without its callers.
 fn alone(trace: &Trace, name: &str) -> Trace {
     let functions = trace.functions.iter().filter(|function| function.name == name).cloned().collect();
     Trace { functions, entries: Vec::new() }

@@ -1,59 +1,43 @@
-//! Why a command of `trace-dump` fails.
+//! The error of `trace-dump`'s commands.
 
-use console::{CommandError, ConsoleError};
-use error_codes::{Code, Coded};
+use console::CommandError;
+use error_codes::{AnyCoded, Code, Coded};
 use instruments::profile::ProfileError;
-use tracewright::PlanError;
-use tracewright::errors::{FileError, Place};
-use tracewright::lower::LowerError;
-use tracewright::output_guard::OverwritesModel;
-use tracewright::simplify::ExplainError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum InspectError {
     #[error(transparent)]
-    Console(#[from] ConsoleError),
-    #[error(transparent)]
-    Explain(#[from] ExplainError),
-    #[error(transparent)]
-    Profile(#[from] ProfileError),
-    /// Some target has no program for a network.
+    Library(AnyCoded),
+    /// A target has no program for the network.
     #[error("{} refuses the network", .targets.join(", "))]
     Refused { targets: Vec<String> },
 }
 
-console::from_console!(InspectError: FileError LowerError OverwritesModel PlanError);
-
-impl Coded for InspectError {
-    fn code(&self) -> Code {
-        match self {
-            Self::Console(error) => error.code(),
-            Self::Explain(error) => error.code(),
-            Self::Profile(error) => error.code(),
-            Self::Refused { .. } => Code::TW1009,
-        }
-    }
-
-    fn places(&self) -> Vec<Place> {
-        self.console().map_or_else(Vec::new, Coded::places)
+impl<E: Coded + Send + Sync + 'static> From<E> for InspectError {
+    fn from(error: E) -> Self {
+        Self::Library(AnyCoded::new(error))
     }
 }
 
 impl CommandError for InspectError {
+    fn code(&self) -> Code {
+        self.library().map_or(Code::TW1009, Coded::code)
+    }
+
     fn help(&self) -> Vec<String> {
-        match self {
-            Self::Console(error) => error.help(),
-            Self::Profile(ProfileError::Variant { .. }) => {
-                vec!["without options of its own `trace-dump` takes those of the profile".to_owned()]
+        let Some(error) = self.library() else { return Vec::new() };
+        match error.find() {
+            Some(ProfileError::Variant { .. }) => {
+                vec!["without size options, `trace-dump` uses those of the profile".to_owned()]
             }
-            _ => Vec::new(),
+            _ => console::help(error),
         }
     }
 
-    fn console(&self) -> Option<&ConsoleError> {
+    fn library(&self) -> Option<&AnyCoded> {
         match self {
-            Self::Console(error) => Some(error),
-            _ => None,
+            Self::Library(error) => Some(error),
+            Self::Refused { .. } => None,
         }
     }
 }

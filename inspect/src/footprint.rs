@@ -1,16 +1,16 @@
-//! What a model will hold in memory.
+//! Reports the memory of a model.
 
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 use tracewright::Plan;
-use tracewright::footprint::{Footprint, Memory, Stored, StoredAs, readable};
+use tracewright::footprint::{Footprint, Memory, WeightStorage, WeightTotal, readable};
 
-/// How many keys are named of weights that are not packed.
+/// How many keys of dense weights are printed.
 const NAMED: usize = 3;
 
 /// The patterns of weights in one line.
-pub fn patterns(stored: &Stored) -> String {
+pub fn patterns(stored: &WeightTotal) -> String {
     stored.patterns.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
@@ -22,16 +22,14 @@ fn named(keys: &[String]) -> String {
 
 /// A footprint beside the memory of this machine, as text and as JSON.
 pub struct FootprintReport<'a> {
-    /// The plan.
     pub plan: &'a Plan,
-    /// What it holds.
     pub footprint: &'a Footprint,
-    /// The memory of this machine, where the system tells.
+    /// The memory of this machine, if the system reports it.
     pub memory: Option<Memory>,
 }
 
 impl FootprintReport<'_> {
-    /// The fields are those that `tracewright plan --json` prints.
+    /// The JSON that `tracewright plan --json` prints.
     pub fn json(&self) -> Value {
         let Self { plan, footprint, memory } = self;
         let weights = footprint.weights.iter().map(|(stored_as, stored)| {
@@ -55,7 +53,6 @@ impl FootprintReport<'_> {
         })
     }
 
-    /// The table for a reader.
     pub fn table(&self) -> String {
         let Self { plan, footprint, memory } = self;
         let mut text = String::new();
@@ -67,7 +64,7 @@ impl FootprintReport<'_> {
         line("weights", footprint.weight_bytes(), "in the archive, mapped");
         for (stored_as, stored) in &footprint.weights {
             let what = format!("{} of {stored_as}", stored.keys.len());
-            let what = if matches!(stored_as, StoredAs::Packed(_)) {
+            let what = if matches!(stored_as, WeightStorage::Packed(_)) {
                 what
             } else {
                 format!("{what}: {}", named(&stored.keys))
@@ -88,11 +85,11 @@ impl FootprintReport<'_> {
         line(
             "activations",
             footprint.activation_bytes(),
-            &format!("at most, in `{entry}`, chunk {}", plan.chunk),
+            &format!("largest in `{entry}`, chunk {}", plan.chunk),
         );
         line("constants", footprint.constants, "tables in the compiled module");
-        line("running", footprint.running() as usize, "all of it, and the process itself");
-        line("compiling", footprint.compile, "before, in a process of its own; about");
+        line("running", footprint.running() as usize, "total, with the process itself");
+        line("compiling", footprint.compile, "about, before that, in the compiler's process");
         if let Some(memory) = memory {
             line(
                 "machine",

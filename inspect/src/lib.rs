@@ -1,5 +1,5 @@
-//! The command line `trace-dump`: what a network is recorded, simplified and lowered to. It reads no weight and needs no
-//! compiler.
+//! The command line `trace-dump`, which shows how a network is recorded, simplified and lowered. It reads no
+//! weights and needs no compiler.
 
 mod counts;
 mod diff;
@@ -21,7 +21,7 @@ pub use partition::PartitionReport;
 use report::Stage;
 use tracewright::models::ReadModel;
 
-/// Shows what a model is recorded, simplified and lowered to. Needs `config.json` only: no weight, no compiler.
+/// Show how a model is recorded, simplified and lowered. Needs only `config.json`: no weights, no compiler.
 #[derive(Parser)]
 #[command(name = "trace-dump", version, args_conflicts_with_subcommands = true)]
 struct Arguments {
@@ -33,16 +33,16 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List the operations: what each is to who lowers it, and what it computes
+    /// List the operations: their kind, and what each computes
     Ops(ops::OpsArguments),
-    /// Say in what two networks differ, or one recorded in two ways
+    /// Compare two networks, or two recordings of one
     Diff(diff::DiffArguments),
-    /// Say what a call of each entry point computes and moves, and how long that takes at least
+    /// Count the work and the bytes of a call of each entry point, and estimate its shortest time
     Stats(stats::StatsArguments),
-    /// Say what a target would refuse of a network, or do slowly, and which faults of its compiler are worked around. Ends with 1 if
-    /// something is refused
+    /// List the parts of a network that a target refuses or runs slowly, and the compiler bugs that are worked around.
+    /// Exits with 1 if something is refused
     Lint(lint::LintArguments),
-    /// List the published sizes, and whose configurations they are
+    /// List the published sizes that have a name, and the sources of their configurations
     Presets(presets::PresetsArguments),
 }
 

@@ -1,4 +1,5 @@
-//! `trace-dump lint`: what a target would refuse of a network, do slowly, or get wrong if nobody looked.
+//! `trace-dump lint` lists parts of a network that a target rejects, runs slowly, or would compute wrongly without
+//! a legalization.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
-use console::{ModelArguments, print};
+use console::{ModelArguments, print, resolved};
 use error_codes::{Code, Coded as _};
 use serde_json::{Value, json};
 use tracewright::errors::WithCauses;
@@ -25,12 +26,12 @@ use crate::recorded::named;
 
 #[derive(Args)]
 pub struct LintArguments {
-    /// A model, as for `trace-dump` itself
+    /// Model, as for `trace-dump` itself
     model: PathBuf,
-    /// A target as for `export`, or `xla`; may be repeated [default: host]
+    /// Target as for `export`, or `xla`; may be repeated [default: host]
     #[arg(long, value_name = "TARGET")]
     target: Vec<LintTarget>,
-    /// One JSON object instead of lines
+    /// Print one JSON object instead of lines
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -41,7 +42,7 @@ impl LintArguments {
     pub fn run(&self, read: ReadModel) -> Result<(), InspectError> {
         let model = &self.model_arguments;
         let (network, name) = named(&self.model, &model.network.allow_config_key, read)?;
-        let plan = model.plan(network, model.context)?;
+        let plan = model.plan(network, &resolved(&self.model)?, model.context)?;
         let lint = Lint::new((&self.model, &name), &plan, &plan.trace()?.trace, &self.target);
         let written = print(&if self.json { format!("{}\n", lint.json()) } else { lint.text() });
         // What a target refuses is an error even where nobody reads it.
@@ -52,10 +53,9 @@ impl LintArguments {
     }
 }
 
-/// A target as `lint` names it: as `export` does, or XLA.
+/// A target of `lint`: a target of `export`, or XLA.
 #[derive(Clone, Debug)]
 pub struct LintTarget {
-    /// The words on the command line.
     name: String,
     target: Target,
 }
@@ -69,14 +69,14 @@ impl FromStr for LintTarget {
     }
 }
 
-/// What a finding means for who runs the network.
+/// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Severity {
-    /// There is no program.
+    /// The target has no program for it.
     Refused,
-    /// There is one that is slower, or larger, than it could be.
+    /// The program is slower or larger than it could be.
     Slow,
-    /// It is done otherwise than it is said, and as well.
+    /// The compiled form differs from the declared one, at no cost.
     Note,
 }
 
@@ -90,27 +90,26 @@ impl Severity {
     }
 }
 
-/// One thing that was found.
 struct Finding {
     severity: Severity,
-    /// What, in a few words that are the same wherever it is found.
+    /// A short title, which is equal for findings of one kind.
     what: String,
-    /// What follows from it.
+    /// The consequence of the finding.
     why: String,
-    /// The error that it would be.
+    /// The code of the corresponding error.
     code: Option<Code>,
-    /// Where: field paths or keys, and how often.
+    /// Field paths or keys, with the number of occurrences.
     places: BTreeMap<String, usize>,
 }
 
-/// What was found for each target.
+/// The findings for each target.
 struct Lint {
     model: String,
     targets: Vec<(LintTarget, Vec<Finding>)>,
 }
 
 impl Lint {
-    /// Looks at a network, for each of these targets or for this machine.
+    /// Checks a network for each of these targets, or for this machine.
     fn new((model, name): (&Path, &str), plan: &Plan, trace: &Trace, targets: &[LintTarget]) -> Self {
         let host = [LintTarget { name: "host".into(), target: Target::host() }];
         let targets = if targets.is_empty() { &host } else { targets };
@@ -118,7 +117,7 @@ impl Lint {
         Self { model: name.to_owned(), targets: found.collect() }
     }
 
-    /// The targets that refuse the network.
+    /// The targets that reject the network.
     fn refusing(&self) -> Vec<String> {
         let refuses = |findings: &[Finding]| findings.iter().any(|one| one.severity == Severity::Refused);
         let refusing = self.targets.iter().filter(|(_, findings)| refuses(findings));
@@ -143,13 +142,12 @@ impl Lint {
                 }
             }
             if findings.is_empty() {
-                let _ = writeln!(text, "  nothing to object to");
+                let _ = writeln!(text, "  no findings");
             }
         }
         text
     }
 
-    /// The same for programs.
     fn json(&self) -> Value {
         let finding = |one: &Finding| {
             json!({
@@ -168,7 +166,8 @@ impl Lint {
     }
 }
 
-/// The target with the features that its name says, where nobody else does: iree-compile knows more, and is not asked.
+/// The target with the features in its name, if its features are unknown. iree-compile would know more, but
+/// is not called.
 fn with_named_features(target: Target) -> Target {
     let Some(changes) = target.changes.as_deref().filter(|_| target.features.is_none()) else {
         return target;
@@ -186,8 +185,11 @@ fn findings(
     let mut found = Vec::new();
     let xla = target.backend == Backend::Xla;
     let rounds = || plan.weights.quantize.rounds().then_some((XlaError::Quantized, "leave out `--quant`"));
-    let unread =
-        || xla::check_model(model).err().map(|error| (error, "take the model directory that it was made of"));
+    let unread = || {
+        xla::check_model(model)
+            .err()
+            .map(|error| (error, "take the model directory that it was exported from"))
+    };
     if let Some((error, why)) = if xla { unread().or_else(rounds) } else { None } {
         found.push(Finding {
             severity: Severity::Refused,
@@ -202,8 +204,9 @@ fn findings(
     if target.features.is_none() && !xla {
         found.push(Finding {
             severity: Severity::Note,
-            what: format!("the features of `{}` are known to iree-compile alone", target.processor),
-            why: "judged as a processor without any; PLATFORM:PROCESSOR:+FEATURE,+FEATURE names those to count on".into(),
+            what: format!("only iree-compile knows the features of `{}`", target.processor),
+            why: "treated as a processor without features; PLATFORM:PROCESSOR:+FEATURE,+FEATURE names them"
+                .into(),
             code: None,
             places: BTreeMap::new(),
         });
@@ -234,7 +237,7 @@ fn findings(
     for (legalization, places) in shown(&expanded.trace, target) {
         found.push(Finding {
             severity: Severity::Note,
-            what: format!("{}: a fault of the compiler that is worked around", legalization.name),
+            what: format!("{}: a compiler bug that is worked around", legalization.name),
             why: legalization.fault.to_owned(),
             code: None,
             places: counted(places.into_iter().map(path)),
@@ -268,18 +271,18 @@ fn counted(places: impl Iterator<Item = String>) -> BTreeMap<String, usize> {
     counted
 }
 
-/// What kernels are there for, and what it costs where none is.
+/// The purpose of an operation's kernels, and the cost without a kernel.
 fn served(op: &Op) -> Option<&'static str> {
     Some(match op {
-        Op::Sdpa(_) => "attention writes its scores to memory, and reads keys and values that are hidden",
-        Op::Append(_) => "a step reads and writes all of a cache to change a row of it",
-        Op::RmsNorm(_) | Op::Rope(_) => "what could be a part of a product is computed before it",
-        Op::Linear(_) => "the compiler multiplies, and reads weights as the network computes them",
+        Op::Sdpa(_) => "attention writes its scores to memory, and also reads masked keys and values",
+        Op::Append(_) => "each step reads and writes the whole cache to change one position",
+        Op::RmsNorm(_) | Op::Rope(_) => "the operation is computed alone, and not fused into a matmul",
+        Op::Linear(_) => "the compiler generates the matmul, and the weights are not packed",
         _ => return None,
     })
 }
 
-/// The operations that no kernel computes, of those that some kernel could.
+/// Operations without a kernel, among those that some kernel could compute.
 fn unserved(simplified: &Trace, expanded: &Trace, has_kernels: bool, wanted: bool) -> Vec<Finding> {
     let mut found: BTreeMap<&'static str, (&'static str, Vec<String>)> = BTreeMap::new();
     for function in &simplified.functions {
@@ -294,14 +297,14 @@ fn unserved(simplified: &Trace, expanded: &Trace, has_kernels: bool, wanted: boo
         }
     }
     let why_none =
-        if wanted { "the target has no instructions that kernels are made of" } else { "kernels are off" };
+        if wanted { "the target lacks the instructions that kernels need" } else { "kernels are off" };
     found
         .into_iter()
         .map(|(name, (cost, places))| Finding {
             severity: Severity::Slow,
             what: match has_kernels {
-                true => format!("no kernel serves these `{name}`"),
-                false => format!("no kernel serves `{name}`: {why_none}"),
+                true => format!("no kernel supports these `{name}`"),
+                false => format!("no kernel supports `{name}`: {why_none}"),
             },
             why: cost.to_owned(),
             code: None,
@@ -310,7 +313,7 @@ fn unserved(simplified: &Trace, expanded: &Trace, has_kernels: bool, wanted: boo
         .collect()
 }
 
-/// Whether what became of an operation is a kernel, or a form of its own.
+/// Whether an operation became a kernel, or kept a form of its own.
 fn has_kernel(written: &Function, op: &Op, provenance: &Provenance) -> bool {
     written.ids().any(|id| {
         let node = written.node(id);
@@ -325,7 +328,7 @@ fn has_kernel(written: &Function, op: &Op, provenance: &Provenance) -> bool {
     })
 }
 
-/// Weights that are not stored as was asked, or with padding.
+/// Weights that are stored in another format than asked for, or with padding.
 fn stored(plan: &Plan, trace: &Trace, expanded: &Expanded) -> Vec<Finding> {
     let mut found = Vec::new();
     let rounds = plan.weights.quantize.rounds();
@@ -351,7 +354,7 @@ fn stored(plan: &Plan, trace: &Trace, expanded: &Expanded) -> Vec<Finding> {
     for (reason, keys) in whole {
         found.push(Finding {
             severity: Severity::Slow,
-            what: format!("weights stay {} although `{}` is asked for", plan.element, plan.weights.quantize),
+            what: format!("weights stay {} although you asked for `{}`", plan.element, plan.weights.quantize),
             why: reason.to_string(),
             code: None,
             places: counted(keys.into_iter()),
@@ -360,8 +363,8 @@ fn stored(plan: &Plan, trace: &Trace, expanded: &Expanded) -> Vec<Finding> {
     if !padded.is_empty() {
         found.push(Finding {
             severity: Severity::Note,
-            what: format!("rows that are no multiple of {GROUP}, the numbers that share a scale"),
-            why: "the last group of each row is filled with zeros, which are stored and multiplied".into(),
+            what: format!("rows whose length is not a multiple of {GROUP}, the size of a group"),
+            why: "the last group of each row is padded with zeros, which are stored and multiplied".into(),
             code: None,
             places: padded,
         });
@@ -369,7 +372,7 @@ fn stored(plan: &Plan, trace: &Trace, expanded: &Expanded) -> Vec<Finding> {
     found
 }
 
-/// What the compiler does with weights that no kernel reads.
+/// How the compiler treats weights that no kernel reads.
 fn compiler(expanded: &Expanded, target: &Target) -> Vec<Finding> {
     let mut found = Vec::new();
     let bf16 = || {
@@ -390,9 +393,9 @@ fn compiler(expanded: &Expanded, target: &Target) -> Vec<Finding> {
         if !places.is_empty() {
             found.push(Finding {
                 severity: Severity::Slow,
-                what: "products of bf16 on a processor that multiplies none".into(),
-                why: "the compiler has no packed form for them here, and widens each number where it is read; `--dtype f32` is \
-                      twice the bytes and may be faster"
+                what: "bf16 matmuls on a processor without bf16 instructions".into(),
+                why: "the compiler cannot pack them here, and widens each number when it reads it; `--dtype \
+                    f32` needs twice the bytes and may be faster"
                     .into(),
                 code: None,
                 places: counted(places.into_iter()),
@@ -404,9 +407,9 @@ fn compiler(expanded: &Expanded, target: &Target) -> Vec<Finding> {
     {
         found.push(Finding {
             severity: Severity::Slow,
-            what: "weights are packed once more when the program is loaded".into(),
+            what: "weights are packed again when the program is loaded".into(),
             why: format!(
-                "{} more in memory, and a slower start: no kernel reads them as the archive has them",
+                "{} more memory and a slower start: no kernel reads their order in the archive",
                 tracewright::footprint::readable(footprint.repacked as u64)
             ),
             code: None,

@@ -1,4 +1,4 @@
-//! `trace-dump ops`: every operation of the list, from what it says of itself.
+//! `trace-dump ops` lists all operations, with their own documentation.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use crate::error::InspectError;
 
 #[derive(Args)]
 pub struct OpsArguments {
-    /// As JSON, with attributes, element types, what it becomes in StableHLO, examples, and where all that is written
+    /// Print JSON, with attributes, element types, StableHLO spelling, examples and source files
     #[arg(long)]
     json: bool,
 }
@@ -26,16 +26,15 @@ impl OpsArguments {
     }
 }
 
-/// What an operation is to who lowers it.
+/// How an operation is lowered.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// A statement of StableHLO.
+    /// It is a StableHLO statement.
     Primitive,
-    /// A converter makes primitives of it.
+    /// A converter expands it to primitives.
     Composite,
-    /// What only kernels compute.
     Kernel,
-    /// What is computed when an archive is written, and never in a module.
+    /// `bake` computes it when it writes an archive. It is never in a module.
     Archive,
 }
 
@@ -50,19 +49,18 @@ impl Kind {
     }
 }
 
-/// An operation, and what its good examples show of it.
+/// An operation, and facts from its valid examples.
 struct Listed {
     said: Documented,
     kind: Kind,
-    /// The numbers of operands.
     operands: BTreeSet<usize>,
-    /// What the first operand may have, or the result where there is no operand.
+    /// The element types of the first operand; of the result if there is no operand.
     elements: Vec<ElementType>,
-    /// The words of StableHLO that it is spelled with; of a composite, the operations that it becomes.
+    /// The StableHLO operations of its spelling; for a composite, the operations that it expands to.
     becomes: BTreeSet<String>,
 }
 
-/// The table, or a JSON list.
+/// The operations as a table, or as a JSON list.
 fn ops(json: bool) -> String {
     let listed: Vec<Listed> = Op::documented().into_iter().map(Listed::new).collect();
     match json {
@@ -126,7 +124,7 @@ impl Listed {
         lines.join("\n")
     }
 
-    /// The file of its own.
+    /// The path of its file.
     fn file(&self) -> String {
         format!("ops/src/ops/{}.rs", self.said.module.rsplit("::").next().unwrap_or_default())
     }
@@ -157,7 +155,7 @@ impl Listed {
     }
 }
 
-/// The operation of a good example, and the types of its operands.
+/// The operation of a valid example, and the types of its operands.
 fn read(example: &Example) -> Option<(Op, Vec<TensorType>)> {
     example.result.ok()?;
     let op = Op::parse(&mut Reader::new(example.op)).ok()?;
@@ -165,7 +163,7 @@ fn read(example: &Example) -> Option<(Op, Vec<TensorType>)> {
     Some((op, types.collect::<Option<_>>()?))
 }
 
-/// Statements that go before.
+/// Statements that come before the operation's.
 struct Before(Vec<String>);
 
 impl Statements for Before {
@@ -175,7 +173,7 @@ impl Statements for Before {
     }
 }
 
-/// The right-hand sides that a primitive is spelled with.
+/// The right-hand sides of a primitive's statements.
 fn statements(op: &Op, types: &[TensorType]) -> Vec<String> {
     let Ok(ty) = op.infer(&types.iter().collect::<Vec<_>>()) else { return Vec::new() };
     let names: Vec<String> = (0..types.len()).map(|i| format!("%{i}")).collect();
@@ -185,14 +183,14 @@ fn statements(op: &Op, types: &[TensorType]) -> Vec<String> {
     before.0.into_iter().chain(last).collect()
 }
 
-/// `stablehlo.add` of a statement.
+/// The StableHLO operation of a statement, such as `stablehlo.add`.
 fn word(statement: &str) -> Option<String> {
     let rest = &statement[statement.find("stablehlo.")?..];
     let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_' && c != '.').unwrap_or(rest.len());
     Some(rest[..end].to_owned())
 }
 
-/// The names of the operations that a converter makes of one.
+/// The names of the operations that a composite expands to.
 fn converted(op: &Op, types: &[TensorType]) -> BTreeSet<String> {
     let mut function = Function::new("main", "");
     let mut b = Builder { function: &mut function, provenance: Provenance::new("", file!(), line!()) };

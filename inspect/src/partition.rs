@@ -1,4 +1,4 @@
-//! What each device of a mesh holds and does.
+//! Reports the memory and work of each device of a mesh.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,22 +10,21 @@ use tracewright::lower::{Collective, CollectiveKind};
 use tracewright::partition::{CallCost, DevicePartition};
 use tracewright::targets::{Mesh, NamedMachine};
 
-/// What each device of a mesh holds and does, as text and as JSON.
+/// The memory and work of each device of a mesh, as text and as JSON.
 pub struct PartitionReport<'a> {
-    /// The plan.
     pub plan: &'a Plan,
-    /// The devices, unless it is one.
+    /// The mesh, unless there is only one device.
     pub mesh: Option<&'a Mesh>,
-    /// What each device is, if that is known.
+    /// The kind of machine of each device, if known.
     pub machine: Option<&'a NamedMachine>,
-    /// What each device holds.
+    /// The memory and work of each device.
     pub partition: &'a DevicePartition,
 }
 
-/// Exchanges of one kind: what, with what result, among how many devices.
+/// A kind of collective: operation, type of the result, number of devices.
 type Kind = (CollectiveKind, String, usize);
 
-/// How often there is each of a call, and the bytes that a device sends for all of them.
+/// How often each kind occurs in a call, and the bytes that a device sends for all of them.
 fn kinds(collectives: &[Collective]) -> BTreeMap<Kind, (usize, f64)> {
     let mut kinds: BTreeMap<Kind, (usize, f64)> = BTreeMap::new();
     for one in collectives {
@@ -37,7 +36,7 @@ fn kinds(collectives: &[Collective]) -> BTreeMap<Kind, (usize, f64)> {
 }
 
 impl PartitionReport<'_> {
-    /// The fields are those that `tracewright plan --mesh --json` prints.
+    /// The JSON that `tracewright plan --mesh --json` prints.
     pub fn json(&self) -> Value {
         let Self { plan, partition, .. } = self;
         let call = |call: &CallCost| {
@@ -91,7 +90,6 @@ impl PartitionReport<'_> {
     }
 
     // Writing to a string cannot fail.
-    /// The table for a reader.
     pub fn table(&self) -> String {
         let Self { plan, partition, .. } = self;
         let mut text = String::new();

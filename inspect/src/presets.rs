@@ -1,4 +1,4 @@
-//! `trace-dump presets`: the published sizes, and whose configurations they are.
+//! `trace-dump presets` lists the published sizes, and the repositories of their configurations.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::error::InspectError;
 
 #[derive(Args)]
 pub struct PresetsArguments {
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

@@ -1,22 +1,23 @@
-//! The network that a command looks at, recorded.
+//! Records the network that a command inspects.
 
 use std::path::Path;
 
 use console::{
-    KernelUse, Layout, ModelArguments, name_of, preset, read_network, read_source, resolved, warn_of_head,
+    KernelUse, LayoutChoice, ModelArguments, name_of, preset, read_network, read_source, resolved, warn,
 };
 use report::NetworkReport;
 use tracewright::Plan;
 use tracewright::errors::escaped;
 use tracewright::irpa::Checkpoint;
 use tracewright::lower::Weights;
+use tracewright::models::fit::OpenWarning;
 use tracewright::models::{Architecture, ReadModel};
 use tracewright::targets::Target;
 use tracewright::trace::Trace;
 
 use crate::error::InspectError;
 
-/// A network, the plan for it, and its trace.
+/// A network, its plan, and its trace.
 pub struct Recorded {
     pub name: String,
     pub plan: Plan,
@@ -26,10 +27,12 @@ pub struct Recorded {
 impl Recorded {
     pub fn new(model: &Path, asked: &ModelArguments, read: ReadModel) -> Result<Self, InspectError> {
         let (network, name) = named(model, &asked.network.allow_config_key, read)?;
-        let mut plan = asked.plan(network, asked.context)?;
+        let mut plan = asked.plan(network, &resolved(model)?, asked.context)?;
         // Kernels differ between machines: they are shown to who asks for them. To others all machines show the same.
-        let wants =
-            [asked.network.kernels == Some(KernelUse::On), asked.network.layout == Some(Layout::Kernels)];
+        let wants = [
+            asked.network.kernels == Some(KernelUse::On),
+            asked.network.layout == Some(LayoutChoice::Kernels),
+        ];
         let shown = plan.weights.kernels && (wants.contains(&true) || asked.network.quant.is_some());
         if !shown {
             plan.target = Target::processor("generic");
@@ -44,7 +47,7 @@ impl Recorded {
     }
 }
 
-/// The network that is meant, and what it is called.
+/// The network at a path or with a preset's name, and its name.
 pub fn named(
     model: &Path,
     allowed_keys: &[String],
@@ -62,7 +65,7 @@ pub fn named(
         && let Ok(checkpoint) = Checkpoint::open(&model)
     {
         let named = network.named(checkpoint);
-        warn_of_head(network.settle_head(&named).as_ref());
+        warn(network.settle_head(&named).map(OpenWarning::UntiedHead).as_slice());
     }
     Ok((network, name))
 }

@@ -1,4 +1,4 @@
-//! `trace-dump stats`: how much a call computes and moves, and how long that takes at least.
+//! `trace-dump stats` prints the work and memory traffic of a call, and its shortest time.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,12 +17,12 @@ use crate::recorded::Recorded;
 
 #[derive(Args)]
 pub struct StatsArguments {
-    /// A model, as for `trace-dump` itself
+    /// Model, as for `trace-dump` itself
     model: PathBuf,
-    /// The machine whose roofline gives times: a name, or its bytes and operations in a second, as 100e9:2e12
+    /// Machine whose roofline gives the times: a name, or its memory bytes/s and FLOP/s, such as 100e9:2e12
     #[arg(long, value_name = NamedMachine::FORMS, default_value = "cpu")]
     machine: NamedMachine,
-    /// One JSON object instead of a table
+    /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -37,12 +37,12 @@ impl StatsArguments {
     }
 }
 
-/// What a call of an entry point needs.
+/// The work of a call of an entry point.
 struct Call<'a> {
     graph: &'a FunctionGraph,
-    /// New tokens of all rows.
+    /// New tokens of all sequences.
     tokens: usize,
-    /// Operations, those of layers counted each.
+    /// The number of operations; those of every layer are counted.
     operations: usize,
     /// Seconds by class of operation.
     seconds: BTreeMap<&'static str, f64>,
@@ -78,7 +78,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The table, or one JSON object.
+/// A table, or one JSON object.
 fn stats(report: &NetworkReport, json: bool) -> String {
     let entries = report.stage(Stage::Expanded).filter(|graph| graph.entry);
     let calls: Vec<Call<'_>> = entries.map(|graph| Call::of(report, graph)).collect();

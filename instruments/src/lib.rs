@@ -1,5 +1,5 @@
-//! Instruments that measure a network and compare its forms: [`profile`], and with the feature `iree` `bench`, `tune`, `quality`,
-//! `calibrate` and `bisect`. They use the facade `tracewright`, and the facade does not know them.
+//! Instruments that measure a network and compare its forms: [`profile`], and with the feature `iree` also `bench`,
+//! `tune`, `quality` and `bisect`. They use the facade `tracewright`, which does not depend on them.
 
 #[cfg(feature = "iree")]
 pub mod bench;

@@ -1,8 +1,8 @@
-//! How long a call took, dispatch by dispatch, and which nodes of a network these compute.
+//! The measured time of each dispatch in a call, and the nodes of the network that it computes.
 //!
-//! `tracewright bench decode --trace FILE` writes a [`Profile`] as a list of trace events, which Chrome and
-//! [Perfetto](https://ui.perfetto.dev) draw, and beside them as itself; [`Profile::read`] reads it again. docs/reference/json.md
-//! has the fields.
+//! `tracewright bench decode --trace FILE` writes a file with a list of trace events, which Chrome and
+//! [Perfetto](https://ui.perfetto.dev) draw, and with the [`Profile`] itself. [`Profile::read`] reads the file.
+//! docs/reference/json.md describes the fields.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,81 +16,81 @@ use trace::Trace;
 
 use tracewright::Plan;
 
-/// The version of the fields.
+/// The version of the format.
 const SCHEMA: u64 = 1;
 
-/// The key of a file of trace events under which the profile itself stands.
+/// The key of the profile itself in a file of trace events.
 const KEY: &str = "tracewright";
 
-/// What a call of an entry point took.
+/// The measured time of a call of an entry point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
-    /// The version of these fields.
+    /// The version of this format.
     pub schema: u64,
-    /// The version of the program that measured.
+    /// The version of Tracewright that measured.
     pub version: String,
     pub model: String,
-    /// What was measured: `decode`, `prefill`.
+    /// The case: `decode`, `prefill`.
     pub case: String,
     /// The entry point that was called.
     pub entry: String,
-    /// How the network was built and measured, as words: the keys are those of a benchmark.
+    /// How the network was built and measured, as words. The keys are those of a benchmark.
     pub variant: BTreeMap<String, String>,
-    /// The hash of what was recorded for the entry point.
+    /// The hash of the recorded entry point.
     pub recorded: String,
-    /// Seconds of a call, the median of calls that nobody watched.
+    /// Seconds of a call: the median of calls on a device that is not watched.
     pub seconds: f64,
-    /// What the device executed in a call, in the order of the program.
+    /// The dispatches of a call, in the order of the program.
     pub dispatches: Vec<ProfiledDispatch>,
 }
 
-/// One dispatch of a program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProfiledDispatch {
-    /// The function that the device executed, by its name in the module.
+    /// The executed function, by its name in the module.
     pub function: String,
-    /// The layer that it belongs to, as the prefix of its keys: `model.layers.3`.
+    /// The layer as the prefix of its keys: `model.layers.3`.
     pub layer: Option<String>,
-    /// How often it is executed in a call. Dispatches of one function share its executions alike.
+    /// The number of executions per call. Dispatches of one function share its executions equally.
     pub calls: f64,
-    /// Seconds of all these.
+    /// Seconds of all these executions.
     pub seconds: f64,
-    /// Bytes that its operations read and write, by the cost model; unknown where another dispatch computes a part of them.
+    /// Bytes that its operations read and write, by the cost model; unknown if another dispatch computes a
+    /// part of them.
     pub bytes: Option<f64>,
-    /// Their multiplications and additions, as far as they are known.
+    /// Multiplications and additions, as far as known.
     pub flops: Option<f64>,
-    /// Where its operations come from.
+    /// The places of its operations in the network.
     pub places: Vec<ProfiledPlace>,
 }
 
-/// Where operations of a dispatch come from.
+/// A place in the network from which a dispatch's operations come.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProfiledPlace {
     /// The field path, with `*` for the layer: `model.layers.*.mlp`.
     pub path: String,
     pub file: String,
     pub line: u32,
-    /// The operation there that costs most, as it is recorded; none where nothing is recorded there.
+    /// The most expensive recorded operation there; `None` if there is none.
     pub operation: Option<String>,
-    /// Its share of the dispatch: by the cost model, since what is fused is not measured apart.
+    /// Its share of the dispatch, by the cost model: parts of a fused operation cannot be measured.
     pub share: f64,
 }
 
-/// Why a profile is not that of a network.
+/// Why a profile does not belong to a network.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     #[error(transparent)]
     File(#[from] FileError),
-    /// It is none.
+    /// The file is not a profile.
     #[error("`{}` is no profile: {reason}; `tracewright bench decode MODEL --trace FILE` writes one", .path.display())]
     Syntax { path: PathBuf, reason: String },
-    /// The network was built in another way.
+    /// The network was built with other options.
     #[error("the profile is of another form of the network: {}", .differences.join("; "))]
     Variant {
-        /// In what they differ, with both values.
+        /// The differences, with both values.
         differences: Vec<String>,
     },
-    /// There is no such entry point.
+    /// The network has no such entry point.
     #[error("the profile is of `{entry}`, which is not here; there are {}", .found.join(", "))]
     Entry {
         /// The entry point that was measured.
@@ -104,14 +104,13 @@ pub enum ProfileError {
     Network {
         model: String,
         entry: String,
-        /// What the profile was measured of.
+        /// The network that was measured.
         expected: String,
         found: String,
     },
 }
 
 impl Profile {
-    /// A profile that nothing is known of yet.
     pub fn new(model: &str, plan: &Plan, trace: &Trace, entry: &str) -> Self {
         Self {
             schema: SCHEMA,
@@ -126,10 +125,10 @@ impl Profile {
         }
     }
 
-    /// Reads what [`text`](Self::text) wrote.
+    /// Reads the output of [`text`](Self::text).
     ///
     /// # Errors
-    /// If it cannot be read or is no profile.
+    /// If the file cannot be read or is not a profile.
     pub fn read(path: &Path) -> Result<Self, ProfileError> {
         let text = files::read_text(path, limits::PROFILE)?;
         let wrong = |reason: String| ProfileError::Syntax { path: path.to_owned(), reason };
@@ -154,7 +153,8 @@ impl Profile {
         }
     }
 
-    /// The file: trace events, one track with the dispatches of a call one after the other, and the profile itself.
+    /// The content of the file: trace events with a track of the dispatches of a call in order, and the
+    /// profile itself.
     ///
     /// The format is the JSON Object Format of Google's "Trace Event Format"; times are in microseconds.
     pub fn text(&self) -> String {
@@ -176,15 +176,14 @@ impl Profile {
         format!("{file}\n")
     }
 
-    /// Seconds of all dispatches.
     pub fn dispatched(&self) -> f64 {
         self.dispatches.iter().map(|one| one.seconds).sum()
     }
 
-    /// That the profile is of this plan and what it recorded.
+    /// Checks that the profile belongs to this plan and its trace.
     ///
     /// # Errors
-    /// In what they differ.
+    /// If it does not. The error has the differences.
     pub fn check(&self, plan: &Plan, trace: &Trace) -> Result<(), ProfileError> {
         let entries = || trace.entries.iter().map(|&id| &trace.function(id).name);
         if !entries().any(|name| *name == self.entry) {
@@ -212,7 +211,8 @@ impl Profile {
 }
 
 impl ProfiledDispatch {
-    /// Field path and operation of the place that takes most of it; its function where nobody knows.
+    /// The field path and operation of the place with the largest share; the function's name if no place is
+    /// known.
     fn name(&self) -> String {
         let most = self.places.iter().max_by(|a, b| a.share.total_cmp(&b.share));
         most.map_or_else(
@@ -228,7 +228,7 @@ impl ProfiledDispatch {
         )
     }
 
-    /// What is shown of it beside its name and its time.
+    /// Further facts that viewers show.
     fn arguments(&self) -> Value {
         let mut arguments = json!({ "function": self.function, "calls": self.calls });
         let rate = |amount: f64| if self.seconds > 0.0 { Some(amount / self.seconds / 1e9) } else { None };
@@ -264,7 +264,7 @@ impl ProfiledPlace {
     }
 }
 
-/// What must be equal, so that nodes of the one are nodes of the other.
+/// The options that must be equal, so that nodes of one network correspond to nodes of the other.
 const COMPARED: [&str; 7] = ["dtype", "quant", "kv", "kernels", "simplify", "context", "batch"];
 
 pub(crate) fn variant(plan: &Plan) -> BTreeMap<&'static str, String> {
@@ -284,7 +284,7 @@ pub(crate) fn variant(plan: &Plan) -> BTreeMap<&'static str, String> {
     ])
 }
 
-/// The hash of what is recorded for an entry point, whatever other entry points there are.
+/// The hash of a recorded entry point, independent of other entry points.
 fn recorded(trace: &Trace, entry: &str) -> String {
     let alone = trace.with_entries(&[entry]).inlined();
     blake3::hash(alone.to_string().as_bytes()).to_hex()[..32].to_owned()

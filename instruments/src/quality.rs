@@ -1,21 +1,34 @@
-//! How far a model's next-token distributions are from those of a reference, over the windows of a text.
+//! Compares a model's next-token distributions with those of a reference, over the windows of a text.
 //!
 //! Each window begins with an empty cache. As in `llama-perplexity`, the positions of its second half are counted: the first
 //! half gives them context.
 
+use std::fs;
 use std::ops::{ControlFlow, Range};
 
+use errors::{FileError, WithPath as _};
+use generate::{GenerateError, Tokenizer};
 use serde::Serialize;
+use tracewright::footprint::readable;
 use tracewright::{Model, ModelError};
 
-/// How much of a text is compared.
+/// The windows of a text that are compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Windows {
     pub length: usize,
-    /// How many windows are compared at most; `None` for all that the text fills.
+    /// The largest number of windows; `None` for all windows of the text.
     pub most: Option<usize>,
-    /// The token that every window begins with, for models that expect one.
+    /// The token at the beginning of every window, for models that expect one.
     pub first: Option<u32>,
+}
+
+/// The token that the tokenizer adds before every text, if it adds one.
+///
+/// # Errors
+/// If the tokenizer fails.
+pub fn first_token(tokenizer: &Tokenizer) -> Result<Option<u32>, GenerateError> {
+    let (empty, text) = (tokenizer.encode("")?, tokenizer.encode("a")?);
+    Ok(empty.first().filter(|first| text.first() == Some(first)).copied())
 }
 
 impl Windows {
@@ -32,18 +45,17 @@ impl Windows {
     }
 }
 
-/// What a comparison found. KL divergences are in nats, from the reference to the model.
+/// The result of a comparison. KL divergences are in nats, from the reference to the model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Quality {
     pub positions: usize,
     pub mean_kl: f64,
-    /// Standard error of the mean.
     pub mean_kl_error: f64,
     pub median_kl: f64,
     /// The 99th percentile of the KL divergence.
     pub kl_99: f64,
     pub max_kl: f64,
-    /// Share of positions at which both favour the same token.
+    /// The fraction of positions at which both favour the same token.
     pub same_token: f64,
     /// Perplexity of the text under the model.
     pub perplexity: f64,
@@ -51,24 +63,77 @@ pub struct Quality {
     pub reference_perplexity: f64,
 }
 
-/// Why two models can't be compared.
+/// The result of a comparison, and the bytes of both archives.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct QualityReport {
+    pub quality: Quality,
+    pub bytes: Option<u64>,
+    pub reference_bytes: Option<u64>,
+    /// The error that each matrix brings, if it was measured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<LayerQuality>,
+}
+
+/// The quality of a model in which one matrix of every layer is rounded.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LayerQuality {
+    /// The keys of the matrix, with `*` for the number of the layer.
+    pub pattern: String,
+    /// The format of the matrix.
+    pub format: &'static str,
+    pub quality: Quality,
+}
+
+impl QualityReport {
+    /// # Errors
+    /// If an archive is gone.
+    pub fn new(quality: Quality, model: &Model, reference: &Model) -> Result<Self, FileError> {
+        let bytes = |model: &Model| {
+            let archive = model.info().build.as_ref().map(|build| &build.archive);
+            let file = archive.map(|path| fs::metadata(path).with_path("open", path)).transpose()?;
+            Ok(file.map(|file| file.len()))
+        };
+        Ok(Self { quality, bytes: bytes(model)?, reference_bytes: bytes(reference)?, layers: Vec::new() })
+    }
+
+    pub fn text(&self) -> String {
+        let Quality { positions, mean_kl, mean_kl_error, median_kl, kl_99, max_kl, .. } = self.quality;
+        let Quality { same_token, perplexity, reference_perplexity, .. } = self.quality;
+        let mut lines = format!(
+            "positions      {positions}\n\
+             KL divergence  {mean_kl:.4} ± {mean_kl_error:.4} nats (median {median_kl:.4}, 99 % {kl_99:.4}, largest {max_kl:.4})\n\
+             same token     {:.1} %\n\
+             perplexity     {perplexity:.3} (reference {reference_perplexity:.3})\n",
+            same_token * 100.0,
+        );
+        if let (Some(model), Some(reference)) = (self.bytes, self.reference_bytes) {
+            lines += &format!("weights        {} (reference {})\n", readable(model), readable(reference));
+        }
+        for LayerQuality { pattern, format, quality } in &self.layers {
+            lines += &format!("{format:<6} {:.4}  {pattern}\n", quality.mean_kl);
+        }
+        lines
+    }
+}
+
+/// Why two models cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum QualityError {
-    /// The text fills no window.
+    /// The text is shorter than a window.
     #[error("the text has {found} tokens, expected at least {window}, which is one window")]
     Short { found: usize, window: usize },
     /// A window has no position to count.
     #[error("a window has {0} tokens, expected at least 4")]
     Window(usize),
-    /// The models have different tokens.
+    /// The models have different vocabularies.
     #[error("the model has {found} token ids, the reference has {reference}")]
     Vocabulary { found: usize, reference: usize },
-    /// Logits that are no numbers.
+    /// A logit is not a finite number.
     #[error("the logits after token {position} of window {window} are not finite")]
     NotFinite {
-        /// The window, from 0.
+        /// The index of the window, from 0.
         window: usize,
-        /// The position in it, from 0.
+        /// The position in the window, from 0.
         position: usize,
     },
     #[error(transparent)]
@@ -78,11 +143,11 @@ pub enum QualityError {
     Interrupted,
 }
 
-/// Compares `model` with `reference` over the windows of `tokens`. `watch` is told how many windows of how many are done, and may
-/// stop.
+/// Compares `model` with `reference` over the windows of `tokens`. `watch` receives the number of finished
+/// windows and of all windows, and can stop the comparison.
 ///
 /// # Errors
-/// If the text is shorter than a window, the models don't have the same tokens, or a call fails.
+/// If the text is shorter than a window, the vocabularies differ, or a call fails.
 pub fn compare(
     model: &Model,
     reference: &Model,
@@ -116,7 +181,7 @@ pub fn compare(
     Ok(sum.finish())
 }
 
-/// The positions compared so far.
+/// The sums over all positions so far.
 #[derive(Default)]
 struct Comparison {
     kl: Vec<f64>,
@@ -126,7 +191,8 @@ struct Comparison {
 }
 
 impl Comparison {
-    /// Adds the logits of one position, f32 [vocabulary] each, and the token that follows it. `None` if one isn't finite.
+    /// Adds the logits of one position, f32 [vocabulary] each, and the token that follows it. `None` if one
+    /// isn't finite.
     fn add(&mut self, found: &[f32], reference: &[f32], next: u32) -> Option<()> {
         let (found, best) = log_probabilities(found)?;
         let (reference, reference_best) = log_probabilities(reference)?;
@@ -139,7 +205,7 @@ impl Comparison {
         Some(())
     }
 
-    /// What the positions give together. There is at least one.
+    /// The result over all positions, of which there must be at least one.
     fn finish(mut self) -> Quality {
         self.kl.sort_by(f64::total_cmp);
         let count = self.kl.len() as f64;
@@ -160,7 +226,7 @@ impl Comparison {
     }
 }
 
-/// The logarithms of the probabilities that logits stand for, computed in f64, and the token they favour: the first of equals.
+/// The log probabilities of logits, computed in f64, and the most likely token: the first of several.
 fn log_probabilities(logits: &[f32]) -> Option<(Vec<f64>, usize)> {
     let (mut best, mut max) = (0, f32::NEG_INFINITY);
     for (token, &logit) in logits.iter().enumerate() {

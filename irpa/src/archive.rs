@@ -1,4 +1,4 @@
-//! The reader: an archive is mapped, verified as a whole, and only then looked at.
+//! The reader of archives. It maps a file, verifies its whole structure, and only then gives access.
 
 use crate::progress::{Tracker, Watch};
 use crate::weight_files::refuse_stand_in;
@@ -11,7 +11,7 @@ use std::{fmt::Display, ops::Range, path::Path, path::PathBuf, sync::Arc};
 
 pub(crate) const MAGIC: [u8; 4] = *b"IRPA";
 pub(crate) const HEADER_SIZE: u64 = 88;
-/// What all types of entries begin with.
+/// The size of the fields with which all types of entries begin.
 pub(crate) const COMMON_SIZE: u64 = 60;
 pub(crate) const SKIP: u32 = 0;
 pub(crate) const SPLAT: u32 = 1;
@@ -34,30 +34,28 @@ pub struct Archive {
     entries: Arc<[Entry]>,
 }
 
-/// One parameter of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub name: String,
-    /// The type, if the entry carries metadata of ours.
+    /// The type, if the entry has Tracewright's metadata.
     pub ty: Option<TensorType>,
-    /// The hash of the data in hexadecimal, if the metadata have one.
+    /// The hash of the data in hexadecimal, if the metadata contain it.
     pub blake3: Option<String>,
-    /// How the data came out of the checkpoint, if the metadata say.
+    /// The recipe that computed the data from the checkpoint, if the metadata contain it.
     pub recipe: Option<String>,
-    /// The checkpoint's tensors that the data came from, if the metadata say.
+    /// The checkpoint's tensors that the recipe reads, if the metadata list them.
     pub sources: Vec<String>,
-    /// Where the bytes are.
-    pub storage: Storage,
+    pub data: EntryData,
 }
 
-/// Where an entry's bytes are.
+/// The place of an entry's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Storage {
-    /// In this range of the file; it starts at a multiple of 64.
-    Data(Range<usize>),
-    /// Nowhere: they repeat a pattern.
+pub enum EntryData {
+    /// The bytes are in this range of the file, which starts at a multiple of 64.
+    Range(Range<usize>),
+    /// The bytes repeat a pattern and are not in the file.
     Splat {
-        /// 1, 2, 4, 8 or 16 bytes.
+        /// The pattern, of 1, 2, 4, 8 or 16 bytes.
         pattern: Vec<u8>,
         /// The entry's size in bytes, a multiple of the pattern's.
         length: u64,
@@ -65,8 +63,8 @@ pub enum Storage {
 }
 
 impl Archive {
-    /// Maps the archive and checks every byte that is not data. What passes is safe to hand to IREE, which
-    /// checks little itself: a range that wraps makes its reader crash.
+    /// Maps the archive, and checks every byte outside of the data. An archive that passes is safe for IREE,
+    /// which checks little itself: a range that wraps around crashes its reader.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         let map = crate::map(path)?;
@@ -75,13 +73,12 @@ impl Archive {
         Ok(Self { path: path.into(), map, entries })
     }
 
-    /// The file that was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The whole file, shared without a copy: the mapping lives as long as the last clone. A file that is
-    /// truncated while it is mapped ends the process that touches the missing pages.
+    /// The whole file, shared without a copy. The mapping lives as long as the last clone. If another process
+    /// truncates the file, reading the missing pages ends this process.
     pub fn bytes(&self) -> Arc<dyn AsRef<[u8]> + Send + Sync> {
         self.map.clone()
     }
@@ -91,38 +88,37 @@ impl Archive {
         &self.entries
     }
 
-    /// The entry of this name.
     pub fn get(&self, name: &str) -> Option<&Entry> {
         let index = self.entries.binary_search_by(|entry| entry.name.as_str().cmp(name)).ok()?;
         Some(&self.entries[index])
     }
 
-    /// The data of the entry of this name, unless it is a splat.
+    /// The data of the entry of this name; `None` for a splat.
     pub fn data(&self, name: &str) -> Option<&[u8]> {
-        match &self.get(name)?.storage {
-            Storage::Data(range) => self.map.get(range.clone()),
-            Storage::Splat { .. } => None,
+        match &self.get(name)?.data {
+            EntryData::Range(range) => self.map.get(range.clone()),
+            EntryData::Splat { .. } => None,
         }
     }
 
-    /// Names the archive: the blake3 of all that stands before its data. The hash of each tensor is in there, so no two
-    /// archives whose data are hashed have one name.
+    /// Identifies the archive: the blake3 hash of everything before its data. This includes the hash of each
+    /// tensor, so archives with different data have different identifiers, if all their data are hashed.
     pub fn table_blake3(&self) -> String {
         // Where the storage segment starts, which was verified to lie in the file.
         let front = LittleEndian::read_u64(&self.map[72..80]) as usize;
         blake3::hash(&self.map[..front]).to_string()
     }
 
-    /// Hashes all data and compares with the metadata, on all threads.
+    /// Hashes all data on all threads, and compares the hashes with the metadata.
     ///
     /// # Errors
-    /// All entries whose data are not those that were written; or the request to stop.
+    /// If hashes differ, or `watch` asks to stop. The error lists all damaged entries.
     pub fn verify_content(&self, watch: Option<Watch<'_>>) -> Result<Verified, ArchiveError> {
         let mut verified = Verified::default();
         let mut hashed = Vec::new();
         for entry in self.entries.iter() {
-            match (&entry.storage, &entry.blake3) {
-                (Storage::Data(range), Some(expected)) => hashed.push((entry, range, expected)),
+            match (&entry.data, &entry.blake3) {
+                (EntryData::Range(range), Some(expected)) => hashed.push((entry, range, expected)),
                 _ => verified.without_hash.push(entry.name.clone()),
             }
         }
@@ -149,29 +145,27 @@ impl Archive {
     }
 }
 
-/// What was compared with its hash, and found to be right.
+/// The result of a successful verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     pub entries: usize,
-    /// Their bytes.
     pub bytes: u64,
-    /// The names of those that carry no hash.
+    /// The names of entries without a hash.
     pub without_hash: Vec<String>,
 }
 
 impl Entry {
-    /// The size in bytes.
     pub fn length(&self) -> u64 {
-        match &self.storage {
-            Storage::Data(range) => range.len() as u64,
-            Storage::Splat { length, .. } => *length,
+        match &self.data {
+            EntryData::Range(range) => range.len() as u64,
+            EntryData::Splat { length, .. } => *length,
         }
     }
 }
 
-/// The JSON that an entry's metadata blob holds. IREE ignores it and carries it along.
+/// The JSON in an entry's metadata blob. IREE ignores it.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Metadata {
+pub(crate) struct ArchiveMetadata {
     pub dtype: String,
     pub shape: Vec<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -182,20 +176,21 @@ pub(crate) struct Metadata {
     pub sources: Vec<String>,
 }
 
-/// Bytes of a tensor, unless that is more than an integer holds.
+/// The bytes of a tensor; `None` if the number overflows.
 pub(crate) fn byte_length(ty: &TensorType) -> Option<u64> {
     let count = ty.shape.iter().try_fold(1u64, |count, &extent| count.checked_mul(extent as u64))?;
     Some(count.checked_mul(ty.element.bits() as u64)?.div_ceil(8))
 }
 
-/// An entry whose ranges lie inside their segments, all relative to the file.
+/// An entry whose ranges lie inside their segments. All ranges are relative to the file.
 struct Record {
     name: Range<u64>,
     metadata: Range<u64>,
-    storage: Storage,
+    data: EntryData,
 }
 
-/// Checks the whole file and returns its entries. Never panics, and takes memory proportional to the file's.
+/// Checks the whole file and returns its entries. It never panics, and its memory is proportional to the
+/// file's size.
 pub(crate) fn verify(path: &Path, bytes: &[u8]) -> Result<Vec<Entry>, ArchiveError> {
     let file = Verifier { path, bytes };
     let (records, claims) = file.table()?;
@@ -257,7 +252,7 @@ impl Verifier<'_> {
         self.bytes.len() as u64
     }
 
-    /// A range that is known to lie inside the file.
+    /// The bytes of a range that was checked to lie inside the file.
     fn slice(&self, range: Range<u64>) -> &[u8] {
         &self.bytes[range.start as usize..range.end as usize]
     }
@@ -270,7 +265,7 @@ impl Verifier<'_> {
         LittleEndian::read_u64(self.slice(at..at + 8))
     }
 
-    /// Everything in the header but the segments.
+    /// Checks the header except for the segments.
     fn header(&self) -> Result<(), ArchiveError> {
         let length = self.length();
         self.check(length >= HEADER_SIZE, 0, ArchiveRule::FileSize, "at least 88 bytes", length)?;
@@ -295,7 +290,7 @@ impl Verifier<'_> {
         self.check(self.u64(24) == 0, 24, ArchiveRule::Flags, 0, format_args!("{:#x}", self.u64(24)))
     }
 
-    /// Header and entry table: the entries, and every range that something claims.
+    /// Reads the header and the table. Returns the entries and all ranges that they claim.
     fn table(&self) -> Result<(Vec<Record>, Vec<Range<u64>>), ArchiveError> {
         self.header()?;
         let entries = self.segment(40, HEADER_SIZE, ENTRY_ALIGNMENT)?;
@@ -362,12 +357,12 @@ impl Verifier<'_> {
                     )?;
                     claims.push(data.clone());
                     storage_end = storage_end.max(data.end);
-                    Storage::Data(data.start as usize..data.end as usize)
+                    EntryData::Range(data.start as usize..data.end as usize)
                 }
                 SPLAT => self.splat(at)?,
                 _ => continue,
             };
-            records.push(Record { name, metadata: blob, storage });
+            records.push(Record { name, metadata: blob, data: storage });
         }
         for (used, segment, field, rule) in [
             (end, entries, 48, ArchiveRule::EntryCount),
@@ -380,8 +375,8 @@ impl Verifier<'_> {
         Ok((records, claims))
     }
 
-    /// The segment whose offset and length stand at `field`. It starts where the one before ends, aligned or,
-    /// if there is nothing in it that needs it, not.
+    /// Reads the segment with the offset and length at `field`. It must start where the previous segment
+    /// ends, aligned unless it is empty.
     fn segment(&self, field: u64, before: u64, alignment: u64) -> Result<Range<u64>, ArchiveError> {
         let (offset, length) = (self.u64(field), self.u64(field + 8));
         let start = before.next_multiple_of(alignment);
@@ -398,7 +393,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// The range whose offset in `segment` and length stand at `field`.
+    /// Reads the range with the offset in `segment` and the length at `field`.
     fn range(&self, field: u64, segment: &Range<u64>) -> Result<Range<u64>, ArchiveError> {
         let (offset, length) = (self.u64(field), self.u64(field + 8));
         let size = segment.end - segment.start;
@@ -413,7 +408,7 @@ impl Verifier<'_> {
         }
     }
 
-    fn splat(&self, at: u64) -> Result<Storage, ArchiveError> {
+    fn splat(&self, at: u64) -> Result<EntryData, ArchiveError> {
         let length = self.u64(at + 60);
         let pattern = self.slice(at + 68..at + 84);
         let size = usize::from(self.slice(at + 84..at + 85)[0]);
@@ -427,10 +422,10 @@ impl Verifier<'_> {
         )?;
         let (pattern, rest) = pattern.split_at(size);
         self.zero(rest, at + 68 + size as u64)?;
-        Ok(Storage::Splat { pattern: pattern.into(), length })
+        Ok(EntryData::Splat { pattern: pattern.into(), length })
     }
 
-    /// No byte belongs to two things, and those that belong to nothing are zero.
+    /// Checks that claimed ranges do not overlap, and that all other bytes are zero.
     fn coverage(&self, mut claims: Vec<Range<u64>>) -> Result<(), ArchiveError> {
         claims.retain(|claim| !claim.is_empty());
         claims.sort_unstable_by_key(|claim| claim.start);
@@ -467,7 +462,7 @@ impl Verifier<'_> {
             blake3: None,
             recipe: None,
             sources: Vec::new(),
-            storage: record.storage,
+            data: record.data,
         };
         let at = record.metadata.start;
         // Anybody may store anything there: it is ours if it is an object with a dtype.
@@ -476,7 +471,7 @@ impl Verifier<'_> {
         let fault = |expected: &str, found: &dyn Display| {
             self.fail(at, ArchiveRule::Metadata, format_args!("{expected} for `{name}`"), found)
         };
-        let metadata: Metadata =
+        let metadata: ArchiveMetadata =
             serde_json::from_value(json).map_err(|error| fault("dtype, shape and blake3", &error))?;
         let element: ElementType =
             metadata.dtype.parse().map_err(|error| fault("an element type", &error))?;

@@ -1,4 +1,4 @@
-//! Checkpoints: safetensors files, alone or as the shards of an index, and GGUF files.
+//! [`Checkpoint`]: the tensors of a safetensors file, of an index with shards, or of a GGUF file.
 
 use crate::error::{ArchiveError, RowsProblem};
 use crate::gguf::{BlockFormat, Gguf, StoredNumbers};
@@ -39,42 +39,40 @@ pub struct Checkpoint {
     passed_over: Option<PassedOver>,
 }
 
-/// One tensor of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointTensor {
     pub name: String,
-    /// What the file calls the tensor that it is, or is a part of.
+    /// The name of the tensor in the file. Several tensors can be parts of one in the file.
     pub source: String,
-    /// How its numbers are stored: of an element type, which may be one that this system does not know, or in blocks.
+    /// How the numbers are stored: in an element type, which Tracewright may not support, or in blocks.
     pub stored: StoredNumbers,
-    /// The extents, outermost first.
     pub shape: Vec<usize>,
-    /// The bytes of the file that hold the data.
     pub range: Range<usize>,
-    /// What to do with what is stored to get the tensor.
+    /// The difference between the stored order of numbers and the tensor's own.
     pub arranged: StoredOrder,
-    /// Whether it is in a shard although the index does not list it, as the leftovers of a checkpoint are of which others
-    /// replace some tensors.
+    /// Whether a shard contains the tensor although the index does not list it. This happens if other tensors
+    /// replace some of a checkpoint's.
     pub unlisted: bool,
     pub(crate) file: usize,
 }
 
-/// How a file holds a tensor, if that is not the tensor itself: what conversion to GGUF does.
+/// How the stored order of numbers differs from the tensor's. Conversion to GGUF changes the order of some
+/// tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoredOrder {
-    /// It is the tensor itself.
+    /// The file stores the tensor itself.
     #[default]
     Same,
-    /// Rows are those of so many heads. Of a head's rows the first half stand at even places and the second half at odd
-    /// ones: what is rotated together is side by side.
+    /// The rows belong to this number of heads. Within a head, the first half of the rows is at even places
+    /// and the second half at odd places, so that rotated pairs are neighbours.
     PermutedRope { heads: usize },
-    /// The axes of a matrix are exchanged.
+    /// The file stores the transposed matrix.
     Transposed,
     /// 1 is added to each number.
     PlusOne,
 }
 
-/// The numbers of a tensor as they are stored.
+/// The numbers of a tensor, in stored order.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorNumbers<'a> {
     bytes: &'a [u8],
@@ -83,11 +81,11 @@ pub struct TensorNumbers<'a> {
 }
 
 impl TensorNumbers<'_> {
-    /// The numbers from `start` on. Those of blocks are the f32 that ggml computes; those of an element type that this
-    /// system does not know are 0.
+    /// Reads the numbers from `start` on. Blocks are decoded to the same f32 as in ggml. Numbers of an
+    /// unsupported element type are 0.
     ///
     /// # Panics
-    /// If there are not as many.
+    /// If the tensor has fewer numbers.
     pub fn read(&self, start: usize, out: &mut [f32]) {
         match (self.stored, self.element) {
             (StoredNumbers::Blocks(format), _) => format.decode(self.bytes, start, out),
@@ -125,11 +123,12 @@ impl TensorNumbers<'_> {
 }
 
 impl Checkpoint {
-    /// Opens a safetensors file, a GGUF file, an index, or a directory with a safetensors file or an index under its usual
-    /// name. All headers are checked and no data is read. Tensors of a GGUF file have its own names.
+    /// Opens a safetensors file, a GGUF file, an index, or a directory with a safetensors file or an index
+    /// under its standard name. It checks all headers, and reads no data. Tensors of a GGUF file keep the
+    /// names in the file.
     ///
-    /// Where a directory has both, the file is read, as transformers does: see [`passed_over`](Self::passed_over). Where
-    /// several shards hold a tensor, the index decides.
+    /// If a directory has both a file and an index, the file is read, as in transformers: see
+    /// [`passed_over`](Self::passed_over). If several shards contain a tensor, the index decides.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         if Gguf::is_at(path) {
@@ -152,17 +151,16 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// One without tensors.
     pub(crate) fn empty(path: &Path) -> Self {
         Self { path: path.into(), files: Vec::new(), tensors: BTreeMap::new(), passed_over: None }
     }
 
-    /// The index beside the file that was read, where its shards hold other weights.
+    /// The index beside the file that was read, if its shards contain other weights.
     pub fn passed_over(&self) -> Option<&PassedOver> {
         self.passed_over.as_ref()
     }
 
-    /// The tensors of a GGUF file, under its own names.
+    /// The tensors of a GGUF file, with the names in the file.
     pub fn of_gguf(file: &Gguf) -> Self {
         let tensor = |tensor: &crate::GgufTensor| {
             let (name, shape, range) = (tensor.name.clone(), tensor.shape.clone(), tensor.range.clone());
@@ -176,8 +174,9 @@ impl Checkpoint {
         Self { files, tensors: file.tensors().iter().map(tensor).collect(), ..Self::empty(file.path()) }
     }
 
-    /// The same checkpoint with each tensor as `revise` says it is: under another name, in another shape of as many
-    /// numbers, arranged in another way; without those of which it says nothing. One whose new name is taken keeps its own.
+    /// Changes each tensor by `revise`, which can change the name, the stored order, and the shape within the
+    /// same number of elements. Tensors for which it returns `None` are removed. A tensor whose new name is
+    /// taken keeps its old name.
     #[must_use]
     pub fn revised(mut self, revise: impl Fn(CheckpointTensor) -> Option<CheckpointTensor>) -> Self {
         let mut tensors = BTreeMap::new();
@@ -192,10 +191,11 @@ impl Checkpoint {
         self
     }
 
-    /// This checkpoint and the one in a folder of its own directory, whose names begin with that of the folder and a dot.
+    /// Adds the checkpoint in a folder beside this one. Names of its tensors get the folder's name and a dot
+    /// as a prefix.
     ///
     /// # Errors
-    /// If there is none, or it cannot be read.
+    /// If the folder has no checkpoint, or it cannot be read.
     pub fn with_folder(mut self, folder: &str) -> Result<Self, ArchiveError> {
         let other = Self::open(self.path.join(folder))?;
         let first = self.files.len();
@@ -208,8 +208,8 @@ impl Checkpoint {
         Ok(self)
     }
 
-    /// The same checkpoint with other names: a name that begins with the first text of a pair begins with the second
-    /// instead. One whose new name is taken keeps its own.
+    /// Renames tensors: the first prefix of a pair is replaced by the second. A tensor whose new name is
+    /// taken keeps its old name.
     #[must_use]
     pub fn renamed(mut self, prefixes: &[(&str, &str)]) -> Self {
         for name in self.tensors.keys().cloned().collect::<Vec<_>>() {
@@ -225,10 +225,10 @@ impl Checkpoint {
         self
     }
 
-    /// The same checkpoint with tensors taken apart that hold several: where a name ends with the first text of a pair,
-    /// the tensor is cut along its first axis, and each piece into as many equal ones, one for each text of the
-    /// second. A piece's name ends with that text instead, in which its number stands for the `*`; texts without one
-    /// leave the first axis whole. A tensor that does not come out even stays as it is.
+    /// Splits tensors that contain several. If a name ends with the first text of a pair, the tensor is split
+    /// along its first axis. Each slice is split into as many equal parts as the pair has other texts. A
+    /// part's name ends with its text, and the index of the slice replaces a `*` in it. If no text has a `*`,
+    /// the first axis is not split. A tensor that cannot be split evenly stays unchanged.
     #[must_use]
     pub fn apart(mut self, stacks: &[(&str, &[&str])]) -> Self {
         for name in self.tensors.keys().cloned().collect::<Vec<_>>() {
@@ -256,7 +256,6 @@ impl Checkpoint {
         self.tensors.values()
     }
 
-    /// The tensor of this name.
     pub fn get(&self, name: &str) -> Option<&CheckpointTensor> {
         self.tensors.get(name)
     }
@@ -266,8 +265,9 @@ impl Checkpoint {
         &self.files[tensor.file].0
     }
 
-    /// The type of the tensor of this name; an error if its elements are of a type that this system does not
-    /// compute with.
+    /// The type of the tensor of this name.
+    ///
+    /// An unsupported element type is an error.
     pub fn ty(&self, name: &str) -> Result<TensorType, ArchiveError> {
         let tensor = self.require(name)?;
         let (path, name) = (self.file(tensor).to_owned(), name.to_owned());
@@ -280,20 +280,20 @@ impl Checkpoint {
         }
     }
 
-    /// The data of the tensor of this name as they are stored, little-endian, not necessarily aligned.
+    /// The stored bytes of the tensor of this name: little-endian, and not necessarily aligned.
     pub fn data(&self, name: &str) -> Result<&[u8], ArchiveError> {
         let tensor = self.require(name)?;
         Ok(&self.files[tensor.file].1[tensor.range.clone()])
     }
 
-    /// The numbers of the tensor of this name as they are stored.
+    /// The numbers of the tensor of this name, in stored order.
     pub fn numbers(&self, name: &str) -> Result<TensorNumbers<'_>, ArchiveError> {
         let tensor = self.require(name)?;
         let (bytes, stored) = (self.data(name)?, tensor.stored);
         Ok(TensorNumbers { bytes, stored, element: tensor.element() })
     }
 
-    /// Whether two tensors are there and hold the same numbers, whatever type each is stored in.
+    /// Whether both tensors exist and contain the same numbers. Their stored types may differ.
     pub fn holds_equal(&self, name: &str, other: &str) -> bool {
         const TOGETHER: usize = 4096;
         let (Some(a), Some(b)) = (self.get(name), self.get(other)) else { return false };
@@ -349,10 +349,11 @@ impl Checkpoint {
         Ok(tensors)
     }
 
-    /// Whether an archive may be written at `path`: the checkpoint is mapped, and nothing else has the weights.
+    /// Checks that an archive can be written at `path`. A checkpoint is memory-mapped and may be the only
+    /// copy of the weights.
     ///
     /// # Errors
-    /// If `path` is one of its files, the index among them.
+    /// If `path` is a file of the checkpoint, including its index.
     pub fn check_output(&self, path: &Path) -> Result<(), ArchiveError> {
         match files::is_one_of(path, self.files().chain([self.path()])) {
             true => Err(ArchiveError::OutputIsInput { path: path.into() }),
@@ -386,7 +387,7 @@ fn in_blocks(tensors: &mut [CheckpointTensor], text: &str) -> Result<(), RowsPro
 }
 
 impl CheckpointTensor {
-    /// See [`Checkpoint::apart`].
+    /// The parts of a tensor for [`Checkpoint::apart`].
     fn pieces(&self, before: &str, parts: &[&str]) -> Option<Vec<Self>> {
         let numbered = parts.iter().any(|part| part.contains('*'));
         let (count, mut shape) = match numbered {
@@ -408,7 +409,7 @@ impl CheckpointTensor {
         Some((0..pieces).map(piece).collect())
     }
 
-    /// The format of its blocks, if it is stored in blocks.
+    /// The format of its blocks; `None` if it is not stored in blocks.
     pub fn blocks(&self) -> Option<BlockFormat> {
         match self.stored {
             StoredNumbers::Blocks(format) | StoredNumbers::Rows(format, _) => Some(format),
@@ -416,7 +417,7 @@ impl CheckpointTensor {
         }
     }
 
-    /// The element type, if it is stored number by number and this system has the type.
+    /// The element type; `None` for blocks and for unsupported types.
     pub fn element(&self) -> Option<ElementType> {
         let StoredNumbers::Each(dtype) = self.stored else { return None };
         match dtype {
@@ -431,14 +432,14 @@ impl CheckpointTensor {
     }
 }
 
-/// How [`convert_checkpoint`] converts.
+/// Options of [`convert_checkpoint`].
 pub struct ConvertOptions<'a> {
-    /// Converts every float tensor to this type; nothing keeps the stored types.
+    /// The type to which every float tensor is converted. `None` keeps the stored types.
     pub float: Option<ElementType>,
-    /// Whether entries carry their type and hash. Without them the archive of a checkpoint whose header is
-    /// sorted by name equals the one that `iree-convert-parameters` writes, and any element type is copied.
+    /// Whether entries get metadata with their type and hash. Without metadata, the archive of a checkpoint
+    /// with a sorted header equals the output of `iree-convert-parameters`, and any element type is copied.
     pub metadata: bool,
-    /// Watches, and stops on request.
+    /// Receives the progress, and can stop the conversion.
     pub watch: Option<Watch<'a>>,
 }
 
@@ -448,7 +449,7 @@ impl Default for ConvertOptions<'_> {
     }
 }
 
-/// A tensor whose element type changed on its way into the archive.
+/// A tensor whose element type changed during conversion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Converted {
     pub name: String,
@@ -456,7 +457,8 @@ pub struct Converted {
     pub to: ElementType,
 }
 
-/// Writes all tensors of a checkpoint into an archive, under their own names, and reports which were converted.
+/// Writes all tensors of a checkpoint to an archive, under their own names. Returns the tensors that were
+/// converted.
 pub fn convert_checkpoint(
     checkpoint: &Checkpoint,
     path: impl AsRef<Path>,

@@ -1,14 +1,14 @@
-//! Element type conversion, in bulk and on bytes.
+//! Converts element types, on bytes.
 
 use crate::ArchiveError;
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 use ops::ElementType;
 
-/// Elements converted at a time: the block in between stays in the first-level cache.
+/// Elements per block. The intermediate block stays in the first-level cache.
 const BLOCK: usize = 1024;
 
-/// Converts little-endian elements from one float type to another, rounding to nearest, ties to even; a NaN
-/// stays a NaN. Equal types are copied, whatever they are. Neither side needs to be aligned.
+/// Converts little-endian elements from one float type to another, rounding to nearest even. NaN stays NaN.
+/// Elements of equal types are copied, whatever the type. Neither side needs to be aligned.
 pub fn convert(src: &[u8], from: ElementType, to: ElementType, dst: &mut [u8]) -> Result<(), ArchiveError> {
     if from != to && !(from.is_float() && to.is_float()) {
         return Err(ArchiveError::Conversion { from, to });

@@ -1,4 +1,4 @@
-//! What can be wrong with an archive, a checkpoint or the way from one to the other.
+//! [`ArchiveError`]: errors of archives, checkpoints and conversions between them.
 
 use crate::UnsupportedFormat;
 use errors::{FileError, LISTED};
@@ -24,7 +24,7 @@ pub enum RowsProblem {
 pub enum ArchiveError {
     #[error(transparent)]
     File(#[from] FileError),
-    /// The archive does not fit where it should go.
+    /// The destination has too little free space for the archive.
     #[error(
         "no room for `{path}`: it needs {needed} bytes, {}; free some space or write elsewhere",
         available.map_or("the file system or quota is full".into(), |bytes| format!("{bytes} are available"))
@@ -32,44 +32,32 @@ pub enum ArchiveError {
     DiskFull {
         path: PathBuf,
         needed: u64,
-        /// What the file system has to give, if it says.
+        /// The free bytes, if the file system reports them.
         available: Option<u64>,
     },
     /// The progress callback asked to stop.
     #[error("stopped on request while working on `{path}`")]
     Cancelled { path: PathBuf },
-    /// An archive breaks a rule of the format.
+    /// The archive violates a rule of the format.
     #[error(
         "`{path}` is not a valid parameter archive: at byte {offset}, {rule}: expected {expected}, found {found}"
     )]
-    Archive {
-        path: PathBuf,
-        offset: u64,
-        rule: ArchiveRule,
-        /// What the rule asks for.
-        expected: String,
-        found: String,
-    },
-    /// The data of archive entries are not those that were written.
+    Archive { path: PathBuf, offset: u64, rule: ArchiveRule, expected: String, found: String },
+    /// The data of archive entries differ from their hashes.
     #[error("`{path}` is damaged: {}; write the archive again", List(damaged))]
     Content { path: PathBuf, damaged: Vec<Damage> },
-    /// An entry that cannot be written.
     #[error("cannot write an entry `{name}`: {problem}")]
-    Entry {
-        name: String,
-        /// Why not.
-        problem: EntryProblem,
-    },
-    /// The source of an entry gave another number of bytes than its type takes.
+    Entry { name: String, problem: EntryProblem },
+    /// The source of an entry returned more or fewer bytes than its type takes.
     #[error("the data of `{name}` have another size than planned: expected {expected} bytes, found {found}")]
     SourceLength {
         name: String,
-        /// Bytes planned.
         expected: u64,
-        /// Bytes given; if more than planned, counted up to the write that exceeded.
+        /// Bytes that were written. If there are too many, the count includes the first write that exceeded
+        /// the plan.
         found: u64,
     },
-    /// A conversion that would have to guess.
+    /// The conversion between two element types is not defined.
     #[error(
         "cannot convert {from} to {to}: only f32, f16 and bf16 convert to each other; declare the tensor as {from}"
     )]
@@ -78,22 +66,15 @@ pub enum ArchiveError {
     #[error(
         "cannot convert {source_bytes} bytes of {from} into {target_bytes} bytes of {to}: the counts differ"
     )]
-    ConversionLength {
-        from: ElementType,
-        to: ElementType,
-        /// Bytes of the source.
-        source_bytes: usize,
-        /// Bytes of the destination.
-        target_bytes: usize,
-    },
-    /// A GGUF file with everything that is wrong with it.
-    #[error("`{path}` is not a GGUF file that is read: {}", List(problems))]
+    ConversionLength { from: ElementType, to: ElementType, source_bytes: usize, target_bytes: usize },
+    /// The GGUF file has problems, all of which are listed.
+    #[error("`{path}` is not a readable GGUF file: {}", List(problems))]
     Gguf {
         path: PathBuf,
-        /// All problems; one that keeps the rest from being read is the last.
+        /// All problems. A problem that prevents further reading is the last.
         problems: Vec<GgufProblem>,
     },
-    /// A tensor in blocks where its numbers are asked for one by one.
+    /// The tensor is stored in blocks, but single numbers are needed.
     #[error("`{path}`: tensor `{name}` is stored in blocks, as {format}, and not number by number")]
     Blocks { path: PathBuf, name: String, format: &'static str },
     /// The matrices in blocks of a safetensors file.
@@ -105,15 +86,14 @@ pub enum ArchiveError {
          save the checkpoint with one of these"
     )]
     Dtype { path: PathBuf, name: String, dtype: Dtype },
-    /// A file or directory in another format.
+    /// The file or directory has an unsupported format.
     #[error("`{path}` is {format}")]
     Foreign {
-        /// The file or directory.
         path: PathBuf,
-        /// Which format, and what to do.
+        /// The format, which has its remedy.
         format: UnsupportedFormat,
     },
-    /// A folder of the Hugging Face hub's cache in which no snapshot is the one that is meant.
+    /// The path is a model folder of the Hugging Face cache, and it is unclear which snapshot to use.
     #[error(
         "`{path}` is a download folder of the Hugging Face hub with {}",
         match &snapshots[..] {
@@ -121,12 +101,8 @@ pub enum ArchiveError {
             several => format!("several snapshots; name one of them: {}", List(several)),
         }
     )]
-    Snapshots {
-        path: PathBuf,
-        /// The folders of its snapshots.
-        snapshots: Vec<String>,
-    },
-    /// A directory without a checkpoint.
+    Snapshots { path: PathBuf, snapshots: Vec<String> },
+    /// The directory contains no checkpoint.
     #[error(
         "no checkpoint in `{path}`: expected `model.safetensors` or `model.safetensors.index.json`, found {}",
         match &found[..] {
@@ -135,40 +111,30 @@ pub enum ArchiveError {
             several => format!("{}; download the index, which says what is in which", List(several)),
         }
     )]
-    NoCheckpoint {
-        path: PathBuf,
-        /// Safetensors files under other names.
-        found: Vec<String>,
-    },
-    /// A file that the safetensors crate rejects.
+    NoCheckpoint { path: PathBuf, found: Vec<String> },
+    /// The safetensors crate rejects the file.
     #[error("`{path}` ({size} bytes) is not a valid safetensors file; download or save it again")]
     Safetensors { path: PathBuf, size: u64, source: SafeTensorError },
-    /// A safetensors file that is cut off or has something behind its end.
+    /// A safetensors file is truncated, or has bytes after its end.
     #[error(
         "`{path}` is {}: its header asks for {expected} bytes, found {found}; download or save it again",
         if found < expected { "truncated" } else { "too long" }
     )]
     SafetensorsLength {
         path: PathBuf,
-        /// The size that the header implies, or at least implies.
+        /// The size that the header implies, or its lower bound.
         expected: u64,
-        /// The size of the file.
         found: u64,
     },
-    /// An index that is not JSON or not an index.
+    /// The index is not JSON, or has another structure.
     #[error("`{path}` is not a checkpoint index")]
-    Index {
-        path: PathBuf,
-        /// What the JSON parser says.
-        source: serde_json::Error,
-    },
-    /// An index and its shards that do not agree, with everything that is wrong.
+    Index { path: PathBuf, source: serde_json::Error },
+    /// The index and its shards contradict each other. All problems are listed.
     #[error("`{path}` does not match its shards: {}", List(problems))]
     IndexMismatch { path: PathBuf, problems: Vec<IndexProblem> },
-    /// A tensor that is not in the checkpoint.
     #[error("no tensor `{name}` in `{path}`")]
     NoTensor { path: PathBuf, name: String },
-    /// An archive that would replace the checkpoint that it is made from.
+    /// The archive would replace a file of its own checkpoint.
     #[error("`{path}` is a file of the checkpoint itself: write the archive elsewhere")]
     OutputIsInput { path: PathBuf },
 }
@@ -183,21 +149,20 @@ impl ArchiveError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ArchiveRule {
-    /// The file starts with `IRPA`.
     Magic,
-    /// Version 0.0.
+    /// The version is 0.0.
     Version,
     /// The header has 88 bytes.
     HeaderSize,
-    /// One archive per file.
+    /// A file contains one archive.
     NextHeader,
-    /// No flag is defined.
     Flags,
-    /// Segments follow each other inside the file: entries, metadata, storage, none longer than what is in it.
+    /// Segments follow each other inside the file: entries, metadata, storage. None is longer than its
+    /// content.
     Segment,
     /// The file ends where the storage segment ends, rounded up to pages.
     FileSize,
-    /// The table holds as many entries as the header says, and nothing else.
+    /// The table has exactly as many entries as the header declares.
     EntryCount,
     /// An entry has the size of its type.
     EntrySize,
@@ -205,19 +170,17 @@ pub enum ArchiveRule {
     EntryType,
     /// A name, metadata or data lie inside their segment.
     Range,
-    /// A name is UTF-8 and not empty.
     Name,
-    /// Names are sorted and unique.
     Order,
-    /// Alignments are powers of two, and data are aligned to theirs and to 64 bytes.
+    /// Alignments are powers of two. Data have their own alignment, and at least 64 bytes.
     Alignment,
     /// A splat repeats a pattern of 1, 2, 4, 8 or 16 bytes a whole number of times.
     Splat,
-    /// No byte belongs to two things.
+    /// Ranges do not overlap.
     Overlap,
-    /// Every byte that belongs to nothing is zero.
+    /// Bytes between ranges are zero.
     Gap,
-    /// Metadata of ours are well formed and agree with the data's size.
+    /// Metadata of Tracewright are well formed, and agree with the size of the data.
     Metadata,
 }
 
@@ -246,7 +209,6 @@ impl fmt::Display for ArchiveRule {
     }
 }
 
-/// Why an entry cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryProblem {
@@ -254,32 +216,26 @@ pub enum EntryProblem {
     Duplicate,
     #[error("a name must not be empty")]
     Unnamed,
-    /// The size does not fit a file.
     #[error("{}", match .0 { Some(ty) => format!("{ty} is larger than a file can be"),
         None => "the archive becomes larger than a file can be".into() })]
     TooLarge(Option<TensorType>),
-    /// A splat's pattern does not fit its type.
+    /// A splat's pattern does not divide its size, or has an invalid length.
     #[error(
         "a splat repeats 1, 2, 4, 8 or 16 bytes a whole number of times; found {pattern} bytes for {length}"
     )]
-    Splat {
-        /// Bytes of the pattern.
-        pattern: usize,
-        /// Bytes of the entry.
-        length: u64,
-    },
+    Splat { pattern: usize, length: u64 },
 }
 
-/// One thing that is wrong with a GGUF file.
+/// A problem of a GGUF file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GgufProblem {
-    /// It begins otherwise.
+    /// The file does not begin with `GGUF`.
     #[error("it does not begin with `GGUF`; download it again")]
     Magic,
     #[error("its version is {found}, expected 2 or 3; convert the model again")]
     Version { found: u32 },
-    /// Numbers whose first byte is the highest.
+    /// The numbers are big-endian.
     #[error(
         "its numbers are big-endian, expected little-endian; convert it with `gguf-convert-endian` of the package `gguf`"
     )]
@@ -288,62 +244,48 @@ pub enum GgufProblem {
         "it is cut off: {what} at byte {at} takes {needed} bytes, and the file has {size}; download it again"
     )]
     CutOff {
-        /// What stands at its end.
+        /// The part that is truncated.
         what: &'static str,
         at: u64,
-        /// How many bytes that takes.
+        /// Bytes that the part needs.
         needed: u64,
-        /// How many there are in the file.
         size: u64,
     },
     #[error("it has {found} {what}, at most {most} are read")]
     Count {
-        /// What there are too many of.
+        /// The kind of items of which there are too many.
         what: &'static str,
         found: u64,
-        /// How many there may be.
+        /// The largest possible number.
         most: usize,
     },
-    /// A text that is none.
+    /// A string is not UTF-8.
     #[error("{what} at byte {at} is not UTF-8")]
     Text { what: &'static str, at: u64 },
-    /// A type of values that the format does not have, or arrays in an array.
+    /// The type of a value is unknown, or an array contains arrays.
     #[error("`{key}` has values of the type {found}, expected 0 to 8 or 10 to 12, or one array of them")]
-    ValueType {
-        key: String,
-        /// The number of the type.
-        found: u32,
-    },
-    /// A key that is there twice.
-    #[error("the key `{key}` is there twice")]
+    ValueType { key: String, found: u32 },
+    /// A key occurs twice.
+    #[error("the key `{key}` occurs twice")]
     KeyTwice { key: String },
-    /// Tensors that are aligned in another way than the format allows.
+    /// The alignment of tensors is not allowed.
     #[error("`general.alignment` is {found}, expected a power of two from 8 to 1048576")]
     Alignment { found: i128 },
-    /// A part of a model.
+    /// The file contains only a part of a model.
     #[error("it is one of {count} parts; join them with `llama-gguf-split --merge` of llama.cpp")]
     Part { count: i128 },
-    /// A tensor that is there twice.
-    #[error("tensor `{name}` is there twice")]
+    /// A tensor's name occurs twice.
+    #[error("tensor `{name}` occurs twice")]
     TensorTwice { name: String },
     #[error("tensor `{name}` has {found} axes, at most {most} are read")]
-    Rank {
-        name: String,
-        found: u32,
-        /// How many it may have.
-        most: u32,
-    },
-    /// Numbers that are stored in a way that is not read.
+    Rank { name: String, found: u32, most: u32 },
+    /// The storage type of a tensor is not supported.
     #[error(
         "tensor `{name}` is stored as number {found} of ggml's types; expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, \
          Q5_1, Q8_0, Q4_K, Q5_K or Q6_K: use a file in one of these"
     )]
-    TensorType {
-        name: String,
-        /// The number of its type.
-        found: u32,
-    },
-    /// A shape without numbers, with too many, or whose rows are no whole blocks.
+    TensorType { name: String, found: u32 },
+    /// The shape has no numbers or too many, or its rows are not whole blocks.
     #[error(
         "tensor `{name}` has shape {shape:?}, expected extents from 1 on and rows of a multiple of {together}"
     )]
@@ -353,60 +295,49 @@ pub enum GgufProblem {
         shape: Vec<u64>,
         together: u64,
     },
-    /// Data at a place that is not aligned.
+    /// The data of a tensor are not aligned.
     #[error("the data of tensor `{name}` begin at {offset}, expected a multiple of {alignment}")]
     Offset {
         name: String,
-        /// Where they begin, behind the table.
+        /// Their offset, relative to the end of the table.
         offset: u64,
-        /// What that should be a multiple of.
+        /// The alignment of the file.
         alignment: u64,
     },
-    /// Data that the file does not have.
+    /// The data of a tensor lie beyond the end of the file.
     #[error("the data of tensor `{name}` end {}, and the file has {size} bytes; download it again",
         match end { Some(end) => format!("at byte {end}"), None => "beyond any file".into() })]
-    Beyond {
-        name: String,
-        end: Option<u64>,
-        /// The size of the file.
-        size: u64,
-    },
+    Beyond { name: String, end: Option<u64>, size: u64 },
 }
 
-/// An entry whose data are not those that were written.
+/// An entry whose data differ from their hash.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the data of `{name}` at byte {offset} have blake3 {found}, expected {expected}")]
 pub struct Damage {
     pub name: String,
     pub offset: u64,
-    /// The hash in the entry's metadata.
     pub expected: String,
-    /// The hash of the data.
     pub found: String,
 }
 
-/// One disagreement between an index and its shards.
+/// A contradiction between an index and its shards.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IndexProblem {
-    /// A shard name that is a path.
+    /// The name of a shard is a path.
     #[error("shard `{0}` is not a plain file name")]
     ShardName(String),
-    /// A shard that is not there.
+    /// A shard is missing.
     #[error("shard `{0}` is missing")]
     MissingShard(String),
-    /// A shard that cannot be read.
+    /// A shard cannot be read.
     #[error("shard `{shard}` is broken: {reason}")]
-    BrokenShard {
-        shard: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// A tensor that its shard does not hold.
+    BrokenShard { shard: String, reason: String },
+    /// A shard lacks a tensor.
     #[error("tensor `{name}` is not in shard `{shard}`")]
     MissingTensor {
         name: String,
-        /// Where the index says it is.
+        /// The shard that the index names.
         shard: String,
     },
 }

@@ -1,7 +1,7 @@
 //! GGUF files: metadata, a table of tensors, and their data.
 //!
-//! The format is the one that `docs/gguf.md` of ggml describes, in its versions 2 and 3, with little-endian numbers. All
-//! counts and places are checked before they are used; what is wrong with tensors and keys is listed at once.
+//! `docs/gguf.md` of ggml describes the format. This reader supports versions 2 and 3 with little-endian numbers.
+//! It checks all counts and offsets before it uses them, and reports all problems of tensors and keys together.
 
 mod blocks;
 
@@ -25,10 +25,10 @@ use crate::weight_files::refuse_stand_in;
 
 const MAGIC: &[u8; 4] = b"GGUF";
 
-/// Where tensors are aligned to if the file does not say.
+/// The default alignment of tensors, in bytes.
 const ALIGNMENT: u64 = 32;
 
-/// Axes of a tensor at most (`GGML_MAX_DIMS`).
+/// The largest number of axes of a tensor (`GGML_MAX_DIMS`).
 const RANK: u32 = 4;
 
 /// A memory-mapped GGUF file.
@@ -44,26 +44,22 @@ const RANK: u32 = 4;
 pub struct Gguf {
     path: PathBuf,
     map: Arc<Mmap>,
-    keys: BTreeMap<String, Stored>,
+    keys: BTreeMap<String, ValuePlace>,
     tensors: Vec<GgufTensor>,
 }
 
-/// One tensor of a GGUF file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GgufTensor {
     pub name: String,
-    /// How its numbers are stored.
     pub numbers: StoredNumbers,
-    /// The extents, outermost first: the file has them innermost first.
+    /// The extents, outermost first. The file has the reverse order.
     pub shape: Vec<usize>,
-    /// The bytes of the file that hold the data.
     pub range: Range<usize>,
 }
 
 /// How the numbers of a tensor are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredNumbers {
-    /// One by one.
     Each(Dtype),
     /// In blocks that share scales.
     Blocks(BlockFormat),
@@ -71,7 +67,6 @@ pub enum StoredNumbers {
     Rows(BlockFormat, usize),
 }
 
-/// A value of the metadata.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum GgufValue<'a> {
     Integer(i128),
@@ -93,7 +88,7 @@ impl fmt::Display for GgufValue<'_> {
     }
 }
 
-/// An array of the metadata, all elements of one type.
+/// An array of the metadata. All elements have one type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GgufArray<'a> {
     kind: Kind,
@@ -101,9 +96,9 @@ pub struct GgufArray<'a> {
     bytes: &'a [u8],
 }
 
-/// A value whose place is known.
+/// A value, with its place in the file.
 #[derive(Clone, Debug)]
-enum Stored {
+enum ValuePlace {
     One(Kind, Range<usize>),
     Array(Kind, usize, Range<usize>),
 }
@@ -125,7 +120,6 @@ enum Kind {
     F64,
 }
 
-/// The number that stands for an array.
 const ARRAY: u32 = 9;
 
 impl Kind {
@@ -147,7 +141,7 @@ impl Kind {
         })
     }
 
-    /// Bytes of a value, but of a text.
+    /// The bytes of a value; `None` for a string.
     fn bytes(self) -> Option<usize> {
         Some(match self {
             Self::U8 | Self::I8 | Self::Bool => 1,
@@ -158,7 +152,7 @@ impl Kind {
         })
     }
 
-    /// The value with these bytes, of a text without its length.
+    /// The value with these bytes. A string comes without its length.
     fn value(self, bytes: &[u8]) -> GgufValue<'_> {
         let mut word = [0; 8];
         bytes.iter().zip(&mut word).for_each(|(byte, place)| *place = *byte);
@@ -181,7 +175,8 @@ impl Kind {
 }
 
 impl Gguf {
-    /// Whether what is at `path` is a GGUF file, by its name or by how it begins, or a link to one that is missing.
+    /// Whether the file at `path` is a GGUF file, by its name or its first bytes. A broken link with such a
+    /// name counts, too.
     pub fn is_at(path: &Path) -> bool {
         let begins = || {
             let mut magic = [0; 4];
@@ -192,10 +187,11 @@ impl Gguf {
         (path.is_file() && (is_named || begins())) || (is_named && BrokenLink::at(path).is_some())
     }
 
-    /// Maps a file and reads all but the data of its tensors.
+    /// Maps a file and reads everything except the data of its tensors.
     ///
     /// # Errors
-    /// If it cannot be read or is none, where it is cut off, or everything that is wrong with its keys and tensors.
+    /// If the file cannot be read, is not a GGUF file, or is truncated; or all problems of its keys and
+    /// tensors.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         let map = crate::map(path)?;
@@ -214,10 +210,10 @@ impl Gguf {
         }
     }
 
-    /// Maps a file and reads its keys alone, whatever its tensors are. It has no tensor.
+    /// Maps a file and reads only its keys. The result has no tensors.
     ///
     /// # Errors
-    /// If it cannot be read, or what keeps its keys from being read.
+    /// If the file or its keys cannot be read.
     pub fn open_keys(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         let map = crate::map(path)?;
@@ -233,17 +229,16 @@ impl Gguf {
         &self.path
     }
 
-    /// The value of a key.
     pub fn get(&self, key: &str) -> Option<GgufValue<'_>> {
         Some(match self.keys.get(key)? {
-            Stored::One(kind, range) => kind.value(&self.map[range.clone()]),
-            Stored::Array(kind, count, range) => {
+            ValuePlace::One(kind, range) => kind.value(&self.map[range.clone()]),
+            ValuePlace::Array(kind, count, range) => {
                 GgufValue::Array(GgufArray { kind: *kind, count: *count, bytes: &self.map[range.clone()] })
             }
         })
     }
 
-    /// The text under a key, if it is one.
+    /// The string value of a key; `None` if the key is missing or has another type.
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.get(key)? {
             GgufValue::Text(text) => Some(text),
@@ -251,22 +246,18 @@ impl Gguf {
         }
     }
 
-    /// All keys, sorted.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.keys.keys().map(String::as_str)
     }
 
-    /// All tensors, in the order of the file.
     pub fn tensors(&self) -> &[GgufTensor] {
         &self.tensors
     }
 
-    /// The tensor of a name.
     pub fn tensor(&self, name: &str) -> Option<&GgufTensor> {
         self.tensors.iter().find(|tensor| tensor.name == name)
     }
 
-    /// The bytes of a tensor.
     pub fn data(&self, tensor: &GgufTensor) -> &[u8] {
         &self.map[tensor.range.clone()]
     }
@@ -277,12 +268,10 @@ impl Gguf {
 }
 
 impl<'a> GgufArray<'a> {
-    /// How many elements there are.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -301,7 +290,7 @@ impl<'a> GgufArray<'a> {
         })
     }
 
-    /// The elements, if they are texts.
+    /// The elements, if they are strings.
     pub fn texts(self) -> Option<impl Iterator<Item = &'a str>> {
         let text = |value| match value {
             GgufValue::Text(text) => text,
@@ -310,7 +299,6 @@ impl<'a> GgufArray<'a> {
         (self.kind == Kind::Text).then(|| self.iter().map(text))
     }
 
-    /// The elements, if they are integers.
     pub fn integers(self) -> Option<impl Iterator<Item = i128>> {
         let integer = |value| match value {
             GgufValue::Integer(integer) => integer,
@@ -320,7 +308,6 @@ impl<'a> GgufArray<'a> {
         (!others.contains(&self.kind)).then(|| self.iter().map(integer))
     }
 
-    /// The elements, if they are floats.
     pub fn floats(self) -> Option<impl Iterator<Item = f64>> {
         let float = |value| match value {
             GgufValue::Float(float) => float,
@@ -330,15 +317,15 @@ impl<'a> GgufArray<'a> {
     }
 }
 
-/// What is read of a file, from its beginning.
+/// A cursor over a file.
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// What does not keep the rest from being read.
+    /// Problems that do not prevent further reading.
     problems: Vec<GgufProblem>,
 }
 
-type Table = (BTreeMap<String, Stored>, Vec<GgufTensor>);
+type Table = (BTreeMap<String, ValuePlace>, Vec<GgufTensor>);
 
 impl<'a> Reader<'a> {
     fn read(&mut self) -> Result<Table, GgufProblem> {
@@ -353,8 +340,8 @@ impl<'a> Reader<'a> {
         Ok((keys, self.tensors(infos, start, alignment)))
     }
 
-    /// How many tensors there are, and the keys.
-    fn head(&mut self) -> Result<(usize, BTreeMap<String, Stored>), GgufProblem> {
+    /// Reads the number of tensors, and the keys.
+    fn head(&mut self) -> Result<(usize, BTreeMap<String, ValuePlace>), GgufProblem> {
         if self.take(4, "the magic")? != MAGIC {
             return Err(GgufProblem::Magic);
         }
@@ -389,7 +376,7 @@ impl<'a> Reader<'a> {
         if found > most as u64 { Err(GgufProblem::Count { what, found, most }) } else { Ok(found as usize) }
     }
 
-    /// The place of a text, of which what stands before it says how long it is.
+    /// Reads a string, which begins with its length, and returns its range.
     fn text(&mut self, what: &'static str) -> Result<Range<usize>, GgufProblem> {
         let length = usize::try_from(self.u64(what)?).unwrap_or(usize::MAX);
         let start = self.at;
@@ -404,7 +391,7 @@ impl<'a> Reader<'a> {
         Ok(str::from_utf8(&self.bytes[place]).unwrap_or_default().to_owned())
     }
 
-    fn keys(&mut self, count: usize) -> Result<BTreeMap<String, Stored>, GgufProblem> {
+    fn keys(&mut self, count: usize) -> Result<BTreeMap<String, ValuePlace>, GgufProblem> {
         let mut keys = BTreeMap::new();
         for _ in 0..count {
             let key = self.name("a key")?;
@@ -416,12 +403,12 @@ impl<'a> Reader<'a> {
         Ok(keys)
     }
 
-    fn stored(&mut self, key: &str) -> Result<Stored, GgufProblem> {
+    fn stored(&mut self, key: &str) -> Result<ValuePlace, GgufProblem> {
         let unknown = |found| GgufProblem::ValueType { key: key.to_owned(), found };
         let number = self.u32("the type of a value")?;
         if number != ARRAY {
             let kind = Kind::of(number).ok_or_else(|| unknown(number))?;
-            return Ok(Stored::One(kind, self.value(kind)?));
+            return Ok(ValuePlace::One(kind, self.value(kind)?));
         }
         let number = self.u32("the type of an array")?;
         let kind = Kind::of(number).ok_or_else(|| unknown(number))?;
@@ -435,7 +422,7 @@ impl<'a> Reader<'a> {
                 }
             }
         }
-        Ok(Stored::Array(kind, count, start..self.at))
+        Ok(ValuePlace::Array(kind, count, start..self.at))
     }
 
     fn value(&mut self, kind: Kind) -> Result<Range<usize>, GgufProblem> {
@@ -445,17 +432,17 @@ impl<'a> Reader<'a> {
         Ok(start..self.at)
     }
 
-    fn integer(&self, keys: &BTreeMap<String, Stored>, key: &str) -> Option<i128> {
+    fn integer(&self, keys: &BTreeMap<String, ValuePlace>, key: &str) -> Option<i128> {
         match keys.get(key)? {
-            Stored::One(kind, range) => match kind.value(&self.bytes[range.clone()]) {
+            ValuePlace::One(kind, range) => match kind.value(&self.bytes[range.clone()]) {
                 GgufValue::Integer(integer) => Some(integer),
                 _ => Some(-1),
             },
-            Stored::Array(..) => Some(-1),
+            ValuePlace::Array(..) => Some(-1),
         }
     }
 
-    fn alignment(&mut self, keys: &BTreeMap<String, Stored>) -> u64 {
+    fn alignment(&mut self, keys: &BTreeMap<String, ValuePlace>) -> u64 {
         let Some(found) = self.integer(keys, "general.alignment") else { return ALIGNMENT };
         match u64::try_from(found) {
             // The specification asks for a multiple of 8; of what is larger than a page nobody aligns a tensor to.
@@ -467,8 +454,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Whether this is all of a model.
-    fn whole(&mut self, keys: &BTreeMap<String, Stored>) {
+    /// Checks that the file contains a whole model.
+    fn whole(&mut self, keys: &BTreeMap<String, ValuePlace>) {
         if let Some(count) = self.integer(keys, "split.count").filter(|&count| count > 1) {
             self.problems.push(GgufProblem::Part { count });
         }
@@ -489,7 +476,7 @@ impl<'a> Reader<'a> {
         Ok(Info { name, shape, ty, offset })
     }
 
-    /// The tensors that are as they should be.
+    /// Checks the tensors, and returns the valid ones.
     fn tensors(&mut self, infos: Vec<Info>, start: u64, alignment: u64) -> Vec<GgufTensor> {
         let size = self.bytes.len() as u64;
         let mut names = std::collections::BTreeSet::new();
@@ -508,7 +495,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What the table says of a tensor.
+/// The table's record of a tensor.
 struct Info {
     name: String,
     shape: Vec<u64>,
@@ -547,7 +534,7 @@ impl Info {
 }
 
 impl StoredNumbers {
-    /// The one with this number in ggml's list of types.
+    /// The format with this number in ggml's list of types.
     fn of(number: u32) -> Option<Self> {
         Some(match number {
             0 => Self::Each(Dtype::F32),
@@ -557,7 +544,7 @@ impl StoredNumbers {
         })
     }
 
-    /// How many numbers are stored together, in how many bytes.
+    /// How many numbers form a block, and its bytes.
     fn block(self) -> (u64, u64) {
         match self {
             Self::Each(Dtype::F32) => (1, 4),

@@ -1,5 +1,5 @@
-//! The folders in which the tools of the Hugging Face hub keep what they download: `models--org--name`, with a snapshot for
-//! each commit, whose files are links to blobs (`huggingface_hub`, "Understand caching").
+//! The cache of the Hugging Face hub. A model's folder `models--org--name` has a snapshot for each commit, whose
+//! files are links to blobs (`huggingface_hub`, "Understand caching").
 
 use crate::ArchiveError;
 use std::{
@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What was downloaded of one model.
+/// The cache folder of one model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubFolder {
     path: PathBuf,
@@ -16,8 +16,8 @@ pub struct HubFolder {
 }
 
 impl HubFolder {
-    /// The one at `path`, if that is one: it has a folder `snapshots`, and another of the hub's folders or a name like
-    /// theirs.
+    /// The cache folder at `path`, if it is one: it has a folder `snapshots`, and another folder or a name of
+    /// the hub's.
     pub fn at(path: &Path) -> Option<Self> {
         let folder = path.join("snapshots");
         let is_named = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("models--"));
@@ -36,10 +36,10 @@ impl HubFolder {
         Some(Self { path: path.to_owned(), snapshots, main })
     }
 
-    /// The folder of the model: that of the branch `main`, or the only one.
+    /// The snapshot of the branch `main`, or the only snapshot.
     ///
     /// # Errors
-    /// If there is none, or it is one of several.
+    /// If there is no snapshot, or several without a `main`.
     pub fn snapshot(&self) -> Result<&Path, ArchiveError> {
         match (&self.main, &self.snapshots[..]) {
             (Some(main), _) => Ok(main),

@@ -1,4 +1,4 @@
-//! The index of a checkpoint of several files, and how one that is not read differs from the file that is.
+//! The index of a checkpoint with several files, and its differences from a single file beside it.
 
 use crate::ArchiveError;
 use crate::unsupported::{INDEX, SINGLE};
@@ -26,23 +26,23 @@ impl Index {
     }
 }
 
-/// Shards with an index that stand beside one file of other weights. The file is read.
+/// An index and shards beside a single file with other weights. The file is read, and the shards are ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassedOver {
     pub index: PathBuf,
-    /// The first tensor, by name, in which they differ.
+    /// The first tensor by name that differs.
     pub tensor: String,
     pub difference: ShardDifference,
 }
 
-/// In what two checkpoints differ in a tensor.
+/// How two checkpoints differ in a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShardDifference {
-    /// Only the file has it.
+    /// Only the file contains it.
     OnlyInFile,
-    /// Only the shards have it.
+    /// Only the shards contain it.
     OnlyInShards,
-    /// It has another shape or type.
+    /// Its shape or its type differs.
     Type,
     Numbers,
 }

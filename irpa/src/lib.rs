@@ -1,9 +1,9 @@
 //! IREE parameter archives, byte for byte.
 //!
-//! An [`Archive`] is a memory-mapped `.irpa` file that passed a verifier stricter than IREE's own reader,
-//! which is what makes it safe to hand to IREE. [`write()`] plans the layout first and then streams the data;
-//! the file appears under its name only when it is complete. A [`Checkpoint`] is what comes out of
-//! safetensors or of a [`Gguf`] file, and [`convert_checkpoint`] turns the first into the other.
+//! An [`Archive`] is a memory-mapped `.irpa` file that passed a verifier. The verifier is stricter than IREE's own
+//! reader, so the file is safe for IREE. [`write()`] plans the layout first and then streams the data; the file
+//! appears under its name only when it is complete. A [`Checkpoint`] contains the tensors of safetensors files or
+//! of a [`Gguf`] file. [`convert_checkpoint`] writes a checkpoint to an archive.
 //!
 //! ```
 //! use ops::{ElementType, TensorType};
@@ -38,7 +38,7 @@ mod unsupported;
 mod weight_files;
 mod write;
 
-pub use archive::{Archive, Entry, Storage, Verified};
+pub use archive::{Archive, Entry, EntryData, Verified};
 pub use checkpoint::{
     Checkpoint, CheckpointTensor, ConvertOptions, Converted, StoredOrder, TensorNumbers, convert_checkpoint,
 };
@@ -58,7 +58,6 @@ use errors::WithPath as _;
 use memmap2::Mmap;
 use std::{fs::File, path::Path, sync::Arc};
 
-/// Maps a file for reading.
 fn map(path: &Path) -> Result<Arc<Mmap>, ArchiveError> {
     let file = files::regular(path).and_then(|()| File::open(path)).with_path("open", path)?;
     // SAFETY: the mapping is read-only and private to the value returned. What the type system cannot see is

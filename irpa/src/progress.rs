@@ -1,26 +1,25 @@
-//! How far a long operation is, told chunk by chunk.
+//! Reports the progress of a long operation.
 
 use std::ops::ControlFlow;
 use std::path::Path;
 
 use crate::ArchiveError;
 
-/// Bytes hashed, written and reported at a time: small enough to stay in a core's cache from one to the next.
+/// Bytes that are hashed, written and reported together. They fit into a core's cache.
 pub(crate) const CHUNK: usize = 1 << 20;
 
-/// How far a long operation is.
+/// The progress of a long operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of data done.
     pub done: u64,
-    /// Bytes of data in all.
     pub total: u64,
 }
 
-/// Called after every chunk; `Break` stops the operation, which then leaves nothing behind.
+/// A function that is called after every chunk. If it returns `Break`, the operation stops and leaves nothing
+/// behind.
 pub type Watch<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
-/// Counts bytes and asks whether to go on.
+/// Counts bytes, and asks the watching function whether to continue.
 pub(crate) struct Tracker<'p, 'w> {
     path: &'p Path,
     progress: Progress,

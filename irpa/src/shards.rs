@@ -9,11 +9,12 @@ use std::{
 };
 
 impl Checkpoint {
-    /// Adds the shards of an index, collecting everything in which it and they disagree.
+    /// Adds the shards of an index, and collects all contradictions between index and shards.
     ///
-    /// The index says which shard a tensor is read from. Others may hold one of the same name: shards of a checkpoint of
-    /// which another replaces some tensors. A tensor that the index does not list is there all the same, of several the
-    /// one in the last shard by name: so transformers 5.24 loads it (`modeling_utils.py`, `merged_state_dict`).
+    /// The index decides from which shard a tensor is read. Other shards may contain a tensor of the same
+    /// name, if a checkpoint replaces some tensors of another. A tensor that the index does not list is read,
+    /// too, from the last shard by name that contains it. transformers 5.24 does the same
+    /// (`modeling_utils.py`, `merged_state_dict`).
     pub(crate) fn add_shards(&mut self, path: &Path) -> Result<(), ArchiveError> {
         let index = Index::read(path)?;
         let mut problems = Vec::new();
@@ -63,19 +64,22 @@ impl Checkpoint {
     }
 }
 
-/// Whether a shard name stays in the index's own folder. Separators of every system count on every system.
+/// Whether the name of a shard stays in the index's folder. Path separators of all operating systems are
+/// rejected.
 fn is_plain(name: &str) -> bool {
     let mut components = Path::new(name).components();
     matches!((components.next(), components.next()), (Some(Component::Normal(part)), None) if part == name)
         && !name.contains(['/', '\\', ':', '\0'])
 }
 
-/// Bytes at either end of a tensor that are compared: enough to tell trained weights apart, and no time to read.
+/// Bytes at either end of a tensor that are compared. They suffice to tell trained weights apart, and take no
+/// time to read.
 const COMPARED: usize = 64;
 
 impl Checkpoint {
-    /// The index at `index`, if its shards differ from this checkpoint, a whole file. Names, types, shapes and the ends
-    /// of the data are compared. If no shard is there, the index is a leftover; if one cannot be read, nobody reads it.
+    /// The index at `index`, if its shards differ from this checkpoint, which is a single file. Names, types,
+    /// shapes and the ends of the data are compared. If all shards are missing, or one cannot be read, the
+    /// result is `None`.
     pub(crate) fn differs_from(&self, index: PathBuf) -> Option<PassedOver> {
         let weights = Index::read(&index).ok()?;
         if !weights.shards().iter().any(|shard| files::is_there(&index.with_file_name(shard))) {

@@ -1,7 +1,7 @@
-//! What needs the inside: hostile bytes by the thousand, and files that cannot be written.
+//! Tests that need private items: hostile bytes, and files that cannot be written.
 
 use crate::archive::verify;
-use crate::write::{Destination, Layout};
+use crate::write::{ArchivePlan, Destination};
 use crate::*;
 use ops::{ElementType, TensorType};
 use proptest::prelude::*;
@@ -43,7 +43,7 @@ const W1: usize = 272;
 const W2: usize = 352;
 const NAMES: usize = 428;
 
-/// Overwrites the sample at each offset and returns the rule that the result breaks, and where.
+/// Overwrites the sample at each offset. Returns the rule that the result breaks, and the place.
 fn broken(patches: &[(usize, &[u8])]) -> (ArchiveRule, u64) {
     let mut bytes = sample().to_vec();
     for (at, patch) in patches {
@@ -122,7 +122,7 @@ fn every_rule_is_checked_where_it_is_broken() {
 fn a_skipped_entry_is_no_entry() {
     // A tool that skips an entry leaves its data; they would belong to nothing, so they are zeroed here.
     let mut bytes = sample().to_vec();
-    let Storage::Data(data) = check(&bytes).unwrap()[0].storage.clone() else { panic!() };
+    let EntryData::Range(data) = check(&bytes).unwrap()[0].data.clone() else { panic!() };
     bytes[BLOB + 8] = 0;
     assert!(matches!(check(&bytes), Err(ArchiveError::Archive { rule: ArchiveRule::Gap, .. })));
     bytes[data].fill(0);
@@ -150,7 +150,7 @@ fn no_flipped_bit_panics_and_none_in_the_header_passes() {
 }
 
 proptest! {
-    /// Whatever the header and the table say, the verifier returns; what it lets pass lies inside the file.
+    /// The verifier terminates without a panic for any header and table. Entries that it accepts lie inside the file.
     #[test]
     fn no_garbage_panics(
         patches in prop::collection::vec(
@@ -165,14 +165,14 @@ proptest! {
             bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
         }
         for entry in check(&bytes).unwrap_or_default() {
-            if let Storage::Data(range) = entry.storage {
+            if let EntryData::Range(range) = entry.data {
                 prop_assert!(bytes.get(range).is_some());
             }
         }
     }
 }
 
-/// Takes so many bytes, then is full.
+/// A file that takes this number of bytes, and is then full.
 struct Small(io::Cursor<Vec<u8>>, u64);
 
 impl io::Write for Small {
@@ -194,7 +194,7 @@ impl io::Seek for Small {
 }
 
 fn stream_into(out: &mut (impl io::Write + io::Seek)) -> Result<(), ArchiveError> {
-    let layout = Layout::plan(sample_entries(), true)?;
+    let layout = ArchivePlan::new(sample_entries(), true)?;
     let destination =
         Destination { path: Path::new("full.irpa"), folder: Path::new("."), size: layout.file_size };
     layout.stream(&destination, out, None, fill)

@@ -1,38 +1,39 @@
-//! What is found where a checkpoint should be, in order to say what to do about it.
+//! Recognizes other files in place of a checkpoint, so that the error has a remedy.
 
 use errors::{FileError, WithPath as _};
 use files::{StandIn, is_there, limits};
 use std::{collections::BTreeSet, fmt, fs, path::Path};
 
-/// The weights of a model that is one file, and the index of one that is several.
+/// The file name of a model's weights, if it is not an index.
 pub(crate) const SINGLE: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
-/// Formats that are recognised in order to say what to do about them.
+/// Formats that are recognized so that the error has a remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnsupportedFormat {
     PyTorch,
-    /// llama.cpp files where one of them, or a safetensors file, should be named.
+    /// A folder with llama.cpp files, of which one must be named.
     Gguf(Vec<String>),
-    /// What a download left in the file's place.
+    /// A file that a download left in place of the weights.
     StandIn(StandIn),
-    /// An adapter of another model, as PEFT writes one.
+    /// An adapter of another model, as PEFT writes it.
     Adapter {
-        /// Which kind: `LORA`.
+        /// The kind of adapter, such as `LORA`.
         kind: String,
-        /// The model that it was made for, if the adapter names it.
+        /// The adapter's base model, if the adapter names it.
         base: Option<String>,
     },
     /// Several models together, as diffusers writes them.
     Pipeline,
-    /// Files in a zip or tar archive, or compressed; by name if it is in the folder that should be the model.
+    /// A zip or tar archive, or a compressed file. It has a name if it is in the folder that should be the
+    /// model.
     Packed(Option<String>),
     /// An IREE parameter archive, which has no configuration.
     Archive,
-    /// The weights or the program of another library.
+    /// Weights or a program of another library.
     Other(&'static str),
-    /// Nothing but another folder, in which there is a model.
+    /// A folder that contains only another folder, with a model in it.
     Inside(String),
     /// The hub's cache, with a folder for each model.
     HubCache(Vec<String>),
@@ -89,15 +90,17 @@ fn one_of(names: &[String]) -> String {
 }
 
 impl UnsupportedFormat {
-    /// What a file is, by how it begins or by its name, if it is neither safetensors nor GGUF nor JSON as far as that shows.
+    /// The unsupported format of a file, by its first bytes or its name. `None` if it may be safetensors,
+    /// GGUF or JSON.
     pub fn of_file(path: &Path, head: &[u8]) -> Option<Self> {
         of_file(path, head).filter(|format| *format != Self::Gguf(Vec::new()))
     }
 
-    /// What the folder at `path` has in place of a model, where that is known. A model in safetensors is none.
+    /// The unsupported format in the folder at `path`, if it is recognized. A model in safetensors gives
+    /// `None`.
     ///
     /// # Errors
-    /// If it cannot be listed.
+    /// If the folder cannot be listed.
     pub fn of_folder(path: &Path) -> Result<Option<Self>, FileError> {
         let named = |name: &str| path.join(name);
         if [SINGLE, INDEX].into_iter().any(|name| is_there(&named(name))) {
@@ -145,7 +148,7 @@ impl UnsupportedFormat {
 
 const ONNX: &str = "a model in ONNX";
 
-/// The ends of names of files in other formats.
+/// Extensions of files in other formats.
 const EXTENSIONS: &[(&str, UnsupportedFormat)] = &[
     ("bin", UnsupportedFormat::PyTorch),
     ("pt", UnsupportedFormat::PyTorch),
@@ -172,7 +175,7 @@ const EXTENSIONS: &[(&str, UnsupportedFormat)] = &[
     ("7z", UnsupportedFormat::Packed(None)),
 ];
 
-/// How files in other formats begin.
+/// First bytes of files in other formats.
 const MAGIC: &[(&[u8], UnsupportedFormat)] = &[
     (b"IRPA", UnsupportedFormat::Archive),
     (b"\x1f\x8b", UnsupportedFormat::Packed(None)),
@@ -188,7 +191,7 @@ fn by_extension(path: &Path) -> Option<UnsupportedFormat> {
     EXTENSIONS.iter().find(|(known, _)| *known == end).map(|(_, format)| format.clone())
 }
 
-/// See [`UnsupportedFormat::of_file`].
+/// The format for [`UnsupportedFormat::of_file`].
 fn of_file(path: &Path, bytes: &[u8]) -> Option<UnsupportedFormat> {
     match StandIn::of(bytes) {
         // Cut off before its first byte, unless its name says that it is another format.
@@ -217,7 +220,7 @@ fn of_file(path: &Path, bytes: &[u8]) -> Option<UnsupportedFormat> {
         .or(known)
 }
 
-/// The adapter with this configuration, if it is there.
+/// The adapter with this configuration, if the file exists.
 fn adapter(config: &Path) -> Option<UnsupportedFormat> {
     if !is_there(config) {
         return None;
@@ -229,7 +232,7 @@ fn adapter(config: &Path) -> Option<UnsupportedFormat> {
     Some(UnsupportedFormat::Adapter { kind, base: text("base_model_name_or_path") })
 }
 
-/// The only folder in this one, if the model is in there.
+/// The only folder in this one, if it contains a model.
 fn inside(path: &Path, names: &[String]) -> Option<UnsupportedFormat> {
     if names.iter().any(|name| name == "config.json") {
         return None;

@@ -1,4 +1,4 @@
-//! The files that hold weights: where they are in a folder, and what is wrong with one that is not read.
+//! Finds the files with weights in a folder, and explains why one cannot be read.
 
 use crate::unsupported::{INDEX, SINGLE, list};
 use crate::{ArchiveError, HubFolder, UnsupportedFormat};
@@ -9,16 +9,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where the weights in a folder are.
+/// The files with weights in a folder.
 pub(crate) struct WeightFiles {
-    /// The file to read: the weights, or the index of several.
+    /// The file to read: the weights, or the index of several files.
     pub file: PathBuf,
-    /// The index that stands beside the weights, and is not read.
+    /// An index beside the weights, which is not read.
     pub index: Option<PathBuf>,
 }
 
 impl WeightFiles {
-    /// In the order in which transformers looks.
+    /// Finds the files in the same order as transformers.
     pub fn find(folder: &Path) -> Result<Self, ArchiveError> {
         let [single, index] =
             [SINGLE, INDEX].map(|name| Some(folder.join(name)).filter(|path| is_there(path)));
@@ -41,7 +41,7 @@ impl WeightFiles {
     }
 }
 
-/// Says of a rejected file whether it is merely cut off, which is the usual case.
+/// The error for a rejected file. The usual cause is that it is truncated.
 pub(crate) fn rejected(path: &Path, bytes: &[u8], error: SafeTensorError) -> ArchiveError {
     let size = bytes.len() as u64;
     let expected = match (&error, bytes.first_chunk()) {
@@ -61,7 +61,7 @@ pub(crate) fn rejected(path: &Path, bytes: &[u8], error: SafeTensorError) -> Arc
     }
 }
 
-/// Refuses what a download left in a file's place. Other bytes are for the reader to judge.
+/// Rejects a file that a download left in place of the weights.
 pub(crate) fn refuse_stand_in(path: &Path, bytes: &[u8]) -> Result<(), ArchiveError> {
     match StandIn::of(bytes) {
         None | Some(StandIn::Empty) => Ok(()),

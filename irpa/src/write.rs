@@ -1,8 +1,8 @@
-//! The writer: the layout is planned from names and types, then the data are streamed behind it.
+//! The writer of archives. It plans the layout from names and types, and then streams the data.
 
 use crate::archive::{
-    COMMON_SIZE, DATA, DATA_ALIGNMENT, DATA_SIZE, ENTRY_ALIGNMENT, FILE_ALIGNMENT, HEADER_SIZE, MAGIC,
-    Metadata, PATTERN_SIZES, SPLAT, SPLAT_SIZE, byte_length,
+    ArchiveMetadata, COMMON_SIZE, DATA, DATA_ALIGNMENT, DATA_SIZE, ENTRY_ALIGNMENT, FILE_ALIGNMENT,
+    HEADER_SIZE, MAGIC, PATTERN_SIZES, SPLAT, SPLAT_SIZE, byte_length,
 };
 use crate::progress::{CHUNK, Tracker, Watch};
 use crate::{ArchiveError, EntryProblem, convert};
@@ -18,10 +18,9 @@ use std::{
     thread,
 };
 
-/// Bytes written between two flushes.
 const FLUSHED: usize = 64 << 20;
 
-/// One entry of an archive that is about to be written.
+/// An entry of an archive to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewEntry {
     name: String,
@@ -43,7 +42,7 @@ impl NewEntry {
         Self::new(name, Content::Tensor(ty))
     }
 
-    /// Bytes of no type known here: the entry carries no metadata.
+    /// An entry with bytes of an unknown type and without metadata.
     pub fn raw(name: impl Into<String>, length: u64) -> Self {
         Self::new(name, Content::Raw(length))
     }
@@ -57,7 +56,7 @@ impl NewEntry {
         Self { name: name.into(), content, recipe: None, sources: Vec::new() }
     }
 
-    /// Records in the metadata how the data come out of which tensors of the checkpoint.
+    /// Adds to the metadata the recipe of the data and the checkpoint's tensors that the recipe reads.
     pub fn with_recipe(mut self, recipe: impl Into<String>, sources: Vec<String>) -> Self {
         self.recipe = Some(recipe.into());
         self.sources = sources;
@@ -68,7 +67,6 @@ impl NewEntry {
         &self.name
     }
 
-    /// The type, if there is one.
     pub fn ty(&self) -> Option<&TensorType> {
         match &self.content {
             Content::Tensor(ty) | Content::Splat(ty, _) => Some(ty),
@@ -76,7 +74,7 @@ impl NewEntry {
         }
     }
 
-    /// The size in bytes, checked against everything that makes it unwritable.
+    /// The size in bytes. Checks everything that could make the entry unwritable.
     fn length(&self) -> Result<u64, EntryProblem> {
         let length = match &self.content {
             Content::Raw(length) => *length,
@@ -102,7 +100,7 @@ impl NewEntry {
             Content::Splat(ty, _) => (ty, false),
             Content::Raw(_) => return None,
         };
-        let metadata = Metadata {
+        let metadata = ArchiveMetadata {
             dtype: ty.element.name().into(),
             shape: ty.shape.clone(),
             blake3: hashed.then(|| "0".repeat(64)),
@@ -114,11 +112,11 @@ impl NewEntry {
     }
 }
 
-/// How [`write()`] writes.
+/// Options of [`write()`].
 pub struct WriteOptions<'a> {
-    /// Whether entries carry their type and hash. IREE does not need them, this system does.
+    /// Whether entries get metadata with their type and hash. IREE does not need them, but Tracewright does.
     pub metadata: bool,
-    /// Watches, and stops on request.
+    /// Receives the progress, and can stop the writer.
     pub watch: Option<Watch<'a>>,
 }
 
@@ -128,13 +126,13 @@ impl Default for WriteOptions<'_> {
     }
 }
 
-/// What an archive may replace: another one.
+/// The kind of file that an archive may replace: another archive.
 pub const ARCHIVE: FileKind = FileKind { name: "a parameter archive", is: |head| head.starts_with(b"IRPA") };
 
-/// Writes an archive. The entries are sorted by name; `source` is called for each that has data, in that
-/// order, and streams exactly as many bytes into the sink as the entry's type takes. The file appears under
-/// `path` when it is complete and on disk; after any error there is nothing new, and what was there before is
-/// still there. Nothing but an archive or an empty file is replaced. Memory does not depend on the size of the data.
+/// Writes an archive. Entries are sorted by name. In this order, `source` is called for each entry with data.
+/// It must stream exactly as many bytes to the sink as the entry's type takes. The file appears at `path`
+/// when it is complete and on disk. After an error there is no new file, and an old file is unchanged. Only
+/// an archive or an empty file is ever replaced. Memory does not depend on the size of the data.
 pub fn write<E: From<ArchiveError>>(
     path: impl AsRef<Path>,
     entries: Vec<NewEntry>,
@@ -142,7 +140,7 @@ pub fn write<E: From<ArchiveError>>(
     source: impl FnMut(&NewEntry, &mut Sink<'_>) -> Result<(), E>,
 ) -> Result<(), E> {
     let path = path.as_ref();
-    let layout = Layout::plan(entries, options.metadata)?;
+    let layout = ArchivePlan::new(entries, options.metadata)?;
     let folder = match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
@@ -158,7 +156,8 @@ pub fn write<E: From<ArchiveError>>(
     Ok(())
 }
 
-/// Lets the disk work while the data are still being made: without this, all of them wait for the last flush.
+/// Flushes while data are still being computed, so that the disk is busy meanwhile. Otherwise all data wait
+/// for the last flush.
 fn flushing<E: From<ArchiveError>>(
     file: &File,
     destination: &Destination<'_>,
@@ -175,7 +174,7 @@ fn flushing<E: From<ArchiveError>>(
     })
 }
 
-/// A file that asks for a flush now and then.
+/// A file that is flushed from time to time.
 struct Flushing<'a> {
     file: &'a File,
     ask: mpsc::SyncSender<()>,
@@ -204,7 +203,7 @@ impl Seek for Flushing<'_> {
     }
 }
 
-/// Where an archive goes, for messages.
+/// The destination of an archive, for messages.
 pub(crate) struct Destination<'a> {
     pub path: &'a Path,
     pub folder: &'a Path,
@@ -230,8 +229,8 @@ impl Destination<'_> {
     }
 }
 
-/// Everything about an archive that is known before its data are.
-pub(crate) struct Layout {
+/// All facts about an archive that are known before its data.
+pub(crate) struct ArchivePlan {
     front: Vec<u8>,
     entries: Vec<Placed>,
     data_size: u64,
@@ -240,14 +239,14 @@ pub(crate) struct Layout {
 
 struct Placed {
     entry: NewEntry,
-    /// Where the data start in the file, and their length; nothing for a splat.
+    /// The start of the data in the file, and their length; `None` for a splat.
     data: Option<(u64, u64)>,
-    /// Where the hash stands in the front.
+    /// The place of the hash in the front of the file.
     hash: Option<usize>,
 }
 
-impl Layout {
-    pub fn plan(mut entries: Vec<NewEntry>, metadata: bool) -> Result<Self, ArchiveError> {
+impl ArchivePlan {
+    pub fn new(mut entries: Vec<NewEntry>, metadata: bool) -> Result<Self, ArchiveError> {
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         if let Some(entry) = entries.first().filter(|entry| entry.name.is_empty()) {
             return Err(ArchiveError::entry(&entry.name, EntryProblem::Unnamed));
@@ -335,7 +334,7 @@ impl Layout {
         Ok(Self { front, entries: placed, data_size, file_size })
     }
 
-    /// Streams the data, then writes the front: a file that was not finished does not even have the magic.
+    /// Streams the data, then writes the front. An unfinished file does not even have the magic bytes.
     pub fn stream<E: From<ArchiveError>>(
         mut self,
         destination: &Destination<'_>,
@@ -375,13 +374,13 @@ impl Layout {
     }
 }
 
-/// Writes the zeros between two things, which are always fewer than a page.
+/// Writes zeros between two ranges, always less than a page.
 fn pad(out: &mut impl Write, count: u64) -> io::Result<()> {
     const ZEROS: [u8; FILE_ALIGNMENT as usize] = [0; FILE_ALIGNMENT as usize];
     out.write_all(&ZEROS[..count as usize])
 }
 
-/// Takes the data of one entry, front to back.
+/// Takes the data of one entry, in order.
 pub struct Sink<'a> {
     out: &'a mut dyn Write,
     destination: &'a Destination<'a>,
@@ -393,7 +392,7 @@ pub struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    /// Takes the next bytes, however many.
+    /// Writes the next bytes, in any number.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), ArchiveError> {
         let end = self.written + bytes.len() as u64;
         if end > self.length {
@@ -410,7 +409,7 @@ impl Sink<'_> {
         Ok(())
     }
 
-    /// Takes the next bytes in another element type, a bounded piece at a time.
+    /// Writes the next bytes in another element type, a bounded piece at a time.
     pub fn write_converted(
         &mut self,
         bytes: &[u8],

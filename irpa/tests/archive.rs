@@ -3,7 +3,7 @@
 use errors::FileError;
 use ops::{ElementType, TensorType};
 use std::{fs, ops::ControlFlow, path::Path};
-use tracewright_irpa::{Archive, ArchiveError, EntryProblem, NewEntry, Sink, Storage, WriteOptions, write};
+use tracewright_irpa::{Archive, ArchiveError, EntryData, EntryProblem, NewEntry, Sink, WriteOptions, write};
 
 fn f32s(shape: &[usize]) -> TensorType {
     TensorType::new(ElementType::F32, shape)
@@ -104,7 +104,7 @@ fn every_byte_is_where_the_format_says() {
     let b = archive.get("b").unwrap();
     assert_eq!((b.ty.as_ref().unwrap().to_string(), b.recipe.as_deref()), ("i8[7,10]".into(), Some("r(x)")));
     assert_eq!(b.sources, ["x"]);
-    assert_eq!(archive.get("c").unwrap().storage, Storage::Splat { pattern: vec![0x80, 0x3f], length: 12 });
+    assert_eq!(archive.get("c").unwrap().data, EntryData::Splat { pattern: vec![0x80, 0x3f], length: 12 });
     assert_eq!((archive.get("d"), archive.data("c")), (None, None));
     let verified = archive.verify_content(None).unwrap();
     assert_eq!((verified.entries, verified.bytes, verified.without_hash), (2, 78, vec!["c".to_owned()]));
@@ -135,9 +135,9 @@ fn a_damaged_byte_of_data_is_found_and_named() {
     let (sound, name) = (archive.verify_content(None).unwrap(), archive.table_blake3());
     assert_eq!((sound.entries, sound.bytes), (4, 4 * ((5 << 20) + 1020)));
     let mut bytes = fs::read(&path).unwrap();
-    let starts = ["w", "x"].map(|name| match archive.get(name).unwrap().storage.clone() {
-        Storage::Data(range) => range.start,
-        Storage::Splat { .. } => panic!("`{name}` has data"),
+    let starts = ["w", "x"].map(|name| match archive.get(name).unwrap().data.clone() {
+        EntryData::Range(range) => range.start,
+        EntryData::Splat { .. } => panic!("`{name}` has data"),
     });
     bytes[starts[0] + (18 << 20)] ^= 0x10;
     bytes[starts[1] + 1234] ^= 0x10;

@@ -1,5 +1,4 @@
-//! GGUF files: what is read of them, and what is said about those that cannot be. What blocks mean is judged in
-//! `tests/tests/gguf.rs`.
+//! Reading GGUF files, and the messages about invalid ones. `tests/tests/gguf.rs` judges the decoded blocks.
 
 use std::fs;
 use std::path::PathBuf;
@@ -62,7 +61,7 @@ fn written(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// What is wrong with a file of these bytes.
+/// The problems of a file with these bytes.
 fn problems(bytes: &[u8]) -> Vec<GgufProblem> {
     let (_folder, path) = written(bytes);
     match Gguf::open(&path) {
@@ -182,10 +181,10 @@ fn everything_that_is_wrong_is_said_at_once() {
         .tensor("farther", &[1], 0, u64::MAX / 32 * 32);
     let said: Vec<String> = problems(&file.bytes()).iter().map(ToString::to_string).collect();
     for expected in [
-        "the key `u8` is there twice",
+        "the key `u8` occurs twice",
         "`general.alignment` is 5, expected a power of two from 8 to 1048576",
         "it is one of 3 parts; join them with `llama-gguf-split --merge` of llama.cpp",
-        "tensor `matrix` is there twice",
+        "tensor `matrix` occurs twice",
         "tensor `unknown` is stored as number 99 of ggml's types; expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, \
          Q8_0, Q4_K, Q5_K or Q6_K: use a file in one of these",
         "tensor `odd` has shape [33], expected extents from 1 on and rows of a multiple of 32",

@@ -1,4 +1,4 @@
-//! New rows in the slots of a cache: they are written where they belong, and nothing else of it is touched.
+//! A kernel that writes new rows into the slots of a cache. It touches no other slot.
 
 use ops::ElementType;
 use ops::ops::Append;
@@ -9,27 +9,27 @@ use crate::kernel::{self, Kernel};
 use crate::lane;
 use crate::prologue::Prologue;
 
-/// New rows, which may go through a norm and a rotation first.
+/// New rows to append. They can pass through a norm and a rotary embedding first.
 #[derive(Clone, Copy)]
 pub(crate) struct Appending {
     element: Element,
-    /// Rows of slots, the slots of each, and the numbers of a slot.
+    /// The rows of slots, the slots of each row, and the numbers per slot.
     before: usize,
     slots: usize,
     after: usize,
     tokens: usize,
-    /// Sequences that have a position and a number of tokens of their own.
+    /// The number of sequences with a position and a token count of their own.
     starts: usize,
     ring: bool,
-    /// Rows of slots that one sequence has.
+    /// The rows of slots that belong to one sequence.
     heads: usize,
-    /// Where the new rows are, if not in the order of the slots.
+    /// The place of the new rows, if they are not in the order of the slots.
     by_token: Option<Tokens>,
     prologue: Prologue,
 }
 
 impl Appending {
-    /// What a work means whose operation is `op`; `None` if the kernel does not serve it.
+    /// The append with operation `op` in a fused operation; `None` if the kernel does not support it.
     pub(crate) fn of(op: &Append, work: &FusedOp<'_>) -> Option<Self> {
         let axis = op.axis;
         let (cache, new, start) = (work.types[0], work.types[1], work.types[2]);
@@ -56,7 +56,7 @@ impl Appending {
         served.then_some(appending)
     }
 
-    /// Its name and its code. The cache is the first operand and the result.
+    /// The kernel's name and its code. The cache is the first operand and the result.
     pub(crate) fn kernel(self) -> (String, impl FnOnce() -> Kernel + use<>) {
         let Self { element, before, slots, after, tokens, starts, ring, .. } = self;
         let Self { heads, by_token, prologue, .. } = self;

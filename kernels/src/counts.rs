@@ -1,15 +1,15 @@
-//! How many steps the scales and the minima of eight groups are, as `ops::format::SuperBlock::packed_counts` packs them.
+//! Unpacks the scales and minima of eight groups, in the packing of `ops::format::SuperBlock::packed_counts`.
 
 use ops::format::PANEL;
 
 use crate::code::Value;
 
-/// The counts, a byte each: of scales and of minima those of the first four groups, then those of the last.
+/// Bytes of the counts: for scales and for minima, those of the first four groups and those of the last four.
 #[derive(Clone, Copy)]
-pub(crate) struct Counts<'k>([[Value<'k>; 2]; 2]);
+pub(crate) struct StepCounts<'k>([[Value<'k>; 2]; 2]);
 
-impl<'k> Counts<'k> {
-    /// Those in three words of 32 bits, of one row or of as many as there are lanes.
+impl<'k> StepCounts<'k> {
+    /// Unpacks the counts in three words of 32 bits, of one row or of a row per lane.
     pub(crate) fn unpacked([scales, minima, last]: [Value<'k>; 3]) -> Self {
         let masked =
             |words: Value<'k>, mask: u32| words.and(words.code().constant(words.ty(), f64::from(mask)));
@@ -22,7 +22,7 @@ impl<'k> Counts<'k> {
         ])
     }
 
-    /// Those of a group's scales and minima.
+    /// The counts of a group's scale and minimum.
     pub(crate) fn of(self, group: usize) -> [Value<'k>; 2] {
         self.0.map(|words| {
             let word = words[group / 4].shift_right(group % 4 * 8);
@@ -30,7 +30,7 @@ impl<'k> Counts<'k> {
         })
     }
 
-    /// The same of a group that is known when it runs, of as many rows as there are lanes.
+    /// The counts of a group whose number is known at run time, for a row per lane.
     pub(crate) fn at(self, group: Value<'k>) -> [Value<'k>; 2] {
         let code = group.code();
         let four = code.index(4);

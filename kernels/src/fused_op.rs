@@ -1,4 +1,4 @@
-//! What one kernel computes: an operation, and what happens to its operands before and to its result after.
+//! [`FusedOp`]: an operation with its prologue and epilogue, which one kernel computes.
 
 use ops::ops::{BinaryKind, RmsNorm, Rope, UnaryKind};
 use ops::{ElementType, Op, Real, TensorType};
@@ -6,54 +6,53 @@ use ops::{ElementType, Op, Real, TensorType};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::{lane, math};
 
-/// What one kernel computes.
+/// An operation with its prologue and epilogue, which one kernel computes.
 ///
-/// Its operands are those of the operation, of which one may be as it is before `norm` and `rope`: the first, or what is
-/// written to a cache. Then come the norm's weight; the two tables of the rotation; the scales of quantized keys and values;
-/// those of the tail.
+/// The operands of the operation come first. The norm's weight, the two tables of the rotation, the scales of
+/// quantized keys and values, and the operands of the epilogue follow in this order. The prologue (`norm` and
+/// `rope`) applies to the first operand, or to the rows that are written to a cache.
 #[derive(Clone, Debug)]
 pub struct FusedOp<'a> {
     pub op: &'a Op,
-    /// The types of its operands.
+    /// The types of the operands of the operation.
     pub types: Vec<&'a TensorType>,
-    /// Where in that operand the numbers of each token are, if it has them token by token; else they lie as the operation
-    /// says.
+    /// The place of each token's numbers in the operand of the prologue, if it is in token order. Otherwise
+    /// it has the order that the operation declares.
     pub tokens: Option<Tokens>,
-    /// A norm that it goes through, and the type of what is normalized.
+    /// The norm of the prologue, and the type of its input.
     pub norm: Option<(&'a RmsNorm, &'a TensorType)>,
-    /// A rotation that it goes through then, and the types of the operands of that.
+    /// The rotation of the prologue, after the norm, and the types of its operands.
     pub rope: Option<(&'a Rope, [&'a TensorType; 2])>,
-    /// Whether the keys and values of attention are as they are before they are dequantized.
+    /// Whether attention gets keys and values in quantized form.
     pub quantized: bool,
-    /// Whether the result of attention is written token by token, and not head by head.
+    /// Whether attention writes its result in token order instead of head order.
     pub by_token: bool,
-    /// What becomes of each number of the result.
+    /// The epilogue, which is applied to each number of the result.
     pub tail: Epilogue,
 }
 
-/// Where the numbers of tokens are: a part of each row of `[tokens, stride]`.
+/// The place of tokens' numbers: a part of each row of `[tokens, stride]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
-    /// The numbers of a row.
     pub stride: usize,
-    /// The first of them that is used.
+    /// The index of the first number that is used.
     pub from: usize,
 }
 
 impl Tokens {
-    /// What tells it from others.
+    /// The part of a kernel's name that identifies this place.
     pub(crate) fn name(self) -> String {
         format!("_tokens{}x{}", self.from, self.stride)
     }
 
-    /// Where a token's numbers begin.
+    /// The index of a token's first number.
     pub(crate) fn of(self, token: Value<'_>) -> Value<'_> {
         token * self.stride + self.from
     }
 }
 
 impl<'a> FusedOp<'a> {
-    /// An operation by itself.
+    /// An operation without prologue and epilogue.
     pub fn alone(op: &'a Op, types: Vec<&'a TensorType>) -> Self {
         Self {
             op,
@@ -68,35 +67,35 @@ impl<'a> FusedOp<'a> {
     }
 }
 
-/// What becomes of each number of a result before it is written: elementwise operations, each of the steps before it.
-/// The last step is what is written; without steps it is the result itself.
+/// The elementwise operations that are applied to each number of a result before it is written. Each works on
+/// earlier steps. The last step is written; without steps the result itself is written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epilogue {
-    /// Whether the two halves of the result's last axis meet: gate and up.
+    /// Whether the epilogue combines the two halves of the result's last axis, such as gate and up.
     pub halves: bool,
     pub steps: Vec<TailStep>,
-    /// How each operand lies on what is written.
+    /// For each operand, how it is broadcast to the output.
     pub operands: Vec<Broadcast>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TailStep {
     pub kind: EpilogueOp,
-    /// The element type that its numbers are rounded to.
+    /// The element type to which the step's numbers are rounded.
     pub element: ElementType,
 }
 
-/// What a step computes; steps before it are known by their place.
+/// The computation of a step. It refers to earlier steps by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EpilogueOp {
     /// The result, or its first or second half.
     Result(usize),
-    /// An operand of the tail.
+    /// An operand of the epilogue.
     Operand(usize),
     Constant(Real),
-    /// A step, in another element type.
+    /// A step, converted to another element type.
     Convert(usize),
-    /// A function of a step.
+    /// A function of one step.
     Unary(UnaryKind, usize),
     /// A function of two steps.
     Binary(BinaryKind, usize, usize),
@@ -112,16 +111,16 @@ impl EpilogueOp {
     }
 }
 
-/// How an operand lies on a result.
+/// How an operand is broadcast to a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Broadcast {
-    /// A number for each of its numbers, of an element type.
+    /// A number for each number of the result, with an element type.
     Everywhere(ElementType),
-    /// A number for each place of its last axis.
+    /// A number for each index of the last axis, with an element type.
     LastAxis(ElementType),
 }
 
-/// Where a kernel's results go: through the tail, into memory.
+/// The output of a kernel: through the epilogue to memory.
 #[derive(Clone)]
 pub(crate) struct End<'k> {
     tail: &'k Epilogue,
@@ -132,12 +131,12 @@ pub(crate) struct End<'k> {
 }
 
 impl Epilogue {
-    /// How many bindings it has: its operands and the result.
+    /// The number of bindings: the epilogue's operands, and the result.
     pub(crate) fn bindings(&self) -> usize {
         self.operands.len() + 1
     }
 
-    /// Its bindings, from one on: of a result `[rows, columns]`.
+    /// The bindings for a result `[rows, columns]`, from `first` on.
     pub(crate) fn end<'k>(
         &'k self,
         code: &'k Code,
@@ -155,7 +154,8 @@ impl Epilogue {
 }
 
 impl<'k> End<'k> {
-    /// Writes sixteen numbers of a row from a column on, or those that the mask selects: of the result, or of its halves.
+    /// Writes sixteen numbers of a row, or those that the mask selects. They are numbers of the result, or of
+    /// both its halves.
     pub(crate) fn write(
         &self,
         code: &'k Code,

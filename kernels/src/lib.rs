@@ -1,8 +1,8 @@
-//! Code of our own for what a compiler is slow at: products over packed weights.
+//! Tracewright's own kernels, for operations at which the compiler is slow, such as matmuls over packed weights.
 //!
-//! A kernel is text in the same module as the StableHLO that calls it, so that nothing but `iree-compile` is needed to
-//! build it, for any processor that it knows. Which kernel serves an operation follows from the target; what none
-//! serves stays StableHLO.
+//! A kernel is MLIR text in the same module as the StableHLO that calls it. Thus `iree-compile` alone builds it,
+//! for any processor that the compiler supports. The target decides which kernel computes an operation. Operations
+//! without a kernel stay StableHLO.
 
 mod append;
 mod attention;
@@ -24,6 +24,7 @@ mod tilings;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use ops::format::ActivationBits;
 use ops::ops::{Dequantize, PackedExperts, PackedLinear, PackedRows, RmsNorm};
 use ops::{ElementType, Op, Operand, Statements, TensorType, WeightFormat};
 use targets::{Target, Tiling};
@@ -40,7 +41,7 @@ use rope::Rotation;
 pub use fused_op::{Broadcast, Epilogue, EpilogueOp, FusedOp, TailStep, Tokens};
 pub use tilings::Tilings;
 
-/// The kernel that serves a work.
+/// The kernel for a fused operation.
 enum Serving<'w> {
     Matmul(Matmul<'w>),
     Rows(&'w PackedRows),
@@ -51,36 +52,34 @@ enum Serving<'w> {
     Norm(&'w RmsNorm),
 }
 
-/// The kernels of a module: which there could be, and which are called.
+/// The kernels of a module: those that the target supports, and those that are called.
 pub struct Kernels {
     isa: Option<Isa>,
     tuning: BTreeMap<String, Tiling>,
-    /// What of the tuning was used.
+    /// The entries of the tuning that were used.
     tuned: BTreeMap<String, Tiling>,
     called: BTreeMap<String, Kernel>,
-    /// The tails of those that are called: kernels have the place of theirs in their names.
+    /// The epilogues of called kernels. A kernel's name contains the index of its epilogue.
     tails: Vec<Epilogue>,
 }
 
 impl Kernels {
-    /// Those for a target, if its features are known and there are any.
+    /// The kernels for a target; none if its features are unknown.
     pub fn of(target: &Target) -> Self {
         Self { isa: Isa::of(target), tuning: target.tuning.kernels.clone(), ..Self::none() }
     }
 
-    /// None at all.
     pub fn none() -> Self {
         let (tuning, tuned) = (BTreeMap::new(), BTreeMap::new());
         Self { isa: None, tuning, tuned, called: BTreeMap::new(), tails: Vec::new() }
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.isa.is_none()
     }
 
-    /// Whether there are products, of any number of rows, for weights of this shape in a format, and their rows can be
-    /// looked up.
+    /// Whether there are kernels for a weight of this shape and format: matmuls with any number of rows, and
+    /// look-ups of rows.
     pub fn serve(&self, format: WeightFormat, outputs: usize, inputs: usize) -> bool {
         self.isa.is_some()
             && outputs > 0
@@ -88,12 +87,12 @@ impl Kernels {
             && (format.element().is_some() || inputs <= quantized::LONGEST)
     }
 
-    /// Whether a kernel does all of a work.
+    /// Whether a kernel can compute a fused operation completely.
     pub fn can_do(&self, work: &FusedOp<'_>) -> bool {
         self.serving(work).is_some()
     }
 
-    /// The kernel that does all of a work.
+    /// The kernel that computes a fused operation completely.
     fn serving<'w>(&self, work: &'w FusedOp<'_>) -> Option<Serving<'w>> {
         let isa = self.isa?;
         let (plain, ends) = (work.norm.is_none() && work.rope.is_none(), work.tail.steps.is_empty());
@@ -118,7 +117,8 @@ impl Kernels {
         })
     }
 
-    /// What calls the kernel for a work: the right-hand side of its statement. `None` if no kernel does it.
+    /// The call of the kernel for a fused operation: the right-hand side of its statement. `None` if there is
+    /// no kernel.
     pub fn call(
         &mut self,
         statements: &mut dyn Statements,
@@ -170,7 +170,7 @@ impl Kernels {
         })
     }
 
-    /// How the work that a tuning knows by this name is cut.
+    /// The tiling for the name `work`: the tuning's, or `usual`.
     fn tiling(&mut self, work: String, usual: Tiling) -> Tiling {
         match self.tuning.get(&work) {
             Some(&tiling) => *self.tuned.entry(work).or_insert(tiling),
@@ -178,12 +178,12 @@ impl Kernels {
         }
     }
 
-    /// What of the target's tuning the calls so far have used.
+    /// The entries of the target's tuning that the calls so far have used.
     pub fn tuned(&self) -> &BTreeMap<String, Tiling> {
         &self.tuned
     }
 
-    /// How the product or the attention that a work is may be cut: what is worth trying. `None` if it is none.
+    /// The tilings worth measuring for a fused matmul or attention; `None` for other operations.
     pub fn tilings(&self, work: &FusedOp<'_>) -> Option<Tilings> {
         match self.serving(work)? {
             Serving::Matmul(product) => Some(product.tilings()),
@@ -196,7 +196,7 @@ impl Kernels {
         }
     }
 
-    /// A kernel's name, with its tail.
+    /// A kernel's name with the index of its epilogue.
     fn ending(&mut self, name: String, tail: &Epilogue) -> String {
         if tail.steps.is_empty() {
             return name;
@@ -222,7 +222,7 @@ impl Kernels {
         call
     }
 
-    /// The text of all kernels that were called, for the module that calls them.
+    /// The text of all called kernels, for the module that calls them.
     pub fn text(&self) -> String {
         let mut text = String::new();
         if self.called.is_empty() {
@@ -256,30 +256,32 @@ impl Kernels {
     }
 }
 
-/// The product with one matrix that a work is; `None` if the kernel does not serve it.
+/// The matmul with one matrix in a fused operation; `None` if the kernel does not support it.
 fn linear<'a>(isa: Isa, op: &PackedLinear, work: &'a FusedOp<'_>) -> Option<Matmul<'a>> {
-    product(isa, work, (op.format, op.element, op.outputs), None)
+    product(isa, work, (op.format, op.activations), (op.element, op.outputs), None)
 }
 
-/// The product with matrices of a stack that a work is; `None` if the kernel does not serve it.
+/// The matmul with a stack of matrices in a fused operation; `None` if the kernel does not support it.
 fn experts<'a>(isa: Isa, op: &PackedExperts, work: &'a FusedOp<'_>) -> Option<Matmul<'a>> {
     let x = *work.types.first()?;
     let chosen = work.types.get(2);
     let rows = chosen.map_or(x.count() / x.shape[x.rank() - 1], |indices| indices.count());
     let stack = Stack { matrices: op.experts, rows, chosen: chosen.is_some() };
-    product(isa, work, (op.format, op.element, op.outputs), Some(stack))
+    product(isa, work, (op.format, op.activations), (op.element, op.outputs), Some(stack))
 }
 
 fn product<'a>(
     isa: Isa,
     work: &'a FusedOp<'_>,
-    (format, element, outputs): (WeightFormat, ElementType, usize),
+    (format, activations): (WeightFormat, ActivationBits),
+    (element, outputs): (ElementType, usize),
     stack: Option<Stack>,
 ) -> Option<Matmul<'a>> {
     let x = *work.types.first()?;
     let inputs = x.shape[x.rank() - 1];
     let product = Matmul {
         format,
+        activations,
         x: lane(x.element),
         y: lane(element),
         rows: x.count() / inputs,
@@ -297,7 +299,7 @@ fn typed<'a>(operands: &[Operand<'a>]) -> Vec<(&'a str, String)> {
     operands.iter().map(|operand| (operand.name, operand.ty.mlir())).collect()
 }
 
-/// How a kernel calls an element type.
+/// A kernel's type for an element type.
 fn lane(element: ElementType) -> Element {
     match element {
         ElementType::F32 => Element::F32,

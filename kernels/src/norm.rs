@@ -1,4 +1,4 @@
-//! Root mean square norms, a row at a time.
+//! Root mean square norms, one row at a time.
 
 use ops::ops::{RmsNorm, WeightStyle};
 use ops::{Real, TensorType};
@@ -20,24 +20,23 @@ pub(crate) struct Norm {
 }
 
 impl Norm {
-    /// What `op` means for rows of this type.
+    /// The norm `op` for rows of this type.
     pub(crate) fn of(op: &RmsNorm, x: &TensorType) -> Self {
         let (element, features) = (lane(x.element), x.shape[x.rank() - 1]);
         Self { style: op.style, epsilon: op.epsilon, element, features }
     }
 
-    /// What tells it from others.
+    /// The part of a kernel's name that identifies this norm.
     pub(crate) fn name(self) -> String {
         format!("{}_{:x}", self.style.word(), self.epsilon.0.to_bits())
     }
 
-    /// The binding of its weight.
     pub(crate) fn weight(self, code: &Code, index: usize) -> Buffer<'_> {
         code.binding(index, self.element, self.features)
     }
 
-    /// Every sixteen numbers of the norm of the row that starts at a place of x, not yet rounded: where in the row, and
-    /// how many are left.
+    /// Computes the norm of a row in blocks of sixteen numbers, before rounding. The body gets their place in
+    /// the row and how many are left.
     pub(crate) fn row<'k>(
         self,
         code: &'k Code,
@@ -58,7 +57,7 @@ impl Norm {
         });
     }
 
-    /// The same, rounded and written to a place in memory.
+    /// Computes the norm of a row, rounds it, and writes it to memory.
     pub(crate) fn fill<'k>(
         self,
         code: &'k Code,
@@ -71,7 +70,7 @@ impl Norm {
         });
     }
 
-    /// 1 / √(mean(x²) + epsilon)
+    /// The factor 1 / √(mean(x²) + epsilon) of a row.
     fn factor<'k>(self, code: &'k Code, x: Buffer<'k>, start: Value<'k>) -> Value<'k> {
         let squares = code.fold_chunks(self.features, &[code.constant(LANES, 0.0)], |at, left, sums| {
             let x = x.load_floats(start + at, left);
@@ -84,7 +83,7 @@ impl Norm {
     }
 }
 
-/// The norm of each row of a tensor.
+/// A kernel for the norm of each row of a tensor.
 pub(crate) fn kernel<'a>(
     op: &RmsNorm,
     x: &TensorType,

@@ -1,4 +1,4 @@
-//! What the rows of an operand go through before an operation: a norm, then a rotation.
+//! The prologue of an operation: a norm and then a rotary embedding on the rows of an operand.
 
 use crate::code::{Buffer, Code, Value};
 use crate::fused_op::FusedOp;
@@ -12,7 +12,7 @@ pub(crate) struct Prologue {
 }
 
 impl Prologue {
-    /// What a work has before its operation; `None` if kernels do not do it.
+    /// The prologue of a fused operation; `None` if kernels do not support it.
     pub(crate) fn of(work: &FusedOp<'_>) -> Option<Self> {
         let norm = work.norm.map(|(op, x)| Norm::of(op, x));
         let rotation = match work.rope {
@@ -30,25 +30,25 @@ impl Prologue {
         self.rotation.is_some()
     }
 
-    /// Whether it is done to rows of so many numbers.
+    /// Whether the prologue supports rows of this length.
     pub(crate) fn takes(self, features: usize) -> bool {
         self.norm.is_none_or(|norm| norm.features == features)
             && self.rotation.is_none_or(|rotation| rotation.features == features)
     }
 
-    /// What tells it from others.
+    /// The part of a kernel's name that identifies this prologue.
     pub(crate) fn name(self) -> String {
         let normed = self.norm.map(|norm| format!("_normed_{}", norm.name()));
         let rotated = self.rotation.map(|rotation| format!("_rope_{}", rotation.name()));
         normed.into_iter().chain(rotated).collect()
     }
 
-    /// How many bindings it has: the norm's weight, and the tables of the rotation.
+    /// The number of bindings: the norm's weight, and the tables of the rotation.
     pub(crate) fn bindings(self) -> usize {
         usize::from(self.norm.is_some()) + 2 * usize::from(self.rotation.is_some())
     }
 
-    /// Its bindings, from one on, and the memory for a row of `features` numbers between norm and rotation.
+    /// The bindings from `first` on, and memory for a row of `features` numbers between norm and rotation.
     pub(crate) fn start(self, code: &Code, first: usize, features: usize) -> Start<'_> {
         let norm = self.norm.map(|norm| (norm, norm.weight(code, first)));
         let tables = first + usize::from(norm.is_some());
@@ -59,7 +59,7 @@ impl Prologue {
     }
 }
 
-/// Where a kernel's rows come from: through what is before.
+/// The source of a kernel's rows: memory, and the prologue.
 pub(crate) struct Start<'k> {
     norm: Option<(Norm, Buffer<'k>)>,
     between: Option<(Buffer<'k>, Value<'k>)>,
@@ -68,7 +68,8 @@ pub(crate) struct Start<'k> {
 }
 
 impl<'k> Start<'k> {
-    /// Brings a row from one place to another. Its number is that in the order of the norm and the rotation.
+    /// Passes a row through the prologue to another place. Its number counts rows in the order of norm and
+    /// rotation.
     pub(crate) fn row(
         &self,
         code: &'k Code,

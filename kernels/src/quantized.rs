@@ -1,26 +1,32 @@
-//! Activations as bytes: each group of 32 has a scale, and what its bytes add up to.
+//! Activations as integers of 8 or 16 bits: each group of 32 has a scale, and what its integers add up to.
 
-use ops::format::GROUP;
+use ops::format::{ActivationBits, GROUP};
 
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::kernel::{self, Kernel};
 
-/// The longest row that is quantized where it is used: what a worker's stack takes.
+/// The longest row that is quantized where it is used. It must fit on a worker's stack.
 pub(crate) const LONGEST: usize = 16384;
 
-/// What is kept of what a group's bytes add up to.
+/// The kind of sum that a group stores.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sums {
-    /// So many times their sum, i32: where sums of products begin, when that is added to each byte that they are multiplied with.
+    /// This factor times the sum of the bytes, as i32. Sums of products start from it if the factor was added
+    /// to each weight byte.
     Times(i32),
-    /// The sum of the numbers that they say, f32: by a minimum it is multiplied for all of a group.
+    /// The sum of the dequantized numbers, as f32. A group's minimum is multiplied with it.
     Numbers,
 }
 
-/// Where the parts of a row of `inputs` numbers are: its bytes, filled up with zeros to whole chunks of a weight; the scales as f32; the sums.
+/// The layout of a row of `inputs` numbers: its integers, with zeros up to whole chunks of a weight, then the
+/// scales as f32, then the sums.
+///
+/// In rows of 16-bit integers, the second and the third of each four are swapped. A 16-bit product multiplies two columns
+/// at a time, and a weight's bytes become one vector of even columns and one of odd columns.
 #[derive(Clone, Copy)]
 pub(crate) struct Form {
     pub(crate) inputs: usize,
+    pub(crate) bits: ActivationBits,
     /// The columns of a chunk.
     pub(crate) chunk: usize,
     pub(crate) sums: Sums,
@@ -36,9 +42,24 @@ impl Sums {
 }
 
 impl Form {
-    /// Its bytes, before the scales.
+    /// A name that no other layout has.
+    pub(crate) fn name(self) -> String {
+        let Self { inputs, bits, chunk, sums } = self;
+        let words = if bits == ActivationBits::Sixteen { "_words" } else { "" };
+        format!("{inputs}_by{chunk}_{}{words}", sums.name())
+    }
+
+    /// Its integers.
     pub(crate) fn values(self) -> usize {
         self.inputs.next_multiple_of(self.chunk)
+    }
+
+    /// Their bytes, before the scales.
+    fn integers(self) -> usize {
+        match self.bits {
+            ActivationBits::Eight => self.values(),
+            ActivationBits::Sixteen => 2 * self.values(),
+        }
     }
 
     fn groups(self) -> usize {
@@ -46,11 +67,10 @@ impl Form {
     }
 
     pub(crate) fn bytes(self) -> usize {
-        self.values() + 8 * self.groups()
+        self.integers() + 8 * self.groups()
     }
 
-    /// Gives the integers of each group of the row that starts at a place of x, sixteen and sixteen, and their scale: the
-    /// largest number of a group is ±127.
+    /// Gives the integers of each group of the row that starts at a place of x, sixteen and sixteen, and their scale.
     pub(crate) fn quantize<'k>(
         self,
         code: &'k Code,
@@ -66,7 +86,8 @@ impl Form {
             let sizes =
                 halves.map(|half| half.bits(integer).and(code.constant(integer, f64::from(i32::MAX))));
             let largest = sizes[0].max(sizes[1]).largest().bits(Type::Scalar(Element::F32));
-            let (full, zero) = (code.constant(largest.ty(), 127.0), code.constant(largest.ty(), 0.0));
+            let full = code.constant(largest.ty(), f64::from(self.bits.largest()));
+            let zero = code.constant(largest.ty(), 0.0);
             let inverse = full.divide(largest).or_else(largest.greater(zero), zero).broadcast(16);
             let integers = halves.map(|half| (half * inverse).round().convert(Element::I32));
             write(group, integers, largest.divide(full));
@@ -84,7 +105,7 @@ impl Form {
     }
 }
 
-/// A row that is quantized: the buffer it is in, from a byte on.
+/// A quantized row: its buffer, and its first byte.
 #[derive(Clone, Copy)]
 pub(crate) struct Row<'k> {
     pub(crate) buffer: Buffer<'k>,
@@ -93,20 +114,25 @@ pub(crate) struct Row<'k> {
 }
 
 impl<'k> Row<'k> {
-    /// Four bytes from a column on, as the 32 bits that they are.
-    pub(crate) fn four(self, column: Value<'k>) -> Value<'k> {
-        self.buffer.load(self.at + column, Type::lanes(4, Element::I8)).bits(Type::Scalar(Element::I32))
+    /// Four integers from a column on, as the 32 bits that they are, or two times 32 bits.
+    pub(crate) fn four(self, column: Value<'k>) -> Vec<Value<'k>> {
+        let word = |at: Value<'k>| {
+            self.buffer.load(at, Type::lanes(4, Element::I8)).bits(Type::Scalar(Element::I32))
+        };
+        match self.form.bits {
+            ActivationBits::Eight => vec![word(self.at + column)],
+            ActivationBits::Sixteen => [0, 4].map(|half: usize| word(self.at + column * 2 + half)).to_vec(),
+        }
     }
 
-    /// The scale of a group.
     pub(crate) fn scale(self, group: Value<'k>) -> Value<'k> {
-        self.word(self.form.values(), group).bits(Type::Scalar(Element::F32))
+        self.word(self.form.integers(), group).bits(Type::Scalar(Element::F32))
     }
 
-    /// The sum of a group, in 32 bits.
+    /// The sum of a group, 32 bits wide.
     pub(crate) fn sum(self, group: Value<'k>) -> Value<'k> {
         let element = if self.form.sums == Sums::Numbers { Element::F32 } else { Element::I32 };
-        self.word(self.form.values() + 4 * self.form.groups(), group).bits(Type::Scalar(element))
+        self.word(self.form.integers() + 4 * self.form.groups(), group).bits(Type::Scalar(element))
     }
 
     fn word(self, part: usize, group: Value<'k>) -> Value<'k> {
@@ -117,13 +143,22 @@ impl<'k> Row<'k> {
         self.buffer.store(self.at + (group * 4 + part), word.bits(Type::lanes(4, Element::I8)));
     }
 
-    /// Writes the row that starts at a place of x.
+    /// Quantizes and writes a row of x.
     pub(crate) fn fill(self, code: &'k Code, x: Buffer<'k>, from: Value<'k>) {
-        let scales = self.form.values();
+        let scales = self.form.integers();
         let sums = scales + 4 * self.form.groups();
         self.form.quantize(code, x, from, |group, integers, scale| {
             for (half, integers) in integers.into_iter().enumerate() {
-                self.buffer.store(self.at + (group * GROUP + 16 * half), integers.convert(Element::I8));
+                let at = group * GROUP + 16 * half;
+                match self.form.bits {
+                    ActivationBits::Eight => self.buffer.store(self.at + at, integers.convert(Element::I8)),
+                    ActivationBits::Sixteen => {
+                        let order: Vec<usize> =
+                            (0..4).flat_map(|i| [0, 2, 1, 3].map(|j| 4 * i + j)).collect();
+                        let words = integers.pick(integers, &order).convert(Element::I16);
+                        self.buffer.store_bits(self.at + at * 2, words);
+                    }
+                }
             }
             self.put(scales, group, scale);
             let sum = (integers[0] + integers[1]).sum();
@@ -136,15 +171,15 @@ impl<'k> Row<'k> {
     }
 }
 
-/// All rows of x `[rows, inputs]` as bytes `[stored, form]`; what is stored beside them is not written.
+/// All rows of x `[rows, inputs]` as integers `[stored, form]`; what is stored beside them is not written.
 pub(crate) fn kernel(
     element: Element,
     [rows, stored]: [usize; 2],
     form: Form,
 ) -> (String, impl FnOnce() -> Kernel) {
-    let Form { inputs, chunk, sums } = form;
     let more = if stored == rows { String::new() } else { format!("_of_{stored}") };
-    let name = format!("quantize_{element}_{rows}{more}x{inputs}_by{chunk}_{}", sums.name());
+    let name = format!("quantize_{element}_{rows}{more}x{}", form.name());
+    let inputs = form.inputs;
     let workgroups = rows.min(8);
     let body = move || {
         kernel::new(2, workgroups, |code| {

@@ -1,4 +1,4 @@
-//! Rotary position embeddings whose pairs are half a head apart.
+//! Rotary position embeddings, for pairs whose elements are half a head apart.
 
 use ops::TensorType;
 use ops::ops::{Rope, RopeLayout};
@@ -8,7 +8,7 @@ use crate::kernel::{self, Kernel};
 use crate::lane;
 use crate::norm::Norm;
 
-/// The rotation of rows of `features` numbers, of which twice `half` are rotated.
+/// The rotation of rows of `features` numbers; the first 2 · `half` are rotated.
 #[derive(Clone, Copy)]
 pub(crate) struct Rotation {
     element: Element,
@@ -16,15 +16,15 @@ pub(crate) struct Rotation {
     pub(crate) features: usize,
     half: usize,
     table: usize,
-    /// Positions, and rows of each.
+    /// The number of positions, and the rows per position.
     positions: usize,
     after: usize,
-    /// Rows of a sequence that has positions of its own.
+    /// Rows per sequence, if sequences have different positions.
     sequence: usize,
 }
 
 impl Rotation {
-    /// What `op` means for x and a table of these types; `None` if the kernel does not serve it.
+    /// The rotation `op` for x and a table of these types; `None` if the kernel does not support it.
     pub(crate) fn of(op: &Rope, [x, table]: [&TensorType; 2]) -> Option<Self> {
         let last = x.rank() - 1;
         let features = x.shape[last];
@@ -43,18 +43,18 @@ impl Rotation {
         served.then_some(rotation)
     }
 
-    /// What tells it from others.
+    /// The part of a kernel's name that identifies this rotation.
     pub(crate) fn name(self) -> String {
         let Self { half, sequence, positions, after, .. } = self;
         format!("{half}_{sequence}x{positions}x{after}")
     }
 
-    /// The bindings of cosine and sine, from one on.
+    /// The bindings of cosine and sine, from `first` on.
     pub(crate) fn tables(self, code: &Code, first: usize) -> [Buffer<'_>; 2] {
         [0, 1].map(|index| code.binding(first + index, self.element, self.table))
     }
 
-    /// Rotates a row: its numbers are in `from`, and go to `to`. What the tables do not reach passes through.
+    /// Rotates a row from `from` to `to`. Features beyond the tables are copied.
     pub(crate) fn row<'k>(
         self,
         code: &'k Code,
@@ -84,7 +84,7 @@ impl Rotation {
     }
 }
 
-/// The rotated rows of x, which may go through a norm before.
+/// A kernel that rotates the rows of x, with an optional norm before.
 pub(crate) fn kernel(rotation: Rotation, norm: Option<Norm>) -> (String, impl FnOnce() -> Kernel + use<>) {
     let Rotation { element, rows, features, .. } = rotation;
     let normed = norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();

@@ -1,16 +1,16 @@
-//! Rows of a packed matrix: an embedding whose weights are also those of the head.
+//! A kernel that looks up rows of a packed matrix, such as an embedding table that is also the head.
 
 use ops::WeightFormat;
 use ops::format::{GROUP, PANEL};
 use ops::ops::PackedRows;
 
 use crate::code::{Buffer, Code, Element, Type, Value};
-use crate::counts::Counts;
+use crate::counts::StepCounts;
 use crate::isa::tiles::LINE;
 use crate::kernel::{self, Kernel};
 use crate::lane;
 
-/// The rows of `op`'s matrix at `count` indices.
+/// The kernel that looks up `count` rows of `op`'s matrix.
 pub(crate) fn kernel(op: &PackedRows, count: usize) -> (String, impl FnOnce() -> Kernel) {
     let &PackedRows { format, outputs, inputs, element } = op;
     let name = format!("rows_{}_{outputs}x{inputs}_{count}_{}", format.word(), element.name());
@@ -105,7 +105,7 @@ impl<'k> Line<'k> {
                 self.number(base + (self.lane + which * PANEL) * 2, Element::F16).convert(Element::F32)
             });
             let words = [1, 2, 3].map(|line| self.number(base + (self.lane * 4 + line * LINE), Element::I32));
-            let counts = Counts::unpacked(words);
+            let counts = StepCounts::unpacked(words);
             for group in 0..count.div_ceil(GROUP) {
                 let [scales, minima] = counts.of(group).map(|count| count.convert(Element::F32));
                 let (scale, minimum) = (scales * steps[0], minima * steps[1]);
@@ -122,7 +122,8 @@ impl<'k> Line<'k> {
         }
     }
 
-    /// Its integers of a group of the chunk that begins at a byte, as they are stored, and the columns in the group.
+    /// The row's integers of a group, in stored form, and their columns in the group. The chunk begins at a
+    /// byte.
     fn integers(
         self,
         code: &'k Code,

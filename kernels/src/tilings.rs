@@ -1,15 +1,14 @@
-//! Which ways to cut a kernel's work are worth measuring.
+//! The tilings of a kernel that are worth measuring.
 
 use std::num::NonZeroUsize;
 
 use targets::Tiling;
 
-/// The ways to cut a kernel's work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tilings {
-    /// The name by which a tuning knows the work.
+    /// The name under which tuning files store the work.
     pub work: String,
-    /// How it is cut unless something else was measured to be faster.
+    /// The default tiling, without a measurement.
     pub usual: Tiling,
     parts: Vec<NonZeroUsize>,
     rows: Vec<NonZeroUsize>,
@@ -18,7 +17,7 @@ pub struct Tilings {
 }
 
 impl Tilings {
-    /// Those of a work that cuts a tiling like this to what fits it.
+    /// The tilings of a work. `fitted` reduces a tiling to sizes that fit.
     pub(crate) fn new(work: String, usual: Tiling, fitted: impl Fn(Tiling) -> Tiling) -> Self {
         // What does not fit is another way to say what does.
         let fits = |tiling: Tiling| fitted(tiling) == tiling;
@@ -36,7 +35,7 @@ impl Tilings {
         }
     }
 
-    /// Those that differ from one in a single thing.
+    /// Tilings that differ from `one` in a single parameter.
     pub fn beside(&self, one: Tiling) -> impl Iterator<Item = Tiling> {
         let parts = self.parts.iter().map(move |&parts| Tiling { parts, ..one });
         let rows = self.rows.iter().map(move |&rows| Tiling { rows, ..one });
@@ -46,7 +45,7 @@ impl Tilings {
     }
 }
 
-/// At least one.
+/// `n`, or 1 if it is zero.
 pub(crate) fn count(n: usize) -> NonZeroUsize {
     NonZeroUsize::new(n).unwrap_or(NonZeroUsize::MIN)
 }

@@ -1,5 +1,6 @@
-//! What the devices of a mesh exchange in a call. How arguments and weights are divided is followed through the operations, from
-//! the first to the last, as XLA's partitioner does: an axis that is divided and summed over makes an all-reduce of the result.
+//! Derives the collectives of a program on a device mesh. Like XLA's partitioner, it propagates the sharding of
+//! arguments and weights through the operations, from the first to the last. A sum over a partitioned axis becomes
+//! an all-reduce.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,40 +11,40 @@ use trace::{Function, NodeId, NodeKind};
 
 use crate::{EntryShards, Sharding, Shards};
 
-/// How each value of an entry point is divided, and what devices exchange for that.
+/// The sharding of each value of an entry point, and the resulting collectives.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Collectives {
-    /// Of each node: how what it computes is divided.
+    /// For each node, the sharding of its value.
     pub shardings: Vec<Sharding>,
-    /// Of each node: among how many devices its work is divided; the others do the same again.
+    /// For each node, the number of devices that share its work. Other devices repeat that work.
     pub parts: Vec<usize>,
-    /// What is exchanged, in the order of a call.
+    /// The collectives, in the order of a call.
     pub collectives: Vec<Collective>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collective {
     pub kind: CollectiveKind,
-    /// What each device has afterwards.
+    /// The type of each device's result.
     pub ty: TensorType,
     /// How many devices exchange with each other.
     pub devices: usize,
-    /// The node whose value it is.
+    /// The node whose value is exchanged.
     pub node: NodeId,
 }
 
-/// What devices do with each other's values.
+/// The kind of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CollectiveKind {
-    /// Each has a term of a sum, or of a maximum, and gets all of it.
+    /// Each device has a term of a sum or of a maximum, and gets the total.
     AllReduce,
-    /// Each has a part, and gets all of them.
+    /// Each device has a part, and gets all parts.
     AllGather,
 }
 
 impl Collective {
-    /// The bytes that each device sends, and receives, in a ring: of an all-reduce 2(n−1)/n of the result, of an all-gather
-    /// (n−1)/n, which is the least there is.
+    /// The bytes that each device sends and receives in a ring of n devices: 2(n−1)/n of the result for an
+    /// all-reduce, and (n−1)/n for an all-gather. No algorithm needs less.
     ///
     /// Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009).
     pub fn sent_bytes(&self) -> f64 {
@@ -55,7 +56,7 @@ impl Collective {
     }
 }
 
-/// As HLO names it.
+/// Prints the name in HLO.
 impl fmt::Display for CollectiveKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -66,7 +67,8 @@ impl fmt::Display for CollectiveKind {
 }
 
 impl Shards {
-    /// What devices exchange in a call of an entry point, which is in primitives and [inlined](trace::Trace::inlined).
+    /// The collectives in a call of an entry point. The entry point must be in primitives and
+    /// [inlined](trace::Trace::inlined).
     pub fn collectives(&self, entry: &Function) -> Collectives {
         let nothing = EntryShards { arguments: Vec::new(), results: Vec::new() };
         let declared = self.entries.get(&entry.name).unwrap_or(&nothing);
@@ -92,7 +94,7 @@ impl Shards {
     }
 }
 
-/// What is divided as it is declared.
+/// The sharding that a node's declaration sets.
 fn given(declared: Option<&Sharding>, entry: &Function, id: NodeId) -> (Sharding, usize) {
     let whole = || Sharding(vec![Vec::new(); entry.node(id).ty().rank()]);
     let sharding = declared.cloned().unwrap_or_else(whole);
@@ -103,7 +105,7 @@ fn given(declared: Option<&Sharding>, entry: &Function, id: NodeId) -> (Sharding
 struct Walk<'a> {
     entry: &'a Function,
     done: Collectives,
-    /// Values of which more was gathered than their own node has, for whoever reads them next.
+    /// Values that were gathered further than their node's sharding, for later readers.
     gathered: HashMap<NodeId, Sharding>,
 }
 
@@ -158,12 +160,13 @@ impl Walk<'_> {
         (sharding, divided.iter().flatten().map(|axis| axis.size).product())
     }
 
-    /// How a value is divided for who reads it next.
+    /// The sharding of a value for its next reader.
     fn sharding(&self, id: NodeId) -> &Sharding {
         self.gathered.get(&id).unwrap_or(&self.done.shardings[id.index()])
     }
 
-    /// Makes a value whole along an axis, but for the first of the mesh's axes along which it is divided.
+    /// Gathers a value along an axis. It stays partitioned only along the first `keep` of the axis's mesh
+    /// axes.
     fn gather_beyond(&mut self, id: NodeId, axis: usize, keep: usize) {
         let mut sharding = self.sharding(id).clone();
         let Some(lost) = sharding.0[axis].get(keep..).filter(|lost| !lost.is_empty()) else { return };
@@ -174,7 +177,8 @@ impl Walk<'_> {
         self.done.collectives.push(Collective { kind: CollectiveKind::AllGather, ty, devices, node: id });
     }
 
-    /// The same elements in row-major order: of axes that become one, or of one that becomes several, the first are divided.
+    /// The sharding after a reshape. If axes merge into one, or one splits into several, the first of them is
+    /// partitioned.
     fn reshaped(&mut self, operand: NodeId, ty: &TensorType) -> (Sharding, usize) {
         let from = self.entry.node(operand).ty();
         let mut sharding = vec![Vec::new(); ty.rank()];
@@ -218,7 +222,7 @@ impl Walk<'_> {
     }
 }
 
-/// The axes before and after a reshape, in groups of as many elements; each as small as can be.
+/// The axes before and after a reshape, in the smallest groups with equal numbers of elements.
 fn groups(from: &[usize], to: &[usize]) -> Vec<(std::ops::Range<usize>, std::ops::Range<usize>)> {
     let (mut first, mut second) = (0, 0);
     let mut found = Vec::new();

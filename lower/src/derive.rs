@@ -1,9 +1,9 @@
-//! Parameters that are stored otherwise than a checkpoint has them.
+//! Creates parameters that are stored in another form than in the checkpoint.
 
 use ops::{InferError, Op};
 use trace::{Builder, NodeId, NodeKind, Parameter, Recipe};
 
-/// A parameter that is made of another when the archive is written.
+/// A parameter that a recipe computes from another when the archive is written.
 pub(crate) fn from_recipe(
     b: &mut Builder<'_>,
     key: String,

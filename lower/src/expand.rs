@@ -1,4 +1,4 @@
-//! Every composite becomes what its implementation needs.
+//! Expands composites, as the implementation of each node requires.
 
 use trace::Trace;
 
@@ -7,24 +7,25 @@ use crate::convert::convert;
 use crate::implementation::{Implementation, Implementations};
 use crate::rewrite::{rewrite, rewrite_nodes};
 
-/// The same program in primitives. Nodes that no result needs are left out.
+/// The same program in primitives. Nodes that no result needs are removed.
 ///
 /// # Errors
-/// If a node's operands do not fit its operation: the trace was not verified.
+/// If an operation rejects its operands, which means that the trace was not verified.
 pub fn expand(trace: &Trace) -> Result<Trace, LowerError> {
     rewrite(trace, convert)
 }
 
 impl Implementations<'_> {
-    /// The same program in primitives, idioms and what kernels compute, its weights stored for that.
+    /// The same program in primitives, idioms and operations of kernels, with weights in the corresponding
+    /// layouts.
     ///
     /// # Errors
-    /// If a node's operands do not fit its operation: the trace was not verified.
+    /// If an operation rejects its operands, which means that the trace was not verified.
     pub fn expand(&self) -> Result<Trace, LowerError> {
         let expanded = rewrite_nodes(self.trace, |b, at, op, operands| match self.at(at) {
             Implementation::Kernel(None) => b.op(op.clone(), operands),
             Implementation::Kernel(Some(stored)) | Implementation::Grouped(stored) => {
-                stored.compute(b, operands)
+                stored.compute(b, operands, self.activations)
             }
             Implementation::Idiom(idiom) => b.op(idiom.clone(), operands),
             Implementation::StableHlo => convert(b, op, operands),

@@ -1,31 +1,31 @@
-//! Products with a stack of matrices, of which rows have one each: mixtures of experts.
+//! Matmuls with a stack of matrices, for mixtures of experts. Each row meets the matrix of its expert.
 
+use ops::format::ActivationBits;
 use ops::ops::{Gather, Pack, PackedExperts, PackedLinear, Permute, Reshape};
 use ops::{ElementType, InferError, Op, WeightFormat};
 use trace::{Builder, Function, NodeId, NodeKind, Parameter};
 
 use crate::derive::{from_recipe, step};
 
-/// A product with matrices of a stack `[experts, outputs, inputs]`.
+/// A matmul with matrices of a stack `[experts, outputs, inputs]`.
 pub(crate) struct Experts {
     pub(crate) weight: Parameter,
     which: Which,
-    /// The type of the result.
     element: ElementType,
 }
 
-/// Which matrices rows of x are multiplied with.
+/// The matrices that the rows of x are multiplied with.
 enum Which {
-    /// Each row with all of them.
+    /// Each row with all matrices.
     All,
-    /// x `[…, experts, inputs]`: each expert's with its own.
+    /// Each expert's row with that expert's matrix: x is `[…, experts, inputs]`.
     Own,
-    /// Those that a tensor of indices selects.
+    /// The matrices that a tensor of indices selects.
     Chosen,
 }
 
 impl Experts {
-    /// What a product is, if it is one with a stack that is a weight.
+    /// The matmul with a stack in an operation, if its stack is a weight.
     pub(crate) fn of(function: &Function, op: &Op, operands: &[NodeId]) -> Option<Self> {
         let (Op::DotGeneral(dot), [x, matrices]) = (op, operands) else { return None };
         let (x, axes) = (function.node(*x).ty().rank(), function.node(*matrices).ty().rank());
@@ -55,11 +55,11 @@ impl Experts {
         Some(Self { weight, which, element: dot.element })
     }
 
-    /// The same product with the stack in panels, in the result's type.
+    /// The same matmul with the stack in panels, in the result's element type.
     pub(crate) fn product(
         &self,
         b: &mut Builder<'_>,
-        format: WeightFormat,
+        (format, activations): (WeightFormat, ActivationBits),
         operands: &[NodeId],
     ) -> Result<NodeId, InferError> {
         let &[x, matrices] = operands else { unreachable!("a product") };
@@ -70,10 +70,10 @@ impl Experts {
         let packed = from_recipe(b, self.weight.key.clone(), &self.weight, |stack| {
             step(Pack { format }, step(Reshape { shape }, stack))
         })?;
-        let op = PackedExperts { format, experts, outputs, element };
+        let op = PackedExperts { format, experts, outputs, element, activations };
         match self.which {
             Which::All => {
-                let all = PackedLinear { format, outputs: experts * outputs, element };
+                let all = PackedLinear { format, outputs: experts * outputs, element, activations };
                 let product = b.op(all, &[x, packed])?;
                 let mut shape = b.ty(product).shape.clone();
                 shape.pop();

@@ -1,4 +1,4 @@
-//! Which operations one kernel computes together: a dispatch less for each that is swallowed.
+//! Decides which operations one kernel computes together. Each fused operation saves a dispatch.
 
 use std::collections::BTreeMap;
 
@@ -7,24 +7,24 @@ use ops::ops::{Binary, BroadcastInDim, Constant, Convert, Narrow, Reshape, Unary
 use ops::{ElementType, Form, Op, Real, TensorType};
 use trace::{Function, NodeId, NodeKind};
 
-/// What one kernel computes, and of what.
+/// A fused operation, and its operands.
 pub(crate) struct Fusion<'f> {
     pub(crate) work: FusedOp<'f>,
-    /// The node that gives it its name and place: the operation, not what is around it.
+    /// The main operation, whose name and place the kernel gets.
     pub(crate) named: NodeId,
     pub(crate) operands: Vec<NodeId>,
 }
 
-/// The kernels of a function.
+/// The fused operations of a function.
 pub(crate) struct Fusions<'f> {
-    /// By the node whose value a kernel writes.
+    /// The fused operation by the node whose value it writes.
     written: BTreeMap<NodeId, Fusion<'f>>,
-    /// Whether a node's value is computed within one, or for nothing that is left.
+    /// Whether each node is computed within a fused operation, or is not needed any more.
     within: Vec<bool>,
 }
 
 impl<'f> Fusions<'f> {
-    /// Those of a function: as much together as the kernels take.
+    /// Fuses as many operations of a function as the kernels support.
     pub(crate) fn of(function: &'f Function, kernels: &Kernels) -> Self {
         if kernels.is_empty() {
             let within = function.live().into_iter().map(|live| !live).collect();
@@ -63,7 +63,7 @@ impl<'f> Fusions<'f> {
         self.written.get(&id)
     }
 
-    /// Whether a node's value is not needed: what would have, is within a kernel.
+    /// Whether a node needs no code of its own, because its users are within a kernel.
     pub(crate) fn within(&self, id: NodeId) -> bool {
         self.within[id.index()]
     }
@@ -94,26 +94,26 @@ impl<'f> Fusions<'f> {
     }
 }
 
-/// An operation with what its first operand goes through before.
+/// An operation with the prologue of its first operand.
 struct Prologue<'f> {
     work: FusedOp<'f>,
     within: Vec<NodeId>,
     operands: Vec<NodeId>,
 }
 
-/// A function, and who uses its nodes.
+/// A function, and the users of its nodes.
 struct Graph<'f> {
     function: &'f Function,
     users: Vec<Vec<NodeId>>,
-    /// Whether a node is a result of the function.
+    /// Whether each node is a result of the function.
     returned: Vec<bool>,
 }
 
-/// A way in which what follows an operation ends it.
+/// A possible epilogue of an operation.
 struct Ending {
     tail: Epilogue,
     operands: Vec<NodeId>,
-    /// All but the last of its nodes, and the operation itself.
+    /// All nodes but the last, including the operation itself.
     within: Vec<NodeId>,
     written: NodeId,
 }
@@ -142,13 +142,13 @@ impl<'f> Graph<'f> {
         }
     }
 
-    /// Whether a node is there for one user only, which reads it once.
+    /// Whether a node has a single user that reads it once.
     fn alone_uses(&self, id: NodeId, user: NodeId) -> bool {
         self.users[id.index()] == [user] && !self.returned[id.index()]
     }
 
-    /// Rotation and norm of an operation's first operand, or of what it writes to a cache, as far as nothing else needs them
-    /// and the kernel takes them; and that this lies token by token, or is a part of what does.
+    /// Fuses the rotation and norm of the first operand, or of rows that are written to a cache, if nothing
+    /// else needs them and the kernel supports them. It also fuses the change from token order.
     fn before(&self, id: NodeId, mut work: FusedOp<'f>, kernels: &Kernels) -> Prologue<'f> {
         let mut operands = self.function.operands(id);
         let writes = matches!(work.op, Op::Append(_));
@@ -227,7 +227,7 @@ impl<'f> Graph<'f> {
         Prologue { work, within, operands }
     }
 
-    /// What brings the result of attention into the order of tokens, if that is all that is wanted of it.
+    /// The node that brings the result of attention to token order, if that is its only use.
     fn turned(&self, id: NodeId) -> Option<NodeId> {
         let &[user] = &self.users[id.index()][..] else { return None };
         let rank = self.function.node(id).ty().rank();
@@ -237,7 +237,7 @@ impl<'f> Graph<'f> {
         wanted.then_some(user)
     }
 
-    /// Of attention whose keys and values nothing else dequantizes: the integers and scales of both.
+    /// The integers and scales of an attention's keys and values, if nothing else dequantizes them.
     fn dequantized(&self, id: NodeId) -> Option<[Vec<NodeId>; 2]> {
         let operands = self.function.operands(id);
         let (Some(Op::Sdpa(_)), [_, k, v, ..]) = (self.op(id), &operands[..]) else { return None };
@@ -248,7 +248,7 @@ impl<'f> Graph<'f> {
         Some([stored(k)?, stored(v)?])
     }
 
-    /// The elementwise operations behind a node that could be computed with it: the longest way first.
+    /// The elementwise operations after a node that could be its epilogue. The longest sequence comes first.
     fn endings(&self, id: NodeId) -> Vec<Ending> {
         let mut growth = Growth::new(self, id);
         let ty = growth.ty.clone();
@@ -264,19 +264,18 @@ impl<'f> Graph<'f> {
     }
 }
 
-/// The order of axes that brings `[B, S, …, E]` to `[B, …, S, E]`.
+/// The permutation from `[B, S, …, E]` to `[B, …, S, E]`.
 fn tokens_last(rank: usize) -> Vec<usize> {
     let Some(last) = rank.checked_sub(1).filter(|&last| last > 1) else { return Vec::new() };
     [0].into_iter().chain(2..last).chain([1, last]).collect()
 }
 
-/// The order that brings them back.
 fn tokens_first(rank: usize) -> Vec<usize> {
     let Some(last) = rank.checked_sub(1).filter(|&last| last > 1) else { return Vec::new() };
     [0, last - 1].into_iter().chain(1..last - 1).chain([last]).collect()
 }
 
-/// Where in the rows of so many tokens a part of them is.
+/// The place of a part of the numbers in tokens' rows.
 fn part(narrow: &Narrow, of: &TensorType, tokens: usize) -> Option<Tokens> {
     let (before, from) = of.shape.split_at(narrow.axis);
     let within: usize = from[1..].iter().product();
@@ -284,7 +283,7 @@ fn part(narrow: &Narrow, of: &TensorType, tokens: usize) -> Option<Tokens> {
     rows.then(|| Tokens { stride: from[0] * within, from: narrow.start * within })
 }
 
-/// The elementwise operations behind a node, while they are found.
+/// The elementwise operations after a node, during the search.
 struct Growth<'g, 'f> {
     graph: &'g Graph<'f>,
     id: NodeId,
@@ -292,7 +291,7 @@ struct Growth<'g, 'f> {
     ty: TensorType,
     /// The node, or its halves.
     parts: Vec<NodeId>,
-    /// Operations that joined, in order.
+    /// The operations found so far, in order.
     joined: Vec<NodeId>,
 }
 
@@ -320,7 +319,7 @@ impl<'g, 'f> Growth<'g, 'f> {
         self.parts.contains(&id) || self.joined.contains(&id)
     }
 
-    /// Whether a node is an elementwise operation of what is known already, and of what was there before.
+    /// Whether a node is an elementwise operation on found values and values from before.
     fn joins(&mut self, id: NodeId) -> bool {
         let operands = self.graph.function.operands(id);
         let elementwise = matches!(self.graph.op(id), Some(Op::Unary(_) | Op::Binary(_) | Op::Convert(_)));
@@ -335,7 +334,7 @@ impl<'g, 'f> Growth<'g, 'f> {
         joins
     }
 
-    /// What a node is to the operations, if it is none of them: a number, or an operand that was there before.
+    /// The value of a node that is not among the found operations: a number, or an operand from before.
     fn operand(&self, id: NodeId) -> Option<Outside> {
         let node = self.graph.function.node(id);
         let [ty] = &node.types[..] else { return None };
@@ -366,7 +365,7 @@ impl<'g, 'f> Growth<'g, 'f> {
         }
     }
 
-    /// The operations up to one of those that joined, if nothing else needs what is between.
+    /// The epilogue that ends at one of the found operations, if nothing else needs the values in between.
     fn ending(&self, end: NodeId) -> Option<Ending> {
         let mut within = vec![end];
         for &id in self.joined.iter().rev() {
@@ -403,14 +402,14 @@ impl<'g, 'f> Growth<'g, 'f> {
     }
 }
 
-/// A value that was there before the operations.
+/// A value from before the operations.
 enum Outside {
     Number(Real, ElementType),
-    /// Where it is, how it lies on the result, and what it is rounded to first.
+    /// The node, its broadcast to the result, and the type to which it is rounded first.
     Operand(NodeId, Broadcast, ElementType),
 }
 
-/// The steps of a tail while they are written.
+/// The steps of an epilogue while they are written.
 struct Steps<'g, 'f> {
     growth: &'g Growth<'g, 'f>,
     tail: Epilogue,
@@ -433,7 +432,7 @@ impl Steps<'_, '_> {
         Some(())
     }
 
-    /// The step that has an operand's value.
+    /// The step with an operand's value.
     fn place(&mut self, id: NodeId) -> Option<usize> {
         if let Some(&place) = self.places.get(&id) {
             return Some(place);

@@ -1,11 +1,13 @@
-//! Who computes each node: one table of a simplified trace, by which its weights are stored and its composites expanded.
+//! Decides how each node of a simplified trace is computed. This one table determines the layouts of weights and
+//! the expansion of composites.
 //!
-//! The expanded trace carries the answers: a composite that is left belongs to a kernel, an idiom to the compiler, and all
-//! else is StableHLO.
+//! The expanded trace contains the decisions: remaining composites are computed by kernels, idioms by the compiler,
+//! and everything else is StableHLO.
 
 use std::collections::BTreeMap;
 
 use kernels::FusedOp;
+use ops::format::ActivationBits;
 use ops::{Op, TensorType, WeightFormat, WeightUse};
 use targets::Target;
 use trace::{Function, NodeId, NodeKind, Parameter, Trace};
@@ -15,46 +17,46 @@ use crate::layout::{DenseReason, Layouts, WeightLayout, Weights, assign_layouts}
 use crate::{LowerError, idiom};
 
 pub(crate) enum Implementation {
-    /// A kernel of ours, over a weight in panels if it reads one.
+    /// A kernel of Tracewright, over a weight in panels if it reads one.
     Kernel(Option<StoredWeight>),
-    /// The compiler, in words that only it knows: this operation replaces the node's.
+    /// An idiom of the compiler, which replaces the node's operation.
     Idiom(Op),
-    /// StableHLO, over a quantized weight in the order of the checkpoint.
+    /// StableHLO, over a quantized weight in the checkpoint's order.
     Grouped(StoredWeight),
-    /// StableHLO: the node's converter, or the node's statement.
+    /// StableHLO: the node's converter, or its statement.
     StableHlo,
 }
 
 /// A weight in its layout, and the operation that reads it.
 pub(crate) struct StoredWeight {
     pub(crate) layout: WeightLayout,
-    pub(crate) reader: Reader,
+    pub(crate) reader: WeightReader,
 }
 
 /// How an operation reads a stored weight.
-pub(crate) enum Reader {
+pub(crate) enum WeightReader {
     /// It multiplies with this matrix.
     Matmul(Parameter),
-    /// It picks rows of this matrix.
+    /// It selects rows of this matrix.
     Rows(Parameter),
     /// It multiplies with matrices of a stack.
     Experts(Experts),
 }
 
-/// Who computes each node of a trace on a target.
+/// The decisions for all nodes of a trace on a target.
 pub struct Implementations<'t> {
     pub(crate) trace: &'t Trace,
+    pub(crate) activations: ActivationBits,
     layouts: Layouts,
-    /// Of each function, by node.
+    /// For each function, the decision for each node.
     nodes: Vec<Vec<Implementation>>,
 }
 
 impl<'t> Implementations<'t> {
-    /// Decides it for a simplified trace.
+    /// Makes the decisions for a simplified trace.
     ///
     /// # Errors
-    /// If the trace keeps keys and values in 8 bits, which kernels read, and there are none; or if formats are for other
-    /// matrices than those of the trace.
+    /// If the trace caches keys and values in 8 bits, which only kernels read, and the target has no kernels.
     pub fn of(trace: &'t Trace, weights: &Weights, target: &Target) -> Result<Self, LowerError> {
         let kernels = weights.kernels(target);
         // As primitives through iree-compile 3.13 the numbers are those of kernels, but where a number lies between two integers.
@@ -82,21 +84,21 @@ impl<'t> Implementations<'t> {
         };
         let nodes = trace.functions.iter();
         let nodes = nodes.map(|function| function.ids().map(|id| node(function, id)).collect()).collect();
-        Ok(Self { trace, layouts, nodes })
+        Ok(Self { trace, activations: weights.activations, layouts, nodes })
     }
 
-    /// Who computes a node of the function of this index.
+    /// The decision for a node of the function with this index.
     pub(crate) fn at(&self, (function, id): (usize, NodeId)) -> &Implementation {
         &self.nodes[function][id.index()]
     }
 
-    /// Whether a weight is stored otherwise than the checkpoint has it.
+    /// Whether any weight is stored in another form than in the checkpoint.
     pub(crate) fn stores(&self) -> bool {
         self.layouts.values().any(Result::is_ok)
     }
 
-    /// The format of each weight that a function of the trace declares, by its key there, or why it is stored as the network
-    /// computes with it.
+    /// The format of each weight, by its key in the function that declares it. The error is the reason why a
+    /// weight is dense.
     pub fn formats(&self) -> BTreeMap<String, Result<WeightFormat, DenseReason>> {
         let formats = self.layouts.iter();
         formats.map(|(key, layout)| (key.clone(), layout.map(WeightLayout::format))).collect()
@@ -104,7 +106,7 @@ impl<'t> Implementations<'t> {
 }
 
 impl StoredWeight {
-    /// What an operation is, if it reads a weight that has a layout.
+    /// The decision for an operation that reads a weight with a layout.
     fn of(layouts: &Layouts, function: &Function, op: &Op, operands: &[NodeId]) -> Option<Self> {
         let layout = |parameter: &Parameter| layouts.get(&parameter.key)?.ok();
         let matrix = |operand: usize| match &function.node(operands[operand]).kind {
@@ -112,18 +114,18 @@ impl StoredWeight {
             _ => None,
         };
         let (layout, reader) = match op.weight_use()? {
-            WeightUse::Matmul => (layout(matrix(1)?)?, Reader::Matmul(matrix(1)?.clone())),
-            WeightUse::Rows => (layout(matrix(0)?)?, Reader::Rows(matrix(0)?.clone())),
+            WeightUse::Matmul => (layout(matrix(1)?)?, WeightReader::Matmul(matrix(1)?.clone())),
+            WeightUse::Rows => (layout(matrix(0)?)?, WeightReader::Rows(matrix(0)?.clone())),
             WeightUse::Stack => {
                 let experts = Experts::of(function, op, operands)?;
-                (layout(&experts.weight)?, Reader::Experts(experts))
+                (layout(&experts.weight)?, WeightReader::Experts(experts))
             }
         };
         Some(Self { layout, reader })
     }
 }
 
-/// Whether a trace has such an operation.
+/// Whether a trace contains such an operation.
 fn has(trace: &Trace, is: impl Fn(&Op) -> bool) -> bool {
     let ops = |function: &Function| {
         function.ids().any(|id| matches!(&function.node(id).kind, NodeKind::Op(op) if is(op)))

@@ -1,4 +1,5 @@
-//! How weights are stored: in the layout that the target's kernels read, or quantized in plain order.
+//! Decides how weights are stored: in the layout of the target's kernels, quantized in the checkpoint's order, or
+//! dense.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -6,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use kernels::Kernels;
-use ops::format::PANEL;
+use ops::format::{ActivationBits, PANEL};
 use ops::{TensorType, WeightFormat, WeightUse};
 use targets::Target;
 use trace::{Function, NodeId, NodeKind, Parameter, Trace, key_pattern};
@@ -14,11 +15,11 @@ use trace::{Function, NodeId, NodeKind, Parameter, Trace, key_pattern};
 use crate::experts::Experts;
 use crate::mixed::{Matrices, matrices, mixed};
 
-/// The format of the weights of products. All others (norms, biases, what is no product's, products of fewer outputs than a
-/// panel has rows) are stored as the network computes.
+/// The format of matmul weights. All other weights are stored in the element type of the network: norms,
+/// biases, and matrices with fewer outputs than a panel has rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Quantization {
-    /// As the network computes.
+    /// The element type of the network.
     #[default]
     Computed,
     All(WeightFormat),
@@ -43,7 +44,7 @@ pub enum PatternError {
 }
 
 impl Quantization {
-    /// By the patterns of their keys; as the network computes if there are none.
+    /// Formats by patterns of keys. An empty map stands for the element type of the network.
     pub fn by_key(formats: BTreeMap<String, WeightFormat>) -> Self {
         if formats.is_empty() { Self::Computed } else { Self::ByKey(Arc::new(formats)) }
     }
@@ -179,29 +180,31 @@ impl FromStr for Quantization {
     }
 }
 
-/// How weights are stored, and who multiplies with them.
+/// How weights are stored, and whether kernels compute matmuls.
 ///
 /// ```
 /// use ops::WeightFormat;
 /// use tracewright_lower::Weights;
 ///
 /// // 4.5 bits for each weight of a product, and StableHLO alone.
-/// let weights = Weights { quantize: Some(WeightFormat::Q4).into(), kernels: false };
+/// let weights = Weights { quantize: Some(WeightFormat::Q4).into(), kernels: false, ..Weights::default() };
 /// assert!(weights.quantize.rounds() && !Weights::default().quantize.rounds());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weights {
-    /// The format of the weights of products.
+    /// The format of matmul weights.
     pub quantize: Quantization,
-    /// Whether kernels of ours compute products, where the target has them. Without them all is StableHLO, and every
-    /// weight is stored in the order of the checkpoint.
+    /// Whether Tracewright's kernels compute matmuls, on targets that have kernels. Without kernels,
+    /// everything is StableHLO, and every weight is in the checkpoint's order.
     pub kernels: bool,
+    /// The integers that activations become where weights are integers.
+    pub activations: ActivationBits,
 }
 
 impl Default for Weights {
-    /// Kernels, and weights as the network computes.
+    /// Kernels, with weights in the element type of the network.
     fn default() -> Self {
-        Self { quantize: Quantization::Computed, kernels: true }
+        Self { quantize: Quantization::Computed, kernels: true, activations: ActivationBits::default() }
     }
 }
 
@@ -220,11 +223,11 @@ impl Weights {
     }
 }
 
-/// How a weight is stored that is only multiplied with or looked up by rows.
+/// The layout of a weight that is only multiplied with, or whose rows are looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WeightLayout {
     Packed(WeightFormat),
-    /// In parts, each in the order of the checkpoint.
+    /// In parts, each in the checkpoint's order.
     Grouped(WeightFormat),
 }
 
@@ -235,20 +238,20 @@ impl WeightLayout {
     }
 }
 
-/// The layout of each weight that a function of the trace declares, by its key there, or why it is stored as the network
-/// computes with it.
+/// The layout of each weight, by its key in the function that declares it. The error is the reason why a
+/// weight is dense.
 pub(crate) type Layouts = BTreeMap<String, Result<WeightLayout, DenseReason>>;
 
-/// Why a weight is stored as the network computes with it.
+/// Why a weight is stored in the element type of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DenseReason {
-    /// There are no kernels.
+    /// The target has no kernels.
     NoKernels,
-    /// It is no matrix of floats, and no stack of them: the weight of a norm, a bias.
+    /// It is not a matrix or a stack of matrices of floats, for example a norm's weight or a bias.
     NoMatrix,
-    /// Something else than products and lookups of rows reads it.
+    /// An operation other than a matmul or a look-up of rows reads it.
     ReadOtherwise,
-    /// Kernels do not serve its shape.
+    /// No kernel supports its shape.
     Shape,
 }
 
@@ -257,13 +260,13 @@ impl fmt::Display for DenseReason {
         f.write_str(match self {
             Self::NoKernels => "there are no kernels",
             Self::NoMatrix => "no matrix",
-            Self::ReadOtherwise => "read by more than products and lookups of rows",
-            Self::Shape => "kernels do not serve its shape",
+            Self::ReadOtherwise => "not only matmuls and row lookups read them",
+            Self::Shape => "kernels do not support their shape",
         })
     }
 }
 
-/// Chooses the layout of every weight. One stored copy serves all that read it.
+/// Chooses the layout of every weight. All readers share one stored copy.
 pub(crate) fn assign_layouts(trace: &Trace, quantize: &Quantization, kernels: &Kernels) -> Layouts {
     let read_otherwise = used_otherwise(trace);
     let layout = |parameter: &Parameter| {
@@ -293,8 +296,8 @@ pub(crate) fn assign_layouts(trace: &Trace, quantize: &Quantization, kernels: &K
     parameters.map(|parameter| (parameter.key.clone(), layout(parameter))).collect()
 }
 
-/// The keys of what is not only multiplied with or looked up by rows: as the functions that use it declare them, since
-/// those of a layer are of one kind.
+/// The keys of weights with other uses than matmuls and look-ups of rows. The keys are those in the functions
+/// that declare them, because all layers of a kind share a layout.
 fn used_otherwise(trace: &Trace) -> BTreeSet<&str> {
     let mut other = BTreeSet::new();
     for function in &trace.functions {
@@ -316,7 +319,7 @@ fn used_otherwise(trace: &Trace) -> BTreeSet<&str> {
     other
 }
 
-/// Whether an operand in this place may be a weight in a layout.
+/// Whether the operand at this position may be a weight with a layout.
 fn may_be_stored(function: &Function, id: NodeId, position: usize) -> bool {
     let NodeKind::Op(op) = &function.node(id).kind else { return false };
     let experts = |id: NodeId| match &function.node(id).kind {

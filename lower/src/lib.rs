@@ -1,8 +1,8 @@
-//! Converters (composite to primitives), legalizations and the module text.
+//! Lowers a trace to StableHLO: converters, legalizations and the module text.
 //!
-//! [`expand`] replaces every composite op by primitives: its result is still a [`trace::Trace`], which can be
-//! dumped, evaluated and compared. [`lower`] writes it as StableHLO; what a target's compiler gets wrong, it says
-//! otherwise before ([`legalize`]).
+//! [`expand`] replaces every composite by primitives. Its result is still a [`trace::Trace`], which you can dump,
+//! evaluate and compare. [`lower`] writes that trace as StableHLO. Before this it rewrites operations that the
+//! target's compiler gets wrong ([`legalize`]).
 
 mod collectives;
 mod convert;
@@ -38,55 +38,54 @@ pub use xla::xla;
 /// Why a trace cannot be lowered.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LowerError {
-    /// A converter or an operation refuses its operands.
+    /// A converter or an operation rejects its operands.
     #[error("`{function}` %{node} does not lower")]
     Infer {
         function: String,
         node: usize,
-        /// Where the node comes from.
+        /// The origin of the node.
         provenance: Provenance,
         source: Box<ops::InferError>,
     },
-    /// A composite op, which has no spelling.
+    /// A composite is left, which has no StableHLO statement.
     #[error("`{function}` %{node}: `{op}` is a composite; `expand` the trace before it is lowered")]
     Composite {
         function: String,
         node: usize,
-        /// Where the node comes from.
+        /// The origin of the node.
         provenance: Provenance,
         op: &'static str,
     },
-    /// An operation that only kernels compute, and none does.
+    /// An operation is left that only kernels compute, and no kernel supports it.
     #[error("`{function}` %{node}: no kernel computes `{op}` for this target")]
     Kernel {
         function: String,
         node: usize,
-        /// Where the node comes from.
+        /// The origin of the node.
         provenance: Provenance,
         op: &'static str,
     },
-    /// Keys and values in 8 bits, without kernels.
+    /// Keys and values are cached in 8 bits, but the target has no kernels.
     #[error(
-        "keys and values are remembered in 8 bits, which kernels read; there are none for this target, or they are off: \
-         remember what is computed instead"
+        "the KV cache is stored in 8 bits, which only kernels read, and the target has none or they are \
+         off; store it as computed"
     )]
     IntegersWithoutKernels,
-    /// A type of numbers that programs for a device have no tensors of.
+    /// The target's device has no tensors of an element type.
     #[error("`{function}` %{node} is of type {element}, {}", lacking(target, *lack))]
     Element {
         function: String,
         node: usize,
-        /// Where the node comes from.
+        /// The origin of the node.
         provenance: Provenance,
         element: ElementType,
-        /// What it is lowered for.
         target: Box<Target>,
         lack: Unsupported,
     },
-    /// A name that is no entry point's.
+    /// No entry point has this name.
     #[error("there is no entry point `{0}`")]
     NoEntry(String),
-    /// A parameter with two types.
+    /// A parameter is declared with two types.
     #[error(transparent)]
     Parameter(#[from] trace::ParameterConflict),
     /// A format for what is no matrix of the network.
@@ -97,10 +96,11 @@ pub enum LowerError {
 fn lacking(target: &Target, lack: Unsupported) -> String {
     match lack {
         Unsupported::Device => format!(
-            "which the target {target} does not say to have; compute or store in another type, or name a target that has it"
+            "which the target {target} does not declare; compute or store in another type, or name a target \
+             that has it"
         ),
         Unsupported::Arithmetic => format!(
-            "and operations on that give other numbers on {} devices with IREE 3.13; store weights in another format",
+            "and operations on it compute wrong values on {} devices with IREE 3.13; store weights in another format",
             target.device
         ),
         Unsupported::Compiler => {

@@ -1,4 +1,5 @@
-//! The module text: StableHLO, with a location on every op; weights and large constants as the dialect has them.
+//! Writes the module text: StableHLO with a location on every operation. Weights and large constants are written as
+//! the dialect requires.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -12,7 +13,7 @@ use crate::fusion::{Fusion, Fusions};
 use crate::legalize::{Legalization, legalize};
 use crate::{LowerError, idiom};
 
-/// Constants above this size are globals, written once for all functions.
+/// Larger constants, in bytes, are globals, which are written once for all functions.
 const INLINE_BYTES: usize = 1024;
 
 /// A program in StableHLO.
@@ -35,24 +36,23 @@ const INLINE_BYTES: usize = 1024;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
-    /// The text that iree-compile takes.
+    /// The text for `iree-compile`.
     pub text: String,
-    /// The same text without locations: equal programs have equal texts wherever they were declared.
+    /// The text without locations. Equal programs have equal texts, wherever they were declared.
     pub text_without_locs: String,
     pub signatures: Vec<Signature>,
-    /// The parameters, sorted by key. They are read in the scope `model`.
+    /// The parameters, sorted by key. The module reads them in the scope `model`.
     pub parameters: Vec<Parameter>,
-    /// How kernels cut their work where the target's tuning says it: those that the text has.
+    /// The tilings of kernels in the text that come from the target's tuning.
     pub tuned: BTreeMap<String, Tiling>,
 }
 
-/// A statement of a module, and where it came from.
+/// A statement of a module, and its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statement<'a> {
-    /// The function that it is in.
     pub function: &'a str,
     pub text: &'a str,
-    /// Its location, as [`location`] spells one.
+    /// Its location, in the format of [`location`].
     pub location: &'a str,
 }
 
@@ -69,7 +69,7 @@ impl Module {
         })
     }
 
-    /// How often each op occurs, calls not expanded.
+    /// How often each operation occurs; calls are not expanded.
     pub fn histogram(&self) -> BTreeMap<String, usize> {
         let mut histogram = BTreeMap::new();
         for line in self.text_without_locs.lines() {
@@ -83,17 +83,17 @@ impl Module {
     }
 }
 
-/// Writes a trace of primitives as a StableHLO module that the target's compiler gets right.
+/// Writes a trace of primitives as a StableHLO module, with legalizations for the target's compiler.
 ///
 /// # Errors
-/// If a composite is left, or one parameter has two types.
+/// If a composite is left, or a parameter has two types.
 pub fn lower(trace: &Trace, target: &Target) -> Result<Module, LowerError> {
     let legal = legalize(trace, &Legalization::needed(target))?;
     check_elements(&legal, target)?;
     write_with(&legal, target.backend.dialect(), Kernels::of(target), &Frame::default())
 }
 
-/// Refuses what the target has no tensors of.
+/// Rejects element types of which the target has no tensors.
 fn check_elements(trace: &Trace, target: &Target) -> Result<(), LowerError> {
     for function in &trace.functions {
         for id in function.ids() {
@@ -120,28 +120,29 @@ fn check_elements(trace: &Trace, target: &Target) -> Result<(), LowerError> {
     Ok(())
 }
 
-/// Writes a trace of primitives as it is, in StableHLO alone. A function that is no entry point becomes a private one,
-/// which takes its weights as arguments.
+/// Writes a trace of primitives as StableHLO, without legalizations. A function that is not an entry point
+/// becomes private and takes its weights as arguments.
 ///
 /// # Errors
-/// If a composite or a packed weight is left, or one parameter has two types.
+/// If a composite or a packed weight is left, or a parameter has two types.
 pub fn write(trace: &Trace, dialect: Dialect) -> Result<Module, LowerError> {
     write_with(trace, dialect, Kernels::none(), &Frame::default())
 }
 
-/// What a module says beside its functions, and of the arguments and results of its entry points.
+/// The parts of a module besides its functions, and the attributes of the entry points' arguments and
+/// results.
 pub(crate) struct Frame {
     pub name: String,
     pub attributes: String,
     pub before: String,
-    /// Behind the type of each argument of an entry point that is no weight.
+    /// Text after the type of each argument of an entry point that is not a weight.
     pub arguments: Vec<String>,
-    /// Behind the type of each weight, by its key.
+    /// Text after the type of each weight, by its key.
     pub weights: HashMap<String, String>,
-    /// Behind the type of each result of an entry point.
+    /// Text after the type of each result of an entry point.
     pub results: Vec<String>,
-    /// Whether matmuls of f32 ask for the precision of f32. Without that XLA rounds their operands on accelerators: to TF32 on
-    /// NVIDIA's, to bf16 on TPUs.
+    /// Whether matmuls of f32 request the precision of f32. Otherwise XLA rounds their operands on
+    /// accelerators: to TF32 on NVIDIA's GPUs, and to bf16 on TPUs.
     pub exact: bool,
 }
 
@@ -169,8 +170,9 @@ pub(crate) fn write_with(
     let weight = |Read { parameter, .. }| Weight { ty: parameter.ty.mlir(), key: parameter.key };
     let weights = reads.into_iter().map(|reads| reads.into_values().map(weight).collect()).collect();
     let parameters: Vec<Parameter> = entries.into_values().map(|read| read.parameter).collect();
-    let mut writer =
-        Writer { trace, dialect, weights, constants: HashMap::new(), globals: Vec::new(), kernels, frame };
+    let rounds = !kernels.is_empty() && trace.functions.iter().any(multiplies);
+    let (constants, globals) = (HashMap::new(), Vec::new());
+    let mut writer = Writer { trace, dialect, weights, constants, globals, kernels, rounds, frame };
     let mut bodies = Vec::new();
     for (index, function) in trace.functions.iter().enumerate() {
         let entry = trace.entries.iter().any(|id| id.0 as usize == index);
@@ -206,21 +208,23 @@ pub(crate) fn write_with(
 struct Writer<'a> {
     trace: &'a Trace,
     dialect: Dialect,
-    /// Of each function: the weights that it takes, unless it is an entry point that loads them.
+    /// For each function, the weights that it takes as arguments. Entry points load theirs.
     weights: Vec<Vec<Weight>>,
     constants: HashMap<Literal, usize>,
     globals: Vec<Literal>,
     kernels: Kernels,
+    /// Whether results in f16 and bf16 have their bits: where kernels multiply.
+    rounds: bool,
     frame: &'a Frame,
 }
 
-/// A weight that a function reads, and its type as the module spells it.
+/// A weight that a function reads, and its type in MLIR.
 struct Weight {
     key: String,
     ty: String,
 }
 
-/// A function's text: its header, its statements with their locations, its end.
+/// The text of a function: its header, its statements with locations, and its end.
 struct Body {
     header: String,
     statements: Vec<(String, Provenance)>,
@@ -228,7 +232,7 @@ struct Body {
 }
 
 impl Body {
-    /// About as long as its text is.
+    /// The approximate length of the text.
     fn length(&self) -> usize {
         let statement = |(text, at): &(String, Provenance)| text.len() + at.path.len() + at.file.len() + 24;
         self.header.len() + self.statements.iter().map(statement).sum::<usize>() + self.end.len()
@@ -255,18 +259,19 @@ impl Body {
     }
 }
 
-/// `loc("model/layers.*/mlp"("models/src/llama.rs":51:0))`
+/// The location of a node, for example `loc("model/layers.*/mlp"("models/src/llama.rs":51:0))`.
 pub fn location(provenance: &Provenance) -> String {
     let Provenance { path, file, line } = provenance;
     format!("loc(\"{}\"(\"{file}\":{line}:0))", namespace(path))
 }
 
-/// `model/layers.*/mlp`: a slash between levels, so that graph viewers show the model's own structure.
+/// A path with slashes between levels, so that graph viewers show the model's structure:
+/// `model/layers.*/mlp`.
 pub fn namespace(path: &str) -> String {
     path.replace('.', "/").replace("/*", ".*")
 }
 
-/// Statements of one node, numbered from where the function is.
+/// The statements of one node, with names that are unique in the function.
 struct Fresh<'a> {
     statements: &'a mut Vec<(String, Provenance)>,
     provenance: &'a Provenance,
@@ -283,14 +288,16 @@ impl Statements for Fresh<'_> {
 }
 
 impl Writer<'_> {
-    /// Whether a constant is written once for all functions. Splats are cheap and fold, whatever their size.
+    /// Whether a constant is written once for all functions. Splats are short and fold at any size, so they
+    /// are not.
     fn is_global(&self, literal: &Literal) -> bool {
         self.dialect == Dialect::IreeGlobals
             && literal.as_splat().is_none()
             && literal.ty().bytes() > INLINE_BYTES
     }
 
-    /// The arguments of a function. A function that does not load its weights takes them: `weight_names` gets their names.
+    /// The arguments of a function. A function that does not load its weights takes them as arguments;
+    /// `weight_names` gets their names.
     fn arguments(
         &self,
         signature: &Signature,
@@ -313,7 +320,8 @@ impl Writer<'_> {
         arguments
     }
 
-    /// The right-hand side of an operation's statement, by whoever computes it; `names` has those of earlier nodes.
+    /// The right-hand side of an operation's statement, in its implementation. `names` has the names of
+    /// earlier nodes.
     fn operation(
         &mut self,
         fresh: &mut Fresh<'_>,
@@ -380,7 +388,11 @@ impl Writer<'_> {
                 }
                 NodeKind::Op(op) => {
                     let rhs = self.operation(&mut fresh, (function, id), op, fusion, &names)?;
-                    fresh.statement(rhs)
+                    let value = fresh.statement(rhs);
+                    match fusion.is_none() && self.rounds {
+                        true => rounded(&mut fresh, value, op, node.ty()),
+                        false => value,
+                    }
                 }
                 NodeKind::Call { function: callee, prefix } => {
                     let target = self.trace.function(*callee);
@@ -424,6 +436,33 @@ impl Writer<'_> {
     }
 }
 
+/// Whether a function has operations that kernels alone compute.
+fn multiplies(function: &Function) -> bool {
+    let is_kernel = |id| matches!(&function.node(id).kind, NodeKind::Op(op) if op.form() == Form::Kernel);
+    function.ids().any(is_kernel)
+}
+
+/// A result with its bits. IREE computes f16 and bf16 in f32, and rounds only what goes to memory: which that is, depends on the
+/// number of tokens.
+fn rounded(fresh: &mut Fresh<'_>, value: String, op: &ops::Op, ty: &TensorType) -> String {
+    use ops::Op::{Binary, Convert, DotGeneral, Reduce, Unary};
+    let computes = matches!(op, Unary(_) | Binary(_) | Convert(_) | Reduce(_) | DotGeneral(_));
+    if !computes || !matches!(ty.element, ElementType::F16 | ElementType::Bf16) {
+        return value;
+    }
+    let steps: [(ops::Op, ElementType); 3] = [
+        (ops::ops::Convert { to: ElementType::F32 }.into(), ty.element),
+        (ops::ops::ReducePrecision { to: ty.element }.into(), ElementType::F32),
+        (ops::ops::Convert { to: ty.element }.into(), ElementType::F32),
+    ];
+    steps.iter().fold(value, |value, (op, from)| {
+        let from = ty.with_element(*from);
+        let result = op.infer(&[&from]).unwrap_or_else(|_| from.clone());
+        let rhs = op.spell(fresh, &[Operand { name: &value, ty: &from }], &result);
+        rhs.map_or(value, |rhs| fresh.statement(rhs))
+    })
+}
+
 /// Why an operation has no statement.
 fn unspelled(function: &Function, id: NodeId, op: &ops::Op) -> LowerError {
     let provenance = function.node(id).provenance.clone();
@@ -434,7 +473,7 @@ fn unspelled(function: &Function, id: NodeId, op: &ops::Op) -> LowerError {
     }
 }
 
-/// The name of a weight, loaded once in a function.
+/// The name of a weight, which a function loads once.
 fn load(fresh: &mut Fresh<'_>, names: &mut HashMap<String, String>, key: &str, ty: &str) -> String {
     match names.get(key) {
         Some(name) => name.clone(),

@@ -1,12 +1,12 @@
-//! A trace, written anew operation by operation.
+//! Rewrites a trace, one operation at a time.
 
 use ops::{InferError, Op};
 use trace::{Builder, Function, NodeId, NodeKind, Output, Trace};
 
 use crate::LowerError;
 
-/// The same program with other operations: `operation` appends what stands for one. Nodes that no result needs are
-/// left out.
+/// The same program with other operations: `operation` appends the nodes that replace an operation. Nodes
+/// that no result needs are removed.
 pub(crate) fn rewrite(
     trace: &Trace,
     operation: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Result<NodeId, InferError>,
@@ -14,7 +14,7 @@ pub(crate) fn rewrite(
     rewrite_nodes(trace, |b, _, op, operands| operation(b, op, operands))
 }
 
-/// The same; `operation` also gets the place of the operation in the trace.
+/// Like [`rewrite`], but `operation` also gets the place of the operation in the trace.
 pub(crate) fn rewrite_nodes(
     trace: &Trace,
     operation: impl Fn(&mut Builder<'_>, (usize, NodeId), &Op, &[NodeId]) -> Result<NodeId, InferError>,

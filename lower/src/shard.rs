@@ -1,7 +1,7 @@
-//! Which part of each tensor each device of a mesh holds: it follows from the names of the tensors' axes.
+//! Partitions tensors over a device mesh, by the names of their axes.
 //!
-//! Only what a program takes and gives is said, weights and state among it; what is between follows from that in XLA's
-//! partitioner, which is also what puts the collectives in.
+//! Only arguments and results get a sharding, including weights and state. XLA's partitioner derives the sharding
+//! of all other values, and inserts the collectives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,116 +10,96 @@ use ops::{Op, TensorType};
 use targets::{Mesh, MeshAxis, ShardRule};
 use trace::{AxisName, Function, NodeKind, Parameter, ParameterConflict, Trace, axis_factors};
 
-/// How the tensors of a program are divided among the devices of a mesh.
+/// The sharding of a program's tensors over a mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shards {
-    /// The mesh, whose axes are cut where some tensor is divided along a part of one: `model=16` is `model.0=8,model.1=2`
-    /// if there are 8 key-value heads. The devices have the same numbers as in the mesh that was asked for.
+    /// The mesh. Its axes are split if a tensor is partitioned along a part of one: `model=16` becomes
+    /// `model.0=8,model.1=2` if there are 8 key-value heads. Devices keep their numbers.
     pub mesh: Mesh,
-    /// Of each weight, by its key.
+    /// The sharding of each weight, by its key.
     pub weights: BTreeMap<String, Sharding>,
-    /// Of each entry point, by its name.
+    /// The sharding of each entry point, by its name.
     pub entries: BTreeMap<String, EntryShards>,
-    /// What is not divided along all of the mesh's axis that a rule names.
+    /// Tensors that are partitioned along only a part of the mesh axis that a rule names.
     pub notes: BTreeSet<ShardNote>,
 }
 
-/// How what an entry point takes and gives is divided.
+/// The sharding of an entry point's arguments and results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryShards {
-    /// Of each argument.
     pub arguments: Vec<Sharding>,
-    /// Of each result.
     pub results: Vec<Sharding>,
 }
 
-/// How a tensor is divided: of each axis the axes of the mesh, the one that varies slowest first; all devices along the
-/// others hold the same.
+/// The sharding of a tensor: for each axis, the mesh axes that partition it, beginning with the one that
+/// varies slowest. Devices along the other mesh axes have copies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sharding(pub Vec<Vec<MeshAxis>>);
 
-/// An axis that is divided along a part of the mesh's axis only.
+/// An axis that is partitioned along only a part of the mesh axis.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ShardNote {
-    /// The axis is shorter than the mesh: several devices hold the same part.
-    Short {
-        axis: String,
-        extent: usize,
-        /// The axis of the mesh.
-        over: MeshAxis,
-    },
-    /// Query heads of one key-value head, along what that leaves of the mesh.
+    /// The axis is shorter than the mesh axis, so several devices have copies of a part.
+    Short { axis: String, extent: usize, over: MeshAxis },
+    /// The query heads per key-value head are partitioned along the rest of the mesh axis.
     Groups {
         axis: String,
         extent: usize,
-        /// The axis of the mesh.
         over: MeshAxis,
-        /// In how many parts it is divided.
         parts: usize,
-        /// Along how many devices it could be.
+        /// The number of devices that were available.
         rest: usize,
     },
 }
 
-/// Why tensors cannot be divided as the rules say.
+/// Why tensors cannot be partitioned by the rules.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShardError {
-    /// A rule over an axis that the mesh lacks.
+    /// A rule names an axis that the mesh lacks.
     #[error("`{rule}` divides along `{}`, which is no axis of the mesh `{mesh}`", .rule.over)]
     NoMeshAxis { rule: ShardRule, mesh: Mesh },
-    /// An axis of the mesh along which nothing is divided.
+    /// No rule uses an axis of the mesh.
     #[error("nothing is divided along `{axis}` of the mesh `{mesh}`: all of its devices would do the same")]
-    Idle {
-        /// The axis of the mesh.
-        axis: String,
-        mesh: Mesh,
-    },
-    /// Two rules for one axis.
+    Idle { axis: String, mesh: Mesh },
+    /// Two rules name one axis.
     #[error("the axis `{0}` is divided by two rules; expected one")]
     Twice(String),
-    /// An axis that no tensor has.
+    /// No tensor has the axis.
     #[error("no weight, argument or result has the axis `{axis}`; there are {}", .known.join(", "))]
     NoAxis { axis: String, known: Vec<String> },
-    /// An extent that does not come out even.
+    /// The mesh axis does not divide an extent.
     #[error(
         "`{tensor}`: the axis `{axis}` of extent {extent} is not divisible by the {} devices along `{}`",
         .over.size, .over.name
     )]
-    Uneven {
-        tensor: String,
-        axis: String,
-        extent: usize,
-        /// The axis of the mesh.
-        over: MeshAxis,
-    },
-    /// An axis that lies within another one, which is whole.
+    Uneven { tensor: String, axis: String, extent: usize, over: MeshAxis },
+    /// The axis is inside a combined axis whose outer part is not partitioned.
     #[error(
         "`{tensor}`: the axis `{axis}` lies within others of `{within}`; divide the outermost, or none of them"
     )]
     Within {
         tensor: String,
         axis: String,
-        /// The axis that holds it.
+        /// The axis that contains it.
         within: String,
     },
-    /// Two axes that need the mesh cut at places that do not fit each other.
+    /// Two axes need incompatible splits of a mesh axis.
     #[error("along `{}` of {} devices one axis has {first} parts and another {second}", .over.name, .over.size)]
     Cuts {
-        /// The axis of the mesh.
         over: MeshAxis,
         first: usize,
-        /// The parts of the other.
+        /// The number of parts of the other axis.
         second: usize,
     },
-    /// One weight under names of axes that divide it in two ways.
+    /// A weight has two declarations whose axes are partitioned differently.
     #[error("`{0}` is declared with axes that divide it in two ways")]
     TwoWays(String),
-    /// A parameter with two types.
+    /// A parameter is declared with two types.
     #[error(transparent)]
     Parameter(#[from] ParameterConflict),
 }
 
-/// A part of a mesh's axis: the devices from one divisor of its size to a greater one.
+/// A part of a mesh axis: the devices from one divisor of its size to a greater one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Span {
     over: usize,
@@ -127,22 +107,22 @@ struct Span {
     to: usize,
 }
 
-/// The rules by axis, and what they were found to need.
+/// The rules by axis, and the splits that they need.
 struct Divider<'a> {
     mesh: &'a Mesh,
     rules: BTreeMap<&'a str, usize>,
     groups: BTreeSet<&'a str>,
-    /// Of each axis of the mesh: where it is cut.
+    /// For each axis of the mesh, the places where it is split.
     cuts: Vec<BTreeSet<usize>>,
     notes: BTreeSet<ShardNote>,
 }
 
 impl Shards {
-    /// Divides what a recorded trace takes and gives among the devices of a mesh. Simplification leaves all of that as it
-    /// is where there is no archive.
+    /// Partitions the arguments and results of a recorded trace over the devices of a mesh. Simplification
+    /// does not change these if there is no archive.
     ///
     /// # Errors
-    /// A rule that names what is not there, or an extent that does not divide.
+    /// If a rule names an unknown axis, or the mesh does not divide an extent.
     pub fn new(recorded: &Trace, mesh: &Mesh, rules: &[ShardRule]) -> Result<Self, ShardError> {
         let mut divider = Divider::new(recorded, mesh, rules)?;
         let declared = declared_axes(recorded);
@@ -189,13 +169,13 @@ impl Shards {
         Self { mesh: Mesh::default(), weights, entries, notes: BTreeSet::new() }
     }
 
-    /// The bytes of these weights that each device holds.
+    /// The bytes of these weights on each device.
     pub fn device_bytes(&self, parameters: &[Parameter]) -> usize {
         let bytes = |p: &Parameter| p.ty.bytes() / self.weights.get(&p.key).map_or(1, Sharding::parts);
         parameters.iter().map(bytes).sum()
     }
 
-    /// Those of these weights that every device holds whole.
+    /// The weights of which every device has a whole copy.
     pub fn replicated<'a>(&self, parameters: &'a [Parameter]) -> Vec<&'a Parameter> {
         let whole = |p: &&Parameter| self.weights.get(&p.key).is_none_or(|sharding| sharding.parts() == 1);
         parameters.iter().filter(whole).collect()
@@ -203,12 +183,12 @@ impl Shards {
 }
 
 impl Sharding {
-    /// In how many parts the tensor is divided.
+    /// The number of parts of the tensor.
     pub fn parts(&self) -> usize {
         self.0.iter().flatten().map(|axis| axis.size).product()
     }
 
-    /// The part of a tensor of this type that each device has.
+    /// The type of each device's part of a tensor with this type.
     pub fn local(&self, ty: &TensorType) -> TensorType {
         let parts = |axes: &Vec<MeshAxis>| axes.iter().map(|axis| axis.size).product::<usize>();
         let mut ty = ty.clone();
@@ -217,7 +197,7 @@ impl Sharding {
     }
 }
 
-/// `[{"model"}, {}]`, as Shardy spells it.
+/// Prints Shardy's form, for example `[{"model"}, {}]`.
 impl fmt::Display for Sharding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let axis = |axes: &Vec<MeshAxis>| {
@@ -255,7 +235,7 @@ impl fmt::Display for ShardNote {
     }
 }
 
-/// The axes of each weight where functions declare it, by its key there.
+/// The axes of each weight in the functions that declare it, by its key there.
 fn declared_axes(trace: &Trace) -> BTreeMap<&str, Vec<&[AxisName]>> {
     let mut declared: BTreeMap<&str, Vec<&[AxisName]>> = BTreeMap::new();
     for function in &trace.functions {
@@ -268,7 +248,7 @@ fn declared_axes(trace: &Trace) -> BTreeMap<&str, Vec<&[AxisName]>> {
     declared
 }
 
-/// The axes that queries have beside those of their keys: of heads that share keys.
+/// Axes that queries have and their keys lack, in attention whose heads share keys.
 fn group_axes(function: &Function) -> Vec<&str> {
     let mut groups = Vec::new();
     for id in function.ids() {
@@ -309,7 +289,7 @@ impl<'a> Divider<'a> {
         Ok(Self { mesh, rules: by_axis, groups, cuts, notes: BTreeSet::new() })
     }
 
-    /// Where a tensor with these axes is divided. Of two axes that would go along one of the mesh the first does.
+    /// The sharding of a tensor with these axes. If two axes need the same mesh axis, the first gets it.
     fn place(
         &mut self,
         tensor: &str,
@@ -346,7 +326,7 @@ impl<'a> Divider<'a> {
         Ok(placed)
     }
 
-    /// In how many parts an axis is divided along one of the mesh.
+    /// The number of parts of an axis along a mesh axis.
     fn parts(&mut self, tensor: &str, axis: &str, extent: usize, over: usize) -> Result<usize, ShardError> {
         let over = &self.mesh.axes[over];
         if extent.is_multiple_of(over.size) {
@@ -360,7 +340,7 @@ impl<'a> Divider<'a> {
         Err(ShardError::Uneven { tensor: tensor.into(), axis, extent, over })
     }
 
-    /// Where heads that share keys are divided: along what these leave of the mesh.
+    /// The sharding of heads that share keys, along the rest of the mesh axis.
     fn rest(&mut self, axis: &str, extent: usize, taken: &[Option<usize>]) -> Option<Span> {
         let left = |(at, over): (usize, &MeshAxis)| {
             let from = taken[at].filter(|&parts| parts < over.size)?;
@@ -377,7 +357,7 @@ impl<'a> Divider<'a> {
         Some(Span { over: at, from, to: from * parts })
     }
 
-    /// The axes of the mesh cut where tensors need it; each piece with the divisor of the axis where it begins.
+    /// The mesh axes after splitting. Each piece has the divisor of the axis where it begins.
     fn pieces(&self) -> Result<Vec<Vec<(MeshAxis, usize)>>, ShardError> {
         let of_axis = |(over, cuts): (&MeshAxis, &BTreeSet<usize>)| {
             let mut cuts: BTreeSet<usize> = cuts.clone();
@@ -400,7 +380,7 @@ impl<'a> Divider<'a> {
         self.mesh.axes.iter().zip(&self.cuts).map(of_axis).collect()
     }
 
-    /// The pieces that spans consist of.
+    /// The sharding by pieces that spans consist of.
     fn sharding(&self, pieces: &[Vec<(MeshAxis, usize)>], axes: &[Vec<Span>]) -> Sharding {
         let pieces = |span: &Span| {
             let (from, to) = (span.from, span.to);
@@ -413,7 +393,7 @@ impl<'a> Divider<'a> {
     }
 }
 
-/// The axes of all weights, arguments and results: what a rule can name.
+/// The axes of all weights, arguments and results, which are the axes that a rule can name.
 pub fn divisible_axes(trace: &Trace) -> BTreeSet<&str> {
     let mut known = BTreeSet::new();
     for (index, function) in trace.functions.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! Operations over weights in a layout.
+//! Builds operations over weights in a layout.
 
-use ops::format::GroupPart;
+use ops::format::{ActivationBits, GroupPart};
 use ops::ops::{
     BinaryKind, BroadcastInDim, GroupedLinear, GroupedRows, Pack, PackedLinear, PackedRows, Quantize,
 };
@@ -9,16 +9,26 @@ use trace::{Builder, NodeId, Parameter};
 
 use crate::convert::convert;
 use crate::derive::{from_recipe, step};
-use crate::implementation::{Reader, StoredWeight};
+use crate::implementation::{StoredWeight, WeightReader};
 use crate::layout::WeightLayout;
 
 impl StoredWeight {
     /// The operation that reads the weight, over the weight as it is stored.
-    pub(crate) fn compute(&self, b: &mut Builder<'_>, operands: &[NodeId]) -> Result<NodeId, InferError> {
+    pub(crate) fn compute(
+        &self,
+        b: &mut Builder<'_>,
+        operands: &[NodeId],
+        activations: ActivationBits,
+    ) -> Result<NodeId, InferError> {
+        // They stay as they are where weights do.
+        let rounds = self.layout.format().element().is_none();
+        let activations = if rounds { activations } else { ActivationBits::default() };
         match &self.reader {
-            Reader::Matmul(parameter) => linear(b, self.layout, parameter, operands),
-            Reader::Rows(parameter) => rows(b, self.layout, parameter, operands[1]),
-            Reader::Experts(experts) => experts.product(b, self.layout.format(), operands),
+            WeightReader::Matmul(parameter) => linear(b, (self.layout, activations), parameter, operands),
+            WeightReader::Rows(parameter) => rows(b, self.layout, parameter, operands[1]),
+            WeightReader::Experts(experts) => {
+                experts.product(b, (self.layout.format(), activations), operands)
+            }
         }
     }
 }
@@ -41,10 +51,10 @@ fn grouped(
     format.parts().iter().map(&mut part).collect()
 }
 
-/// A product and its bias, rounded once.
+/// A matmul and its bias, rounded once.
 fn linear(
     b: &mut Builder<'_>,
-    layout: WeightLayout,
+    (layout, activations): (WeightLayout, ActivationBits),
     parameter: &Parameter,
     operands: &[NodeId],
 ) -> Result<NodeId, InferError> {
@@ -53,11 +63,11 @@ fn linear(
     let product = |b: &mut Builder<'_>, element| match layout {
         WeightLayout::Packed(format) => {
             let packed = packed(b, format, parameter)?;
-            b.op(PackedLinear { format, outputs, element }, &[x, packed])
+            b.op(PackedLinear { format, outputs, element, activations }, &[x, packed])
         }
         WeightLayout::Grouped(format) => {
             let operands = [vec![x], grouped(b, format, parameter)?].concat();
-            convert(b, &GroupedLinear { format, element }.into(), &operands)
+            convert(b, &GroupedLinear { format, element, activations }.into(), &operands)
         }
     };
     let Some(&bias) = operands.get(2) else { return product(b, narrow) };

@@ -1,4 +1,4 @@
-//! Which works of a program kernels do that may be cut in several ways, and how often.
+//! Finds the kernels of a program that have several tilings, and how often each is called.
 
 use std::collections::BTreeMap;
 
@@ -12,43 +12,43 @@ use crate::LowerError;
 use crate::fusion::Fusions;
 use crate::legalize::{Legalization, legalize};
 
-/// A work that one kernel does, by what its speed depends on.
+/// The work of one kernel, with everything on which its speed depends.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tunable {
     Matmul(FusedMatmul),
-    /// A product with a matrix for each row.
+    /// A matmul with a matrix for each row.
     Experts(FusedExperts),
     Attention(FusedAttention),
 }
 
-/// A product that one kernel computes.
+/// A matmul that one kernel computes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FusedMatmul {
     pub op: PackedLinear,
-    /// What is multiplied, `[rows, inputs]`.
+    /// The type of the activations, `[rows, inputs]`.
     pub x: TensorType,
-    /// The norm that it goes through first.
+    /// The norm of the activations, if it is fused.
     pub norm: Option<RmsNorm>,
-    /// Whether the halves of the result meet: gate and up.
+    /// Whether the epilogue combines the halves of the result, such as gate and up.
     pub halves: bool,
 }
 
-/// A product with a matrix for each row that one kernel computes.
+/// A matmul with a matrix for each row that one kernel computes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FusedExperts {
     pub op: PackedExperts,
     pub x: TensorType,
-    /// Which matrix each row has, unless they have them in turn.
+    /// The type of the indices that select each row's matrix. `None` if rows use the matrices in turn.
     pub indices: Option<TensorType>,
 }
 
-/// Attention that one kernel computes, whatever its queries go through before.
+/// Attention that one kernel computes, with any prologue.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FusedAttention {
     pub op: Sdpa,
     /// The types of its operands: q, k, v, the offset.
     pub types: Vec<TensorType>,
-    /// Whether keys and values are integers, with a scale for each key.
+    /// Whether keys and values are integers with a scale per key.
     pub quantized: bool,
 }
 
@@ -79,7 +79,7 @@ impl Tunable {
         })
     }
 
-    /// The ways in which a target's kernel may cut it.
+    /// The tilings of the target's kernel for this work.
     pub fn tilings(&self, target: &Target) -> Option<Tilings> {
         let kernels = Kernels::of(target);
         match self {
@@ -108,11 +108,11 @@ impl Tunable {
     }
 }
 
-/// Of each entry point of an expanded trace: the works that kernels of the target do and may cut in several ways, and how
-/// often a call does.
+/// For each entry point of an expanded trace, the work of kernels with several tilings, and how often a call
+/// does it.
 ///
 /// # Errors
-/// If the trace is not one that lowers.
+/// If the trace cannot be lowered.
 pub fn tunable(
     trace: &Trace,
     target: &Target,

@@ -1,5 +1,5 @@
-//! The module of one entry point for XLA: StableHLO, whose arguments are those of the entry point and then its weights;
-//! with a mesh, all of them and the results with how they are divided, in Shardy's words.
+//! Writes the module of one entry point for XLA. The module is StableHLO and takes the arguments of the entry
+//! point, then its weights. With a mesh, arguments and results have their sharding in Shardy's syntax.
 
 use std::collections::HashMap;
 
@@ -11,16 +11,15 @@ use crate::legalize::{Legalization, legalize};
 use crate::module::{Frame, Module, write_with};
 use crate::{EntryShards, LowerError, Shards};
 
-/// The name that XLA starts.
+/// The name of the function that XLA calls.
 const MAIN: &str = "main";
-/// The name of the mesh in the text.
 const MESH: &str = "mesh";
 
-/// Writes an entry point of a trace of primitives as a module for XLA. State is donated: a result lies where the argument of
-/// its role was.
+/// Writes an entry point of a trace of primitives as a module for XLA. State is donated: a result reuses the
+/// memory of the argument of the same role.
 ///
 /// # Errors
-/// If there is no such entry point or a composite is left, or one parameter has two types.
+/// If there is no such entry point, a composite is left, or a parameter has two types.
 pub fn xla(trace: &Trace, entry: &str, shards: Option<&Shards>) -> Result<Module, LowerError> {
     let mut alone = legalize(trace, &Legalization::needed(&Target::xla()))?.with_entries(&[entry]);
     let Some(&id) = alone.entries.first() else { return Err(LowerError::NoEntry(entry.to_owned())) };
@@ -49,7 +48,7 @@ pub fn xla(trace: &Trace, entry: &str, shards: Option<&Shards>) -> Result<Module
     Ok(module)
 }
 
-/// What is said of each argument: how it is divided, and which result may lie in its place.
+/// The attributes of each argument: its sharding, and the result that may reuse its memory.
 fn arguments(signature: &Signature, shards: Option<&EntryShards>) -> Vec<String> {
     let of_argument = |(at, argument): (usize, &Argument)| {
         let mut said: Vec<String> = Vec::new();
@@ -68,7 +67,7 @@ fn spelled(sharding: &crate::Sharding) -> String {
     format!("sdy.sharding = #sdy.sharding<@{MESH}, {sharding}>")
 }
 
-/// ` {a, b}`, or nothing.
+/// Attributes in braces, such as ` {a, b}`; empty if there are none.
 fn braced(said: &[String]) -> String {
     if said.is_empty() { String::new() } else { format!(" {{{}}}", said.join(", ")) }
 }

@@ -1,5 +1,5 @@
-//! What each converter, each function and each movement of data lowers to. Extents differ pairwise, so that a
-//! swapped axis shows.
+//! The primitives of each converter, each function and each data movement. All extents differ, so that a swapped
+//! axis is visible.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
@@ -476,8 +476,9 @@ fn s9_sdpa() {
               %9 = stablehlo.reduce(%7 init: %8) applies stablehlo.add across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
               %10 = stablehlo.broadcast_in_dim %9, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
               %11 = stablehlo.divide %7, %10 : tensor<2x3x5xf32>
-              %12 = stablehlo.dot_general %11, %arg2, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<2x3x5xf32>, tensor<2x5x6xf32>) -> tensor<2x3x6xf32>
-              return %12 : tensor<2x3x6xf32>
+              %12 = stablehlo.optimization_barrier %11 : tensor<2x3x5xf32>
+              %13 = stablehlo.dot_general %12, %arg2, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<2x3x5xf32>, tensor<2x5x6xf32>) -> tensor<2x3x6xf32>
+              return %13 : tensor<2x3x6xf32>
             }
         "#]],
     );
@@ -511,9 +512,10 @@ fn s11_sdpa_causal_with_an_offset_and_grouped_heads() {
               %18 = stablehlo.broadcast_in_dim %17, dims = [0, 1, 2] : (tensor<2x3x5xf32>) -> tensor<2x3x5x7xf32>
               %19 = stablehlo.divide %15, %18 : tensor<2x3x5x7xf32>
               %20 = stablehlo.convert %19 : (tensor<2x3x5x7xf32>) -> tensor<2x3x5x7xbf16>
-              %21 = stablehlo.dot_general %20, %arg2, batching_dims = [0] x [0], contracting_dims = [3] x [1] : (tensor<2x3x5x7xbf16>, tensor<2x7x4xbf16>) -> tensor<2x3x5x4xf32>
-              %22 = stablehlo.convert %21 : (tensor<2x3x5x4xf32>) -> tensor<2x3x5x4xbf16>
-              return %22 : tensor<2x3x5x4xbf16>
+              %21 = stablehlo.optimization_barrier %20 : tensor<2x3x5x7xbf16>
+              %22 = stablehlo.dot_general %21, %arg2, batching_dims = [0] x [0], contracting_dims = [3] x [1] : (tensor<2x3x5x7xbf16>, tensor<2x7x4xbf16>) -> tensor<2x3x5x4xf32>
+              %23 = stablehlo.convert %22 : (tensor<2x3x5x4xf32>) -> tensor<2x3x5x4xbf16>
+              return %23 : tensor<2x3x5x4xbf16>
             }
         "#]],
     );
@@ -540,8 +542,9 @@ fn s12_sdpa_with_an_explicit_mask() {
               %11 = stablehlo.reduce(%9 init: %10) applies stablehlo.add across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
               %12 = stablehlo.broadcast_in_dim %11, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
               %13 = stablehlo.divide %9, %12 : tensor<2x3x5xf32>
-              %14 = stablehlo.dot_general %13, %arg2, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<2x3x5xf32>, tensor<2x5x4xf32>) -> tensor<2x3x4xf32>
-              return %14 : tensor<2x3x4xf32>
+              %14 = stablehlo.optimization_barrier %13 : tensor<2x3x5xf32>
+              %15 = stablehlo.dot_general %14, %arg2, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<2x3x5xf32>, tensor<2x5x4xf32>) -> tensor<2x3x4xf32>
+              return %15 : tensor<2x3x4xf32>
             }
         "#]],
     );
@@ -992,7 +995,7 @@ fn s29_bounded_sdpa() {
 #[test]
 fn s29_grouped_linear_of_few_rows() {
     check_op(
-        "grouped_linear format=q4 element=bf16",
+        "grouped_linear format=q4 element=bf16 activations=8",
         &["bf16[2,37]", "i8[5,2,16]", "f16[5,2]"],
         expect![[r#"
         func.func @main(%arg0: tensor<2x37xbf16>, %arg1: tensor<5x2x16xi8>, %arg2: tensor<5x2xf16>) -> (tensor<2x5xbf16>) {
@@ -1047,7 +1050,7 @@ fn s29_grouped_linear_of_few_rows() {
 #[test]
 fn s29_grouped_linear_of_many_rows() {
     check_op(
-        "grouped_linear format=q8 element=f32",
+        "grouped_linear format=q8 element=f32 activations=8",
         &["f32[33,64]", "i8[5,2,32]", "f16[5,2]"],
         expect![[r#"
         func.func @main(%arg0: tensor<33x64xf32>, %arg1: tensor<5x2x32xi8>, %arg2: tensor<5x2xf16>) -> (tensor<33x5xf32>) {
@@ -1141,13 +1144,13 @@ fn s29_experts() {
           %1 = input 1 "x1" () : bf16[2,3,6] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %2 = input 2 "x2" () : i32[2,2] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %3 = parameter "up" = pack format=bf16 (reshape shape=[48,5] ("up" : bf16[3,16,5])) () : bf16[3,3,16,2] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %4 = packed_linear format=bf16 outputs=48 element=f32 (%0, %3) : f32[2,48] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %4 = packed_linear format=bf16 outputs=48 element=f32 activations=8 (%0, %3) : f32[2,48] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %5 = reshape shape=[2,3,16] (%4) : f32[2,3,16] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %6 = parameter "down" = pack format=bf16 (reshape shape=[48,6] ("down" : bf16[3,16,6])) () : bf16[3,3,16,2] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %7 = packed_experts format=bf16 experts=3 outputs=16 element=f32 (%1, %6) : f32[2,3,16] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %7 = packed_experts format=bf16 experts=3 outputs=16 element=f32 activations=8 (%1, %6) : f32[2,3,16] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %8 = permute order=[1,0,2] (%7) : f32[3,2,16] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %9 = parameter "up" = pack format=bf16 (reshape shape=[48,5] ("up" : bf16[3,16,5])) () : bf16[3,3,16,2] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %10 = packed_experts format=bf16 experts=3 outputs=16 element=f32 (%0, %9, %2) : f32[2,2,16] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %10 = packed_experts format=bf16 experts=3 outputs=16 element=f32 activations=8 (%0, %9, %2) : f32[2,2,16] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           return %5 "y"
           return %8 "y"
           return %10 "y"
@@ -1182,7 +1185,8 @@ fn m9_s29_stored_weights() {
     });
     let features = ["avx2", "f16c", "fma"].map(str::to_owned).to_vec();
     let target = Target { features: Some(features), ..Target::processor("x86-64-v3") };
-    let packed = |quantize, kernels| stored(&trace, &Weights { quantize, kernels }, &target);
+    let packed =
+        |quantize, kernels| stored(&trace, &Weights { quantize, kernels, ..Weights::default() }, &target);
     expect![[r#"
         entry @main {
           %0 = input 0 "x0" () : bf16[2,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
@@ -1190,15 +1194,15 @@ fn m9_s29_stored_weights() {
           %2 = parameter "other" () : bf16[17,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %3 = parameter "bias" () : bf16[17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %4 = parameter "router" = pack format=bf16 ("router" : bf16[7,5]) () : bf16[1,3,16,2] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %5 = packed_linear format=bf16 outputs=7 element=bf16 (%0, %4) : bf16[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %5 = packed_linear format=bf16 outputs=7 element=bf16 activations=8 (%0, %4) : bf16[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %6 = parameter "weight" = pack format=q4 ("weight" : bf16[17,5]) () : i8[2,1,576] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %7 = packed_linear format=q4 outputs=17 element=f32 (%0, %6) : f32[2,17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %7 = packed_linear format=q4 outputs=17 element=f32 activations=8 (%0, %6) : f32[2,17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %8 = convert to=f32 (%3) : f32[17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %9 = broadcast_in_dim shape=[2,17] axes=[1] (%8) : f32[2,17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %10 = binary kind=add (%7, %9) : f32[2,17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %11 = convert to=bf16 (%10) : bf16[2,17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %12 = parameter "table" = pack format=q4 ("table" : bf16[17,5]) () : i8[2,1,576] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %13 = packed_linear format=q4 outputs=17 element=bf16 (%0, %12) : bf16[2,17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %13 = packed_linear format=q4 outputs=17 element=bf16 activations=8 (%0, %12) : bf16[2,17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %14 = parameter "table" = pack format=q4 ("table" : bf16[17,5]) () : i8[2,1,576] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %15 = packed_rows format=q4 outputs=17 inputs=5 element=bf16 (%14, %1) : bf16[3,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %16 = reshape shape=[2,5] (%0) : bf16[2,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
@@ -1219,7 +1223,8 @@ fn m9_s29_stored_weights() {
     assert_eq!(packed(Quantization::Computed, false).matches("pack").count(), 0);
     // Where no kernel reads it: the same weights, and each in two parts.
     let [off, none] = [(false, target), (true, Target::processor("x86-64-v2"))].map(|(kernels, target)| {
-        let weights = Weights { quantize: Quantization::All(ops::WeightFormat::Q4), kernels };
+        let weights =
+            Weights { quantize: Quantization::All(ops::WeightFormat::Q4), kernels, ..Weights::default() };
         stored(&trace, &weights, &target)
     });
     assert_eq!(off, none);
@@ -1232,7 +1237,7 @@ fn m9_s29_stored_weights() {
     }
 }
 
-/// Of each entry point the products that kernels compute: those of functions that it calls as often as it calls them.
+/// For each entry point, the matmuls of kernels. Those in callees count once per call.
 #[test]
 fn products_are_counted_with_what_is_around_them() {
     let parameter = |b: &mut Builder<'_>, key: &str, ty: &str| {
@@ -1243,7 +1248,8 @@ fn products_are_counted_with_what_is_around_them() {
     let layer = entry(&["bf16[1,64]", "bf16[64]"], |b, x| {
         let weight = parameter(b, "layer", "bf16[4,32,16,2]");
         let x = b.op(op("rms_norm epsilon=1e-5 style=scale"), x)?;
-        let both = b.op(op("packed_linear format=bf16 outputs=64 element=bf16"), &[x, weight])?;
+        let both =
+            b.op(op("packed_linear format=bf16 outputs=64 element=bf16 activations=8"), &[x, weight])?;
         let gate = b.op(op("narrow axis=1 start=0 length=32"), &[both])?;
         let up = b.op(op("narrow axis=1 start=32 length=32"), &[both])?;
         Ok(vec![b.binary(BinaryKind::Multiply, gate, up)?])
@@ -1263,7 +1269,8 @@ fn products_are_counted_with_what_is_around_them() {
     });
     let sum = b.binary(BinaryKind::Add, called[0], called[1]).unwrap();
     let head = parameter(&mut b, "head", "bf16[3,16,16,2]");
-    let logits = b.op(op("packed_linear format=bf16 outputs=40 element=f32"), &[sum, head]).unwrap();
+    let logits =
+        b.op(op("packed_linear format=bf16 outputs=40 element=f32 activations=8"), &[sum, head]).unwrap();
     main.outputs = vec![Output::new("logits", logits)];
     trace.functions.push(main);
     trace.entries = vec![FunctionId(1)];

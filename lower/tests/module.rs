@@ -1,4 +1,4 @@
-//! What holds of every module: weights, functions and calls, locations, and what never occurs.
+//! Properties of every module: weights, functions and calls, locations, and operations that never occur.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
@@ -188,7 +188,7 @@ fn every_statement_says_where_it_comes_from() {
     assert!(call.ends_with(" loc(\"layers/0\"(\"models/src/toy.rs\":21:0))"), "{call}");
 }
 
-/// Whoever shows a module finds the statements of a function, and from each the way back to its node.
+/// Each function has its statements, and each statement leads back to its node.
 #[test]
 fn statements_are_found_by_function_and_location() {
     let trace = layers();

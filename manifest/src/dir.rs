@@ -1,4 +1,4 @@
-//! The folder that an export is written into: whole or no export at all.
+//! The folder of an export, which is a whole export or none.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -9,19 +9,15 @@ use serde::{Deserialize, Serialize};
 
 use names::{ARCHIVE, COPIED, MADE, MANIFEST, MODULE, TEXT};
 
-/// The file names in an export directory.
 pub mod names {
-    /// What says that a folder is an export, and which one: written last.
+    /// The manifest, which identifies an export. It is written last.
     pub const MANIFEST: &str = "manifest.json";
-    /// For IREE: the StableHLO text.
     pub const TEXT: &str = "model.mlir";
-    /// For IREE: the compiled module.
     pub const MODULE: &str = "model.vmfb";
-    /// For IREE: the weights.
     pub const ARCHIVE: &str = "model.irpa";
-    /// For XLA: the weights that recipes make.
+    /// For XLA: the weights that recipes compute.
     pub const MADE: &str = "made.irpa";
-    /// What a tokenizer is read from; copied if it is there.
+    /// The files that a tokenizer is read from. They are copied if they exist.
     pub const COPIED: &[&str] = &[
         "config.json",
         "generation_config.json",
@@ -32,33 +28,33 @@ pub mod names {
     ];
 }
 
-/// What exports have of the one engine and of the other, whose modules the manifest names.
+/// The files of exports for either engine, except XLA's modules, which the manifest names.
 const ENGINES: &[&str] = &[TEXT, MODULE, ARCHIVE, MADE];
 
-/// Why nothing is exported into a folder.
+/// Why a folder cannot be the folder of an export.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// A file cannot be read, written or removed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// It would be written among the files of the model.
+    /// The export would be among the files of the model.
     #[error("`{}` is the model's own folder; write elsewhere", .0.display())]
     Own(PathBuf),
-    /// It would replace a file that no export has written.
+    /// The export would replace a file that no export has written.
     #[error("`{}` is there and is not of an export; write elsewhere, or move it away", .0.display())]
     Foreign(PathBuf),
-    /// Another run writes it.
+    /// Another run is writing the folder.
     #[error("another export is being written into `{}`; wait for it, or write elsewhere", .0.display())]
     Locked(PathBuf),
 }
 
-/// The part of a manifest, of either engine, that says which files are the export's.
+/// The part of a manifest that lists the export's files, for either engine.
 #[derive(Deserialize)]
 struct Written {
-    /// No other program's manifest has it.
+    /// Only Tracewright's manifests have this key.
     #[serde(rename = "tracewright")]
     _version: String,
-    /// Each has a module of its own, if the engine is XLA.
+    /// The entry points. With XLA, each has a module.
     entry_points: Vec<WrittenEntry>,
 }
 
@@ -67,15 +63,16 @@ struct WrittenEntry {
     module: Option<String>,
 }
 
-/// The folder of an export, and what is written into it.
+/// The folder of an export, and the files to write.
 pub struct ExportFolder<'a> {
     path: &'a Path,
     names: Vec<&'a str>,
 }
 
 impl<'a> ExportFolder<'a> {
-    /// The folder at `path`, for files of these names beside the manifest and [what goes along](COPIED), if an export of
-    /// the model at `model` may be written there: nothing is replaced but another export.
+    /// The folder at `path`, for files with these names, the manifest, and [copied files](COPIED). It is only
+    /// returned if an export of the model at `model` may be written there. Only another export is ever
+    /// replaced.
     pub fn new(
         model: &Path,
         path: &'a Path,
@@ -91,7 +88,7 @@ impl<'a> ExportFolder<'a> {
         Ok(folder)
     }
 
-    /// Whether what is there is of an export, whole or not.
+    /// Checks that existing files belong to an export, which may be incomplete.
     fn check(&self) -> Result<(), FolderError> {
         if self.path.exists() && !self.path.is_dir() {
             let there = Err(io::Error::from(io::ErrorKind::NotADirectory));
@@ -102,13 +99,13 @@ impl<'a> ExportFolder<'a> {
         foreign.map_or(Ok(()), |file| Err(FolderError::Foreign(file)))
     }
 
-    /// What is there of the files that the export has.
+    /// The files of the export that exist in the folder.
     fn files(&self) -> impl Iterator<Item = PathBuf> {
         self.names.iter().map(|name| self.path.join(name)).filter(|path| path.symlink_metadata().is_ok())
     }
 
-    /// Fills it, which no other run does meanwhile. After a failure nothing of an export is there any more, and no folder
-    /// that was made for it.
+    /// Fills the folder under a lock. After a failure no part of an export is left, and a new folder is
+    /// removed.
     pub fn fill<T, E: From<FolderError>>(&self, fill: impl FnOnce(&Path) -> Result<T, E>) -> Result<T, E> {
         // Much may have come since it was asked for.
         self.check()?;
@@ -128,14 +125,14 @@ impl<'a> ExportFolder<'a> {
         filled
     }
 
-    /// Locks the folder, and removes what an export before this one wrote.
+    /// Locks the folder, and removes the files of an earlier export.
     fn prepare(&self) -> Result<FolderLock, FolderError> {
         let lock = FolderLock::take(self.path)?.ok_or_else(|| FolderError::Locked(self.path.to_owned()))?;
         Ok(self.clear(lock)?)
     }
 
-    /// Removes what is there of an export: first the manifest, which would vouch for a mixture of old and new files. What
-    /// cannot be removed stays with the lock, by which it is known.
+    /// Removes the files of an export. The manifest goes first, because it would vouch for a mixture of old
+    /// and new files. If a file cannot be removed, the lock stays, which marks the rest as leftovers.
     fn clear(&self, lock: FolderLock) -> Result<FolderLock, FileError> {
         let old = written(self.path)?.unwrap_or_default().into_iter().map(|name| self.path.join(name));
         match self.files().chain(old).try_for_each(|file| remove(&file)) {
@@ -176,22 +173,21 @@ fn is_same_folder(model: &Path, out: &Path) -> bool {
     out.is_dir() && out.canonicalize().is_ok_and(same)
 }
 
-/// The files of a model that go along.
+/// The files of a model that are copied.
 pub fn copied(model: &Path) -> impl Iterator<Item = &'static str> {
     COPIED.iter().copied().filter(|name| is_there(&model.join(name)))
 }
 
-/// Copies them.
+/// Copies the files of the model.
 pub fn copy(model: &Path, out: &Path) -> Result<(), FileError> {
     copied(model).try_for_each(|name| put(out, name, &files::read(&model.join(name), limits::TOKENIZER)?))
 }
 
-/// Writes a file of an export.
 pub fn put(out: &Path, name: &str, bytes: &[u8]) -> Result<(), FileError> {
     NewFile::write(&out.join(name), FileKind::NEW, bytes)
 }
 
-/// Writes the manifest. It comes last: a folder without one is no export.
+/// Writes the manifest. It must come last: a folder without a manifest is not an export.
 pub fn put_manifest(out: &Path, manifest: &impl Serialize) -> Result<(), FileError> {
     let json = serde_json::to_string_pretty(manifest).map_err(io::Error::from);
     put(out, MANIFEST, (json.with_path("write", &out.join(MANIFEST))? + "\n").as_bytes())
@@ -210,7 +206,7 @@ mod tests {
         })
     }
 
-    /// Much may come between the question and the answer: a network is compiled.
+    /// A long time can pass between the check and the write, because a network is compiled.
     #[test]
     fn what_came_since_it_was_asked_for_is_not_replaced() {
         let out = tempfile::tempdir().unwrap();

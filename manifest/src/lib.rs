@@ -1,5 +1,5 @@
-//! An export on disk, for either engine: [`dir`] is the folder, the types here are its `manifest.json`, whose JSON Schema is made
-//! from them.
+//! An export on disk, for either engine. [`dir`] has its folder. The types here are its `manifest.json`; its JSON
+//! Schema is generated from them.
 
 pub mod dir;
 
@@ -16,72 +16,55 @@ use trace::{Argument, Role, Signature};
 
 use dir::names::{COPIED, MANIFEST};
 
-/// What an export for XLA names as its engine.
+/// The value of the key `engine` in an export for XLA.
 pub const ENGINE: &str = "xla";
 
-/// Why an export does not read.
+/// Why an export cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// A file cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The manifest is not one.
+    /// The file is not a valid manifest.
     #[error("`{}` is not a manifest: {reason}; export the model again", .path.display())]
     Syntax {
-        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem in the file.
         reason: String,
     },
-    /// It was made for another engine.
+    /// The export is for another engine.
     #[error("`{}` was exported for XLA; `python -m tracewright_xla run` runs it", .0.display())]
     Engine(PathBuf),
-    /// A file that was exported is gone.
+    /// A file of the export is missing.
     #[error("`{}`, which the manifest names, is missing; export the model again", .path.display())]
-    Lost {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The module is for a kind of device that nobody knows here.
+    Lost { path: PathBuf },
+    /// The module is for an unknown kind of device.
     #[error(
         "the module was exported for the device `{found}`, expected cpu, vulkan, cuda, hip or metal; use the version that \
          exported it, or export again"
     )]
-    Device {
-        /// What it is for.
-        found: String,
-    },
-    /// A module was changed after it was exported.
+    Device { found: String },
+    /// A module was changed after the export.
     #[error("`{}` is not the module that the manifest names (blake3 {found}, expected {expected}); export the model again", .path.display())]
-    Module {
-        /// The file.
-        path: PathBuf,
-        /// The hash in the manifest.
-        expected: String,
-        /// The hash of the file.
-        found: String,
-    },
+    Module { path: PathBuf, expected: String, found: String },
 }
 
-/// The form of the manifest of an export for XLA: a reader refuses any other.
+/// The version of the manifest of an export for XLA. Readers reject other versions.
 pub const FORMAT: u32 = 2;
 
-/// The manifest of an export. Only that of an export for XLA has the key `engine`.
+/// The manifest of an export. Only exports for XLA have the key `engine`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum Manifest {
-    /// An export for XLA.
     Xla(Box<XlaManifest>),
-    /// An export for IREE.
     Iree(Box<IreeManifest>),
 }
 
 impl Manifest {
-    /// Reads the manifest of an export directory; `None` if it has none.
+    /// Reads the manifest of an export folder; `None` if there is none.
     ///
     /// # Errors
-    /// If it cannot be read or is not one.
+    /// If the manifest cannot be read or is invalid.
     pub fn read(folder: &Path) -> Result<Option<Self>, ManifestError> {
         fn parsed<T: DeserializeOwned>(text: &str, folder: &Path) -> Result<T, ManifestError> {
             serde_json::from_str(text).map_err(|error| refused(folder, error.to_string()))
@@ -99,7 +82,7 @@ impl Manifest {
     }
 }
 
-/// Whether a manifest names XLA as its engine.
+/// Whether a manifest's engine is XLA.
 pub fn is_xla(text: &str) -> bool {
     #[derive(Deserialize)]
     struct Engine {
@@ -108,12 +91,12 @@ pub fn is_xla(text: &str) -> bool {
     serde_json::from_str::<Engine>(text).is_ok_and(|manifest| manifest.engine == ENGINE)
 }
 
-/// What is wrong with the manifest of an export directory.
+/// The error for an invalid manifest in an export folder.
 pub fn refused(folder: &Path, reason: String) -> ManifestError {
     ManifestError::Syntax { path: folder.join(MANIFEST), reason }
 }
 
-/// A module with the hash that the manifest has of it.
+/// Reads a module, and compares it with the hash in the manifest.
 pub fn read_module(path: PathBuf, expected: &str) -> Result<Vec<u8>, ManifestError> {
     let module = files::read(&path, limits::MODULE)?;
     let found = blake3::hash(&module).to_string();
@@ -125,7 +108,7 @@ pub fn read_module(path: PathBuf, expected: &str) -> Result<Vec<u8>, ManifestErr
 }
 
 impl ManifestValue {
-    /// The entry of an argument or a result; `sharding` is for XLA.
+    /// The entry for an argument or a result; `sharding` is for XLA.
     pub fn new(argument: &Argument, sharding: Option<Vec<Vec<String>>>) -> Self {
         Self {
             name: argument.name.clone(),
@@ -141,60 +124,61 @@ impl ManifestValue {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct IreeManifest {
-    /// The version of this program.
+    /// The version of Tracewright that wrote the export.
     pub tracewright: String,
-    /// The version of the compiler that made the module; a runtime of the same version loads it.
+    /// The version of the compiler. A runtime of the same version can load the module.
     pub iree_compiler: String,
-    /// The kind of device that runs it: `cpu`, `vulkan`, `cuda`, `hip`, `metal`.
+    /// The kind of device: `cpu`, `vulkan`, `cuda`, `hip`, `metal`.
     #[serde(default = "cpu")]
     pub device: String,
-    /// The architecture of the processor: `x86_64`, `aarch64`. Of other devices that of the machine that compiled; they run
-    /// with any.
+    /// The architecture of the processor: `x86_64`, `aarch64`. For other devices, that of the compiling
+    /// machine; they run with any.
     pub architecture: String,
-    /// LLVM's name of the platform, if one was asked for.
+    /// LLVM's name of the platform, if one was set.
     pub target_triple: Option<String>,
-    /// LLVM's name of the processor; of other devices the compiler's, `sm_80`.
+    /// LLVM's name of the processor; for other devices the compiler's name, such as `sm_80`.
     pub target_cpu: String,
-    /// Features that the processor must have; of other devices the types that programs may compute with and the widths
-    /// that they may store, as `fp16`, `b8`.
+    /// Features that the processor must have. For other devices, the types of computations and the widths of
+    /// storage, such as `fp16` and `b8`.
     pub cpu_features: Vec<String>,
-    /// Type of weights and activations.
+    /// The type of weights and activations.
     pub dtype: String,
-    /// The longest sequence.
+    /// The longest sequence, in tokens.
     pub context: usize,
-    /// Tokens that one prefill takes.
+    /// The number of tokens per prefill call.
     pub chunk: usize,
     /// The rules that simplified the trace: off, exact or approximate.
     pub simplify: String,
-    /// The format that weights of products were rounded to: q8, q4 or q4_k; `stored` if each has that of the checkpoint; null if
-    /// they are of type `dtype`.
+    /// The format of matmul weights: q8, q4 or q4_k. It is `stored` if each weight has the checkpoint's
+    /// format, and null if weights have the type `dtype`.
     pub quant: Option<String>,
-    /// How keys and values are remembered: `computed`, `q8`.
+    /// The format of cached keys and values: `computed`, `q8`.
     pub kv: String,
-    /// Whether kernels of ours compute products and attention.
+    /// Whether Tracewright's kernels compute matmuls and attention.
     pub kernels: bool,
-    /// How weights are stored: `kernels`, as these read them, or `plain`, in the order of the checkpoint.
+    /// The layout of weights: `kernels` for the layout of kernels, or `plain` for the checkpoint's order.
     pub layout: String,
-    /// How kernels cut their work, where another way than usual was measured to be faster.
+    /// The settings of kernels that measured faster than the defaults.
     pub tuning: Tuning,
-    /// blake3 of the compiled module.
+    /// The blake3 hash of the compiled module.
     pub module_blake3: String,
-    /// blake3 of the archive's table, which has the hash of each tensor: `irpa::Archive::table_blake3`.
+    /// The blake3 hash of the archive's table, which contains the hash of each tensor:
+    /// `irpa::Archive::table_blake3`.
     pub archive_blake3: String,
-    /// What can be called.
+    /// The functions that can be called.
     pub entry_points: Vec<IreeEntry>,
-    /// The files of the model that went along, by which text becomes tokens and ends.
+    /// The copied files of the model, for its tokenizer and stop tokens.
     #[serde(default)]
     pub copied: Vec<String>,
-    /// The parameters and their types, in the scope `model`.
+    /// The parameters in the scope `model`, with their types.
     pub parameters: BTreeMap<String, String>,
 }
 
 impl IreeManifest {
-    /// Reads the manifest of an export directory; `None` if it has none.
+    /// Reads the manifest of an export folder; `None` if there is none.
     ///
     /// # Errors
-    /// If it cannot be read or is not one.
+    /// If the manifest cannot be read or is invalid.
     pub fn read(folder: &Path) -> Result<Option<Self>, ManifestError> {
         let manifest = match Manifest::read(folder)? {
             None => return Ok(None),
@@ -209,10 +193,10 @@ impl IreeManifest {
         }
     }
 
-    /// How the entry points are called.
+    /// The arguments and results of the entry points.
     ///
     /// # Errors
-    /// If a type does not read.
+    /// If a type cannot be parsed.
     pub fn signatures(&self, folder: &Path) -> Result<Vec<Signature>, ManifestError> {
         let argument = |t: &ManifestValue| -> Result<Argument, ManifestError> {
             let wrong = |what: &str, error: ops::ParseError| {
@@ -241,42 +225,41 @@ impl IreeManifest {
         self.entry_points.iter().map(signature).collect()
     }
 
-    /// The kind of device that runs it.
+    /// The kind of device that runs the module.
     ///
     /// # Errors
-    /// If there is no such kind.
+    /// If the kind is unknown.
     pub fn device(&self) -> Result<DeviceKind, ManifestError> {
         DeviceKind::of_name(&self.device).ok_or_else(|| ManifestError::Device { found: self.device.clone() })
     }
 }
 
-/// A function of the module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct IreeEntry {
-    /// Its name.
+    /// The name of the function in the module.
     pub name: String,
-    /// Its arguments in order.
+    /// The arguments in order, with their roles.
     pub arguments: Vec<ManifestValue>,
-    /// Its results in order.
+    /// The results in order, with their roles.
     pub results: Vec<ManifestValue>,
 }
 
-/// A named value: an argument or a result.
+/// An argument or a result, with its name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ManifestValue {
-    /// Its name.
+    /// The name of the argument or result.
     pub name: String,
-    /// What it is: `tokens`, `start(context 512)`, `state(kv.keys, layer 3)`. For IREE an argument that is an `i32[]` start or
-    /// count is a host scalar.
+    /// The role: `tokens`, `start(context 512)`, `state(kv.keys, layer 3)`. For IREE, an `i32[]` argument
+    /// with the role start or count is a host scalar.
     pub role: String,
-    /// Its type: `bf16[1,8,512,64]`.
+    /// The type: `bf16[1,8,512,64]`.
     #[serde(rename = "type")]
     pub ty: String,
-    /// The names of its axes.
+    /// The names of the axes.
     pub axes: Vec<String>,
-    /// For XLA: the mesh's axes along which each axis is divided. For IREE it is not there.
+    /// For XLA: for each axis, the mesh axes that partition it. It is absent for IREE.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharding: Option<Vec<Vec<String>>>,
 }
@@ -285,99 +268,98 @@ pub struct ManifestValue {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct XlaManifest {
-    /// `xla`.
+    /// The engine, always `xla`.
     #[cfg_attr(feature = "schema", schemars(extend("const" = ENGINE)))]
     pub engine: String,
-    /// The version of these fields: a reader refuses any other.
+    /// The version of this format. Readers reject other versions.
     #[cfg_attr(feature = "schema", schemars(extend("const" = FORMAT)))]
     pub format: u32,
-    /// The version of this program.
+    /// The version of Tracewright that wrote the export.
     pub tracewright: String,
-    /// Type of weights and activations.
+    /// The type of weights and activations.
     pub dtype: String,
-    /// The longest sequence.
+    /// The longest sequence, in tokens.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = limits::POSITIONS)))]
     pub context: usize,
-    /// Tokens of each sequence that one prefill takes.
+    /// Tokens of each sequence per prefill call.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = limits::POSITIONS)))]
     pub chunk: usize,
-    /// Sequences at once.
+    /// The number of sequences per call.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = limits::BATCH)))]
     pub batch: usize,
-    /// Token ids.
+    /// The number of token ids.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = limits::EXTENT)))]
     pub vocabulary: usize,
     /// The rules that simplified the trace: off, exact or approximate.
     pub simplify: String,
-    /// The mesh as it was asked for: `model=4,data=2`; empty for one device.
+    /// The mesh that was asked for: `model=4,data=2`; empty for one device.
     pub mesh: String,
-    /// The axes of the mesh in the modules, which may be parts of those asked for.
+    /// The axes of the mesh in the modules. They can be parts of the axes that were asked for.
     pub axes: Vec<ManifestAxis>,
-    /// What is not divided along all of the mesh that a rule names.
+    /// Tensors that are partitioned along only a part of the mesh axis that a rule names.
     pub notes: Vec<String>,
     /// Bytes of weights on each device.
     pub device_bytes: usize,
-    /// Weights that each device holds whole.
+    /// Weights that each device stores whole.
     pub replicated: Vec<String>,
     /// The folder of the checkpoint.
     pub checkpoint: PathBuf,
-    /// What can be called.
+    /// The functions that can be called.
     pub entry_points: Vec<XlaEntry>,
     /// The weights, sorted by key.
     pub weights: Vec<XlaWeight>,
-    /// The files of the model that went along.
+    /// The copied files of the model.
     pub copied: Vec<String>,
 }
 
-/// An axis of the mesh.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ManifestAxis {
-    /// Its name.
+    /// The name of the mesh axis.
     pub name: String,
-    /// Devices along it.
+    /// The number of devices along the axis.
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub size: usize,
 }
 
-/// A module.
+/// A function that can be called, with its module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct XlaEntry {
-    /// Its name.
+    /// The name of the function.
     pub name: String,
-    /// The file of its text.
+    /// The file with the module's text.
     pub module: String,
-    /// The hash of that text.
+    /// The blake3 hash of the text.
     pub module_blake3: String,
     /// The arguments before the weights, in order.
     pub arguments: Vec<ManifestValue>,
-    /// The keys of the weights that follow, in order.
+    /// The keys of the weights, which are further arguments, in order.
     pub weights: Vec<String>,
-    /// The results, in order.
+    /// The results in order, with their roles.
     pub results: Vec<ManifestValue>,
 }
 
-/// A weight.
+/// A weight of the network, and its place on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct XlaWeight {
-    /// Its key.
+    /// The key of the weight.
     pub key: String,
-    /// Its type in the module.
+    /// The type in the module.
     #[serde(rename = "type")]
     pub ty: String,
-    /// Of each axis the mesh's axes along which it is divided.
+    /// For each axis, the mesh axes that partition it.
     pub sharding: Vec<Vec<String>>,
-    /// The file in the checkpoint's folder; in the export's if `made`.
+    /// The file in the checkpoint's folder, or in the export's folder if `made` is true.
     pub file: String,
-    /// What the file calls the tensor that it is, or is a part of.
+    /// The name of the tensor in the file. The weight can be a part of it.
     pub tensor: String,
-    /// Whether the export has it, made of tensors of the checkpoint by a recipe.
+    /// Whether a recipe computed the weight, so that it is in the export.
     pub made: bool,
-    /// The type of its elements there.
+    /// The element type in the file.
     pub stored: String,
-    /// Where its first byte is.
+    /// The offset of the first byte in the file.
     pub offset: usize,
 }
 

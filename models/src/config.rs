@@ -1,4 +1,4 @@
-//! `config.json`, key by key: each is read, in a written list of ignored keys, or an error.
+//! Reads `config.json` key by key. Each key is read, in a list of keys to ignore, or an error.
 
 mod base;
 mod storage;
@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 pub(crate) use base::read_base;
 pub(crate) use storage::check_storage;
 
-/// Why a configuration is refused.
+/// Why a configuration is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -25,76 +25,76 @@ pub enum ConfigError {
     /// The GGUF file cannot be read.
     #[error(transparent)]
     Archive(#[from] irpa::ArchiveError),
-    /// The file is no JSON object.
+    /// The file is not a JSON object.
     #[error("`{}` is not a JSON object: {reason}", .path.display())]
     Syntax {
-        /// The file.
+        /// Path of the configuration file.
         path: PathBuf,
-        /// Where it departs from one.
+        /// Position and reason in the file.
         reason: String,
     },
-    /// Keys that are missing, unknown, or have unusable values.
+    /// Keys are missing, unknown, or have invalid values.
     #[error("`{}`: {} problem(s){}", .path.display(), .problems.len(), Listed(.problems))]
     Keys {
-        /// The file.
+        /// Path of the configuration file.
         path: PathBuf,
-        /// All of them.
+        /// All problems in the file.
         problems: Vec<KeyProblem>,
     },
-    /// A tower followed by other modules than the network has.
+    /// The list of an embedding model's modules differs from the network's.
     #[error("`{}`: the modules are {found}, expected {expected}", .path.display())]
     Modules {
-        /// The file.
+        /// Path of the configuration file.
         path: PathBuf,
-        /// The modules listed there.
+        /// The modules that the file lists.
         found: String,
-        /// The modules of the network.
+        /// The modules that the network has.
         expected: String,
     },
-    /// An architecture that is not known.
+    /// The architecture is not supported.
     #[error("`{}`: architecture `{found}` is not known; known are {known:?}", .path.display())]
     Architecture {
-        /// The file.
+        /// Path of the configuration file.
         path: PathBuf,
-        /// The architecture named there.
+        /// The architecture in the file.
         found: String,
-        /// Those that are known.
+        /// The architectures that are supported.
         known: Vec<&'static str>,
     },
-    /// A text embedding where a language model is expected.
+    /// The model is a text embedding, but a language model is expected.
     #[error("`{}`: `{found}` embeds texts and predicts no token", .path.display())]
     Embeds {
-        /// The file.
+        /// Path of the configuration file.
         path: PathBuf,
-        /// The architecture named there.
+        /// The architecture in the file.
         found: String,
     },
-    /// A language model where a text embedding is expected.
+    /// The model is a language model, but a text embedding is expected.
     #[error("`{}`: `{found}` predicts tokens and embeds no texts", .path.display())]
     Generates {
-        /// The file.
+        /// Path of the configuration file.
         path: PathBuf,
-        /// The architecture named there.
+        /// The architecture in the file.
         found: String,
     },
-    /// Weights in a storage that is not read.
+    /// The weights are quantized by a method that is not supported.
     #[error(
         "`{}`: the checkpoint is quantized (`{key}`, method `{method}`), which is not read; \
          use the unquantized checkpoint, or save one: `model.dequantize()` and `save_pretrained` in transformers",
         .path.display()
     )]
     Quantized {
-        /// The file.
+        /// Path of the configuration file.
         path: PathBuf,
-        /// The key that says so.
+        /// The key that declares the quantization.
         key: String,
-        /// The `quant_method`.
+        /// The value of `quant_method`, or the tool that uses the key.
         method: String,
     },
 }
 
 impl ConfigError {
-    /// The same, with keys as the file at hand calls them.
+    /// The same error with keys renamed by `name`, for a file that has other keys than `config.json`.
     pub(crate) fn named(mut self, name: impl Fn(&str) -> String) -> Self {
         if let Self::Keys { problems, .. } = &mut self {
             for problem in problems {
@@ -110,7 +110,7 @@ impl ConfigError {
     }
 }
 
-/// Keys of most checkpoints that say nothing about what the network computes.
+/// Keys of most checkpoints that do not affect the computation.
 pub const IGNORED: &[&str] = &[
     "_name_or_path",
     "architectures",
@@ -126,7 +126,7 @@ pub const IGNORED: &[&str] = &[
     "use_cache",
 ];
 
-/// What no network has more of, beside [`limits::EXTENT`] of anything.
+/// Upper bounds of some keys. All others are bounded by [`limits::EXTENT`].
 const AT_MOST: &[(&str, usize)] = &[
     ("num_hidden_layers", limits::LAYERS),
     ("n_layer", limits::LAYERS),
@@ -134,36 +134,36 @@ const AT_MOST: &[(&str, usize)] = &[
     ("max_position_embeddings", limits::POSITIONS),
 ];
 
-/// Characters of an unusable value that are shown.
+/// Characters of an invalid value that a message shows.
 const SHOWN: usize = 200;
 
-/// What is wrong with one key.
+/// A problem with one key of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyProblem {
-    /// It is not there and has no default.
+    /// The key is missing and has no default.
     #[error("`{key}` is missing, expected {expected}")]
     Missing {
-        /// The key.
+        /// Path of the key, with dots.
         key: String,
-        /// What it should hold.
+        /// The values that are possible.
         expected: &'static str,
     },
-    /// It holds something unusable.
+    /// The key has an invalid value.
     #[error("`{key}` is {found}, expected {expected}")]
     Value {
-        /// The key.
+        /// Path of the key, with dots.
         key: String,
-        /// What it holds.
+        /// The value in the file, shortened.
         found: String,
-        /// What it may hold.
+        /// The values that are possible.
         expected: String,
     },
-    /// Nobody reads it.
+    /// No code reads the key, and no list ignores it.
     #[error("`{key}` is not a known key{}", nearest_text(.nearest))]
     Unknown {
-        /// The key.
+        /// Path of the key, with dots.
         key: String,
-        /// The most similar key that is known.
+        /// The most similar known key, if one is similar.
         nearest: Option<String>,
     },
 }
@@ -172,10 +172,10 @@ fn nearest_text(nearest: &Option<String>) -> String {
     nearest.as_ref().map_or_else(String::new, |key| format!(", the nearest is `{key}`"))
 }
 
-/// An object whose keys are read one by one; what is never asked for is an error in the end.
+/// A JSON object whose keys are read one by one. A key that no code asks for is an error at the end.
 pub struct Keys {
     path: PathBuf,
-    /// `rope_scaling.` for a nested object.
+    /// The path of a nested object with a dot at the end, such as `rope_scaling.`.
     prefix: String,
     map: Map<String, Value>,
     known: RefCell<Vec<&'static str>>,
@@ -183,20 +183,20 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// The object in the file at `path`, or in `config.json` if that is a directory.
+    /// Reads the object in the file at `path`, or in its `config.json` if `path` is a directory.
     ///
     /// # Errors
-    /// If it cannot be read or is no object.
+    /// If the file cannot be read, or is not a JSON object.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
         let text = files::read_json(&path)?;
         Self::parse(&path, &text)
     }
 
-    /// The keys of a `config.json` with this text; messages name it by `path`.
+    /// Reads the keys of a `config.json` with this text. Messages call it `path`.
     ///
     /// # Errors
-    /// If it is no JSON object.
+    /// If the text is not a JSON object.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let syntax = |reason: String| ConfigError::Syntax { path: path.to_owned(), reason };
         match files::parse_json(text).map_err(|e| syntax(e.to_string()))? {
@@ -205,7 +205,7 @@ impl Keys {
         }
     }
 
-    /// The keys of an object; messages name it by `path`.
+    /// The keys of an object. Messages call it `path`.
     pub(crate) fn of(path: &Path, map: Map<String, Value>) -> Self {
         Self::new(path, "", map)
     }
@@ -215,14 +215,14 @@ impl Keys {
         Self { path: path.into(), prefix: prefix.into(), map, known, problems }
     }
 
-    /// The same object without a key that has been read: for a reader to whom it means something else.
+    /// Removes a key that was already read, for a reader that gives it another meaning.
     #[must_use]
     pub fn without(mut self, key: &str) -> Self {
         self.map.remove(key);
         self
     }
 
-    /// The file.
+    /// Path of the file, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -231,25 +231,25 @@ impl Keys {
         format!("{}{key}", self.prefix)
     }
 
-    /// The value of `key`, if there is one that is not null.
+    /// The value of `key`; `None` if it is missing or null.
     pub fn get(&self, key: &'static str) -> Option<&Value> {
         self.known.borrow_mut().push(key);
         self.map.get(key).filter(|value| !value.is_null())
     }
 
-    /// Keys that nobody needs to read.
+    /// Marks keys as known although no code reads them.
     pub fn ignore(&self, keys: &[&'static str]) {
         self.known.borrow_mut().extend(keys);
     }
 
-    /// Keeps a problem.
+    /// Records a problem with the value of a key.
     pub fn refuse(&self, key: &str, found: impl ToString, expected: impl Into<String>) {
         let found = files::as_written(&found.to_string());
         let (key, found) = (self.name(key), errors::shortened(found, SHOWN));
         self.problems.borrow_mut().push(KeyProblem::Value { key, found, expected: expected.into() });
     }
 
-    /// Whether something has been refused.
+    /// Whether any problem was recorded.
     pub fn has_problems(&self) -> bool {
         !self.problems.borrow().is_empty()
     }
@@ -275,7 +275,7 @@ impl Keys {
         value.unwrap_or_default()
     }
 
-    /// A positive integer that may be missing.
+    /// A positive integer; `None` if the key is missing.
     pub fn optional_count(&self, key: &'static str) -> Option<usize> {
         let own = AT_MOST.iter().find(|(name, _)| *name == key);
         let most = own.map_or(limits::EXTENT, |(_, most)| *most);
@@ -283,12 +283,12 @@ impl Keys {
         self.typed(key, format!("a positive integer, at most {most}"), read)
     }
 
-    /// A positive integer.
+    /// A positive integer. If the key is missing, this records a problem.
     pub fn count(&self, key: &'static str) -> usize {
         self.required(key, "a positive integer", self.optional_count(key)).max(1)
     }
 
-    /// Where the key may be null, which says that there is none: what `read` finds, or `default` if the key is missing.
+    /// Reads a key whose null means that there is no such thing. Returns `default` if the key is missing.
     fn nullable<T>(&self, key: &'static str, default: Option<T>, read: impl Fn() -> Option<T>) -> Option<T> {
         match self.map.contains_key(key) {
             true => read(),
@@ -299,38 +299,26 @@ impl Keys {
         }
     }
 
-    /// A positive integer, or null if there is none; `default` if the key is missing.
+    /// A positive integer. Null gives `None`, a missing key `default`.
     pub fn nullable_count(&self, key: &'static str, default: Option<usize>) -> Option<usize> {
         self.nullable(key, default, || self.optional_count(key))
     }
 
-    /// A positive number, or null if there is none; `default` if the key is missing.
+    /// A positive number. Null gives `None`, a missing key `default`.
     pub fn nullable_number(&self, key: &'static str, default: Option<f64>) -> Option<f64> {
         self.nullable(key, default, || self.optional_number(key))
     }
 
-    /// A positive even integer that may be missing: what rotary embedding pairs.
-    pub fn optional_even(&self, key: &'static str) -> Option<usize> {
-        let count = self.optional_count(key);
-        if let Some(odd) = count.filter(|count| count % 2 == 1) {
-            self.refuse(key, odd, "an even number: rotary embedding pairs features");
-        }
-        count
-    }
-
-    /// Which of `layers` layers look through a sliding window: `layer_types`, or all but each `pattern`-th, where
-    /// `sliding_window_pattern` may say another number.
-    pub fn sliding_layers(&self, layers: usize, pattern: usize) -> Vec<bool> {
+    /// `sliding_window_pattern`: every so many layers, one layer uses no sliding window.
+    pub fn sliding_period(&self) -> Option<usize> {
         let names = ["sliding_window_pattern", "_sliding_window_pattern"];
         let [new, old] = names.map(|name| (name, self.optional_count(name)));
-        let pattern = self.agreed(new, old).unwrap_or(pattern);
-        let by_pattern = (1..=layers).map(|layer| layer % pattern != 0).collect();
-        let Some(types) = self.layer_types(layers) else { return by_pattern };
-        types.iter().map(|name| name == "sliding_attention").collect()
+        self.agreed(new, old)
     }
 
-    /// How many positions each of `layers` layers sees, if not all: `window` where `layer_types` says
-    /// `sliding_attention`, or `sliding` if there is no such key.
+    /// The window of each of `layers` layers; `None` for layers that see all positions. The window is
+    /// `window` in layers that `layer_types` sets to `sliding_attention`. Without that key, `sliding` selects
+    /// these layers.
     pub fn windows(
         &self,
         layers: usize,
@@ -349,12 +337,13 @@ impl Keys {
         sliding.into_iter().map(|sliding| window.filter(|_| sliding)).collect()
     }
 
-    /// `layer_types`: `full_attention` or `sliding_attention` for each of `layers` layers.
+    /// The key `layer_types`: `full_attention` or `sliding_attention` for each of `layers` layers. `None` if
+    /// it is missing.
     pub fn layer_types(&self, layers: usize) -> Option<Vec<String>> {
         self.layer_types_of(layers, ["full_attention", "sliding_attention"])
     }
 
-    /// `layer_types`: one of two `kinds` for each of `layers` layers.
+    /// The key `layer_types`: one of two `kinds` for each of `layers` layers. `None` if it is missing.
     pub fn layer_types_of(&self, layers: usize, kinds: [&str; 2]) -> Option<Vec<String>> {
         let expected = format!("a list of {layers} of `{}` and `{}`", kinds[0], kinds[1]);
         let value = self.get("layer_types")?;
@@ -368,38 +357,38 @@ impl Keys {
         Some(types)
     }
 
-    /// An integer from 0 on that may be missing.
+    /// An integer that is 0 or larger; `None` if the key is missing.
     pub fn optional_integer(&self, key: &'static str) -> Option<usize> {
         let read = |value: &Value| value.as_u64().filter(|&n| n <= u32::MAX.into()).map(|n| n as usize);
         self.typed(key, "an integer, at least 0", read)
     }
 
-    /// A positive number that may be missing.
+    /// A positive number; `None` if the key is missing.
     pub fn optional_number(&self, key: &'static str) -> Option<f64> {
         self.typed(key, "a positive number", |value| value.as_f64().filter(|&x| x > 0.0 && x.is_finite()))
     }
 
-    /// A positive number, or what stands for a missing one. That it is null says nothing, and is refused.
+    /// A positive number; `default` if the key is missing. Null is an error.
     pub fn number_or(&self, key: &'static str, default: f64) -> f64 {
         let number = self.optional_number(key);
         self.refuse_null(key, "a positive number");
         number.unwrap_or(default)
     }
 
-    /// A null is no missing key: transformers does not put the default in its place.
+    /// Records a problem if the key is null. transformers does not replace null by the default.
     fn refuse_null(&self, key: &'static str, expected: &str) {
         if self.map.get(key).is_some_and(Value::is_null) {
             self.refuse(key, "null", expected);
         }
     }
 
-    /// A positive number.
+    /// A positive number. If the key is missing, this records a problem.
     pub fn number(&self, key: &'static str) -> f64 {
         self.required(key, "a positive number", self.optional_number(key))
     }
 
-    /// A truth value, or what stands for a missing one. A null is false in Python; where that is not what a missing key
-    /// means, it is refused.
+    /// A truth value; `default` if the key is missing. Python treats null as false, so null is an error if
+    /// the default is true.
     pub fn flag(&self, key: &'static str, default: bool) -> bool {
         if default {
             self.refuse_null(key, "true or false");
@@ -407,19 +396,19 @@ impl Keys {
         self.typed(key, "true or false", Value::as_bool).unwrap_or(default)
     }
 
-    /// A switch of which only one position is implemented, in transformers too.
+    /// A switch of which only one value is implemented, here and in transformers.
     pub fn always(&self, key: &'static str, position: bool) {
         if self.flag(key, position) != position {
             self.refuse(key, !position, position.to_string());
         }
     }
 
-    /// A text that may be missing.
+    /// A string; `None` if the key is missing.
     pub fn optional_text(&self, key: &'static str) -> Option<String> {
         self.typed(key, "a string", |value| value.as_str().map(str::to_owned))
     }
 
-    /// A text that must be one of `accepted` if it is there.
+    /// Checks that a string is one of `accepted`, if the key exists.
     pub fn one_of(&self, key: &'static str, accepted: &[&str]) {
         if let Some(found) = self.optional_text(key)
             && !accepted.contains(&found.as_str())
@@ -428,7 +417,7 @@ impl Keys {
         }
     }
 
-    /// The element type under `torch_dtype` (transformers 4) or `dtype` (transformers 5).
+    /// The element type in `torch_dtype` (transformers 4) or `dtype` (transformers 5).
     pub fn element_type(&self) -> Option<ElementType> {
         let read = |key| {
             let word = self.optional_text(key)?;
@@ -446,7 +435,7 @@ impl Keys {
         self.agreed(("dtype", read("dtype")), ("torch_dtype", read("torch_dtype")))
     }
 
-    /// The value of a key that goes by two names: both may be there if they say the same.
+    /// The value of a key that has two names. If both exist, they must be equal.
     pub fn agreed<T: PartialEq + Display>(
         &self,
         new: (&str, Option<T>),
@@ -460,7 +449,7 @@ impl Keys {
         new.1.or(old.1)
     }
 
-    /// A nested object that may be missing.
+    /// A nested object; `None` if the key is missing.
     pub fn object(&self, key: &'static str) -> Option<Self> {
         match self.get(key)? {
             Value::Object(map) => Some(Self::new(&self.path, &format!("{}{key}.", self.prefix), map.clone())),
@@ -471,18 +460,18 @@ impl Keys {
         }
     }
 
-    /// Takes over the problems of a nested object, whose unread keys are problems too.
+    /// Adds the problems of a nested object, including its unread keys.
     pub fn close(&self, nested: Self) {
         self.close_ignoring(nested, &[]);
     }
 
-    /// Takes over the problems of a nested object, whose keys that are neither read nor in `ignored` are problems
-    /// too.
+    /// Adds the problems of a nested object, including its unread keys that are not in `ignored`.
     pub fn close_ignoring(&self, nested: Self, ignored: &[&'static str]) {
         self.problems.borrow_mut().extend(nested.into_problems(ignored));
     }
 
-    /// Takes over the problems of a nested object of which one key makes the others meaningless.
+    /// Adds the problems of a nested object, without its unread keys: one invalid key makes the others
+    /// meaningless.
     pub fn give_up(&self, nested: Self) {
         self.problems.borrow_mut().extend(nested.problems.into_inner());
     }
@@ -506,7 +495,8 @@ impl Keys {
     /// Ends the reading.
     ///
     /// # Errors
-    /// All problems: those kept, and each key that is neither read nor in `ignored` nor in `allowed`.
+    /// If problems were recorded, or a key is neither read nor in `ignored` or `allowed`. The error lists all
+    /// of them.
     pub fn finish(self, ignored: &[&'static str], allowed: &[String]) -> Result<(), ConfigError> {
         let path = self.path.clone();
         let mut problems = self.into_problems(ignored);
@@ -515,10 +505,10 @@ impl Keys {
         end(path, problems)
     }
 
-    /// Ends the reading of a file whose other keys are none of the reader's business.
+    /// Ends the reading of a file with keys for other readers. Unread keys are allowed.
     ///
     /// # Errors
-    /// All problems that were kept.
+    /// If problems were recorded. The error lists all of them.
     pub fn finish_reading(self) -> Result<(), ConfigError> {
         end(self.path, self.problems.into_inner())
     }

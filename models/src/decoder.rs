@@ -1,52 +1,56 @@
-//! What decoders have in common: embedding, layers, a norm and a head. A family brings its layers.
+//! [`Decoder`]: embedding, layers, norm and head of a language model. Each family declares its own layers.
 
+use std::marker::PhantomData;
 use std::ops::Deref;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position};
-use dsl::{Block, Call as _, Float, Project, Tensor, WeightStyle, model};
+use dsl::{
+    Axis, Block, BuildError, Call as _, Float, LayerNorm, Project, RmsNorm, Scope, Tensor, WeightStyle, model,
+};
 use ops::ElementType;
 
 use crate::config::Keys;
-use crate::head::HEAD;
 use crate::rope::{RopeDefaults, RopeParameters};
 use crate::shape_check::DeclaredSize;
 
-/// A block that attends to other positions: a layer, or the attention within it.
+/// A block that attends to other positions: a layer, or its attention.
 pub trait AttentionBlock<T: Float>: Block {
-    /// Features `[B, S, D]` of the next place in the network. `kv` caches the keys and values of other positions.
+    /// Computes features `[B, S, D]` from features `[B, S, D]`. `kv` caches the keys and values of other
+    /// positions.
     fn forward(&self, x: Tensor<T>, at: &Attend<T>, kv: &mut Kv<T>) -> Tensor<T>;
 }
 
-/// A block that computes each position by itself.
+/// A block that computes each position independently.
 pub trait FeedForward<T: Float>: Block {
-    /// Features `[B, S, D]` of the next place in the network.
+    /// Computes features `[B, S, D]` from features `[B, S, D]`.
     fn forward(&self, x: Tensor<T>) -> Tensor<T>;
 }
 
-/// The configuration of a [`Decoder`]: Llama's keys, and how a family departs from Llama outside of its layers.
+/// The configuration of a [`Decoder`]: Llama's keys, and the differences from Llama outside of its layers.
 pub trait DecoderConfig: Deref<Target = LlamaConfig> + Clone + 'static {
-    /// How the last norm applies its weight. Layers declare the style of their own.
-    const NORM: WeightStyle = WeightStyle::Scale;
+    /// The last norm. Layers declare their own norms.
+    const NORM: Norm = Norm::Rms(WeightStyle::Scale);
 
-    /// The input of the first layer, made of the tokens' embeddings.
+    /// Computes the input of the first layer from the tokens' embeddings. Default: no change.
     fn embedded<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
         x
     }
 
-    /// How a layer attends. `rotary` sees all positions, with the rotary embedding.
+    /// The attention settings of a layer. `rotary` sees all earlier positions and uses the rotary embedding.
+    /// Default: the layer's window.
     fn attention<T: Float>(&self, layer: usize, rotary: &Attend<T>) -> Attend<T> {
         rotary.clone().windowed(self.window(layer))
     }
 
-    /// The logits, made of the head's output.
+    /// Computes the logits from the output of the head. Default: no change.
     fn logits<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
         x
     }
 }
 
-/// The configuration of a network that departs from Llama in its layers alone.
+/// The configuration of a network that differs from Llama only in its layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plain(LlamaConfig);
 
@@ -61,7 +65,7 @@ impl From<LlamaConfig> for Plain {
 }
 
 model! {
-    /// The whole network: `[B, S]` token ids to logits over the vocabulary.
+    /// The whole network, from token ids `[B, S]` to logits over the vocabulary.
     pub Decoder<T: Float, Y: AttentionBlock<T>, C: DecoderConfig + Project<Y::Config> = Plain>(C) {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers,
@@ -81,11 +85,11 @@ model! {
         }
     }
 
-    /// Embedding, layers, final norm.
+    /// The network without its head: embedding, layers and final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Y; L],
-        norm: RmsNorm[D](eps = rms_norm_eps),
+        norm: LastNorm<T, C>,
 
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             let rope = self.config.rope.frequencies(self.dim(E), cache.context);
@@ -94,63 +98,128 @@ model! {
             for (i, layer) in self.layers.iter().enumerate() {
                 x = layer.forward(x, &self.config.attention(i, &at), cache.state(i));
             }
-            self.norm.clone().style(C::NORM).call(x)
+            self.norm.forward(x)
         }
     }
 }
 
-/// The keys of Llama and of its descendants. Most descendants have no others.
+/// A kind of norm.
+#[derive(Clone, Copy, Debug)]
+pub enum Norm {
+    /// The kind [`RmsNorm`], with a style.
+    Rms(WeightStyle),
+    /// The kind [`LayerNorm`].
+    Layer {
+        /// Whether the norm has a bias.
+        bias: bool,
+    },
+}
+
+/// The norm after the last layer, of the kind [`DecoderConfig::NORM`].
+#[derive(Clone, Debug)]
+pub struct LastNorm<T: Float, C> {
+    norm: Built<T>,
+    of: PhantomData<C>,
+}
+
+#[derive(Clone, Debug)]
+enum Built<T: Float> {
+    Rms(RmsNorm<T>),
+    Layer(LayerNorm<T>),
+}
+
+impl<T: Float, C: DecoderConfig> Block for LastNorm<T, C> {
+    type Config = C;
+
+    fn build(scope: Scope, config: &Rc<C>) -> Result<Self, BuildError> {
+        let (dims, eps) = ([Axis("D").of(config.hidden_size)], config.rms_norm_eps);
+        let norm = match C::NORM {
+            Norm::Rms(style) => Built::Rms(RmsNorm::build(scope, &dims).eps(eps).style(style)),
+            Norm::Layer { bias } => Built::Layer(LayerNorm::build(scope, &dims).eps(eps).bias(bias)),
+        };
+        Ok(Self { norm, of: PhantomData })
+    }
+}
+
+impl<T: Float, C: DecoderConfig> LastNorm<T, C> {
+    #[track_caller]
+    fn forward(&self, x: Tensor<T>) -> Tensor<T> {
+        match &self.norm {
+            Built::Rms(norm) => norm.call(x),
+            Built::Layer(norm) => norm.call(x),
+        }
+    }
+}
+
+/// The keys of Llama and of the families derived from it. Most of these families have no other keys.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlamaConfig {
-    /// Token ids.
+    /// The number of token ids.
     pub vocab_size: usize,
-    /// Features of the residual stream.
+    /// The number of features of the residual stream.
     pub hidden_size: usize,
-    /// Features of the feed-forward network.
+    /// The number of features of the feed-forward network.
     pub intermediate_size: usize,
-    /// Layers.
+    /// The number of layers of the network.
     pub num_hidden_layers: usize,
-    /// Query heads.
+    /// The number of query heads.
     pub num_attention_heads: usize,
-    /// Key-value heads.
+    /// The number of key-value heads.
     pub num_key_value_heads: usize,
-    /// Features of a head; `hidden_size / num_attention_heads` if not said.
+    /// The number of features of a head; `None` stands for `hidden_size / num_attention_heads`.
     pub head_dim: Option<usize>,
-    /// Added to the mean square in norms.
+    /// The ε that norms add to the mean square.
     pub rms_norm_eps: f64,
-    /// Rotary embedding.
+    /// The parameters of the rotary embedding.
     pub rope: RopeParameters,
-    /// How many positions each layer sees, if not all; all see all if the list is empty. Shared: each layer has a configuration.
+    /// The window of each layer; `None` for a layer that sees all positions. An empty list means that all
+    /// layers do.
     pub windows: Arc<[Option<usize>]>,
-    /// Whether `lm_head` is the embedding table.
+    /// Whether the output head is the embedding table.
     pub tie_word_embeddings: bool,
-    /// Whether the attention's linear layers have biases.
+    /// Whether the linear layers of queries, keys and values have biases.
     pub attention_bias: bool,
+    /// Whether the linear layer after attention has a bias.
+    pub attention_out_bias: bool,
     /// Whether the feed-forward network's linear layers have biases.
     pub mlp_bias: bool,
-    /// The longest sequence.
+    /// The longest sequence, in tokens.
     pub max_position_embeddings: usize,
-    /// The element type the checkpoint was made for.
+    /// The element type in the checkpoint, if the configuration contains it.
     pub element: Option<ElementType>,
 }
 
-/// What a family that descends from Llama takes where `config.json` is silent.
+/// Defaults of a Llama-like family for keys that are missing in `config.json`, and its differences in keys.
 pub(crate) struct Defaults {
-    /// `None`: as many as query heads.
+    /// The accepted values of `hidden_act`; empty for a family without this key.
+    pub hidden_act: &'static [&'static str],
+    /// Defaults of `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers` and `num_attention_heads`;
+    /// `None` if these keys are required.
+    pub sizes: Option<[usize; 5]>,
+    /// The number of key-value heads; `None` for as many as query heads.
     pub num_key_value_heads: Option<usize>,
     pub head_dim: Option<usize>,
+    /// The key of the ε that norms add to the mean square.
+    pub norm_key: &'static str,
     pub rms_norm_eps: f64,
     pub tie_word_embeddings: bool,
     pub rope: RopeDefaults,
 }
 
 impl Defaults {
-    /// Those of Llama, for sequences of this length.
+    /// The defaults of Llama, for sequences of this length.
     pub fn new(max_position_embeddings: usize) -> Self {
-        let rope = RopeDefaults::new(max_position_embeddings);
+        Self::of(RopeDefaults::new(max_position_embeddings))
+    }
+
+    /// The defaults of Llama, with these of the rotary embedding.
+    pub fn of(rope: RopeDefaults) -> Self {
         Self {
+            hidden_act: &["silu"],
+            sizes: None,
             num_key_value_heads: None,
             head_dim: None,
+            norm_key: "rms_norm_eps",
             rms_norm_eps: 1e-6,
             tie_word_embeddings: false,
             rope,
@@ -159,27 +228,45 @@ impl Defaults {
 }
 
 impl LlamaConfig {
-    /// Reads what all families that descend from Llama say: all but biases and what differs between layers.
+    /// Reads the keys that all Llama-like families share. Biases and differences between layers are not among
+    /// them.
     pub(crate) fn shared(keys: &Keys, defaults: Defaults) -> Self {
-        let num_attention_heads = keys.count("num_attention_heads");
+        Self::with_rope(keys, defaults, RopeParameters::read)
+    }
+
+    /// Reads the same keys. `read` reads those of the rotary embedding.
+    pub(crate) fn with_rope(
+        keys: &Keys,
+        defaults: Defaults,
+        read: impl FnOnce(&Keys, &RopeDefaults) -> RopeParameters,
+    ) -> Self {
+        if !defaults.hidden_act.is_empty() {
+            keys.one_of("hidden_act", defaults.hidden_act);
+        }
+        let size = |index: usize, key| match defaults.sizes {
+            Some(sizes) => keys.optional_count(key).unwrap_or(sizes[index]),
+            None => keys.count(key),
+        };
+        let num_attention_heads = size(4, "num_attention_heads");
         let num_key_value_heads = keys.nullable_count("num_key_value_heads", defaults.num_key_value_heads);
         let max_position_embeddings = keys.optional_count("max_position_embeddings");
         let max_position_embeddings =
             max_position_embeddings.unwrap_or(defaults.rope.max_position_embeddings);
         let rope = RopeDefaults { max_position_embeddings, ..defaults.rope };
         let config = Self {
-            vocab_size: keys.count("vocab_size"),
-            hidden_size: keys.count("hidden_size"),
-            intermediate_size: keys.count("intermediate_size"),
-            num_hidden_layers: keys.count("num_hidden_layers"),
+            vocab_size: size(0, "vocab_size"),
+            hidden_size: size(1, "hidden_size"),
+            intermediate_size: size(2, "intermediate_size"),
+            num_hidden_layers: size(3, "num_hidden_layers"),
             num_attention_heads,
             num_key_value_heads: num_key_value_heads.unwrap_or(num_attention_heads),
             head_dim: keys.optional_count("head_dim").or(defaults.head_dim),
-            rms_norm_eps: keys.number_or("rms_norm_eps", defaults.rms_norm_eps),
-            rope: RopeParameters::read(keys, &rope),
+            rms_norm_eps: keys.number_or(defaults.norm_key, defaults.rms_norm_eps),
+            rope: read(keys, &rope),
             windows: Arc::from([]),
             tie_word_embeddings: keys.flag("tie_word_embeddings", defaults.tie_word_embeddings),
             attention_bias: false,
+            attention_out_bias: false,
             mlp_bias: false,
             max_position_embeddings,
             element: keys.element_type(),
@@ -189,12 +276,12 @@ impl LlamaConfig {
         config
     }
 
-    /// How many positions a layer sees, if not all.
+    /// The window of a layer; `None` if it sees all positions.
     pub fn window(&self, layer: usize) -> Option<usize> {
         self.windows.get(layer).copied().flatten()
     }
 
-    /// What a checkpoint's header shows of these sizes.
+    /// Sizes in the configuration that the checkpoint's header can confirm.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let head_dim = self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads);
         vec![
@@ -204,12 +291,21 @@ impl LlamaConfig {
             DeclaredSize::extent(
                 "intermediate_size",
                 self.intermediate_size,
-                &[("model.layers.*.mlp.down_proj.weight", 1)],
+                &[
+                    ("model.layers.*.mlp.down_proj.weight", 1),
+                    ("model.layers.*.mlp.c_proj.weight", 1),
+                    ("model.layers.*.mlp.experts.*.down_proj.weight", 1),
+                    ("model.layers.*.feed_forward.w2.weight", 1),
+                    ("model.layers.*.block_sparse_moe.experts.*.w2.weight", 1),
+                ],
             ),
             DeclaredSize::extent(
                 "num_attention_heads × head_dim",
                 self.num_attention_heads.saturating_mul(head_dim),
-                &[("model.layers.*.self_attn.o_proj.weight", 1)],
+                &[
+                    ("model.layers.*.self_attn.o_proj.weight", 1),
+                    ("model.layers.*.self_attn.out_proj.weight", 1),
+                ],
             ),
             // The rows of one tensor are those of queries, keys and values, in a Phi-3.
             DeclaredSize::extent(
@@ -218,29 +314,5 @@ impl LlamaConfig {
                 &[("model.layers.*.self_attn.k_proj.weight", 0)],
             ),
         ]
-    }
-
-    /// How keys begin in a checkpoint that transformers saved without a head, and how the parameters of the model do.
-    pub(crate) const BASE: &[(&str, &str)] =
-        &[("embed_tokens.", "model.embed_tokens."), ("layers.", "model.layers."), ("norm.", "model.norm.")];
-
-    /// How keys of a checkpoint may begin, and how the parameters of the model do then.
-    pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        Self::BASE
-    }
-
-    /// The key of the embedding, which a tied head shares.
-    pub fn embedding(&self) -> &'static str {
-        "model.embed_tokens.weight"
-    }
-
-    /// Tensors that a checkpoint may have beside the parameters.
-    pub fn ignorable(&self) -> Vec<Ignorable> {
-        let mut ignorable = vec![Ignorable::Suffix(".rotary_emb.inv_freq")];
-        if self.tie_word_embeddings {
-            let (key, other) = (HEAD.into(), self.embedding().into());
-            ignorable.push(Ignorable::EqualTo { key, other });
-        }
-        ignorable
     }
 }

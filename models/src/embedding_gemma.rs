@@ -1,36 +1,54 @@
-//! EmbeddingGemma: "EmbeddingGemma: Powerful and Lightweight Text Representations" (2025), §2; names as in the HF
-//! checkpoint. A Gemma 3 that looks both ways, and the modules that make a vector of each text: mean, two linear
-//! layers, normalization (`modules.json` of sentence-transformers).
+//! EmbeddingGemma: "EmbeddingGemma: Powerful and Lightweight Text Representations" (2025), §2. Names follow the HF
+//! checkpoint. The network is a Gemma 3 with bidirectional attention, followed by the modules that compute a text's
+//! embedding: mean, two linear layers, normalization (`modules.json` of sentence-transformers).
 
 use std::path::Path;
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Kv, Mask, Position, Slots};
 use dsl::{
-    Axis, Bf16, Bool, EntryInput, EntryPoint, F16, F32, Float, I32, LogitsMode, Tensor, TraceError,
-    TraceErrorKind, Traced, model,
+    Axis, Bool, EntryInput, EntryPoint, F32, Float, I32, LogitsMode, Tensor, TraceError, TraceErrorKind,
+    Traced, model,
 };
 use ops::ops::Sdpa;
-use ops::{ElementType, Literal, TensorType};
+use ops::{Literal, TensorType};
 use trace::{Provenance, Role};
 
-use crate::Architecture;
-use crate::config::{ConfigError, IGNORED, Keys, check_storage, read_base};
+use crate::config::{ConfigError, IGNORED, Keys, read_base};
 use crate::decoder::LlamaConfig;
+use crate::family::Family;
 use crate::gemma3::{self, GemmaConfig};
 use crate::rope::RopeParameters;
 use crate::sentence::SentenceConfig;
-use crate::shape_check::DeclaredSize;
 
-/// The axis of the texts.
+/// The axis that counts texts.
 const TEXTS: Axis = Axis("B");
-/// The axis of a text's tokens.
+/// The axis that counts the tokens of a text.
 const TOKENS: Axis = Axis("S");
-/// The axis of the tokens that are looked at.
+/// The axis of the tokens that attention looks at.
 const KEYS: Axis = Axis("N");
 
+/// The folders beside the tower's checkpoint whose tensors belong to the network.
+const FOLDERS: [&str; 2] = ["2_Dense", "3_Dense"];
+
+pub(crate) const FAMILY: Family = Family {
+    about: "EmbeddingGemma, with the files of sentence-transformers: embeddings",
+    // A Gemma 3 that was saved without its head has the same class, and looks one way.
+    is: |keys| keys.flag("use_bidirectional_attention", false),
+    // A text is one chunk.
+    entry_points: |batch, _, context| {
+        vec![EntryPoint::new("embed", batch, context, context, LogitsMode::None)]
+    },
+    folders: &FOLDERS,
+    // What was a language model has a prefix, and a head.
+    prefixes: &[("model.", "")],
+    ignorable: &[Ignorable::Prefix("lm_head.")],
+    ..Family::of(&["Gemma3TextModel"], &[], &[])
+};
+
 model! {
-    /// Texts to vectors of length 1: `count` of each row's tokens are real, the rest pads.
+    /// Texts to embeddings of length 1. The first `count` tokens of each text are real, the others are
+    /// padding.
     pub EmbeddingGemma<T: Float>(EmbeddingGemmaConfig) {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers,
@@ -44,7 +62,7 @@ model! {
         inner: Linear[D -> M](bias if inner_bias) at "2_Dense.linear",
         outer: Linear[M -> O](bias if outer_bias) at "3_Dense.linear",
 
-        /// The last hidden states.
+        /// The hidden states of the last layer.
         fn hidden(tokens: i32[B, S], count: i32[B]) -> T[B, S, D] {
             let length = tokens.extent(S);
             let (query, key) = (Tensor::<I32>::iota(S, length), Tensor::<I32>::iota(KEYS, length));
@@ -77,7 +95,7 @@ model! {
             self.norm(x)
         }
 
-        /// The vectors.
+        /// The embeddings of the texts.
         fn embed(tokens: i32[B, S], count: i32[B]) -> f32[B, O] {
             let hidden = self.hidden(tokens, count).to::<F32>();
             let token = Tensor::<I32>::iota(S, tokens.extent(S));
@@ -91,12 +109,12 @@ model! {
     }
 }
 
-/// What follows a linear layer.
+/// The activation after a linear layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DenseActivation {
-    /// Nothing.
+    /// No activation: the layer is linear.
     Identity,
-    /// The hyperbolic tangent.
+    /// The hyperbolic tangent of each feature.
     Tanh,
 }
 
@@ -110,24 +128,25 @@ impl DenseActivation {
     }
 }
 
-/// What the files of an EmbeddingGemma's folder say.
+/// The configuration of an EmbeddingGemma, from several files of its folder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbeddingGemmaConfig {
-    /// The tower; a token of a layer with a window sees those that are nearer than it, to both sides.
+    /// The transformer. In a layer with a window w, a token sees the tokens less than w positions away on
+    /// both sides.
     pub tower: GemmaConfig,
-    /// Features between the linear layers.
+    /// The number of features between the linear layers.
     pub inner_features: usize,
     /// Whether the first linear layer has a bias.
     pub inner_bias: bool,
-    /// What follows the first linear layer.
+    /// The activation after the first linear layer.
     pub inner_activation: DenseActivation,
-    /// Features of the vectors.
+    /// The number of features of an embedding.
     pub features: usize,
     /// Whether the second linear layer has a bias.
     pub outer_bias: bool,
-    /// What follows the second linear layer.
+    /// The activation after the second linear layer.
     pub outer_activation: DenseActivation,
-    /// What becomes of a text before it is tokens.
+    /// The preparation of texts: prompts and the longest length.
     pub sentence: SentenceConfig,
 }
 
@@ -139,15 +158,6 @@ impl dsl::Project<LlamaConfig> for EmbeddingGemmaConfig {
     }
 }
 
-/// The architectures that `config.json` may name.
-pub(crate) const ARCHITECTURES: &[&str] = &["Gemma3TextModel"];
-
-/// Whether a `config.json` with this architecture is that of an embedding. A Gemma 3 that was saved without its head has the
-/// same class, and looks one way.
-pub(crate) fn is_embedding(keys: &Keys, architecture: &str) -> bool {
-    ARCHITECTURES.contains(&architecture) && keys.flag("use_bidirectional_attention", false)
-}
-
 /// The modules: the last part of their type, and their folder.
 const MODULES: [(&str, &str); 5] = [
     ("Transformer", ""),
@@ -157,57 +167,44 @@ const MODULES: [(&str, &str); 5] = [
     ("Normalize", "4_Normalize"),
 ];
 
-impl EmbeddingGemmaConfig {
-    /// The folders beside the tower's checkpoint whose tensors belong to the network.
-    pub const FOLDERS: [&str; 2] = ["2_Dense", "3_Dense"];
+/// Reads the files of the folder of an EmbeddingGemma.
+pub(crate) fn read(keys: Keys, allowed: &[String]) -> Result<EmbeddingGemmaConfig, ConfigError> {
+    let folder = keys.path().parent().unwrap_or(Path::new("")).to_owned();
+    let keys = keys.without("use_bidirectional_attention");
+    let mut tower = gemma3::read(&keys);
+    read_base(&keys);
+    keys.finish(IGNORED, allowed)?;
+    // Half of what is said to each side, and the token itself.
+    let windows = tower.windows.iter().map(|window| window.map(|window| window / 2 + 1));
+    tower.windows = windows.collect();
+    tower.tie_word_embeddings = false;
+    check_modules(&folder.join("modules.json"))?;
+    check_pooling(Keys::read(&folder.join("1_Pooling"))?, tower.hidden_size)?;
+    let [inner, outer] = FOLDERS.map(|name| Keys::read(&folder.join(name)));
+    let (inner_features, inner_bias, inner_activation) = dense(inner?, tower.hidden_size)?;
+    let (features, outer_bias, outer_activation) = dense(outer?, inner_features)?;
+    let sentence = SentenceConfig::read(&folder, tower.max_position_embeddings, allowed)?;
+    tower.max_position_embeddings = sentence.max_tokens;
+    Ok(EmbeddingGemmaConfig {
+        tower,
+        inner_features,
+        inner_bias,
+        inner_activation,
+        features,
+        outer_bias,
+        outer_activation,
+        sentence,
+    })
+}
 
-    /// Reads the files of the folder at `path`. `allowed` keys may be in `config.json` although nothing reads them.
-    ///
-    /// # Errors
-    /// Files that are missing, other modules, and all keys of a file that are missing, unknown or unusable.
-    pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
-        let keys = Keys::read(path)?;
-        let found = crate::architecture(&keys);
-        let both_ways = keys.flag("use_bidirectional_attention", false);
-        // One that was a language model may still be called so.
-        if !both_ways && !ARCHITECTURES.contains(&&*found) {
-            let path = keys.path().to_owned();
-            return Err(match crate::architectures().contains(&&*found) {
-                true => ConfigError::Generates { path, found },
-                false => ConfigError::Architecture { path, found, known: ARCHITECTURES.to_vec() },
-            });
-        }
-        if !both_ways {
-            keys.refuse("use_bidirectional_attention", "false", "true: an embedding looks both ways");
-        }
-        check_storage(&keys)?;
-        let keys = keys.without("use_bidirectional_attention");
-        let mut tower = gemma3::read(&keys);
-        read_base(&keys);
-        keys.finish(IGNORED, allowed)?;
-        // Half of what is said to each side, and the token itself.
-        let windows = tower.llama.windows.iter();
-        tower.llama.windows = windows.map(|window| window.map(|window| window / 2 + 1)).collect();
-        check_modules(&path.join("modules.json"))?;
-        check_pooling(Keys::read(&path.join("1_Pooling"))?, tower.hidden_size)?;
-        let [inner, outer] = Self::FOLDERS.map(|folder| Keys::read(&path.join(folder)));
-        let (inner_features, inner_bias, inner_activation) = dense(inner?, tower.hidden_size)?;
-        let (features, outer_bias, outer_activation) = dense(outer?, inner_features)?;
-        let sentence = SentenceConfig::read(path, tower.max_position_embeddings, allowed)?;
-        Ok(Self {
-            tower,
-            inner_features,
-            inner_bias,
-            inner_activation,
-            features,
-            outer_bias,
-            outer_activation,
-            sentence,
-        })
-    }
-
-    fn trace_in<T: Float>(&self, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
-        let mut recording = EmbeddingGemma::<T>::record(self)?;
+impl<T: Float> EmbeddingGemma<T> {
+    /// The trace of entry points, each of which takes, by role, `tokens: i32[B,S]` and `count: i32[B]` of B texts of up to S
+    /// tokens, and returns `embedding`.
+    pub(crate) fn trace(
+        config: &EmbeddingGemmaConfig,
+        entry_points: &[EntryPoint],
+    ) -> Result<Traced, TraceError> {
+        let mut recording = Self::record(config)?;
         for point in entry_points {
             if (point.input, point.logits) != (EntryInput::Tokens, LogitsMode::None) {
                 let kind = TraceErrorKind::NoFunction { name: point.name.clone(), function: "logits" };
@@ -221,62 +218,6 @@ impl EmbeddingGemmaConfig {
             })?;
         }
         Ok(recording.finish())
-    }
-
-    /// How keys of a checkpoint begin, and how the parameters of the model do: one that was a language model has a
-    /// prefix.
-    pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        &[("model.", "")]
-    }
-
-    /// Tensors that a checkpoint may have beside the parameters: the head of the language model that it was.
-    pub fn ignorable(&self) -> Vec<Ignorable> {
-        vec![Ignorable::Prefix("lm_head.")]
-    }
-}
-
-impl Architecture for EmbeddingGemmaConfig {
-    /// Each entry point takes, by role, `tokens: i32[B,S]` and `count: i32[B]` of B texts of up to S tokens, and returns
-    /// `embedding`.
-    fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
-        match element {
-            ElementType::Bf16 => self.trace_in::<Bf16>(entry_points),
-            ElementType::F16 => self.trace_in::<F16>(entry_points),
-            _ => self.trace_in::<F32>(entry_points),
-        }
-    }
-
-    /// `embed` alone.
-    fn entry_points(&self, batch: usize, chunk: usize, context: usize) -> Vec<EntryPoint> {
-        vec![EntryPoint::new("embed", batch, chunk, context, LogitsMode::None)]
-    }
-
-    fn folders(&self) -> &'static [&'static str] {
-        &Self::FOLDERS
-    }
-
-    fn max_context(&self) -> usize {
-        self.sentence.max_tokens
-    }
-
-    fn vocabulary(&self) -> usize {
-        self.vocab_size
-    }
-
-    fn element(&self) -> Option<ElementType> {
-        self.tower.element
-    }
-
-    fn ignorable(&self) -> Vec<Ignorable> {
-        self.ignorable()
-    }
-
-    fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        self.prefixes()
-    }
-
-    fn sizes(&self) -> Vec<DeclaredSize> {
-        self.tower.sizes()
     }
 }
 
@@ -299,14 +240,14 @@ fn check_modules(path: &Path) -> Result<(), ConfigError> {
     }
 }
 
-/// What a module is, and where.
+/// The type and the folder of a module.
 fn module(module: &serde_json::Value) -> (&str, &str) {
     let text = |key: &str| module.get(key).and_then(|text| text.as_str()).unwrap_or("nothing");
     let kind = text("type");
     (kind.rsplit_once('.').map_or(kind, |(_, last)| last), text("path"))
 }
 
-/// Whether a text's vector is the mean of those of its tokens.
+/// Checks that the embedding is the mean over the tokens.
 fn check_pooling(keys: Keys, features: usize) -> Result<(), ConfigError> {
     for key in ["embedding_dimension", "word_embedding_dimension"] {
         if let Some(found) = keys.optional_count(key).filter(|&found| found != features) {
@@ -328,7 +269,7 @@ fn check_pooling(keys: Keys, features: usize) -> Result<(), ConfigError> {
     keys.finish(&[], &[])
 }
 
-/// The outputs of a linear layer of `inputs`, whether it has a bias, and what follows it.
+/// The outputs of a linear layer with `inputs` inputs, whether it has a bias, and its activation.
 fn dense(keys: Keys, inputs: usize) -> Result<(usize, bool, DenseActivation), ConfigError> {
     const IDENTITY: &str = "torch.nn.modules.linear.Identity";
     const TANH: &str = "torch.nn.modules.activation.Tanh";

@@ -1,42 +1,77 @@
-//! What the list of families holds of each, beside its network and its configuration.
+//! [`Family`]: facts about a family of networks besides its network and configuration.
 
+use bake::Ignorable;
+use dsl::EntryPoint;
+
+use crate::config::Keys;
 pub(crate) use crate::gguf::{GgufFamily, Metadata, interleaved, joined};
 use crate::presets::Preset;
 pub(crate) use crate::presets::presets;
 
-/// How keys end under which a checkpoint may hold several parameters as one tensor, and how those of the parameters do.
+/// Endings of keys in a checkpoint that stores several parameters as one tensor, each with the endings of the
+/// parameters' keys.
 pub type Stacks = &'static [(&'static str, &'static [&'static str])];
 
-/// A family of networks: what its files are called, and which sizes of it are published.
+/// A family of networks: its names in files, and its published sizes.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
     /// The names in the `architectures` of a `config.json`.
     pub architectures: &'static [&'static str],
-    /// Classes without a head, of which transformers makes the first architecture by the model type.
+    /// Model classes without a head. transformers maps them to the first architecture by the model type.
     pub bases: &'static [&'static str],
-    /// The `model_type` of a `config.json` that names no architecture.
+    /// The `model_type` of a `config.json` without `architectures`.
     pub model_types: &'static [&'static str],
-    /// What the network has that others lack, for the table of the README.
+    /// The network's differences from others, for the table of architectures in the documentation.
     pub about: &'static str,
-    /// Tensors of a checkpoint that hold several parameters.
+    /// Prefixes of keys in checkpoints, each with the network's prefix.
+    pub prefixes: &'static [(&'static str, &'static str)],
+    /// The key of the embedding, which a tied head shares.
+    pub embedding: &'static str,
+    /// Tensors that a checkpoint may contain in addition to the parameters and a tied head.
+    pub ignorable: &'static [Ignorable],
+    /// Tensors of a checkpoint that contain several parameters.
     pub stacks: Stacks,
+    /// Whether a `config.json` that names it is its own, where another family has the name too.
+    pub is: fn(&Keys) -> bool,
+    /// The entry points of a program of this batch, chunk and context.
+    pub entry_points: fn(usize, usize, usize) -> Vec<EntryPoint>,
+    /// Folders beside the checkpoint whose tensors belong to the network.
+    pub folders: &'static [&'static str],
     /// Its GGUF files, if llama.cpp has the family.
     pub gguf: Option<GgufFamily>,
-    /// Published sizes.
+    /// Published sizes of the network.
     pub presets: &'static [Preset],
 }
 
+/// Prefixes of keys in a checkpoint that transformers saved without a head, and most networks' prefixes.
+pub(crate) const BASE: &[(&str, &str)] =
+    &[("embed_tokens.", "model.embed_tokens."), ("layers.", "model.layers."), ("norm.", "model.norm.")];
+
 impl Family {
-    /// A family of these architectures, classes without a head and model types.
+    /// A family with these architectures, classes without a head, and model types.
     pub(crate) const fn of(
         architectures: &'static [&'static str],
         bases: &'static [&'static str],
         model_types: &'static [&'static str],
     ) -> Self {
-        Self { architectures, bases, model_types, about: "", stacks: &[], gguf: None, presets: &[] }
+        Self {
+            architectures,
+            bases,
+            model_types,
+            about: "",
+            prefixes: BASE,
+            embedding: "model.embed_tokens.weight",
+            ignorable: &[Ignorable::Suffix(".rotary_emb.inv_freq")],
+            stacks: &[],
+            is: |_| true,
+            entry_points: EntryPoint::all,
+            folders: &[],
+            gguf: None,
+            presets: &[],
+        }
     }
 
-    /// Whether a `config.json` that names `found` is of this family.
+    /// Whether a `config.json` with the architecture or model type `found` belongs to this family.
     pub(crate) fn is_named(&self, found: &str) -> bool {
         [self.architectures, self.bases, self.model_types].iter().any(|names| names.contains(&found))
     }

@@ -1,6 +1,6 @@
-//! Gemma 2: "Gemma 2: Improving Open Language Models at a Practical Size" (2024), §2; names as in the HF checkpoint
-//! (`modeling_gemma2.py`). By what differs from Gemma 3: Llama's attention without norms of queries and keys, one
-//! rotary embedding, every other layer looks through a window, and scores are softly bounded too.
+//! Gemma 2: "Gemma 2: Improving Open Language Models at a Practical Size" (2024), §2. Names follow the HF
+//! checkpoint (`modeling_gemma2.py`). The file declares the differences from Gemma 3: attention without norms of
+//! queries and keys, a single rotary embedding, a window in every other layer, and a soft bound on scores.
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
@@ -8,7 +8,7 @@ use crate::family::{Family, GgufFamily, presets};
 use crate::gemma3::{self, Gemma, GemmaConfig};
 use crate::llama::Attention;
 
-/// The whole network.
+/// The whole network of a Gemma 2.
 pub type Gemma2<T> = Gemma<T, Attention<T>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -18,6 +18,8 @@ pub(crate) const FAMILY: Family = Family {
         config: |file| file.llama(gemma3::gguf_keys(file, 46, 2, true)),
         ..gemma3::gguf("gemma2")
     }),
+    prefixes: gemma3::PREFIXES,
+    ignorable: gemma3::IGNORABLE,
     presets: presets!("gemma-2-2b": "google/gemma-2-2b", "gemma-2-9b": "google/gemma-2-9b"),
     ..Family::of(&["Gemma2ForCausalLM"], &["Gemma2Model"], &["gemma2"])
 };
@@ -25,11 +27,12 @@ pub(crate) const FAMILY: Family = Family {
 /// Reads the `config.json` of a Gemma 2. Defaults are those of `Gemma2Config` in transformers.
 pub(crate) fn read(keys: &Keys) -> GemmaConfig {
     keys.one_of("hidden_activation", &["gelu_pytorch_tanh"]);
-    // Published beside it, and not read by transformers: "gelu" stands there too.
-    keys.one_of("hidden_act", &["gelu_pytorch_tanh", "gelu"]);
     keys.always("use_bidirectional_attention", false);
     let (num_key_value_heads, head_dim, tie_word_embeddings) = (Some(4), Some(256), true);
-    let defaults = Defaults { num_key_value_heads, head_dim, tie_word_embeddings, ..Defaults::new(8192) };
+    // Published beside `hidden_activation`, and not read by transformers: "gelu" stands there too.
+    let hidden_act = &["gelu_pytorch_tanh", "gelu"];
+    let defaults =
+        Defaults { hidden_act, num_key_value_heads, head_dim, tie_word_embeddings, ..Defaults::new(8192) };
     let attention_bias = keys.flag("attention_bias", false);
     let llama = LlamaConfig::shared(keys, defaults);
     let window = keys.nullable_count("sliding_window", Some(4096));
@@ -37,7 +40,7 @@ pub(crate) fn read(keys: &Keys) -> GemmaConfig {
     // Two keys of the published checkpoints that transformers does not read.
     keys.ignore(&["cache_implementation", "sliding_window_size"]);
     GemmaConfig {
-        llama: LlamaConfig { attention_bias, windows, ..llama },
+        llama: LlamaConfig { attention_bias, attention_out_bias: attention_bias, windows, ..llama },
         rope_local: None,
         query_pre_attn_scalar: keys.number_or("query_pre_attn_scalar", 256.0),
         attn_logit_softcapping: keys.nullable_number("attn_logit_softcapping", Some(50.0)),

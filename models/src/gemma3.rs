@@ -1,5 +1,5 @@
-//! Gemma 3, text: "Gemma 3 Technical Report" (2025), §2; names as in the HF checkpoint (`modeling_gemma3.py`). By
-//! what differs from Llama.
+//! Gemma 3 for text: "Gemma 3 Technical Report" (2025), §2. Names follow the HF checkpoint (`modeling_gemma3.py`).
+//! The file declares the differences from Llama.
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu_tanh};
@@ -9,11 +9,11 @@ use irpa::{GgufValue, StoredOrder};
 use serde_json::{Value, json};
 
 use crate::config::{IGNORED, Keys, read_base};
-use crate::decoder::{AttentionBlock, LlamaConfig};
-use crate::family::{Family, GgufFamily, Metadata, presets};
+use crate::decoder::{AttentionBlock, Defaults, LlamaConfig};
+use crate::family::{BASE, Family, GgufFamily, Metadata, presets};
 use crate::rope::RopeParameters;
 
-/// The whole network.
+/// The whole network of a Gemma 3.
 pub type Gemma3<T> = Gemma<T, Attention<T>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -26,6 +26,8 @@ pub(crate) const FAMILY: Family = Family {
         },
         ..gguf("gemma3")
     }),
+    prefixes: PREFIXES,
+    ignorable: IGNORABLE,
     presets: presets!("functiongemma-270m": "google/functiongemma-270m-it", "gemma-3-1b": "google/gemma-3-1b-it", "gemma-3-4b": "google/gemma-3-4b-it", "gemma-3-12b": "google/gemma-3-12b-it", "gemma-3-27b": "google/gemma-3-27b-it"),
     ..Family::of(
         &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
@@ -35,7 +37,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// The whole network, with the attention of a generation: `[B, S]` token ids to logits over the vocabulary.
+    /// The whole network with causal attention, from token ids `[B, S]` to logits over the vocabulary.
     pub Gemma<T: Float, A: AttentionBlock<T, Config = LlamaConfig> = Attention<T>>(GemmaConfig) {
         dims {
             V = vocab_size, D = hidden_size, F = intermediate_size, L = num_hidden_layers,
@@ -56,7 +58,7 @@ model! {
         }
     }
 
-    /// Scaled embedding, layers, final norm.
+    /// The network without its head: scaled embedding, layers and final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Layer; L],
@@ -81,8 +83,8 @@ model! {
         }
     }
 
-    /// Sandwich norms: before and after each half. All norms multiply by 1 + w in f32 and round the product
-    /// (`Gemma3RMSNorm`).
+    /// A layer with norms before and after each half. All norms multiply by 1 + w in f32 and round the
+    /// product (`Gemma3RMSNorm`).
     pub Layer {
         input_layernorm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
         self_attn: A,
@@ -97,7 +99,7 @@ model! {
         }
     }
 
-    /// GeGLU with the tanh form of GELU.
+    /// GeGLU with the tanh approximation of GELU.
     pub Mlp<T: Float> {
         gate_proj: Linear[D -> F],
         up_proj: Linear[D -> F],
@@ -110,7 +112,7 @@ model! {
 }
 
 model! {
-    /// Queries and keys are normalized before they are rotated.
+    /// Attention that normalizes queries and keys before the rotary embedding.
     pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -132,7 +134,7 @@ model! {
     }
 }
 
-/// Logits softly bounded, if there is a bound.
+/// Bounds logits softly to ±`bound`. `None` changes nothing.
 #[track_caller]
 fn soft_cap<T: Float>(logits: Tensor<T>, bound: Option<f64>) -> Tensor<T> {
     match bound {
@@ -141,24 +143,24 @@ fn soft_cap<T: Float>(logits: Tensor<T>, bound: Option<f64>) -> Tensor<T> {
     }
 }
 
-/// What the configurations of Gemma 2 and Gemma 3 say.
+/// The configuration of a Gemma 2 or a Gemma 3.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GemmaConfig {
-    /// What they share with Llama.
+    /// The keys that Gemma shares with Llama.
     pub llama: LlamaConfig,
-    /// Rotary embedding of the layers that look through a window, if it is another one.
+    /// The rotary embedding of layers with a window, if it differs.
     pub rope_local: Option<RopeParameters>,
-    /// Scores are divided by its root.
+    /// Scores are divided by the square root of this number.
     pub query_pre_attn_scalar: f64,
-    /// The bound on the scores.
+    /// The soft bound on attention scores; `None`: no bound.
     pub attn_logit_softcapping: Option<f64>,
-    /// The bound on the logits.
+    /// The soft bound on logits; `None`: no bound.
     pub final_logit_softcapping: Option<f64>,
 }
 
 descends!(GemmaConfig from llama: LlamaConfig);
 
-/// Keys beside `text_config`: those of the vision tower and of how it is joined.
+/// Keys beside `text_config` that concern the vision tower and its connection to the text tower.
 const IGNORED_BESIDE_TEXT: &[&str] = &[
     "architectures",
     "boi_token_index",
@@ -172,15 +174,25 @@ const IGNORED_BESIDE_TEXT: &[&str] = &[
     "vision_config",
 ];
 
-/// The text tower's keys in checkpoints with a vision tower: as published, as transformers 5 saves them, and without a head.
-const PREFIXES: &[(&str, &str)] = &[
+/// Prefixes of the text tower's keys in checkpoints with a vision tower: as published, as saved by
+/// transformers 5, and without a head. Each comes with the network's prefix.
+pub(crate) const PREFIXES: &[(&str, &str)] = &[
     ("language_model.model.", "model."),
     ("model.language_model.", "model."),
     ("language_model.lm_head.", "lm_head."),
     ("language_model.", "model."),
-    LlamaConfig::BASE[0],
-    LlamaConfig::BASE[1],
-    LlamaConfig::BASE[2],
+    BASE[0],
+    BASE[1],
+    BASE[2],
+];
+
+/// Tensors that a checkpoint may contain in addition to the parameters: the vision tower's.
+pub(crate) const IGNORABLE: &[Ignorable] = &[
+    Ignorable::Suffix(".rotary_emb.inv_freq"),
+    Ignorable::Prefix("vision_tower."),
+    Ignorable::Prefix("multi_modal_projector."),
+    Ignorable::Prefix("model.vision_tower."),
+    Ignorable::Prefix("model.multi_modal_projector."),
 ];
 
 /// Reads the `config.json` of a Gemma 3, or its `text_config`. Defaults are those of `Gemma3TextConfig` in transformers.
@@ -198,7 +210,6 @@ pub(crate) fn read(keys: &Keys) -> GemmaConfig {
 
 fn read_text(keys: &Keys) -> GemmaConfig {
     keys.one_of("hidden_activation", &["gelu_pytorch_tanh"]);
-    keys.one_of("hidden_act", &["gelu_pytorch_tanh"]);
     // Published, and not read by transformers.
     keys.ignore(&["cache_implementation"]);
     for key in ["attn_logit_softcapping", "use_bidirectional_attention"] {
@@ -207,58 +218,37 @@ fn read_text(keys: &Keys) -> GemmaConfig {
             keys.refuse(key, found, expected);
         }
     }
-    let num_hidden_layers = keys.optional_count("num_hidden_layers").unwrap_or(26);
-    let max_position_embeddings = keys.optional_count("max_position_embeddings").unwrap_or(131_072);
-    let [rope_local, rope] = RopeParameters::by_layer_type(keys, [1e4, 1e6], max_position_embeddings);
-    let head_dim = keys.optional_even("head_dim").unwrap_or(256);
-    [&rope_local, &rope].into_iter().for_each(|rope| rope.check(keys, head_dim));
-    let window = keys.optional_count("sliding_window").unwrap_or(4096);
-    let sliding = keys.sliding_layers(num_hidden_layers, 6).into_iter();
-    let llama = LlamaConfig {
-        vocab_size: keys.optional_count("vocab_size").unwrap_or(262_208),
-        hidden_size: keys.optional_count("hidden_size").unwrap_or(2304),
-        intermediate_size: keys.optional_count("intermediate_size").unwrap_or(9216),
-        num_hidden_layers,
-        num_attention_heads: keys.optional_count("num_attention_heads").unwrap_or(8),
-        num_key_value_heads: keys.optional_count("num_key_value_heads").unwrap_or(4),
-        head_dim: Some(head_dim),
-        rms_norm_eps: keys.number_or("rms_norm_eps", 1e-6),
-        rope,
-        windows: sliding.map(|sliding| sliding.then_some(window)).collect(),
-        tie_word_embeddings: keys.flag("tie_word_embeddings", true),
-        attention_bias: keys.flag("attention_bias", false),
-        mlp_bias: false,
-        max_position_embeddings,
-        element: keys.element_type(),
+    let defaults = Defaults {
+        hidden_act: &["gelu_pytorch_tanh"],
+        sizes: Some([262_208, 2304, 9216, 26, 8]),
+        num_key_value_heads: Some(4),
+        head_dim: Some(256),
+        tie_word_embeddings: true,
+        ..Defaults::new(131_072)
     };
+    let mut rope_local = None;
+    let llama = LlamaConfig::with_rope(keys, defaults, |keys, defaults| {
+        let both = RopeParameters::by_layer_type(keys, [1e4, 1e6], defaults.max_position_embeddings);
+        let [local, global] = both;
+        rope_local = Some(local);
+        global
+    });
+    let features = llama.head_dim.unwrap_or_default();
+    rope_local.iter().for_each(|rope| rope.check(keys, features));
+    let window = keys.optional_count("sliding_window").unwrap_or(4096);
+    let period = keys.sliding_period().unwrap_or(6);
+    let windows = keys.windows(llama.num_hidden_layers, Some(window), |layer| (layer + 1) % period != 0);
+    let attention_bias = keys.flag("attention_bias", false);
     GemmaConfig {
-        llama,
-        rope_local: Some(rope_local),
+        llama: LlamaConfig { windows, attention_bias, ..llama },
+        rope_local,
         query_pre_attn_scalar: keys.number_or("query_pre_attn_scalar", 256.0),
         attn_logit_softcapping: None,
         final_logit_softcapping: keys.optional_number("final_logit_softcapping"),
     }
 }
 
-impl GemmaConfig {
-    /// Tensors that a checkpoint may have beside the parameters: those of a vision tower.
-    pub fn ignorable(&self) -> Vec<Ignorable> {
-        let towers = [
-            "vision_tower.",
-            "multi_modal_projector.",
-            "model.vision_tower.",
-            "model.multi_modal_projector.",
-        ];
-        self.llama.ignorable().into_iter().chain(towers.map(Ignorable::Prefix)).collect()
-    }
-
-    /// How keys of a checkpoint begin, and how the parameters of the model do.
-    pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        PREFIXES
-    }
-}
-
-/// The GGUF files of a Gemma.
+/// The description of a Gemma's GGUF files.
 pub(crate) const fn gguf(architecture: &'static str) -> GgufFamily {
     GgufFamily {
         keys: &[
@@ -276,9 +266,10 @@ pub(crate) const fn gguf(architecture: &'static str) -> GgufFamily {
     }
 }
 
-/// The keys of a Gemma that no Llama has. The files do not contain by what scores are divided: by the features of a head, but
-/// in the largest network of each generation, which has so many layers (`gemma2.cpp`, `gemma3.cpp` in llama.cpp). All layers but
-/// each `period`-th slide, if the file does not say and any does.
+/// The keys of a Gemma that Llama lacks. GGUF files do not contain the divisor of scores. It follows from the
+/// features of a head, except in the largest network of each generation. That network has `largest` layers
+/// (`gemma2.cpp`, `gemma3.cpp` in llama.cpp). If the file has a window and no pattern, all layers but every
+/// `period`-th use the window.
 pub(crate) fn gguf_keys(file: &Metadata<'_>, largest: usize, period: usize, slides: bool) -> Value {
     let layers = file.count("block_count");
     let scalar = if layers == Some(largest) { file.quotient() } else { file.features() };

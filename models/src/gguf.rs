@@ -1,7 +1,7 @@
-//! GGUF files as models: what their metadata say becomes the keys of a `config.json`, their tensors get the names of the
-//! networks, and what conversion to GGUF did to weights is undone when they are read.
+//! Reads GGUF files as models. The metadata become the keys of a `config.json`, the tensors get the names of the
+//! networks, and reading undoes the changes that conversion to GGUF made to weights.
 //!
-//! The metadata and names are those of `docs/gguf.md` in ggml and of `gguf-py/gguf/constants.py` in llama.cpp.
+//! `docs/gguf.md` in ggml and `gguf-py/gguf/constants.py` in llama.cpp describe the metadata and names.
 
 mod imatrix;
 mod metadata;
@@ -27,35 +27,36 @@ pub use imatrix::{ImatrixError, read_imatrix};
 pub(crate) use metadata::{Metadata, joined};
 pub(crate) use names::interleaved;
 
-/// A name in a GGUF file and ours.
+/// A name in a GGUF file, and the name in a Hugging Face model.
 type Names = &'static [(&'static str, &'static str)];
 
-/// How GGUF files hold the networks of a family.
+/// A description of the GGUF files of a family.
 #[derive(Clone, Copy, Debug)]
 pub struct GgufFamily {
-    /// The `general.architecture`.
+    /// The value of `general.architecture` in the file.
     pub architecture: &'static str,
-    /// Whether a file of this architecture is of this family: some share a name.
+    /// Whether a file of this architecture belongs to this family: some families share an architecture.
     pub(crate) is: fn(&Metadata<'_>) -> bool,
-    /// The keys of the `config.json` that means the same as the metadata.
+    /// Converts the metadata to the keys of a `config.json`.
     pub(crate) config: fn(&Metadata<'_>) -> Value,
-    /// Keys of a `config.json` and of metadata, beside those that most families share.
+    /// The names of keys in a `config.json` and in metadata, in addition to the common names.
     pub(crate) keys: Names,
-    /// Parts of a layer, beside those that most families share.
+    /// The names of a layer's parts, in addition to the common names.
     pub(crate) parts: Names,
-    /// What is outside of layers, likewise.
+    /// The names of tensors outside of layers, in addition to the common names.
     pub(crate) outside: Names,
-    /// How the keys of layers begin.
+    /// The prefix of the keys of layers.
     pub(crate) layers: &'static str,
-    /// What conversion did to a tensor (`conversion/*.py` in llama.cpp): a part and the end of its name, the query heads and
-    /// key-value heads.
+    /// Undoes the changes that conversion made to a tensor (`conversion/*.py` in llama.cpp). The arguments
+    /// are a part and the end of its name, the numbers of query heads and key-value heads, and the tensor.
     pub(crate) arranged: fn(&str, &str, [usize; 2], &mut CheckpointTensor) -> StoredOrder,
-    /// Whether f16 has numbers for the sums of the network.
+    /// Whether the sums of the network stay within the range of f16.
     pub(crate) fits_f16: bool,
 }
 
 impl GgufFamily {
-    /// The files of a network with Llama's keys, names and sums, whose tensors conversion leaves as they are.
+    /// The GGUF files of a network with Llama's keys, names and sums. Conversion leaves its tensors
+    /// unchanged.
     pub(crate) const fn llama(architecture: &'static str) -> Self {
         Self {
             architecture,
@@ -71,7 +72,7 @@ impl GgufFamily {
     }
 }
 
-/// Files of one architecture have the same names.
+/// Two descriptions are equal if they have the same architecture, because the names depend on nothing else.
 impl PartialEq for GgufFamily {
     fn eq(&self, other: &Self) -> bool {
         self.architecture == other.architecture
@@ -80,7 +81,7 @@ impl PartialEq for GgufFamily {
 
 impl Eq for GgufFamily {}
 
-/// The architectures that [`GgufModel::read`] knows, as `general.architecture` names them.
+/// The architectures that [`GgufModel::read`] supports, by their name in `general.architecture`.
 pub fn architectures() -> Vec<&'static str> {
     let mut names: Vec<&str> = FAMILIES.iter().filter_map(|family| Some(family.gguf?.architecture)).collect();
     names.sort_unstable();
@@ -88,21 +89,22 @@ pub fn architectures() -> Vec<&'static str> {
     names
 }
 
-/// A network of which a GGUF file has the configuration and the weights.
+/// A network whose configuration and weights come from a GGUF file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GgufModel {
-    /// What the metadata say.
+    /// The configuration, converted from the metadata.
     pub config: ModelConfig,
     renaming: Renaming,
     stored: Quantization,
 }
 
 impl GgufModel {
-    /// Reads the metadata and the table of tensors of a GGUF file, and the factors of its rotary embedding. `allowed` keys
-    /// of the configuration may be there although nothing reads them.
+    /// Reads the metadata, the table of tensors and the rotary factors of a GGUF file. The keys in `allowed`
+    /// may be in the configuration although no code reads them.
     ///
     /// # Errors
-    /// If it is no GGUF file, of an architecture that is not known, or everything that is missing or unusable.
+    /// If the file is not a GGUF file, its architecture is not supported, or keys are missing or invalid. The
+    /// error lists all such keys.
     pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
         let file = open(path)?;
         let metadata = Metadata::new(&file)?;
@@ -113,10 +115,10 @@ impl GgufModel {
         Ok(Self { config, renaming, stored })
     }
 
-    /// The `config.json` that says the same as the metadata of a GGUF file.
+    /// The `config.json` that is equivalent to the metadata of a GGUF file.
     ///
     /// # Errors
-    /// See [`read`](Self::read).
+    /// The errors of [`read`](Self::read).
     pub fn config_json(path: &Path) -> Result<String, ConfigError> {
         let file = open(path)?;
         let config = Metadata::new(&file)?.config()?;
@@ -124,8 +126,8 @@ impl GgufModel {
     }
 }
 
-/// The file at `path`. Where something is wrong with its tensors and its architecture is not known either, the architecture comes
-/// first: the user needs another file.
+/// Opens the file at `path`. If both a tensor and the architecture are unsupported, the error is about the
+/// architecture: no other encoding of the file would help.
 fn open(path: &Path) -> Result<Gguf, ConfigError> {
     Gguf::open(path).map_err(|error| {
         let named = Gguf::open_keys(path).ok().filter(|file| file.text("general.architecture").is_some());

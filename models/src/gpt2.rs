@@ -1,5 +1,6 @@
-//! GPT-2: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), §2.3; names as in the HF
-//! checkpoint (`modeling_gpt2.py`). Learned positions, layer norms, and matrices stored inputs first (`Conv1D`).
+//! GPT-2: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), §2.3. Names follow the HF
+//! checkpoint (`modeling_gpt2.py`). The network has learned position embeddings, layer norms, and matrices that are
+//! stored inputs first (`Conv1D`).
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu, gelu_tanh, positions_within, relu, silu};
@@ -10,7 +11,6 @@ use serde_json::json;
 
 use crate::config::Keys;
 use crate::family::{Family, GgufFamily, presets};
-use crate::head::HEAD;
 use crate::shape_check::DeclaredSize;
 
 pub(crate) const FAMILY: Family = Family {
@@ -53,12 +53,17 @@ pub(crate) const FAMILY: Family = Family {
         },
         ..GgufFamily::llama("gpt2")
     }),
+    // The first published files have no prefix, whereas transformers saves one.
+    prefixes: &[("transformer.", "")],
+    embedding: "wte.weight",
+    // Causal masks.
+    ignorable: &[Ignorable::Suffix(".attn.bias"), Ignorable::Suffix(".attn.masked_bias")],
     presets: presets!("gpt2": "openai-community/gpt2"),
     ..Family::of(&["GPT2LMHeadModel"], &["GPT2Model"], &["gpt2"])
 };
 
 model! {
-    /// The whole network: `[B, S]` token ids to logits over the vocabulary.
+    /// The whole network, from token ids `[B, S]` to logits over the vocabulary.
     pub Gpt2<T: Float>(Gpt2Config) {
         dims {
             V = vocab_size, N = max_position_embeddings, D = hidden_size, F = intermediate_size,
@@ -90,7 +95,7 @@ model! {
         }
     }
 
-    /// Attention and feed-forward network, each behind a norm and beside a residual.
+    /// A layer: attention and feed-forward network, each after a norm and added to the residual.
     pub Layer {
         ln_1: LayerNorm[D](eps = layer_norm_epsilon),
         attn: Attention,
@@ -103,7 +108,7 @@ model! {
         }
     }
 
-    /// One projection: queries, then keys, then values.
+    /// Attention with one projection for queries, keys and values, in this order.
     pub Attention {
         c_attn: Linear[D -> P, E](transposed, bias),
         c_proj: Linear[H, E -> D](transposed, bias),
@@ -115,7 +120,7 @@ model! {
         }
     }
 
-    /// Two layers around a function.
+    /// The feed-forward network: two linear layers with an activation in between.
     pub Mlp {
         c_fc: Linear[D -> F](transposed, bias),
         c_proj: Linear[F -> D](transposed, bias),
@@ -132,49 +137,50 @@ model! {
     }
 }
 
-/// The function in the feed-forward network.
+/// The activation in the feed-forward network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
-    /// [`gelu`].
+    /// The activation [`gelu`], with the exact error function.
     Gelu,
-    /// [`gelu_tanh`].
+    /// The activation [`gelu_tanh`], an approximation of GELU.
     GeluTanh,
-    /// [`relu`].
+    /// The activation [`relu`]: negative numbers become 0.
     Relu,
-    /// [`silu`].
+    /// The activation [`silu`]: x · logistic(x).
     Silu,
 }
 
-/// `config.json` of a GPT-2 (`configuration_gpt2.py`), under the names that other families have for the same.
+/// The `config.json` of a GPT-2 (`configuration_gpt2.py`). Fields have the names of the corresponding keys in
+/// other families.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gpt2Config {
-    /// Token ids.
+    /// The number of token ids.
     pub vocab_size: usize,
-    /// The longest sequence: there is a learned embedding for each position.
+    /// The longest sequence, in tokens: each position has a learned embedding.
     pub max_position_embeddings: usize,
-    /// Features of the residual stream.
+    /// The number of features of the residual stream.
     pub hidden_size: usize,
-    /// Features of the feed-forward network.
+    /// The number of features of the feed-forward network.
     pub intermediate_size: usize,
-    /// Layers.
+    /// The number of layers of the network.
     pub num_hidden_layers: usize,
-    /// Heads.
+    /// The number of attention heads.
     pub num_attention_heads: usize,
-    /// The function in the feed-forward network.
+    /// The activation in the feed-forward network.
     pub activation: Activation,
-    /// Added to the variance in norms.
+    /// The ε that norms add to the variance.
     pub layer_norm_epsilon: f64,
-    /// Whether scores are divided by the root of a head's features.
+    /// Whether scores are divided by the square root of a head's features.
     pub scale_attn_weights: bool,
     /// Whether the scores of layer i are divided by i + 1.
     pub scale_attn_by_inverse_layer_idx: bool,
-    /// Whether `lm_head` is the embedding table.
+    /// Whether the output head is the embedding table.
     pub tie_word_embeddings: bool,
-    /// The element type the checkpoint was made for.
+    /// The element type in the checkpoint, if the configuration contains it.
     pub element: Option<ElementType>,
 }
 
-/// Keys that say nothing about the network's function, beside those of Llama.
+/// Keys that do not affect the computation, in addition to those of Llama.
 const IGNORED: &[&str] = &[
     "attn_pdrop",
     "embd_pdrop",
@@ -221,14 +227,14 @@ impl Gpt2Config {
         }
     }
 
-    /// The factor on the scores of a layer whose heads have so many features.
+    /// The factor on the scores of a layer, whose heads have `features` features.
     fn scale(&self, layer: usize, features: usize) -> f64 {
         let root = if self.scale_attn_weights { (features as f64).sqrt() } else { 1.0 };
         let depth = if self.scale_attn_by_inverse_layer_idx { layer + 1 } else { 1 };
         1.0 / (root * depth as f64)
     }
 
-    /// What a checkpoint's header shows of these sizes.
+    /// Sizes in the configuration that the checkpoint's header can confirm.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let inner = &[("h.*.mlp.c_fc.weight", 1)];
         vec![
@@ -238,25 +244,5 @@ impl Gpt2Config {
             DeclaredSize::extent("n_positions", self.max_position_embeddings, &[("wpe.weight", 0)]),
             DeclaredSize::extent("n_inner", self.intermediate_size, inner),
         ]
-    }
-
-    /// How keys of a checkpoint begin, and how the parameters of the model do: the first published files have the
-    /// parameters of the tower without a prefix, what transformers saves has them with one.
-    pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        &[("transformer.", "")]
-    }
-
-    /// The key of the embedding, which a tied head shares.
-    pub fn embedding(&self) -> &'static str {
-        "wte.weight"
-    }
-
-    /// Tensors that a checkpoint may have beside the parameters: causal masks, and a tied head.
-    pub fn ignorable(&self) -> Vec<Ignorable> {
-        let mut ignorable = [".attn.bias", ".attn.masked_bias"].map(Ignorable::Suffix).to_vec();
-        if self.tie_word_embeddings {
-            ignorable.push(Ignorable::EqualTo { key: HEAD.into(), other: self.embedding().into() });
-        }
-        ignorable
     }
 }

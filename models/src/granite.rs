@@ -1,24 +1,52 @@
-//! Granite, dense: Shen et al., "Power Scheduler" (2024), which transformers cites; names as in the HF checkpoint
-//! (`modeling_granite.py`). A Llama whose embeddings, scores, residuals and logits have factors.
+//! Granite, dense: Shen et al., "Power Scheduler" (2024), which transformers cites. Names follow the HF checkpoint
+//! (`modeling_granite.py`). A Llama with factors on embeddings, scores, residuals and logits.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{Float, Tensor, model};
+use serde_json::{Value, json};
 
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, LlamaConfig};
 use crate::family::Family;
+use crate::gguf::{GgufFamily, Metadata};
 use crate::llama::{self, Attention, Mlp};
 
-/// The whole network.
+/// The whole network of a Granite.
 pub type Granite<T> = Decoder<T, Layer<T>, GraniteConfig>;
 
 pub(crate) const FAMILY: Family = Family {
     about: "factors on embeddings, scores, residuals and logits",
+    gguf: Some(GgufFamily { architecture: "granite", config: gguf, keys: FACTORS, ..llama::GGUF }),
     ..Family::of(&["GraniteForCausalLM"], &["GraniteModel"], &["granite"])
 };
 
+/// The factors in a `config.json`, and in a GGUF file's metadata.
+const FACTORS: &[(&str, &str)] = &[
+    ("embedding_multiplier", "embedding_scale"),
+    ("attention_multiplier", "attention.scale"),
+    ("residual_multiplier", "residual_scale"),
+    ("logits_scaling", "logit_scale"),
+];
+
+/// The `config.json` that a GGUF file means (`LLM_ARCH_GRANITE` in llama.cpp). The factor on scores has another default there.
+fn gguf(file: &Metadata<'_>) -> Value {
+    file.always("rope.scaling.finetuned", "true: Granite without a rotary embedding is another network");
+    let usual = file.features().map(|features| (features as f64).powf(-0.5));
+    let factor = |key| file.optional_number(key).unwrap_or(1.0);
+    let [attention_bias, mlp_bias] = ["attn_q", "ffn_gate"].map(|part| file.is_biased(part));
+    file.llama(json!({
+        "attention_bias": attention_bias,
+        "mlp_bias": mlp_bias,
+        "embedding_multiplier": factor("embedding_scale"),
+        "attention_multiplier": file.optional_number("attention.scale").or(usual),
+        "residual_multiplier": factor("residual_scale"),
+        "logits_scaling": file.number("logit_scale"),
+    }))
+}
+
 model! {
-    /// As in Llama, but what each half adds to the residual has a factor (`GraniteDecoderLayer`).
+    /// Llama's layer, with a factor on the output that each half adds to the residual
+    /// (`GraniteDecoderLayer`).
     pub Layer<T: Float>(GraniteConfig): AttentionBlock<T> {
         dims { D = hidden_size }
 
@@ -35,18 +63,18 @@ model! {
     }
 }
 
-/// `config.json` of a Granite.
+/// The `config.json` of a Granite.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GraniteConfig {
-    /// What it shares with Llama.
+    /// The keys that Granite shares with Llama.
     pub llama: LlamaConfig,
-    /// The factor on embeddings.
+    /// The factor on the tokens' embeddings.
     pub embedding_multiplier: f64,
-    /// The factor on scores.
+    /// The factor on attention scores, in place of 1/√E.
     pub attention_multiplier: f64,
-    /// The factor on what a half of a layer adds to the residual.
+    /// The factor on the output that each half of a layer adds to the residual.
     pub residual_multiplier: f64,
-    /// Logits are divided by it.
+    /// The logits are divided by this number.
     pub logits_scaling: f64,
 }
 

@@ -1,13 +1,14 @@
-//! Whether the head of a network is its embedding: the configuration declares it, and the checkpoint decides.
+//! Decides whether the output head is the embedding table. The configuration declares it, but the checkpoint has
+//! the last word.
 
 use std::path::PathBuf;
 
 use irpa::Checkpoint;
 
-/// The key of the head.
+/// The key of the output head.
 pub(crate) const HEAD: &str = "lm_head.weight";
 
-/// A head that a checkpoint has although the configuration ties it to the embedding. Its text is a warning.
+/// A head in a checkpoint whose configuration ties the head to the embedding. Its text is a warning.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`lm_head.weight` differs from `{embedding}` in `{}`, and the configuration ties them; \
@@ -15,13 +16,13 @@ pub(crate) const HEAD: &str = "lm_head.weight";
     .path.display()
 )]
 pub struct UntiedHead {
-    /// The checkpoint.
+    /// Path of the checkpoint's file.
     pub path: PathBuf,
-    /// The key of the embedding.
+    /// The key of the embedding in the checkpoint.
     pub embedding: String,
 }
 
-/// The head of a checkpoint, if it differs from the embedding. Reads both tensors where both are there.
+/// The head of a checkpoint, if it differs from the embedding. Reads both tensors if the checkpoint has both.
 pub(crate) fn own_head(checkpoint: &Checkpoint, embedding: &str) -> Option<UntiedHead> {
     let differs = checkpoint.get(HEAD).and(checkpoint.get(embedding)).is_some()
         && !checkpoint.holds_equal(HEAD, embedding);

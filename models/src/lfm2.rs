@@ -1,21 +1,18 @@
-//! LFM2: "LFM2 Technical Report" (2025), §2; names as in the HF checkpoint (`modeling_lfm2.py`). Most layers mix
-//! neighbouring tokens by a short gated convolution, the others attend as those of Qwen3 do.
+//! LFM2: "LFM2 Technical Report" (2025), §2. Names follow the HF checkpoint (`modeling_lfm2.py`). Most layers mix
+//! neighbouring tokens by a short gated convolution. The other layers have attention like Qwen3's.
 
 use std::iter;
 
-use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, attend, silu};
 use dsl::{F32, Float, model};
 use files::limits;
 use irpa::StoredOrder;
-use ops::ElementType;
 use serde_json::{Value, json};
 
 use crate::config::Keys;
+use crate::decoder::{Defaults, LlamaConfig};
 use crate::family::{Family, GgufFamily, Metadata, joined, presets};
-use crate::head::HEAD;
-use crate::rope::{RopeDefaults, RopeParameters};
-use crate::shape_check::DeclaredSize;
+use crate::rope::RopeDefaults;
 
 pub(crate) const FAMILY: Family = Family {
     about: "short convolutions between layers that attend",
@@ -46,6 +43,12 @@ pub(crate) const FAMILY: Family = Family {
         },
         ..GgufFamily::llama("lfm2")
     }),
+    prefixes: &[
+        ("embed_tokens.", "model.embed_tokens."),
+        ("layers.", "model.layers."),
+        ("embedding_norm.", "model.embedding_norm."),
+    ],
+    ignorable: &[],
     presets: presets!("lfm2-1.2b": "LiquidAI/LFM2-1.2B"),
     ..Family::of(&["Lfm2ForCausalLM"], &["Lfm2Model"], &["lfm2"])
 };
@@ -76,7 +79,7 @@ fn gguf_config(file: &Metadata<'_>) -> Value {
 }
 
 model! {
-    /// The whole network: `[B, S]` token ids to logits over the vocabulary.
+    /// The whole network, from token ids `[B, S]` to logits over the vocabulary.
     pub Lfm2<T: Float>(Lfm2Config) {
         dims {
             V = vocab_size, D = hidden_size, F = intermediate_size, L = num_hidden_layers,
@@ -101,11 +104,11 @@ model! {
         }
     }
 
-    /// Embedding, layers, final norm.
+    /// The network without its head: embedding, layers and final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Layer; L],
-        norm: RmsNorm[D](eps = norm_eps) at "embedding_norm",
+        norm: RmsNorm[D](eps = rms_norm_eps) at "embedding_norm",
 
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             let rope = self.config.rope.frequencies(self.dim(E), cache.context);
@@ -121,12 +124,13 @@ model! {
         }
     }
 
-    /// Attention, or a convolution in its place, and a feed-forward network, each behind a norm and beside a residual.
+    /// A layer: attention or a convolution, and a feed-forward network, each after a norm and added to the
+    /// residual.
     pub Layer {
-        operator_norm: RmsNorm[D](eps = norm_eps),
+        operator_norm: RmsNorm[D](eps = rms_norm_eps),
         self_attn: Attention,
         conv: Convolution,
-        ffn_norm: RmsNorm[D](eps = norm_eps),
+        ffn_norm: RmsNorm[D](eps = rms_norm_eps),
         feed_forward: Mlp,
 
         fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
@@ -140,13 +144,13 @@ model! {
         }
     }
 
-    /// Queries and keys are normalized head by head before they are rotated.
+    /// Attention that normalizes queries and keys per head, before the rotary embedding.
     pub Attention {
         q_proj: Linear[D -> K, G, E],
         k_proj: Linear[D -> K, E],
         v_proj: Linear[D -> K, E],
-        q_layernorm: RmsNorm[E](eps = norm_eps),
-        k_layernorm: RmsNorm[E](eps = norm_eps),
+        q_layernorm: RmsNorm[E](eps = rms_norm_eps),
+        k_layernorm: RmsNorm[E](eps = rms_norm_eps),
         out_proj: Linear[K, G, E -> D],
 
         fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
@@ -156,7 +160,8 @@ model! {
         }
     }
 
-    /// Each feature by itself, of the last positions, gated before and behind (`Lfm2ShortConv`).
+    /// A convolution of each feature over the last positions, with a gate before and after it
+    /// (`Lfm2ShortConv`).
     pub Convolution {
         in_proj: Linear[D -> P](bias if conv_bias),
         taps: Weight[D, I, J] at "conv.weight",
@@ -179,7 +184,7 @@ model! {
         }
     }
 
-    /// SwiGLU.
+    /// SwiGLU, a gated feed-forward network.
     pub Mlp {
         w1: Linear[D -> F],
         w3: Linear[D -> F],
@@ -194,39 +199,19 @@ model! {
 /// `config.json` of an LFM2 (`configuration_lfm2.py`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lfm2Config {
-    /// Token ids.
-    pub vocab_size: usize,
-    /// Features of the residual stream.
-    pub hidden_size: usize,
-    /// Features of the feed-forward network.
-    pub intermediate_size: usize,
-    /// Layers.
-    pub num_hidden_layers: usize,
-    /// Query heads.
-    pub num_attention_heads: usize,
-    /// Key-value heads.
-    pub num_key_value_heads: usize,
-    /// Features of a head; `hidden_size / num_attention_heads` if not said.
-    pub head_dim: Option<usize>,
-    /// Added to the mean square in norms.
-    pub norm_eps: f64,
-    /// Rotary embedding.
-    pub rope: RopeParameters,
-    /// Whether `lm_head` is the embedding table.
-    pub tie_word_embeddings: bool,
-    /// Which layers attend; the others convolve.
+    /// The keys that LFM2 shares with Llama.
+    pub llama: LlamaConfig,
+    /// Whether each layer attends. The other layers have a convolution.
     pub attention: Vec<bool>,
-    /// Positions before its own that a convolution sees.
+    /// The number of earlier positions that a convolution sees.
     pub conv_memory: usize,
     /// Whether convolutions and the linear layers around them have biases.
     pub conv_bias: bool,
-    /// The longest sequence.
-    pub max_position_embeddings: usize,
-    /// The element type the checkpoint was made for.
-    pub element: Option<ElementType>,
 }
 
-/// Keys of the published checkpoints that transformers does not read, beside those of Llama.
+descends!(Lfm2Config from llama: LlamaConfig);
+
+/// Keys of the published checkpoints that transformers does not read, in addition to those of Llama.
 const IGNORED: &[&str] = &[
     "block_dim",
     "block_mlp_init_scale",
@@ -245,95 +230,43 @@ const IGNORED: &[&str] = &[
 /// Reads the `config.json` of an LFM2. Defaults are those of `Lfm2Config` in transformers.
 pub(crate) fn read(keys: &Keys) -> Lfm2Config {
     keys.ignore(IGNORED);
-    let count = |key, default| keys.optional_count(key).unwrap_or(default);
-    let num_hidden_layers = count("num_hidden_layers", 32);
-    let max_position_embeddings = count("max_position_embeddings", 128_000);
-    let rope = RopeDefaults { theta: 1e6, ..RopeDefaults::new(max_position_embeddings) };
-    let taps = count("conv_L_cache", 3);
+    let rope = RopeDefaults { theta: 1e6, ..RopeDefaults::new(128_000) };
+    let defaults = Defaults {
+        hidden_act: &[],
+        sizes: Some([65_536, 2560, 12_288, 32, 32]),
+        num_key_value_heads: Some(8),
+        norm_key: "norm_eps",
+        rms_norm_eps: 1e-5,
+        tie_word_embeddings: true,
+        ..Defaults::of(rope)
+    };
+    let taps = keys.optional_count("conv_L_cache").unwrap_or(3);
     if taps < 2 {
         keys.refuse("conv_L_cache", taps, "at least 2");
     }
-    let tied = keys.flag("tie_word_embeddings", true);
-    let config = Lfm2Config {
-        vocab_size: count("vocab_size", 65_536),
-        hidden_size: count("hidden_size", 2560),
-        intermediate_size: intermediate_size(keys),
-        num_hidden_layers,
-        num_attention_heads: count("num_attention_heads", 32),
-        num_key_value_heads: count("num_key_value_heads", 8),
-        head_dim: keys.optional_count("head_dim"),
-        norm_eps: keys.number_or("norm_eps", 1e-5),
-        rope: RopeParameters::read(keys, &rope),
-        tie_word_embeddings: keys.flag("tie_embedding", tied),
-        attention: attention(keys, num_hidden_layers),
-        conv_memory: taps - 1,
-        conv_bias: keys.flag("conv_bias", false),
-        max_position_embeddings,
-        element: keys.element_type(),
-    };
-    let features = config.head_dim.unwrap_or(config.hidden_size / config.num_attention_heads);
-    config.rope.check(keys, features);
-    config
+    let mut llama = LlamaConfig::shared(keys, defaults);
+    llama.intermediate_size = intermediate_size(keys, llama.intermediate_size);
+    llama.tie_word_embeddings = keys.flag("tie_embedding", llama.tie_word_embeddings);
+    let (attention, conv_bias) = (attention(keys, llama.num_hidden_layers), keys.flag("conv_bias", false));
+    Lfm2Config { llama, attention, conv_memory: taps - 1, conv_bias }
 }
 
 impl Lfm2Config {
-    /// Whether a layer attends.
+    /// Whether a layer has attention.
     pub fn attends(&self, layer: usize) -> bool {
         self.attention.get(layer).copied().unwrap_or_default()
     }
 
-    /// Whether a layer convolves.
+    /// Whether a layer has a convolution.
     pub fn convolves(&self, layer: usize) -> bool {
         !self.attends(layer)
     }
-
-    /// What a checkpoint's header shows of these sizes.
-    pub fn sizes(&self) -> Vec<DeclaredSize> {
-        let head_dim = self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads);
-        let inner = &[("model.layers.*.feed_forward.w2.weight", 1)];
-        let [queries, keys] =
-            [self.num_attention_heads, self.num_key_value_heads].map(|heads| heads.saturating_mul(head_dim));
-        let out = &[("model.layers.*.self_attn.out_proj.weight", 1)];
-        vec![
-            DeclaredSize::numbers("num_hidden_layers", self.num_hidden_layers, "model.layers."),
-            DeclaredSize::extent("vocab_size", self.vocab_size, &[("model.embed_tokens.weight", 0)]),
-            DeclaredSize::extent("hidden_size", self.hidden_size, &[("model.embed_tokens.weight", 1)]),
-            DeclaredSize::extent("intermediate_size", self.intermediate_size, inner),
-            DeclaredSize::extent("num_attention_heads × head_dim", queries, out),
-            DeclaredSize::extent(
-                "num_key_value_heads × head_dim",
-                keys,
-                &[("model.layers.*.self_attn.k_proj.weight", 0)],
-            ),
-        ]
-    }
-
-    /// How keys begin in a checkpoint that transformers saved without a head, and how the parameters of the model do.
-    pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        &[
-            ("embed_tokens.", "model.embed_tokens."),
-            ("layers.", "model.layers."),
-            ("embedding_norm.", "model.embedding_norm."),
-        ]
-    }
-
-    /// The key of the embedding, which a tied head shares.
-    pub fn embedding(&self) -> &'static str {
-        "model.embed_tokens.weight"
-    }
-
-    /// Tensors that a checkpoint may have beside the parameters.
-    pub fn ignorable(&self) -> Vec<Ignorable> {
-        let (key, other) = (HEAD.into(), self.embedding().into());
-        self.tie_word_embeddings.then_some(Ignorable::EqualTo { key, other }).into_iter().collect()
-    }
 }
 
-/// The features of the feed-forward network: two thirds of what is said, times a factor, rounded up to a multiple;
-/// unless it is to be taken as it is.
-fn intermediate_size(keys: &Keys) -> usize {
-    let [block, size] = ["block_ff_dim", "intermediate_size"].map(|key| keys.optional_count(key));
-    let size = block.or(size).unwrap_or(12_288);
+/// The features of the feed-forward network. With automatic adjustment, the configured number times two
+/// thirds and a factor, rounded up to a multiple.
+fn intermediate_size(keys: &Keys, size: usize) -> usize {
+    let size = keys.optional_count("block_ff_dim").unwrap_or(size);
     let factor = keys.number_or("block_ffn_dim_multiplier", 1.0);
     let multiple = keys.optional_count("block_multiple_of").unwrap_or(256);
     match keys.flag("block_auto_adjust_ff_dim", true) {
@@ -342,7 +275,8 @@ fn intermediate_size(keys: &Keys) -> usize {
     }
 }
 
-/// Which of `layers` layers attend: `layer_types`, or those that `full_attn_idxs` lists, or all.
+/// Whether each of `layers` layers attends: from `layer_types`, or else from `full_attn_idxs`. Without both
+/// keys, all layers do.
 fn attention(keys: &Keys, layers: usize) -> Vec<bool> {
     let listed = keys.get("full_attn_idxs");
     if let Some(types) = keys.layer_types_of(layers, ["full_attention", "conv"]) {

@@ -1,8 +1,8 @@
-//! The networks: one file per architecture, and their configurations.
+//! The supported networks and their configurations: one file per family.
 #![warn(missing_docs)]
 
-/// A configuration that is another one's and more: it has that one's fields, and that one's blocks may be fields of
-/// its network.
+/// Makes a configuration an extension of another: it derefs to the other, and its network can have the
+/// other's blocks as fields.
 macro_rules! descends {
     ($config:ident from $field:tt: $base:ident) => {
         impl std::ops::Deref for $config {
@@ -27,19 +27,19 @@ macro_rules! descends {
     };
 }
 
-/// A family in each line: its module, its network, and the configuration that the module's `read` makes of a `config.json`.
-/// The module's `FAMILY` has the rest.
+/// A family in each line: its module, its network, and the configuration that the module's `read` makes of a `config.json`,
+/// or of the files `beside` it too. The module's `FAMILY` has the rest.
 macro_rules! families {
-    ($($module:ident::$family:ident($config:ty);)+) => {
+    ($($module:ident::$family:ident($config:ty) $($beside:ident)?;)+) => {
         $(
             pub mod $module;
             pub use $module::$family;
         )+
 
-        /// All families.
+        /// All supported families of networks.
         pub static FAMILIES: &[&Family] = &[$(&$module::FAMILY),+];
 
-        /// The configuration of any known architecture.
+        /// The configuration of a supported architecture.
         #[derive(Clone, Debug, PartialEq)]
         pub enum ModelConfig {
             $(
@@ -50,10 +50,10 @@ macro_rules! families {
 
         impl ModelConfig {
             /// Reads the keys of the family that `found` names, if there is one.
-            fn reader(found: &str) -> Option<fn(&Keys) -> Self> {
+            fn reader(found: &str, keys: &Keys) -> Option<ReadKeys> {
                 $(
-                    if $module::FAMILY.is_named(found) {
-                        return Some(|keys| Self::$family($module::read(keys)));
+                    if $module::FAMILY.is_named(found) && ($module::FAMILY.is)(keys) {
+                        return Some(|keys, allowed| Ok(Self::$family(read!($module keys allowed $($beside)?))));
                     }
                 )+
                 None
@@ -67,9 +67,6 @@ macro_rules! families {
                         max_context: config.max_position_embeddings,
                         vocabulary: config.vocab_size,
                         tied: config.tie_word_embeddings,
-                        embedding: config.embedding(),
-                        prefixes: config.prefixes(),
-                        ignorable: config.ignorable(),
                         sizes: config.sizes(),
                     },)+
                 }
@@ -90,10 +87,24 @@ macro_rules! families {
     };
 }
 
+/// Passes all keys to the `read` of a module.
+macro_rules! read {
+    ($module:ident $keys:ident $allowed:ident) => {{
+        let config = $module::read(&$keys);
+        read_base(&$keys);
+        $keys.finish(IGNORED, $allowed)?;
+        config
+    }};
+    ($module:ident $keys:ident $allowed:ident beside) => {
+        $module::read($keys, $allowed)?
+    };
+}
+
 pub mod config;
 pub mod decoder;
-pub mod embedding_gemma;
+mod experts;
 mod family;
+pub mod fit;
 pub mod gguf;
 mod head;
 pub mod presets;
@@ -107,13 +118,13 @@ use std::path::Path;
 use bake::Ignorable;
 use config::{ConfigError, IGNORED, Keys, check_storage, read_base};
 use dsl::{Bf16, CausalLm, EntryPoint, F16, F32, Float, TraceError, Traced};
-use irpa::{Checkpoint, Gguf};
+use irpa::{ArchiveError, Checkpoint, Gguf};
 use lower::Quantization;
 use ops::ElementType;
 use quantized::QuantizedModel;
 
 pub use decoder::LlamaConfig;
-pub use embedding_gemma::{EmbeddingGemma, EmbeddingGemmaConfig};
+pub use embedding_gemma::EmbeddingGemmaConfig;
 pub use family::{Family, Stacks};
 pub use gemma3::{Gemma, GemmaConfig};
 pub use gguf::{GgufFamily, GgufModel};
@@ -126,6 +137,10 @@ pub use shape_check::{DeclaredSize, Evidence, OtherSize, OtherSizes, check_sizes
 
 families! {
     llama::Llama(LlamaConfig);
+    apertus::Apertus(LlamaConfig);
+    cohere2::Cohere2(cohere2::Cohere2Config);
+    embedding_gemma::EmbeddingGemma(EmbeddingGemmaConfig) beside;
+    exaone4::Exaone4(smollm3::SmolLm3Config);
     gemma3::Gemma3(GemmaConfig);
     gemma2::Gemma2(GemmaConfig);
     gpt2::Gpt2(Gpt2Config);
@@ -134,61 +149,56 @@ families! {
     mistral::Mistral(LlamaConfig);
     mixtral::Mixtral(mixtral::MixtralConfig);
     olmo2::Olmo2(LlamaConfig);
+    olmoe::Olmoe(olmoe::OlmoeConfig);
     phi3::Phi3(LlamaConfig);
     qwen2::Qwen2(LlamaConfig);
     qwen3::Qwen3(LlamaConfig);
+    seed_oss::SeedOss(LlamaConfig);
     smollm3::SmolLm3(smollm3::SmolLm3Config);
+    starcoder2::Starcoder2(LlamaConfig);
 }
 
-/// What the configurations of all families have.
+/// Reads a configuration; the keys given may be there although nothing reads them.
+type ReadKeys = fn(Keys, &[String]) -> Result<ModelConfig, ConfigError>;
+
+/// The interface of the configurations of all families.
 struct Facts {
     family: &'static Family,
     element: Option<ElementType>,
     max_context: usize,
     vocabulary: usize,
     tied: bool,
-    /// The key of the embedding, which a tied head shares.
-    embedding: &'static str,
-    /// How keys of a checkpoint may begin, and how those of the parameters do then.
-    prefixes: &'static [(&'static str, &'static str)],
-    /// Tensors that a checkpoint may have beside the parameters.
-    ignorable: Vec<Ignorable>,
-    /// The sizes that a checkpoint's header shows.
+    /// Sizes that a checkpoint's header can confirm.
     sizes: Vec<DeclaredSize>,
 }
 
-/// The architectures that [`ModelConfig::read`] knows, as `config.json` names them.
+/// The architectures that [`ModelConfig::read`] supports, by their name in `config.json`.
 pub fn architectures() -> Vec<&'static str> {
     FAMILIES.iter().flat_map(|family| family.architectures).copied().collect()
 }
 
 impl ModelConfig {
-    /// Reads a `config.json`, or the one in the directory at `path`. `allowed` keys may be there although
-    /// nothing reads them.
+    /// Reads the `config.json` at `path`, or in the directory at `path`. The keys in `allowed` may be in it
+    /// although no code reads them.
     ///
     /// # Errors
-    /// An unknown architecture, a quantized checkpoint, or all keys that are missing, unknown or unusable.
+    /// If the architecture is not supported, the checkpoint is quantized, or keys are missing, unknown or
+    /// invalid. The error lists all such keys.
     pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
         Self::of(Keys::read(path)?, allowed)
     }
 
-    /// Reads the keys of a configuration.
+    /// Reads the keys of a configuration whose file was parsed.
     pub(crate) fn of(keys: Keys, allowed: &[String]) -> Result<Self, ConfigError> {
         let (found, path) = (architecture(&keys), keys.path().to_owned());
-        if embedding_gemma::is_embedding(&keys, &found) {
-            return Err(ConfigError::Embeds { path, found });
-        }
-        let Some(read) = Self::reader(&found) else {
+        let Some(read) = Self::reader(&found, &keys) else {
             return Err(ConfigError::Architecture { path, found, known: architectures() });
         };
         check_storage(&keys)?;
-        let config = read(&keys);
-        read_base(&keys);
-        keys.finish(IGNORED, allowed)?;
-        Ok(config)
+        read(keys, allowed)
     }
 
-    /// The family of the network.
+    /// The family that the network belongs to.
     pub fn family(&self) -> &'static Family {
         self.facts().family
     }
@@ -203,28 +213,37 @@ impl Architecture for ModelConfig {
         }
     }
 
+    fn entry_points(&self, batch: usize, chunk: usize, context: usize) -> Vec<EntryPoint> {
+        (self.family().entry_points)(batch, chunk, context)
+    }
+
+    fn sentence(&self) -> Option<&SentenceConfig> {
+        match self {
+            Self::EmbeddingGemma(config) => Some(&config.sentence),
+            _ => None,
+        }
+    }
+
     fn ignorable(&self) -> Vec<Ignorable> {
-        self.facts().ignorable
-    }
-
-    fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        self.facts().prefixes
-    }
-
-    fn stacks(&self) -> Stacks {
-        self.family().stacks
+        let Facts { family, tied, .. } = self.facts();
+        let head = || Ignorable::EqualTo { key: head::HEAD.into(), other: family.embedding.into() };
+        family.ignorable.iter().cloned().chain(tied.then(head)).collect()
     }
 
     fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
-        let facts = self.facts();
-        let named = checkpoint.renamed(facts.prefixes).apart(facts.family.stacks);
+        let Facts { family, tied, .. } = self.facts();
+        let named = checkpoint.renamed(family.prefixes).apart(family.stacks);
         // A checkpoint may have either of two tied weights.
-        if facts.tied { named.renamed(&[(head::HEAD, facts.embedding)]) } else { named }
+        if tied { named.renamed(&[(head::HEAD, family.embedding)]) } else { named }
+    }
+
+    fn weights(&self, checkpoint: Checkpoint) -> Result<Checkpoint, ArchiveError> {
+        self.family().folders.iter().copied().try_fold(self.named(checkpoint), Checkpoint::with_folder)
     }
 
     fn settle_head(&mut self, checkpoint: &Checkpoint) -> Option<UntiedHead> {
-        let facts = self.facts();
-        let untied = facts.tied.then(|| head::own_head(checkpoint, facts.embedding)).flatten();
+        let Facts { family, tied, .. } = self.facts();
+        let untied = tied.then(|| head::own_head(checkpoint, family.embedding)).flatten();
         if untied.is_some() {
             self.untie();
         }
@@ -248,15 +267,15 @@ impl Architecture for ModelConfig {
     }
 }
 
-/// Reads the configuration of a model: a Hugging Face folder, its `config.json`, or a GGUF file. The keys given may be there
-/// although nothing reads them.
+/// A function that reads the configuration of a model: a Hugging Face folder, its `config.json`, or a GGUF
+/// file. The second argument lists keys that may be there although no code reads them.
 pub type ReadModel = fn(&Path, &[String]) -> Result<Box<dyn Architecture>, ConfigError>;
 
-/// Reads the model at `path`: a GGUF file, a directory with a `config.json`, or that file. `allowed` keys of a configuration
-/// may be there although nothing reads them.
+/// Reads the configuration of the model at `path`: a GGUF file, a directory with a `config.json`, or that
+/// file. The keys in `allowed` may be in the configuration although no code reads them.
 ///
 /// # Errors
-/// See [`GgufModel::read`] and [`ModelConfig::read`].
+/// The errors of [`GgufModel::read`] and [`ModelConfig::read`].
 ///
 /// ```no_run
 /// # use std::path::Path;
@@ -271,73 +290,98 @@ pub fn read(path: &Path, allowed: &[String]) -> Result<Box<dyn Architecture>, Co
     })
 }
 
-/// A network of which the sizes are known: what its configuration says to whoever builds it.
+/// A network with known sizes: the information that a build needs about it. Implement this trait for your own
+/// networks.
 pub trait Architecture: Send {
-    /// The trace of these entry points with weights and activations of type `element` (f32, f16 or bf16).
+    /// Records these entry points, with weights and activations of type `element` (f32, f16 or bf16).
     ///
     /// # Errors
-    /// What is wrong with the configuration.
+    /// If a value in the configuration is invalid.
     fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError>;
 
-    /// The entry points of a program of these sizes: those of a language model, unless it is another network.
+    /// The entry points of a program with these sizes. Default: the entry points of a language model.
     fn entry_points(&self, batch: usize, chunk: usize, context: usize) -> Vec<EntryPoint> {
         EntryPoint::all(batch, chunk, context)
     }
 
-    /// The folders beside the checkpoint whose tensors belong to the network.
-    fn folders(&self) -> &'static [&'static str] {
-        &[]
+    /// The changes of a text before a network embeds it; `None` for a network that predicts tokens.
+    fn sentence(&self) -> Option<&SentenceConfig> {
+        None
     }
 
-    /// The longest sequence.
+    /// The longest sequence that the network supports, in tokens.
     fn max_context(&self) -> usize;
 
     /// The number of token ids.
     fn vocabulary(&self) -> usize;
 
-    /// The element type the checkpoint was made for, if it is known.
+    /// The element type in the checkpoint; `None` if it is unknown.
     fn element(&self) -> Option<ElementType> {
         None
     }
 
-    /// Tensors that a checkpoint may have beside the parameters.
+    /// Tensors that a checkpoint may contain in addition to the parameters. Default: none.
     fn ignorable(&self) -> Vec<Ignorable> {
         Vec::new()
     }
 
-    /// How keys of a checkpoint begin, and how the parameters of the model do: where the network is one tower of
-    /// several.
-    fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        &[]
-    }
-
-    /// How keys end under which a checkpoint may hold several parameters as one tensor, and how those of the
-    /// parameters do.
-    fn stacks(&self) -> Stacks {
-        &[]
-    }
-
-    /// A checkpoint with its tensors as the model names them.
+    /// Renames the tensors of a checkpoint to the names that the network declares.
     fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
-        checkpoint.renamed(self.prefixes()).apart(self.stacks())
+        checkpoint
     }
 
-    /// Unties the head from the embedding if the [named](Self::named) checkpoint has a head that differs, as transformers does.
-    /// Call it before [`trace`](Self::trace): otherwise such a checkpoint does not fit. The result is a warning for the user.
+    /// The [named](Self::named) checkpoint, together with the tensors of folders beside it that belong to the
+    /// network.
+    ///
+    /// # Errors
+    /// If one of the folders has no weights.
+    fn weights(&self, checkpoint: Checkpoint) -> Result<Checkpoint, ArchiveError> {
+        Ok(self.named(checkpoint))
+    }
+
+    /// Unties the head from the embedding if the [named](Self::named) checkpoint contains a head that
+    /// differs, as transformers does. Call it before [`trace`](Self::trace); otherwise such a checkpoint is
+    /// rejected. The result is a warning for the user.
     fn settle_head(&mut self, _checkpoint: &Checkpoint) -> Option<UntiedHead> {
         None
     }
 
-    /// How the weights of products are best stored, where the checkpoint holds them in fewer bits than the network
-    /// computes with.
+    /// The best storage format for weights of matmuls, if the checkpoint stores them with fewer bits than the
+    /// network computes with.
     fn stored(&self) -> Quantization {
         Quantization::Computed
     }
 
-    /// Sizes of the network that the header of a checkpoint shows, for [`check_sizes`].
+    /// Sizes in the configuration that the checkpoint's header can confirm, for [`check_sizes`]. Default:
+    /// none.
     fn sizes(&self) -> Vec<DeclaredSize> {
         Vec::new()
     }
+}
+
+/// Refuses a network that embeds texts where one that predicts tokens is expected.
+///
+/// # Errors
+/// [`ConfigError::Embeds`].
+pub fn check_generates(network: &dyn Architecture, path: &Path) -> Result<(), ConfigError> {
+    let Some(_) = network.sentence() else { return Ok(()) };
+    let keys = Keys::read(path)?;
+    Err(ConfigError::Embeds { found: architecture(&keys), path: keys.path().to_owned() })
+}
+
+/// Refuses a network that predicts tokens where one that embeds texts is expected; else what becomes of a text first.
+///
+/// # Errors
+/// [`ConfigError::Generates`].
+pub fn check_embeds<'a>(
+    network: &'a dyn Architecture,
+    path: &Path,
+) -> Result<&'a SentenceConfig, ConfigError> {
+    if let Some(sentence) = network.sentence() {
+        return Ok(sentence);
+    }
+    let keys = Keys::read(path)?;
+    Err(ConfigError::Generates { found: architecture(&keys), path: keys.path().to_owned() })
 }
 
 /// The architecture or model type that a `config.json` names.

@@ -1,4 +1,4 @@
-//! Llama 3: "The Llama 3 Herd of Models" (2024), §3.2; names as in the HF checkpoint (`modeling_llama.py`).
+//! Llama 3: "The Llama 3 Herd of Models" (2024), §3.2. Names follow the HF checkpoint (`modeling_llama.py`).
 
 use dsl::nn::{Attend, Kv, attend, silu};
 use dsl::{Float, model};
@@ -8,7 +8,7 @@ use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, Defaults, FeedForward, LlamaConfig};
 use crate::family::{Family, GgufFamily, interleaved, presets};
 
-/// The whole network.
+/// The whole network of a Llama.
 pub type Llama<T> = Decoder<T, Layer<T>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -18,7 +18,7 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["LlamaForCausalLM"], &["LlamaModel"], &["llama"])
 };
 
-/// Its GGUF files.
+/// The description of its GGUF files.
 pub(crate) const GGUF: GgufFamily = GgufFamily {
     config: |file| {
         let [attention_bias, mlp_bias] = ["attn_q", "ffn_gate"].map(|part| file.is_biased(part));
@@ -29,7 +29,7 @@ pub(crate) const GGUF: GgufFamily = GgufFamily {
 };
 
 model! {
-    /// Attention and feed-forward network, each behind a norm and beside a residual.
+    /// A layer: attention and feed-forward network, each after a norm and added to the residual.
     pub Layer<T: Float, A: AttentionBlock<T, Config = LlamaConfig> = Attention<T>, M: FeedForward<T, Config = LlamaConfig> = Mlp<T>>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size, F = intermediate_size,
@@ -47,12 +47,12 @@ model! {
         }
     }
 
-    /// Grouped-query attention: K heads of keys and values, G query heads for each.
+    /// Grouped-query attention with K heads of keys and values, and G query heads for each.
     pub Attention<T: Float>: AttentionBlock<T> {
         q_proj: Linear[D -> K, G, E](bias if attention_bias),
         k_proj: Linear[D -> K, E](bias if attention_bias),
         v_proj: Linear[D -> K, E](bias if attention_bias),
-        o_proj: Linear[K, G, E -> D](bias if attention_bias),
+        o_proj: Linear[K, G, E -> D](bias if attention_out_bias),
 
         fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
             let q = at.rope(self.q_proj(x)); // [B, S, K, G, E]
@@ -75,14 +75,15 @@ model! {
 
 /// Reads the `config.json` of a Llama. Defaults are those of `LlamaConfig` in transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
-    keys.one_of("hidden_act", &["silu"]);
     if let Some(found) = keys.optional_count("pretraining_tp").filter(|&tp| tp != 1) {
         keys.refuse("pretraining_tp", found, "1");
     }
     // Published with SmolLM2; transformers rotates halves whatever it says.
     keys.always("rope_interleaved", false);
+    let attention_bias = keys.flag("attention_bias", false);
     LlamaConfig {
-        attention_bias: keys.flag("attention_bias", false),
+        attention_bias,
+        attention_out_bias: attention_bias,
         mlp_bias: keys.flag("mlp_bias", false),
         ..LlamaConfig::shared(keys, Defaults::new(2048))
     }

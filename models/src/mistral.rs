@@ -1,5 +1,5 @@
-//! Mistral: Jiang et al., "Mistral 7B" (2023), §2; names as in the HF checkpoint (`modeling_mistral.py`). A Llama whose
-//! layers all look through a sliding window.
+//! Mistral: Jiang et al., "Mistral 7B" (2023), §2. Names follow the HF checkpoint (`modeling_mistral.py`). A Llama
+//! with a sliding window in all layers.
 
 use serde_json::json;
 
@@ -8,7 +8,7 @@ use crate::decoder::{Defaults, LlamaConfig};
 use crate::family::{Family, GgufFamily, presets};
 use crate::llama::{self, Llama};
 
-/// The whole network.
+/// The whole network of a Mistral.
 pub type Mistral<T> = Llama<T>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -24,7 +24,6 @@ pub(crate) const FAMILY: Family = Family {
 
 /// Reads the `config.json` of a Mistral. Defaults are those of `MistralConfig` in transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
-    keys.one_of("hidden_act", &["silu"]);
     let defaults = Defaults { num_key_value_heads: Some(8), ..Defaults::new(131_072) };
     let llama = LlamaConfig::shared(keys, defaults);
     let window = keys.nullable_count("sliding_window", Some(4096));

@@ -1,17 +1,19 @@
-//! Mixtral: Jiang et al., "Mixtral of Experts" (2024), §2; names as in the published checkpoints. A Mistral whose
-//! feed-forward networks are several experts, of which a router chooses a few for each token.
+//! Mixtral: Jiang et al., "Mixtral of Experts" (2024), §2. Names follow the published checkpoints. A Mistral with
+//! several experts in place of a feed-forward network. A router chooses a few experts for each token.
 
-use dsl::nn::{Attend, Kv, dot, silu, softmax, topk};
-use dsl::{F32, Float, I32, Tensor, model};
+use dsl::nn::{Attend, Kv, softmax, topk};
+use dsl::{F32, Float, model};
 use serde_json::json;
 
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConfig};
+use crate::experts::mixture;
 use crate::family::{Family, GgufFamily, Stacks, presets};
 use crate::llama;
+use crate::rope::RopeDefaults;
 use crate::shape_check::DeclaredSize;
 
-/// The whole network.
+/// The whole network of a Mixtral.
 pub type Mixtral<T> = Decoder<T, Layer<T>, MixtralConfig>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -40,7 +42,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// As in Llama, before another feed-forward network.
+    /// Llama's layer, with experts in place of the feed-forward network.
     pub Layer<T: Float>(MixtralConfig): AttentionBlock<T> {
         dims {
             D = hidden_size, F = intermediate_size,
@@ -59,10 +61,8 @@ model! {
         }
     }
 
-    /// A sum of SwiGLUs: of those experts that the router finds likeliest, by their share of the likelihood.
-    ///
-    /// For few tokens, only the weights of chosen experts are read; where the tokens choose as many experts as there
-    /// are, every expert computes every token, and has no share in those that did not choose it.
+    /// A mixture of experts. The result is a sum over the chosen experts' SwiGLUs, weighted by the router's
+    /// probabilities.
     pub Experts {
         gate: Linear[D -> X],
         w1: Weight[X, F, D] at "experts.*.w1.weight",
@@ -73,30 +73,19 @@ model! {
             let likely = softmax(self.gate(x).to::<F32>(), X);
             let (share, chosen) = topk(likely, X, self.dim(C));
             let (share, chosen) = ((share / share.sum(X)).rename(X, C), chosen.rename(X, C)); // [B, S, C]
-            let weights = [self.w1(), self.w3(), self.w2()];
-            let (weights, share, experts) = match x.extent(B) * x.extent(S) * self.dim(C) < self.dim(X) {
-                true => (weights.map(|weight| weight.take(X, chosen)), share, C),
-                false => {
-                    let expert = Tensor::<I32>::iota(X, self.dim(X));
-                    let is_chosen = chosen.broadcast(expert).equals(expert.broadcast(chosen)); // [B, S, C, X]
-                    (weights, is_chosen.select(share.broadcast(expert), 0.0).sum(C), X)
-                }
-            };
-            let [gate, up, down] = weights;
-            let each = dot(silu(dot(x, gate, D)) * dot(x, up, D), down, F);
-            (each.to::<F32>() * share.broadcast(each)).sum(experts).to()
+            mixture(x, share, chosen, [self.w1(), self.w3(), self.w2()])
         }
     }
 }
 
-/// `config.json` of a Mixtral.
+/// The `config.json` of a Mixtral.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MixtralConfig {
-    /// What it shares with Llama.
+    /// The keys that Mixtral shares with Llama.
     pub llama: LlamaConfig,
-    /// Experts in each layer.
+    /// The number of experts in each layer.
     pub num_local_experts: usize,
-    /// Experts that each token chooses.
+    /// The number of experts that each token chooses.
     pub num_experts_per_tok: usize,
 }
 
@@ -105,24 +94,20 @@ descends!(MixtralConfig from llama: LlamaConfig);
 impl DecoderConfig for MixtralConfig {}
 
 impl MixtralConfig {
-    /// The sizes that a checkpoint's header shows.
+    /// Sizes in the configuration that the checkpoint's header can confirm.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
-        let (inner, router) = (
-            &[("model.layers.*.block_sparse_moe.experts.*.w2.weight", 1)],
-            &[("model.layers.*.block_sparse_moe.gate.weight", 0)],
-        );
+        let router = &[("model.layers.*.block_sparse_moe.gate.weight", 0)];
         let mut sizes = self.llama.sizes();
-        sizes.retain(|size| size.key != "intermediate_size");
-        sizes.push(DeclaredSize::extent("intermediate_size", self.intermediate_size, inner));
         sizes.push(DeclaredSize::extent("num_local_experts", self.num_local_experts, router));
         sizes
     }
 }
 
-/// What training reads.
+/// Keys that only training reads.
 const IGNORED: &[&str] = &["output_router_logits", "router_aux_loss_coef", "router_jitter_noise"];
 
-/// The experts of a layer as transformers and GGUF files hold them, and as they were published.
+/// Keys of the experts in the layout of transformers and GGUF, and the corresponding keys in the published
+/// layout.
 const STACKS: Stacks = &[
     ("mlp.gate.weight", &["block_sparse_moe.gate.weight"]),
     (
@@ -138,10 +123,8 @@ const STACKS: Stacks = &[
 /// Reads the `config.json` of a Mixtral. Defaults are those of `MixtralConfig` in transformers.
 pub(crate) fn read(keys: &Keys) -> MixtralConfig {
     keys.ignore(IGNORED);
-    keys.one_of("hidden_act", &["silu"]);
-    let mut defaults =
-        Defaults { num_key_value_heads: Some(8), rms_norm_eps: 1e-5, ..Defaults::new(131_072) };
-    defaults.rope.theta = 1e6;
+    let rope = RopeDefaults { theta: 1e6, ..RopeDefaults::new(131_072) };
+    let defaults = Defaults { num_key_value_heads: Some(8), rms_norm_eps: 1e-5, ..Defaults::of(rope) };
     let llama = LlamaConfig::shared(keys, defaults);
     let num_local_experts = keys.optional_count("num_local_experts").unwrap_or(8);
     let num_experts_per_tok = keys.optional_count("num_experts_per_tok").unwrap_or(2);

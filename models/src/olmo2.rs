@@ -1,16 +1,16 @@
-//! OLMo 2: "2 OLMo 2 Furious" (2024), §3.1; names as in the HF checkpoint (`modeling_olmo2.py`). A Llama whose norms
-//! stand behind attention and feed-forward network, and around all queries and all keys.
+//! OLMo 2: "2 OLMo 2 Furious" (2024), §3.1. Names follow the HF checkpoint (`modeling_olmo2.py`). A Llama with
+//! norms after attention and feed-forward network, and with norms over all queries and over all keys.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, WeightStyle, model};
 use serde_json::json;
 
 use crate::config::Keys;
-use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConfig};
+use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConfig, Norm};
 use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Mlp;
 
-/// The whole network. All norms apply their weight before they round (`Olmo2RMSNorm`).
+/// The whole network. All norms apply their weight before rounding (`Olmo2RMSNorm`).
 pub type Olmo2<T> = Decoder<T, Layer<T>, Wide>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -24,7 +24,8 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Each half is normalized before it joins the residual, which nothing else normalizes.
+    /// A layer that normalizes the output of each half before adding it to the residual. There is no other
+    /// norm.
     pub Layer<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -42,7 +43,7 @@ model! {
         }
     }
 
-    /// The norms are over the features of all heads as one (`Olmo2Attention`).
+    /// Attention with norms over the features of all heads together (`Olmo2Attention`).
     pub Attention {
         q_proj: Linear[D -> K, G, E](bias if attention_bias),
         k_proj: Linear[D -> K, E](bias if attention_bias),
@@ -66,7 +67,7 @@ pub struct Wide(LlamaConfig);
 descends!(Wide from 0: LlamaConfig);
 
 impl DecoderConfig for Wide {
-    const NORM: WeightStyle = WeightStyle::Wide;
+    const NORM: Norm = Norm::Rms(WeightStyle::Wide);
 }
 
 impl From<LlamaConfig> for Wide {
@@ -77,7 +78,6 @@ impl From<LlamaConfig> for Wide {
 
 /// Reads the `config.json` of an OLMo 2. Defaults are those of `Olmo2Config` in transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
-    keys.one_of("hidden_act", &["silu"]);
     let defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::new(2048) };
     let attention_bias = keys.flag("attention_bias", false);
     LlamaConfig { attention_bias, ..LlamaConfig::shared(keys, defaults) }

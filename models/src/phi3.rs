@@ -1,6 +1,6 @@
-//! Phi-3 and Phi-4: "Phi-3 Technical Report" (2024), §2; names as in the HF checkpoint (`modeling_phi3.py`). A Llama
-//! whose checkpoint holds queries, keys and values in one matrix, gate and up in another; with LongRoPE, which may
-//! rotate a part of each head.
+//! Phi-3 and Phi-4: "Phi-3 Technical Report" (2024), §2. Names follow the HF checkpoint (`modeling_phi3.py`). A
+//! Llama whose checkpoint stores queries, keys and values in one matrix, and gate and up in another. It uses
+//! LongRoPE, and can rotate only a part of each head.
 
 use dsl::nn::{Attend, Kv, attend, silu};
 use dsl::{Float, model};
@@ -12,7 +12,7 @@ use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Layer;
 use crate::rope::{RopeDefaults, RopeScaling};
 
-/// The whole network.
+/// The whole network of a Phi-3 or Phi-4.
 pub type Phi3<T> = Decoder<T, Layer<T, Attention<T>, Mlp<T>>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -34,7 +34,8 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// One projection: query heads, then key heads, then value heads (`Phi3Attention`).
+    /// Attention with one projection for query heads, key heads and value heads, in this order
+    /// (`Phi3Attention`).
     pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size, F = intermediate_size,
@@ -54,7 +55,7 @@ model! {
         }
     }
 
-    /// SwiGLU of one projection: gate, then up (`Phi3MLP`).
+    /// SwiGLU with one projection for gate and up, in this order (`Phi3MLP`).
     pub Mlp<T: Float>: FeedForward<T> {
         gate_up_proj: Linear[D -> U],
         down_proj: Linear[F -> D],
@@ -69,7 +70,6 @@ model! {
 
 /// Reads the `config.json` of a Phi-3. Defaults are those of `Phi3Config` in transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
-    keys.one_of("hidden_act", &["silu"]);
     for bias in ["attention_bias", "mlp_bias", "lm_head_bias"] {
         keys.always(bias, false);
     }
@@ -78,7 +78,7 @@ pub(crate) fn read(keys: &Keys) -> LlamaConfig {
         original_max_position_embeddings: Some(4096),
         ..RopeDefaults::new(4096)
     };
-    let defaults = Defaults { rms_norm_eps: 1e-5, rope, ..Defaults::new(4096) };
+    let defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::of(rope) };
     let llama = LlamaConfig::shared(keys, defaults);
     if !matches!(llama.rope.scaling, RopeScaling::Default | RopeScaling::LongRope { .. }) {
         keys.refuse("rope_scaling", "of another type", "null or of type longrope");

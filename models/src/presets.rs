@@ -1,14 +1,15 @@
 //! Published sizes of the families, by name.
 //!
-//! The values are those of the `config.json` in the repository that is named beside each. `models/presets/parameters.txt` lists
-//! what transformers makes of them (names, shapes, totals); the suite compares.
+//! Each preset contains the `config.json` of the repository that it names. `models/presets/parameters.txt` lists
+//! the parameters that transformers creates from it: names, shapes and totals. A test compares them with the
+//! network.
 
 use std::path::Path;
 
 use crate::config::{ConfigError, Keys};
 use crate::{FAMILIES, ModelConfig};
 
-/// A published configuration.
+/// A published configuration, which needs no file and no weights.
 ///
 /// ```
 /// use tracewright_models::Architecture as _;
@@ -20,15 +21,15 @@ use crate::{FAMILIES, ModelConfig};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preset {
-    /// Its name here.
+    /// The name in Tracewright, such as `llama-3.1-405b`.
     pub name: &'static str,
-    /// The repository on Hugging Face whose `config.json` it is.
+    /// The repository on Hugging Face that publishes this `config.json`.
     pub repository: &'static str,
-    /// The text of that file.
+    /// The text of its `config.json`.
     pub config: &'static str,
 }
 
-/// Presets of a family, whose texts are in `models/presets`.
+/// Presets of a family. The files are in `models/presets`.
 macro_rules! presets {
     ($($name:literal: $repository:literal),+ $(,)?) => {
         &[$($crate::presets::Preset {
@@ -41,20 +42,20 @@ macro_rules! presets {
 pub(crate) use presets;
 
 impl Preset {
-    /// All of them, by family.
+    /// All presets, sorted by family.
     pub fn all() -> impl Iterator<Item = &'static Self> {
         FAMILIES.iter().flat_map(|family| family.presets)
     }
 
-    /// The one of this name.
+    /// The preset of this name; `None` if there is none.
     pub fn named(name: &str) -> Option<&'static Self> {
         Self::all().find(|preset| preset.name == name)
     }
 
-    /// What it says.
+    /// Reads the preset's configuration.
     ///
     /// # Errors
-    /// None, for those that are published here: the suite reads them all.
+    /// Never for the presets in this crate: a test reads all of them.
     pub fn read(&self) -> Result<ModelConfig, ConfigError> {
         ModelConfig::of(Keys::parse(Path::new(self.name), self.config)?, &[])
     }

@@ -1,5 +1,5 @@
-//! Qwen2 and Qwen2.5: "Qwen2 Technical Report" (2024), §2.2; names as in the HF checkpoint (`modeling_qwen2.py`). A
-//! Llama with biases on queries, keys and values, and a sliding window in its upper layers if it is asked for.
+//! Qwen2 and Qwen2.5: "Qwen2 Technical Report" (2024), §2.2. Names follow the HF checkpoint (`modeling_qwen2.py`).
+//! A Llama with biases on queries, keys and values, and with an optional sliding window in its upper layers.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::decoder::{AttentionBlock, Decoder, Defaults, LlamaConfig};
 use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Layer;
 
-/// The whole network.
+/// The whole network of a Qwen2 or Qwen2.5.
 pub type Qwen2<T> = Decoder<T, Layer<T, Attention<T>>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -22,7 +22,8 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// The biases are not a matter of configuration; the output has none (`Qwen2Attention`).
+    /// Attention with biases on queries, keys and values, and none on the output (`Qwen2Attention`). No key
+    /// configures them.
     pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -44,14 +45,13 @@ model! {
 
 /// Reads the `config.json` of a Qwen2. Defaults are those of `Qwen2Config` in transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
-    keys.one_of("hidden_act", &["silu"]);
     keys.always("use_mrope", false);
     let defaults = Defaults { num_key_value_heads: Some(32), ..Defaults::new(32_768) };
     let llama = LlamaConfig::shared(keys, defaults);
     LlamaConfig { windows: windows(keys, llama.num_hidden_layers), ..llama }
 }
 
-/// The window of each layer: from `max_window_layers` on, if `use_sliding_window` says that there is any.
+/// The window of each layer. If `use_sliding_window` is set, layers from `max_window_layers` on have one.
 pub(crate) fn windows(keys: &Keys, layers: usize) -> Arc<[Option<usize>]> {
     let (used, window) =
         (keys.flag("use_sliding_window", false), keys.nullable_count("sliding_window", Some(4096)));

@@ -1,5 +1,5 @@
-//! Qwen3: "Qwen3 Technical Report" (2025), §2; names as in the HF checkpoint (`modeling_qwen3.py`). A Llama that
-//! normalizes queries and keys head by head, with windows as in Qwen2.
+//! Qwen3: "Qwen3 Technical Report" (2025), §2. Names follow the HF checkpoint (`modeling_qwen3.py`). A Llama that
+//! normalizes queries and keys per head, with windows as in Qwen2.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
@@ -11,7 +11,7 @@ use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Layer;
 use crate::qwen2::windows;
 
-/// The whole network.
+/// The whole network of a Qwen3.
 pub type Qwen3<T> = Decoder<T, Layer<T, Attention<T>>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -25,7 +25,8 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// The norms are over a head's features, all heads with one weight (`Qwen3Attention`).
+    /// Attention with norms over the features of each head. All heads share one norm weight
+    /// (`Qwen3Attention`).
     pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -49,7 +50,6 @@ model! {
 
 /// Reads the `config.json` of a Qwen3. Defaults are those of `Qwen3Config` in transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
-    keys.one_of("hidden_act", &["silu"]);
     let defaults = Defaults { num_key_value_heads: Some(32), head_dim: Some(128), ..Defaults::new(32_768) };
     let attention_bias = keys.flag("attention_bias", false);
     let llama = LlamaConfig::shared(keys, defaults);

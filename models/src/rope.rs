@@ -1,108 +1,112 @@
-//! Rotary frequencies, rounded as transformers rounds them (`modeling_rope_utils.py`).
+//! Frequencies of rotary embeddings, with the same rounding as in transformers (`modeling_rope_utils.py`).
 
 use dsl::nn::RopeFrequencies;
 use files::limits;
 
 use crate::config::Keys;
 
-/// How the frequencies are stretched for long contexts.
+/// The method that adapts the frequencies to long contexts.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// As they are.
+    /// No method: the frequencies stay unchanged.
     Default,
-    /// All divided by one factor (Chen et al., "Extending Context Window … via Positional Interpolation", 2023).
+    /// All frequencies are divided by one factor (Chen et al., "Extending Context Window … via Positional
+    /// Interpolation", 2023).
     Linear {
-        /// The divisor.
+        /// The divisor of all frequencies.
         factor: f64,
     },
-    /// A base that grows with the context, from the longest sequence of training on (NTK-aware interpolation;
-    /// `_compute_dynamic_ntk_parameters`). transformers grows it with the sequence; here the tables are constants
-    /// for the context of the program.
+    /// NTK-aware interpolation: the base of the frequencies grows with the context, beyond the longest
+    /// sequence of training (`_compute_dynamic_ntk_parameters`). In transformers it grows with the sequence.
+    /// Here the tables are constants for the context of the program.
     Dynamic {
-        /// How fast it grows.
+        /// The growth factor of the base.
         factor: f64,
-        /// Up to this context the base stays as it is.
+        /// The longest context for which the base stays unchanged.
         max_position_embeddings: f64,
     },
-    /// Long wavelengths divided, short ones kept, those between blended (Llama 3.1;
-    /// `_compute_llama3_parameters`).
+    /// Low frequencies are divided, high ones stay unchanged, and those in between are interpolated (Llama
+    /// 3.1; `_compute_llama3_parameters`).
     Llama3 {
         /// The divisor of the lowest frequencies.
         factor: f64,
-        /// Below this many turns in the original context a frequency is divided.
+        /// Frequencies with fewer turns than this in the original context are divided by `factor`.
         low_freq_factor: f64,
-        /// Above this many turns it is kept.
+        /// Frequencies with more turns than this in the original context stay unchanged.
         high_freq_factor: f64,
-        /// The original context.
+        /// The original context, in tokens.
         original_max_position_embeddings: f64,
     },
-    /// The same with a ramp over the features, and louder attention (Peng et al., "YaRN", 2023;
-    /// `_compute_yarn_parameters`).
+    /// Like `Llama3`, but interpolated linearly over the features, and with a factor on cosine and sine (Peng
+    /// et al., "YaRN", 2023; `_compute_yarn_parameters`).
     Yarn {
         /// The divisor of the lowest frequencies.
         factor: f64,
-        /// A frequency with this many turns in the original context is the last that is kept.
+        /// The interpolation starts at the frequency with this many turns in the original context. Higher
+        /// ones stay unchanged.
         beta_fast: f64,
-        /// One with this many turns is the first that is divided in full.
+        /// The interpolation ends at the frequency with this many turns in the original context. Lower ones
+        /// are divided by `factor`.
         beta_slow: f64,
-        /// The original context.
+        /// The original context, in tokens.
         original_max_position_embeddings: f64,
-        /// Whether the ramp starts and ends at whole features.
+        /// Whether the interpolation starts and ends at whole features.
         truncate: bool,
         /// The factor on cosine and sine.
         attention_factor: f64,
     },
-    /// Each frequency divided by its own factor (Ding et al., "LongRoPE", 2024; `_compute_longrope_parameters`).
-    /// transformers takes the long factors once a sequence exceeds the original context; here the tables are
-    /// constants: a program whose context exceeds it takes them from the first position on.
+    /// Each frequency is divided by a factor of its own (Ding et al., "LongRoPE", 2024;
+    /// `_compute_longrope_parameters`). transformers switches to the long factors when a sequence exceeds the
+    /// original context. Here the tables are constants: a program with a longer context uses the long factors
+    /// from the first position on.
     LongRope {
-        /// The divisors in programs of at most the original context.
+        /// The divisors in programs with at most the original context.
         short_factor: Vec<f64>,
-        /// The divisors in the others.
+        /// The divisors in programs with a longer context.
         long_factor: Vec<f64>,
-        /// The original context.
+        /// The original context, in tokens.
         original_max_position_embeddings: f64,
         /// The factor on cosine and sine.
         attention_factor: f64,
     },
 }
 
-/// A rotary embedding.
+/// The parameters of a rotary embedding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeParameters {
     /// The base of the geometric series of frequencies.
     pub theta: f64,
-    /// The share of a head's features that is rotated: the first ones.
+    /// The fraction of a head's features that is rotated, beginning with the first feature.
     pub partial_rotary_factor: f64,
-    /// How it is stretched.
+    /// The method that adapts the frequencies to long contexts.
     pub scaling: RopeScaling,
 }
 
-/// What holds where `config.json` is silent.
+/// Defaults for keys that are missing in `config.json`.
 #[derive(Clone, Debug)]
 pub struct RopeDefaults {
-    /// The base.
+    /// The base of the frequencies.
     pub theta: f64,
-    /// The share of features that is rotated; `None` if the family rotates all, whatever is said.
+    /// The fraction of features that is rotated. `None` if the family always rotates all features.
     pub partial_rotary_factor: Option<f64>,
-    /// The longest sequence.
+    /// The longest sequence, in tokens.
     pub max_position_embeddings: usize,
-    /// The longest sequence before the context was extended; the longest one if there is none.
+    /// The longest sequence before the context was extended; `None` stands for `max_position_embeddings`.
     pub original_max_position_embeddings: Option<usize>,
 }
 
 impl RopeDefaults {
-    /// Base 10,000, all features, nothing extended.
+    /// The usual defaults: base 10,000, all features rotated, no extended context.
     pub fn new(max_position_embeddings: usize) -> Self {
         let (partial_rotary_factor, original_max_position_embeddings) = (None, None);
         Self { theta: 1e4, partial_rotary_factor, max_position_embeddings, original_max_position_embeddings }
     }
 }
 
-/// What is said of an embedding outside of its object.
+/// Parameters of a rotary embedding that are outside of its object.
 struct Outside<'a> {
     keys: &'a Keys,
-    /// The key of the base, and the base.
+    /// The name of the base's key, and the base.
     theta: (&'static str, Option<f64>),
     partial: Option<f64>,
     original: Option<f64>,
@@ -110,7 +114,7 @@ struct Outside<'a> {
 }
 
 impl RopeParameters {
-    /// An embedding of all features that is not stretched.
+    /// An embedding that rotates all features, with unchanged frequencies.
     pub fn plain(theta: f64) -> Self {
         Self { theta, partial_rotary_factor: 1.0, scaling: RopeScaling::Default }
     }
@@ -124,9 +128,9 @@ impl RopeParameters {
         )
     }
 
-    /// Reads the embeddings of sliding layers and of the others: `rope_parameters`, with an object for each
-    /// (transformers 5), or `rope_local_base_freq` for the first, `rope_theta` and `rope_scaling` for the second
-    /// (transformers 4). `theta` holds the default bases.
+    /// Reads the embeddings of sliding layers and of the other layers. `theta` holds the default bases. In
+    /// transformers 5, `rope_parameters` has an object for each kind. In transformers 4,
+    /// `rope_local_base_freq` is for sliding layers, and `rope_theta` and `rope_scaling` are for the others.
     pub fn by_layer_type(keys: &Keys, theta: [f64; 2], max_position_embeddings: usize) -> [Self; 2] {
         let both = keys.object("rope_parameters");
         let one = |key| both.as_ref().and_then(|both| both.object(key));
@@ -142,8 +146,8 @@ impl RopeParameters {
         [sliding, full]
     }
 
-    /// Refuses what does not fit a head of `features` features. A head without any is refused where its size is
-    /// computed.
+    /// Rejects parameters that do not suit a head of `features` features. A head with 0 features is rejected
+    /// where its size is computed.
     pub fn check(&self, keys: &Keys, features: usize) {
         if self.partial_rotary_factor > 1.0 {
             return keys.refuse("partial_rotary_factor", self.partial_rotary_factor, "at most 1");
@@ -184,14 +188,14 @@ impl RopeParameters {
         }
     }
 
-    /// How many of `features` features are rotated. An odd number is rounded up where pairs are counted.
+    /// The number of rotated features, of `features`. An odd number is rounded up when pairs are counted.
     fn rotated(&self, features: usize) -> usize {
         (features as f64 * self.partial_rotary_factor) as usize
     }
 
     /// The frequencies of a head of `features` features, R of which are rotated, in a program for `context`
-    /// positions: `1 / theta^(2i / R)`, stretched. All in f32 arithmetic, as torch computes them: the logits of a
-    /// far position show every ulp.
+    /// positions: `1 / theta^(2i / R)`, adapted to the context. They are computed in f32 like in torch,
+    /// because each ulp affects the logits of far positions.
     pub fn frequencies(&self, features: usize, context: usize) -> RopeFrequencies {
         let rotated = self.rotated(features);
         let (base, pairs) = (self.base(rotated, context), rotated.div_ceil(2));
@@ -221,7 +225,7 @@ impl RopeParameters {
         }
     }
 
-    /// The frequency of pair `i`, whose wavelength is 2π `period` before it is stretched.
+    /// The frequency of pair `i`, adapted to the context. Before that, its wavelength is 2π `period`.
     fn stretched(&self, i: usize, period: f32, rotated: usize, context: usize) -> f32 {
         let inv_freq = 1.0 / period;
         match &self.scaling {
@@ -282,15 +286,17 @@ impl RopeParameters {
     }
 }
 
-/// base^exponent, rounded once.
+/// The power base^exponent, rounded once.
 fn scalar_power(base: f32, exponent: f32) -> f32 {
     libm::pow(f64::from(base), f64::from(exponent)) as f32
 }
 
-/// base^exponent for a base above 1, as torch's vector function rounds it: one time in sixty not to the nearest.
+/// The power base^exponent for a base above 1, with the rounding of torch's vector function. About one result
+/// in sixty is not the nearest f32.
 ///
-/// It is `exp(exponent · log(base))` with short polynomials in f32 for the ends of both series (Sleef's powf with
-/// a bound of 1 ulp; the coefficients are its own). What it computes in pairs of f32 is f64 here.
+/// The method is `exp(exponent · log(base))`, with short polynomials in f32 for the last terms of both
+/// series. Method and coefficients are those of Sleef's powf with a bound of 1 ulp. Sleef computes with pairs
+/// of f32 where this code uses f64.
 fn vector_power(base: f32, exponent: f32) -> f32 {
     let series = |x: f64, coefficients: &[f32]| {
         f64::from(coefficients.iter().fold(0.0, |sum: f32, c| sum.mul_add(x as f32, *c)))
@@ -318,7 +324,7 @@ impl<'a> Outside<'a> {
         Self { keys, theta, partial, original, defaults }
     }
 
-    /// Reads the object in its new or old place: both may be there if they say the same.
+    /// Reads the object in its new or old place. If both exist, they must be equal.
     fn read(&self, new: (&str, Option<Keys>), old: (&str, Option<Keys>)) -> RopeParameters {
         let [new, old] = [new, old].map(|(name, nested)| nested.map(|nested| self.nested(name, nested)));
         match (new, old) {
@@ -431,7 +437,7 @@ impl<'a> Outside<'a> {
     }
 }
 
-/// A list of divisors.
+/// Reads a list of divisors.
 fn factors(keys: &Keys, key: &'static str) -> Vec<f64> {
     let value = keys.get(key);
     let items = value.and_then(|value| value.as_array()).map(Vec::as_slice).unwrap_or_default();

@@ -1,39 +1,38 @@
-//! What sentence-transformers does to texts before a network sees them, as its files say: a prompt goes in front, and
-//! what is too long is cut.
+//! The text preparation of sentence-transformers: it puts a prompt before a text, and cuts a text that is too long.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::config::{ConfigError, Keys};
 
-/// The texts that an embedding takes.
+/// The preparation of texts for an embedding model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SentenceConfig {
-    /// What may stand in front of a text, by name.
+    /// Texts that can be put before a text, by name.
     pub prompts: BTreeMap<String, String>,
-    /// The name of the one that does unless another is asked for.
+    /// The name of the prompt that is used unless another is selected; `None`: no prompt.
     pub default_prompt: Option<String>,
-    /// Tokens of the longest text, special ones included.
+    /// The largest number of tokens in a text, including special tokens.
     pub max_tokens: usize,
 }
 
-/// A name that no prompt has.
+/// No prompt of the model has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no prompt `{name}`; the model's prompts are {known:?}")]
 pub struct UnknownPrompt {
-    /// The name asked for.
+    /// The name that was asked for.
     pub name: String,
-    /// The names there are.
+    /// The names of the model's prompts.
     pub known: Vec<String>,
 }
 
 impl SentenceConfig {
-    /// Reads the files in `folder` that speak of texts, as far as they are there. Without one that says how long a text
-    /// may be, it has as many tokens as the network has `positions`. `allowed` keys may be there although nothing
-    /// reads them.
+    /// Reads the files about texts in `folder`. Each file may be missing. If none limits the length of a
+    /// text, the limit is `positions`, the network's own. The keys in `allowed` may be in a file although no
+    /// code reads them.
     ///
     /// # Errors
-    /// All keys of a file that are unknown or unusable.
+    /// If keys of a file are unknown or invalid. The error lists all of them.
     pub fn read(folder: &Path, positions: usize, allowed: &[String]) -> Result<Self, ConfigError> {
         let keys = |name: &str| {
             let path = folder.join(name);
@@ -75,7 +74,7 @@ impl SentenceConfig {
         Ok(Self { prompts, default_prompt, max_tokens: max_tokens.unwrap_or(positions) })
     }
 
-    /// What stands in front of a text: the prompt of this name, or the default one, if there is one.
+    /// The prompt with this name. `None` selects the default prompt, or the empty text if there is none.
     ///
     /// # Errors
     /// If there is no prompt of this name.
@@ -86,7 +85,7 @@ impl SentenceConfig {
     }
 }
 
-/// `prompts`: a text for each name, or null where there is none.
+/// The key `prompts`: a text for each name; null stands for no prompt.
 fn read_prompts(keys: &Keys) -> BTreeMap<String, String> {
     const EXPECTED: &str = "an object of strings";
     let Some(value) = keys.get("prompts") else { return BTreeMap::new() };

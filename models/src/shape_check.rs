@@ -1,5 +1,5 @@
-//! What a configuration claims of its checkpoint, compared with what the checkpoint's header shows: before a network of
-//! sizes that belong to no weights is recorded.
+//! Compares sizes in a configuration with the checkpoint's header. This finds a configuration of another model
+//! before its network is recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -8,55 +8,56 @@ use errors::Listed;
 use irpa::{Checkpoint, CheckpointTensor};
 use trace::key_pattern;
 
-/// A size that a configuration says, and where a checkpoint shows it.
+/// A size in a configuration, and the place where a checkpoint confirms it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeclaredSize {
-    /// The key of the configuration; a product of two has a `×` between them.
+    /// The key of the configuration, or a product of two keys with a `×` in between.
     pub key: String,
-    /// What the configuration says.
+    /// The value in the configuration.
     pub value: usize,
-    /// Where the checkpoint shows it.
+    /// The place in the checkpoint.
     pub shown: Evidence,
 }
 
-/// Where a checkpoint shows a size.
+/// The place where a checkpoint's header shows a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evidence {
-    /// At least so many numbers follow this in the names of tensors.
+    /// The number of different integers after this prefix in the names of tensors.
     Numbers(&'static str),
-    /// An extent of the first tensor whose name has one of these patterns, in which a `*` is a number.
+    /// An extent of the first tensor whose name matches one of these patterns. A `*` stands for an integer.
+    /// The number is the index of the axis.
     Extent(&'static [(&'static str, usize)]),
 }
 
-/// Why a configuration and a checkpoint are not those of one model.
+/// The configuration and the checkpoint belong to different models.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the configuration has other sizes than the weights in `{}`; take both from one model, or correct the configuration:{}",
     .path.display(), Listed(.problems)
 )]
 pub struct OtherSizes {
-    /// The checkpoint.
+    /// Path of the checkpoint's file.
     pub path: PathBuf,
-    /// All sizes that differ.
+    /// All sizes that differ, with both values.
     pub problems: Vec<OtherSize>,
 }
 
-/// A size of which a configuration says something else than a checkpoint shows.
+/// A size that differs between a configuration and a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{key}` is {claimed}, the checkpoint has {found} ({shown})")]
 pub struct OtherSize {
     /// The key of the configuration.
     pub key: String,
-    /// What the configuration says.
+    /// The value in the configuration.
     pub claimed: usize,
-    /// What the checkpoint shows.
+    /// The size in the checkpoint.
     pub found: usize,
-    /// Where it does.
+    /// The tensor or names that show the size.
     pub shown: String,
 }
 
 impl DeclaredSize {
-    /// So many layers, or whatever else is numbered behind `prefix`.
+    /// A number of layers, or of other things that are numbered after `prefix`.
     pub fn numbers(key: &str, value: usize, prefix: &'static str) -> Self {
         Self { key: key.into(), value, shown: Evidence::Numbers(prefix) }
     }
@@ -67,12 +68,13 @@ impl DeclaredSize {
     }
 }
 
-/// Compares the sizes that [a network's configuration claims](crate::Architecture::sizes) with what the header of its
-/// checkpoint shows, whose tensors are [named](crate::Architecture::named) as the network names them, or as an embedding does,
-/// without `model.`. What it does not show differs in nothing here: what is missing is said when all parameters are compared.
+/// Compares the [sizes in a configuration](crate::Architecture::sizes) with the header of its checkpoint. The
+/// tensors must have [the network's names](crate::Architecture::named); the prefix `model.` can be missing,
+/// as in embedding models. Sizes that the header does not show are not compared. The later check of all
+/// parameters reports missing tensors.
 ///
 /// # Errors
-/// All sizes that differ.
+/// If sizes differ. The error lists all of them.
 pub fn check_sizes(claims: &[DeclaredSize], checkpoint: &Checkpoint) -> Result<(), OtherSizes> {
     let mut first: BTreeMap<String, &CheckpointTensor> = BTreeMap::new();
     for tensor in checkpoint.tensors() {
@@ -101,12 +103,13 @@ pub fn check_sizes(claims: &[DeclaredSize], checkpoint: &Checkpoint) -> Result<(
     }
 }
 
-/// What begins as the names of a language model do, and of a tower alone.
+/// The name of a tensor with and without the prefix `model.`.
 fn names(name: &str) -> impl Iterator<Item = &str> {
     [Some(name), name.strip_prefix("model.")].into_iter().flatten()
 }
 
-/// How many numbers follow a prefix in the names of tensors, and what shows it; nothing if none does.
+/// The number of different integers after `prefix` in the names of tensors, and a name that shows it; `None`
+/// if no name begins with the prefix.
 fn numbers(checkpoint: &Checkpoint, prefix: &str) -> Option<(usize, String)> {
     let number =
         |tensor: &CheckpointTensor| tensor.name.strip_prefix(prefix)?.split('.').next()?.parse().ok();

@@ -1,6 +1,6 @@
-//! SmolLM3: Hugging Face, "SmolLM3: smol, multilingual, long-context reasoner" (2025); names as in the HF checkpoint
-//! (`modeling_smollm3.py`). A Llama some of whose layers see no positions: "NoPE" (Yang et al., "RoPE to NoPE and Back
-//! Again", 2025). (SmolLM and SmolLM2 are Llamas.)
+//! SmolLM3: Hugging Face, "SmolLM3: smol, multilingual, long-context reasoner" (2025). Names follow the HF
+//! checkpoint (`modeling_smollm3.py`). A Llama in which some layers have no rotary embedding: "NoPE" (Yang et al.,
+//! "RoPE to NoPE and Back Again", 2025). SmolLM and SmolLM2 are Llamas.
 
 use dsl::Float;
 use dsl::nn::Attend;
@@ -11,7 +11,7 @@ use crate::family::{Family, GgufFamily, presets};
 use crate::llama::{self, Layer};
 use crate::rope::RopeDefaults;
 
-/// The whole network.
+/// The whole network of a SmolLM3.
 pub type SmolLm3<T> = Decoder<T, Layer<T>, SmolLm3Config>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -21,12 +21,12 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["SmolLM3ForCausalLM"], &["SmolLM3Model"], &["smollm3"])
 };
 
-/// `config.json` of a SmolLM3.
+/// The `config.json` of a SmolLM3.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SmolLm3Config {
-    /// What it shares with Llama.
+    /// The keys that SmolLM3 shares with Llama.
     pub llama: LlamaConfig,
-    /// Which layers rotate queries and keys.
+    /// Whether each layer rotates queries and keys.
     pub rotary: Vec<bool>,
 }
 
@@ -44,10 +44,9 @@ impl DecoderConfig for SmolLm3Config {
 
 /// Reads the `config.json` of a SmolLM3. Defaults are those of `SmolLM3Config` in transformers.
 pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
-    keys.one_of("hidden_act", &["silu"]);
     let rope = RopeDefaults { theta: 2e6, ..RopeDefaults::new(32_768) };
     let (num_key_value_heads, tie_word_embeddings) = (Some(4), true);
-    let defaults = Defaults { num_key_value_heads, tie_word_embeddings, rope, ..Defaults::new(32_768) };
+    let defaults = Defaults { num_key_value_heads, tie_word_embeddings, ..Defaults::of(rope) };
     let (attention_bias, mlp_bias) = (keys.flag("attention_bias", false), keys.flag("mlp_bias", false));
     let llama = LlamaConfig::shared(keys, defaults);
     let rotary = rotary(keys, llama.num_hidden_layers);
@@ -57,11 +56,14 @@ pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     });
     // The published checkpoint has two keys that transformers does not read.
     keys.ignore(&["max_window_layers", "pretraining_tp"]);
-    SmolLm3Config { llama: LlamaConfig { attention_bias, mlp_bias, windows, ..llama }, rotary }
+    SmolLm3Config {
+        llama: LlamaConfig { attention_bias, attention_out_bias: attention_bias, mlp_bias, windows, ..llama },
+        rotary,
+    }
 }
 
-/// `no_rope_layers`, which says 1 where there **is** a rotary embedding; or all layers but each
-/// `no_rope_layer_interval`-th have one.
+/// Whether each layer has a rotary embedding. The key `no_rope_layers` contains 1 for layers **with** a
+/// rotary embedding. Without that key, all layers but every `no_rope_layer_interval`-th have one.
 fn rotary(keys: &Keys, layers: usize) -> Vec<bool> {
     let interval = keys.optional_count("no_rope_layer_interval").unwrap_or(4);
     let by_interval = || (1..=layers).map(|layer| layer % interval != 0).collect();

@@ -8,7 +8,7 @@ use ops::ElementType;
 use serde_json::{Value, json};
 use tracewright_models::{Architecture as _, LlamaConfig, ModelConfig, RopeParameters, RopeScaling};
 
-/// What a published Llama says and nothing that has a default.
+/// The keys of a published Llama that have no default.
 fn minimal() -> Value {
     json!({
         "architectures": ["LlamaForCausalLM"],
@@ -65,6 +65,7 @@ fn defaults_are_those_of_transformers() {
         windows: [].into(),
         tie_word_embeddings: false,
         attention_bias: false,
+        attention_out_bias: false,
         mlp_bias: false,
         max_position_embeddings: 2048,
         element: None,
@@ -106,6 +107,7 @@ fn published_values() {
             windows: [].into(),
             tie_word_embeddings: true,
             attention_bias: false,
+            attention_out_bias: false,
             mlp_bias: false,
             max_position_embeddings: 131_072,
             element: Some(ElementType::Bf16),

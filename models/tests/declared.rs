@@ -1,4 +1,4 @@
-//! What a declaration says of element types and of kinds of layers holds in the whole trace.
+//! A declaration's element types and kinds of layers hold in the whole trace.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;
@@ -21,7 +21,8 @@ struct Config {
 }
 
 model! {
-    /// A field of each element type; a head in f32; layers of as many kinds as the configuration says.
+    /// A field of each element type, a head in f32, and as many kinds of layers as the configuration
+    /// declares.
     Net<T: Float>(Config) {
         dims { V = 13, D = 10, K = 3, E = 4, L = layers }
         cache { L of [K, E] }

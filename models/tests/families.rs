@@ -22,7 +22,8 @@ use tracewright_models::{
 /// Pattern, shape and how often, as `parameters.txt` lists them.
 type Listed = BTreeMap<(String, Vec<usize>), usize>;
 
-/// What transformers makes of each published `config.json`: name, total, parameters (`tests/oracle/shapes.py`).
+/// The parameters that transformers creates for each published `config.json`: name, total, parameters
+/// (`tests/oracle/shapes.py`).
 fn made_by_transformers() -> Vec<(String, usize, Listed)> {
     let text = std::fs::read_to_string(published("parameters").with_extension("txt")).unwrap();
     let mut all: Vec<(String, usize, Listed)> = Vec::new();
@@ -30,7 +31,11 @@ fn made_by_transformers() -> Vec<(String, usize, Listed)> {
         match line.split_whitespace().collect::<Vec<_>>()[..] {
             [name, total] => all.push((name.into(), total.parse().unwrap(), BTreeMap::new())),
             [pattern, shape, count] => {
-                let shape = shape.split('x').map(|extent| extent.parse().unwrap()).collect();
+                let shape = shape
+                    .split('x')
+                    .filter(|extent| *extent != "-")
+                    .map(|extent| extent.parse().unwrap())
+                    .collect();
                 all.last_mut().unwrap().2.insert((pattern.into(), shape), count.parse().unwrap());
             }
             _ => panic!("{line}"),
@@ -116,7 +121,7 @@ fn m6_s19_every_family_lowers_whole_and_to_what_may_be() {
             continue;
         }
         for element in [ElementType::F32, ElementType::F16, ElementType::Bf16] {
-            let entries = EntryPoint::all(1, 4, 16);
+            let entries = config(&folder).entry_points(1, 4, 16);
             let trace = config(&folder).trace(element, &entries).unwrap().trace;
             for kernels in [false, true] {
                 let weights = Weights { kernels, ..Weights::default() };
@@ -228,7 +233,7 @@ fn layers_without_rope() {
     assert_eq!(rotary(json!({"no_rope_layers": [0, 1, 1, 0]})), [false, true, true, false]);
 }
 
-/// Where `config.json` is silent, what the family's configuration in transformers says.
+/// A missing key in `config.json` has the default of the family's configuration in transformers.
 #[test]
 fn defaults_are_those_of_transformers() {
     for (architecture, heads, features, epsilon, tied, longest, theta) in [
@@ -342,7 +347,7 @@ fn phi_3_has_longrope() {
     assert_eq!((partial.partial_rotary_factor, partial.frequencies(8, 1).inv_freq.len()), (0.5, 2));
 }
 
-/// The README's table has a row for each family. `UPDATE_EXPECT=1` writes it.
+/// The README's table has each family. Families with the same description share a row. `UPDATE_EXPECT=1` writes it.
 #[test]
 fn the_readme_lists_the_families() {
     let (begin, end) = ("<!-- ANCHOR: architectures -->\n", "<!-- ANCHOR_END: architectures -->");
@@ -350,12 +355,18 @@ fn the_readme_lists_the_families() {
     let (before, rest) = readme.split_once(begin).unwrap();
     let (_, after) = rest.split_once(end).unwrap();
     let mut table = "| `architectures` in `config.json` | network |\n|---|---|\n".to_owned();
+    let mut rows: Vec<(&str, Vec<String>)> = Vec::new();
     for family in FAMILIES {
-        let names: Vec<String> = family.architectures.iter().map(|name| format!("`{name}`")).collect();
-        assert!(!family.about.is_empty(), "{names:?}");
-        table += &format!("| {} | {} |\n", names.join(", "), family.about);
+        let names = family.architectures.iter().map(|name| format!("`{name}`"));
+        assert!(!family.about.is_empty(), "{:?}", family.architectures);
+        match rows.iter_mut().find(|(about, _)| *about == family.about) {
+            Some((_, row)) => row.extend(names),
+            None => rows.push((family.about, names.collect())),
+        }
     }
-    table += "| `Gemma3TextModel` | EmbeddingGemma, with the files of sentence-transformers: embeddings |\n";
+    for (about, names) in rows {
+        table += &format!("| {} | {about} |\n", names.join(", "));
+    }
     expect_file!["../../README.md"].assert_eq(&format!("{before}{begin}{table}{end}{after}"));
 }
 

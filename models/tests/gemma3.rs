@@ -12,7 +12,7 @@ use support::*;
 use targets::Target;
 use tracewright_models::{Architecture as _, GemmaConfig, ModelConfig, RopeScaling};
 
-/// What a checkpoint of this configuration holds, written down from `modeling_gemma3.py`.
+/// The tensors of a checkpoint with this configuration, derived from `modeling_gemma3.py`.
 fn checkpoint(c: &GemmaConfig) -> BTreeMap<String, Vec<usize>> {
     let features = c.head_dim.unwrap();
     let (queries, keys) = (c.num_attention_heads * features, c.num_key_value_heads * features);
@@ -50,8 +50,8 @@ const PUBLISHED: [(&str, usize); 5] = [
     ("gemma-3-27b", 27_009_346_304),
 ];
 
-/// config.json alone becomes a module; all parameters are the checkpoint's; nodes, parameters and lowered ops are
-/// counted and printed.
+/// config.json alone becomes a module whose parameters are the checkpoint's. Nodes, parameters and lowered
+/// operations are counted and printed.
 #[test]
 fn s4_gemma_3_is_weight_free() {
     for (name, total) in PUBLISHED {

@@ -26,6 +26,7 @@ fn recorded() -> Trace {
         windows: [].into(),
         tie_word_embeddings: true,
         attention_bias: false,
+        attention_out_bias: false,
         mlp_bias: true,
         max_position_embeddings: 7,
         element: None,

@@ -108,7 +108,7 @@ fn checkpoint(folder: &std::path::Path, tensors: &BTreeMap<String, Value>) -> Ch
     Checkpoint::open(&file).unwrap()
 }
 
-/// What the network is, in loops over the checkpoint's tensors as they are stored.
+/// The network's meaning, as loops over the checkpoint's stored tensors.
 fn expected(tensors: &BTreeMap<String, Value>, conv: bool) -> Vec<f64> {
     let wte = &tensors["transformer.wte.weight"];
     let mut logits = Vec::new();

@@ -14,7 +14,7 @@ use targets::Target;
 use trace::NodeKind;
 use tracewright_models::{Architecture as _, LlamaConfig, ModelConfig};
 
-/// What a checkpoint of this configuration holds, written down from `modeling_llama.py`.
+/// The tensors of a checkpoint with this configuration, derived from `modeling_llama.py`.
 fn checkpoint(c: &LlamaConfig) -> BTreeMap<String, Vec<usize>> {
     let head = c.head_dim.unwrap_or(c.hidden_size / c.num_attention_heads);
     let (queries, keys) = (c.num_attention_heads * head, c.num_key_value_heads * head);
@@ -36,7 +36,7 @@ fn checkpoint(c: &LlamaConfig) -> BTreeMap<String, Vec<usize>> {
         linear("self_attn.q_proj", queries, d, c.attention_bias);
         linear("self_attn.k_proj", keys, d, c.attention_bias);
         linear("self_attn.v_proj", keys, d, c.attention_bias);
-        linear("self_attn.o_proj", d, queries, c.attention_bias);
+        linear("self_attn.o_proj", d, queries, c.attention_out_bias);
         linear("mlp.gate_proj", f, d, c.mlp_bias);
         linear("mlp.up_proj", f, d, c.mlp_bias);
         linear("mlp.down_proj", d, f, c.mlp_bias);
@@ -120,7 +120,15 @@ fn optional_parts() {
     ] {
         let ModelConfig::Llama(base) = config(&fixture("llama-mqa")) else { panic!("no Llama") };
         let (tie_word_embeddings, head_dim) = (tied, head_dim.or(base.head_dim));
-        let llama = LlamaConfig { tie_word_embeddings, attention_bias, mlp_bias, head_dim, ..base };
+        let attention_out_bias = attention_bias;
+        let llama = LlamaConfig {
+            tie_word_embeddings,
+            attention_bias,
+            attention_out_bias,
+            mlp_bias,
+            head_dim,
+            ..base
+        };
         let trace =
             ModelConfig::Llama(llama.clone()).trace(ElementType::F32, &EntryPoint::all(1, 2, 4)).unwrap();
         let found: BTreeMap<String, Vec<usize>> =

@@ -20,7 +20,7 @@ fn cases(kind: &str) -> (Vec<Json>, BTreeMap<String, Value>) {
     (cases.cloned().collect(), tensors(&fixture("rope/cases.safetensors")))
 }
 
-/// What `config.json` says, read as a network would.
+/// The parameters in a `config.json`, read like a network reads them.
 fn read(case: &Json) -> RopeParameters {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
@@ -120,8 +120,8 @@ fn rotations_of_every_layout_are_those_of_transformers() {
     assert_eq!(cases.len(), 4);
 }
 
-/// The tables are constants: a program for more positions than the original context takes the long factors from
-/// the first position on, and the base of a dynamic embedding is that of the program's context.
+/// The tables are constants of the program. With more positions than the original context, it uses the long
+/// factors from the first position on. The base of a dynamic embedding depends on the program's context.
 #[test]
 fn the_context_of_the_program_decides() {
     let (cases, _) = cases("config");

@@ -1,4 +1,4 @@
-//! Tensors of the host: what a program takes and gives.
+//! [`Array`]: tensors in host memory, as arguments and results of programs.
 
 use crate::{ElementType, TensorType, Value};
 use half::{bf16, f16};
@@ -6,7 +6,7 @@ use half::{bf16, f16};
 /// A number that an [`Array`] can hold.
 pub trait Number: Copy {
     const TYPE: ElementType;
-    /// Appends its little-endian bytes.
+    /// Appends the number in little-endian order.
     #[doc(hidden)]
     fn write(self, bytes: &mut Vec<u8>);
     #[doc(hidden)]
@@ -36,7 +36,7 @@ numbers! {
     f16 = F16;
 }
 
-/// A tensor of the host: element type, shape, numbers, and names of its axes if somebody gave them.
+/// A tensor in host memory: element type, shape, numbers, and optional names of axes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
     ty: TensorType,
@@ -44,31 +44,26 @@ pub struct Array {
     bytes: Vec<u8>,
 }
 
-/// Why there is no such array.
+/// Why an array cannot be made or read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArrayError {
-    /// More or fewer numbers than the shape has.
-    #[error("{found} numbers for the shape {shape:?}, which has {expected}")]
-    Count {
-        shape: Vec<usize>,
-        /// How many numbers it has.
-        expected: usize,
-        found: usize,
-    },
+    /// The number of elements differs from the shape's.
+    #[error("the array has {found} numbers, expected {expected} for the shape {shape:?}")]
+    Count { shape: Vec<usize>, expected: usize, found: usize },
     #[error(
         "the array is {ty}, and its numbers were asked for as {asked}; use `to_vec` of its own element type"
     )]
     Element { ty: TensorType, asked: ElementType },
-    /// More or fewer names than axes.
-    #[error("the names {names:?} for the axes of {ty}")]
+    /// The number of names differs from the number of axes.
+    #[error("the names are {names:?}, expected one for each axis of {ty}")]
     Axes { ty: TensorType, names: Vec<String> },
 }
 
 impl Array {
-    /// The array of these numbers, row-major.
+    /// An array of these numbers in row-major order.
     ///
     /// # Errors
-    /// If the shape has more or fewer.
+    /// If the shape has a different number of elements.
     pub fn from_slice<T: Number>(numbers: &[T], shape: impl Into<Vec<usize>>) -> Result<Self, ArrayError> {
         let ty = TensorType::new(T::TYPE, shape.into());
         if ty.count() != numbers.len() {
@@ -80,7 +75,7 @@ impl Array {
         Ok(Self { ty, axes: Vec::new(), bytes })
     }
 
-    /// The same with names of its axes: a call compares them with those that the network declares.
+    /// Adds names of axes. A call compares them with the names that the network declares.
     ///
     /// # Errors
     /// If there are more or fewer names than axes.
@@ -92,7 +87,7 @@ impl Array {
         }
     }
 
-    /// The array with these little-endian bytes.
+    /// An array of these little-endian bytes.
     ///
     /// # Panics
     /// If `bytes` is not `ty.bytes()` long.
@@ -105,20 +100,19 @@ impl Array {
         &self.ty
     }
 
-    /// The names of its axes; none if nobody gave any.
+    /// The names of the axes; empty if none were given.
     pub fn axes(&self) -> &[String] {
         &self.axes
     }
 
-    /// The little-endian bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The numbers, row-major.
+    /// The numbers in row-major order.
     ///
     /// # Errors
-    /// If they are of another type.
+    /// If the array has another element type.
     pub fn to_vec<T: Number>(&self) -> Result<Vec<T>, ArrayError> {
         match T::TYPE == self.ty.element {
             true => Ok(self.bytes.chunks_exact(size_of::<T>()).map(T::read).collect()),
@@ -148,8 +142,8 @@ mod tests {
         let said = array.to_vec::<i32>().unwrap_err().to_string();
         assert!(said.starts_with("the array is f32[2,3], and its numbers were asked for as i32"), "{said}");
         let said = Array::from_slice(&[1, 2, 3], [2, 2]).unwrap_err().to_string();
-        assert_eq!(said, "3 numbers for the shape [2, 2], which has 4");
+        assert_eq!(said, "the array has 3 numbers, expected 4 for the shape [2, 2]");
         let said = array.with_axes(&["B"]).unwrap_err().to_string();
-        assert_eq!(said, "the names [\"B\"] for the axes of f32[2,3]");
+        assert_eq!(said, "the names are [\"B\"], expected one for each axis of f32[2,3]");
     }
 }

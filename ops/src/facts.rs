@@ -1,13 +1,13 @@
-//! Facts of an operation that stages other than its own ask for: its class, its work, the loops it runs over.
+//! Facts of an operation that other stages need: its class, its work, and its loops.
 
 use crate::TensorType;
 
-/// What kind of operation it is.
+/// The class of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OpClass {
     /// A value that is known when the network is recorded.
     Constant,
-    /// Element by element, or row by row without a sum.
+    /// Computes each element, or each row without a sum.
     Elementwise,
     /// Moves numbers and computes none.
     Movement,
@@ -19,63 +19,62 @@ pub enum OpClass {
     State,
 }
 
-/// How an operation reads a weight that may be stored in another layout.
+/// How an operation reads a weight that can be stored in another layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightUse {
-    /// It multiplies with the matrix that is operand 1.
+    /// It multiplies with the matrix in operand 1.
     Matmul,
-    /// It picks rows of operand 0.
+    /// It selects rows of operand 0.
     Rows,
-    /// It multiplies with the matrices of a stack, operand 1.
+    /// It multiplies with the stacked matrices in operand 1.
     Stack,
 }
 
-/// An operand, as far as it costs something to read it.
+/// An operand, for the cost of reading it.
 #[derive(Clone, Copy, Debug)]
 pub struct CostOperand<'a> {
     pub ty: &'a TensorType,
-    /// Whether all its elements are one constant: it is not in memory.
+    /// Whether all elements are one constant, which needs no memory.
     pub splat: bool,
 }
 
-/// What an operation asks of a machine.
+/// The work of an operation, for a cost model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OpWork {
-    /// Bytes read and written.
     pub bytes: f64,
     /// Multiplications, additions and elementary functions.
     pub flops: f64,
-    /// Kernel launches; a part of one where the compiler often fuses it with a neighbour.
+    /// Kernel launches. It is a fraction if the compiler often fuses the operation with a neighbour.
     pub dispatches: f64,
 }
 
 impl OpWork {
-    /// A view, or what a compiler computes where it is used.
+    /// No work: a view, or a value that the compiler recomputes where it is used.
     pub const FREE: Self = Self { bytes: 0.0, flops: 0.0, dispatches: 0.0 };
 
-    /// Computed where it is used.
+    /// Work of an operation that the compiler fuses with its consumer.
     pub fn fused(flops: f64) -> Self {
         Self { flops, ..Self::FREE }
     }
 
-    /// Reads and writes this value.
+    /// Work of reading and writing a value.
     pub fn copy(ty: &TensorType) -> Self {
         Self { bytes: 2.0 * ty.bytes() as f64, flops: 0.0, dispatches: 0.2 }
     }
 
-    /// A kernel of its own, which reads all operands and writes the result.
+    /// Work of a kernel that reads all operands and writes the result.
     pub fn kernel(operands: &[CostOperand<'_>], ty: &TensorType, flops: f64) -> Self {
         let in_memory = operands.iter().filter(|operand| !operand.splat);
         let read: usize = in_memory.map(|operand| operand.ty.bytes()).sum();
         Self { bytes: (read + ty.bytes()) as f64, flops, dispatches: 1.0 }
     }
 
-    /// A matmul whose sums have this many terms.
+    /// Work of a matmul that sums over this many terms.
     pub fn matmul(operands: &[CostOperand<'_>], ty: &TensorType, contracted: usize) -> Self {
         Self::kernel(operands, ty, 2.0 * ty.count() as f64 * contracted as f64)
     }
 
-    /// That of an operation of this class, unless its file says more.
+    /// The default work of an operation of this class.
     pub(crate) fn usual(class: OpClass, operands: &[CostOperand<'_>], ty: &TensorType) -> Self {
         let count = ty.count() as f64;
         let elements = |at: usize| operands[at].ty.count() as f64;
@@ -96,29 +95,29 @@ impl OpWork {
     }
 }
 
-/// The loops around an operation, as indices: which axes of its operands and of its result each runs over.
+/// The iteration space of an operation: numbered loops, and the loop of each axis of operands and result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IterationSpace {
-    /// Of each operand the loop of each axis; none where the operation reads along it in another way.
+    /// For each operand, the loop of each axis; `None` if the operation reads along an axis in another way.
     pub operands: Vec<Vec<Option<usize>>>,
-    /// Of each axis of the result the loop.
+    /// For each axis of the result, its loop.
     pub result: Vec<Option<usize>>,
-    /// How many loops there are. The operation sums over those that are none of the result's.
+    /// The number of loops. The operation sums over loops without an axis in the result.
     pub count: usize,
 }
 
 impl IterationSpace {
-    /// A loop for each axis of the result, and these of the operands.
+    /// A loop for each axis of the result, with these loops for the operands.
     pub fn of_result(operands: Vec<Vec<Option<usize>>>, ty: &TensorType) -> Self {
         Self { operands, result: same(ty.rank()), count: ty.rank() }
     }
 
-    /// Each operand is read as the result is written.
+    /// Every operand is read at the index at which the result is written.
     pub fn aligned(operands: &[&TensorType], ty: &TensorType) -> Self {
         Self::of_result(operands.iter().map(|operand| same(operand.rank())).collect(), ty)
     }
 
-    /// The same, but for one axis along which other elements are read.
+    /// Like [`aligned`](Self::aligned), except for one axis, along which other elements are read.
     pub fn aligned_but(axis: usize, operands: &[&TensorType], ty: &TensorType) -> Self {
         let mut space = Self::aligned(operands, ty);
         // An index, as a slice has it, has no axes.
@@ -126,13 +125,13 @@ impl IterationSpace {
         space
     }
 
-    /// Nothing is known of the operands' axes.
+    /// Nothing is known about the operands' axes.
     pub fn opaque(operands: &[&TensorType], ty: &TensorType) -> Self {
         Self::of_result(operands.iter().map(|operand| vec![None; operand.rank()]).collect(), ty)
     }
 }
 
-/// Each axis is the loop of its own number.
+/// For each axis, the loop with the index of the axis.
 pub(crate) fn same(rank: usize) -> Vec<Option<usize>> {
     (0..rank).map(Some).collect()
 }

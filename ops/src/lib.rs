@@ -1,7 +1,7 @@
-//! What a value is (element type, shape, literal, parameter) and what one operation means.
+//! Values (element type, shape, literal, parameter), and the meaning of each operation.
 //!
-//! The operations are a closed list ([`Op`]). Each has one file, which holds its doc, its shape and element type
-//! rule, its meaning, its StableHLO spelling if it is a primitive, and a table of good and bad examples.
+//! The operations are a closed list ([`Op`]). Each operation has a file with its documentation, its typing rule,
+//! its meaning, and a table of good and bad examples. The file of a primitive also has its StableHLO spelling.
 
 #[macro_use]
 mod list;

@@ -1,18 +1,16 @@
-//! What is made of the closed list of operations, which is in `ops/mod.rs`.
+//! Types and functions over the closed list of operations, which is in `ops/mod.rs`.
 
 use crate::Example;
 
-/// What an operation says of itself.
+/// The documentation of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Documented {
     /// The name in the text form.
     pub name: &'static str,
     pub rust: &'static str,
-    /// The module that declares it.
     pub module: &'static str,
-    /// Its documentation, line by line.
     pub doc: &'static [&'static str],
-    /// Its attributes, and the lines of their documentation.
+    /// The attributes, each with the lines of its documentation.
     pub fields: &'static [(&'static str, &'static [&'static str])],
     pub examples: &'static [Example],
 }
@@ -48,41 +46,39 @@ macro_rules! operations {
         archive { $($archive_file:ident::$archive:ident,)* }
         kernels { $($kernel_file:ident::$kernel:ident,)* }
     ) => {
-        /// Who says how an operation is computed.
+        /// How an operation is computed.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Form<'a> {
-            /// It is one StableHLO statement.
+            /// As one StableHLO statement.
             Primitive,
-            /// A converter expands it into primitives.
+            /// A converter expands it to primitives.
             Composite(Composite<'a>),
-            /// It replaces a composite where one compiler needs other words for it.
+            /// An idiom replaces a composite, for a compiler that needs another form.
             Idiom(Idiom<'a>),
-            /// It happens when an archive is written; no program contains it.
+            /// `bake` computes it when it writes an archive. No program contains it.
             Archive(LayoutOp<'a>),
-            /// Only kernels compute it.
             Kernel,
         }
 
-        /// A composite operation. The list is closed, so that each has a converter.
+        /// A composite operation. The list is closed, so every operation has a converter.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Composite<'a> {
             $(#[doc = concat!("See [`", stringify!($composite), "`].")] $composite(&'a $composite)),*
         }
 
-        /// An operation that happens when an archive is written.
+        /// An operation that `bake` computes when it writes an archive.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum LayoutOp<'a> {
             $(#[doc = concat!("See [`", stringify!($archive), "`].")] $archive(&'a $archive)),*
         }
 
-        /// An operation in words that only one compiler knows.
+        /// An operation in a form that only one compiler accepts.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Idiom<'a> {
             $(#[doc = concat!("See [`", stringify!($idiom), "`].")] $idiom(&'a $idiom)),*
         }
 
         impl Op {
-            /// Who says how it is computed.
             pub fn form(&self) -> Form<'_> {
                 match self {
                     $(Self::$primitive(_) => Form::Primitive,)*
@@ -115,7 +111,7 @@ macro_rules! operations {
     ($($file:ident::$name:ident,)*) => {
         $(pub use $file::$name;)*
 
-        /// One operation with its attributes. The list is closed, so that every stage is total.
+        /// One operation with its attributes. The list is closed, so every stage handles every operation.
         #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Op { $(#[doc = concat!("See [`", stringify!($name), "`].")] $name($name)),* }
 
@@ -131,77 +127,78 @@ macro_rules! operations {
             /// The type of the result.
             ///
             /// # Errors
-            /// What is wrong with the operands' types or the attributes.
+            /// If the operands' types or the attributes are invalid.
             pub fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
                 match self { $(Self::$name(op) => op.infer(operands)),* }
             }
 
-            /// The reference meaning. `ty` is what [`Op::infer`] answered for the operands' types.
+            /// Evaluates the operation by its definition. `ty` is the result of [`Op::infer`] for the
+            /// operands' types.
             pub fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
                 match self { $(Self::$name(op) => op.eval(operands, ty)),* }
             }
 
-            /// What kind of operation it is.
             pub fn class(&self) -> OpClass {
                 match self { $(Self::$name(_) => $name::CLASS),* }
             }
 
-            /// Whether each element of the result is a function of the operands' elements at the same place.
+            /// Whether each element of the result depends only on the operands' elements at the same index.
             pub fn is_map(&self) -> bool {
                 match self { $(Self::$name(_) => $name::IS_MAP),* }
             }
 
-            /// Whether the result is a part of the operand, or the operand several times.
+            /// Whether the result is a part of the operand, or repeats the operand.
             pub fn is_view(&self) -> bool {
                 match self { $(Self::$name(_) => $name::IS_VIEW),* }
             }
 
-            /// Whether each element of the result depends only on elements at its own place along the axes that both have.
+            /// Whether each element of the result depends only on elements with the same index along the axes
+            /// that operand and result share.
             pub fn keeps_axes(&self) -> bool {
                 match self { $(Self::$name(_) => $name::KEEPS_AXES),* }
             }
 
-            /// Whether a compiler may write the result where an operand of the same type is.
+            /// Whether a compiler may write the result over an operand of the same type.
             pub fn in_place(&self) -> bool {
                 match self { $(Self::$name(_) => $name::IN_PLACE),* }
             }
 
-            /// Whether of operand 0 it reads only the rows that indices select.
+            /// Whether the operation reads only those rows of operand 0 that indices select.
             pub fn picks_rows(&self) -> bool {
                 match self { $(Self::$name(_) => $name::PICKS_ROWS),* }
             }
 
-            /// Whether any piece of the result can be made from bounded pieces of float operands when an archive is written.
+            /// Whether `bake` can compute any piece of the result from bounded pieces of float operands.
             pub fn bakes(&self) -> bool {
                 match self { $(Self::$name(op) => op.bakes()),* }
             }
 
-            /// What it does, in a word or two.
+            /// A short label for diagrams, in a word or two.
             pub fn label(&self) -> String {
                 match self { $(Self::$name(op) => op.label()),* }
             }
 
-            /// How it reads a weight that may be stored in another layout.
+            /// How the operation reads a weight that can be stored in another layout.
             pub fn weight_use(&self) -> Option<WeightUse> {
                 match self { $(Self::$name(_) => $name::WEIGHT_USE),* }
             }
 
-            /// What it asks of a machine that computes it.
+            /// The work of the operation, for a cost model.
             pub fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
                 match self { $(Self::$name(op) => op.work(operands, ty)),* }
             }
 
-            /// The loops it runs over.
+            /// The loops of the operation, and the axes that belong to each.
             pub fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
                 match self { $(Self::$name(op) => op.iteration_space(operands, ty)),* }
             }
 
-            /// How far IREE's result may be from [`Op::eval`]'s.
+            /// How far IREE's result may be from the result of [`Op::eval`].
             pub fn bound(&self) -> Bound {
                 match self { $(Self::$name(op) => op.bound()),* }
             }
 
-            /// What every operation says of itself, in the order of the list.
+            /// The documentation of every operation, in the order of the list.
             pub fn documented() -> Vec<Documented> {
                 vec![$(Documented {
                     name: $name::NAME,
@@ -224,10 +221,10 @@ macro_rules! operations {
                 match self { $(Self::$name(op) => op.print_attributes(out)),* }
             }
 
-            /// Reads what [`Op::print`] wrote.
+            /// Parses the output of [`Op::print`].
             ///
             /// # Errors
-            /// Where the text departs from it.
+            /// If the text has another form; the error has its place.
             pub fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
                 let mut ahead = reader.clone();
                 let name = ahead.word()?;

@@ -1,11 +1,11 @@
-//! Constants: what is known when a trace is recorded.
+//! [`Literal`]: constants, which are known when a trace is recorded.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use crate::{Attribute, ElementType, ParseError, Reader, Real, TensorType, Value};
 
-/// A constant tensor. Equal when type and content are written the same way.
+/// A constant tensor. Two literals are equal if their type and content are stored the same way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Literal {
     ty: TensorType,
@@ -14,20 +14,20 @@ pub struct Literal {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Content {
-    /// Every element has these bits (so that a NaN keeps its payload).
+    /// Every element has these bits. Storing bits keeps the payload of a NaN.
     Splat(u32),
-    /// Little-endian storage, row-major.
+    /// Bytes in little-endian, row-major order.
     Dense(Arc<[u8]>),
-    /// A table that is computed when it is needed: tracing stays cheap and dumps stay readable.
+    /// A table that is computed when its elements are needed. Recording stays fast, and dumps stay readable.
     Rope(Arc<RopeTable>),
 }
 
 crate::words! {
-    /// Which of the two rotary tables.
+    /// The kind of a rotary table.
     pub enum RopePart {
-        /// cos(position · inv_freq) · scaling
+        /// The table cos(position · inv_freq) · scaling.
         Cos = "cos",
-        /// sin(position · inv_freq) · scaling
+        /// The table sin(position · inv_freq) · scaling.
         Sin = "sin",
     }
 }
@@ -38,17 +38,16 @@ crate::words! {
 /// `LlamaRotaryEmbedding.forward` does (`modeling_llama.py`); cosine and sine come from `libm` in f64.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RopeTable {
-    /// Cosine or sine.
     pub part: RopePart,
     pub positions: usize,
-    /// The factor on cosine and sine (1 but for yarn and longrope).
+    /// The factor on cosine and sine. It is 1 except for the yarn and longrope variants.
     pub scaling: Real,
     /// The angular frequency of each column, exactly representable in f32.
     pub inv_freq: Vec<Real>,
 }
 
 impl RopeTable {
-    /// One element, before it is rounded to the element type.
+    /// One element, before rounding to the element type.
     pub fn at(&self, position: usize, column: usize) -> f64 {
         let angle = f64::from((position as f32) * (self.inv_freq[column].0 as f32));
         let value = match self.part {
@@ -58,7 +57,7 @@ impl RopeTable {
         f64::from((value as f32) * (self.scaling.0 as f32))
     }
 
-    /// Writes all elements, row by row, to little-endian storage.
+    /// Writes all elements in row order to little-endian storage.
     fn store(&self, element: ElementType, bytes: &mut [u8]) {
         let columns = self.inv_freq.len();
         for position in 0..self.positions {
@@ -70,13 +69,13 @@ impl RopeTable {
 }
 
 impl Literal {
-    /// A tensor whose every element is `value` rounded to the element type.
+    /// A tensor with `value`, rounded to the element type, in every element.
     pub fn splat(ty: TensorType, value: f64) -> Self {
         let bits = ty.element.encode(value);
         Self { ty, content: Content::Splat(bits) }
     }
 
-    /// A tensor whose every element has these bits.
+    /// A tensor with these bits in every element.
     pub fn splat_bits(ty: TensorType, bits: u32) -> Self {
         Self { ty, content: Content::Splat(bits) }
     }
@@ -102,7 +101,7 @@ impl Literal {
         &self.ty
     }
 
-    /// The bits that every element has, if it is known without looking.
+    /// The bits of every element, if the literal stores that they are equal.
     pub fn as_splat(&self) -> Option<u32> {
         match self.content {
             Content::Splat(bits) => Some(bits),
@@ -110,7 +109,7 @@ impl Literal {
         }
     }
 
-    /// The rotary table, if it is one.
+    /// The rotary table, if the literal is one.
     pub fn as_rope_table(&self) -> Option<&RopeTable> {
         match &self.content {
             Content::Rope(table) => Some(table),
@@ -129,7 +128,6 @@ impl Literal {
         bytes
     }
 
-    /// The value that the evaluator computes with.
     pub fn to_value(&self) -> Value {
         Value::from_bytes(self.ty.clone(), &self.to_bytes())
     }

@@ -1,4 +1,4 @@
-//! What every operation of the list must say of itself.
+//! [`Operation`]: the facts that each operation of the list must declare.
 
 use std::fmt::{Debug, Display};
 use std::hash::Hash;
@@ -8,52 +8,54 @@ use crate::{
     WeightUse,
 };
 
-/// One operation: a function of its operands. Its file holds all there is to know of it.
+/// One operation: a function of its operands. The operation's file contains everything about it.
 pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
-    /// How far IREE's result may be from [`Operation::eval`]'s: a few times what was measured (IREE 3.13, x86-64)
-    /// on the examples and, for composites, on the answers of transformers.
+    /// How far IREE's result may be from the result of [`Operation::eval`]. It is a few times the largest
+    /// measured distance (IREE 3.13, x86-64) on the examples and, for composites, on the answers of
+    /// transformers.
     const BOUND: Bound;
 
-    /// [`Operation::BOUND`], or a tighter one where the attributes allow it.
+    /// [`Operation::BOUND`], or a tighter bound for particular attributes.
     fn bound(&self) -> Bound {
         Self::BOUND
     }
 
-    /// What kind of operation it is.
     const CLASS: OpClass;
 
-    /// Whether each element of the result is a function of the operands' elements at the same place.
+    /// Whether each element of the result depends only on the operands' elements at the same index.
     const IS_MAP: bool = matches!(Self::CLASS, OpClass::Elementwise);
 
-    /// Whether the result is a part of the operand, or the operand several times: never stored.
+    /// Whether the result is a part of the operand, or repeats the operand. Such a result is never stored.
     const IS_VIEW: bool = false;
 
-    /// Whether each element of the result depends only on elements at its own place along the axes that both have.
+    /// Whether each element of the result depends only on elements with the same index along the axes that
+    /// operand and result share.
     const KEEPS_AXES: bool = Self::IS_MAP;
 
-    /// Whether a compiler may write the result where an operand of the same type is.
+    /// Whether a compiler may write the result over an operand of the same type.
     const IN_PLACE: bool = false;
 
-    /// Whether of operand 0 it reads only the rows that indices select.
+    /// Whether the operation reads only those rows of operand 0 that indices select.
     const PICKS_ROWS: bool = false;
 
-    /// How it reads a weight that may be stored in another layout, if it reads one.
+    /// How the operation reads a weight that can be stored in another layout; `None` if it reads none.
     const WEIGHT_USE: Option<WeightUse> = None;
 
-    /// Good and bad uses, run by the tests over the list.
+    /// Valid and invalid uses, which the tests over the list run.
     const EXAMPLES: &'static [Example];
 
     /// The type of the result.
     ///
     /// # Errors
-    /// What is wrong with the operands' types or the attributes.
+    /// If the operands' types or the attributes are invalid.
     fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError>;
 
-    /// The meaning: slow and obvious. The operands have types that [`Operation::infer`] accepts and `ty` is
-    /// what it answered. Elements are rounded to the element type; sums are exactly rounded.
+    /// Evaluates the operation, slowly and by its definition. The operands have types that
+    /// [`Operation::infer`] accepts, and `ty` is its result. Elements are rounded to the element type. Sums
+    /// are exactly rounded.
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value;
 
-    /// What it asks of a machine that computes it.
+    /// The work of the operation, for a cost model.
     fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
         match Self::IS_VIEW {
             true => OpWork::FREE,
@@ -61,17 +63,17 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
         }
     }
 
-    /// Whether any piece of the result can be made from bounded pieces of float operands when an archive is written.
+    /// Whether `bake` can compute any piece of the result from bounded pieces of float operands.
     fn bakes(&self) -> bool {
         false
     }
 
-    /// What it does, in a word or two.
+    /// A short label for diagrams, in a word or two.
     fn label(&self) -> String {
         Self::NAME.replace('_', " ")
     }
 
-    /// The loops it runs over, which tell how it can be divided among devices.
+    /// The loops of the operation. They determine how it can be partitioned over devices.
     fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
         match Self::IS_MAP || Self::CLASS == OpClass::Constant {
             true => IterationSpace::aligned(operands, ty),
@@ -82,23 +84,23 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
 
 /// An operation that is one StableHLO statement.
 pub trait Primitive: Operation {
-    /// The right-hand side of its statement. `statements` takes those that must come before.
+    /// The right-hand side of the operation's statement. Statements that must come before it go to
+    /// `statements`.
     fn spell(&self, statements: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String;
 }
 
-/// The name and the attributes of an operation, written and read in the text form. Made by [`operation!`](crate::operation!).
+/// The text form of an operation: its name and its attributes. [`operation!`](crate::operation!) implements
+/// this trait.
 pub trait Attributes: Sized {
     /// The name in the text form.
     const NAME: &'static str;
-    /// Its documentation, line by line.
     const DOC: &'static [&'static str];
-    /// The names of its attributes, and the lines of their documentation.
+    /// The names of the attributes, each with the lines of its documentation.
     const FIELDS: &'static [(&'static str, &'static [&'static str])];
-    /// The module that declares it.
     const MODULE: &'static str;
     /// Appends ` key=value` for each attribute.
     fn print_attributes(&self, out: &mut String);
-    /// Reads what `print_attributes` wrote.
+    /// Parses the output of `print_attributes`.
     fn parse_attributes(reader: &mut Reader<'_>) -> Result<Self, ParseError>;
 }
 
@@ -137,31 +139,31 @@ macro_rules! operation {
 /// An operand as the spelling needs it: its SSA name (`%4`) and its type.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand<'a> {
-    /// `%4`
+    /// The SSA name, for example `%4`.
     pub name: &'a str,
     pub ty: &'a TensorType,
 }
 
-/// Where a spelling puts the statements that go before its own.
+/// Receives the statements that come before an operation's own.
 pub trait Statements {
     /// Appends `%fresh = rhs` and returns `%fresh`.
     fn statement(&mut self, rhs: String) -> String;
 }
 
-/// How far an answer may be from the evaluator's. Integers and truth values are exact whatever is said.
+/// How far a result may be from the evaluator's. Integers and truth values must always be equal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
-    /// Equal bits (any NaN equals any NaN).
+    /// Equal bits; any NaN equals any other NaN.
     Exact,
-    /// Each element within this many units in the last place of the expected element.
+    /// Each element may differ by this many units in the last place of the expected element.
     Ulps(f64),
-    /// Each element within this many units in the last place of the largest expected magnitude:
+    /// Each element may differ by this many units in the last place of the largest expected magnitude. Use it
     /// for sums, whose small results are differences of large terms.
     UlpsOfLargest(f64),
 }
 
 impl Bound {
-    /// How far an answer may be from each element of the expected one.
+    /// How far a result may be from each expected element.
     pub fn allowances(self, expected: &Value) -> impl Iterator<Item = f64> + '_ {
         let element = expected.ty.element;
         let largest = expected.data.iter().filter(|x| x.is_finite()).fold(0.0f64, |m, x| m.max(x.abs()));
@@ -191,54 +193,50 @@ impl Bound {
 
 /// A use of an operation, written in the text form.
 ///
-/// `op` is its name and attributes; each operand is a type, alone (the tests make the elements up) or with its
-/// elements: `i32[2] 3,1`. `result` is the type, alone or with the elements that NumPy gives, or the error.
+/// `op` contains the name and the attributes. An operand is a type, or a type with elements such as `i32[2]
+/// 3,1`; tests invent missing elements. `result` is a type, a type with the elements that NumPy computes, or
+/// an error.
 #[derive(Clone, Copy, Debug)]
 pub struct Example {
-    /// `narrow axis=1 start=2 length=4`
+    /// The name and attributes: `narrow axis=1 start=2 length=4`.
     pub op: &'static str,
-    /// `f32[4,8]`
+    /// The operands, for example `f32[4,8]`.
     pub operands: &'static [&'static str],
     /// The result, or a part of the error's text.
     pub result: Result<&'static str, &'static str>,
 }
 
-/// A use that is accepted.
+/// A valid use of an operation.
 pub const fn good(op: &'static str, operands: &'static [&'static str], result: &'static str) -> Example {
     Example { op, operands, result: Ok(result) }
 }
 
-/// A use that is refused.
+/// An invalid use of an operation.
 pub const fn bad(op: &'static str, operands: &'static [&'static str], error: &'static str) -> Example {
     Example { op, operands, result: Err(error) }
 }
 
-/// Why operands or attributes do not fit an operation.
+/// Why operands or attributes are invalid for an operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InferError {
-    /// A wrong number of operands.
+    /// The number of operands is wrong.
     #[error("`{op}` takes {expected} operands, found {found}")]
     Arity {
         op: &'static str,
-        /// How many it takes, in words.
+        /// The accepted numbers, in words.
         expected: String,
         found: usize,
     },
-    /// An element type that the operation is not defined for.
+    /// The operation is not defined for this element type.
     #[error("`{op}` needs {expected} elements, found `{found}`")]
-    Element {
-        op: &'static str,
-        /// What it is defined for.
-        expected: &'static str,
-        found: TensorType,
-    },
-    /// Two types that must agree and do not.
+    Element { op: &'static str, expected: &'static str, found: TensorType },
+    /// Two types must agree, but they differ.
     #[error("`{op}`: {what}: `{left}` against `{right}`")]
     Mismatch { op: &'static str, what: &'static str, left: TensorType, right: TensorType },
     /// An axis that the operand does not have.
     #[error("`{op}`: axis {axis} of `{ty}`, which has {} axes", .ty.rank())]
     Axis { op: &'static str, axis: usize, ty: TensorType },
-    /// An attribute out of its range.
+    /// An attribute is out of its range.
     #[error("`{op}`: {what} is {found}, expected {expected}")]
     Attribute { op: &'static str, what: &'static str, found: String, expected: String },
 }
@@ -253,7 +251,7 @@ pub fn arity<'a, T, const N: usize>(op: &'static str, operands: &[&'a T]) -> Res
     })
 }
 
-/// Checks that `ty` has an element type that `accept` takes.
+/// Checks that `accept` is true for the element type of `ty`.
 pub fn element(
     op: &'static str,
     ty: &TensorType,
@@ -266,7 +264,7 @@ pub fn element(
     }
 }
 
-/// Checks that `axis` is one of `ty`'s.
+/// Checks that `ty` has the axis `axis`.
 pub fn axis(op: &'static str, axis: usize, ty: &TensorType) -> Result<usize, InferError> {
     match ty.shape.get(axis) {
         Some(&extent) => Ok(extent),
@@ -288,7 +286,7 @@ pub fn agree(
     }
 }
 
-/// Checks an attribute. What is expected may be `format_args!`, which is written only if that does not hold.
+/// Checks an attribute. `expected` can be `format_args!`, which is formatted only after a failure.
 pub fn attribute(
     op: &'static str,
     what: &'static str,
@@ -307,7 +305,7 @@ pub fn attribute(
     }
 }
 
-/// `[0, 2, 1]` as MLIR writes it.
+/// A list as MLIR writes it, for example `[0, 2, 1]`.
 pub fn mlir_list(values: &[usize]) -> String {
     format!("{values:?}")
 }

@@ -1,18 +1,17 @@
-//! The one reader of the text form, and how attributes are written in it.
+//! The reader of the text form, and the spelling of attributes.
 
 use std::fmt::Write as _;
 
 use crate::{ElementType, TensorType};
 
-/// Something the reader did not expect.
+/// The text differs from the expected form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: expected {expected}, found `{found}`")]
 pub struct ParseError {
-    /// 1-based line.
+    /// The line, from 1.
     pub line: usize,
-    /// 1-based column, in characters.
+    /// The column in characters, from 1.
     pub column: usize,
-    /// What could have stood here.
     pub expected: String,
     pub found: String,
 }
@@ -42,15 +41,15 @@ impl<'a> Reader<'a> {
         self.rest().trim_start().is_empty()
     }
 
-    /// That only blanks and line ends are left.
+    /// Checks that only blanks and line ends are left.
     ///
     /// # Errors
-    /// If there is more.
+    /// If there is more text.
     pub fn end(&mut self) -> Result<(), ParseError> {
         if self.at_end() { Ok(()) } else { self.error("the end") }
     }
 
-    /// The error that `expected` is not here.
+    /// Returns an error: `expected` is not at this place.
     pub fn error<T>(&mut self, expected: impl Into<String>) -> Result<T, ParseError> {
         let found = self.rest().split(['\n', ' ']).next().unwrap_or_default().chars().take(40).collect();
         let before = &self.text[..self.at];
@@ -88,12 +87,12 @@ impl<'a> Reader<'a> {
         Ok(&rest[..length])
     }
 
-    /// A name: letters, digits, `_`.
+    /// Reads a name: letters, digits, `_`.
     pub fn word(&mut self) -> Result<&'a str, ParseError> {
         self.take_while("a name", |c| c.is_alphanumeric() || c == '_')
     }
 
-    /// A quoted string with Rust's escapes for `"`, `\`, and control characters.
+    /// Reads a quoted string with Rust's escapes for `"`, `\`, and control characters.
     pub fn string(&mut self) -> Result<String, ParseError> {
         self.expect("\"")?;
         let mut value = String::new();
@@ -116,7 +115,7 @@ impl<'a> Reader<'a> {
         self.error("a closing `\"`")
     }
 
-    /// A list `[a,b,…]` of attributes.
+    /// Reads a list `[a,b,…]` of attributes.
     pub fn list<T: Attribute>(&mut self) -> Result<Vec<T>, ParseError> {
         self.expect("[")?;
         let mut items = Vec::new();
@@ -144,10 +143,10 @@ pub fn print_string(value: &str, out: &mut String) {
     out.push('"');
 }
 
-/// A value that an op carries beside its operands, with its spelling in the text form.
+/// A value that an operation carries besides its operands, with its spelling in the text form.
 pub trait Attribute: Sized {
     fn print(&self, out: &mut String);
-    /// Reads what `print` wrote.
+    /// Parses the output of `print`.
     fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError>;
 }
 
@@ -161,7 +160,7 @@ impl Attribute for usize {
     }
 }
 
-/// A real attribute. Equal when the bits are equal, so that it can be a key.
+/// A real attribute. Two are equal if their bits are equal, so it can be the key of a map.
 #[derive(Clone, Copy, Debug)]
 pub struct Real(pub f64);
 
@@ -275,7 +274,6 @@ macro_rules! words {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum $name { $($(#[$doc])* $variant),* }
         impl $name {
-            /// Every variant, in the order of the list.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
             /// The spelling in the text form.
             pub fn word(self) -> &'static str {

@@ -14,15 +14,11 @@ use std::str::FromStr;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ElementType {
-    /// IEEE 754 binary32.
     F32,
-    /// IEEE 754 binary16.
     F16,
     /// The upper half of a binary32.
     Bf16,
-    /// 32-bit two's complement.
     I32,
-    /// 8-bit two's complement.
     I8,
     /// 4-bit two's complement, two to a byte, low nibble first: a storage type.
     I4,
@@ -78,7 +74,7 @@ impl fmt::Display for ElementType {
     }
 }
 
-/// A word that is no element type.
+/// A word that is not an element type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not an element type; expected one of f32, f16, bf16, i32, i8, i4, i1")]
 pub struct UnknownElementType(pub String);
@@ -108,7 +104,6 @@ pub struct TensorType {
 }
 
 impl TensorType {
-    /// A tensor type from its parts.
     pub fn new(element: ElementType, shape: impl Into<Vec<usize>>) -> Self {
         Self { element, shape: shape.into() }
     }
@@ -118,7 +113,7 @@ impl TensorType {
         self.shape.len()
     }
 
-    /// The number of elements; the largest number if there are more, which no memory holds.
+    /// The number of elements; `usize::MAX` if the number is larger, which no memory holds.
     pub fn count(&self) -> usize {
         self.shape.iter().fold(1, |count, &extent| count.saturating_mul(extent))
     }

@@ -1,4 +1,4 @@
-//! What the evaluator computes with: f64 elements that are always representable in the element type.
+//! [`Value`]: the evaluator's tensors, with f64 elements that are always representable in the element type.
 
 use half::{bf16, f16};
 
@@ -40,7 +40,6 @@ impl Value {
         Self::new(ty, data)
     }
 
-    /// The element at `index`.
     pub fn at(&self, index: &[usize]) -> f64 {
         self.data[flat_index(&self.ty.shape, index)]
     }
@@ -143,8 +142,8 @@ pub fn exact_sum(terms: impl IntoIterator<Item = f64>) -> f64 {
     sum
 }
 
-/// The f32 next to `x` towards zero, its last bit set unless it is exact: rounding that to a type at least two bits
-/// narrower is rounding `x` once.
+/// The f32 next to `x` towards zero, with its last bit set unless it is exact ("round to odd"). Rounding the
+/// result to a type that is at least two bits narrower equals rounding `x` once.
 fn rounded_to_odd(x: f64) -> f32 {
     let nearest = x as f32;
     if f64::from(nearest) == x || nearest.is_nan() {
@@ -155,13 +154,13 @@ fn rounded_to_odd(x: f64) -> f32 {
 }
 
 impl ElementType {
-    /// `x` rounded to this type: to nearest even for floats; truncated and saturated for integers;
-    /// non-zero is true for `i1`.
+    /// `x` rounded to this type. Floats round to nearest even, and integers are truncated and saturated. For
+    /// `i1`, every non-zero number is true.
     pub fn round(self, x: f64) -> f64 {
         self.decode(self.encode(x))
     }
 
-    /// A whole number of any size in this integer type: two's complement, so that what is too large wraps around.
+    /// Wraps an integer of any size to this integer type, in two's complement.
     pub fn wrap(self, x: i64) -> f64 {
         match self {
             Self::I8 => x as i8 as f64,
@@ -204,7 +203,8 @@ impl ElementType {
         if x.is_nan() { f64::NAN } else { x }
     }
 
-    /// The values of elements from `start` on in little-endian storage, of a type whose values an f32 can have.
+    /// Decodes the elements from `start` on from little-endian storage. An f32 must be able to hold every
+    /// value of the type.
     pub fn decode_all(self, bytes: &[u8], start: usize, out: &mut [f32]) {
         match self {
             // What weights are stored as, without a choice for each.

@@ -1,4 +1,4 @@
-//! What a program will hold in memory, known from its trace before anything is read, compiled or loaded.
+//! Computes the memory of a program from its trace, before anything is read, compiled or loaded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,7 +11,7 @@ use trace::{Function, NodeId, NodeKind, Parameter, ParameterConflict, Recipe, Ro
 
 use crate::Expanded;
 
-/// What a program will hold in memory, in bytes.
+/// The memory of a program, in bytes.
 ///
 /// ```
 /// use dsl::EntryPoint;
@@ -28,43 +28,42 @@ use crate::Expanded;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Footprint {
-    /// The weights, by how the archive stores them. They are mapped, and every byte of them is looked at.
-    pub weights: BTreeMap<StoredAs, Stored>,
-    /// What every call reads of the weights: all but those of which only rows are looked up.
+    /// The weights, by storage format. They are memory-mapped, and calls touch every byte.
+    pub weights: BTreeMap<WeightStorage, WeightTotal>,
+    /// Bytes of weights that every call reads. Weights whose rows are only looked up are not counted.
     pub streamed: usize,
-    /// The copy that the compiler's program packs of weights when it is loaded; 0 where kernels read the archive's own
-    /// layout, or weights are read where they are mapped.
+    /// Bytes of the copy that the compiled program packs of weights at load time. It is 0 if kernels read the
+    /// archive's own layout, or if weights are read directly from the mapping.
     pub repacked: usize,
-    /// What layers remember, by kind of state; all entry points share it.
+    /// Bytes of state, by kind. All entry points share it.
     pub state: BTreeMap<String, usize>,
-    /// Of each entry point: what a call computes and holds beside weights and state, at most.
+    /// For each entry point, an upper bound of the memory that a call needs besides weights and state.
     ///
-    /// That is the sum of all values that the entry point computes itself, and of all that the largest of the functions
-    /// does that it calls: inside a layer the compiler may reorder, one layer follows the other. Views take no room, and an
-    /// operation takes over an operand that nothing else reads. So a cache counts again where a call reads a part of
-    /// it beside the update: IREE copies it then.
+    /// It is the sum of all values that the entry point itself computes, and of the values of its largest
+    /// callee. The compiler may reorder operations within a layer, but layers follow each other. Views need
+    /// no memory, and an operation can overwrite an operand that nothing else reads. A cache counts twice if
+    /// a call reads a part of it in addition to updating it, because IREE then copies it.
     pub activations: BTreeMap<String, usize>,
-    /// The constants in the compiled module: rotary tables.
+    /// Bytes of constants in the compiled module, such as rotary tables.
     pub constants: usize,
-    /// What `iree-compile` holds while it compiles, estimated.
+    /// An estimate of the memory of `iree-compile`, in bytes.
     pub compile: usize,
 }
 
-/// How a weight is stored.
+/// The storage format of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum StoredAs {
-    /// In the layout that kernels read.
+pub enum WeightStorage {
+    /// The layout that kernels read.
     Packed(WeightFormat),
-    /// Quantized, in the order of the checkpoint.
+    /// Quantized, in the checkpoint's order.
     Grouped(WeightFormat),
-    /// As the network computes with it, and why.
+    /// The element type of the network, and the reason.
     Plain(ElementType, DenseReason),
 }
 
-/// Weights that are stored in one way.
+/// The weights with one storage format.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stored {
-    /// Their keys in the archive.
+pub struct WeightTotal {
     pub keys: Vec<String>,
     /// The patterns of their keys in the checkpoint.
     pub patterns: BTreeSet<String>,
@@ -75,13 +74,13 @@ pub struct Stored {
 /// The memory that a program may use, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// All of it: the machine's, or what the process is limited to (`memory.max` of its control group).
+    /// All memory of the machine, or the limit of the process (`memory.max` of its control group).
     pub total: u64,
-    /// What is free of it, or could be.
+    /// The part that is free, or that the system can free.
     pub available: u64,
 }
 
-/// A program that cannot fit.
+/// The program does not fit into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{what} needs {}, of which weights {}, state {}, activations {}; there are {}",
@@ -91,7 +90,7 @@ pub struct Memory {
 pub struct TooLarge {
     pub what: Phase,
     pub needs: u64,
-    /// What the weights need of it.
+    /// The part of the needed bytes that weights take.
     pub weights: usize,
     pub state: usize,
     pub activations: usize,
@@ -100,28 +99,28 @@ pub struct TooLarge {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// The network, loaded and called.
     Running,
     Compiling,
-    /// One device of those among which the network is divided.
+    /// One device of a mesh.
     Device,
 }
 
-/// What `iree-compile` 3.13 holds beside the module, for each operation of it, and for each byte of its constants.
+/// The memory of `iree-compile` 3.13 in bytes: a fixed part, a part per operation, and a factor on the bytes
+/// of constants.
 const COMPILER: usize = 160 << 20;
-/// See [`COMPILER`].
+/// The part of [`COMPILER`] per operation.
 const COMPILED_NODE: usize = 12 << 10;
-/// See [`COMPILER`].
+/// The factor of [`COMPILER`] for constants.
 const COMPILED_CONSTANT: usize = 8;
 
-/// What a process holds beside all that a footprint counts: code, threads, a small tokenizer. `generate` with the model
-/// in `demo`, of 1.7 MB, peaks at 30 MB.
+/// Bytes of a process that a footprint does not count: code, threads, and a small tokenizer. `generate` with
+/// the model in `demo`, of 1.7 MB, peaks at 30 MB.
 const PROCESS: usize = 32 << 20;
 
 impl Footprint {
     /// Of each quantized format the weights, if there are several formats.
-    pub fn mixture(&self) -> Vec<(WeightFormat, &Stored)> {
-        let quantized = |(stored_as, stored): (&StoredAs, _)| Some((stored_as.quantized()?, stored));
+    pub fn mixture(&self) -> Vec<(WeightFormat, &WeightTotal)> {
+        let quantized = |(stored_as, stored): (&WeightStorage, _)| Some((stored_as.quantized()?, stored));
         let formats: Vec<_> = self.weights.iter().filter_map(quantized).collect();
         if formats.len() > 1 { formats } else { Vec::new() }
     }
@@ -129,12 +128,12 @@ impl Footprint {
     /// The footprint of a program.
     ///
     /// # Errors
-    /// If one parameter has two types.
+    /// If a parameter has two types.
     pub fn of(program: &Expanded) -> Result<Self, ParameterConflict> {
         let (trace, target) = (&program.trace, &program.target);
         let reads = trace.reads()?.entries;
         let looked_up = only_looked_up(trace);
-        let mut weights: BTreeMap<StoredAs, Stored> = BTreeMap::new();
+        let mut weights: BTreeMap<WeightStorage, WeightTotal> = BTreeMap::new();
         let (mut streamed, mut plain_matrices) = (0, 0);
         for (key, read) in &reads {
             let bytes = read.parameter.ty.bytes();
@@ -180,32 +179,32 @@ impl Footprint {
         })
     }
 
-    /// Bytes of the archive, but for its directory.
+    /// Bytes of the archive, without its table.
     pub fn weight_bytes(&self) -> usize {
         self.weights.values().map(|stored| stored.bytes).sum()
     }
 
-    /// Bytes that layers remember.
+    /// Bytes of the state of all layers.
     pub fn state_bytes(&self) -> usize {
         self.state.values().sum()
     }
 
-    /// Bytes that the entry point with the largest activations computes.
+    /// Bytes of the largest activations of any entry point.
     pub fn activation_bytes(&self) -> usize {
         self.activations.values().copied().max().unwrap_or(0)
     }
 
-    /// What the process needs that runs the program.
+    /// Bytes that a process needs to run the program.
     pub fn running(&self) -> u64 {
         // A module is read, and copied to where it stays.
         let parts = [self.repacked, self.activation_bytes(), 2 * self.constants, PROCESS, self.state_bytes()];
         (self.weight_bytes() + parts.iter().sum::<usize>()) as u64
     }
 
-    /// Whether the program can be compiled and run in so much memory.
+    /// Checks that the program can be compiled and run in this memory.
     ///
     /// # Errors
-    /// What cannot fit.
+    /// If the compiler or the program needs more.
     pub fn check(&self, memory: Memory) -> Result<(), TooLarge> {
         for (what, needs) in [(Phase::Running, self.running()), (Phase::Compiling, self.compile as u64)] {
             if needs > memory.total {
@@ -219,7 +218,7 @@ impl Footprint {
 }
 
 impl Memory {
-    /// What this process may use, where the system tells.
+    /// The memory that this process may use, if the system reports it.
     pub fn of_machine() -> Option<Self> {
         let mut system = System::new_with_specifics(
             RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram()),
@@ -243,23 +242,23 @@ impl Memory {
 }
 
 impl Expanded {
-    /// How a parameter that was declared with these keys is stored.
-    fn stored_as(&self, parameter: &Parameter, origins: &BTreeSet<String>) -> StoredAs {
+    /// The storage format of a parameter that was declared with these keys.
+    fn stored_as(&self, parameter: &Parameter, origins: &BTreeSet<String>) -> WeightStorage {
         if let Some(Recipe::Op(op, _)) = parameter.recipe.as_deref()
             && let Form::Archive(stored) = op.form()
         {
             return match stored {
-                LayoutOp::Pack(pack) => StoredAs::Packed(pack.format),
-                LayoutOp::Quantize(quantize) => StoredAs::Grouped(quantize.format),
+                LayoutOp::Pack(pack) => WeightStorage::Packed(pack.format),
+                LayoutOp::Quantize(quantize) => WeightStorage::Grouped(quantize.format),
             };
         }
         let why = origins.iter().find_map(|key| self.formats.get(key)?.err());
         // What only became a weight when composites were expanded is part of none that is packed.
-        StoredAs::Plain(parameter.ty.element, why.unwrap_or(DenseReason::NoMatrix))
+        WeightStorage::Plain(parameter.ty.element, why.unwrap_or(DenseReason::NoMatrix))
     }
 }
 
-/// The keys, in the functions that declare them, of weights of which only rows are looked up.
+/// The keys of weights whose rows are only looked up, in the functions that declare them.
 pub(crate) fn only_looked_up(trace: &Trace) -> BTreeSet<String> {
     let (mut looked_up, mut read) = (BTreeSet::new(), BTreeSet::new());
     for function in &trace.functions {
@@ -275,7 +274,7 @@ pub(crate) fn only_looked_up(trace: &Trace) -> BTreeSet<String> {
     &looked_up - &read
 }
 
-/// Bytes of the constants that a module has to store, each once. One value everywhere takes no room.
+/// Bytes of the constants that a module stores, each once. Constants with a single value need no memory.
 fn constants(trace: &Trace) -> usize {
     let mut found: BTreeSet<&Literal> = BTreeSet::new();
     for function in &trace.functions {
@@ -287,7 +286,8 @@ fn constants(trace: &Trace) -> usize {
     found.iter().filter(|literal| literal.as_splat().is_none()).map(|literal| literal.ty().bytes()).sum()
 }
 
-/// What `iree-compile` holds: itself, every operation with all calls inlined, and constants, which it reads as text.
+/// Bytes that `iree-compile` needs: a fixed part, all operations with calls inlined, and constants, which it
+/// parses as text.
 fn compile(trace: &Trace, constants: usize) -> usize {
     let mut inlined: Vec<usize> = Vec::with_capacity(trace.functions.len());
     for function in &trace.functions {
@@ -301,7 +301,7 @@ fn compile(trace: &Trace, constants: usize) -> usize {
     COMPILER + nodes * COMPILED_NODE + constants * COMPILED_CONSTANT
 }
 
-/// Of each function: bytes of what it and its callees compute; see [`Footprint::activations`].
+/// For each function, the bytes that it and its callees compute; see [`Footprint::activations`].
 fn computed(trace: &Trace) -> Vec<usize> {
     let mut found: Vec<Computed> = Vec::with_capacity(trace.functions.len());
     for function in &trace.functions {
@@ -311,9 +311,9 @@ fn computed(trace: &Trace) -> Vec<usize> {
 }
 
 struct Computed {
-    /// Bytes of what it and the largest of its callees compute, its arguments not counted.
+    /// Bytes that the function and its largest callee compute, without its arguments.
     bytes: usize,
-    /// Of each result: the argument whose memory it is in.
+    /// For each result, the argument whose memory it reuses.
     in_place: Vec<Option<usize>>,
 }
 
@@ -354,7 +354,7 @@ impl Computed {
     }
 }
 
-/// How many nodes and results read each node, of those that a result needs.
+/// How many nodes and results read each node, among nodes that a result needs.
 fn readers(function: &Function, live: &[bool]) -> Vec<usize> {
     let mut readers = vec![0; function.len()];
     let ids = function.ids().filter(|id| live[id.index()]);
@@ -363,13 +363,12 @@ fn readers(function: &Function, live: &[bool]) -> Vec<usize> {
     readers
 }
 
-/// Where the result of an operation is.
+/// The memory of an operation's result.
 enum Room {
-    /// In no memory that a call needs beside its arguments.
+    /// None besides the call's arguments.
     None,
-    /// In that of another node.
+    /// The memory of another node.
     Of(NodeId),
-    /// In memory of its own.
     Own,
 }
 
@@ -391,8 +390,8 @@ impl Room {
     }
 }
 
-/// Bytes of what a function without calls computes and holds at once, at most, in the order of its nodes: on one of the devices
-/// among which each node is divided like this.
+/// The largest number of bytes that a function without calls holds at one time, in the order of its nodes, on
+/// one device of a mesh with these shardings.
 pub(crate) fn peak(function: &Function, shardings: &[Sharding]) -> usize {
     let live = function.live();
     let readers = readers(function, &live);
@@ -425,21 +424,21 @@ pub(crate) fn peak(function: &Function, shardings: &[Sharding]) -> usize {
     most
 }
 
-/// The argument of a call in whose memory one of its results is.
+/// The argument of a call whose memory a result reuses.
 fn argument_of(function: &Function, call: NodeId, result: usize, callees: &[Computed]) -> Option<NodeId> {
     let NodeKind::Call { function: callee, .. } = function.node(call).kind else { return None };
     let argument = callees[callee.0 as usize].in_place.get(result).copied()??;
     function.operands(call).get(argument).copied()
 }
 
-/// The most memory that this process ever held, in bytes, where the system tells.
+/// The largest memory that this process has held so far in bytes, if the system reports it.
 pub fn peak_rss() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? * 1024)
 }
 
-/// Bytes as messages show them.
+/// A number of bytes, formatted for messages.
 pub fn readable(bytes: u64) -> String {
     match bytes {
         0..10_000_000 => format!("{:.2} MB", bytes as f64 / 1e6),
@@ -448,7 +447,7 @@ pub fn readable(bytes: u64) -> String {
     }
 }
 
-impl StoredAs {
+impl WeightStorage {
     /// The format of a weight that is quantized.
     pub fn quantized(&self) -> Option<WeightFormat> {
         match self {
@@ -458,7 +457,7 @@ impl StoredAs {
     }
 }
 
-impl fmt::Display for StoredAs {
+impl fmt::Display for WeightStorage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Packed(format) => write!(f, "{}, packed", format.word()),

@@ -1,5 +1,5 @@
-//! From a recorded network to the module that is compiled and the list of weights that is baked; and what they will hold in
-//! memory. Recording comes first and happens once: everything else follows from the trace.
+//! Turns a recorded network into the module to compile and the list of weights to bake, and computes their memory.
+//! Everything follows from the trace, which is recorded once.
 
 pub mod footprint;
 pub mod partition;
@@ -18,39 +18,39 @@ use trace::{Parameter, Trace};
 pub use footprint::{Footprint, Memory};
 pub use partition::DevicePartition;
 
-/// A network in the form that is compiled, and what its checkpoint may hold.
+/// A network in the form that is compiled, and the tensors that its checkpoint may contain.
 pub struct Lowered {
     /// The text, the entry points and the parameters.
     pub module: Module,
-    /// What it is lowered for.
+    /// The target of the lowering.
     pub target: Target,
     ignorable: Vec<Ignorable>,
 }
 
-/// A trace in the form that is written: simplified, its weights packed for a target, the rest in primitives and what the
-/// target's kernels compute.
+/// A trace before it is written as text: simplified, with weights packed for a target, and expanded to
+/// primitives and operations of kernels.
 pub struct Expanded {
     pub trace: Trace,
-    /// Of each weight that the simplified network declares, by its key there: its format, or why it has none.
+    /// For each weight of the simplified network, by its key: its format, or the reason why it is dense.
     pub formats: BTreeMap<String, Result<WeightFormat, DenseReason>>,
-    /// What it is expanded for.
+    /// The target of the expansion.
     pub target: Target,
     recorded: Vec<Parameter>,
 }
 
-/// What a trace becomes on its way to [`Expanded`], and what each simplification did.
+/// The stages of a trace on the way to [`Expanded`], with a report for each simplification.
 pub struct StagedTrace {
-    /// Simplified, with its composites, and how.
+    /// The simplified trace with composites, and the report.
     pub simplified: (Trace, Report),
-    /// In the form that is written, and how what the composites became was simplified.
+    /// The expanded trace, and the report on simplifying its primitives.
     pub expanded: (Expanded, Report),
 }
 
 impl StagedTrace {
-    /// Simplifies and expands a trace for a target.
+    /// Simplifies and expands a trace for a target, and keeps all stages.
     ///
     /// # Errors
-    /// If the trace is not one that lowers.
+    /// If the trace cannot be lowered.
     pub fn new(trace: &Trace, rules: Rules, target: Target, weights: Weights) -> Result<Self, LowerError> {
         let weights = weights.resolved(trace)?;
         let options = Options { formats: weights.quantize.formats(), ..Options::new(rules, &target) };
@@ -68,15 +68,16 @@ impl Expanded {
     /// Simplifies and expands a trace for a target.
     ///
     /// # Errors
-    /// If the trace is not one that lowers.
+    /// If the trace cannot be lowered.
     pub fn new(trace: &Trace, rules: Rules, target: Target, weights: Weights) -> Result<Self, LowerError> {
         Ok(StagedTrace::new(trace, rules, target, weights)?.expanded.0)
     }
 
-    /// The program as text. Its checkpoint may hold what the network reads, and what is `ignorable`.
+    /// Writes the program as text. Its checkpoint may contain tensors that the network reads, and those in
+    /// `ignorable`.
     ///
     /// # Errors
-    /// If the trace is not one that lowers.
+    /// If the trace cannot be lowered.
     pub fn lower(&self, mut ignorable: Vec<Ignorable>) -> Result<Lowered, LowerError> {
         let module = lower::lower(&self.trace, &self.target)?;
         ignorable.extend(bake::unread(&self.recorded, &module.parameters));
@@ -85,10 +86,11 @@ impl Expanded {
 }
 
 impl Lowered {
-    /// Simplifies and lowers a trace for a target. Its checkpoint may hold what the trace reads, and what is `ignorable`.
+    /// Simplifies and lowers a trace for a target. Its checkpoint may contain tensors that the trace reads,
+    /// and those in `ignorable`.
     ///
     /// # Errors
-    /// If the trace is not one that lowers.
+    /// If the trace cannot be lowered.
     pub fn new(
         trace: &Trace,
         rules: Rules,
@@ -99,20 +101,20 @@ impl Lowered {
         Expanded::new(trace, rules, target, weights)?.lower(ignorable)
     }
 
-    /// Compares a checkpoint with what the module reads; `recorded` is the trace that was lowered, and says where the
-    /// network declares it.
+    /// Compares a checkpoint with the module's parameters. `recorded` is the trace before lowering, and
+    /// provides the places of declarations.
     ///
     /// # Errors
-    /// Everything in which they differ.
+    /// If they differ. The error lists all differences.
     pub fn check(&self, checkpoint: &Checkpoint, recorded: &Trace) -> Result<Checked, BakeError> {
         let checked = bake::check(checkpoint, &self.module.parameters, &self.ignorable);
         checked.map_err(|refused| refused.declared_in(recorded))
     }
 
-    /// Writes the archive that the module reads.
+    /// Writes the archive of the module's parameters.
     ///
     /// # Errors
-    /// See [`bake`](bake::bake).
+    /// The errors of [`bake`](bake::bake).
     pub fn bake(
         &self,
         checkpoint: &Checkpoint,
@@ -123,8 +125,8 @@ impl Lowered {
     }
 }
 
-/// The trace in primitives, simplified before and after its composites are expanded: some rules want to see a composite
-/// whole, others what it is made of.
+/// The trace in primitives. It is simplified before and after its composites are expanded, because some rules
+/// match composites and others match primitives.
 ///
 /// # Errors
 /// If the trace was not verified.

@@ -1,5 +1,4 @@
-//! What one device of many holds, and what it reads, computes and exchanges in a call: known from the trace before anything is
-//! exported.
+//! Computes the memory, work and communication of one device of a mesh, from the trace alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,20 +11,19 @@ use trace::{Function, NodeId, NodeKind, Parameter, ParameterConflict, Role};
 use crate::Expanded;
 use crate::footprint::{Phase, TooLarge, only_looked_up, peak};
 
-/// What each device of a mesh has to hold and to do.
+/// The memory and work of each device of a mesh.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DevicePartition {
-    /// How many devices there are.
     pub devices: usize,
     /// Bytes of the device's parts of all weights.
     pub weights: usize,
-    /// The weights that every device holds whole, and the bytes of each: part of `weights`.
+    /// The weights that every device stores whole, with their bytes. They are included in `weights`.
     pub replicated: BTreeMap<String, usize>,
-    /// Bytes of what layers remember, by kind of state.
+    /// Bytes of state, by kind.
     pub state: BTreeMap<String, usize>,
-    /// What is not divided along all of the mesh that a rule names.
+    /// Tensors that are partitioned along only a part of the mesh axis that a rule names.
     pub notes: BTreeSet<ShardNote>,
-    /// Each entry point that chooses tokens.
+    /// The calls of each entry point that chooses tokens.
     pub calls: Vec<CallCost>,
 }
 
@@ -35,32 +33,33 @@ pub struct CallCost {
     pub entry: String,
     /// New tokens of all sequences.
     pub tokens: usize,
-    /// Bytes that are read: weights, of some of which only rows are looked up, and all state.
+    /// Bytes of all state, and of the weights that are read. If only rows of a weight are looked up, only
+    /// those count.
     pub read: usize,
-    /// Bytes of what is computed and held at once.
+    /// The largest number of bytes of values that exist at one time.
     pub activations: usize,
     /// Multiplications, additions and elementary functions.
     pub flops: f64,
-    /// What is exchanged, in the order of the call.
+    /// The collectives, in the order of the call.
     pub collectives: Vec<Collective>,
 }
 
-/// How long a device's part of a call takes at least, in seconds.
+/// The shortest time of a device's part of a call, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CallSeconds {
-    /// To read what is read.
+    /// Seconds to read weights and state.
     pub read: f64,
-    /// To compute, which happens meanwhile.
+    /// Seconds of computation, which overlaps with reading.
     pub compute: f64,
-    /// To exchange, which nothing happens beside.
+    /// Seconds of communication, which overlaps with nothing.
     pub exchange: f64,
 }
 
 impl DevicePartition {
-    /// The part that each device has of a program. The shards without a mesh are one device.
+    /// The part of a program on each device. Shards without a mesh mean one device.
     ///
     /// # Errors
-    /// If one parameter has two types.
+    /// If a parameter has two types.
     pub fn of(Expanded { trace, target, .. }: &Expanded, shards: Shards) -> Result<Self, ParameterConflict> {
         let parameters = trace.parameters()?;
         let whole = shards.replicated(&parameters).into_iter();
@@ -113,25 +112,25 @@ impl DevicePartition {
         })
     }
 
-    /// Bytes that layers remember.
+    /// Bytes of the state of all layers.
     pub fn state_bytes(&self) -> usize {
         self.state.values().sum()
     }
 
-    /// Bytes that the call with the largest activations computes.
+    /// Bytes of the largest activations of any call.
     pub fn activation_bytes(&self) -> usize {
         self.calls.iter().map(|call| call.activations).max().unwrap_or(0)
     }
 
-    /// Bytes of all of that.
+    /// Bytes of weights, state and activations together.
     pub fn bytes(&self) -> u64 {
         (self.weights + self.state_bytes() + self.activation_bytes()) as u64
     }
 
-    /// Whether the memory of such a machine is enough, as far as it is known.
+    /// Checks that the machine's memory suffices, if it is known.
     ///
     /// # Errors
-    /// What cannot fit.
+    /// If the device needs more memory.
     pub fn check(&self, machine: &NamedMachine) -> Result<(), TooLarge> {
         match machine.memory.filter(|&memory| self.bytes() > memory) {
             None => Ok(()),
@@ -148,12 +147,12 @@ impl DevicePartition {
 }
 
 impl CallCost {
-    /// Bytes that the device sends to others, and receives.
+    /// Bytes that the device sends to others. It receives as many.
     pub fn sent(&self) -> f64 {
         self.collectives.iter().map(Collective::sent_bytes).sum()
     }
 
-    /// How long it takes on such a machine at least: a roofline.
+    /// The shortest time on such a machine, by a roofline model.
     pub fn seconds(&self, machine: &NamedMachine) -> CallSeconds {
         CallSeconds {
             read: self.read as f64 / machine.machine.bandwidth,
@@ -182,7 +181,7 @@ fn tokens(entry: &Function) -> usize {
     tokens.map_or(1, |argument| argument.ty.count())
 }
 
-/// The operations of one of the devices among which the work of each node is divided.
+/// The arithmetic operations of one of the devices over which the work of each node is partitioned.
 fn flops(machine: &Machine, entry: &Function, parts: &[usize]) -> f64 {
     let live = entry.live();
     let of_node = |id: NodeId| {

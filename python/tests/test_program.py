@@ -130,7 +130,7 @@ class Words(unittest.TestCase):
     def test_tokens_are_digits(self) -> None:
         self.assertEqual(_ids("5, 17,3"), [5, 17, 3])
         for text in ["", "5,", "1_0", "-1", "+1", "x", "9" * 5000]:
-            with self.subTest(text=text[:16]), self.assertRaisesRegex(ArgumentTypeError, "is no list of tokens"):
+            with self.subTest(text=text[:16]), self.assertRaisesRegex(ArgumentTypeError, "is not a list of tokens"):
                 _ids(text)
 
     def test_a_process_of_a_group_is_not_alone(self) -> None:

@@ -61,31 +61,31 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="python -m tracewright_xla", description="Run what `tracewright export --engine xla` wrote."
+        prog="python -m tracewright_xla", description="Run an export of `tracewright export --engine xla`."
     )
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="continue text or tokens")
-    collectives = commands.add_parser("collectives", help="count what devices exchange in a call of each entry point")
+    collectives = commands.add_parser("collectives", help="count the collectives in a call of each entry point")
     for command in (run, collectives):
         command.set_defaults(refuse=command.error)
         command.add_argument("folder", type=Path, help="the export directory")
-        command.add_argument("--devices", type=_number(1, _MOST_PRETENDED), metavar="N", help="devices that the processor of "
-                             "this process pretends to have [default: its part of the mesh]")
-        command.add_argument("--platform", help="what runs it: cpu, cuda, tpu [default: the best that jax finds]")
+        command.add_argument("--devices", type=_number(1, _MOST_PRETENDED), metavar="N", help="number of devices that "
+                             "the CPU of this process acts as [default: its part of the mesh]")
+        command.add_argument("--platform", help="platform: cpu, cuda, tpu [default: the best that jax finds]")
     prompt = run.add_mutually_exclusive_group(required=True)
-    prompt.add_argument("-p", "--prompt", action="append", help="the text to continue; may be repeated for more rows")
+    prompt.add_argument("-p", "--prompt", action="append", help="text to continue; may be repeated, for a batch")
     prompt.add_argument("--tokens", action="append", type=_ids, metavar="IDS",
-                        help="the token ids to continue: 5,17,3; may be repeated")
-    run.add_argument("-n", "--max-tokens", type=_number(0), default=128, metavar="N", help="new tokens at most [default: 128]")
-    run.add_argument("--temp", type=_temperature, default=0.0, help="0 takes the most likely token [default: 0]")
-    run.add_argument("--seed", type=_number(0), default=0, help="the same seed draws the same tokens [default: 0]")
-    run.add_argument("--ignore-eos", action="store_true", help="do not stop at the model's end-of-text tokens")
-    run.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="where the checkpoint lies [default: where it lay]")
-    run.add_argument("--json", action="store_true", help="one JSON object instead of the text")
-    run.add_argument("--processes", type=_number(1), metavar="N", help="how many processes there are [default: as SLURM says]")
-    run.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 is reached")
+                        help="token ids to continue, such as 5,17,3; may be repeated, for a batch")
+    run.add_argument("-n", "--max-tokens", type=_number(0), default=128, metavar="N", help="maximum number of new tokens [default: 128]")
+    run.add_argument("--temp", type=_temperature, default=0.0, help="temperature: 0 takes the most likely token [default: 0]")
+    run.add_argument("--seed", type=_number(0), default=0, help="seed of the random draws [default: 0]")
+    run.add_argument("--ignore-eos", action="store_true", help="continue past the model's end-of-text tokens")
+    run.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="folder of the checkpoint [default: as in the manifest]")
+    run.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
+    run.add_argument("--processes", type=_number(1), metavar="N", help="number of processes [default: from SLURM]")
+    run.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0")
     run.add_argument("--process-id", type=_number(0), metavar="I",
-                     help="which of them this is [default: as SLURM or Kubernetes says]")
+                     help="number of this process [default: from SLURM or Kubernetes]")
     return parser
 
 
@@ -107,7 +107,7 @@ def _group(arguments: argparse.Namespace) -> Group | None:
         if value is None
     ]
     if missing:
-        arguments.refuse(f"{', '.join(missing)} must be said too: neither SLURM nor Kubernetes does")
+        arguments.refuse(f"{', '.join(missing)} must be given too: neither SLURM nor Kubernetes sets it")
     group = Group(processes, coordinator, process)
     try:
         group.check()
@@ -311,7 +311,7 @@ def _temperature(text: str) -> float:
 def _ids(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",")]
     if not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
-        raise argparse.ArgumentTypeError(f"`{text}` is no list of tokens; expected 5,17,3")
+        raise argparse.ArgumentTypeError(f"`{text}` is not a list of tokens, expected one such as 5,17,3")
     return [int(word) for word in words]
 
 

@@ -1,4 +1,4 @@
-//! A function in the language of Graphviz: every node, those of a field together.
+//! Writes a function in the language of Graphviz, with the nodes of each field in a cluster.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use crate::model::{FunctionGraph, NetworkReport, NodeFacts};
 
 impl NetworkReport {
-    /// A function for `dot`.
+    /// A function as input for `dot`.
     pub fn dot(&self, graph: &FunctionGraph) -> String {
         let mut out = format!("digraph {} {{\n", quoted(&graph.function));
         out.push_str("  node [shape=box, fontname=\"monospace\", fontsize=10];\n  edge [fontname=\"monospace\", fontsize=9];\n");

@@ -1,4 +1,4 @@
-//! A function with places for its boxes and edges, which [dagre](https://github.com/dagrejs/dagre) finds.
+//! Lays out a function: [dagre](https://github.com/dagrejs/dagre) places its boxes and edges.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use dagre::{EdgeLabel, LayoutOptions, NodeLabel, Point, layout};
 use crate::model::{FunctionGraph, NetworkReport};
 use crate::sketch::{BoxEdge, NodeBox, Place, Sketch};
 
-/// Boxes and edges of one function, with places in pixels.
+/// The boxes and edges of one function, with positions in pixels.
 pub(crate) struct Drawing {
     pub boxes: Vec<NodeBox>,
     pub edges: Vec<BoxEdge>,
@@ -17,13 +17,13 @@ pub(crate) struct Drawing {
     pub height: f64,
 }
 
-/// The boxes of one field.
+/// The boxes of one field, which are drawn together.
 pub(crate) struct Cluster {
     pub name: String,
     pub place: Place,
 }
 
-/// Pixels of a character, between lines, around them, around everything.
+/// Sizes in pixels: of a character, between lines, around text, and around the drawing.
 const CHARACTER: f64 = 6.7;
 pub(crate) const LINE: f64 = 16.0;
 pub(crate) const PADDING: f64 = 10.0;
@@ -64,7 +64,7 @@ impl Drawing {
     }
 }
 
-/// The boxes with their sizes, as dagre takes them: by keys.
+/// The boxes with their sizes, as input for dagre, by keys.
 fn described(boxes: &[NodeBox], edges: &[BoxEdge], fields: &BTreeSet<String>) -> Graph<NodeLabel, EdgeLabel> {
     let mut graph = Graph::with_options(GraphOptions { directed: true, multigraph: true, compound: true });
     for name in fields {
@@ -89,7 +89,7 @@ fn described(boxes: &[NodeBox], edges: &[BoxEdge], fields: &BTreeSet<String>) ->
     graph
 }
 
-/// The key of a field, which no box has.
+/// The key of a field's cluster, which no box has.
 fn key(field: &str) -> String {
     format!("field {field}")
 }

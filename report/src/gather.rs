@@ -1,4 +1,4 @@
-//! From a plan and its trace to a report.
+//! Gathers a report from a plan and its trace.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,17 +11,17 @@ use tracewright::{Footprint, Plan, PlanError, StagedTrace};
 
 use crate::model::*;
 
-/// Lines of Rust that are shown before and after the one a node comes from.
+/// Lines of Rust that are shown before and after the line of a node.
 const AROUND: u32 = 3;
 
-/// Reads a file of Rust by the name that nodes have it under: `models/src/llama.rs`. `None` if it cannot be read.
+/// Reads a Rust file by the name in nodes: `models/src/llama.rs`. `None` if the file cannot be read.
 pub type ReadSource<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl NetworkReport {
-    /// All that is known of a trace of this plan.
+    /// Gathers the report on a trace of this plan.
     ///
     /// # Errors
-    /// If it is not one that lowers.
+    /// If the trace cannot be lowered.
     pub fn new(name: &str, plan: &Plan, traced: &Trace, read: ReadSource<'_>) -> Result<Self, PlanError> {
         let staged = plan.stages(traced)?;
         let (simplified, composites) = &staged.simplified;
@@ -71,7 +71,7 @@ impl NetworkReport {
     }
 }
 
-/// The graphs of a stage; `report` says what led there.
+/// The graphs of a stage; `report` describes the simplification before it.
 fn graphs(
     trace: &Trace,
     stage: Stage,
@@ -112,7 +112,7 @@ fn graph_id(stage: Stage, function: &str) -> String {
     format!("{}/{function}", stage.name())
 }
 
-/// Of each function: the prefixes by which it is called, each once: entry points may share it.
+/// For each function, the prefixes of its calls. A prefix that several entry points share is listed once.
 fn layers(trace: &Trace) -> Vec<Vec<String>> {
     let mut layers = vec![Vec::new(); trace.functions.len()];
     for caller in &trace.functions {
@@ -128,7 +128,7 @@ fn layers(trace: &Trace) -> Vec<Vec<String>> {
     layers
 }
 
-/// A node; `known` are the graphs of the functions before.
+/// The facts about a node; `known` are the graphs of earlier functions.
 fn node(function: &Function, id: NodeId, machine: &Machine, known: &[FunctionGraph]) -> NodeFacts {
     let Node { kind, types, axes, provenance } = function.node(id);
     let operands = function.operands(id);
@@ -229,7 +229,8 @@ fn named(ty: &TensorType, axes: &[tracewright::trace::AxisName]) -> TypeFacts {
     }
 }
 
-/// Gives every function of the last stage its statements, whose locations say where they came from.
+/// Adds its StableHLO statements to every function of the last stage. Their locations connect them with
+/// nodes.
 fn add_statements(graphs: &mut [FunctionGraph], module: &Module, trace: &Trace) {
     let mut places: HashMap<String, &Provenance> = HashMap::new();
     for function in &trace.functions {
@@ -359,7 +360,7 @@ fn masks(trace: &Trace) -> Vec<MaskFacts> {
     masks
 }
 
-/// The entry points that lead to a function.
+/// The entry points that call a function, directly or indirectly.
 fn entries_above(trace: &Trace, function: usize) -> Vec<String> {
     let mut leads = vec![false; trace.functions.len()];
     leads[function] = true;
@@ -401,7 +402,7 @@ fn rotary(trace: &Trace) -> Vec<RotaryFacts> {
     found
 }
 
-/// The prefixes of the calls that a node leads to, through operations alone.
+/// The prefixes of the calls that depend on a node through operations alone.
 fn users(function: &Function, from: NodeId) -> Vec<String> {
     let mut reached = BTreeSet::from([from]);
     let mut layers = Vec::new();
@@ -417,7 +418,7 @@ fn users(function: &Function, from: NodeId) -> Vec<String> {
     layers
 }
 
-/// The lines that nodes come from, and those around them.
+/// The source lines of nodes, and the lines around them.
 fn sources(trace: &Trace, read: ReadSource<'_>) -> BTreeMap<String, BTreeMap<u32, String>> {
     let mut lines: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
     for function in &trace.functions {

@@ -1,4 +1,4 @@
-//! The page: one file, which needs nothing beside it.
+//! The page as a single file without external resources.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,14 +14,14 @@ const FRAME: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// The stages whose graphs are drawn. What comes after them is read as StableHLO.
+/// The stages whose graphs are drawn. The last stage is shown as StableHLO.
 const DRAWN: [Stage; 2] = [Stage::Traced, Stage::Simplified];
 
-/// Characters of a statement that are shown: constants are long.
+/// Characters of a statement that are shown, since constants are long.
 const LONGEST: usize = 360;
 
 impl NetworkReport {
-    /// The page. It opens with a function, if one is named.
+    /// The page. It opens with the function `first`, if one is named.
     pub fn html(&self, first: Option<&str>) -> String {
         let mut pictures = String::new();
         for graph in self.graphs.iter().filter(|graph| DRAWN.contains(&graph.stage)) {
@@ -45,7 +45,7 @@ impl NetworkReport {
         filled(FRAME, &parts)
     }
 
-    /// What the script reads: strings stand in one list, and everything else names them by their place in it.
+    /// The data for the script. Strings are in one list, and all other data refer to them by index.
     fn data(&self, first: Option<&str>) -> Value {
         let mut strings = Strings::default();
         let mut functions: BTreeMap<&str, usize> = BTreeMap::new();
@@ -136,7 +136,7 @@ fn graph_data(graph: &FunctionGraph, functions: &BTreeMap<&str, usize>, strings:
     })
 }
 
-/// Each string once.
+/// A list that contains each string once.
 #[derive(Default)]
 struct Strings {
     list: Vec<String>,
@@ -154,7 +154,7 @@ impl Strings {
     }
 }
 
-/// A text with its places filled, in one pass: what is filled in is not looked at again.
+/// Fills the placeholders of a text in one pass. Inserted text is not searched for placeholders.
 fn filled(frame: &str, parts: &[(&str, String)]) -> String {
     let mut out = String::new();
     let mut rest = frame;

@@ -1,9 +1,9 @@
-//! All that is known of a network before it runs, as JSON, DOT, a picture and a page.
+//! Reports everything known about a network before it runs: as JSON, DOT, SVG and an HTML page.
 //!
-//! A [`NetworkReport`] is made of a plan and its trace, without weights and without a compiler: functions and nodes at
-//! every stage, what they cost, where they come from and what they become, weights, rules, memory, masks. The JSON of
-//! [`NetworkReport::json`] is all of it; [`html`](NetworkReport::html), [`svg`](NetworkReport::svg) and
-//! [`dot`](NetworkReport::dot) show it.
+//! A [`NetworkReport`] needs a plan and its trace, but no weights and no compiler. It contains functions and nodes
+//! at every stage with their cost, source and StableHLO, and also weights, rules, memory and masks.
+//! [`NetworkReport::json`] returns everything as JSON. [`html`](NetworkReport::html), [`svg`](NetworkReport::svg)
+//! and [`dot`](NetworkReport::dot) draw it.
 //!
 //! ```
 //! use std::path::Path;

@@ -1,200 +1,191 @@
-//! What a report has: everything that any form of it shows.
+//! The data of a report, which all its forms show.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use tracewright::ops::OpClass;
 
-/// All that is known of a network before it runs.
+/// Everything known about a network before it runs.
 ///
-/// Serialized it is a graph collection of Google's Model Explorer (`label`, `graphs`, and of each node `id`, `label`,
-/// `namespace`, `incomingEdges`, `outputsMetadata`, `subgraphIds`, `attrs`), and more: `docs/guides/inspect.md` has all fields.
+/// The serialized form is a graph collection of Google's Model Explorer with further fields. The explorer
+/// reads `label`, `graphs`, and for each node `id`, `label`, `namespace`, `incomingEdges`, `outputsMetadata`,
+/// `subgraphIds` and `attrs`. `docs/guides/inspect.md` describes all fields.
 #[derive(Clone, Debug, Serialize)]
 pub struct NetworkReport {
     pub label: String,
-    /// Every function of every stage, callees before callers.
+    /// Every function of every stage; callees come before callers.
     pub graphs: Vec<FunctionGraph>,
-    /// What it was made for.
+    /// The sizes and types of the network.
     pub network: NetworkFacts,
-    /// The weights, those of repeated layers together, sorted by key.
+    /// The weights, sorted by key. Those of repeated layers share an entry.
     pub parameters: Vec<ParameterGroup>,
-    /// The rules that found something, and what they say.
+    /// The rules that found something, with their equations.
     pub rules: Vec<RuleFacts>,
-    /// What the program will hold in memory.
+    /// The memory of the program.
     pub memory: MemoryFacts,
-    /// What attention sees, in each function that has any.
+    /// The masks of attention, in each function that has any.
     pub masks: Vec<MaskFacts>,
     /// The frequencies of rotary embeddings, each once.
     pub rotary: Vec<RotaryFacts>,
-    /// The lines of Rust that nodes come from, with those around them, by file and number.
+    /// The source lines of nodes and the lines around them, by file and line number.
     pub sources: BTreeMap<String, BTreeMap<u32, String>>,
-    /// What a call took, where it was measured.
+    /// The time of a call, if it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<ProfileFacts>,
 }
 
-/// What a call of an entry point took.
+/// The measured time of a call of an entry point.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProfileFacts {
-    /// What was measured: the model's name.
+    /// The name of the model that was measured.
     pub model: String,
-    /// `decode` or `prefill`.
+    /// The case: `decode` or `prefill`.
     pub case: String,
     pub entry: String,
-    /// How it was built and measured, as words.
+    /// How the network was built and measured, as words.
     pub variant: BTreeMap<String, String>,
-    /// Seconds of a call.
     pub seconds: f64,
-    /// Seconds of what it dispatches, measured in calls of their own.
+    /// Seconds of all dispatches, measured in separate calls.
     pub dispatched: f64,
-    /// Of these, what no recorded node is known to take.
+    /// The part of these seconds that belongs to no recorded node.
     pub elsewhere: f64,
-    /// Seconds by field path, layers together, the longest first.
+    /// Seconds by field path, with layers together; the longest time comes first.
     pub paths: Vec<PathTime>,
-    /// Seconds by function that was dispatched, the longest first.
+    /// Seconds by dispatched function; the longest time comes first.
     pub functions: Vec<FunctionTime>,
 }
 
-/// What the operations of a field took.
+/// The time of the operations of a field.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PathTime {
     /// The field path, with `*` for the layer.
     pub path: String,
-    /// How many dispatches compute a part of it in a call.
+    /// The number of dispatches per call that compute a part of the field.
     pub calls: f64,
-    /// Seconds of all layers.
+    /// Seconds of all layers together.
     pub seconds: f64,
 }
 
-/// What a function took that a device executed.
+/// The time of a function that a device executed.
 #[derive(Clone, Debug, Serialize)]
 pub struct FunctionTime {
-    /// Its name in the module.
     pub function: String,
-    /// How often, in a call.
+    /// The number of executions per call.
     pub calls: f64,
-    /// Seconds of all of these.
+    /// Seconds of all executions together.
     pub seconds: f64,
-    /// Bytes that they read and write, where they are known.
+    /// Bytes that they read and write, if known.
     pub bytes: Option<f64>,
-    /// Operations, where they are known.
+    /// Operations that they do, if known.
     pub flops: Option<f64>,
     pub paths: BTreeSet<String>,
 }
 
-/// How far a trace is carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
-    /// As the declaration records it.
+    /// The trace as the declaration records it.
     Traced,
     Simplified,
     Expanded,
 }
 
-/// What a network was recorded for.
+/// The sizes and types for which a network was recorded.
 #[derive(Clone, Debug, Serialize)]
 pub struct NetworkFacts {
     /// The type of weights and activations.
     pub element: String,
     pub context: usize,
-    /// Tokens of a sequence that one prefill takes.
+    /// Tokens of a sequence per prefill call.
     pub chunk: usize,
     pub batch: usize,
     pub rules: String,
-    /// Numbers in the weights that the network declares.
+    /// The number of elements in all declared weights.
     pub parameters: usize,
     /// Their bytes in a checkpoint of that element type.
     pub parameter_bytes: usize,
-    /// Bytes a second of the machine whose roofline gives times.
+    /// Bytes per second of the machine in the cost model.
     pub bandwidth: f64,
-    /// Operations a second of it.
+    /// Operations per second of the machine in the cost model.
     pub flops: f64,
 }
 
 /// One function at one stage.
 #[derive(Clone, Debug, Serialize)]
 pub struct FunctionGraph {
-    /// `traced/decode`
+    /// The stage and the function: `traced/decode`.
     pub id: String,
     pub stage: Stage,
     pub function: String,
-    /// Whether it is called from outside.
+    /// Whether the function can be called from outside.
     pub entry: bool,
-    /// What a call replaces in the keys of parameters.
+    /// The prefix that calls replace in the keys of parameters.
     pub prefix: String,
-    /// What calls replace it by, in order: the layers.
+    /// The prefixes of the calls in order, which are the layers.
     pub layers: Vec<String>,
-    /// What a call of it costs, with all that it calls.
+    /// The cost of a call, including all callees.
     pub cost: CostFacts,
-    /// How often each rule found something on the way from the stage before.
+    /// How often each rule found something on the way from the previous stage.
     pub fired: BTreeMap<String, usize>,
-    /// The nodes, operands before users.
+    /// The nodes; operands come before users.
     pub nodes: Vec<NodeFacts>,
     pub results: Vec<ResultFacts>,
-    /// The function in StableHLO; of the last stage only.
+    /// The function in StableHLO, for the last stage only.
     pub statements: Vec<StatementFacts>,
 }
 
-/// What something costs, by the roofline of the target.
+/// The cost by the target's roofline.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct CostFacts {
-    /// Bytes read and written.
     pub bytes: f64,
     /// Multiplications, additions and elementary functions.
     pub flops: f64,
-    /// Seconds.
     pub seconds: f64,
 }
 
-/// What kind of node it is.
+/// The class of a node, which decides its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeClass {
     Input,
     Parameter,
-    /// What is known when the network is recorded.
+    /// A value that is known when the network is recorded.
     Constant,
-    /// A product with a weight, or of two tensors.
+    /// A matmul with a weight, or of two tensors.
     Product,
     Attention,
-    /// A norm or another sum over an axis.
+    /// A norm, or another sum over an axis.
     Reduction,
-    /// Element by element.
     Elementwise,
-    /// What moves numbers and computes none.
+    /// Moves numbers and computes none.
     Movement,
     State,
-    /// A call of a function.
     Call,
-    /// One result of a call.
     Result,
 }
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeFacts {
-    /// Its number in the function.
+    /// The number of the node in its function.
     pub id: String,
-    /// What it does, in a word or two.
+    /// A short label, in a word or two.
     pub label: String,
-    /// The field path, with slashes; the function's name where there is none.
+    /// The field path with slashes; the function's name if there is no path.
     pub namespace: String,
     pub incoming_edges: Vec<EdgeFacts>,
-    /// The graphs of the function that it calls.
+    /// The graphs of the function that the node calls.
     pub subgraph_ids: Vec<String>,
-    /// What viewers show of it.
     pub attrs: Vec<AttributeFacts>,
-    /// The types of its results, as viewers show them.
+    /// The types of its results, for viewers.
     pub outputs_metadata: Vec<OutputFacts>,
-    /// What kind of node it is.
     pub class: NodeClass,
-    /// What it is, as the text form of a trace says it.
+    /// The node in the text form of a trace.
     pub text: String,
     pub types: Vec<TypeFacts>,
-    /// What it costs; of a call, what it calls.
+    /// The cost; for a call, the cost of its callee.
     pub cost: CostFacts,
-    /// Seconds that it took, where that was measured: in one call of the function, the mean of those that there are.
+    /// Measured seconds per call of the function; for a function with several calls, their mean.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured: Option<f64>,
     pub path: String,
@@ -202,25 +193,24 @@ pub struct NodeFacts {
     pub line: u32,
 }
 
-/// An operand of a node.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EdgeFacts {
-    /// The node that computes it.
+    /// The node that computes the operand.
     pub source_node_id: String,
-    /// Which of that node's results.
+    /// The index of that node's result.
     pub source_node_output_id: String,
     pub target_node_input_id: String,
 }
 
-/// Something that viewers show of a node.
+/// An attribute that viewers show.
 #[derive(Clone, Debug, Serialize)]
 pub struct AttributeFacts {
     pub key: String,
     pub value: String,
 }
 
-/// What viewers show of a result.
+/// The facts about a result that viewers show.
 #[derive(Clone, Debug, Serialize)]
 pub struct OutputFacts {
     pub id: String,
@@ -230,26 +220,21 @@ pub struct OutputFacts {
 /// A type with the names of its axes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TypeFacts {
-    /// The type of an element.
     pub element: String,
     pub shape: Vec<usize>,
-    /// The names; empty where nobody gave any.
+    /// The names of the axes; empty if unknown.
     pub axes: Vec<String>,
-    /// Bytes of all elements.
     pub bytes: usize,
 }
 
-/// A result of a function.
 #[derive(Clone, Debug, Serialize)]
 pub struct ResultFacts {
     pub name: String,
-    /// What it is to the caller of an entry point.
+    /// The role of the result, if the function is an entry point.
     pub role: String,
-    /// The node that computes it.
     pub node: String,
 }
 
-/// A statement of the module.
 #[derive(Clone, Debug, Serialize)]
 pub struct StatementFacts {
     pub text: String,
@@ -258,25 +243,23 @@ pub struct StatementFacts {
     pub line: u32,
 }
 
-/// Weights of one key, but for the number of the layer.
+/// The weights whose keys differ only in the layer.
 #[derive(Clone, Debug, Serialize)]
 pub struct ParameterGroup {
     /// The key, with `*` for the layer.
     pub key: String,
-    /// The keys of all of them.
     pub keys: Vec<String>,
-    /// The type of each, as the archive has it.
+    /// The type of each weight in the archive.
     #[serde(rename = "type")]
     pub ty: TypeFacts,
-    /// How the archive stores it.
+    /// The storage format in the archive.
     pub stored: String,
-    /// How it is made of the checkpoint's tensors; `None` if it is one of them.
+    /// The recipe that computes it from the checkpoint's tensors; `None` if it is such a tensor.
     pub recipe: Option<String>,
-    /// Those tensors, with `*` for the layer.
+    /// The tensors that the recipe reads, with `*` for the layer.
     pub sources: Vec<String>,
 }
 
-/// A rule that found something.
 #[derive(Clone, Debug, Serialize)]
 pub struct RuleFacts {
     pub name: String,
@@ -285,67 +268,64 @@ pub struct RuleFacts {
     pub fired: usize,
 }
 
-/// What the program will hold in memory, in bytes.
+/// The memory of the program, in bytes.
 #[derive(Clone, Debug, Serialize)]
 pub struct MemoryFacts {
-    /// The weights, by how they are stored.
+    /// The weights, by storage format.
     pub weights: Vec<StoredFacts>,
-    /// The copy of them that is packed when the program is loaded.
+    /// The copy of weights that is packed at load time.
     pub repacked: usize,
-    /// What layers remember, by kind of state.
+    /// The state of layers, by kind.
     pub state: BTreeMap<String, usize>,
-    /// What a call of each entry point computes.
+    /// The activations of a call, by entry point.
     pub activations: BTreeMap<String, usize>,
     /// Tables in the compiled module.
     pub constants: usize,
-    /// All that a running program needs.
+    /// The total that a running program needs.
     pub running: u64,
-    /// What the compiler holds, about.
+    /// An estimate of the compiler's memory.
     pub compiling: usize,
 }
 
-/// Weights that are stored in one way.
+/// The weights with one storage format.
 #[derive(Clone, Debug, Serialize)]
 pub struct StoredFacts {
     pub stored: String,
     pub count: usize,
-    /// Their bytes.
     pub bytes: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MaskFacts {
-    /// The entry points that lead there.
+    /// The entry points that call the function.
     pub entries: Vec<String>,
     pub function: String,
-    /// The layers that are calls of it.
+    /// The layers that are calls of the function.
     pub layers: Vec<String>,
-    /// The conditions that must all hold, as the text form says them.
+    /// The conditions that must all hold, in the text form.
     pub terms: Vec<String>,
-    /// Positions that ask, in one call.
+    /// The number of queries per call.
     pub queries: usize,
     pub keys: usize,
-    /// The factor on the scores.
     pub scale: f64,
-    /// The bound on the scores.
+    /// The soft bound on the scores.
     pub softcap: Option<f64>,
-    /// Query heads for each head of keys.
+    /// Query heads per key head.
     pub groups: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RotaryFacts {
-    /// The layers that use it.
     pub layers: Vec<String>,
     pub positions: usize,
     /// The factor on cosine and sine.
     pub scaling: f64,
-    /// The angle of each pair of features at position 1.
+    /// For each pair of features, its angle at position 1 in radians.
     pub frequencies: Vec<f64>,
 }
 
 impl TypeFacts {
-    /// `bf16 [B 1, S 5, D 14]`
+    /// The type as text, for example `bf16 [B 1, S 5, D 14]`.
     pub fn named(&self) -> String {
         let axis = |(i, extent): (usize, &usize)| match self.axes.get(i) {
             Some(name) if name != "_" && !name.contains('=') => format!("{name} {extent}"),
@@ -365,7 +345,6 @@ impl std::ops::AddAssign for CostFacts {
 }
 
 impl Stage {
-    /// All of them, in order.
     pub const ALL: [Self; 3] = [Self::Traced, Self::Simplified, Self::Expanded];
 
     pub fn name(self) -> &'static str {
@@ -415,14 +394,14 @@ impl NetworkReport {
         self.graphs.iter().find(|graph| graph.stage == stage && graph.function == function)
     }
 
-    /// The graph that is shown where nothing says which: of the function that chooses tokens one by one, or of the last
-    /// entry point.
+    /// The graph that is shown by default: the function that generates single tokens, or else the last entry
+    /// point.
     pub fn shown_first(&self, stage: Stage) -> Option<&FunctionGraph> {
         let entries = || self.stage(stage).filter(|graph| graph.entry);
         entries().find(|graph| graph.function == "decode").or_else(|| entries().next_back())
     }
 
-    /// The graphs of a stage, callees before callers.
+    /// The graphs of a stage; callees come before callers.
     pub fn stage(&self, stage: Stage) -> impl DoubleEndedIterator<Item = &FunctionGraph> {
         self.graphs.iter().filter(move |graph| graph.stage == stage)
     }

@@ -1,4 +1,4 @@
-//! Measured times beside what is known: of nodes, of field paths, of what was dispatched.
+//! Adds measured times to a report: to nodes, field paths, and dispatched functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,10 @@ use instruments::profile::{Profile, ProfiledDispatch, ProfiledPlace};
 use crate::model::*;
 
 impl NetworkReport {
-    /// Adds what a call took. That it is of this network says [`Profile::check`].
+    /// Adds the measured time of a call. [`Profile::check`] confirms that it belongs to this network.
     ///
-    /// The time of a dispatch goes to the nodes of the places that it computes, by their shares, and of nodes at one place by
-    /// the cost model. Nodes of a function that several layers call have the mean of these.
+    /// The time of a dispatch is distributed over the places that it computes, by their shares, and over the
+    /// nodes at one place by the cost model. Nodes of a function that several layers call get the mean.
     pub fn add_profile(&mut self, profile: Profile) {
         let mut elsewhere = 0.0;
         for stage in Stage::ALL {
@@ -22,7 +22,7 @@ impl NetworkReport {
         self.profile = Some(facts(profile, elsewhere));
     }
 
-    /// Gives the nodes of a stage their times; the seconds that some node has.
+    /// Sets the times of the nodes of a stage. Returns the seconds that were assigned to any node.
     fn place(&mut self, stage: Stage, profile: &Profile) -> f64 {
         let index = |name: &str| {
             let of = |graph: &FunctionGraph| graph.stage == stage && graph.function == name;

@@ -1,7 +1,7 @@
-//! What of a function is drawn: which nodes get a box, and what stands in it.
+//! Decides which nodes of a function get a box, and the text in each box.
 //!
-//! Not every node gets one. Weights, single numbers and states stand in the box of who reads them, so does whatever many
-//! read; calls of one function in a row, as those of layers are, share a box.
+//! Not every node gets a box. Weights, single numbers and states appear in the boxes of their readers, and so do
+//! values with many readers. Consecutive calls of one function, such as layers, share a box.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,19 +9,19 @@ use crate::model::{FunctionGraph, NetworkReport, NodeClass, NodeFacts, TypeFacts
 use crate::words::spans;
 
 pub(crate) struct NodeBox {
-    /// The nodes that it stands for: the one that it is named after, then those that stand in it.
+    /// The nodes in the box. The first gives the box its name.
     pub nodes: Vec<usize>,
     pub class: &'static str,
     pub title: String,
     pub lines: Vec<String>,
-    /// The function that a call calls.
+    /// The function that the node calls.
     pub calls: Option<String>,
-    /// The part of the field path under which it is drawn.
+    /// The part of the field path whose cluster contains the box.
     pub cluster: Option<String>,
     pub place: Place,
 }
 
-/// A rectangle: its centre and its size.
+/// A rectangle, by its centre and its size.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Place {
     pub x: f64,
@@ -33,31 +33,31 @@ pub(crate) struct Place {
 pub(crate) struct BoxEdge {
     pub from: usize,
     pub to: usize,
-    /// Which operand, where there are several.
+    /// The index of the operand, if there are several.
     pub position: Option<String>,
     pub points: Vec<[f64; 2]>,
 }
 
-/// Who has more readers than this stands in their boxes.
+/// A value with more readers than this appears in their boxes.
 const READERS: usize = 5;
 
-/// Boxes and edges before they have places.
+/// The boxes and edges before layout.
 pub(crate) struct Sketch<'a> {
     graph: &'a FunctionGraph,
     pub boxes: Vec<NodeBox>,
     pub edges: Vec<BoxEdge>,
-    /// Of each node: the box that it has, or is a part of.
+    /// For each node, its box.
     home: Vec<Option<usize>>,
-    /// Of each node that has no box: what stands in those of its readers.
+    /// For each node without a box, the note in its readers' boxes.
     notes: BTreeMap<usize, Note>,
 }
 
-/// What stands in the box of a reader.
+/// A note in the box of a reader.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Note {
     /// A weight and its type.
     Weight(String),
-    /// The number that all elements of a constant are.
+    /// A constant with the same number in every element.
     Number(String),
     /// A state that is written.
     Written(String),
@@ -68,7 +68,7 @@ enum Note {
 }
 
 impl Note {
-    /// What is said of a node instead of drawing it; `None` if it is drawn.
+    /// The note that replaces a node's box; `None` if the node is drawn.
     fn of(
         graph: &FunctionGraph,
         index: usize,
@@ -99,7 +99,7 @@ impl Note {
 }
 
 impl<'a> Sketch<'a> {
-    /// Boxes and edges of a function.
+    /// The boxes and edges of a function.
     pub fn of(report: &'a NetworkReport, graph: &'a FunctionGraph) -> Self {
         let home = vec![None; graph.nodes.len()];
         let names = argument_names(report, graph);
@@ -142,7 +142,7 @@ impl<'a> Sketch<'a> {
         });
     }
 
-    /// A result of a call is a part of its box.
+    /// Adds the result of a call to the call's box.
     fn result(&mut self, index: usize, node: &NodeFacts) {
         let call = operand_indices(node).next().and_then(|call| self.home[call]);
         self.home[index] = call;
@@ -151,7 +151,8 @@ impl<'a> Sketch<'a> {
         }
     }
 
-    /// A call joins the box of the one before it, if it calls the same and goes on with its result.
+    /// Adds a call to the box of the previous call, if both call the same function and the second reads the
+    /// first's result.
     fn call(&mut self, index: usize, node: &NodeFacts) {
         let goes_on = operand_indices(node).find_map(|operand| {
             let home = self.home[operand]?;
@@ -172,7 +173,7 @@ impl<'a> Sketch<'a> {
         }
     }
 
-    /// What stands in boxes, and the edges between them.
+    /// Fills the boxes with text, and adds the edges.
     fn fill(&mut self) {
         for index in 0..self.boxes.len() {
             let notes = self.notes_of(index);
@@ -183,7 +184,7 @@ impl<'a> Sketch<'a> {
         }
     }
 
-    /// What is said in a box of the operands that have none, each once.
+    /// The notes in a box about operands without boxes, each once.
     fn notes_of(&self, index: usize) -> Vec<Note> {
         let members = self.boxes[index].nodes.iter().map(|&member| &self.graph.nodes[member]);
         let mut notes: Vec<Note> = Vec::new();
@@ -195,7 +196,7 @@ impl<'a> Sketch<'a> {
         notes
     }
 
-    /// Layers are named by their numbers, what has weights by its field.
+    /// Names a box. Layers are named by their numbers, and nodes with weights by their field.
     fn name(&mut self, index: usize, has_weights: bool) {
         let shape = &mut self.boxes[index];
         let Some(&main) = shape.nodes.first() else { return };
@@ -237,12 +238,12 @@ impl<'a> Sketch<'a> {
         lines
     }
 
-    /// Which operand of a node has this note.
+    /// The index of a node's operand with this note.
     fn position(&self, node: &NodeFacts, note: &Note) -> usize {
         operand_indices(node).position(|operand| self.notes.get(&operand) == Some(note)).unwrap_or_default()
     }
 
-    /// The edges into a box; numbers say which operands they are where there are several.
+    /// Adds the edges to a box. Numbers give the operands, if there are several.
     fn connect(&mut self, to: usize) {
         let mut incoming: Vec<(usize, usize)> = Vec::new();
         for node in self.boxes[to].nodes.iter().map(|&member| &self.graph.nodes[member]) {
@@ -257,7 +258,7 @@ impl<'a> Sketch<'a> {
         self.edges.extend(incoming.into_iter().map(edge));
     }
 
-    /// What is given back gets a box, but for states, which stand in the box of who writes them.
+    /// Adds boxes for the function's results. States appear in the boxes of their writers.
     fn results(&mut self) {
         for result in self.graph.results.iter().filter(|result| !result.role.starts_with("state(")) {
             let Ok(node) = result.node.parse::<usize>() else { continue };
@@ -280,7 +281,7 @@ impl<'a> Sketch<'a> {
         }
     }
 
-    /// The fields that have several boxes, but not all: those are drawn together.
+    /// Fields with several boxes, but not all. Their boxes are drawn together.
     pub fn clusters(&self) -> BTreeSet<String> {
         let mut sizes: BTreeMap<&String, usize> = BTreeMap::new();
         for name in self.boxes.iter().filter_map(|shape| shape.cluster.as_ref()) {
@@ -299,7 +300,7 @@ fn operand_indices(node: &NodeFacts) -> impl Iterator<Item = usize> {
     node.incoming_edges.iter().filter_map(|edge| edge.source_node_id.parse().ok())
 }
 
-/// Of each node: who reads it.
+/// For each node, its readers.
 fn readers(graph: &FunctionGraph) -> Vec<BTreeSet<usize>> {
     let mut readers = vec![BTreeSet::new(); graph.nodes.len()];
     for (index, node) in graph.nodes.iter().enumerate() {
@@ -312,7 +313,7 @@ fn is_number(node: &NodeFacts) -> bool {
     node.types.iter().all(|ty| ty.shape.is_empty())
 }
 
-/// Whether an argument is a state that one node writes into.
+/// Whether an argument is a state that a single node writes.
 fn is_written(graph: &FunctionGraph, argument: usize, readers: &BTreeSet<usize>) -> bool {
     let writes = |reader: &NodeFacts| {
         reader.class == NodeClass::State && operand_indices(reader).next() == Some(argument)
@@ -320,7 +321,7 @@ fn is_written(graph: &FunctionGraph, argument: usize, readers: &BTreeSet<usize>)
     readers.len() == 1 && readers.iter().all(|&reader| writes(&graph.nodes[reader]))
 }
 
-/// The number that all elements of a constant are; a fraction with the digits that f32 needs.
+/// The number in all elements of a constant, with the digits that f32 needs.
 fn splat(node: &NodeFacts) -> Option<String> {
     let (_, value) = node.text.split_once(" splat ")?;
     Some(match value.parse::<f64>() {
@@ -330,7 +331,7 @@ fn splat(node: &NodeFacts) -> Option<String> {
     })
 }
 
-/// `× 0.5`
+/// A number with its operator, for example `× 0.5`.
 fn number(reader: &NodeFacts, position: usize, value: &str) -> String {
     let sign = match (reader.label.as_str(), position) {
         ("add", _) => "+",
@@ -342,12 +343,12 @@ fn number(reader: &NodeFacts, position: usize, value: &str) -> String {
     format!("{sign} {value}")
 }
 
-/// `keys` for `keys3`: the states of layers have numbers.
+/// The name of a state without its layer: `keys` for `keys3`.
 fn unnumbered(name: &str) -> &str {
     name.trim_end_matches(|c: char| c.is_ascii_digit())
 }
 
-/// The field that a node with weights computes: the one that it stands in, or all those whose weights are one now.
+/// The field that a node with weights computes: its own, or all fields whose weights were merged.
 fn field(graph: &FunctionGraph, node: &NodeFacts) -> Option<String> {
     let merged = graph
         .operands(node)
@@ -361,20 +362,20 @@ fn field(graph: &FunctionGraph, node: &NodeFacts) -> Option<String> {
     }
 }
 
-/// `weight [V 262144, D 1152]`
+/// A weight with its type, for example `weight [V 262144, D 1152]`.
 fn weight(node: &NodeFacts) -> String {
     let last = node.label.rsplit('.').next().unwrap_or(&node.label);
     let name = last.split('~').next().unwrap_or(last);
     node.types.first().map_or_else(|| name.to_owned(), |ty| format!("{name} {}", ty.named()))
 }
 
-/// What a value is that many read: `cos` of the rotary table that rows are picked of, else its operation.
+/// The name of a value with many readers: `cos` for rows of a rotary table, otherwise its operation.
 fn origin(graph: &FunctionGraph, node: &NodeFacts) -> String {
     let table = graph.operands(node).find_map(|operand| operand.label.strip_suffix(" table"));
     table.unwrap_or(&node.label).to_owned()
 }
 
-/// What the arguments of a function are to its first caller, by node.
+/// The names of a function's arguments in its first caller, by node.
 fn argument_names(report: &NetworkReport, graph: &FunctionGraph) -> BTreeMap<usize, String> {
     let mut names = BTreeMap::new();
     let calls =

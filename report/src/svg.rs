@@ -1,4 +1,4 @@
-//! A drawing as SVG.
+//! Draws a function as SVG.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use crate::drawing::{Drawing, LINE, PADDING};
 use crate::model::{FunctionGraph, NetworkReport};
 use crate::sketch::{BoxEdge, NodeBox, Place};
 
-/// Colours by the reader's wish for light or dark, and the shapes of graphs; the page has them too.
+/// The colours for light and dark mode, and the shapes of graphs. The page uses them, too.
 pub(crate) const COLOURS: &str = include_str!("page/colours.css");
 pub(crate) const SHAPES: &str = include_str!("page/graph.css");
 
@@ -21,7 +21,7 @@ impl NetworkReport {
     }
 }
 
-/// The picture, as an element of a page.
+/// The picture as an element of a page.
 pub(crate) fn element(graph: &FunctionGraph, drawing: &Drawing, style: &str) -> String {
     let Drawing { width, height, .. } = drawing;
     let mut out = format!(
@@ -47,7 +47,7 @@ pub(crate) fn element(graph: &FunctionGraph, drawing: &Drawing, style: &str) -> 
     out
 }
 
-/// The upper left corner instead of the centre.
+/// The upper left corner of a rectangle.
 fn corner(place: Place) -> Place {
     Place { x: place.x - (place.width / 2.0).floor(), y: place.y - (place.height / 2.0).floor(), ..place }
 }
@@ -72,7 +72,7 @@ fn draw_edge(edge: &BoxEdge, drawing: &Drawing, out: &mut String) {
     out.push_str("</g>");
 }
 
-/// A smooth line that leaves at the first point, ends at the last, and bends towards those between.
+/// A smooth line from the first point to the last, which bends towards the points in between.
 fn curve(points: &[[f64; 2]], out: &mut String) {
     let Some(([x, y], rest)) = points.split_first() else { return };
     let _ = write!(out, "M{x} {y}");
@@ -136,7 +136,7 @@ fn draw_box(shape: &NodeBox, graph: &FunctionGraph, out: &mut String) {
     out.push_str("</g>");
 }
 
-/// What stands for characters that markup means something by.
+/// Escapes characters that have a meaning in markup.
 pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

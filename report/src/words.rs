@@ -1,6 +1,6 @@
-//! What nodes are called where there is little room.
+//! Short names of nodes, for narrow places.
 
-/// `model.layers.0–4, 6` for the keys of elements, in order; keys without a number as they are.
+/// Abbreviates keys of list elements: `model.layers.0–4, 6`. Keys without a number stay unchanged.
 pub fn spans(keys: &[String]) -> String {
     let mut found: Vec<(&str, Option<[usize; 2]>)> = Vec::new();
     for key in keys {

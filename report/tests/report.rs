@@ -1,4 +1,4 @@
-//! What a report says is what the trace says, and every form of it shows all of it.
+//! A report agrees with its trace, and every form of it shows everything.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -156,7 +156,7 @@ fn boxes_do_not_overlap_and_stand_for_every_node_that_is_drawn() {
     }
 }
 
-/// What is said of a node beyond the trace: the weight that it reads, its line, the statements it became.
+/// Facts about a node beyond the trace: the weight that it reads, its line, and its statements.
 #[test]
 fn a_node_knows_what_it_costs_where_it_stands_and_what_it_becomes() {
     let report = report("llama-untied");

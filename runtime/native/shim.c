@@ -481,6 +481,13 @@ tw_status_t* tw_buffer_read(tw_runtime_t* runtime, tw_buffer_t* buffer, size_t o
                                       IREE_HAL_TRANSFER_BUFFER_FLAG_DEFAULT, iree_infinite_timeout());
 }
 
+tw_status_t* tw_buffer_write(tw_runtime_t* runtime, tw_buffer_t* buffer, size_t offset, const void* data,
+                             size_t size) {
+  if (size == 0) return iree_ok_status();
+  return iree_hal_device_transfer_h2d(runtime->device, data, iree_hal_buffer_view_buffer(buffer), offset, size,
+                                      IREE_HAL_TRANSFER_BUFFER_FLAG_DEFAULT, iree_infinite_timeout());
+}
+
 tw_status_t* tw_buffer_copy(tw_runtime_t* runtime, tw_buffer_t* buffer, tw_buffer_t** out) {
   iree_device_size_t size = iree_hal_buffer_view_byte_length(buffer);
   iree_hal_buffer_t* copy = NULL;

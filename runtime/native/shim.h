@@ -58,6 +58,9 @@ tw_status_t* tw_buffer_create(tw_runtime_t* runtime, uint32_t element, size_t ra
                               const void* data, size_t size, tw_buffer_t** out);
 // Reads |size| bytes from |offset| on.
 tw_status_t* tw_buffer_read(tw_runtime_t* runtime, tw_buffer_t* buffer, size_t offset, void* data, size_t size);
+// Overwrites |size| bytes from |offset| on.
+tw_status_t* tw_buffer_write(tw_runtime_t* runtime, tw_buffer_t* buffer, size_t offset, const void* data,
+                             size_t size);
 // A new buffer with the same type and contents.
 tw_status_t* tw_buffer_copy(tw_runtime_t* runtime, tw_buffer_t* buffer, tw_buffer_t** out);
 uint32_t tw_buffer_element(const tw_buffer_t* buffer);

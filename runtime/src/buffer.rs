@@ -1,6 +1,7 @@
-//! Tensors on the device.
+//! [`Buffer`]: tensors in device memory.
 
 use std::fmt;
+use std::ops::Range;
 
 use ops::TensorType;
 
@@ -10,8 +11,8 @@ use crate::ffi;
 
 /// A tensor in the device's memory, dense and row-major.
 ///
-/// There is no `Clone`: a call may update its arguments in place, so it takes them, and returns what
-/// became of them.
+/// `Buffer` has no `Clone`. A call may update its arguments in place, so it consumes them and returns new
+/// buffers.
 ///
 /// ```
 /// use ops::{ElementType, TensorType};
@@ -30,13 +31,13 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// A tensor of zeros, made on the device.
+    /// A tensor of zeros, created on the device.
     pub fn zeros(runtime: &Runtime, ty: &TensorType) -> Result<Self, RuntimeError> {
         size(ty)?;
         Self::new(runtime, ty, None, "allocate")
     }
 
-    /// Uploads the bytes of a tensor: little-endian, an `i1` is a byte, `i4` two to a byte.
+    /// Uploads the little-endian bytes of a tensor. An `i1` takes a byte, and two `i4` share a byte.
     pub fn from_bytes(runtime: &Runtime, ty: &TensorType, bytes: &[u8]) -> Result<Self, RuntimeError> {
         check_length(ty, bytes.len())?;
         let buffer = Self::new(runtime, ty, Some(bytes), "fill")?;
@@ -58,18 +59,17 @@ impl Buffer {
         Ok(Self { raw, ty: ty.clone(), runtime: runtime.clone() })
     }
 
-    /// A buffer that IREE made, if its element type is one of ours.
+    /// A buffer that IREE created, if Tracewright supports its element type.
     pub(crate) fn from_raw(runtime: &Runtime, raw: ffi::Buffer) -> Option<Self> {
         let ty = TensorType::new(raw.element()?, raw.shape());
         Some(Self { raw, ty, runtime: runtime.clone() })
     }
 
-    /// The element type and the shape.
     pub fn ty(&self) -> &TensorType {
         &self.ty
     }
 
-    /// Another tensor with the same numbers, copied on the device.
+    /// A copy with the same numbers, made on the device.
     pub fn copied(&self) -> Result<Self, RuntimeError> {
         let copied = self.raw.copy(self.runtime.raw());
         let raw =
@@ -77,14 +77,13 @@ impl Buffer {
         Ok(Self { raw, ty: self.ty.clone(), runtime: self.runtime.clone() })
     }
 
-    /// Downloads the bytes.
     pub fn read(&self) -> Result<Vec<u8>, RuntimeError> {
         let mut bytes = vec![0; self.ty.bytes()];
         self.read_into(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// Downloads the bytes into a slice of just their length.
+    /// Downloads the bytes into a slice, which must have exactly their length.
     pub fn read_into(&self, target: &mut [u8]) -> Result<(), RuntimeError> {
         check_length(&self.ty, target.len())?;
         let read = self.raw.read(self.runtime.raw(), 0, target);
@@ -93,7 +92,8 @@ impl Buffer {
         Ok(())
     }
 
-    /// Downloads the bytes of one element of at least a byte, by its place in row-major order.
+    /// Downloads the bytes of one element, by its index in row-major order. The element must have at least a
+    /// byte.
     ///
     /// # Errors
     /// If there is no such element, or the device fails.
@@ -105,7 +105,30 @@ impl Buffer {
         Ok(bytes)
     }
 
-    /// Where the tensor lies: equal for two buffers at different times if one memory was used again.
+    /// Downloads some of the bytes.
+    ///
+    /// # Errors
+    /// If the tensor has fewer, or the device fails.
+    pub fn read_range(&self, range: Range<usize>) -> Result<Vec<u8>, RuntimeError> {
+        let mut bytes = vec![0; range.len()];
+        let read = self.raw.read(self.runtime.raw(), range.start, &mut bytes);
+        read.map_err(|status| RuntimeError::Buffer { action: "read", ty: self.ty.clone(), status })?;
+        self.runtime.count(0, bytes.len());
+        Ok(bytes)
+    }
+
+    /// Uploads bytes over those from `offset` on.
+    ///
+    /// # Errors
+    /// If the tensor ends before them, or the device fails.
+    pub fn write_range(&mut self, offset: usize, bytes: &[u8]) -> Result<(), RuntimeError> {
+        let written = self.raw.write(self.runtime.raw(), offset, bytes);
+        written.map_err(|status| RuntimeError::Buffer { action: "write", ty: self.ty.clone(), status })?;
+        self.runtime.count(bytes.len(), 0);
+        Ok(())
+    }
+
+    /// The address of the tensor: equal for two buffers at different times if they use the same memory.
     pub fn address(&self) -> (usize, usize) {
         self.raw.place()
     }
@@ -118,7 +141,7 @@ impl Buffer {
         self.raw
     }
 
-    /// The same contents in memory that nobody else has.
+    /// The same contents in memory that no other buffer shares.
     pub(crate) fn separate(self) -> Result<Self, RuntimeError> {
         let copied = self.raw.copy(self.runtime.raw());
         let raw =
@@ -142,7 +165,7 @@ fn check_length(ty: &TensorType, found: usize) -> Result<(), RuntimeError> {
     if found == expected { Ok(()) } else { Err(RuntimeError::Length { ty: ty.clone(), expected, found }) }
 }
 
-/// The size in bytes, which no allocation may let overflow.
+/// The size in bytes; an error if it overflows.
 fn size(ty: &TensorType) -> Result<usize, RuntimeError> {
     let elements = ty.shape.iter().try_fold(1usize, |count, &extent| count.checked_mul(extent));
     let fits = elements.and_then(|count| count.checked_mul(ty.element.bits())).is_some();

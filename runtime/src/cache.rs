@@ -1,4 +1,4 @@
-//! Compiled modules on disk, by content.
+//! A cache of compiled modules on disk, by content.
 
 use std::fs;
 use std::io;
@@ -7,18 +7,17 @@ use std::path::PathBuf;
 use errors::{FileError, WithPath as _};
 use files::{FileKind, NewFile};
 
-/// A folder of compiled modules.
+/// A cache of compiled modules in a folder.
 ///
-/// An entry is the hash of a module and the module. It is published whole and checked when it is read, and IREE reads
-/// it whole: so a cache on a shared or a failing disk, or one that a broken compiler wrote, gives a module or none.
+/// An entry consists of a module and its hash. It is published as a whole and checked when it is read. Thus a
+/// cache on a shared or failing disk, or from a broken compiler, returns a valid module or none.
 #[derive(Clone, Debug)]
 pub struct ModuleCache {
-    /// The folder, which is made when it is needed.
+    /// The folder, which is created when it is needed.
     pub dir: PathBuf,
 }
 
 impl ModuleCache {
-    /// The cache in this folder.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
     }
@@ -31,7 +30,7 @@ impl ModuleCache {
         self.dir.join(key).with_extension(extension)
     }
 
-    /// The module of this key; nothing if there is none or it is damaged.
+    /// The module with this key; `None` if it is missing or damaged.
     pub(crate) fn load(&self, key: &str) -> Result<Option<Vec<u8>>, FileError> {
         let path = self.path(key, "module");
         let bytes = match fs::read(&path) {
@@ -42,7 +41,7 @@ impl ModuleCache {
         Ok((blake3::hash(module).as_bytes() == hash).then(|| module.to_vec()))
     }
 
-    /// Publishes the module of this key.
+    /// Publishes the module with this key.
     pub(crate) fn store(&self, key: &str, module: &[u8]) -> Result<(), FileError> {
         let entry = [blake3::hash(module).as_bytes(), module].concat();
         NewFile::write(&self.path(key, "module"), FileKind::CACHED, &entry)

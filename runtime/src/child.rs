@@ -1,4 +1,4 @@
-//! Child processes that end when they should.
+//! Runs child processes with a time limit, and ends them when this process ends.
 
 use std::io;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -6,20 +6,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a running child is looked at.
+/// The interval at which a running child is checked.
 const POLL: Duration = Duration::from_millis(5);
 
-/// Why a child has no exit status.
 pub(crate) enum Stopped {
-    /// It could not be started, or not be waited for.
+    /// The child could not be started or waited for.
     Io(io::Error),
     /// It ran longer than the limit.
     TimedOut,
-    /// The caller asked for the end.
+    /// The caller asked to stop.
     Interrupted,
 }
 
-/// Runs the command and what it starts in turn, until it ends, the limit is over or `interrupt` is set.
+/// Runs the command with its own children until it ends, the time limit is over, or `interrupt` is set.
 pub(crate) fn run(
     command: &mut Command,
     limit: Duration,
@@ -41,10 +40,10 @@ pub(crate) fn run(
     }
 }
 
-/// Ends the child and its children when dropped, and when this process dies, by whatever way.
+/// A process group. It ends the child and its children when it is dropped, and when this process ends for any
+/// reason.
 struct Group {
     child: Child,
-    /// The number of the group.
     #[cfg_attr(not(unix), allow(dead_code, reason = "only Unix has groups"))]
     number: u32,
     _watchman: Option<Watchman>,
@@ -61,19 +60,20 @@ impl Group {
     }
 }
 
-/// Starts the command in a group, or in one of its own if that is 0.
+/// Starts the command in a group; `0` creates a new group.
 #[cfg_attr(not(unix), allow(unused_variables, reason = "only Unix has groups"))]
 fn in_group(command: &mut Command, number: u32) {
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(command, i32::try_from(number).unwrap_or(0));
 }
 
-/// A shell that waits for this process to end, and then ends its own group, to which the child belongs from the beginning:
-/// there is no moment at which the child is there and unwatched. Nothing else is left to do so after a SIGKILL: a child is
-/// not told when its parent dies, and what Linux has for that does not reach the child's own children.
+/// A shell that waits for the end of this process and then ends its own group, to which the child belongs
+/// from the start. Thus the child is watched at every moment. After a SIGKILL, nothing else could do this: a
+/// child is not notified when its parent ends, and Linux's mechanism for this does not reach the child's own
+/// children.
 ///
-/// It waits for the end of its input, whose other end the system closes with this process. Where there is no shell,
-/// nobody watches.
+/// The shell waits for the end of its input, which the system closes with this process. On systems without a
+/// shell, nothing watches.
 struct Watchman(Child);
 
 impl Watchman {

@@ -1,4 +1,4 @@
-//! From module text to a compiled module.
+//! Compiles module text, with a cache.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -10,32 +10,30 @@ use crate::cache::ModuleCache;
 use crate::compiler::{CompileError, CompileOptions, Compiler};
 use crate::{cpu, program};
 
-/// Changes when the meaning of a key or the form of an entry does.
+/// The version of keys and entries. Change it when their meaning or form changes.
 const KEY_VERSION: &str = "tracewright module 1";
 
-/// The text of a module.
 #[derive(Clone, Copy, Debug)]
 pub struct ModuleText<'a> {
     pub text: &'a str,
-    /// The same without source locations, which do not change what a module computes.
+    /// The text without source locations, which do not affect the computation.
     pub text_without_locs: &'a str,
 }
 
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    /// The bytes of the `.vmfb` file.
     pub vmfb: Vec<u8>,
-    /// Whether it was compiled before.
+    /// Whether the module came from the cache.
     pub from_cache: bool,
-    /// How long it took to get.
+    /// The time that compiling or reading took.
     pub wall: Duration,
-    /// What the compiler said this time.
+    /// The compiler's output of this run.
     pub log: String,
 }
 
 /// Compiles the module, or takes it from the cache.
 ///
-/// Where the compiler fails, its log and the module stay in the cache's folder, and the error names them.
+/// If the compiler fails, its log and the module stay in the cache's folder. The error has their paths.
 pub fn compile(
     compiler: &Compiler,
     module: &ModuleText,
@@ -83,7 +81,7 @@ pub fn compile(
     Ok(Compiled { vmfb, from_cache: false, wall: start.elapsed(), log })
 }
 
-/// The hash of everything that the compiled module depends on.
+/// The hash of everything on which the compiled module depends.
 fn key(module: &ModuleText, options: &CompileOptions, version: &str) -> String {
     let mut hasher = blake3::Hasher::new();
     // With its length in front, no part can pass for two.

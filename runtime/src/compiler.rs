@@ -1,4 +1,4 @@
-//! `iree-compile`: where it is, what it is told, and what it says.
+//! `iree-compile`: finding it, its flags, and its messages.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,13 +17,13 @@ use targets::{Backend, DeviceKind, Target};
 use crate::child::{self, Stopped};
 use crate::error::Status;
 
-/// The Python package that has the compiler, in the version that the runtime was built from.
+/// The Python package with the compiler, in the version from which the runtime was built.
 pub const WHEEL: &str = "iree-base-compiler==3.13.0";
 
-/// The compiler's place inside the package.
+/// The compiler's folder inside the package.
 const IN_WHEEL: &str = "iree/compiler/_mlir_libs";
 
-/// The compiler runs as a child process: on a bad target it ends its process.
+/// The compiler, which runs as a child process because a bad target aborts it.
 ///
 /// ```no_run
 /// use tracewright_runtime::{CompileError, Compiler};
@@ -35,56 +35,53 @@ const IN_WHEEL: &str = "iree/compiler/_mlir_libs";
 #[derive(Clone, Debug)]
 pub struct Compiler {
     pub path: PathBuf,
-    /// How long one compilation may take.
+    /// The time limit of a compilation.
     pub timeout: Duration,
-    /// Set from elsewhere, it ends a running compilation.
+    /// A flag that another thread sets to end a running compilation.
     pub interrupt: Option<Arc<AtomicBool>>,
-    /// What it answered when it was asked for its version: the program is large, and starting it takes a while.
+    /// The version that the compiler reported. It is kept, because starting the large program takes time.
     version: OnceLock<String>,
 }
 
-/// What went wrong before there was a module.
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
-    /// There is no compiler.
     #[error(
-        "no `iree-compile` {}; `pip install {WHEEL}` brings it, and where it is elsewhere, name its path",
+        "no `iree-compile` {}; `pip install {WHEEL}` installs it, or name its path if it is elsewhere",
         searched(places)
     )]
     NotFound { places: Vec<PathBuf> },
-    /// It could not be started.
     #[error("cannot run `{}`", path.display())]
     Spawn { path: PathBuf, source: io::Error },
-    /// It did not say its version.
+    /// The program does not report a version of `iree-compile`.
     #[error("`{}` does not look like iree-compile: it answers `--version` with `{answer}`", path.display())]
     NotACompiler { path: PathBuf, answer: String },
-    /// It took too long and was ended.
+    /// The compiler exceeded its time limit and was stopped.
     #[error(
-        "`iree-compile` did not end within {} s and was stopped; raise the limit; its log is `{}`",
+        "`iree-compile` did not end within {} s and was stopped, its log is `{}`; raise the limit",
         limit.as_secs_f64(), log.display()
     )]
     TimedOut { limit: Duration, log: PathBuf },
     #[error("the compilation was interrupted")]
     Interrupted,
-    /// A signal ended it: a crash, or the system was out of memory.
+    /// A signal ended the compiler: it crashed, or the system was out of memory.
     #[error("`iree-compile` was killed by signal {signal}; its log is `{}`: {diagnostics}", log.display())]
     Killed { signal: i32, log: PathBuf, diagnostics: String },
-    /// It refused the module, at this place if it named one.
+    /// The compiler rejected the module, at this place if it reported one.
     #[error("`iree-compile` failed; its log is `{}`, the module beside it: {diagnostics}", log.display())]
     Failed { log: PathBuf, diagnostics: String, place: Option<Box<Place>> },
-    /// It said that all is well, and wrote something else.
+    /// The compiler reported success, but its output is not a module.
     #[error("`{}` wrote what is no module; its log is `{}`, the module's text beside it: {status}", path.display(), log.display())]
     NoModule { path: PathBuf, log: PathBuf, status: Status },
-    /// The target is none.
+    /// The compiler does not know the target.
     #[error("unknown target ({target}): {reason}; name a processor and features that LLVM knows, or `host`")]
     UnknownTarget { target: String, reason: String },
-    /// A file of the cache could not be read or written.
+    /// A file of the cache cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
 impl CompileError {
-    /// Whether the error names a log, which is then at `path`.
+    /// Whether the error names a log file. If it does, sets its path.
     pub(crate) fn keeps_log(&mut self, path: &Path) -> bool {
         match self {
             Self::TimedOut { log, .. }
@@ -108,7 +105,7 @@ fn unknown(target: &Target, reason: impl Into<String>) -> CompileError {
     CompileError::UnknownTarget { target: target.to_string(), reason: reason.into() }
 }
 
-/// Refuses what the compiler would die of, or cannot do.
+/// Rejects targets that abort the compiler, or for which it lacks support.
 fn check(target: &Target) -> Result<(), CompileError> {
     let (here, there) = (std::env::consts::ARCH, target.architecture());
     if target.is_host() && there != here {
@@ -117,21 +114,21 @@ fn check(target: &Target) -> Result<(), CompileError> {
     }
     match target.backend {
         Backend::Iree3_13 => Ok(()),
-        Backend::Xla => Err(unknown(target, "what is made for XLA is compiled where it runs")),
+        Backend::Xla => Err(unknown(target, "an export for XLA is compiled where it runs")),
         Backend::Interpreter => Err(unknown(target, "the reference interpreter compiles nothing")),
     }
 }
 
-/// How a module is compiled.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompileOptions {
     pub target: Target,
-    /// Whether weights are packed for the processor's instructions when the module is loaded. Memory holds the packed
-    /// copy then; else they are read where they are mapped.
+    /// Whether weights are packed for the processor's instructions when the module is loaded, as a copy in
+    /// memory. Otherwise they are read directly from the mapping.
     pub tiled: bool,
-    /// Whether the compiler checks its own work after each pass. It reads the module as carefully without that, takes two thirds of
-    /// the time, and writes the same bytes of what the checks pass. What fails is compiled again with them, for the message; what they
-    /// alone would refuse is not seen, so that tests of single operations, kernels and legalizations ask for them.
+    /// Whether the compiler verifies its own work after each pass. Without this it still validates the input,
+    /// takes two thirds of the time, and writes the same bytes for modules that pass. If compilation fails,
+    /// it is repeated with verification for a better message. Errors that only verification finds go
+    /// unnoticed, so tests of single operations, kernels and legalizations enable it.
     pub verified: bool,
     /// The other flags for `iree-compile`.
     pub flags: Vec<String>,
@@ -144,8 +141,9 @@ impl Default for CompileOptions {
 }
 
 impl CompileOptions {
-    /// With the flags that measured best: the level does not overflow the workers' stacks, and without the other one
-    /// untiled weights are transposed, and so copied, at load. Then come those of the target's tuning.
+    /// Options with the flags that measured best, followed by those of the target's tuning. The optimization
+    /// level avoids overflows of the workers' stacks. Without the other flag, weights that are not tiled are
+    /// transposed at load time, and thus copied.
     pub fn new(target: Target, tiled: bool) -> Self {
         let flags = ["--iree-opt-level=O1", "--iree-opt-aggressively-propagate-transposes"];
         let tuned = target.tuning.flags.iter().map(|flag| flag.flag());
@@ -153,12 +151,12 @@ impl CompileOptions {
         Self { target, tiled, verified: false, flags }
     }
 
-    /// What to try instead after a failure: untiled products, where tiling them is what failed; else all checks, which may
-    /// say better what it was, unless it was killed.
+    /// The options to try after a failure. If tiling a matmul failed, the next attempt is without tiling.
+    /// After other failures it is with verification, for a better message, unless the compiler was killed.
     ///
-    /// iree-compile 3.13 packs a small operand of a tiled product as one vector, which it then refuses: on AVX2 the
-    /// heads of 8 tokens in a Llama with 8 heads of 64 features, `vector<8x2x4x64xf32>`
-    /// (docs/upstream/heads_side_by_side.mlir).
+    /// iree-compile 3.13 packs a small operand of a tiled matmul as one vector, and then rejects that vector.
+    /// An example on AVX2 are the heads of 8 tokens in a Llama with 8 heads of 64 features:
+    /// `vector<8x2x4x64xf32>` (docs/upstream/heads_side_by_side.mlir).
     pub(crate) fn instead_after(&self, error: &CompileError) -> Option<Self> {
         const KILLED: i32 = 9;
         match error {
@@ -175,12 +173,12 @@ impl CompileOptions {
         }
     }
 
-    /// Whether a module comes out, and not one of the forms on the way there.
+    /// Whether the result is a module, and not an intermediate form.
     pub(crate) fn makes_module(&self) -> bool {
         !self.flags.iter().any(|flag| flag.starts_with("--compile-to="))
     }
 
-    /// All flags, in the order in which the compiler gets them.
+    /// All flags, in the order of the command line.
     pub fn all_flags(&self) -> Vec<String> {
         let mut flags = self.target.compiler_flags();
         flags.push(format!("--iree-opt-data-tiling={}", self.tiled));
@@ -191,7 +189,7 @@ impl CompileOptions {
 }
 
 impl Compiler {
-    /// The compiler at this path, with ten minutes for a module.
+    /// The compiler at this path, with a time limit of ten minutes.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -201,8 +199,8 @@ impl Compiler {
         }
     }
 
-    /// The compiler that `hint` names, or else the first one in `folders`, which may be folders of a
-    /// search path: where one belongs to a Python environment, the environment's package is looked into.
+    /// The compiler at `hint`, or else the first in `folders`, which can be folders of a search path. If a
+    /// folder belongs to a Python environment, the environment's package is searched, too.
     pub fn find(hint: Option<&Path>, folders: &[PathBuf]) -> Result<Self, CompileError> {
         if let Some(hint) = hint {
             let places = vec![hint.to_owned()];
@@ -212,7 +210,7 @@ impl Compiler {
         found.map(Self::new).ok_or_else(|| CompileError::NotFound { places: folders.to_vec() })
     }
 
-    /// The version as the compiler gives it: number and commit.
+    /// The version in the compiler's own words: number and commit.
     pub fn version(&self) -> Result<String, CompileError> {
         if let Some(version) = self.version.get() {
             return Ok(version.clone());
@@ -246,8 +244,8 @@ impl Compiler {
         })
     }
 
-    /// How a module whose largest products are of `element` is best compiled; the target's features are known then. What
-    /// is `packed` already, kernels of ours multiply with.
+    /// The best options for a module whose largest matmuls have the type `element`. The target's features are
+    /// resolved. If weights are `packed`, kernels multiply with them.
     pub fn options(
         &self,
         target: &Target,
@@ -259,7 +257,7 @@ impl Compiler {
         Ok(CompileOptions::new(target, tiled))
     }
 
-    /// The same target, and the features that code for it may use.
+    /// The same target with the features that its code may use.
     ///
     /// # Errors
     /// If the compiler does not know the target.
@@ -271,8 +269,9 @@ impl Compiler {
         Ok(Target { features: Some(features), ..target.clone() })
     }
 
-    /// What code for this target may use, as the compiler says: a processor's features in LLVM's names; of other devices
-    /// the types that they compute with and the widths that they store, as `fp16`, `b8`.
+    /// The features that code for this target may use, as the compiler reports them. For processors these are
+    /// LLVM's names. For other devices they are the types of computations and the widths of storage, such as
+    /// `fp16` and `b8`.
     pub fn features(&self, target: &Target) -> Result<Vec<String>, CompileError> {
         let folder = Scratch::new_in(&std::env::temp_dir())?;
         let flags = vec!["--compile-to=preprocessing".into()];
@@ -298,7 +297,7 @@ impl Compiler {
         Ok(features.into_iter().map(str::to_owned).collect())
     }
 
-    /// Compiles `text` into the file `output`; writes the module beside it, and the log; returns the log.
+    /// Compiles `text` to the file `output`. It writes the module and the log beside it, and returns the log.
     pub(crate) fn run(
         &self,
         text: &str,
@@ -348,7 +347,8 @@ impl Compiler {
     }
 }
 
-/// What the compiler takes for granted of a graphics processor, from `compute = fp32|fp16, storage = b32|b16, subgroup = …`.
+/// The features that the compiler assumes for a graphics processor, from `compute = fp32|fp16, storage =
+/// b32|b16, subgroup = …`.
 fn device_features(text: &str) -> Vec<String> {
     let list = |name: &str| {
         let list = text.split_once(name).and_then(|(_, rest)| rest.split(',').next());
@@ -358,9 +358,10 @@ fn device_features(text: &str) -> Vec<String> {
     words.into_iter().filter(|word| !word.is_empty()).collect()
 }
 
-/// The compiler of the Python environment whose programs are in `folder`.
+/// The compiler of the Python environment whose executables are in `folder`.
 ///
-/// Preferred to the program of the same name there, which is a Python script that starts it.
+/// The executable of the same name in `folder` is a Python script that starts this compiler, so this path is
+/// better.
 fn in_environment(folder: &Path) -> Option<PathBuf> {
     let root = folder.parent()?;
     let versions = fs::read_dir(root.join("lib")).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -373,7 +374,7 @@ fn executable(folder: &Path) -> Option<PathBuf> {
     path.is_file().then_some(path)
 }
 
-/// The line that says that the target is none.
+/// The line of the log that reports an unknown target.
 fn unknown_target(log: &str) -> Option<&str> {
     let signs = [
         "Unknown CPU for target architecture",
@@ -385,8 +386,8 @@ fn unknown_target(log: &str) -> Option<&str> {
     log.lines().find(|line| signs.iter().any(|sign| line.contains(sign))).map(str::trim)
 }
 
-/// Where the first error is that says so: the compiler names the file and the line that stand in the module's locations, whose
-/// names are the fields.
+/// The place of the first error that has one. The compiler reports the file and line in the module's
+/// locations, whose names are field paths.
 fn place(diagnostics: &str, text: &str) -> Option<Place> {
     let located = diagnostics.lines().find_map(|said| {
         let (place, _) = said.split_once(": error: ")?;
@@ -400,7 +401,7 @@ fn place(diagnostics: &str, text: &str) -> Option<Place> {
     Some(Place { path: name.replace('/', "."), file: file.into(), line })
 }
 
-/// The first lines that name an error, or else the first lines.
+/// The first lines with an error, or else the first lines.
 fn diagnostics(log: &str) -> String {
     const LINES: usize = 5;
     const LENGTH: usize = 400;

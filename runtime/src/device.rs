@@ -1,4 +1,4 @@
-//! Where programs run.
+//! Devices that run programs.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,24 +11,26 @@ use crate::{driver, ffi};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// A pool of threads on this machine's CPU. They are not pinned to cores: pinned ones lose most of
-    /// their speed as soon as another process wants a core too.
+    /// A pool of threads on this machine's CPU. The threads are not pinned to cores: pinned threads lose most
+    /// of their speed when another process needs a core.
     LocalTask {
-        /// How many threads; 0 for as many as this process may use at once.
+        /// The number of threads; 0 for as many as this process may use.
         workers: usize,
     },
     LocalSync,
-    /// A pool of threads that keeps account of what it executes, which [`Runtime::executed`] tells. That costs time.
+    /// A pool of threads that counts the functions that it executes, for [`Runtime::executed`]. Counting
+    /// takes time.
     Watched {
-        /// How many threads; 0 for as many as this process may use at once.
+        /// The number of threads; 0 for as many as this process may use.
         workers: usize,
     },
-    /// Another device than the processor.
+    /// A device other than the processor.
     Driver(DeviceName),
 }
 
 impl Device {
-    /// The device of this name; on the processor a pool of so many threads, 0 for as many as this process may use at once.
+    /// The device with this name. On the processor it is a pool of `workers` threads; 0 for as many as this
+    /// process may use.
     pub fn of(name: DeviceName, workers: usize) -> Self {
         match name.kind {
             DeviceKind::Cpu => Self::LocalTask { workers },
@@ -37,19 +39,19 @@ impl Device {
     }
 }
 
-/// Bytes copied between host and device, by our own calls.
+/// Bytes that this library copied between host and device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transfers {
-    /// Bytes that [`Buffer::from_bytes`](crate::Buffer::from_bytes) uploaded.
+    /// Bytes uploaded by [`Buffer::from_bytes`](crate::Buffer::from_bytes).
     pub host_to_device: u64,
-    /// Bytes that reading buffers downloaded.
+    /// Bytes downloaded by reading buffers.
     pub device_to_host: u64,
 }
 
-/// A device, shared by everything made on it. A clone is the same device.
+/// A device, shared by everything created on it. A clone is the same device.
 ///
-/// It stays on the thread that made it, and so does everything made on it: IREE's contexts are not
-/// made for two threads. The threads that do the work are the device's own.
+/// A runtime and everything created on it stay on one thread, because IREE's contexts do not support several.
+/// The device has its own worker threads.
 ///
 /// ```
 /// use tracewright_runtime::{Device, Runtime, RuntimeError};
@@ -95,7 +97,7 @@ impl Runtime {
         Self(Rc::new(Inner { raw, watched, transfers: Cell::default() }))
     }
 
-    /// What was copied so far.
+    /// The bytes copied so far.
     pub fn transfers(&self) -> Transfers {
         self.0.transfers.get()
     }
@@ -104,7 +106,7 @@ impl Runtime {
         &self.0.raw
     }
 
-    /// Whether the device keeps account of what it executes.
+    /// Whether the device counts the functions that it executes.
     pub(crate) fn is_watched(&self) -> bool {
         self.0.watched
     }

@@ -1,4 +1,4 @@
-//! Devices other than the processor: which there are, and what their drivers say about them.
+//! Devices other than the processor, and the facts that their drivers report.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,22 @@ use targets::{DeviceKind, DeviceName, Target};
 use crate::error::{RuntimeError, Status};
 use crate::ffi;
 
-/// A device that a driver found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// How it is asked for.
+    /// The name on the command line.
     pub device: DeviceName,
-    /// What its maker calls it.
+    /// The name that its manufacturer gave it.
     pub name: String,
-    /// What names it to its driver whatever else is plugged in.
+    /// A path that identifies the device to its driver, independent of other devices.
     pub path: String,
-    /// What it can do, in the words of its interface.
+    /// The features, in the words of its interface.
     pub features: Vec<String>,
-    /// The rest of what the driver says, by what it calls it.
+    /// All other facts that the driver reports, by key.
     pub about: BTreeMap<String, String>,
 }
 
 impl DeviceInfo {
-    /// From what IREE's drivers write: lines of `key: value`, among them `features: name=yes other=no`.
+    /// Parses the output of IREE's drivers: lines of `key: value`, including `features: name=yes other=no`.
     fn new(device: DeviceName, name: String, path: String, about: &str) -> Self {
         let pairs = about.lines().filter_map(|line| line.trim().split_once(": "));
         let about: BTreeMap<String, String> =
@@ -34,7 +33,7 @@ impl DeviceInfo {
         Self { device, name, path, features, about }
     }
 
-    /// What programs for it are made for, if nobody says more.
+    /// The default target for programs on this device.
     pub fn target(&self) -> Target {
         match self.device.kind {
             DeviceKind::Vulkan => {
@@ -46,7 +45,7 @@ impl DeviceInfo {
     }
 }
 
-/// The number by which the shim knows the driver, if it was built in.
+/// The shim's number of the driver, if it was built in.
 pub(crate) fn code(kind: DeviceKind) -> Result<u32, RuntimeError> {
     match kind {
         DeviceKind::Vulkan if cfg!(feature = "vulkan") => Ok(1),
@@ -56,17 +55,17 @@ pub(crate) fn code(kind: DeviceKind) -> Result<u32, RuntimeError> {
     }
 }
 
-/// IREE lists each place where it looked for the system's library.
+/// The error for a driver that does not start. IREE's message lists each place of the system library.
 pub(crate) fn does_not_start(kind: DeviceKind, Status { code, message }: Status) -> RuntimeError {
     let said = message.split(" Tried: ").next().unwrap_or_default();
     let message = said.trim_end_matches(':').to_owned();
     RuntimeError::Driver { kind, status: Status { code, message } }
 }
 
-/// The devices of a kind, in the order of their numbers.
+/// The devices of a kind, by ordinal.
 ///
 /// # Errors
-/// If this program was built without the driver, or the system has no library for such devices.
+/// If this program was built without the driver, or the system library is missing.
 pub fn devices(kind: DeviceKind) -> Result<Vec<DeviceInfo>, RuntimeError> {
     let found = ffi::devices(code(kind)?).map_err(|status| does_not_start(kind, status))?;
     let named = found.into_iter().enumerate().map(|(ordinal, (name, path, about))| {
@@ -75,10 +74,10 @@ pub fn devices(kind: DeviceKind) -> Result<Vec<DeviceInfo>, RuntimeError> {
     Ok(named.collect())
 }
 
-/// The device of this name.
+/// The device with this name.
 ///
 /// # Errors
-/// As [`devices`]; or if there is none of this number.
+/// The errors of [`devices`]; or if there is no device with this ordinal.
 pub fn device(wanted: DeviceName) -> Result<DeviceInfo, RuntimeError> {
     let mut all = devices(wanted.kind)?;
     match wanted.ordinal < all.len() {

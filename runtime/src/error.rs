@@ -1,4 +1,4 @@
-//! What can go wrong between Rust and IREE.
+//! Errors of IREE and of its drivers.
 
 use std::fmt;
 use std::ops::Range;
@@ -29,7 +29,7 @@ pub enum StatusCode {
 }
 
 impl StatusCode {
-    /// In the order of the numbers, which begin at one.
+    /// The codes in the order of their numbers, which begin at one.
     const ALL: [Self; 18] = [
         Self::Cancelled,
         Self::Unknown,
@@ -52,16 +52,15 @@ impl StatusCode {
     ];
 }
 
-/// A failure that IREE reported: its code, and its message without source locations and stacks.
+/// A failure that IREE reported: its code, and its message without source locations and stack traces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     pub code: StatusCode,
-    /// What IREE says about it.
     pub message: String,
 }
 
 impl Status {
-    /// From IREE's text, `FILE:LINE: CODE; message; message…` with stack frames on lines of their own.
+    /// Parses IREE's text, `FILE:LINE: CODE; message; message…`, with stack frames on separate lines.
     pub(crate) fn new(code: u32, text: &str) -> Self {
         let index = (code as usize).wrapping_sub(1);
         let code = StatusCode::ALL.get(index).copied().unwrap_or(StatusCode::Unknown);
@@ -72,7 +71,7 @@ impl Status {
         Self { code, message: message.trim_end_matches([';', ' ']).to_owned() }
     }
 
-    /// A C function that reported success and left nothing.
+    /// The status of a C function that reported success without a result.
     pub(crate) fn no_object() -> Self {
         Self { code: StatusCode::Internal, message: "no object was made".into() }
     }
@@ -85,10 +84,10 @@ impl fmt::Display for Status {
     }
 }
 
-/// A failure at run time. The runtime and every other program stay usable.
+/// A failure at run time. The runtime and all other programs stay usable.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
-    /// The device could not be made.
+    /// The device cannot be created.
     #[error("cannot make the device: {0}")]
     Device(Status),
     /// The driver was not built in.
@@ -96,116 +95,103 @@ pub enum RuntimeError {
         "this program was built without the driver for {0} devices; build it with the cargo feature `{0}`"
     )]
     DriverNotBuilt(DeviceKind),
-    /// Programs for such devices are made here, and run elsewhere.
+    /// Programs for such devices can be compiled and exported here, but not run.
     #[error(
         "programs for {0} devices are compiled and exported, not run by this program; IREE's `iree-run-module` runs them"
     )]
     NotRun(DeviceKind),
-    /// The system has no library for such devices, or the driver fails.
+    /// The system library for such devices is missing, or the driver fails.
     #[error("the {kind} driver does not start ({needs}): {status}", needs = needs(*kind))]
     Driver { kind: DeviceKind, status: Status },
-    /// There is no such device.
+    /// There is no device with this name.
     #[error("there is no device `{wanted}`: the {kind} driver finds {}", list(found), kind = wanted.kind)]
     NoDevice {
         wanted: DeviceName,
-        /// The names of those that there are, in order.
+        /// The names of the available devices, in order.
         found: Vec<String>,
     },
-    /// The device does not tell what it executed.
-    #[error("there is no account of what the device executed: {0}")]
+    /// The device does not report the functions that it executed.
+    #[error("cannot profile the device: {0}")]
     Watch(Status),
-    /// A buffer could not be allocated, filled or read.
+    /// A buffer cannot be allocated, filled or read.
     #[error("cannot {action} a buffer of type `{ty}`: {status}")]
     Buffer {
-        /// `allocate`, `fill`, `read` or `copy`.
+        /// `allocate`, `fill`, `read`, `write` or `copy`.
         action: &'static str,
         ty: TensorType,
         status: Status,
     },
-    /// The type of a buffer does not fit into memory.
     #[error("a buffer of type `{0}` does not fit into the address space")]
     TooLarge(TensorType),
-    /// The bytes given for a buffer, or to read one into, are not as many as its type says.
+    /// The number of bytes differs from that of the buffer's type.
     #[error("type `{ty}` takes {expected} bytes, found {found}")]
-    Length {
-        ty: TensorType,
-        /// How many bytes it takes.
-        expected: usize,
-        found: usize,
-    },
-    /// IREE refused a scope of parameters.
+    Length { ty: TensorType, expected: usize, found: usize },
+    /// IREE rejected a scope of parameters.
     #[error("cannot provide the parameters of scope `{scope}`: {status}")]
     Parameters { scope: String, status: Status },
-    /// An entry lies outside the bytes that should hold it.
+    /// A parameter lies outside of the archive's bytes.
     #[error(
         "parameter `{name}` of scope `{scope}` lies at bytes {} to {} of an archive that has {size}; \
          is the file truncated?", range.start, range.end
     )]
-    ParameterRange {
-        scope: String,
-        name: String,
-        range: Range<usize>,
-        /// How many bytes there are.
-        size: usize,
-    },
-    /// The module asks for a parameter that no scope has.
+    ParameterRange { scope: String, name: String, range: Range<usize>, size: usize },
+    /// The module reads a parameter that no scope contains.
     #[error("the module needs a parameter that was not given: {0}")]
     MissingParameter(Status),
-    /// A parameter has fewer bytes than the module reads from it.
+    /// A parameter has fewer bytes than the module reads.
     #[error("a parameter is shorter than the module expects: {0}")]
     ShortParameter(Status),
-    /// The bytes are no module, or not the whole of one.
+    /// The bytes are not a module, or only a part of one.
     #[error("this is not a compiled module, or it is truncated; compile it again: {0}")]
     NotAModule(Status),
-    /// The module was compiled for another version of IREE or for another machine.
+    /// The module was compiled for another version of IREE, or for another machine.
     #[error(
         "the module was compiled for another version of iree or another processor; compile it again \
          with {wheel}: {0}", wheel = crate::WHEEL
     )]
     OtherVersion(Status),
-    /// The module could not be loaded for another reason.
+    /// The module cannot be loaded for another reason.
     #[error("cannot load the module: {0}")]
     Load(Status),
     /// The module exports no function of this name.
     #[error("the module has no function `{name}`; it has {}", list(exports))]
     NoFunction {
-        /// The name that was asked for.
         name: String,
-        /// The names that there are.
+        /// The names of the exported functions.
         exports: Vec<String>,
     },
-    /// A call gave more or fewer arguments than the function takes.
+    /// The number of arguments differs from the function's.
     #[error("function `{function}` takes {expected} arguments, found {found}: `{declaration}`")]
     Arity {
         function: String,
         expected: usize,
         found: usize,
-        /// The function's type as the compiler spells it.
+        /// The type of the function, in the compiler's notation.
         declaration: String,
     },
-    /// A buffer of one runtime was given to a program of another.
+    /// A buffer belongs to another runtime than the program.
     #[error("argument {index} of function `{function}` belongs to another runtime")]
     OtherRuntime { function: String, index: usize },
     /// The call failed: a wrong type or shape, or a failure inside the function.
     #[error("call of `{function}` failed: {status}: `{declaration}`")]
     Call {
         function: String,
-        /// What IREE says; `input2` is the third argument.
+        /// IREE's status. In its message, `input2` is the third argument.
         status: Status,
-        /// The function's type as the compiler spells it.
+        /// The type of the function, in the compiler's notation.
         declaration: String,
     },
-    /// A result has an element type that cannot cross the boundary.
+    /// The element type of a result is not supported.
     #[error("result {index} of function `{function}` has an element type that is not supported")]
     ResultType { function: String, index: usize },
 }
 
-/// What a driver needs of the system.
+/// The system software that a driver needs.
 fn needs(kind: DeviceKind) -> &'static str {
     match kind {
         DeviceKind::Vulkan => {
-            "it needs the Vulkan loader and a driver for Vulkan 1.3, as Debian's packages libvulkan1 and \
-             mesa-vulkan-drivers have them"
+            "it needs the Vulkan loader and a driver for Vulkan 1.3, such as Debian's packages libvulkan1 \
+             and mesa-vulkan-drivers"
         }
         DeviceKind::Cuda => "it needs NVIDIA's driver, which brings libcuda",
         DeviceKind::Cpu | DeviceKind::Hip | DeviceKind::Metal => "it needs the maker's driver",

@@ -1,7 +1,7 @@
-//! The boundary to C: the declarations of `native/shim.h` and one owner per kind of object.
+//! The interface to C: the declarations of `native/shim.h`, and an owner for each kind of object.
 //!
-//! Every function of the owners is safe to call with any arguments of its types. Owners are neither
-//! `Send` nor `Sync`: IREE's contexts and lists belong to one thread at a time.
+//! All functions of the owners are safe with any arguments of their types. Owners are neither `Send` nor `Sync`:
+//! IREE's contexts and lists belong to one thread at a time.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_void};
@@ -14,7 +14,7 @@ use ops::{ElementType, TensorType};
 use crate::error::{RuntimeError, Status};
 use crate::parameters::{ParameterData, SharedBytes};
 
-/// Declares an opaque C type and its owner, which releases it once.
+/// Declares an opaque C type, and its owner, which releases it once.
 macro_rules! owner {
     ($(#[$doc:meta])* $owner:ident, $opaque:ident, $release:ident) => {
         #[repr(C)]
@@ -26,7 +26,7 @@ macro_rules! owner {
         pub(crate) struct $owner(NonNull<$opaque>);
 
         impl $owner {
-            /// Takes what a C function reported through its status and its out parameter.
+            /// Converts a C function's status and out parameter to a result.
             fn take(status: *mut RawStatus, raw: *mut $opaque) -> Result<Self, Status> {
                 check(status)?;
                 NonNull::new(raw).map(Self).ok_or_else(Status::no_object)
@@ -48,7 +48,7 @@ struct RawStatus {
 }
 
 owner!(
-    /// A device and what IREE needs around it.
+    /// A device, and the IREE objects around it.
     Runtime, RawRuntime, tw_runtime_release
 );
 owner!(
@@ -68,10 +68,11 @@ owner!(
     Call, RawCall, tw_call_release
 );
 
-/// Told of each function that was executed: where to keep it, its name, how often, how many nanoseconds.
+/// A callback for each executed function: where to store it, its name, its number of calls, and nanoseconds.
 type TakeRow = extern "C" fn(*mut c_void, *const c_char, usize, u64, u64);
 
-/// Told of each device of a driver: where to keep it, its name, its path, what the driver says about it.
+/// A callback for each device of a driver: where to store it, its name, its path, and the driver's
+/// description.
 type TakeDevice =
     extern "C" fn(*mut c_void, *const c_char, usize, *const c_char, usize, *const c_char, usize);
 
@@ -107,6 +108,13 @@ unsafe extern "C" {
         buffer: *mut RawBuffer,
         offset: usize,
         data: *mut c_void,
+        size: usize,
+    ) -> *mut RawStatus;
+    fn tw_buffer_write(
+        runtime: *mut RawRuntime,
+        buffer: *mut RawBuffer,
+        offset: usize,
+        data: *const c_void,
         size: usize,
     ) -> *mut RawStatus;
     fn tw_buffer_copy(
@@ -192,7 +200,7 @@ unsafe extern "C" {
     fn tw_call_release(call: *mut RawCall);
 }
 
-/// The longest status text kept; IREE's own are a few hundred bytes.
+/// The largest stored length of a status text. IREE's own texts have a few hundred bytes.
 const STATUS_TEXT_LIMIT: usize = 4096;
 
 fn check(status: *mut RawStatus) -> Result<(), Status> {
@@ -208,7 +216,7 @@ fn check(status: *mut RawStatus) -> Result<(), Status> {
     Err(Status::new(code, text.trim_end_matches('\0')))
 }
 
-/// The CPU features that IREE can ask about, in LLVM's names, and whether this CPU has them.
+/// The CPU features that IREE can detect, in LLVM's names, and whether this CPU has them.
 pub(crate) fn cpu_features() -> Vec<(String, bool)> {
     let mut text = vec![0u8; 4096];
     // SAFETY: `text` has the capacity that is given.
@@ -219,10 +227,10 @@ pub(crate) fn cpu_features() -> Vec<(String, bool)> {
     words.map(|(sign, name)| (name.to_owned(), sign == "+")).collect()
 }
 
-/// A device's name, its path, and what its driver says about it.
+/// A device's name, its path, and the driver's description.
 type RawDevice = (String, String, String);
 
-/// The devices of a driver, by the shim's number of it.
+/// The devices of a driver, by the shim's number of the driver.
 pub(crate) fn devices(driver: u32) -> Result<Vec<RawDevice>, Status> {
     let mut devices: Vec<RawDevice> = Vec::new();
     // SAFETY: `take_device` gets the list that is given with it.
@@ -230,7 +238,7 @@ pub(crate) fn devices(driver: u32) -> Result<Vec<RawDevice>, Status> {
     Ok(devices)
 }
 
-/// Keeps a device of `devices`.
+/// Stores a device of `devices`.
 extern "C" fn take_device(
     to: *mut c_void,
     name: *const c_char,
@@ -261,7 +269,8 @@ impl Runtime {
         Self::take(status, raw)
     }
 
-    /// A local-task device with unpinned workers, or with none the local-sync device; watched or not.
+    /// A local-task device with unpinned workers; with 0 workers, the local-sync device. `watched` makes it
+    /// count executed functions.
     pub(crate) fn new(workers: usize, watched: bool) -> Result<Self, Status> {
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` is an out parameter.
@@ -269,13 +278,14 @@ impl Runtime {
         Self::take(status, raw)
     }
 
-    /// Takes over what a watched device has noted.
+    /// Collects the counts of a watched device.
     pub(crate) fn note(&self) -> Result<(), Status> {
         // SAFETY: the runtime is alive.
         check(unsafe { tw_runtime_note(self.0.as_ptr()) })
     }
 
-    /// Each function that a watched device executed: its name, how often, and for how many nanoseconds together.
+    /// Each function that a watched device executed: its name, its number of calls, and their total
+    /// nanoseconds.
     pub(crate) fn executed(&self) -> Result<Vec<(String, u64, u64)>, Status> {
         let mut rows: Vec<(String, u64, u64)> = Vec::new();
         // SAFETY: the runtime is alive, and `take_row` gets the list that is given with it.
@@ -284,7 +294,7 @@ impl Runtime {
     }
 }
 
-/// Keeps a row of `Runtime::executed`.
+/// Stores a row of `Runtime::executed`.
 extern "C" fn take_row(to: *mut c_void, name: *const c_char, length: usize, calls: u64, nanoseconds: u64) {
     // SAFETY: `to` is the list that `Runtime::executed` lent for the time of its call, and nothing else looks at it then;
     // the shim vouches for the name.
@@ -307,7 +317,7 @@ fn element_code(element: ElementType) -> u32 {
 }
 
 impl Buffer {
-    /// A buffer that is zero, or a copy of `bytes`, which are as many as the type says.
+    /// A buffer of zeros, or a copy of `bytes`, whose number must match the type.
     pub(crate) fn new(runtime: &Runtime, ty: &TensorType, bytes: Option<&[u8]>) -> Result<Self, Status> {
         assert!(bytes.is_none_or(|bytes| bytes.len() == ty.bytes()), "the caller checked the length");
         let mut raw = ptr::null_mut();
@@ -334,6 +344,13 @@ impl Buffer {
         check(unsafe { tw_buffer_read(runtime.0.as_ptr(), self.0.as_ptr(), offset, data, size) })
     }
 
+    /// Overwrites the buffer's bytes from `offset` on. Nobody else may use the buffer, which `&mut` ensures.
+    pub(crate) fn write(&mut self, runtime: &Runtime, offset: usize, bytes: &[u8]) -> Result<(), Status> {
+        let (data, size) = (bytes.as_ptr().cast(), bytes.len());
+        // SAFETY: both objects are alive; IREE checks the range against the buffer's own length.
+        check(unsafe { tw_buffer_write(runtime.0.as_ptr(), self.0.as_ptr(), offset, data, size) })
+    }
+
     /// A buffer of its own with the same type and contents.
     pub(crate) fn copy(&self, runtime: &Runtime) -> Result<Self, Status> {
         let mut raw = ptr::null_mut();
@@ -342,7 +359,7 @@ impl Buffer {
         Self::take(status, raw)
     }
 
-    /// The element type, if it is one of ours.
+    /// The element type, if Tracewright supports it.
     pub(crate) fn element(&self) -> Option<ElementType> {
         // SAFETY: the buffer is alive.
         let code = unsafe { tw_buffer_element(self.0.as_ptr()) };
@@ -357,13 +374,13 @@ impl Buffer {
         }
     }
 
-    /// Names the allocation behind the buffer, and the buffer's place in it.
+    /// The allocation behind the buffer, and the buffer's offset in it.
     pub(crate) fn place(&self) -> (usize, usize) {
         // SAFETY: the buffer is alive.
         unsafe { (tw_buffer_allocation(self.0.as_ptr()), tw_buffer_offset(self.0.as_ptr())) }
     }
 
-    /// Whether the memory may be written: a constant and a mapped parameter may not.
+    /// Whether the memory may be written. Constants and mapped parameters are read-only.
     pub(crate) fn is_writable(&self) -> bool {
         // SAFETY: the buffer is alive.
         unsafe { tw_buffer_is_writable(self.0.as_ptr()) }
@@ -383,7 +400,7 @@ extern "C" fn release_bytes(owner: *mut c_void) {
 }
 
 impl Parameters {
-    /// A scope over shared bytes, which IREE keeps alive as long as anything uses them.
+    /// A scope over shared bytes. IREE keeps the bytes alive as long as anything uses them.
     pub(crate) fn new(parameters: &crate::Parameters) -> Result<Self, RuntimeError> {
         let scope = &parameters.scope;
         let refused = |status| RuntimeError::Parameters { scope: scope.clone(), status };
@@ -431,7 +448,7 @@ impl Parameters {
 }
 
 impl Program {
-    /// Loads a module; its initializers run here. A failure comes with whether the module is whole.
+    /// Loads a module, and runs its initializers. An error includes whether the module is complete.
     pub(crate) fn load(
         runtime: &Runtime,
         vmfb: &[u8],
@@ -464,7 +481,7 @@ impl Program {
         unsafe { self.text(tw_program_export_name, ordinal) }
     }
 
-    /// The function's type as the compiler spells it, or nothing.
+    /// The type of the function in the compiler's notation; `None` if the module does not contain it.
     pub(crate) fn export_declaration(&self, ordinal: usize) -> Result<String, Status> {
         // SAFETY: the shim's function of this signature, which sets a text that the module owns.
         unsafe { self.text(tw_program_export_declaration, ordinal) }
@@ -497,7 +514,6 @@ impl Program {
     }
 }
 
-/// One result of a call.
 pub(crate) enum RawValue {
     Buffer(Buffer),
     I32(i32),
@@ -521,7 +537,7 @@ impl Call {
         check(unsafe { tw_call_push_i32(self.0.as_ptr(), value) })
     }
 
-    /// Runs the function to its end and returns what it returned.
+    /// Runs the function to its end, and returns its results.
     pub(crate) fn invoke(self) -> Result<Vec<RawValue>, Status> {
         // SAFETY: the call is alive.
         check(unsafe { tw_call_invoke(self.0.as_ptr()) })?;

@@ -1,6 +1,6 @@
-//! Compile a module and call it through IREE.
+//! Compiles modules, and calls them through IREE.
 //!
-//! Two halves that meet in a `.vmfb`, the compiled module:
+//! The crate has two halves. The compiled module, a `.vmfb` file, connects them:
 //!
 //! - [`compile`] runs `iree-compile` as a child process, with a time limit and a content [`ModuleCache`].
 //! - A [`Runtime`] loads the module as a [`VmModule`], with mapped [`Parameters`], and a [`VmFunction`]
@@ -26,16 +26,17 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Nothing here knows what a module computes: it sees bytes and types.
+//! This crate does not know what a module computes. It only sees bytes and types.
 //!
-//! **State is moved in and moved out.** A program may update an argument in place, so a call consumes
-//! its buffers, and a [`Buffer`] cannot be cloned; what a call returns belongs to the caller alone.
+//! **State is moved in and moved out.** A program may update an argument in place, so a call consumes its buffers,
+//! and you cannot clone a [`Buffer`]. The results of a call belong to the caller alone.
 //!
-//! **A compiled module is native code.** Loading one is as trusting as running an executable file.
+//! **A compiled module is native code.** Load only modules that you trust, as you would with executable files.
 //!
-//! IREE's runtime is built with this crate, which takes a minute or two. Where many packages are built, `TRACEWRIGHT_NATIVE` names the
-//! folder in which the build script of one of them did it, `target/…/build/tracewright-runtime-…/out/native`: it is linked as it
-//! is, and refused if it was built from other sources or lacks a driver.
+//! Building this crate also builds IREE's runtime, which takes a minute or two. If you build many packages, set
+//! `TRACEWRIGHT_NATIVE` to the folder that an earlier build filled:
+//! `target/…/build/tracewright-runtime-…/out/native`. The build links that folder, and rejects it if it has other
+//! sources or lacks a driver.
 
 mod buffer;
 mod cache;

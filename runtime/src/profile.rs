@@ -1,4 +1,4 @@
-//! How long what a device executes takes.
+//! The time of functions that a device executed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,15 +9,16 @@ use crate::error::RuntimeError;
 /// A function of compiled code that was executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Executed {
-    /// Its name in the module: that of a kernel, or what the compiler called the operations that it fused.
+    /// Its name in the module: a kernel's name, or the compiler's name for fused operations.
     pub name: String,
     pub calls: u64,
-    /// How long, all calls together, each from its first workgroup to its last.
+    /// The total time of all calls, each from its first workgroup to its last.
     pub time: Duration,
 }
 
 impl Runtime {
-    /// What a [watched](crate::Device::Watched) device has executed since it was opened, by name: IREE's own statistics.
+    /// The functions that a [watched](crate::Device::Watched) device has executed since it was opened, by
+    /// name. These are IREE's own statistics.
     ///
     /// # Errors
     /// If the device is not watched.

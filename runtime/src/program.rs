@@ -1,4 +1,4 @@
-//! A compiled module, ready to be called.
+//! [`VmModule`]: a compiled module, loaded and ready for calls.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use crate::error::{RuntimeError, Status, StatusCode};
 use crate::ffi;
 use crate::parameters::Parameters;
 
-/// A loaded module. A clone is the same program.
+/// A loaded module. A clone is the same module.
 #[derive(Clone)]
 pub struct VmModule(Rc<Inner>);
 
@@ -28,7 +28,7 @@ struct Export {
 }
 
 impl VmModule {
-    /// Loads a compiled module, whose parameters are looked up here.
+    /// Loads a compiled module, which reads its parameters from these scopes.
     pub fn load(
         runtime: &Runtime,
         vmfb: impl AsRef<[u8]>,
@@ -42,12 +42,10 @@ impl VmModule {
         Ok(Self(Rc::new(Inner { raw, exports, runtime: runtime.clone() })))
     }
 
-    /// The names of the functions that can be called.
     pub fn functions(&self) -> impl Iterator<Item = &str> {
         self.0.exports.iter().map(|export| export.name.as_str())
     }
 
-    /// The function of this name.
     pub fn function(&self, name: &str) -> Result<VmFunction, RuntimeError> {
         match self.0.exports.iter().position(|export| export.name == name) {
             Some(index) => Ok(VmFunction { program: self.clone(), index }),
@@ -74,8 +72,8 @@ fn exports(raw: &ffi::Program) -> Result<Vec<Export>, Status> {
     Ok(exports)
 }
 
-/// A module is a zip file too. IREE does not read the directory at its end, so it would not notice
-/// that the last bytes are missing.
+/// Checks that a module is complete. A module is also a zip file. IREE does not read the zip directory at its
+/// end, so it would not notice missing last bytes.
 fn check_end(vmfb: &[u8]) -> Result<(), Status> {
     const END_RECORD: usize = 22;
     let end = vmfb.len().saturating_sub(END_RECORD);
@@ -85,7 +83,7 @@ fn check_end(vmfb: &[u8]) -> Result<(), Status> {
     Ok(())
 }
 
-/// Whether the bytes are a whole module, of whatever machine and with whatever parameters.
+/// Checks that the bytes are a complete module, for any machine and any parameters.
 pub(crate) fn check(vmfb: &[u8]) -> Result<(), Status> {
     check_end(vmfb)?;
     let runtime = ffi::Runtime::new(0, false)?;
@@ -96,7 +94,7 @@ pub(crate) fn check(vmfb: &[u8]) -> Result<(), Status> {
     }
 }
 
-/// What went wrong, as far as IREE's words tell.
+/// Classifies a failure to load, by IREE's message.
 fn load_error((status, verified): (Status, bool)) -> RuntimeError {
     let says = |words: &[&str]| words.iter().any(|word| status.message.contains(word));
     if says(&[
@@ -118,12 +116,12 @@ fn load_error((status, verified): (Status, bool)) -> RuntimeError {
     }
 }
 
-/// What a call takes and gives, as IREE's virtual machine passes it.
+/// An argument or a result of a call, in the form of IREE's virtual machine.
 #[derive(Debug)]
 pub enum VmValue {
-    /// A tensor. A call consumes those that it takes; those that it gives share no memory.
+    /// A tensor. A call consumes its arguments, and its results share no memory.
     Buffer(Buffer),
-    /// A host scalar: a position that the host needs too costs no transfer this way.
+    /// A host scalar. A position that the host needs, too, then needs no transfer.
     I32(i32),
 }
 
@@ -140,7 +138,6 @@ impl From<i32> for VmValue {
 }
 
 impl VmValue {
-    /// The tensor, if it is one.
     pub fn buffer(self) -> Option<Buffer> {
         match self {
             Self::Buffer(buffer) => Some(buffer),
@@ -148,7 +145,6 @@ impl VmValue {
         }
     }
 
-    /// The scalar, if it is one.
     pub fn i32(self) -> Option<i32> {
         match self {
             Self::I32(value) => Some(value),
@@ -157,7 +153,6 @@ impl VmValue {
     }
 }
 
-/// A function of a program.
 #[derive(Clone)]
 pub struct VmFunction {
     program: VmModule,
@@ -165,12 +160,12 @@ pub struct VmFunction {
 }
 
 impl VmFunction {
-    /// The function's type as the compiler spells it, or nothing where the module does not say.
+    /// The type of the function in the compiler's notation; empty if the module does not contain it.
     pub fn declaration(&self) -> &str {
         &self.export().declaration
     }
 
-    /// Runs the function to its end.
+    /// Calls the function, and waits for its results.
     pub fn call(&self, arguments: Vec<VmValue>) -> Result<Vec<VmValue>, RuntimeError> {
         let Inner { raw, runtime, .. } = &*self.program.0;
         let Export { ordinal, name, declaration, arguments: expected } = self.export();
@@ -223,9 +218,9 @@ impl VmFunction {
 
 /// The memory of the results so far.
 ///
-/// IREE returns one buffer several times where a function returns equal tensors, and constants and
-/// mapped parameters as they are. All of these would be overwritten by a later call that takes one of
-/// them and updates it in place, so they are copied: a result belongs to the caller alone.
+/// IREE returns one buffer several times if a function returns equal tensors. It also returns constants and
+/// mapped parameters directly. A later call that updates such a buffer in place would overwrite the others.
+/// Therefore they are copied, and each result belongs to the caller alone.
 #[derive(Default)]
 struct Taken(HashMap<usize, Vec<Range<usize>>>);
 

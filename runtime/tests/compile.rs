@@ -255,7 +255,7 @@ fn an_interrupted_compilation_ends_and_leaves_nothing() {
     assert_eq!(fs::read_dir(&cache.dir).unwrap().count(), 0);
 }
 
-/// What a compiler that does not look at its own work dies of, it may have a word for where it does.
+/// If the compiler crashes without verification, it can report an error with it.
 #[cfg(unix)]
 #[test]
 fn what_fails_is_compiled_again_with_all_checks() {

@@ -1,15 +1,13 @@
-//! What an operation costs on a machine: a roofline.
+//! A roofline model of an operation's cost on a machine.
 
 use ops::{CostOperand, Op, OpWork, TensorType};
 use targets::Machine;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
-    /// Bytes read and written.
     pub bytes: f64,
     /// Multiplications, additions and elementary functions.
     pub flops: f64,
-    /// Seconds.
     pub seconds: f64,
 }
 
@@ -21,10 +19,10 @@ impl std::ops::AddAssign for Cost {
     }
 }
 
-/// What one more statement of the module costs if it costs nothing else, so that fewer are better.
+/// The cost of a statement in seconds, so that fewer statements are better if all else is equal.
 const STATEMENT: f64 = 1e-9;
 
-/// What an operation costs that reads these operands.
+/// The cost of an operation that reads these operands.
 pub fn cost(machine: &Machine, op: &Op, operands: &[CostOperand<'_>], ty: &TensorType) -> Cost {
     let OpWork { bytes, flops, dispatches } = op.work(operands, ty);
     let seconds =

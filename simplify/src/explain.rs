@@ -1,4 +1,4 @@
-//! Why a node of the simplified trace is what it is.
+//! Explains how rules turned a recorded node into its replacement.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -14,45 +14,43 @@ use crate::function::Saturated;
 use crate::rules::{Rule, RuleKind, Site, Tree};
 use crate::{Options, Rules, Term};
 
-/// The chain of rules from a node that was recorded to what stands for it.
+/// The chain of rules from a recorded node to its replacement.
 #[derive(Clone, Debug)]
 pub struct Explanation {
-    /// The node that was recorded, in the trace that was simplified.
+    /// The recorded node, in the trace before simplification.
     pub recorded: String,
-    /// One equation after the other.
     pub steps: Vec<Step>,
 }
 
-/// One equation of a chain.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub rule: &'static str,
     pub equation: String,
-    /// What the node is after it.
+    /// The node's term after this step.
     pub term: String,
     pub ty: TensorType,
-    /// Whether that computes the same.
+    /// Whether the term computes the same values.
     pub check: Check,
 }
 
-/// What a step computes on random inputs, against what was recorded.
+/// The result of evaluating a step on random inputs, compared with the recorded node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Check {
     Equal,
     Different,
-    /// Numbers rounded otherwise, as approximate rules may: the largest difference, against the largest number.
+    /// Values with different rounding, which approximate rules allow: the largest difference, and the largest
+    /// value.
     Rounded(f64),
-    /// The reference evaluator would take too long: so many multiplications and additions.
+    /// The reference evaluator would take too long: the number of multiplications and additions.
     TooLarge(f64),
 }
 
-/// Why there is no explanation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExplainError {
-    /// There is no such function.
+    /// The trace has no function of this name.
     #[error("there is no function `{name}`; there are {known:?}")]
     Function { name: String, known: Vec<String> },
-    /// There is no such node.
+    /// The function has no node with this number.
     #[error("`{function}` has no node %{node} after it was simplified; it has {count}")]
     Node { function: String, node: usize, count: usize },
 }
@@ -80,10 +78,10 @@ impl fmt::Display for Explanation {
     }
 }
 
-/// Operations that the reference evaluator may take for one explanation.
+/// The largest number of arithmetic operations that the evaluator may do per explanation.
 const FLOPS: f64 = 3e8;
 
-/// The chain of rules that made node `node` of function `function` of the simplified trace.
+/// The chain of rules that led to node `node` of function `function` in the simplified trace.
 ///
 /// # Errors
 /// If there is no such function or node.
@@ -138,7 +136,7 @@ impl Explainer<'_> {
         self.saturated.classes.iter().position(|of| of.is_some_and(|id| self.graph.find(id) == class))
     }
 
-    /// The term that a recorded node is.
+    /// The term of a recorded node.
     fn term(&self, node: usize) -> Term {
         let id = NodeId::new(node);
         let function = self.saturated.function;
@@ -183,8 +181,8 @@ impl Explainer<'_> {
         Explanation { recorded, steps: steps.collect() }
     }
 
-    /// The shortest chain of rules from one term of a class to another; to any term that `bake` computes without a
-    /// goal.
+    /// The shortest chain of rules from a term of a class to another; without a goal, to any term that `bake`
+    /// can compute.
     fn path(&self, class: Id, start: &Term, goal: Option<&Term>) -> Vec<(&'static str, String, Term)> {
         let mut from: HashMap<Term, (Term, &'static str, String)> = HashMap::new();
         let mut queue = VecDeque::from([start.clone()]);
@@ -220,7 +218,7 @@ impl Explainer<'_> {
         steps
     }
 
-    /// What one rule makes of a term.
+    /// The terms that one application of a rule reaches.
     fn neighbours(&self, class: Id, term: &Term) -> Vec<(&'static str, String, Term)> {
         let mut found = Vec::new();
         let mut add = |rule: &Rule, tree: &Tree| match self.resolve(tree) {
@@ -284,7 +282,8 @@ impl Explainer<'_> {
         }
     }
 
-    /// `narrow axis=2 start=0 length=4 (linear (%3, …))`: recorded nodes by their number.
+    /// A term as text, for example `narrow axis=2 start=0 length=4 (linear (%3, …))`. Recorded nodes appear
+    /// by number.
     fn show(&self, term: &Term, depth: usize) -> String {
         let mut text = String::new();
         match &*term.kind {
@@ -318,7 +317,7 @@ enum Resolved {
     Term(Term),
 }
 
-/// Whether a match of a pattern is a match of this term.
+/// Whether a match of a pattern matches this term.
 fn fits(left: &egg::Pattern<Term>, term: &Term, found: &egg::Subst) -> bool {
     let ENodeOrVar::ENode(root) = &left.ast[left.ast.root()] else { return true };
     root.kind == term.kind
@@ -341,7 +340,7 @@ fn instantiate(right: &egg::Pattern<Term>, at: Id, found: &egg::Subst) -> Tree {
     }
 }
 
-/// What the classes of one function compute on random inputs.
+/// The values of one function's classes on random inputs.
 struct Values<'a> {
     explainer: &'a Explainer<'a>,
     terms: HashMap<Id, Term>,
@@ -369,7 +368,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// What a term computes; `None` if that takes too long.
+    /// The value of a term; `None` if the evaluation takes too long.
     fn value(&mut self, term: &Term, ty: &TensorType) -> Option<Value> {
         match &*term.kind {
             NodeKind::Op(op) => {
@@ -432,8 +431,8 @@ impl<'a> Values<'a> {
     }
 }
 
-/// Of every class one term, so that no class needs itself: the oldest recorded node; where there is none, the first
-/// whose operands have theirs.
+/// One term per class, chosen so that no class depends on itself: the oldest recorded node, or else the first
+/// term whose operands already have one.
 fn founded(explainer: &Explainer<'_>) -> HashMap<Id, Term> {
     let graph = explainer.graph;
     let mut terms: HashMap<Id, Term> = HashMap::new();
@@ -464,7 +463,8 @@ fn mix(state: u64, byte: u8) -> u64 {
     z ^ (z >> 27)
 }
 
-/// Numbers around zero; small positive integers, which are positions and tokens.
+/// Random values: around zero for floats, small positive numbers for integers, which are positions and
+/// tokens.
 fn random(ty: &TensorType, seed: u64) -> Value {
     let mut state = seed;
     let element = ty.element;

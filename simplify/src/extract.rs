@@ -1,11 +1,11 @@
-//! The cheapest choice of one term for each class, where what is used twice is paid once.
+//! Chooses one term for each class, with a low total cost. A term that is used twice is paid once.
 //!
-//! egg's own extractor counts a tree: a layer used twice counts twice, and its cost doubles with each layer. Here the
-//! search starts from the function as it was and makes one move after another that lowers the total; so it is never
-//! worse than that. A class is in use while a class in use refers to it, and is paid while it is in use (the counting
-//! of references that logic synthesis calls the maximum fanout-free cone: Mishchenko, Chatterjee, Brayton, "DAG-Aware
-//! AIG Rewriting", 2006). Two kinds of moves: one class takes another of its terms; or, since what two share may be
-//! worth it only if both take it, all that could refer to a class do.
+//! egg's own extractor counts a tree: a layer that is used twice counts twice, and the cost doubles with each
+//! layer. This search starts from the original function and only makes moves that lower the total, so the result is
+//! never worse. A class is paid while it is in use, and it is in use while a class in use refers to it. Logic
+//! synthesis calls this counting of references the maximum fanout-free cone (Mishchenko, Chatterjee, Brayton,
+//! "DAG-Aware AIG Rewriting", 2006). There are two kinds of moves. One class takes another of its terms; or all
+//! classes that could refer to a class do so, because sharing can pay off only if several take part.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -13,24 +13,23 @@ use std::sync::Arc;
 use egg::Id;
 use trace::NodeKind;
 
-/// A class of the e-graph: its terms, over places in a list of classes.
+/// A class of the e-graph with its terms. Operands are indices in a list of classes.
 pub(crate) struct Class {
-    /// Its name in the e-graph.
+    /// The class's id in the e-graph.
     pub id: Id,
-    /// Its terms, in the e-graph's order; then what the archive could hold.
+    /// The terms in the e-graph's order, then terms that the archive could store.
     pub terms: Vec<Candidate>,
 }
 
-/// A term that a class may take.
+/// A term that a class can take.
 pub(crate) struct Candidate {
     pub kind: Arc<NodeKind>,
-    /// The places of its operands.
+    /// The indices of its operands.
     pub operands: Vec<usize>,
-    /// Seconds.
     pub cost: f64,
 }
 
-/// The choice: of each class which term.
+/// The chosen term of each class.
 pub(crate) struct Extraction<'a> {
     pub classes: &'a [Class],
     pub chosen: Vec<usize>,
@@ -38,11 +37,11 @@ pub(crate) struct Extraction<'a> {
     total: f64,
 }
 
-/// A class and the term that it takes.
+/// A class, and the term that it takes.
 type Move = (usize, usize);
 
 impl<'a> Extraction<'a> {
-    /// The cheapest choice that was found from `start` on, which has no cycles. `roots` are in use.
+    /// Searches for the cheapest choice, from `start` on, which has no cycles. `roots` are in use.
     pub fn search(classes: &'a [Class], start: Vec<usize>, roots: &[usize]) -> Self {
         let references = vec![0; classes.len()];
         let mut extraction = Self { classes, chosen: start, references, total: 0.0 };
@@ -51,7 +50,6 @@ impl<'a> Extraction<'a> {
         extraction
     }
 
-    /// Whether a class is needed.
     pub fn in_use(&self, class: usize) -> bool {
         self.references[class] > 0
     }
@@ -154,7 +152,7 @@ impl<'a> Extraction<'a> {
         }
     }
 
-    /// Whether some class of the moves needs itself.
+    /// Whether a class of the moves would depend on itself.
     fn cyclic(&self, moves: &[Move]) -> bool {
         let mut seen = vec![0u32; self.classes.len()];
         moves.iter().enumerate().any(|(mark, &(start, at))| {

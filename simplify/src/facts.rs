@@ -1,4 +1,4 @@
-//! What is known of every class of equal terms: type, constant value, where it came from.
+//! The facts about a class of equal terms: type, constant value, origin.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,75 +10,75 @@ use trace::NodeKind;
 
 use crate::Term;
 
-/// What is no line of a table: an operation whose operands are known is computed. Its name, and what it says.
+/// The name and equation of constant folding, which is not a row of a table: an operation on constants is
+/// evaluated.
 pub(crate) const FOLDING: (&str, &str) = ("constant folding", "f(constants) = a constant");
 
-/// The e-graph of one function.
 pub type Graph = EGraph<Term, Context>;
 
-/// The types that no operation infers.
+/// Types that cannot be inferred from operations, and limits.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
     pub inputs: Vec<TensorType>,
-    /// Of the results of every function of the trace.
+    /// The result types of every function of the trace.
     pub results: Vec<Arc<[TensorType]>>,
-    /// The place of the node that is being inserted, if it is one of the function's.
+    /// The index of the node that is being inserted, if it is one of the function's.
     pub inserting: Option<u32>,
-    /// How often a constant was folded.
+    /// The number of folded constants.
     pub folded: usize,
-    /// How many terms there may be, if that is limited: one rule can find more in one go than fits into memory.
+    /// The largest number of terms, if there is a limit. A single application of a rule can find more than
+    /// fits into memory.
     pub limit: Option<usize>,
-    /// Whether rules may change how a result is rounded: then two ways to compute a constant may differ.
+    /// Whether rules may change the rounding of a result. Then two ways to compute a constant can differ.
     pub approximate: bool,
     /// The formats that weights are stored in, by the patterns of their keys.
     pub formats: Arc<BTreeMap<String, WeightFormat>>,
 }
 
 impl Context {
-    /// Whether rules may add to a graph.
+    /// Whether the graph has room for more terms.
     pub(crate) fn has_room(graph: &Graph) -> bool {
         graph.analysis.limit.is_none_or(|limit| graph.total_size() <= limit)
     }
 }
 
-/// The facts of one class.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The type; several for a call.
+    /// The type; for a call, several.
     pub types: Arc<[TensorType]>,
     /// The value, if it is known.
     pub constant: Option<Literal>,
-    /// Where the class came from.
+    /// The origin of the class.
     pub origin: Origin,
 }
 
-/// Which node of the function a class stems from.
+/// The node of the function from which a class originates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     Node(u32),
-    /// A rule made it from that node.
+    /// A rule derived it from this node.
     Near(u32),
-    /// A rule made it from nothing.
+    /// A rule created it without a node.
     Nowhere,
 }
 
 impl Facts {
-    /// The type of what is no call.
+    /// The type of a class that is not a call.
     pub fn ty(&self) -> &TensorType {
         &self.types[0]
     }
 
-    /// The number that every element is, if it is known.
+    /// The number in every element, if the value is known and uniform.
     pub fn splat(&self) -> Option<f64> {
         let literal = self.constant.as_ref()?;
         Some(literal.ty().element.decode(literal.as_splat()?))
     }
 }
 
-/// A constant of more elements is not computed ahead of time, unless all of them are equal.
+/// Larger constants are not folded, unless all elements are equal.
 const FOLDED: usize = 4096;
-/// A constant of more elements is no term of its own, unless all of them are equal: it would be stored instead of
-/// computed.
+/// Larger constants are not terms of their own, unless all elements are equal. They would be stored instead
+/// of computed.
 const STORED: usize = 64;
 
 impl Analysis<Term> for Context {
@@ -148,7 +148,7 @@ impl Analysis<Term> for Context {
     }
 }
 
-/// The value of an operation on known values.
+/// The value of an operation on constants.
 fn fold(op: &Op, operands: &[&Facts], ty: &TensorType) -> Option<Literal> {
     if let Op::Constant(constant) = op {
         return Some(constant.value.clone());

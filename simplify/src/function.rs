@@ -1,4 +1,4 @@
-//! One function: into the e-graph, and out of it.
+//! Moves a function into the e-graph, and extracts the result.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::facts::{Context, FOLDING, Graph, Origin};
 use crate::recipes::{recipes, stored};
 use crate::{Options, Rules, Term};
 
-/// Iterations of all rules. What a model needs is done after three or four.
+/// The largest number of iterations of all rules. Models need three or four.
 const ITERATIONS: usize = 12;
-/// Terms of one function, beyond those it has.
+/// The largest number of terms that rules add to a function.
 const TERMS: usize = 20_000;
 
-/// All rules in every iteration: none is put off because it finds much. The limit on terms is kept by the rules
-/// themselves, which add nothing beyond it.
+/// Runs all rules in every iteration. egg would delay rules with many matches. The rules themselves keep the
+/// limit on terms.
 struct Bounded;
 
 impl RewriteScheduler<Term, Context> for Bounded {
@@ -35,17 +35,17 @@ impl RewriteScheduler<Term, Context> for Bounded {
     }
 }
 
-/// A function with all that was found to equal its nodes.
+/// A function, and all terms that were found to equal its nodes.
 pub(crate) struct Saturated<'a> {
     pub function: &'a Function,
     runner: Runner<Term, Context>,
-    /// The class of every node that something needs.
+    /// The class of every node that a result needs.
     pub classes: Vec<Option<Id>>,
 }
 
 impl<'a> Saturated<'a> {
-    /// Applies the rules to a function until they find nothing new, or a limit is met. The options say
-    /// whether some of them change how a result is rounded, and which weights stay apart.
+    /// Applies the rules to a function until they find nothing new, or a limit is reached. `approximate` is
+    /// set if some of them change the rounding of results.
     pub fn new(
         function: &'a Function,
         results: &[Arc<[TensorType]>],
@@ -90,12 +90,12 @@ impl<'a> Saturated<'a> {
         &self.runner.egraph
     }
 
-    /// Whether a limit was met before the rules had found everything.
+    /// Whether a limit was reached before the rules had found everything.
     pub fn limited(&self) -> bool {
         !matches!(self.runner.stop_reason, Some(StopReason::Saturated))
     }
 
-    /// Of each rule how often it found something new.
+    /// How often each rule found something new.
     pub fn fired(&self) -> Vec<(String, usize)> {
         let mut fired: Vec<(String, usize)> = vec![(FOLDING.0.into(), self.graph().analysis.folded)];
         for iteration in &self.runner.iterations {
@@ -105,7 +105,7 @@ impl<'a> Saturated<'a> {
         fired
     }
 
-    /// The cheapest function, without the recipes whose keys are `banned`, and the class of each of its nodes.
+    /// The cheapest function without the recipes whose keys are `banned`, and the class of each of its nodes.
     pub fn extract(&self, options: &Options, banned: &BTreeSet<String>) -> (Function, Vec<Id>) {
         let graph = self.graph();
         let roots: Vec<Id> = self
@@ -166,9 +166,9 @@ impl<'a> Saturated<'a> {
         self.rebuild(&extraction, &roots)
     }
 
-    /// The choice to start from: in the classes of the function's own nodes those nodes, oldest first; in others
-    /// the one whose costliest path is the cheapest. An oldest node needs older ones only, and they need no others:
-    /// there is no cycle.
+    /// The start of the search. Classes of the function's nodes take the oldest such node. Other classes take
+    /// the term whose costliest path is cheapest. There is no cycle, because an oldest node depends only on
+    /// older nodes.
     fn start(&self, classes: &[Class], places: &HashMap<Id, usize>) -> Vec<usize> {
         let graph = self.graph();
         let mut chosen: Vec<Option<usize>> = vec![None; classes.len()];
@@ -267,7 +267,7 @@ impl<'a> Saturated<'a> {
     }
 }
 
-/// What one call of a function costs, without what it calls.
+/// The cost of one call of a function, without its callees.
 pub(crate) fn function_cost(machine: &Machine, function: &Function) -> Cost {
     let mut sum = Cost::default();
     for (id, live) in function.ids().zip(function.live()) {

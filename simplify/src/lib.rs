@@ -1,8 +1,9 @@
-//! A smaller, equivalent trace.
+//! Simplifies a trace: the result is smaller and computes the same.
 //!
 //! Each function becomes an e-graph (Willsey et al., "egg: Fast and Extensible Equality Saturation", 2021), the
-//! [rules](Rules) say what else every node equals, and the cheapest choice becomes the function again. What depends on
-//! weights alone becomes a recipe of a parameter: `bake` computes it once, when the archive is written.
+//! [rules](Rules) add terms that equal its nodes, and the cheapest terms become the new function. A computation
+//! that depends only on weights becomes the recipe of a parameter. `bake` evaluates it once, when it writes the
+//! archive.
 
 mod cost;
 mod explain;
@@ -28,7 +29,7 @@ pub use term::Term;
 
 use function::{Saturated, function_cost};
 
-/// How [`simplify`] works.
+/// Options of [`simplify`].
 ///
 /// ```
 /// use targets::Target;
@@ -50,10 +51,10 @@ use function::{Saturated, function_cost};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     pub rules: Rules,
-    /// The machine whose time is saved.
+    /// The machine whose time the cost model minimizes.
     pub machine: Machine,
-    /// Whether what depends on weights alone may become a recipe, computed when the archive is written. Without an archive
-    /// weights stay as they are recorded.
+    /// Whether computations on weights alone may become recipes, which `bake` evaluates. Set it to false if
+    /// there is no archive.
     pub recipes: bool,
     /// The formats of quantized weights, by the patterns of their keys. Weights of different formats stay apart.
     pub formats: Arc<BTreeMap<String, WeightFormat>>,
@@ -66,7 +67,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// These rules, for the time of this target.
+    /// Options with these rules, for the machine of this target.
     pub fn new(rules: Rules, target: &Target) -> Self {
         Self {
             rules,
@@ -76,7 +77,7 @@ impl Options {
         }
     }
 
-    /// The input as it is.
+    /// Options that leave the trace unchanged.
     pub fn off() -> Self {
         Self { rules: Rules::Off, ..Self::default() }
     }
@@ -84,29 +85,29 @@ impl Options {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// What each function was and became.
+    /// The changes of each function.
     pub functions: Vec<Change>,
     /// How often each rule found something new.
     pub fired: BTreeMap<&'static str, usize>,
 }
 
-/// What one function was and became.
+/// The change of one function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     pub name: String,
     pub nodes: [usize; 2],
     pub cost: [Cost; 2],
-    /// How often each rule found something new in it.
+    /// How often each rule found something new in this function.
     pub fired: BTreeMap<&'static str, usize>,
-    /// Whether a limit on iterations or terms was met before the rules had found everything.
+    /// Whether a limit on iterations or terms was reached before the rules had found everything.
     pub limited: bool,
 }
 
-/// By what share an archive may grow.
+/// The fraction by which recipes may enlarge an archive.
 const GROWTH: f64 = 0.01;
 
-/// The simplest trace that was found. It computes the same: bit for bit, unless approximate rules were asked for.
-/// At worst it is the input.
+/// Returns the simplest trace that was found. It computes the same bits, unless approximate rules were asked
+/// for. At worst it is the input.
 pub fn simplify(trace: &Trace, options: &Options) -> (Trace, Report) {
     if options.rules == Rules::Off {
         return (trace.clone(), Report::default());
@@ -133,7 +134,7 @@ pub fn simplify(trace: &Trace, options: &Options) -> (Trace, Report) {
     (simplified, report)
 }
 
-/// All that was found of every function, the cheapest choice, and the keys of the recipes that it must not use.
+/// All terms of every function, the cheapest choice, and the keys of recipes that the choice must not use.
 fn saturate<'a>(trace: &'a Trace, options: &Options) -> (Vec<Saturated<'a>>, Trace, BTreeSet<String>) {
     let results: Vec<Arc<[TensorType]>> =
         trace.functions.iter().map(|f| f.output_types().into_iter().cloned().collect()).collect();
@@ -164,8 +165,8 @@ fn derived(trace: &Trace) -> impl Iterator<Item = &Parameter> {
     parameters.filter(|parameter| parameter.recipe.is_some())
 }
 
-/// The key of the recipe that the archive is best without, of those that were not `recorded`: if two share a name,
-/// the archive has a tensor twice, or it grows too much.
+/// The key of a recipe to remove, among those that were not `recorded`. A recipe is removed if it shares a
+/// name with another, stores a tensor twice, or makes the archive grow too much.
 fn worst_recipe(trace: &Trace, recorded: &BTreeSet<&str>) -> Option<String> {
     derived(trace).next()?;
     let reads = match trace.reads() {

@@ -1,4 +1,4 @@
-//! Which terms can be computed when the archive is written, and what they are called there.
+//! Finds terms that `bake` can compute when it writes the archive, and names them.
 
 use egg::Id;
 use ops::{Attribute as _, Form, Op, Real, TensorType};
@@ -8,10 +8,10 @@ use trace::{NodeKind, Parameter, Recipe};
 use crate::Term;
 use crate::facts::Graph;
 
-/// Operations of one recipe. A recipe is a tree: what a function computes once and reads twice is in it twice.
+/// The largest number of operations in a recipe. A recipe is a tree, so a shared subterm counts twice.
 const OPERATIONS: usize = 64;
 
-/// Of every class of weights and constants alone the recipe that makes it, if `bake` knows how.
+/// For every class that depends only on weights and constants, its recipe, if `bake` can compute it.
 pub(crate) fn recipes(graph: &Graph) -> HashMap<Id, Recipe> {
     let mut known: HashMap<Id, Recipe> = HashMap::new();
     let mut ids: Vec<Id> = graph.classes().map(|class| class.id).collect();
@@ -65,8 +65,7 @@ fn recipe(graph: &Graph, known: &HashMap<Id, Recipe>, term: &Term) -> Option<Rec
     (sources > 0 && count < OPERATIONS).then(|| Recipe::Op(op.clone(), operands))
 }
 
-/// The parameter that holds what a recipe makes, if that is worth a place in the archive: what only repeats or
-/// renames elements is not.
+/// The parameter for a recipe, if it is worth storing. Recipes that only repeat or rename elements are not.
 pub(crate) fn stored(recipe: &Recipe) -> Option<Parameter> {
     match recipe {
         Recipe::Op(op, _) if op.form() == Form::Primitive && !op.is_view() => {
@@ -77,8 +76,8 @@ pub(crate) fn stored(recipe: &Recipe) -> Option<Parameter> {
     }
 }
 
-/// The first source and what is done to it: `…q_proj.weight` and `+k_proj.weight+v_proj.weight`. What is done to
-/// another operand first stands in brackets, as numbers do; those before the first source come before the operation:
+/// The first source and its operations: `…q_proj.weight` and `+k_proj.weight+v_proj.weight`. Brackets enclose
+/// numbers and operands that are computed. Operands before the first source are written before the operation:
 /// `norm.weight~(1.0)subtract`.
 fn describe(recipe: &Recipe) -> Option<(String, String)> {
     let (op, operands) = match recipe {

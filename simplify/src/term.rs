@@ -1,4 +1,4 @@
-//! A node of a trace as the e-graph sees it.
+//! [`Term`]: a node of a trace in the e-graph.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,12 +7,11 @@ use egg::{FromOp, Id, Language};
 use ops::{Op, Reader};
 use trace::NodeKind;
 
-/// What a node is and the classes of its operands. One language for the whole list of operations: what egg must
-/// know of an operation is whether it equals another.
+/// The kind of a node, and the classes of its operands. One type covers all operations, because egg only
+/// needs to compare them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Term {
     pub kind: Arc<NodeKind>,
-    /// The classes of its operands.
     pub operands: Vec<Id>,
 }
 
@@ -21,7 +20,6 @@ impl Term {
         Self { kind: Arc::new(kind), operands }
     }
 
-    /// The operation, if it is one.
     pub fn op(&self) -> Option<&Op> {
         match &*self.kind {
             NodeKind::Op(op) => Some(op),
@@ -29,7 +27,7 @@ impl Term {
         }
     }
 
-    /// The name of the operation, or of what else it is.
+    /// The name of the operation, or of the other kind of node.
     pub fn name(&self) -> &'static str {
         match &*self.kind {
             NodeKind::Op(op) => op.name(),
@@ -58,7 +56,7 @@ impl Language for Term {
     }
 }
 
-/// One token, as egg's patterns want it: blanks become commas.
+/// Prints one token, as egg's patterns require: blanks become commas.
 impl fmt::Display for Term {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = String::new();
@@ -73,7 +71,8 @@ impl fmt::Display for Term {
     }
 }
 
-/// Reads the name of an operation in a rule: `add` is `binary kind=add`, `convert,to=f32` is `convert to=f32`.
+/// Parses the name of an operation in a rule: `add` is `binary kind=add`, `convert,to=f32` is `convert
+/// to=f32`.
 impl FromOp for Term {
     type Error = String;
 

@@ -1,5 +1,6 @@
-//! An export directory: module text, compiled module, archive, tokenizer files and a manifest. It runs with no
-//! Python and no compiler present, here or through `iree-run-module`.
+//! An export for IREE: a folder with the module text, the compiled module, the archive, tokenizer files and a
+//! manifest. The folder runs without Python and without a compiler, through this crate or through
+//! `iree-run-module`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,73 +19,73 @@ use trace::{Argument, Parameter, Signature};
 use crate::build::{Build, BuildTools, LoadError, map_parameters};
 use crate::{Plan, PlanError};
 
-/// Why an export directory cannot be written or used.
+/// Why an export folder cannot be written or used.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Nothing is written into that folder.
+    /// The output folder cannot be replaced.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// The manifest is not one, or the module is not that of the manifest.
+    /// The manifest is damaged, or its hash is not the module's.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// The archive is that of another export.
+    /// The archive belongs to another export.
     #[error("`{}` is not the archive that the manifest names (its table has blake3 {found}, expected {expected}); export the model again", .path.display())]
     Archive {
-        /// The file.
+        /// Path of the archive file.
         path: PathBuf,
-        /// What the manifest says.
+        /// The hash in the manifest.
         expected: String,
-        /// What the file has.
+        /// The hash in the archive.
         found: String,
     },
-    /// The folder is no export.
+    /// The folder has no `manifest.json`, so it is not an export.
     #[error("`{}` is no export directory: it has no `{}`", .path.display(), names::MANIFEST)]
     NoManifest {
-        /// The folder.
+        /// Path of the export folder.
         path: PathBuf,
     },
-    /// The module is for another kind of processor.
+    /// The module targets another processor architecture.
     #[error(
         "the module was compiled for {expected} and this machine is {found}; export again for this machine"
     )]
     Architecture {
-        /// What it was compiled for.
+        /// The architecture in the manifest.
         expected: String,
-        /// What is here.
+        /// The architecture of this machine.
         found: &'static str,
     },
-    /// The module needs another processor.
+    /// The processor lacks features that the module uses.
     #[error(
         "the module was compiled for `{cpu}` and needs the processor features {missing:?}, which this machine lacks; \
          export again for this machine"
     )]
     Cpu {
-        /// What it was compiled for.
+        /// Name of the processor that the module targets.
         cpu: String,
-        /// What is missing.
+        /// The features that this processor lacks.
         missing: Vec<String>,
     },
-    /// The plan cannot be carried out.
+    /// The plan cannot be recorded or lowered.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The compiler does not say what it is.
+    /// The version of the compiler cannot be determined.
     #[error(transparent)]
     Compile(#[from] runtime::CompileError),
-    /// The model's configuration does not read.
+    /// The model's `config.json` cannot be read.
     #[error(transparent)]
     Config(#[from] models::config::ConfigError),
-    /// The tokenizer of a GGUF file is not one.
+    /// The GGUF file's tokenizer is invalid.
     #[error(transparent)]
     Tokenizer(#[from] generate::GenerateError),
-    /// It cannot be built; or the module does not load, or its archive does not fit.
+    /// The network cannot be built, the module cannot be loaded, or the archive lacks a parameter.
     #[error(transparent)]
     Load(#[from] LoadError),
 }
 
-/// The manifest of what was built; its archive is not written yet.
+/// The manifest of a build whose archive is not written yet.
 fn manifest_of(
     plan: &Plan,
     build: &Build<'_, '_>,
@@ -124,10 +125,10 @@ fn manifest_of(
     })
 }
 
-/// Whether the module runs on this machine's processor, or on another device than that.
+/// Checks that this machine's processor can run the module. Modules for other kinds of devices always pass.
 ///
 /// # Errors
-/// The features it needs and this processor lacks.
+/// About an architecture or features that the processor lacks.
 pub fn check_cpu(manifest: &IreeManifest) -> Result<(), ExportError> {
     if manifest.device()? != DeviceKind::Cpu {
         return Ok(());
@@ -143,29 +144,30 @@ pub fn check_cpu(manifest: &IreeManifest) -> Result<(), ExportError> {
     }
 }
 
-/// What an export made, and how long that took.
+/// The files of an export, and the time that each step took.
 pub struct Exported {
-    /// The module.
+    /// The module text that was compiled.
     pub module: Module,
-    /// How it was compiled.
+    /// The options of the compiler.
     pub options: CompileOptions,
-    /// What the compiler made of it.
+    /// The compiled module, and the time it took.
     pub compiled: Compiled,
-    /// What was done to the checkpoint.
+    /// Statistics of baking the weights.
     pub baked: Baked,
-    /// The time that writing took.
+    /// The time that writing the folder took.
     pub wrote: Duration,
 }
 
-/// Lowers what `plan` says, compiles and bakes it, and writes the export directory `out`, with the tokenizer files of
-/// `model`, a directory or a GGUF file. `checkpoint` names its tensors [as the model does](Plan::named).
+/// Lowers `plan`, compiles the module, bakes the weights, and writes the export folder `out`. The folder also
+/// gets the tokenizer files of `model`, a folder or a GGUF file. The tensors of `checkpoint` must have [the
+/// model's names](Plan::named).
 ///
-/// Until the module is compiled, `out` stays as it was. If it fails after that, `out` is no export any more, and gone
-/// if it was new. Of an export that was there before nothing stays; other files do.
+/// Until the module is compiled, `out` does not change. If a later step fails, `out` is no longer an export,
+/// and a new folder is removed. All files of a previous export in `out` are removed; other files stay.
 ///
 /// # Errors
-/// Everything in which the checkpoint differs from what the model reads, before anything slow begins; or the first
-/// stage that fails.
+/// All differences between the checkpoint and the network's parameters, before anything slow begins; or the
+/// failure of the first stage that fails.
 pub fn export(
     plan: Plan,
     model: &Path,
@@ -202,7 +204,8 @@ pub fn export(
     Ok(Exported { module: lowered.module, options, compiled, baked, wrote: start.elapsed() })
 }
 
-/// The files that go along made of a GGUF file, if the model is one.
+/// The text of each file that an export needs and a GGUF file has as metadata, by name; `None` if the model
+/// is a folder.
 fn made_of(model: &Path) -> Result<Option<BTreeMap<&'static str, String>>, ExportError> {
     if !Gguf::is_at(model) {
         return Ok(None);
@@ -233,7 +236,7 @@ pub fn put_model_files(model: &Path, out: &Path) -> Result<(), ExportError> {
 /// that of the module, for whoever wants to know more of it.
 ///
 /// # Errors
-/// What does not fit.
+/// About the first check that fails.
 pub fn open(
     folder: &Path,
     manifest: &IreeManifest,
@@ -248,10 +251,10 @@ pub fn open(
     Ok((program, archive))
 }
 
-/// Compares everything in an export directory that has a hash with it: the module, the archive's table, each tensor.
+/// Verifies all hashes of an export folder: those of the module, of the archive's table, and of each tensor.
 ///
 /// # Errors
-/// If it is no export, or what is not as it was written.
+/// If the folder is not an export, or a hash differs.
 pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, ExportError> {
     let manifest =
         IreeManifest::read(folder)?.ok_or_else(|| ExportError::NoManifest { path: folder.into() })?;
@@ -259,7 +262,7 @@ pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, Expor
     Ok(archive(folder, &manifest)?.verify_content(watch).map_err(LoadError::from)?)
 }
 
-/// The archive that the manifest names. Its data are not read.
+/// The archive that the manifest names. Only its table is read.
 fn archive(folder: &Path, manifest: &IreeManifest) -> Result<Archive, ExportError> {
     let path = folder.join(names::ARCHIVE);
     let archive = Archive::open(&path).map_err(LoadError::from)?;

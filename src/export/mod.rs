@@ -1,8 +1,10 @@
-//! Exports: a folder that runs elsewhere, for IREE or for XLA.
+//! Exports: folders that run elsewhere, with IREE or with XLA.
 //!
 //! [`manifest`] declares what `manifest.json` contains. [`xla`] writes exports for XLA. With the feature `iree` this module
 //! writes, opens and verifies exports for IREE.
 
+#[cfg(feature = "iree")]
+pub mod commands;
 #[cfg(feature = "iree")]
 mod iree;
 pub mod xla;

@@ -1,5 +1,6 @@
-//! An export for XLA: a module for each entry point, and a manifest that says what each argument is, how it is divided
-//! among devices and where in the checkpoint each weight lies. `python/tracewright_xla` runs it.
+//! An export for XLA: a module for each entry point, and a manifest. The manifest describes each argument, how it
+//! is partitioned over devices, and the place of each weight in the checkpoint. `python/tracewright_xla` runs the
+//! export.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -9,7 +10,7 @@ use bake::{BakeError, BakeOptions};
 use dsl::Traced;
 use errors::FileError;
 use files::limits;
-use irpa::{Archive, ArchiveError, Checkpoint, Gguf, Storage, Verified, Watch};
+use irpa::{Archive, ArchiveError, Checkpoint, EntryData, Gguf, Verified, Watch};
 use lower::{EntryShards, Module, ShardError, ShardNote, Sharding, Shards, Weights};
 use manifest::dir::names::{MADE, MANIFEST};
 use manifest::dir::{self, ExportFolder, FolderError};
@@ -22,80 +23,80 @@ use trace::{Argument, Parameter, Trace};
 
 use crate::{DevicePartition, Plan, PlanError};
 
-/// A program for XLA: text, and how what it takes and gives is divided.
+/// A program for XLA: the text of its modules, and how arguments and results are partitioned.
 pub struct XlaProgram {
     /// A module for each entry point.
     pub modules: Vec<Module>,
-    /// All weights that some entry point takes, sorted by key.
+    /// All weights that any entry point takes, sorted by key.
     pub parameters: Vec<Parameter>,
-    /// How tensors are divided; whole if there is no mesh.
+    /// How tensors are partitioned; `None` without a mesh.
     pub shards: Option<Shards>,
 }
 
-/// Why nothing is exported for XLA.
+/// Why an export for XLA cannot be planned, written or used.
 #[derive(Debug, thiserror::Error)]
 pub enum XlaError {
-    /// Weights in a form that only kernels read.
-    #[error("weights in groups of bits are for IREE; XLA multiplies with them as the network computes")]
+    /// The plan stores weights in a format that only kernels read.
+    #[error("quantized weights are for IREE; XLA reads weights in the type of the network")]
     Quantized,
-    /// A model whose weights are in blocks.
+    /// The model is a GGUF file, whose weights are in blocks that XLA cannot read.
     #[error("`{}` is a GGUF file, and XLA reads safetensors; name a model directory", .0.display())]
     Gguf(PathBuf),
-    /// A folder that a manifest cannot name.
+    /// The folder's path is not UTF-8, so a manifest cannot contain it.
     #[error("the path `{}` is no UTF-8, and the manifest names the checkpoint by its path; rename it", .0.display())]
     Unnamed(PathBuf),
-    /// The plan cannot be carried out.
+    /// The plan cannot be recorded or lowered.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// Tensors cannot be divided as the rules say.
+    /// A tensor cannot be partitioned as the rules ask.
     #[error(transparent)]
     Shard(#[from] ShardError),
-    /// Nothing is written into that folder.
+    /// The output folder cannot be replaced.
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The checkpoint does not fit.
+    /// The checkpoint differs from the network's parameters.
     #[error(transparent)]
     Bake(#[from] BakeError),
     /// A checkpoint or an archive is damaged.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// A weight that was made and is not where it was written.
+    /// The archive lacks a weight that a recipe computed.
     #[error("`{key}` was not written to `{}`", .path.display())]
     Lost {
-        /// The key.
+        /// Key of the weight in the archive.
         key: String,
-        /// The file.
+        /// Path of the archive file.
         path: PathBuf,
     },
-    /// The manifest is not one, or a module is not that of the manifest.
+    /// The manifest is damaged, or its hash is not a module's.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// A weight that was made is not where the manifest says.
-    #[error("`{}` has `{key}` at byte {found}, where the manifest says {expected}; export the model again", .path.display())]
+    /// A computed weight has another offset than the manifest declares.
+    #[error("`{}` has `{key}` at byte {found}, expected {expected} as in the manifest; export the model again", .path.display())]
     Moved {
-        /// The file.
+        /// Path of the archive file.
         path: PathBuf,
-        /// The key.
+        /// Key of the weight in the archive.
         key: String,
-        /// What the manifest says.
+        /// The offset in the manifest, in bytes.
         expected: usize,
-        /// What the file's table says.
+        /// The offset in the archive's table, in bytes.
         found: usize,
     },
 }
 
-/// Whether a folder is an export for XLA. Its manifest may be damaged.
+/// Whether a folder is an export for XLA. The manifest may be damaged: only its kind is read.
 pub fn is_export(folder: &Path) -> bool {
     files::read_text(&folder.join(MANIFEST), limits::CONFIG).is_ok_and(|text| is_xla(&text))
 }
 
-/// A plan for XLA: without kernels, and with weights as the checkpoint has them.
+/// Turns a plan into one for XLA: without kernels, and with weights in the format of the checkpoint.
 ///
 /// # Errors
-/// If the plan asks for weights in fewer bits.
+/// If the plan asks for quantized weights.
 pub fn planned(plan: Plan) -> Result<Plan, XlaError> {
     if plan.weights.quantize.rounds() {
         return Err(XlaError::Quantized);
@@ -103,15 +104,16 @@ pub fn planned(plan: Plan) -> Result<Plan, XlaError> {
     Ok(Plan { target: Target::xla(), weights: Weights { kernels: false, ..Weights::default() }, ..plan })
 }
 
-/// Whether XLA reads the weights of the model at this path.
+/// Checks that XLA can read the weights of the model at this path.
 ///
 /// # Errors
-/// If it is a GGUF file.
+/// If the model is a GGUF file.
 pub fn check_model(model: &Path) -> Result<(), XlaError> {
     if Gguf::is_at(model) { Err(XlaError::Gguf(model.to_owned())) } else { Ok(()) }
 }
 
-/// What is divided along the axes of a mesh: as the network declares it, unless `asked` says it otherwise.
+/// The rules that partition tensors over the axes of a mesh: `asked`, and the network's own rules for the
+/// remaining axes.
 pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<ShardRule> {
     let known = lower::divisible_axes(&recorded.trace);
     let is_asked = |axis: &str| asked.iter().any(|rule| rule.axes.iter().any(|asked| asked == axis));
@@ -123,7 +125,7 @@ pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<S
     declared.filter(|rule| !rule.axes.is_empty()).chain(asked.iter().cloned()).collect()
 }
 
-/// What each device of a mesh holds and does in a plan for XLA ([`planned`]); without a mesh, one device.
+/// The memory and work of each device in a plan for XLA ([`planned`]). Without a mesh there is one device.
 ///
 /// ```
 /// use tracewright::Plan;
@@ -140,7 +142,7 @@ pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<S
 /// ```
 ///
 /// # Errors
-/// If the trace is not one that lowers, or does not divide as the [rules](shard_rules) say.
+/// If the trace cannot be lowered, or the [rules](shard_rules) cannot partition it.
 pub fn partition(plan: &Plan, mesh: Option<&Mesh>, asked: &[ShardRule]) -> Result<DevicePartition, XlaError> {
     let recorded = plan.record(&plan.steps())?;
     let shards = match mesh {
@@ -151,11 +153,11 @@ pub fn partition(plan: &Plan, mesh: Option<&Mesh>, asked: &[ShardRule]) -> Resul
 }
 
 impl XlaProgram {
-    /// The program of a trace of `plan`, which is one for XLA ([`planned`]), divided among the devices of a mesh if there is
-    /// one. No weight is read.
+    /// Lowers a trace of `plan` for XLA ([`planned`]), partitioned over the devices of `mesh` if there is
+    /// one. It reads no weight.
     ///
     /// # Errors
-    /// If the trace is not one that lowers, or does not divide as the rules say.
+    /// If the trace cannot be lowered, or the rules cannot partition it.
     pub fn new(
         plan: &Plan,
         recorded: &Trace,
@@ -220,7 +222,7 @@ impl XlaProgram {
     }
 }
 
-/// The mesh's axes along which each axis is divided; none if nothing is.
+/// For each axis of a tensor, the mesh axes that partition it; an empty list for an axis that stays whole.
 fn names(sharding: Option<&Sharding>, rank: usize) -> Vec<Vec<String>> {
     let of_axis = |axes: &Vec<targets::MeshAxis>| axes.iter().map(|axis| axis.name.clone()).collect();
     sharding.map_or(vec![Vec::new(); rank], |sharding| sharding.0.iter().map(of_axis).collect())
@@ -232,13 +234,14 @@ fn values(arguments: &[Argument], shardings: &[Sharding]) -> Vec<ManifestValue> 
     values.map(|(at, argument)| ManifestValue::new(argument, Some(sharding(at, argument)))).collect()
 }
 
-/// Writes the export directory `out` of a plan for XLA ([`planned`]), with the tokenizer files of `model`. What is divided among
-/// the devices of a mesh follows [`shard_rules`]. The weights stay
-/// in the checkpoint, whose tensors are named [as the model does](Plan::named); what recipes make of them is written.
+/// Writes the export folder `out` of a plan for XLA ([`planned`]), with the tokenizer files of `model`. The
+/// [rules](shard_rules) decide how a mesh partitions tensors. Weights stay in the checkpoint, whose tensors
+/// must have [the model's names](Plan::named); only weights that a recipe computes are written.
 ///
 /// # Errors
-/// Everything in which the checkpoint differs from what the model reads, before anything is written; a mesh that does not
-/// fit; or a failure to write, after which `out` is no export, and gone if it was new.
+/// All differences between the checkpoint and the network's parameters, before anything is written; or a mesh
+/// that does not fit, or a failure to write. After such a failure `out` is not an export, and a new folder is
+/// removed.
 pub fn export(
     plan: &Plan,
     model: &Path,
@@ -292,7 +295,7 @@ pub fn export(
     })
 }
 
-/// Where the checkpoint has a weight.
+/// The place of a weight in the checkpoint.
 fn stored_weight(
     checkpoint: &Checkpoint,
     parameter: &Parameter,
@@ -315,11 +318,11 @@ fn stored_weight(
     })
 }
 
-/// Compares everything in an export for XLA that has a hash with it: the modules, and the weights that were made. Those of the
-/// checkpoint have none.
+/// Verifies all hashes of an export for XLA: those of the modules, and those of computed weights. The
+/// checkpoint's own weights have no hashes.
 ///
 /// # Errors
-/// If it is no export for XLA, or what is not as it was written.
+/// If the folder is not an export for XLA, or a hash differs.
 pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, XlaError> {
     let refused = |reason: String| XlaError::from(refused(folder, reason));
     let Some(Manifest::Xla(manifest)) = Manifest::read(folder)? else {
@@ -359,7 +362,7 @@ pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, XlaEr
     Ok(verified)
 }
 
-/// Where the export has a weight.
+/// The place of a computed weight in the export's archive.
 fn made_weight(
     archive: &Archive,
     parameter: &Parameter,
@@ -377,10 +380,10 @@ fn made_weight(
     })
 }
 
-/// Where an archive has a weight that was made.
+/// The offset of a computed weight in the archive, in bytes.
 fn offset(archive: &Archive, key: &str) -> Result<usize, XlaError> {
-    match archive.get(key).map(|entry| &entry.storage) {
-        Some(Storage::Data(range)) => Ok(range.start),
+    match archive.get(key).map(|entry| &entry.data) {
+        Some(EntryData::Range(range)) => Ok(range.start),
         _ => Err(XlaError::Lost { key: key.to_owned(), path: archive.path().to_owned() }),
     }
 }

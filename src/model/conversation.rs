@@ -1,14 +1,16 @@
-//! A conversation of several turns.
+//! A conversation with a model, over several turns.
 
-use generate::{Chat, Finish, GenerateOptions};
-use serde_json::{Map, Value};
+use generate::{Chat, Finish, GenerateOptions, SavedFault, SavedSequence};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 
 use super::{Completion, Model, ModelError, Pieces, Request, assistant, user};
 
-/// A conversation with a model. A clone goes on by itself.
+/// A conversation with a model. A clone is an independent conversation with the same beginning.
 ///
-/// A turn computes only the text that the chat template adds. Some templates rewrite earlier messages, such as those that leave out
-/// old reasoning. Then the slot goes back to where the tokens diverge.
+/// A turn computes only the tokens that the chat template adds. Some templates rewrite earlier messages, for
+/// example to leave out old reasoning. In this case the turn recomputes everything from the first token that
+/// differs.
 ///
 /// ```no_run
 /// use tracewright::Model;
@@ -23,15 +25,15 @@ use super::{Completion, Model, ModelError, Pieces, Request, assistant, user};
 #[derive(Clone)]
 pub struct Conversation {
     model: Model,
-    /// The messages of all sides so far.
+    /// The messages so far: JSON objects with `role` and `content`.
     pub messages: Vec<Value>,
-    /// Functions that the model may call, for the chat template.
+    /// Descriptions of functions that the model may call, for the chat template. `None` offers none.
     pub tools: Option<Vec<Value>>,
-    /// Further variables of the chat template.
+    /// Additional variables for the chat template, by name.
     pub variables: Map<String, Value>,
-    /// How answers are generated.
+    /// Options of the generation, for all further turns.
     pub options: GenerateOptions,
-    /// The text whose tokens are exactly `tokens`, where that is known.
+    /// The text of exactly these `tokens`, if it is known.
     shown: Option<String>,
     tokens: Vec<u32>,
 }
@@ -49,29 +51,30 @@ impl Conversation {
         }
     }
 
-    /// Says something, and waits for the whole answer.
+    /// Sends a message, and waits for the whole answer.
     ///
     /// # Errors
-    /// As [`Model::chat`] and [`Request::text`]. Then the conversation is as it was.
+    /// The errors of [`Model::chat`] and [`Request::text`]. After an error the conversation is unchanged.
     pub fn say(&mut self, message: impl Into<String>) -> Result<String, ModelError> {
         let mut turn = self.turn(message)?;
         turn.by_ref().find_map(Result::err).map_or(Ok(()), Err)?;
         Ok(turn.finish().map(|completion| completion.text).unwrap_or_default())
     }
 
-    /// Says something, and gives the pieces of the answer. [`Turn::finish`] adds it to the conversation.
+    /// Sends a message, and returns an iterator over the pieces of the answer. Call [`Turn::finish`] to add
+    /// the answer to the conversation.
     ///
     /// # Errors
-    /// As [`say`](Self::say).
+    /// The errors of [`say`](Self::say).
     pub fn turn(&mut self, message: impl Into<String>) -> Result<Turn<'_>, ModelError> {
         let prepared = self.prepare(message)?;
         self.begin(prepared)
     }
 
-    /// The tokens of the prompt that a message makes. Nothing is computed yet.
+    /// Renders a message to the tokens of its prompt. Nothing is computed yet.
     ///
     /// # Errors
-    /// As [`Model::chat`].
+    /// The errors of [`Model::chat`].
     pub fn prepare(&self, message: impl Into<String>) -> Result<PreparedTurn, ModelError> {
         let mut messages = self.messages.clone();
         messages.push(user(message));
@@ -87,10 +90,34 @@ impl Conversation {
         Ok(PreparedTurn { messages: chat.messages, text, prompt })
     }
 
-    /// Begins the answer to what [`prepare`](Self::prepare) made.
+    /// Copies the messages, and the state of their tokens, for [`resume`](Self::resume).
     ///
     /// # Errors
-    /// If an option cannot be followed.
+    /// If the device fails.
+    pub fn save(&self) -> Result<SavedSequence, ModelError> {
+        let notes = json!({ "messages": self.messages, "shown": self.shown, "tokens": self.tokens });
+        Ok(self.model.save(&self.tokens)?.with_notes(notes))
+    }
+
+    /// Goes on with the messages of a saved conversation, whose tokens need not be computed again.
+    ///
+    /// # Errors
+    /// If what was saved belongs to another model or another format, or is no conversation.
+    pub fn resume(&mut self, saved: SavedSequence) -> Result<(), ModelError> {
+        let notes: Notes = match serde_json::from_value(saved.notes().clone()) {
+            Ok(notes) => notes,
+            Err(_) => return Err(saved.refuse(SavedFault::NoConversation).into()),
+        };
+        self.model.load(saved)?;
+        let Notes { messages, shown, tokens } = notes;
+        (self.messages, self.shown, self.tokens) = (messages, shown, tokens);
+        Ok(())
+    }
+
+    /// Begins the answer to a [prepared](Self::prepare) message.
+    ///
+    /// # Errors
+    /// If the model cannot follow an option.
     pub fn begin(&mut self, prepared: PreparedTurn) -> Result<Turn<'_>, ModelError> {
         let model = self.model.inner.clone();
         let (prompt, options) = (prepared.prompt.clone(), self.options.clone());
@@ -99,14 +126,22 @@ impl Conversation {
     }
 }
 
-/// A message whose prompt is known.
+/// The messages and tokens of a saved conversation, beside its state.
+#[derive(Deserialize)]
+struct Notes {
+    messages: Vec<Value>,
+    shown: Option<String>,
+    tokens: Vec<u32>,
+}
+
+/// A message that is rendered and tokenized, and not yet sent.
 pub struct PreparedTurn {
     messages: Vec<Value>,
     text: String,
     prompt: Vec<u32>,
 }
 
-/// One answer of a conversation, as it arrives.
+/// An answer in a conversation: an iterator over pieces of text.
 pub struct Turn<'a> {
     conversation: &'a mut Conversation,
     pieces: Pieces,
@@ -119,8 +154,9 @@ impl Turn<'_> {
         self.pieces.cancel();
     }
 
-    /// Adds message and answer to the conversation. Gives `None` and adds nothing unless all pieces were taken without an error;
-    /// of an answer that was cancelled before its first piece nothing is added either.
+    /// Adds the message and its answer to the conversation. If you did not take all pieces, or a piece was an
+    /// error, the conversation is unchanged and the result is `None`. The same holds for an answer that was
+    /// cancelled before its first piece.
     pub fn finish(self) -> Option<Completion> {
         let Self { conversation, pieces, prepared: PreparedTurn { mut messages, text, prompt } } = self;
         let completion = pieces.into_completion()?;

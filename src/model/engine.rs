@@ -1,5 +1,5 @@
-//! The engine: one thread that owns the runtime and the network. Requests reach it through a channel, and pieces of text leave
-//! it through one for each request.
+//! The engine: one thread that owns the runtime and the network. Requests arrive on a channel. Pieces of text leave
+//! on a channel per request.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -10,137 +10,191 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use generate::{
-    Batch, Finish, GenerateError, Generated, Reply, Session, TokenOptions, Tokenizer, check_tokens,
+    AnyExecutor, Batch, Budgeted, DraftModel, Finish, GenerateError, Generated, Lookup, Network, Reply,
+    SavedSequence, Session, TokenOptions, Tokenizer, check_tokens,
 };
-use models::EmbeddingGemmaConfig;
+use irpa::Archive;
+use models::Architecture;
+use models::fit::OpenWarning;
 use runtime::Transfers;
 
-use super::source::{BuildInfo, OpenWarning, Ready, Source, build_checkpoint, build_embedding, open_export};
-use super::{ModelError, OpenOptions};
-use crate::Program;
-use crate::embed::{Embedder, EmbeddingPlan, check_texts};
+use super::source::{BuildInfo, Ready, Source, build_checkpoint, open_export};
+use super::xla::build_xla;
+use super::{ModelError, OpenOptions, Speculation};
+use crate::embed::{Embedder, check_texts, length_for};
 
-/// What the engine is asked for.
+/// A job for the engine.
 pub(super) enum Job {
     Generate(Box<GenerateJob>),
     Score(Vec<u32>, Sender<Result<Vec<Vec<f32>>, ModelError>>),
+    Save(Vec<u32>, Sender<Result<SavedSequence, ModelError>>),
+    Load(Box<SavedSequence>, Sender<Result<(), ModelError>>),
     Embed(Vec<Vec<u32>>, Sender<Result<Embedded, ModelError>>),
 }
 
-/// A text to continue.
+/// A text to continue, and where to send the pieces.
 pub(super) struct GenerateJob {
     pub prompt: Vec<u32>,
     pub options: TokenOptions,
     pub stop: Vec<String>,
-    /// Whether what a slot has seen of the prompt need not be computed again.
+    /// Whether the slot may reuse the part of the prompt that it has already computed.
     pub continues: bool,
-    /// Set from elsewhere, it ends the text.
+    /// Another thread sets this flag to end the text.
     pub cancelled: Arc<AtomicBool>,
     pub events: Sender<Event>,
 }
 
-/// What the engine answers to [`GenerateJob`].
+/// The engine's messages about a [`GenerateJob`].
 pub(super) enum Event {
     Piece(String),
     Done(Box<Completion>),
     Failed(ModelError),
 }
 
-/// A text that has ended.
+/// A text whose generation has ended.
 #[derive(Clone, Debug)]
 pub struct Completion {
-    /// The text. Without a tokenizer, the token ids with spaces.
+    /// The generated text. Without a tokenizer it consists of token ids with spaces in between.
     pub text: String,
-    /// Tokens, why there are no more, and timings.
+    /// The tokens, the reason for the end, and timings.
     pub generated: Generated,
-    /// Whether a stop string ended the text: the tokens then spell more than it.
+    /// Whether a stop string ended the text. In this case the tokens spell more than `text`.
     pub is_cut: bool,
-    /// Tokens of the prompt, those included that a slot had seen before.
+    /// Number of tokens in the prompt, including the tokens that a slot had already computed.
     pub prompt_tokens: usize,
-    /// The time from when the text got a slot until its first token.
+    /// The time between the assignment of a slot and the first token.
     pub first_token: Option<Duration>,
-    /// Bytes that were copied between host and device meanwhile, for this text and those beside it.
+    /// Bytes copied between host and device in the meantime, for this text and for texts in other slots.
     pub transfers: Transfers,
 }
 
-/// Embeddings, and how long they took.
+/// Embeddings, and the time that they took.
 #[derive(Clone, Debug, Default)]
 pub struct Embedded {
-    /// One embedding for each text.
+    /// One embedding of f32 numbers per text.
     pub embeddings: Vec<Vec<f32>>,
     /// The time that the calls took.
     pub time: Duration,
-    /// How the network was built that made them.
+    /// How the network of these embeddings was built; `None` if an earlier call built it.
     pub build: Option<BuildInfo>,
 }
 
-/// What a model is, once it is open.
+/// Properties of an open model.
 #[derive(Clone, Debug)]
 pub struct ModelInfo {
-    /// The longest sequence, prompt and answer together; of an embedding the longest text.
+    /// The largest number of tokens in a sequence, prompt and answer together. For an embedding model, the
+    /// longest text.
     pub context: usize,
     /// The number of token ids.
     pub vocabulary: usize,
-    /// Sequences that are continued in parallel.
+    /// The number of sequences that are continued in parallel.
     pub slots: usize,
-    /// How it was built; nothing for an embedding, which is built for the length of its texts.
+    /// How the network was built. `None` for an embedding model, whose networks are built for the length of
+    /// the texts.
     pub build: Option<BuildInfo>,
-    /// What its user should know.
+    /// Warnings about the model's files.
     pub warnings: Vec<OpenWarning>,
 }
 
-/// What a network is built from.
+/// The inputs of a network that is not built yet.
 pub(super) struct Unbuilt {
     pub path: PathBuf,
     pub source: Source,
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub options: OpenOptions,
+    pub draft: Option<DraftSource>,
 }
 
-/// Builds the network of what was read, tells whether that worked, and answers until nobody can ask any more.
+/// The inputs for building a draft model.
+pub(super) struct DraftSource {
+    pub path: PathBuf,
+    pub source: Source,
+    pub options: OpenOptions,
+}
+
+/// Builds the network, reports the result to `tell`, and then answers jobs until all handles are dropped.
 pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>, jobs: &Receiver<Job>) {
-    let Unbuilt { path, source, tokenizer, options } = network;
-    let engine = match Engine::build(&path, source, &options) {
-        Ok(engine) => engine,
+    let Unbuilt { path, source, tokenizer, options, draft } = network;
+    let built = Engine::build(&path, source, &options);
+    let built = built.and_then(|engine| Ok((engine, draft.map(DraftSource::build).transpose()?)));
+    let (engine, draft) = match built {
+        Ok(built) => built,
         Err(error) => return drop(tell.send(Err(error))),
     };
     if tell.send(Ok(engine.info())).is_err() {
         return;
     }
-    match engine {
-        Engine::Embedding(config) => Embeddings::new(&path, &options, &config).serve(jobs),
-        Engine::Text(ready) => Texts::new(&path, &options, &ready, tokenizer.as_deref()).serve(jobs),
+    match &engine {
+        Engine::Embedding(model) => Embeddings::new(&path, &options, &**model).serve(jobs),
+        Engine::Text(build, network) => {
+            let batch = batch(network, &options.speculate, draft.as_ref());
+            Texts::new(&path, &options, (build, network), tokenizer.as_deref(), batch).serve(jobs);
+        }
     }
 }
 
+/// The slots of a network, and what drafts for them.
+fn batch<'a>(
+    network: &'a AnyNetwork,
+    speculate: &Speculation,
+    draft: Option<&'a AnyNetwork>,
+) -> Batch<'a, AnyExecutor> {
+    let batch = Batch::new(network).keep_prefixes().schedule(Budgeted::default());
+    match (speculate, draft) {
+        (_, Some(draft)) => batch.speculate(|| Box::new(DraftModel::new(draft))),
+        (Speculation::Lookup, None) => batch.speculate(|| Box::new(Lookup::default())),
+        _ => batch,
+    }
+}
+
+impl DraftSource {
+    fn build(self) -> Result<AnyNetwork, ModelError> {
+        match Engine::build(&self.path, self.source, &self.options)? {
+            Engine::Text(_, network) => Ok(*network),
+            Engine::Embedding(_) => {
+                Err(ModelError::Kind { path: self.path, does: "makes embeddings of texts", asked: "draft" })
+            }
+        }
+    }
+}
+
+/// A network of one of the engines.
+type AnyNetwork = Network<AnyExecutor>;
+
 enum Engine {
-    Text(Box<Ready>),
-    Embedding(Box<EmbeddingGemmaConfig>),
+    Text(Box<BuildInfo>, Box<AnyNetwork>),
+    /// One whose programs are built for the length of their texts.
+    Embedding(Box<dyn Architecture>),
 }
 
 impl Engine {
     fn build(path: &Path, source: Source, options: &OpenOptions) -> Result<Self, ModelError> {
-        Ok(match source {
-            Source::Embedding(config) => Self::Embedding(config),
-            Source::Export(manifest, _) => Self::Text(Box::new(open_export(path, &manifest, options)?)),
-            Source::Checkpoint(model) => {
-                Self::Text(Box::new(build_checkpoint(path, model, options, options.score)?))
+        let (network, build) = match source {
+            Source::Export(manifest, _) => in_iree(open_export(path, &manifest, options)?)?,
+            Source::Checkpoint(model) if model.sentence().is_some() => {
+                let (does, asked) = ("makes embeddings of texts", "run through XLA");
+                return match options.plugin {
+                    None => Ok(Self::Embedding(model)),
+                    Some(_) => Err(ModelError::Kind { path: path.to_owned(), does, asked }),
+                };
             }
-        })
+            Source::Checkpoint(model) => build_text(path, model, options, options.score)?,
+        };
+        Ok(Self::Text(Box::new(build), Box::new(network)))
     }
 
     fn info(&self) -> ModelInfo {
         match self {
-            Self::Text(ready) => ModelInfo {
-                context: ready.network.context(),
-                vocabulary: ready.network.vocabulary(),
-                slots: ready.network.batch(),
-                build: Some(ready.build.clone()),
+            Self::Text(build, network) => ModelInfo {
+                context: network.context(),
+                vocabulary: network.vocabulary(),
+                slots: network.batch(),
+                build: Some((**build).clone()),
                 warnings: Vec::new(),
             },
-            Self::Embedding(config) => ModelInfo {
-                context: config.sentence.max_tokens,
-                vocabulary: config.vocab_size,
+            Self::Embedding(model) => ModelInfo {
+                context: model.max_context(),
+                vocabulary: model.vocabulary(),
                 slots: 1,
                 build: None,
                 warnings: Vec::new(),
@@ -149,21 +203,41 @@ impl Engine {
     }
 }
 
-/// The engine of a network that continues text.
+/// Builds a network that continues texts, for the engine that the options select.
+fn build_text(
+    path: &Path,
+    model: Box<dyn Architecture>,
+    options: &OpenOptions,
+    score: bool,
+) -> Result<(AnyNetwork, BuildInfo), ModelError> {
+    match &options.plugin {
+        Some(plugin) => build_xla(path, model, options, score, plugin),
+        None => in_iree(build_checkpoint(path, model, options, score)?),
+    }
+}
+
+/// The network of a program that IREE has loaded.
+fn in_iree(Ready { program, build }: Ready) -> Result<(AnyNetwork, BuildInfo), ModelError> {
+    let executor = AnyExecutor::Iree(program.executor()?);
+    Ok((Network::on(executor, program.signatures())?, build))
+}
+
+/// The engine of a network that continues texts.
 struct Texts<'a> {
     path: &'a Path,
     options: &'a OpenOptions,
-    ready: &'a Ready,
+    build: &'a BuildInfo,
+    network: &'a AnyNetwork,
     tokenizer: Option<&'a Tokenizer>,
-    batch: Batch<'a>,
-    /// The text of each slot.
+    batch: Batch<'a, AnyExecutor>,
+    /// The text that occupies each slot.
     running: Vec<Option<Running<'a>>>,
     waiting: VecDeque<Box<GenerateJob>>,
-    /// The network that scores, where that is another one.
-    scorer: Option<Ready>,
+    /// The network that scores, if the main network has no entry point for it.
+    scorer: Option<AnyNetwork>,
 }
 
-/// A text that is being continued.
+/// A text in a slot.
 struct Running<'a> {
     reply: Reply<'a>,
     events: Sender<Event>,
@@ -179,12 +253,13 @@ impl<'a> Texts<'a> {
     fn new(
         path: &'a Path,
         options: &'a OpenOptions,
-        ready: &'a Ready,
+        (build, network): (&'a BuildInfo, &'a AnyNetwork),
         tokenizer: Option<&'a Tokenizer>,
+        batch: Batch<'a, AnyExecutor>,
     ) -> Self {
-        let batch = Batch::new(&ready.network);
-        let running = (0..ready.network.batch()).map(|_| None).collect();
-        Self { path, options, ready, tokenizer, batch, running, waiting: VecDeque::new(), scorer: None }
+        let running = (0..network.batch()).map(|_| None).collect();
+        let waiting = VecDeque::new();
+        Self { path, options, build, network, tokenizer, batch, running, waiting, scorer: None }
     }
 
     fn serve(mut self, jobs: &Receiver<Job>) {
@@ -210,8 +285,23 @@ impl<'a> Texts<'a> {
         match job {
             Job::Generate(job) => self.waiting.push_back(job),
             Job::Score(tokens, answer) => drop(answer.send(self.score(&tokens))),
+            Job::Save(tokens, answer) => drop(answer.send(self.save(&tokens))),
+            Job::Load(saved, answer) => drop(answer.send(self.load(*saved))),
             Job::Embed(_, answer) => drop(answer.send(Err(continues_text(self.path)))),
         }
+    }
+
+    fn save(&self, tokens: &[u32]) -> Result<SavedSequence, ModelError> {
+        Ok(self.batch.save(&self.fingerprint()?, tokens)?)
+    }
+
+    fn load(&mut self, saved: SavedSequence) -> Result<(), ModelError> {
+        Ok(self.batch.load(&self.fingerprint()?, saved)?)
+    }
+
+    /// The name of the weights as they are stored.
+    fn fingerprint(&self) -> Result<String, ModelError> {
+        Ok(Archive::open(&self.build.archive)?.table_blake3())
     }
 
     fn begin(&mut self, job: GenerateJob) {
@@ -230,14 +320,14 @@ impl<'a> Texts<'a> {
                     prompt_tokens: prompt.len(),
                     start: Instant::now(),
                     first_token: None,
-                    before: self.ready.runtime.transfers(),
+                    before: self.network.executor().transfers(),
                     failed: None,
                 });
             }
         }
     }
 
-    /// One step of all texts that are being continued.
+    /// Runs one step of all texts in slots.
     fn step(&mut self) {
         let running = &mut self.running;
         let ended = self.batch.step(|slot, token| match &mut running[slot] {
@@ -248,7 +338,7 @@ impl<'a> Texts<'a> {
             Ok(ended) => {
                 for (slot, generated) in ended {
                     if let Some(text) = self.running[slot].take() {
-                        text.end(generated, self.ready.runtime.transfers());
+                        text.end(generated, self.network.executor().transfers());
                     }
                 }
             }
@@ -263,7 +353,7 @@ impl<'a> Texts<'a> {
     }
 
     fn score(&mut self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, ModelError> {
-        let network = &self.ready.network;
+        let network = self.network;
         check_tokens(tokens, 0, network.context(), network.vocabulary())?;
         if network.has_scorer() {
             return Ok(Session::new(network).score(tokens)?);
@@ -271,24 +361,25 @@ impl<'a> Texts<'a> {
         let scorer = match self.scorer.take() {
             Some(scorer) => scorer,
             None => match Source::read(self.path, self.options)?.0 {
-                Source::Checkpoint(model) => build_checkpoint(self.path, model, self.options, true)?,
+                Source::Checkpoint(model) => build_text(self.path, model, self.options, true)?.0,
                 // It has the entry points that it was exported with.
                 _ => return Ok(Session::new(network).score(tokens)?),
             },
         };
-        let scored = Session::new(&scorer.network).score(tokens);
+        let scored = Session::new(&scorer).score(tokens);
         self.scorer = Some(scorer);
         Ok(scored?)
     }
 }
 
-/// An embedding was asked of a network that makes none.
+/// The error for a request of embeddings to a network that continues text.
 pub(super) fn continues_text(path: &Path) -> ModelError {
     ModelError::Kind { path: path.into(), does: "continues text", asked: "embed it" }
 }
 
 impl Running<'_> {
-    /// Takes a token, and tells the text that is certain now. Breaks off where nobody listens or a stop string is reached.
+    /// Takes a token, and sends the text that no later token can change. Breaks if the receiver is gone or a
+    /// stop string is complete.
     fn push(&mut self, token: u32) -> ControlFlow<()> {
         self.first_token.get_or_insert_with(|| self.start.elapsed());
         let told = self.reply.push(token).map(|piece| self.events.send(Event::Piece(piece)).is_ok());
@@ -332,18 +423,18 @@ impl Running<'_> {
     }
 }
 
-/// The engine of a network that makes embeddings.
+/// The engine of a network that computes embeddings.
 struct Embeddings<'a> {
     path: PathBuf,
     options: &'a OpenOptions,
-    config: &'a EmbeddingGemmaConfig,
-    /// What was built, by the longest text that it takes.
-    programs: BTreeMap<usize, (Program, BuildInfo)>,
+    model: &'a dyn Architecture,
+    /// The programs built so far, by the longest text that each takes.
+    programs: BTreeMap<usize, Ready>,
 }
 
 impl<'a> Embeddings<'a> {
-    fn new(path: &Path, options: &'a OpenOptions, config: &'a EmbeddingGemmaConfig) -> Self {
-        Self { path: path.into(), options, config, programs: BTreeMap::new() }
+    fn new(path: &Path, options: &'a OpenOptions, model: &'a dyn Architecture) -> Self {
+        Self { path: path.into(), options, model, programs: BTreeMap::new() }
     }
 
     fn serve(mut self, jobs: &Receiver<Job>) {
@@ -353,24 +444,28 @@ impl<'a> Embeddings<'a> {
             match job {
                 Job::Generate(job) => drop(job.events.send(Event::Failed(kind("continue text")))),
                 Job::Score(_, answer) => drop(answer.send(Err(kind("score tokens")))),
+                Job::Save(_, answer) => drop(answer.send(Err(kind("save a text")))),
+                Job::Load(_, answer) => drop(answer.send(Err(kind("load a text")))),
                 Job::Embed(texts, answer) => drop(answer.send(self.embed(&texts))),
             }
         }
     }
 
     fn embed(&mut self, texts: &[Vec<u32>]) -> Result<Embedded, ModelError> {
-        let most = self.config.sentence.max_tokens;
+        let (most, vocabulary) = (self.model.max_context(), self.model.vocabulary());
         let longest = texts.iter().map(Vec::len).max().unwrap_or_default();
-        let length = self.options.context.unwrap_or_else(|| EmbeddingPlan::length_for(longest, most));
-        check_texts(texts, length, self.config.vocab_size)?;
-        if !self.programs.contains_key(&length) {
-            let built = build_embedding(&self.path, self.config, self.options, length)?;
-            self.programs.insert(length, built);
+        let length = self.options.context.unwrap_or_else(|| length_for(longest, most));
+        check_texts(texts, length, vocabulary)?;
+        if !self.programs.contains_key(&length)
+            && let Source::Checkpoint(model) = Source::read(&self.path, self.options)?.0
+        {
+            let options = OpenOptions { context: Some(length), ..self.options.clone() };
+            self.programs.insert(length, build_checkpoint(&self.path, model, &options, false)?);
         }
-        let (program, build) = &self.programs[&length];
-        let embedder = Embedder::new(program, self.config.vocab_size)?;
+        let ready = self.programs.get(&length).ok_or_else(|| continues_text(&self.path))?;
+        let embedder = Embedder::new(&ready.program, vocabulary)?;
         let start = Instant::now();
         let embeddings = embedder.embed(texts)?;
-        Ok(Embedded { embeddings, time: start.elapsed(), build: Some(build.clone()) })
+        Ok(Embedded { embeddings, time: start.elapsed(), build: Some(ready.build.clone()) })
     }
 }

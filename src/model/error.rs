@@ -1,4 +1,4 @@
-//! Why a model does not open, or does not answer.
+//! The error of [`Model`](super::Model) and its requests.
 
 use std::fmt::{self, Display as _};
 use std::io;
@@ -7,22 +7,26 @@ use std::sync::Arc;
 
 use errors::{FileError, WithCauses};
 use generate::GenerateError;
+use hub::HubError;
 use irpa::ArchiveError;
 use models::config::ConfigError;
+use models::fit::FitError;
 use models::{OtherSizes, UnknownPrompt};
+use pjrt::PjrtError;
 use runtime::{CompileError, RuntimeError};
 use targets::DeviceKind;
 
 use crate::PlanError;
 use crate::build::LoadError;
 use crate::embed::EmbedError;
+use crate::export::xla::XlaError;
 use crate::export::{ExportError, ManifestError};
 use crate::tuning::TuningFileError;
 
-/// Why a [`Model`](super::Model) does not open, or does not answer.
+/// Why a [`Model`](super::Model) cannot be opened, or cannot answer.
 ///
-/// `Debug` shows the message and the causes behind it, since a `main` that returns an error prints it by `Debug`. For the same
-/// reason the fields of a variant are not shown.
+/// `Debug` shows the message and the causes behind it, because a `main` that returns an error prints it with
+/// `Debug`.
 ///
 /// ```
 /// use tracewright::Model;
@@ -37,105 +41,136 @@ pub enum ModelError {
     /// A file cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The configuration.
+    /// The `config.json` cannot be read, or has invalid values.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The weights have other sizes than the configuration.
+    /// A name on the Hugging Face hub did not lead to a model.
+    #[error(transparent)]
+    Hub(#[from] HubError),
+    /// The weights have other sizes than the configuration declares.
     #[error(transparent)]
     Sizes(#[from] OtherSizes),
-    /// The checkpoint.
+    /// The checkpoint cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The archive in the cache. Without it, it is baked again.
+    /// The archive in the cache is damaged. Delete it: the next start bakes it again.
     #[error(transparent)]
     Cached(ArchiveError),
-    /// The sizes asked for.
+    /// The options ask for sizes that the model cannot have.
     #[error(transparent)]
     Plan(Box<PlanError>),
-    /// Compiling, baking or loading.
+    /// Compiling, baking or loading the network failed.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The export.
+    /// The network cannot be lowered for XLA, or its checkpoint does not fit it.
+    #[error(transparent)]
+    Xla(Box<XlaError>),
+    /// XLA or its plugin failed.
+    #[error(transparent)]
+    Plugin(#[from] PjrtError),
+    /// The plugin is for another kind of device than the selected device.
+    #[error(
+        "the plugin's platform is `{platform}` and the device is `{device}`; name a plugin of that device"
+    )]
+    Platform {
+        /// The kind of the selected device.
+        device: DeviceKind,
+        /// The platform that the plugin reports.
+        platform: String,
+    },
+    /// The export cannot be used.
     #[error(transparent)]
     Export(Box<ExportError>),
-    /// What the tuner measured.
+    /// A file with the tuner's measurements cannot be read.
     #[error(transparent)]
     Tuning(#[from] TuningFileError),
-    /// Tokenizer, chat template, sampling, or the network.
+    /// The tokenizer, the chat template, the sampling options or the network failed.
     #[error(transparent)]
     Generate(#[from] GenerateError),
-    /// A call failed, which ended all texts that were being continued.
+    /// A call of the network failed. This ended all running texts.
     #[error(transparent)]
     Failed(Arc<GenerateError>),
-    /// The embedding.
+    /// An embedding cannot be computed.
     #[error(transparent)]
     Embed(#[from] EmbedError),
-    /// The prompt in front of a text that is embedded.
+    /// The embedding model has no prompt of this name.
     #[error(transparent)]
     Prompt(#[from] UnknownPrompt),
-    /// The model does something else.
+    /// The model does not support this kind of request.
     #[error("`{}` {does}, and cannot {asked}", .path.display())]
     Kind {
-        /// The model.
+        /// Path of the folder or file.
         path: PathBuf,
-        /// What it does.
+        /// The kind of request that the model supports.
         does: &'static str,
-        /// What was asked of it.
+        /// The kind of request that was made.
         asked: &'static str,
     },
-    /// Text, for a model without a tokenizer.
+    /// The request contains text, but the model has no tokenizer.
     #[error("`{}` has no `tokenizer.json`; use token ids instead of text", .path.display())]
     NoTokenizer {
-        /// The model.
+        /// Path of the folder or file.
         path: PathBuf,
     },
-    /// An option that an export has decided otherwise.
+    /// A draft model whose tokens mean something else.
+    #[error(
+        "the draft model `{}` has another tokenizer than `{}`, so its tokens mean something else; expected a model of the \
+         same family", .draft.display(), .path.display()
+    )]
+    DraftTokenizer {
+        /// The draft model.
+        draft: PathBuf,
+        /// The model that it drafts for.
+        path: PathBuf,
+    },
+    /// An option differs from the export's.
     #[error(
         "`{option}` is {asked}, but the model was exported with {exported}; leave the option out, or export again"
     )]
     AsExported {
-        /// The option.
+        /// Name of the option in [`OpenOptions`](super::OpenOptions).
         option: &'static str,
-        /// What was asked for.
+        /// The value that was asked for.
         asked: String,
-        /// What the export has.
+        /// The value that the export was made with.
         exported: String,
     },
-    /// An option of compiling, for an export.
+    /// The option affects compiling, but an export is already compiled.
     #[error(
-        "`{option}` is for what is compiled now, and an export is compiled; leave the option out, or export again with it"
+        "`{option}` changes the compilation, and an export is compiled already; leave the option out, or \
+         export again with it"
     )]
     Compiled {
-        /// The option.
+        /// Name of the option in [`OpenOptions`](super::OpenOptions).
         option: &'static str,
     },
-    /// A target for another kind of device.
+    /// The target is for another kind of device than the selected device.
     #[error("the target is for {target} and the device is {device}; name a target of that device")]
     Target {
-        /// The kind of device that the target is.
+        /// The kind of device of the target.
         target: DeviceKind,
-        /// The kind of device that was named.
+        /// The kind of the selected device.
         device: DeviceKind,
     },
-    /// No folder for what can be made again.
+    /// No cache folder is set, and the system has no default.
     #[error("there is no home folder for the cache; set `cache` to a folder")]
     NoCache,
-    /// The program that renders chat templates does not start.
+    /// The program that renders chat templates cannot be started.
     #[error("the program that renders chat templates does not start")]
     Program(#[source] io::Error),
     /// The program that renders chat templates reported an error.
     #[error("{message}")]
     Template {
-        /// What it wrote on stderr.
+        /// The program's output on stderr.
         message: String,
     },
-    /// The program that renders chat templates was ended by the system.
+    /// The system ended the program that renders chat templates, because it exceeded a limit.
     #[error("the model's chat template takes more memory or time than is allowed")]
     TemplateLimit,
-    /// The engine has no thread.
+    /// The thread of the engine cannot be started.
     #[error("the engine's thread does not start")]
     Thread(#[source] io::Error),
-    /// The engine's thread has ended.
+    /// The thread of the engine has ended.
     #[error("the engine has ended; open the model again")]
     Gone,
 }
@@ -146,9 +181,25 @@ impl fmt::Debug for ModelError {
     }
 }
 
+impl From<FitError> for ModelError {
+    fn from(error: FitError) -> Self {
+        match error {
+            FitError::Config(error) => Self::Config(error),
+            FitError::Archive(error) => Self::Archive(error),
+            FitError::Sizes(error) => Self::Sizes(error),
+        }
+    }
+}
+
 impl From<PlanError> for ModelError {
     fn from(error: PlanError) -> Self {
         Self::Plan(error.into())
+    }
+}
+
+impl From<XlaError> for ModelError {
+    fn from(error: XlaError) -> Self {
+        Self::Xla(error.into())
     }
 }
 

@@ -1,4 +1,5 @@
-//! A known model in a few lines: opened from a folder, a GGUF file or an export; it chats, continues text, scores and embeds.
+//! [`Model`]: open a known architecture from a folder, a GGUF file or an export, and chat, continue text, score or
+//! embed.
 
 mod conversation;
 mod engine;
@@ -9,13 +10,14 @@ mod render;
 mod request;
 mod source;
 mod text;
+mod xla;
 
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use generate::{Chat, GenerateOptions, Tokenizer};
+use generate::{Chat, GenerateOptions, SavedSequence, Tokenizer};
 use serde_json::{Value, json};
 
 use engine::Job;
@@ -24,20 +26,24 @@ use text::ModelText;
 pub use conversation::{Conversation, PreparedTurn, Turn};
 pub use engine::{Completion, Embedded, ModelInfo};
 pub use error::ModelError;
+pub use models::fit::OpenWarning;
 pub use opening::Opening;
-pub use options::{OpenOptions, TuningSource, WatchOpen};
+pub use options::{OpenOptions, Speculation, UnknownSpeculation, WatchOpen, cache_folder};
 pub use render::{TemplateProgram, TemplateRequest};
 pub use request::{Pieces, Request};
-pub use source::{BuildInfo, OpenWarning};
+pub use source::{BuildInfo, choose_target};
 
-/// Stack of the threads that read or render what somebody else wrote, which may nest deep. Only what is used is taken.
+pub use crate::tuning::TuningSource;
+
+/// Stack size in bytes of threads that parse or render untrusted input, which may be deeply nested. The
+/// system allocates only the part that a thread uses.
 const STACK: usize = 256 << 20;
 
-/// A model that is open.
+/// An open model.
 ///
-/// A clone is another handle to the same model. Handles can be used from several threads at once: one thread of the model's own
-/// runs the network, and continues as many texts in parallel as [`OpenOptions::slots`] says; further ones wait. It ends when
-/// the last handle and the last [`Pieces`] are gone.
+/// A clone is another handle to the same model. Several threads can use handles at the same time: an engine
+/// thread runs the network and continues up to [`OpenOptions::slots`] texts in parallel. Further texts wait.
+/// The engine thread ends when the last handle and the last [`Pieces`] are dropped.
 ///
 /// ```no_run
 /// use tracewright::{Model, user};
@@ -53,26 +59,26 @@ pub struct Model {
     inner: Arc<Inner>,
 }
 
-/// What all handles share.
+/// The part that all handles share.
 struct Inner {
     text: ModelText,
     info: ModelInfo,
-    /// `None` once the last handle is gone.
+    /// The channel to the engine; `None` once the last handle is dropped.
     jobs: Mutex<Option<Sender<Job>>>,
     engine: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// A message of the user.
+/// A message with the role `user`, for [`Model::chat`].
 pub fn user(content: impl Into<String>) -> Value {
     message("user", content)
 }
 
-/// A message of the system: how the model should behave.
+/// A message with the role `system`, which tells the model how to behave.
 pub fn system(content: impl Into<String>) -> Value {
     message("system", content)
 }
 
-/// An earlier answer of the model.
+/// A message with the role `assistant`: an earlier answer of the model.
 pub fn assistant(content: impl Into<String>) -> Value {
     message("assistant", content)
 }
@@ -82,31 +88,32 @@ fn message(role: &str, content: impl Into<String>) -> Value {
 }
 
 impl Model {
-    /// Opens a Hugging Face folder, a GGUF file, or what `tracewright export` wrote, with the usual options.
+    /// Opens a Hugging Face folder, a GGUF file, a folder of `tracewright export`, or a name on the Hugging Face
+    /// hub such as `HuggingFaceTB/SmolLM2-135M-Instruct`, with default options.
     ///
-    /// The first time, weights are baked and modules compiled, which takes seconds to minutes; the cache keeps both. Only an
-    /// export needs no `iree-compile`.
+    /// The first call bakes weights and compiles modules, which takes seconds to minutes. The cache keeps
+    /// both for later calls. You need `iree-compile` for everything but an export.
     ///
     /// # Errors
-    /// If something is missing, damaged, or not supported.
+    /// If a file is missing or damaged, or the model is not supported.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ModelError> {
         Self::open_with(path, OpenOptions::default())
     }
 
-    /// The same with these options.
+    /// Opens a model as [`open`](Self::open) does, with these options.
     ///
     /// # Errors
-    /// As [`open`](Self::open); or if an export was made with other options.
+    /// The errors of [`open`](Self::open); or an option that differs from the export's.
     pub fn open_with(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
         Opening::read(path, options)?.build()
     }
 
-    /// Context, vocabulary, slots, and how the model was built.
+    /// The context length, vocabulary size and number of slots, and how the model was built.
     pub fn info(&self) -> &ModelInfo {
         &self.inner.info
     }
 
-    /// The tokenizer, if the model has one.
+    /// The model's tokenizer; `None` if its folder has none.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.inner.text.tokenizer.as_deref()
     }
@@ -116,11 +123,11 @@ impl Model {
         &self.inner.text.stop_tokens
     }
 
-    /// Answers a conversation through the model's chat template. Messages are JSON objects with `role` and `content`, as
-    /// [`user`], [`system`] and [`assistant`] make them.
+    /// Answers a conversation through the model's chat template. Messages are JSON objects with `role` and
+    /// `content`. [`user`], [`system`] and [`assistant`] build them.
     ///
     /// # Errors
-    /// If the model has no tokenizer or no template, or the template refuses the conversation.
+    /// If the model has no tokenizer or no template, or the template rejects the conversation.
     pub fn chat(&self, messages: impl IntoIterator<Item = Value>) -> Result<Request, ModelError> {
         let chat =
             Chat { messages: messages.into_iter().collect(), add_generation_prompt: true, ..Chat::default() };
@@ -128,12 +135,12 @@ impl Model {
         Ok(self.continue_tokens(self.inner.text.tokenizer()?.encode_plain(&text)?))
     }
 
-    /// A conversation of several turns, which computes only what each turn adds.
+    /// Starts a conversation of several turns. Each turn computes only its own tokens.
     pub fn conversation(&self) -> Conversation {
         Conversation::new(self.clone())
     }
 
-    /// Continues a text.
+    /// Continues the text `prompt`, without a chat template.
     ///
     /// # Errors
     /// If the model has no tokenizer.
@@ -141,40 +148,61 @@ impl Model {
         Ok(self.continue_tokens(self.inner.text.tokenizer()?.encode(prompt)?))
     }
 
-    /// Continues token ids.
+    /// Continues a sequence of token ids.
     pub fn continue_tokens(&self, prompt: impl Into<Vec<u32>>) -> Request {
         let (model, options) = (self.inner.clone(), GenerateOptions::default());
         Request { model, prompt: prompt.into(), options, continues: false }
     }
 
-    /// The text of a conversation, as the model's chat template writes it.
+    /// The text of a conversation, rendered by the model's chat template.
     ///
-    /// The template is a program that came with the model. It runs under limits, on a thread of its own, or in a process of its
-    /// own where [`OpenOptions::template_program`] names one.
+    /// The template is an untrusted program that comes with the model. It runs under limits, in a thread of
+    /// this process or in the process that [`OpenOptions::template_program`] names.
     ///
     /// # Errors
-    /// If there is no template, or it fails or refuses the conversation.
+    /// If there is no template, or the template fails or rejects the conversation.
     pub fn render(&self, chat: &Chat) -> Result<String, ModelError> {
         self.inner.text.renderer.render(chat)
     }
 
     /// The logits after each of `tokens`: f32 [tokens, vocabulary].
     ///
-    /// The entry point that computes them is built by the first call, unless [`OpenOptions::score`] built it.
+    /// The first call builds the entry point for scores, unless [`OpenOptions::score`] was set.
     ///
     /// # Errors
-    /// If they do not fit into the context, or the call fails.
+    /// If there are more tokens than the context holds, or the call fails.
     pub fn score(&self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, ModelError> {
         let (answer, scored) = channel();
         self.inner.ask(Job::Score(tokens.to_vec(), answer))?;
         scored.recv().map_err(|_| ModelError::Gone)?
     }
 
-    /// Embeddings of texts: f32 [texts, features]. `prompt_name` is one of the model's prompts, such as `query`; `None` for its
-    /// usual one.
+    /// Copies the longest beginning of `tokens` that a slot has computed, with its state.
     ///
     /// # Errors
-    /// If the model makes none, has no such prompt, or a text is longer than it takes.
+    /// If the device fails, or the model does not continue text.
+    pub fn save(&self, tokens: &[u32]) -> Result<SavedSequence, ModelError> {
+        let (answer, saved) = channel();
+        self.inner.ask(Job::Save(tokens.to_vec(), answer))?;
+        saved.recv().map_err(|_| ModelError::Gone)?
+    }
+
+    /// Puts a saved sequence into a free slot. A [request that reuses state](Request::reuse) and begins with its tokens does not
+    /// compute them.
+    ///
+    /// # Errors
+    /// If the sequence belongs to another model or another format, or all slots are occupied.
+    pub fn load(&self, saved: SavedSequence) -> Result<(), ModelError> {
+        let (answer, loaded) = channel();
+        self.inner.ask(Job::Load(Box::new(saved), answer))?;
+        loaded.recv().map_err(|_| ModelError::Gone)?
+    }
+
+    /// Embeddings of texts: f32 [texts, features]. `prompt_name` selects one of the model's prompts, such as
+    /// `query`; `None` selects the model's default.
+    ///
+    /// # Errors
+    /// If the model does not compute embeddings, has no such prompt, or a text is too long.
     pub fn embed(&self, texts: &[&str], prompt_name: Option<&str>) -> Result<Vec<Vec<f32>>, ModelError> {
         let tokenizer = self.inner.text.tokenizer()?;
         let prompt = match &self.inner.text.sentence {
@@ -186,10 +214,10 @@ impl Model {
         Ok(self.embed_tokens(tokens)?.embeddings)
     }
 
-    /// Embeddings of texts that are given as token ids, special ones included.
+    /// Embeddings of texts that are given as token ids, including special tokens.
     ///
     /// # Errors
-    /// If the model makes none, or a text is empty or longer than it takes.
+    /// If the model does not compute embeddings, or a text is empty or too long.
     pub fn embed_tokens(&self, texts: Vec<Vec<u32>>) -> Result<Embedded, ModelError> {
         let (answer, embedded) = channel();
         self.inner.ask(Job::Embed(texts, answer))?;
@@ -205,7 +233,7 @@ impl Inner {
 }
 
 impl Drop for Inner {
-    /// Ends the engine, and waits until it has given back the device.
+    /// Ends the engine, and waits until the device is released.
     fn drop(&mut self) {
         drop(self.jobs.get_mut().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(engine) = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
@@ -215,7 +243,7 @@ impl Drop for Inner {
     }
 }
 
-/// Does what may nest deep.
+/// Runs `work` on a thread with a large stack, for input that may be deeply nested.
 fn with_room<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, ModelError> {
     thread::scope(|scope| {
         let worker = thread::Builder::new().name("text".into()).stack_size(STACK).spawn_scoped(scope, work);

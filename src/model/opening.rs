@@ -1,28 +1,32 @@
-//! A model of which the files are read, and the network is not built yet.
+//! [`Opening`]: a model whose files are read, before its network is built.
 
-use std::path::Path;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use generate::{Chat, GenerateError, GenerateOptions, Tokenizer};
+use hub::{Fetched, ModelName};
 use irpa::HubFolder;
-use models::SentenceConfig;
+use models::fit::OpenWarning;
+use models::{Architecture, SentenceConfig};
 
-use super::engine::{self, Unbuilt};
-use super::source::{CONTEXT, OpenWarning, Source};
+use super::engine::{self, DraftSource, Unbuilt};
+use super::source::{CONTEXT, Source};
 use super::text::ModelText;
-use super::{Inner, Model, ModelError, ModelInfo, OpenOptions, STACK};
+use super::{Inner, Model, ModelError, ModelInfo, OpenOptions, STACK, Speculation, with_room};
 use crate::Plan;
+use crate::build::BuildStep;
 use crate::export::IreeManifest;
 
-/// A model of which configuration, tokenizer and stop tokens are read, and the network is not built yet. What is wrong with its
-/// files is known by now, before anything slow begins.
+/// A model whose configuration, tokenizer and stop tokens are read, and whose network is not built yet.
+/// Errors in the model's files appear here, before anything slow begins.
 ///
-/// [`Model::open`] does all at once. This is for a program that chooses options by what it reads, such as the context by the
-/// length of a prompt.
+/// [`Model::open`] does both steps. Use `Opening` if your program chooses options from the files, for example
+/// the context from the length of a prompt.
 pub struct Opening {
-    /// The options, which may be changed before the network is built.
+    /// The options. You can change them before you build the network.
     pub options: OpenOptions,
     source: Source,
     text: ModelText,
@@ -30,19 +34,24 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Reads the files of a model. Of a folder `models--ORG--NAME` of the Hugging Face cache these are the files of its snapshot.
+    /// Reads the files of a model. A name such as `ORG/NAME` that is no path is found in the Hugging Face cache,
+    /// or downloaded into it. For a folder `models--ORG--NAME` of the Hugging Face cache, these are the
+    /// files of its current snapshot.
     ///
     /// # Errors
-    /// If something is missing, damaged, or not supported; or if an export was made with other options.
+    /// If a file is missing or damaged, a name cannot be downloaded, the model is not supported, or an option
+    /// differs from the export's.
     pub fn read(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
-        let hub = HubFolder::at(path.as_ref());
-        let path = hub.as_ref().map(HubFolder::snapshot).transpose()?.unwrap_or(path.as_ref());
+        let downloaded = by_name(path.as_ref(), &options)?;
+        let path = downloaded.as_deref().unwrap_or(path.as_ref());
+        let hub = HubFolder::at(path);
+        let path = hub.as_ref().map(HubFolder::snapshot).transpose()?.unwrap_or(path);
         let (source, warnings) = Source::read(path, &options)?;
         let text = ModelText::read(path, &source, &options)?;
         Ok(Self { options, source, text, warnings })
     }
 
-    /// The tokenizer, if the model has one.
+    /// The model's tokenizer; `None` if its folder has none.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.text.tokenizer.as_deref()
     }
@@ -52,17 +61,17 @@ impl Opening {
         &self.text.stop_tokens
     }
 
-    /// What the model's user should know, though it opens.
+    /// Warnings about the model's files.
     pub fn warnings(&self) -> &[OpenWarning] {
         &self.warnings
     }
 
-    /// Whether it is an export, which needs no compiler.
+    /// Whether the model is an export, which needs no compiler.
     pub fn is_export(&self) -> bool {
         matches!(self.source, Source::Export(..))
     }
 
-    /// What the manifest of an export contains, if it is one.
+    /// The manifest, if the model is an export.
     pub fn manifest(&self) -> Option<&IreeManifest> {
         match &self.source {
             Source::Export(manifest, _) => Some(manifest),
@@ -70,70 +79,103 @@ impl Opening {
         }
     }
 
-    /// The most tokens that the model was made for, if its configuration is there.
+    /// The model's own limit of tokens in a sequence; `None` if an export lacks its `config.json`.
     pub fn max_context(&self) -> Option<usize> {
         match &self.source {
             Source::Export(_, longest) => *longest,
             Source::Checkpoint(model) => Some(model.max_context()),
-            Source::Embedding(config) => Some(config.sentence.max_tokens),
         }
     }
 
-    /// The longest sequence that the network will take.
+    /// The longest sequence, in tokens, of the network that [`build`](Self::build) makes.
     pub fn context(&self) -> usize {
         match &self.source {
             Source::Export(manifest, _) => manifest.context,
-            Source::Checkpoint(model) => self.options.context.unwrap_or(model.max_context().min(CONTEXT)),
-            Source::Embedding(config) => self.options.context.unwrap_or(config.sentence.max_tokens),
+            Source::Checkpoint(model) => {
+                let usual = if model.sentence().is_some() { usize::MAX } else { CONTEXT };
+                self.options.context.unwrap_or(model.max_context().min(usual))
+            }
         }
     }
 
-    /// The number of token ids, if the configuration is there.
+    /// The number of token ids; `None` if an export lacks its `config.json`.
     pub fn vocabulary(&self) -> Option<usize> {
         match &self.source {
             Source::Export(..) => None,
             Source::Checkpoint(model) => Some(model.vocabulary()),
-            Source::Embedding(config) => Some(config.vocab_size),
         }
     }
 
-    /// What an embedding does to a text first.
-    pub fn sentence(&self) -> Option<&SentenceConfig> {
-        self.text.sentence.as_ref()
+    /// The network, unless it is that of an export.
+    pub fn network(&self) -> Option<&dyn Architecture> {
+        match &self.source {
+            Source::Export(..) => None,
+            Source::Checkpoint(model) => Some(&**model),
+        }
     }
 
-    /// Whether the model can follow these options.
+    /// The text preparation of an embedding model, such as its prompts; `None` for other models.
+    pub fn sentence(&self) -> Option<&SentenceConfig> {
+        self.source.sentence()
+    }
+
+    /// Checks that the model can follow these options.
     ///
     /// # Errors
-    /// If a setting is out of range, a schema or a grammar cannot be followed, or text is asked for without a tokenizer.
+    /// If a setting is out of range, a schema or a grammar is not supported, or text is asked for without a
+    /// tokenizer.
     pub fn check_options(&self, options: &GenerateOptions) -> Result<(), GenerateError> {
         self.text.token_options(options).map(drop)
     }
 
-    /// The text of a conversation, as [`Model::render`].
+    /// The text of a conversation, rendered by the chat template; see [`Model::render`].
     ///
     /// # Errors
-    /// As [`Model::render`].
+    /// The errors of [`Model::render`].
     pub fn render(&self, chat: &Chat) -> Result<String, ModelError> {
         self.text.renderer.render(chat)
     }
 
-    /// Chooses a context that holds this many tokens, unless the options name one: a power of two, so that few different modules
-    /// are compiled, up to the model's own limit. An export has the context that it was made with.
+    /// Chooses a context for at least `tokens` tokens, unless the options set one. The context is a power of
+    /// two, which keeps the number of different modules small, and at most the model's own limit. An export
+    /// keeps its context.
     pub fn fit_context(&mut self, tokens: usize) {
         if let (Source::Checkpoint(model), None) = (&self.source, self.options.context) {
             self.options.context = Some(Plan::context_for(tokens, model.max_context()));
         }
     }
 
-    /// Builds the network.
+    /// The model that drafts, if the options name one.
+    fn draft(&self) -> Result<Option<DraftSource>, ModelError> {
+        let Speculation::Draft(draft) = &self.options.speculate else { return Ok(None) };
+        let hub = HubFolder::at(draft);
+        let draft = hub.as_ref().map(HubFolder::snapshot).transpose()?.unwrap_or(draft);
+        let mut options = self.options.of_draft();
+        let (source, _) = Source::read(draft, &options)?;
+        if let Source::Checkpoint(model) = &source {
+            options.context = Some(self.context().min(model.max_context()));
+        }
+        let tokenizer = with_room(|| Tokenizer::load(draft))??;
+        let is_same = match (&tokenizer, self.tokenizer()) {
+            (Some(draft), Some(own)) => own.has_tokens_of(draft),
+            (None, None) => true,
+            _ => false,
+        };
+        match is_same {
+            true => Ok(Some(DraftSource { path: draft.into(), source, options })),
+            false => Err(ModelError::DraftTokenizer { draft: draft.into(), path: self.text.path.clone() }),
+        }
+    }
+
+    /// Builds the network, and starts the engine.
     ///
     /// # Errors
-    /// If it does not fit into memory, or does not compile, bake or load.
+    /// If the network or that of the draft model does not fit into memory, or cannot be compiled, baked or loaded.
     pub fn build(self) -> Result<Model, ModelError> {
+        let draft = self.draft()?;
         let Self { options, source, text, warnings } = self;
         let (path, tokenizer) = (text.path.clone(), text.tokenizer.clone());
-        let unbuilt = Unbuilt { path, source, tokenizer, options };
+        let unbuilt = Unbuilt { path, source, tokenizer, options, draft };
         let (jobs, asked) = channel();
         let (tell, built) = channel();
         let thread = thread::Builder::new().name("engine".into()).stack_size(STACK);
@@ -145,4 +187,15 @@ impl Opening {
         let inner = Inner { text, info, jobs, engine };
         Ok(Model { inner: Arc::new(inner) })
     }
+}
+
+/// The path of a model with this name on the hub. `None` if `path` exists, or is not such a name.
+fn by_name(path: &Path, options: &OpenOptions) -> Result<Option<PathBuf>, ModelError> {
+    let name = path.to_str().filter(|_| !path.exists()).and_then(ModelName::parse);
+    let Some(name) = name else { return Ok(None) };
+    let mut watch = |at: Fetched<'_>| {
+        let step = BuildStep::Download(irpa::Progress { done: at.done, total: at.total });
+        options.watch.as_ref().map_or(ControlFlow::Continue(()), |watch| watch.tell(step))
+    };
+    Ok(Some(options.hub()?.fetch(&name, &mut watch)?))
 }

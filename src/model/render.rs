@@ -1,4 +1,4 @@
-//! Chat templates: programs that came with the model, rendered in this process or in one of their own.
+//! Rendering of chat templates, which are untrusted programs, in this process or in another.
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -12,39 +12,39 @@ use serde_json::{Map, Value};
 
 use super::{ModelError, with_room};
 
-/// A program that renders a model's chat template. It gets the model's path as its last argument and a [`TemplateRequest`] in JSON
-/// on stdin, and prints the text. Its exit code is 0, or 1 with a message on stderr. `tracewright prompt --limited` is one, which
-/// runs under limits of the system.
+/// A program that renders a model's chat template. Its last argument is the model's path. It reads a
+/// [`TemplateRequest`] as JSON from stdin and prints the text. It exits with 0, or with 1 and a message on
+/// stderr. `tracewright prompt --limited` is such a program, and runs under limits of the operating system.
 #[derive(Clone, Debug)]
 pub struct TemplateProgram {
-    /// The program.
+    /// Path or name of the executable.
     pub program: PathBuf,
-    /// Its arguments in front of the model's path.
+    /// Arguments before the model's path.
     pub arguments: Vec<OsString>,
-    /// Variables of the environment that it does not get.
+    /// Environment variables that the program does not inherit.
     pub without: Vec<OsString>,
 }
 
-/// What a [`TemplateProgram`] is asked to render.
+/// The input of a [`TemplateProgram`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TemplateRequest {
-    /// The messages.
+    /// The messages: JSON objects with `role` and `content`.
     pub messages: Vec<Value>,
-    /// Functions that the model may call.
+    /// Descriptions of functions that the model may call. `None` offers none.
     pub tools: Option<Vec<Value>>,
-    /// Further variables of the template.
+    /// Additional variables for the template, by name.
     pub variables: Map<String, Value>,
 }
 
 impl TemplateRequest {
-    /// The conversation, which the model is to answer.
+    /// The conversation, ready for the model's answer.
     pub fn chat(self) -> Chat {
         let Self { messages, tools, variables } = self;
         Chat { messages, tools, variables, add_generation_prompt: true, now: None }
     }
 }
 
-/// Renders the template of one model.
+/// Renders the chat template of one model.
 #[derive(Clone)]
 pub(super) struct Renderer {
     path: PathBuf,
@@ -73,10 +73,7 @@ impl Renderer {
 }
 
 impl TemplateProgram {
-    /// The text of a conversation by a model's template.
-    ///
-    /// # Errors
-    /// If the program does not start, reports an error, or is ended by the system.
+    /// The text of a conversation, rendered by the template of `model`.
     pub fn render(&self, model: &Path, chat: &Chat) -> Result<String, ModelError> {
         let Chat { messages, tools, variables, .. } = chat.clone();
         let request = serde_json::to_vec(&TemplateRequest { messages, tools, variables });

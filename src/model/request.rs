@@ -1,4 +1,4 @@
-//! A text that is asked for, and the pieces in which it arrives.
+//! [`Request`]: a text to generate, and [`Pieces`], the iterator over its parts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,64 +9,71 @@ use generate::{Follow, GenerateOptions};
 use super::engine::{Completion, Event, GenerateJob, Job};
 use super::{Inner, ModelError};
 
-/// A text that is asked for, with its options. [`into_iter`](IntoIterator::into_iter) begins it and gives its pieces;
-/// [`text`](Self::text) and [`complete`](Self::complete) wait for all of it.
+/// A request for a text, with options. [`into_iter`](IntoIterator::into_iter) starts the generation and
+/// returns an iterator over pieces of text. [`text`](Self::text) and [`complete`](Self::complete) wait for
+/// the whole text.
 #[must_use = "a request does nothing until it is iterated over, or its text is asked for"]
 #[derive(Clone)]
 pub struct Request {
     pub(super) model: Arc<Inner>,
     pub(super) prompt: Vec<u32>,
     pub(super) options: GenerateOptions,
-    /// Whether a slot that has seen a part of the prompt need not compute it again.
+    /// Whether the slot may reuse the part of the prompt that it has already computed.
     pub(super) continues: bool,
 }
 
 impl Request {
-    /// All options at once.
+    /// Replaces all options of the generation.
     pub fn options(mut self, options: GenerateOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// At most this many new tokens.
+    /// Copies the state of the longest beginning of the prompt that a slot has, instead of computing it.
+    pub fn reuse(mut self) -> Self {
+        self.continues = true;
+        self
+    }
+
+    /// Limits the number of generated tokens.
     pub fn max_tokens(mut self, count: usize) -> Self {
         self.options.max_tokens = count;
         self
     }
 
-    /// The temperature of the sampling; 0 takes the most likely token.
+    /// Sets the temperature of the sampling. 0 always takes the most likely token.
     pub fn temperature(mut self, temperature: f32) -> Self {
         self.options.sampling.temperature = temperature;
         self
     }
 
-    /// The same seed draws the same tokens.
+    /// Sets the seed of the sampling. The same seed draws the same tokens.
     pub fn seed(mut self, seed: u64) -> Self {
         self.options.sampling.seed = seed;
         self
     }
 
-    /// Ends the text in front of this one; may be repeated.
+    /// Ends the generation before this text. You can call it several times.
     pub fn stop(mut self, text: impl Into<String>) -> Self {
         self.options.stop.push(text.into());
         self
     }
 
-    /// The text is JSON that is valid by this JSON Schema.
+    /// Restricts the answer to JSON that is valid under this JSON Schema.
     pub fn json_schema(mut self, schema: impl Into<String>) -> Self {
         self.options.follow = Some(Follow::JsonSchema(schema.into()));
         self
     }
 
-    /// The tokens of the prompt.
+    /// The token ids of the prompt.
     pub fn prompt_tokens(&self) -> &[u32] {
         &self.prompt
     }
 
-    /// Begins the text, and gives its pieces.
+    /// Starts the generation, and returns an iterator over pieces of text.
     ///
     /// # Errors
-    /// If an option cannot be followed. What is found later is an error of the iterator.
+    /// If the model cannot follow an option. Later errors are items of the iterator.
     pub fn stream(self) -> Result<Pieces, ModelError> {
         let Self { model, prompt, options, continues } = self;
         let stop = options.stop.clone();
@@ -79,18 +86,18 @@ impl Request {
         Ok(Pieces { events: Some(events), completion: None, cancelled, _model: model })
     }
 
-    /// The whole text.
+    /// Waits for the whole text.
     ///
     /// # Errors
-    /// If an option cannot be followed, the prompt does not fit, or a call fails.
+    /// If the model cannot follow an option, the prompt is too long, or a call fails.
     pub fn text(self) -> Result<String, ModelError> {
         Ok(self.complete()?.text)
     }
 
-    /// The whole text, with its tokens and timings.
+    /// Waits for the whole text, its tokens and timings.
     ///
     /// # Errors
-    /// As [`text`](Self::text).
+    /// The errors of [`text`](Self::text).
     pub fn complete(self) -> Result<Completion, ModelError> {
         let mut pieces = self.stream()?;
         pieces.by_ref().find_map(Result::err).map_or(Ok(()), Err)?;
@@ -102,7 +109,7 @@ impl IntoIterator for Request {
     type Item = Result<String, ModelError>;
     type IntoIter = Pieces;
 
-    /// Begins the text. An option that cannot be followed is the iterator's first and only item.
+    /// Starts the generation. If the model cannot follow an option, the iterator's only item is the error.
     fn into_iter(self) -> Pieces {
         let model = self.model.clone();
         self.stream().unwrap_or_else(|error| {
@@ -114,28 +121,29 @@ impl IntoIterator for Request {
     }
 }
 
-/// The pieces of a text as they arrive, each a `String` that is not empty. Dropping it stops the generation.
+/// An iterator over pieces of a text as they are generated. Each piece is a `String` that is not empty.
+/// Dropping the iterator stops the generation.
 pub struct Pieces {
     events: Option<Receiver<Event>>,
     completion: Option<Completion>,
     cancelled: Arc<AtomicBool>,
-    /// The engine stays while somebody listens.
+    /// Keeps the engine alive while this iterator exists.
     _model: Arc<Inner>,
 }
 
 impl Pieces {
-    /// Ends the text after the next token. What is there by then still arrives, and [`completion`](Self::completion) says
-    /// [`Finish::Cancelled`](generate::Finish::Cancelled).
+    /// Ends the generation after the next token. Text that exists by then still arrives, and
+    /// [`completion`](Self::completion) reports [`Finish::Cancelled`](generate::Finish::Cancelled).
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// Tokens and timings, as [`completion`](Self::completion).
+    /// The tokens and timings, as in [`completion`](Self::completion).
     pub fn into_completion(self) -> Option<Completion> {
         self.completion
     }
 
-    /// Tokens and timings of the text, once the iterator has ended without an error.
+    /// The tokens and timings, once the iterator has ended without an error; `None` before.
     pub fn completion(&self) -> Option<&Completion> {
         self.completion.as_ref()
     }

@@ -1,90 +1,67 @@
-//! From a path to a network that can be called: an export is loaded, a checkpoint is baked and compiled first.
+//! From a path to a loaded network: an export is loaded; a checkpoint is first baked and compiled.
 
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use std::{fmt, fs};
 
 use bake::{Baked, Ignorable};
-use dsl::Traced;
+use dsl::{EntryPoint, Traced};
 use errors::WithPath as _;
-use generate::Network;
-use irpa::{Archive, ArchiveError, Checkpoint, Gguf, PassedOver};
+use irpa::{Archive, ArchiveError, Checkpoint, Gguf};
 use lower::{Module, Quantization, Weights};
-use models::config::ConfigError;
-use models::{Architecture, EmbeddingGemmaConfig, UntiedHead, check_sizes};
+use models::fit::{self, OpenWarning};
+use models::{Architecture, SentenceConfig};
 use runtime::{CompileOptions, Device, Runtime, device};
-use targets::{DeviceKind, DeviceName, Target, Tuning};
+use targets::{DeviceKind, DeviceName, Target};
 use trace::Signature;
 
-use super::{ModelError, OpenOptions, TuningSource};
+use super::{ModelError, OpenOptions, Speculation};
 use crate::build::{BuildStep, BuildTools, ProgramOptions, build_program};
-use crate::embed::EmbeddingPlan;
 use crate::export::{self, IreeManifest};
-use crate::tuning::{fastest, measured};
+use crate::tuning::{TuningSource, Tunings};
 use crate::{Plan, Program};
 
-/// The longest sequence unless another one is asked for.
+/// The default of [`OpenOptions::context`], in tokens.
 pub(super) const CONTEXT: usize = 4096;
 
-/// What a path names.
+/// The kind of model at a path.
 pub(super) enum Source {
-    /// What `export` wrote, and the longest context that its model was made for, if its configuration is there.
+    /// An export, and the longest context of its model if its configuration is there.
     Export(Box<IreeManifest>, Option<usize>),
-    /// A checkpoint of a network that continues text.
+    /// A checkpoint.
     Checkpoint(Box<dyn Architecture>),
-    /// A checkpoint of a network that makes embeddings.
-    Embedding(Box<EmbeddingGemmaConfig>),
 }
 
-/// What the user of a model should know, though it opens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OpenWarning {
-    /// The checkpoint has a head of its own although the configuration ties it to the embedding.
-    UntiedHead(UntiedHead),
-    /// Shards of other weights lie beside the file that is read.
-    PassedOver(PassedOver),
-}
-
-impl fmt::Display for OpenWarning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UntiedHead(head) => head.fmt(f),
-            Self::PassedOver(other) => other.fmt(f),
-        }
-    }
-}
-
-/// A network, the device that it runs on, and what was made on the way.
+/// A program that IREE has loaded, and facts about the build.
 pub(super) struct Ready {
-    pub network: Network,
-    pub runtime: Runtime,
+    pub program: Program,
     pub build: BuildInfo,
 }
 
-/// How a network was built and loaded.
+/// Facts about how a network was built and loaded.
 #[derive(Clone, Debug)]
 pub struct BuildInfo {
-    /// The time that compiling took; zero where the module was there.
+    /// The time that compiling took, or reading the module from the cache; zero for an export.
     pub compile: Duration,
     /// The time that loading took.
     pub load: Duration,
-    /// The module, unless it is that of an export.
+    /// The module text; `None` for an export, and for a network of XLA.
     pub module: Option<Module>,
-    /// How it was compiled, unless it is that of an export.
+    /// The options of IREE's compiler; `None` for an export, and for a network of XLA.
     pub options: Option<CompileOptions>,
-    /// The archive of the weights.
+    /// Path of the archive with the weights. For a network of XLA without computed weights, it is the model's path.
     pub archive: PathBuf,
-    /// What was done to the checkpoint, unless its archive was there.
+    /// Statistics of the bake; `None` if the archive existed.
     pub baked: Option<Baked>,
-    /// How the entry points are called.
+    /// Arguments and results of each entry point.
     pub signatures: Vec<Signature>,
-    /// Records of the tuner that are damaged, and not used.
+    /// Files of the tuner that are damaged, and therefore ignored.
     pub damaged: Vec<PathBuf>,
 }
 
 impl Source {
-    /// What is at a path, and what its user should know.
+    /// Reads the kind of model at a path, and warnings about its files.
     pub fn read(path: &Path, options: &OpenOptions) -> Result<(Self, Vec<OpenWarning>), ModelError> {
         if !Gguf::is_at(path) {
             is_folder(path).with_path("open the model directory", path)?;
@@ -94,31 +71,20 @@ impl Source {
             let longest = (options.read)(path, &[]).ok().map(|model| model.max_context());
             return Ok((Self::Export(Box::new(manifest), longest), Vec::new()));
         }
-        match (options.read)(path, &options.allow_config_keys) {
-            Err(ConfigError::Embeds { .. }) => {
-                let config = EmbeddingGemmaConfig::read(path, &options.allow_config_keys)?;
-                Ok((Self::Embedding(Box::new(config)), Vec::new()))
-            }
-            // Weights in another format rarely have a configuration: what is wrong with them is said first.
-            Err(ConfigError::File(missing)) if missing.source.kind() == ErrorKind::NotFound => {
-                Checkpoint::open(path)?;
-                Err(missing.into())
-            }
-            model => {
-                let (mut model, checkpoint) = (model?, Checkpoint::open(path)?);
-                let mut warnings: Vec<_> =
-                    checkpoint.passed_over().cloned().map(OpenWarning::PassedOver).into_iter().collect();
-                let named = model.named(checkpoint);
-                // Before a network of these sizes is recorded.
-                check_sizes(&model.sizes(), &named)?;
-                warnings.extend(model.settle_head(&named).map(OpenWarning::UntiedHead));
-                Ok((Self::Checkpoint(model), warnings))
-            }
+        let fitted = fit::open(options.read, path, &options.allow_config_keys)?;
+        Ok((Self::Checkpoint(fitted.network), fitted.warnings))
+    }
+
+    /// The change of a text before the network embeds it; `None` if it does not embed.
+    pub fn sentence(&self) -> Option<&SentenceConfig> {
+        match self {
+            Self::Export(..) => None,
+            Self::Checkpoint(model) => model.sentence(),
         }
     }
 }
 
-/// Whether a model can be in there.
+/// Checks that the path is a folder.
 fn is_folder(path: &Path) -> io::Result<()> {
     if path.is_file() {
         let what = "it is a file; name the folder of the model, or a GGUF file";
@@ -127,7 +93,7 @@ fn is_folder(path: &Path) -> io::Result<()> {
     fs::read_dir(path).map(drop)
 }
 
-/// Loads what `export` wrote.
+/// Loads an export and its tokenizer.
 pub(super) fn open_export(
     folder: &Path,
     manifest: &IreeManifest,
@@ -136,17 +102,18 @@ pub(super) fn open_export(
     let start = Instant::now();
     let made_for = manifest.device()?;
     let name = options.device.unwrap_or(DeviceName { kind: made_for, ordinal: 0 });
-    if name.kind != made_for {
-        let (asked, exported) = (name.to_string(), made_for.to_string());
-        return Err(ModelError::AsExported { option: "device", asked, exported });
-    }
     let runtime = Runtime::new(Device::of(name, options.threads))?;
     let (program, archive) = export::open(folder, manifest, &runtime)?;
     if options.verify {
         verify(&archive, options)?;
     }
     let signatures = manifest.signatures(folder)?;
-    let network = Network::new(&runtime, &program, &signatures)?;
+    let program = Program::new(&runtime, program, signatures.clone());
+    if options.speculate != Speculation::Off && !program.network()?.has_verifier() {
+        let (option, asked) = ("speculate", options.speculate.to_string());
+        let exported = "no entry point `verify`".into();
+        return Err(ModelError::AsExported { option, asked, exported });
+    }
     let build = BuildInfo {
         compile: Duration::ZERO,
         load: start.elapsed(),
@@ -157,61 +124,61 @@ pub(super) fn open_export(
         signatures,
         damaged: Vec::new(),
     };
-    Ok(Ready { network, runtime, build })
+    Ok(Ready { program, build })
 }
 
-/// Bakes, compiles and loads a checkpoint, with the entry point that scores where that is asked for.
+/// Bakes, compiles and loads a checkpoint. The entry point for scores is included if the options ask for it.
 pub(super) fn build_checkpoint(
     path: &Path,
     model: Box<dyn Architecture>,
     options: &OpenOptions,
     score: bool,
 ) -> Result<Ready, ModelError> {
-    let target = chosen_target(options)?;
+    let target = options.chosen_target()?;
+    let plan = Plan { target, ..planned(model, options, options.quantize.clone())? };
+    let tunings = options.tunings(&plan.target)?;
+    let (tuning, damaged) = (tunings.of(&plan)?, tunings.damaged().to_vec());
+    let plan = plan.tuned(tuning, options.chunk);
+    let traced = plan.record(&entries(&plan, options, score))?;
+    let checkpoint = plan.model.weights(Checkpoint::open(path)?)?;
+    let ignorable = plan.model.ignorable();
+    let ready = build(options, &traced, &checkpoint, plan.target, plan.weights, ignorable)?;
+    Ok(Ready { build: BuildInfo { damaged, ..ready.build }, ..ready })
+}
+
+/// The plan that the options ask for, for the processor. `quantize` is the storage format of weights.
+pub(super) fn planned(
+    model: Box<dyn Architecture>,
+    options: &OpenOptions,
+    quantize: Option<Quantization>,
+) -> Result<Plan, ModelError> {
     let context = options.context.unwrap_or_else(|| model.max_context().min(CONTEXT));
     let plan = Plan::new(model, options.dtype, Some(context), options.chunk)?;
-    let quantize = options.quantize.clone().unwrap_or(plan.weights.quantize);
-    let plan = Plan {
+    let quantize = quantize.unwrap_or(plan.weights.quantize);
+    Ok(Plan {
         batch: options.slots.max(1),
         kv: options.kv.unwrap_or_default(),
         rules: options.rules.unwrap_or_default(),
-        weights: Weights { quantize, kernels: options.kernels.unwrap_or(true) },
-        target,
+        weights: Weights {
+            quantize,
+            kernels: options.kernels.unwrap_or(true),
+            activations: options.activations.unwrap_or_default(),
+        },
         ..plan
-    };
-    let (tuning, damaged) = tuning(options, &plan.target, Some(&plan))?;
-    let plan = plan.tuned(tuning, options.chunk);
-    let traced = plan.record(&if score { plan.entry_points() } else { plan.steps() })?;
-    let checkpoint = plan.named(Checkpoint::open(path)?);
-    let ignorable = plan.model.ignorable();
-    let (program, runtime, build) =
-        build(options, &traced, &checkpoint, plan.target, plan.weights, ignorable)?;
-    Ok(Ready { network: program.network()?, runtime, build: BuildInfo { damaged, ..build } })
+    })
 }
 
-/// Bakes, compiles and loads an embedding, for texts of up to `length` tokens.
-pub(super) fn build_embedding(
-    path: &Path,
-    config: &EmbeddingGemmaConfig,
-    options: &OpenOptions,
-    length: usize,
-) -> Result<(Program, BuildInfo), ModelError> {
-    let target = chosen_target(options)?;
-    let plan = EmbeddingPlan::new(config.clone(), options.dtype, length, options.slots.max(1))?;
-    let checkpoint = plan.checkpoint(path)?;
-    check_sizes(&plan.config.tower.sizes(), &checkpoint)?;
-    let (tuning, damaged) = tuning(options, &target, None)?;
-    let target = Target { tuning, ..target };
-    let traced = plan.trace()?;
-    let weights = Weights {
-        quantize: options.quantize.clone().unwrap_or(Quantization::Computed),
-        kernels: options.kernels.unwrap_or(true),
-    };
-    let (program, _, build) = build(options, &traced, &checkpoint, target, weights, plan.config.ignorable())?;
-    Ok((program, BuildInfo { damaged, ..build }))
+/// The entry points that the options ask for.
+pub(super) fn entries(plan: &Plan, options: &OpenOptions, score: bool) -> Vec<EntryPoint> {
+    let mut entries = if score { plan.entry_points() } else { plan.steps() };
+    if options.speculate != Speculation::Off {
+        entries.extend(plan.verifier());
+    }
+    entries
 }
 
-/// Bakes, compiles and loads a network. Where the options ask for that, its weights are compared with their hashes.
+/// Bakes, compiles and loads a network. If the options ask for it, the weights are compared with their
+/// hashes.
 fn build(
     options: &OpenOptions,
     traced: &Traced,
@@ -219,7 +186,7 @@ fn build(
     target: Target,
     weights: Weights,
     ignorable: Vec<Ignorable>,
-) -> Result<(Program, Runtime, BuildInfo), ModelError> {
+) -> Result<Ready, ModelError> {
     let (cache, compiler) = (options.cache_folder()?, options.compiler());
     let mut watch = options.watch_steps();
     let asked = ProgramOptions {
@@ -245,7 +212,7 @@ fn build(
         baked: built.baked,
         damaged: Vec::new(),
     };
-    Ok((built.program, built.runtime, build))
+    Ok(Ready { program: built.program, build })
 }
 
 /// Compares the weights with the hashes in their archive.
@@ -255,10 +222,12 @@ fn verify(archive: &Archive, options: &OpenOptions) -> Result<(), ArchiveError> 
     archive.verify_content(Some(&mut watch)).map(drop)
 }
 
-/// What is compiled for.
-fn chosen_target(options: &OpenOptions) -> Result<Target, ModelError> {
-    let name = options.device.unwrap_or(DeviceName::CPU);
-    match (&options.target, name.kind) {
+/// The target of the compiler: the given target, or the device's own description.
+///
+/// # Errors
+/// If the target is for another kind of device, or the device is missing.
+pub fn choose_target(name: DeviceName, target: Option<&Target>) -> Result<Target, ModelError> {
+    match (target, name.kind) {
         (Some(target), device) if target.device != device => {
             Err(ModelError::Target { target: target.device, device })
         }
@@ -268,23 +237,27 @@ fn chosen_target(options: &OpenOptions) -> Result<Target, ModelError> {
     }
 }
 
-/// How kernels are cut for a plan, or for a network that is no language model; and which records of the tuner are damaged.
-fn tuning(
-    options: &OpenOptions,
-    target: &Target,
-    plan: Option<&Plan>,
-) -> Result<(Tuning, Vec<PathBuf>), ModelError> {
-    if let Some(TuningSource::Given(tuning)) = &options.tuning {
-        return Ok((tuning.clone(), Vec::new()));
+impl OpenOptions {
+    fn chosen_target(&self) -> Result<Target, ModelError> {
+        choose_target(self.device.unwrap_or(DeviceName::CPU), self.target.as_ref())
     }
-    let cache = options.cache_folder()?;
-    let measured = measured(&cache, target, &options.compiler())?;
-    Ok((fastest(&measured, plan)?, measured.damaged))
+
+    /// The settings of kernels for a target.
+    fn tunings(&self, target: &Target) -> Result<Tunings, ModelError> {
+        let source = self.tuning.as_ref().unwrap_or(&TuningSource::Measured);
+        Ok(source.read(target, (&self.compiler(), &self.cache_folder()?))?)
+    }
 }
 
-/// An export is what it is: an option that asks for something else is a mistake.
+/// Rejects options that differ from the export's.
 fn check_as_exported(manifest: &IreeManifest, asked: &OpenOptions) -> Result<(), ModelError> {
-    for (option, given) in [("target", asked.target.is_some()), ("tuning", asked.tuning.is_some())] {
+    let given = [
+        ("target", asked.target.is_some()),
+        ("tuning", asked.tuning.is_some()),
+        ("activations", asked.activations.is_some()),
+        ("plugin", asked.plugin.is_some()),
+    ];
+    for (option, given) in given {
         if given {
             return Err(ModelError::Compiled { option });
         }
@@ -309,5 +282,12 @@ fn check_as_exported(manifest: &IreeManifest, asked: &OpenOptions) -> Result<(),
             return Err(ModelError::AsExported { option, asked, exported });
         }
     }
-    Ok(())
+    let made_for = manifest.device()?;
+    match asked.device.filter(|name| name.kind != made_for) {
+        Some(name) => {
+            let (asked, exported) = (name.to_string(), made_for.to_string());
+            Err(ModelError::AsExported { option: "device", asked, exported })
+        }
+        None => Ok(()),
+    }
 }

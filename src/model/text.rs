@@ -1,4 +1,4 @@
-//! The part of a model that turns texts into tokens: tokenizer, chat template, and how a text ends.
+//! The text side of a model: tokenizer, chat template, and stop tokens.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use super::render::Renderer;
 use super::source::Source;
 use super::{ModelError, OpenOptions, with_room};
 
-/// What a model has beside its network.
+/// All parts of a model except its network.
 pub(super) struct ModelText {
     pub path: PathBuf,
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub stop_tokens: Vec<u32>,
-    /// How an embedding prepares its texts.
+    /// How an embedding model prepares its texts.
     pub sentence: Option<SentenceConfig>,
     pub renderer: Renderer,
     token_options: TokenOptionsCache,
@@ -25,21 +25,19 @@ pub(super) struct ModelText {
 impl ModelText {
     pub fn read(path: &Path, source: &Source, options: &OpenOptions) -> Result<Self, ModelError> {
         let tokenizer = with_room(|| Tokenizer::load(path))??.map(Arc::new);
-        let (stop_tokens, sentence) = match source {
-            Source::Embedding(config) => (Vec::new(), Some(config.sentence.clone())),
-            Source::Export(..) | Source::Checkpoint(_) => (stop_tokens(path)?, None),
-        };
+        let sentence = source.sentence().cloned();
+        let stop_tokens = if sentence.is_some() { Vec::new() } else { stop_tokens(path)? };
         let renderer = Renderer::new(path, options.template_program.clone());
         let (path, token_options) = (path.to_owned(), TokenOptionsCache::default());
         Ok(Self { path, tokenizer, stop_tokens, sentence, renderer, token_options })
     }
 
-    /// The tokenizer of a model that is asked for text.
+    /// The tokenizer, or an error if the model has none.
     pub fn tokenizer(&self) -> Result<&Tokenizer, ModelError> {
         self.tokenizer.as_deref().ok_or_else(|| ModelError::NoTokenizer { path: self.path.clone() })
     }
 
-    /// The options in terms of tokens.
+    /// The options, converted to tokens.
     pub fn token_options(&self, options: &GenerateOptions) -> Result<TokenOptions, GenerateError> {
         self.token_options.get(options, self.tokenizer.as_deref(), &self.stop_tokens)
     }

@@ -1,14 +1,14 @@
-//! What this machine's processor can do.
+//! Detects the features of this machine's processor.
 
-/// The features that Rust's standard library can ask about, in LLVM's names, and whether this machine's processor
-/// has them.
+/// The features that Rust's standard library can detect, in LLVM's names, and whether this machine's
+/// processor has them.
 pub fn host_features() -> Vec<(&'static str, bool)> {
     let mut features = detected();
     features.sort_unstable();
     features
 }
 
-/// Asks the standard library about each feature: LLVM's name, or LLVM's and Rust's where they differ.
+/// Detects features with the standard library. An entry has LLVM's name, and Rust's name if it differs.
 macro_rules! detect {
     ($detected:ident: $($llvm:tt $(= $rust:tt)?,)*) => {
         vec![$(($llvm, detect!(@one $detected $llvm $($rust)?)),)*]
@@ -32,9 +32,9 @@ fn detected() -> Vec<(&'static str, bool)> {
     features
 }
 
-/// Products of tiles, which stable Rust cannot ask about. The processor must have them (CPUID leaf 7), and the system must
-/// save their registers: then what it saves (leaf 13, `EBX`) reaches to where they end (its subleaf 18). Intel, "64 and
-/// IA-32 Architectures Software Developer's Manual", volume 2, `CPUID`.
+/// Detects tile registers, which stable Rust cannot. The processor must have them (CPUID leaf 7), and the
+/// system must save them: the size of its saved state (leaf 13, `EBX`) must reach the end of the tiles
+/// (subleaf 18). Source: Intel, "64 and IA-32 Architectures Software Developer's Manual", volume 2, `CPUID`.
 #[cfg(target_arch = "x86_64")]
 fn tiles() -> [(&'static str, bool); 3] {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
@@ -67,7 +67,7 @@ fn detected() -> Vec<(&'static str, bool)> {
 mod tests {
     use super::*;
 
-    /// Linux lists what its programs may use.
+    /// Compares with the features that Linux lists for its programs.
     #[test]
     fn tiles_are_what_linux_lists() {
         let Ok(listed) = std::fs::read_to_string("/proc/cpuinfo") else { return };

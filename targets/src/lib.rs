@@ -1,4 +1,4 @@
-//! The machine and the compiler that a program is made for: one description, which every stage asks.
+//! [`Target`]: the machine and the compiler of a program. Every stage reads this one description.
 
 mod device;
 mod host;
@@ -16,7 +16,7 @@ pub use mesh::{Mesh, MeshAxis, MeshError, ShardRule};
 pub use parse::TargetError;
 pub use tuning::{CompilerFlag, Tiling, Tuning};
 
-/// What a program is made for.
+/// The platform, processor and compiler of a program.
 ///
 /// ```
 /// use tracewright_targets::Target;
@@ -31,46 +31,46 @@ pub use tuning::{CompilerFlag, Tiling, Tuning};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
     pub backend: Backend,
-    /// LLVM's name of the platform, as `aarch64-linux-gnu`; this one if there is none.
+    /// LLVM's name of the platform, such as `aarch64-linux-gnu`. `None` stands for this machine's.
     pub triple: Option<String>,
-    /// LLVM's name of the processor; `host` is this machine's. Of other devices the compiler's name, as `sm_80`.
+    /// LLVM's name of the processor; `host` stands for this machine's. For other devices, the compiler's
+    /// name, such as `sm_80`.
     pub processor: String,
-    /// What is changed in the processor's features, in LLVM's names, as `+sve,-sve2`; of other devices, all that they have
-    /// beside what the compiler takes for granted, in its words.
+    /// Changes to the processor's features in LLVM's names, such as `+sve,-sve2`. For other devices, all
+    /// features beyond the compiler's baseline.
     pub changes: Option<String>,
-    /// The features that code may use, in LLVM's names, sorted; of other devices the types that they compute with and the
-    /// widths that they store, as `fp16`, `b8`. `None` if only the compiler knows them.
+    /// The features that code may use, in LLVM's names, sorted. For other devices, the types of computations
+    /// and the widths of storage, such as `fp16` and `b8`. `None` if only the compiler knows them.
     pub features: Option<Vec<String>>,
-    /// What kind of device runs the program.
+    /// The kind of device that runs the program.
     pub device: DeviceKind,
     pub machine: Machine,
-    /// What was measured to be faster on it than what is usual; nothing unless changed.
+    /// Settings that measured faster on this machine than the defaults. Empty unless you set it.
     pub tuning: Tuning,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// iree-compile 3.13.
     Iree3_13,
-    /// The reference interpreter of StableHLO: what it takes is what the specification says.
+    /// The reference interpreter of StableHLO, which follows the specification.
     Interpreter,
-    /// XLA, through PJRT: programs for one device or for many.
+    /// XLA through PJRT, for one device or many.
     Xla,
 }
 
-/// How a module speaks of what StableHLO has no words for.
+/// How a module expresses things for which StableHLO has no operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// Weights are parameters of the scope `model`, large constants are globals, an `i32[]` argument is a number of
-    /// the host.
+    /// Weights are parameters of the scope `model`, large constants are globals, and an `i32[]` argument is a
+    /// host integer.
     IreeGlobals,
-    /// Weights are arguments after those of the function, constants stand where they are used, every argument is a
+    /// Weights are arguments after those of the function, constants are inline, and every argument is a
     /// tensor.
     Arguments,
 }
 
 impl Backend {
-    /// How it reads a module.
+    /// The dialect of modules for this compiler.
     pub fn dialect(self) -> Dialect {
         match self {
             Self::Iree3_13 => Dialect::IreeGlobals,
@@ -78,20 +78,21 @@ impl Backend {
         }
     }
 
-    /// Whether weights are read from an archive that is written for the program, and not from the checkpoint.
+    /// Whether weights are read from an archive that is baked for the program. Otherwise they are read from
+    /// the checkpoint.
     pub fn has_archive(self) -> bool {
         self != Self::Xla
     }
 }
 
 impl Target {
-    /// This machine, by what its processor says.
+    /// This machine, with the features of its processor.
     pub fn host() -> Self {
         let features = host_features().into_iter().filter(|(_, has)| *has).map(|(name, _)| name.to_owned());
         Self { features: Some(features.collect()), ..Self::processor("host") }
     }
 
-    /// A processor that LLVM knows, on this platform.
+    /// A processor that LLVM supports, on this platform.
     pub fn processor(name: impl Into<String>) -> Self {
         Self {
             backend: Backend::Iree3_13,
@@ -109,17 +110,17 @@ impl Target {
         Self { backend: Backend::Interpreter, ..Self::host() }
     }
 
-    /// XLA, on whatever devices it finds.
+    /// XLA, on any devices that it finds.
     pub fn xla() -> Self {
         Self { backend: Backend::Xla, machine: Machine::GPU, ..Self::processor("generic") }
     }
 
-    /// Whether the code depends on the processor of the machine that compiles.
+    /// Whether the code depends on the processor of the compiling machine.
     pub fn is_host(&self) -> bool {
         self.device == DeviceKind::Cpu && self.processor == "host"
     }
 
-    /// The architecture in Rust's name, which differs from LLVM's for one.
+    /// Rust's name of the architecture, which differs from LLVM's in one case.
     pub fn architecture(&self) -> &str {
         match self.triple.as_deref().and_then(|triple| triple.split('-').next()) {
             Some("arm64") => "aarch64",
@@ -128,7 +129,7 @@ impl Target {
         }
     }
 
-    /// Whether programs ask Linux for what a system gives.
+    /// Whether programs use system calls of Linux.
     pub fn is_linux(&self) -> bool {
         match &self.triple {
             Some(triple) => triple.contains("linux"),
@@ -136,16 +137,17 @@ impl Target {
         }
     }
 
-    /// Whether the compiler packs weights of an element type when the program is loaded, for the processor's own
-    /// instructions, where no kernel reads them. Memory holds the packed copy then.
+    /// Whether the compiler packs weights of an element type at load time, for matmuls without a kernel. A
+    /// packed copy is then in memory.
     ///
-    /// Where a processor has no instructions for bf16, IREE 3.13 has no kernel for the packed form either: a product of
-    /// 128 rows was 60 times slower than unpacked (a row of 2048 × 8192 on AVX-512 without `avx512bf16`).
+    /// IREE 3.13 has no efficient code for packed bf16 on processors without bf16 instructions. There, a
+    /// matmul of 128 rows was 60 times slower than unpacked (a row of 2048 × 8192 on AVX-512 without
+    /// `avx512bf16`).
     pub fn repacks(&self, bf16: bool) -> bool {
         self.device == DeviceKind::Cpu && (!bf16 || self.has_bf16() == Some(true))
     }
 
-    /// Whether the processor multiplies bf16; `None` if its features are not known yet.
+    /// Whether the processor multiplies bf16; `None` if its features are unknown.
     pub fn has_bf16(&self) -> Option<bool> {
         const BF16: [&str; 4] = ["avx512bf16", "amx-bf16", "avx10.2", "bf16"];
         let features = self.features.as_ref()?;

@@ -1,18 +1,18 @@
-//! What bounds the speed of a machine, and the machines that have a name.
+//! Rooflines of machines, and a list of machines with names.
 
 use std::borrow::Cow;
 use std::str::FromStr;
 
-/// What bounds the speed of a machine: a roofline.
+/// The limits of a machine's speed, for a roofline model.
 ///
 /// Williams, Waterman, Patterson, "Roofline: An Insightful Visual Performance Model" (2009).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Machine {
-    /// Bytes that it reads or writes in a second.
+    /// Bytes read or written per second.
     pub bandwidth: f64,
-    /// Multiplications and additions in a second.
+    /// Multiplications and additions per second.
     pub flops: f64,
-    /// Seconds that starting one dispatch takes.
+    /// Seconds to start a dispatch.
     pub dispatch: f64,
 }
 
@@ -23,28 +23,29 @@ impl Machine {
     pub const GPU: Self = Self { bandwidth: 3e12, flops: 200e12, dispatch: 5e-6 };
 }
 
-/// A machine of a name, alone or linked with others like it.
+/// A machine with a name, alone or linked with others of its kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedMachine {
-    /// Its name on the command line; its rates, if it has no other.
+    /// The name on the command line. A machine without a name has its rates here.
     pub name: Cow<'static, str>,
     pub machine: Machine,
-    /// Bytes that it sends to others in a second, while it receives as many: one direction of all its links together.
+    /// Bytes per second that it sends to others, in one direction over all links. It receives at the same
+    /// rate.
     pub link: f64,
-    /// Bytes of its memory, if they are known.
+    /// Bytes of memory, if known.
     pub memory: Option<u64>,
-    /// Where the numbers are from.
+    /// The source of the numbers.
     pub source: &'static str,
 }
 
-/// Bytes in a second over Ethernet of 10 Gbit/s.
+/// Bytes per second over Ethernet of 10 Gbit/s.
 const ETHERNET: f64 = 1.25e9;
 
 impl NamedMachine {
-    /// What can be said of a machine on the command line.
+    /// The forms of a machine on the command line.
     pub const FORMS: &str = "cpu|gpu|h100|mi300x|tpu-v5e|BYTES:FLOPS[:LINK]";
 
-    /// The machines that have a name. Operations are those of bf16, without sparsity.
+    /// The machines with names. Operations are those of bf16 without sparsity.
     pub const ALL: &[Self] = &[
         Self {
             name: Cow::Borrowed("cpu"),
@@ -86,7 +87,7 @@ impl NamedMachine {
     ];
 }
 
-/// A text that names no machine.
+/// The text does not name a machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{}` names no machine; expected {}, or bytes and operations in a second, as 100e9:2e12, and bytes over its links, as \
@@ -99,7 +100,7 @@ fn names() -> String {
     NamedMachine::ALL.iter().map(|machine| &*machine.name).collect::<Vec<_>>().join(", ")
 }
 
-/// A name, or `BYTES:FLOPS[:LINK]` in a second.
+/// Parses a name, or `BYTES:FLOPS[:LINK]` per second.
 impl FromStr for NamedMachine {
     type Err = MachineError;
 

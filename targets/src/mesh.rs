@@ -1,9 +1,9 @@
-//! Many devices as a mesh with named axes, and which axes of a network are divided among them.
+//! [`Mesh`]: a grid of devices with named axes, and rules that partition axes of a network over it.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Devices in a grid: their numbers count along the last axis first.
+/// A grid of devices. Their numbers count along the last axis first.
 ///
 /// ```
 /// use tracewright_targets::Mesh;
@@ -14,69 +14,67 @@ use std::str::FromStr;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mesh {
-    /// The axes, the one that varies slowest first.
+    /// The axes, beginning with the one that varies slowest.
     pub axes: Vec<MeshAxis>,
 }
 
-/// An axis of a mesh.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MeshAxis {
     pub name: String,
     pub size: usize,
 }
 
-/// Axes of a network that are divided along an axis of the mesh, `K,F,V=model`; or along none, `V=none`.
+/// A rule that partitions axes of a network over a mesh axis, `K,F,V=model`, or keeps them whole, `V=none`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardRule {
-    /// The axes of the network.
     pub axes: Vec<String>,
-    /// The axis of the mesh, or [`ShardRule::NONE`].
+    /// The mesh axis, or [`ShardRule::NONE`].
     pub over: String,
 }
 
 impl ShardRule {
-    /// What stands for an axis of the mesh where axes stay whole.
+    /// The word that keeps axes whole.
     pub const NONE: &str = "none";
 }
 
-/// A text that names no mesh, or nothing that is divided.
+/// Why a mesh or a rule cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MeshError {
     /// A part that is no axis of a mesh.
-    #[error("`{0}` is no axis of a mesh; expected NAME=DEVICES with at least one device, as `model=4`")]
+    #[error(
+        "`{0}` is not an axis of a mesh; expected NAME=DEVICES with at least one device, such as `model=4`"
+    )]
     Axis(String),
-    /// An axis of the mesh that is there twice.
+    /// A mesh axis occurs twice.
     #[error("the mesh has the axis `{0}` twice")]
     Twice(String),
-    /// More devices than can be counted.
+    /// The number of devices is too large.
     #[error("the mesh `{0}` has more than {most} devices", most = Mesh::MOST)]
     Large(String),
     /// A part that is no rule.
-    #[error("`{0}` does not say what is divided; expected AXES=MESH_AXIS, as `K,F,V=model`")]
+    #[error("`{0}` is not a rule for sharding; expected AXES=MESH_AXIS, such as `K,F,V=model`")]
     Rule(String),
 }
 
 impl Mesh {
-    /// More devices than any machine has.
+    /// The largest number of devices.
     pub const MOST: usize = 1 << 20;
 
-    /// How many devices there are.
     pub fn devices(&self) -> usize {
         self.axes.iter().map(|axis| axis.size).product()
     }
 
-    /// The axis of this name.
     pub fn axis(&self, name: &str) -> Option<&MeshAxis> {
         self.axes.iter().find(|axis| axis.name == name)
     }
 }
 
-/// A name as it can stand in a module's text.
+/// Whether a text can be a name in a module.
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// `model=4,data=2`
+/// Parses for example `model=4,data=2`.
 impl FromStr for Mesh {
     type Err = MeshError;
 
@@ -110,7 +108,7 @@ impl fmt::Display for Mesh {
     }
 }
 
-/// `K,F,V=model`
+/// Parses for example `K,F,V=model`.
 impl FromStr for ShardRule {
     type Err = MeshError;
 

@@ -1,33 +1,29 @@
-//! A target as the command line names it.
+//! Parses a target from the command line.
 
 use std::str::FromStr;
 
 use crate::{DeviceKind, Target};
 
-/// What a target's name looks like.
+/// The forms of a target's name.
 const FORMS: &str = "`host`, a processor that LLVM knows, PLATFORM:PROCESSOR[:FEATURES], as \
                      `aarch64-linux-gnu:generic:+neon`, or DEVICE[:PROCESSOR[:FEATURES]], as `cuda:sm_80`";
 
-/// A text that names no target.
+/// The text does not name a target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
     #[error("the target is empty; expected {FORMS}")]
     Empty,
-    /// One of the parts is empty.
     #[error("the target `{target}` names no {part}; expected {FORMS}")]
     Missing { target: String, part: &'static str },
-    /// A feature that is neither asked for nor forbidden.
+    /// A feature has neither `+` nor `-`.
     #[error(
         "the target `{target}` has the feature `{feature}`; expected `+NAME` or `-NAME`, separated by commas"
     )]
-    Feature {
-        target: String,
-        /// What is no feature.
-        feature: String,
-    },
+    Feature { target: String, feature: String },
 }
 
-/// `host`, `PROCESSOR`, `PLATFORM:PROCESSOR[:FEATURES]`, or the same with a [kind of device](DeviceKind) as the platform.
+/// Parses `host`, `PROCESSOR`, `PLATFORM:PROCESSOR[:FEATURES]`, or the latter with a [kind of
+/// device](DeviceKind) as the platform.
 impl FromStr for Target {
     type Err = TargetError;
 

@@ -1,4 +1,4 @@
-//! What was measured to be fastest on a machine.
+//! [`Tuning`]: settings that measured fastest on a machine.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,33 +6,33 @@ use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Serialize};
 
-/// How a program is made, where another way than usual was measured to be faster.
+/// Settings of a program that measured faster than the defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Tuning {
-    /// How kernels cut their work, by the name of a work, which says all that its speed depends on.
+    /// The tilings of kernels, by a name of the work that includes everything on which its speed depends.
     pub kernels: BTreeMap<String, Tiling>,
-    /// Tokens that one prefill takes.
+    /// Tokens per prefill call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk: Option<NonZeroUsize>,
-    /// What the compiler is told besides.
+    /// Additional flags of the compiler.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flags: Vec<CompilerFlag>,
 }
 
-/// How a kernel's work is cut. What does not fit a work is cut to what does.
+/// How a kernel divides its work. Sizes that do not fit the work are reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Tiling {
-    /// Parts, which workers share.
+    /// Parts that workers share.
     pub parts: NonZeroUsize,
     /// Rows whose sums stay in registers.
     pub rows: NonZeroUsize,
-    /// Panels of a product's weight that lie side by side and are read at once; of attention 1.
+    /// Panels of a matmul's weight that are side by side and read together. For attention it is 1.
     pub panels: NonZeroUsize,
-    /// How far ahead memory is asked for the weight's lines, in bytes; 0 leaves that to the processor.
+    /// The distance of prefetches of the weight in bytes; 0 leaves prefetching to the processor.
     pub ahead: usize,
 }
 
@@ -43,29 +43,28 @@ impl fmt::Display for Tiling {
     }
 }
 
-/// A flag of `iree-compile` that changes no result beyond the order of sums, and may change how fast it comes.
+/// A flag of `iree-compile` that affects speed, and no result beyond the order of sums.
 ///
-/// A closed list: who gives somebody a tuning gives no other words to the compiler.
+/// The list is closed, so that a tuning from somebody else cannot pass other flags to the compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum CompilerFlag {
-    /// LLVM makes vectors of loops.
+    /// LLVM vectorizes loops.
     LoopVectorization,
-    /// LLVM makes vectors of statements side by side.
+    /// LLVM vectorizes neighbouring statements.
     SlpVectorization,
-    /// LLVM repeats the bodies of loops.
+    /// LLVM unrolls loops.
     LoopUnrolling,
-    /// More operations in one dispatch.
+    /// More operations are fused into one dispatch.
     AggressiveFusion,
 }
 
 impl CompilerFlag {
-    /// All of them.
     pub const ALL: [Self; 4] =
         [Self::LoopVectorization, Self::SlpVectorization, Self::LoopUnrolling, Self::AggressiveFusion];
 
-    /// As the compiler takes it.
+    /// The flag on the command line.
     pub fn flag(self) -> &'static str {
         match self {
             Self::LoopVectorization => "--iree-llvmcpu-loop-vectorization",

@@ -79,12 +79,12 @@ fn a_mesh_has_named_axes() {
 #[test]
 fn what_is_no_mesh_is_refused() {
     for (text, words) in [
-        ("", "`` is no axis of a mesh; expected NAME=DEVICES"),
-        ("model", "`model` is no axis of a mesh"),
-        ("model=0", "`model=0` is no axis of a mesh"),
-        ("model=-2", "is no axis of a mesh"),
-        ("model=2,", "`` is no axis of a mesh"),
-        ("mo\"del=2", "is no axis of a mesh"),
+        ("", "`` is not an axis of a mesh; expected NAME=DEVICES"),
+        ("model", "`model` is not an axis of a mesh"),
+        ("model=0", "`model=0` is not an axis of a mesh"),
+        ("model=-2", "is not an axis of a mesh"),
+        ("model=2,", "`` is not an axis of a mesh"),
+        ("mo\"del=2", "is not an axis of a mesh"),
         ("model=2,model=3", "the mesh has the axis `model` twice"),
         ("a=1048576,b=2", "more than 1048576 devices"),
         ("a=18446744073709551615,b=2", "more than 1048576 devices"),

@@ -1,4 +1,4 @@
-//! The arguments of Jinja's filters, which may be given by their places or by their names.
+//! The arguments of Jinja's filters, which templates can pass by position or by name.
 
 use minijinja::value::Kwargs;
 use minijinja::{Error, ErrorKind, Value};
@@ -6,16 +6,16 @@ use minijinja::{Error, ErrorKind, Value};
 /// How a filter takes its arguments.
 #[derive(Clone, Copy)]
 pub enum Takes {
-    /// As they are given.
+    /// By position or by name, as given.
     Any,
-    /// All by their places: these.
+    /// All by position, with these names.
     Places(&'static [&'static str]),
-    /// All by their names: these.
+    /// All by name, with these names.
     Names(&'static [&'static str]),
 }
 
 impl Takes {
-    /// The arguments as the filter takes them, the filtered value first.
+    /// Arranges arguments for the filter. The filtered value comes first.
     pub fn arrange(self, arguments: Vec<Value>) -> Result<Vec<Value>, Error> {
         let (Self::Places(names) | Self::Names(names)) = self else { return Ok(arguments) };
         let mut places = arguments;

@@ -1,4 +1,4 @@
-//! How much of a value there may be, and what would make more of it.
+//! Limits the size of values, and checks operations that enlarge them.
 
 use std::borrow::Cow;
 
@@ -9,15 +9,15 @@ use minijinja::{Error, Value};
 use crate::generator::Generator;
 use crate::{globals, invalid};
 
-/// How much of a value there may be.
+/// The limits for a value.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// Bytes of texts, those within lists and dictionaries included.
+    /// Bytes of strings, including those within lists and dictionaries.
     pub bytes: usize,
 }
 
 impl Budget {
-    /// The value, if there is room for it.
+    /// Returns the value if it is within the limits.
     pub fn bounded(self, value: Value) -> Result<Value, Error> {
         let (mut bytes, mut items) = (self.bytes, limits::TEMPLATE_ITEMS);
         match takes(&value, 0, &mut bytes, &mut items) {
@@ -26,7 +26,7 @@ impl Budget {
         }
     }
 
-    /// Whether a list may be joined with a text between its items.
+    /// Checks that a list can be joined with a separator of `between` bytes.
     pub fn check_join(self, list: &Value, between: usize) -> Result<(), Error> {
         self.bounded(list.clone())?;
         let items = Generator::rest(list).map(|rest| rest.len()).or(list.len());
@@ -34,8 +34,8 @@ impl Budget {
         if items > self.bytes { Err(invalid("a list becomes too long as a text")) } else { Ok(()) }
     }
 
-    /// Whether what a format makes of values has room, and its keys are ASCII: minijinja 3.0.5 panics in the middle of another
-    /// character, that of a key without end too.
+    /// Checks that a formatted string is within the limits, and that its keys are ASCII. minijinja 3.0.5
+    /// panics within other characters, even for a key without an end.
     pub fn check_format(self, text: &str, values: &[Value]) -> Result<(), Error> {
         let without_signs = text.replace("%%", "");
         let mut keys = without_signs.split("%(").skip(1).filter_map(|rest| rest.split(')').next());
@@ -56,7 +56,7 @@ impl Budget {
         }
     }
 
-    /// Whether each occurrence of a text may be replaced by another.
+    /// Checks that replacing each occurrence of a string keeps the limits.
     pub fn check_replace(self, text: &str, from: &str, to: &str) -> Result<(), Error> {
         // Nothing stands between any two characters, and at both ends.
         let count = if from.is_empty() { text.len() + 1 } else { text.matches(from).count() };
@@ -67,7 +67,7 @@ impl Budget {
     }
 }
 
-/// Takes the room that a value needs; nothing if there is not enough.
+/// Subtracts the size of a value from the limits; `None` if it exceeds them.
 fn takes(value: &Value, depth: usize, bytes: &mut usize, items: &mut usize) -> Option<()> {
     *items = items.checked_sub(1)?;
     if let Some(text) = value.as_str() {
@@ -97,7 +97,8 @@ fn takes(value: &Value, depth: usize, bytes: &mut usize, items: &mut usize) -> O
     Some(())
 }
 
-/// What stands between others or replaces them, as a text. A list or a dictionary has no place there, and its text no end.
+/// A separator or a replacement, as text. Lists and dictionaries are rejected, because their text can be
+/// endless.
 pub fn as_text(value: &Value) -> Result<Cow<'_, str>, Error> {
     match value.kind() {
         ValueKind::String => Ok(value.as_str().unwrap_or_default().into()),
@@ -108,7 +109,7 @@ pub fn as_text(value: &Value) -> Result<Cow<'_, str>, Error> {
     }
 }
 
-/// The bytes that `join` puts between two items, of its arguments behind the list.
+/// The bytes of `join`'s separator, which follows the list in its arguments.
 pub fn joiner(arguments: &[Value]) -> Result<usize, Error> {
     let joiner = match arguments.first() {
         Some(named) if named.is_kwargs() => {
@@ -119,7 +120,7 @@ pub fn joiner(arguments: &[Value]) -> Result<usize, Error> {
     joiner.map_or(Ok(0), |joiner| Ok(as_text(&joiner)?.len()))
 }
 
-/// The arguments of Jinja's `slice` and `batch`, which make as many lists or items as they are told.
+/// Checks the arguments of Jinja's `slice` and `batch`, which create as many lists or items as they ask for.
 pub fn check_count(arguments: &[Value]) -> Result<(), Error> {
     let is_large =
         |count: &Value| i64::try_from(count.clone()).is_ok_and(|count| count > limits::TEMPLATE_ITEMS as i64);
@@ -129,29 +130,29 @@ pub fn check_count(arguments: &[Value]) -> Result<(), Error> {
     }
 }
 
-/// So many blanks, if a text has room for them.
+/// A string of `count` blanks, if it is within the limits.
 pub fn blanks(count: usize) -> Result<String, Error> {
     repeated(" ", count)
 }
 
-/// A text so many times, if there is room for it.
+/// A string repeated `count` times, if it is within the limits.
 pub fn repeated(text: &str, count: usize) -> Result<String, Error> {
     check_width(text.len().saturating_mul(count))?;
     Ok(text.repeat(count))
 }
 
-/// Whether so many bytes may be put into a text to make it wide.
+/// Checks that padding a string with this number of bytes keeps the limits.
 pub fn check_width(bytes: usize) -> Result<(), Error> {
     if bytes as u64 > limits::PROMPT { Err(invalid("a text becomes too wide")) } else { Ok(()) }
 }
 
-/// The items of a list, if they are not too many.
+/// The items, if there are not too many.
 pub fn items(items: impl Iterator<Item = Value>) -> Result<Vec<Value>, Error> {
     let items: Vec<_> = items.take(limits::TEMPLATE_ITEMS + 1).collect();
     if items.len() > limits::TEMPLATE_ITEMS { Err(invalid("a list becomes too long")) } else { Ok(items) }
 }
 
-/// A list, if it does not become too long.
+/// A list of the items, if there are not too many.
 pub fn list(items: impl Iterator<Item = Value>) -> Result<Value, Error> {
     self::items(items).map(Value::from)
 }

@@ -1,4 +1,4 @@
-//! A conversation, and the template that makes one text of it.
+//! [`Chat`] and [`ChatTemplate`]: a conversation, and the template that renders it as text.
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
@@ -17,32 +17,32 @@ use crate::source::{self, Source};
 use crate::strftime::strftime;
 use crate::{TemplateError, engine, invalid};
 
-/// Names under which a message's reasoning is passed; the first is the standard one.
+/// Names under which templates read a message's reasoning. The first is the standard name.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
-/// A conversation, and what else a template may see.
+/// A conversation, and further variables for the template.
 #[derive(Debug, Clone, Default)]
 pub struct Chat {
-    /// Objects with `role` and `content`.
+    /// The messages: objects with `role` and `content`.
     pub messages: Vec<Json>,
-    /// JSON schemas of the functions that the model may call.
+    /// JSON schemas of functions that the model may call.
     pub tools: Option<Vec<Json>>,
     /// Whether the text ends with the header of the model's answer.
     pub add_generation_prompt: bool,
-    /// Further variables of the template.
+    /// Further variables for the template, by name.
     pub variables: Map<String, Json>,
-    /// What `strftime_now` formats; the time of rendering where absent.
+    /// The time for `strftime_now`; `None` stands for the time of rendering.
     pub now: Option<Zoned>,
 }
 
 /// A model's chat template with its special tokens.
 ///
-/// A template is a program that came with the model. What doubles, recurses, repeats or does not end is stopped by limits:
-/// on steps, on operators in a tag, on texts and lists wherever they get a name, on what is written. They end all
-/// that is known to take more, but are no proof: the engine has no limit on memory of its own, so that a list that contains
-/// itself and is compared or joined with `~`, or one filter on a long list (`sort`, `list`), may still take more of the
-/// stack, of time or of memory. Whoever renders templates of strangers does it in a process of its own, under limits of the system, as
-/// `tracewright prompt` does.
+/// A template is an untrusted program that comes with the model. Limits stop templates that grow, recurse or
+/// loop: on steps, on operators in a tag, on the sizes of named values, and on the output. These limits stop
+/// all known attacks, but they are no proof of safety, because the engine itself does not limit memory. For
+/// example, comparing a list that contains itself can still exhaust the stack. A filter such as `sort` on a
+/// long list can take much time and memory. If you render templates of strangers, use a separate process with
+/// limits of the operating system, as `tracewright prompt` does.
 ///
 /// ```
 /// use serde_json::{Map, json};
@@ -62,11 +62,11 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// The name of the template for conversations that no other one is for.
+    /// The name of the template for conversations that no other template is for.
     pub const DEFAULT: &str = source::DEFAULT;
 
-    /// The templates in a file, each with its name: `tool_use` serves conversations with tools, `default` all others.
-    /// `special_tokens` maps names such as `bos_token` to texts.
+    /// Templates from a file, each with its name. `tool_use` is for conversations with tools, `default` for
+    /// all others. `special_tokens` maps names such as `bos_token` to texts.
     pub fn from_file(
         path: PathBuf,
         templates: Vec<(String, String)>,
@@ -75,7 +75,7 @@ impl ChatTemplate {
         Self::new(Some(path), templates, special_tokens)
     }
 
-    /// One template, given as text.
+    /// A single template, from its text.
     pub fn from_source(source: &str, special_tokens: Map<String, Json>) -> Result<Self, TemplateError> {
         Self::new(None, vec![(Self::DEFAULT.to_owned(), source.to_owned())], special_tokens)
     }
@@ -110,7 +110,7 @@ impl ChatTemplate {
         Ok(ChatTemplate { environment, sources, special_tokens })
     }
 
-    /// The template for a conversation: it depends on whether there are tools.
+    /// The template for a conversation, which depends on whether there are tools.
     fn chosen(&self, chat: &Chat) -> Result<Template<'_, '_>, TemplateError> {
         let template = match self.environment.get_template("tool_use") {
             Ok(template) if chat.tools.is_some() => Ok(template),
@@ -120,7 +120,7 @@ impl ChatTemplate {
         template.map_err(|_| TemplateError::NoDefault { names: source::words(&names()) })
     }
 
-    /// What a conversation gives and the template for it does not read: `tools`, or names of variables.
+    /// The parts of a conversation that its template does not read: `tools`, or names of variables.
     ///
     /// # Errors
     /// If the model has no template for the conversation.
@@ -132,7 +132,7 @@ impl ChatTemplate {
         Ok(given.filter(|name| source.is_some_and(|source| !source.reads(name))).collect())
     }
 
-    /// Variables that the template for a conversation reads, without functions and special tokens, in alphabetical order.
+    /// The variables that a conversation's template reads, sorted, without functions and special tokens.
     ///
     /// # Errors
     /// If the model has no template for the conversation.
@@ -149,7 +149,7 @@ impl ChatTemplate {
         Ok(names)
     }
 
-    /// The text of a conversation. It spells its special tokens: encode it with `encode_plain`.
+    /// Renders a conversation. The text contains its special tokens, so encode it with `encode_plain`.
     pub fn render(&self, chat: &Chat) -> Result<String, TemplateError> {
         let template = self.chosen(chat)?;
         if chat.messages.is_empty() {
@@ -205,7 +205,8 @@ impl io::Write for Bounded {
     }
 }
 
-/// A message as templates see it: without keys that are null, and its reasoning under every name in use.
+/// A message in the form for templates: without keys that are null, and with its reasoning under every known
+/// name.
 pub fn prepared(index: usize, message: &Json) -> Result<Map<String, Json>, TemplateError> {
     let Json::Object(message) = message else {
         return Err(TemplateError::Message { index, found: source::words(&message.to_string()) });
@@ -219,7 +220,7 @@ pub fn prepared(index: usize, message: &Json) -> Result<Map<String, Json>, Templ
     Ok(out)
 }
 
-/// What a template said with `raise_exception`, carried through the engine.
+/// A template's message to `raise_exception`, which passes through the engine as an error.
 #[derive(Debug)]
 struct Raised(String);
 

@@ -1,4 +1,4 @@
-//! What Python's dictionaries, lists and generators are beyond what the engine knows of them.
+//! Methods of Python's dictionaries, lists and generators that the engine lacks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ const OF_DICT: [&str; 11] =
 const OF_LIST: [&str; 11] =
     ["append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse", "sort"];
 
-/// Whether a value has a method of this name, or may have: to Jinja `x.items` is the method, whatever is in a dictionary.
+/// Whether a value can have a method of this name. In Jinja, `x.items` is the method, even if a dictionary
+/// has such a key.
 pub fn has_method(value: &Value, name: &str) -> bool {
     match value.kind() {
         ValueKind::String => str_methods::is_method(name),
@@ -30,7 +31,7 @@ pub fn is_method(name: &str) -> bool {
     str_methods::is_method(name) || OF_DICT.contains(&name) || OF_LIST.contains(&name)
 }
 
-/// Jinja's `dict`: one of a dictionary or of pairs, and of the arguments that have names.
+/// Jinja's `dict`, from a dictionary or pairs, and from named arguments.
 pub fn dict(from: Option<Value>, options: Kwargs) -> Result<Value, Error> {
     let mut pairs = Vec::new();
     match from {
@@ -58,29 +59,29 @@ pub fn dict(from: Option<Value>, options: Kwargs) -> Result<Value, Error> {
     Ok(Value::from_pairs(pairs))
 }
 
-/// Whether a value is a dictionary: to the engine, namespaces, loops and macros look like some.
+/// Whether a value is a dictionary. The engine treats namespaces, loops and macros like dictionaries.
 pub fn is_dict(value: &Value) -> bool {
     let engines_own = |name: &str| name.starts_with("minijinja::vm::") || name.ends_with("::Namespace");
     value.kind() == ValueKind::Map && value.as_object().is_some_and(|object| !engines_own(object.type_name()))
 }
 
-/// Whether a value is what `namespace` gives.
+/// Whether a value is the result of `namespace`.
 pub fn is_namespace(value: &Value) -> bool {
     value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
 }
 
-/// Whether a value is a list or a tuple: to the engine, what iterates over one looks like one.
+/// Whether a value is a list or a tuple. The engine treats iterators like lists.
 pub fn is_list(value: &Value) -> bool {
     let iterates = value.downcast_object_ref::<Generator>().is_some() || View::of(value).is_some();
     matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) && !iterates
 }
 
-/// Whether a value is a tuple: what `groupby` gives is a list of some, of a type of the engine's own.
+/// Whether a value is a tuple. `groupby` returns a list of tuples with a type of the engine's own.
 pub fn is_tuple(value: &Value) -> bool {
     value.is_tuple() || value.as_object().is_some_and(|object| object.type_name().ends_with("::GroupTuple"))
 }
 
-/// Jinja's `x.name` where that is not called.
+/// Jinja's `x.name`, without a call.
 pub fn attribute(value: &Value, name: &str) -> Result<Value, Error> {
     match has_method(value, name) {
         true => Ok(Value::from_object(Method(name.to_owned()))),
@@ -88,7 +89,7 @@ pub fn attribute(value: &Value, name: &str) -> Result<Value, Error> {
     }
 }
 
-/// A method that is not called. It is there, and no more can be said of it.
+/// A method that is not called. It exists and has no other properties.
 #[derive(Debug)]
 struct Method(String);
 
@@ -102,7 +103,7 @@ impl Object for Method {
     }
 }
 
-/// Why a value has no text; Python would write where in memory it stands.
+/// The error for a value without a text. Python would print its address.
 pub fn without_text(value: &Value) -> String {
     if let Some(Method(name)) = value.downcast_object_ref() {
         return format!("the method `{name}` is not called, as in `{name}()`, and has no text");
@@ -113,12 +114,12 @@ pub fn without_text(value: &Value) -> String {
     }
 }
 
-/// What `keys()`, `values()` and `items()` of a dictionary give: no list, and written with its name.
+/// The result of a dictionary's `keys()`, `values()` and `items()`. It is not a list, and prints with its
+/// name.
 #[derive(Debug)]
 pub struct View {
-    /// As Python writes it.
+    /// The name that Python prints.
     pub name: &'static str,
-    /// A list of what is in it.
     pub list: Value,
 }
 
@@ -127,7 +128,7 @@ impl View {
         Value::from_object(Self { name, list: items.collect() })
     }
 
-    /// The view that a value is.
+    /// The view in a value, if it is one.
     pub fn of(value: &Value) -> Option<&Self> {
         value.downcast_object_ref()
     }
@@ -138,7 +139,7 @@ impl Object for View {
         ObjectRepr::Iterable
     }
 
-    /// The engine would count to one of the items; Jinja finds none.
+    /// The engine would index an item; Jinja finds none.
     fn get_value(self: &Arc<Self>, _: &Value) -> Option<Value> {
         Some(Value::UNDEFINED)
     }
@@ -156,7 +157,7 @@ impl Object for View {
     }
 }
 
-/// Calls a method of a dictionary. Those that change one are not there, as in Jinja's sandbox.
+/// Calls a method of a dictionary. As in Jinja's sandbox, methods that modify it are missing.
 pub fn call_of_dict(dict: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     let keys = || Ok::<_, Error>(dict.try_iter()?.collect::<Vec<_>>());
     match method {
@@ -188,7 +189,7 @@ pub fn call_of_dict(dict: &Value, method: &str, args: &[Value]) -> Result<Value,
     }
 }
 
-/// Calls a method of a list or a tuple. Those that change one are not there, as in Jinja's sandbox.
+/// Calls a method of a list or a tuple. As in Jinja's sandbox, methods that modify it are missing.
 pub fn call_of_list(list: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     match method {
         "count" => {

@@ -1,4 +1,4 @@
-//! The engine, as transformers sets Jinja up, within the limits.
+//! The template engine, configured like Jinja in transformers, and with limits.
 
 use files::limits;
 use minijinja::functions::Function;
@@ -11,17 +11,17 @@ use crate::budget::{self, Budget};
 use crate::generator::Generator;
 use crate::{collection_methods, globals, invalid, jinja, markup, repr_json, rewrite, str_methods};
 
-/// Under which a rendering remembers how much it has written.
+/// The key under which a rendering counts its output.
 const WRITES: &str = "written";
 
-/// An environment that reads templates, and knows nothing of what is in them.
+/// An environment for parsing templates, without filters and functions.
 pub fn plain() -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     Ok(environment)
 }
 
-/// An environment without templates, in which what a template keeps has so much room, and which ends after so many steps.
+/// An environment without templates. `budget` limits named values, and `steps` limits the run time.
 pub fn environment(budget: Budget, steps: u64) -> Result<Environment<'static>, Error> {
     let mut environment = plain()?;
     environment.set_auto_escape_callback(|_| AutoEscape::None);
@@ -161,7 +161,7 @@ fn add_filters(environment: &mut Environment<'static>, budget: Budget) {
     environment.add_filter("wordcount", jinja::wordcount);
 }
 
-/// Adds a filter that takes its arguments as Jinja's does.
+/// Adds a filter whose arguments follow Jinja's rules.
 fn taking<F, Rv, Args>(environment: &mut Environment<'static>, named: (&'static str, Takes), filter: F)
 where
     F: Function<Rv, Args>,
@@ -171,7 +171,7 @@ where
     checked(environment, named, filter, |_| Ok(()), Ok);
 }
 
-/// The same, which refuses what is too much for it, and gives what Jinja's does of what it makes.
+/// Adds a filter that rejects values beyond the limits, and returns the results of Jinja's filter.
 fn checked<F, Rv, Args>(
     environment: &mut Environment<'static>,
     (name, takes): (&'static str, Takes),

@@ -1,47 +1,44 @@
-//! What can go wrong with a chat template.
+//! [`TemplateError`]: errors of chat templates.
 
 use std::path::PathBuf;
 
-/// A chat template that cannot be read or rendered.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
-    /// Several chat templates, none of them the default one.
+    /// There are several chat templates, and none is the default.
     #[error("the model has the chat templates `{names}`, expected one to be named `default`")]
     NoDefault {
-        /// Their names, separated by commas.
+        /// The names of the templates, separated by commas.
         names: String,
     },
-    /// A chat template that does not parse.
+    /// The chat template cannot be parsed.
     #[error("the chat template{} is not valid Jinja{}: {why}", .at.of(), .at.line())]
     Syntax { at: Box<TemplatePlace>, why: String },
-    /// A chat template that failed on this conversation.
+    /// The chat template failed on this conversation.
     #[error("the chat template{} failed{}: {why}", .at.of(), .at.line())]
     Render { at: Box<TemplatePlace>, why: String },
-    /// The chat template refused this conversation with `raise_exception`.
+    /// The chat template rejected this conversation with `raise_exception`.
     #[error("the chat template refuses this conversation: {message}")]
     Raised { message: String },
-    /// A conversation without messages.
     #[error("the conversation is empty, expected at least one message")]
     Empty,
-    /// A message that is not an object.
+    /// A message is not an object.
     #[error("message {index} of the conversation is `{found}`, expected an object with `role` and `content`")]
     Message {
-        /// Which message, from 0.
+        /// The index of the message, from 0.
         index: usize,
         found: String,
     },
 }
 
-/// A place in a chat template.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TemplatePlace {
-    /// The file that the template stands in, if it came from one.
+    /// The file of the template, if it came from one.
     pub file: Option<PathBuf>,
-    /// Its name, if it is not the default one.
+    /// The name of the template, unless it is the default.
     pub name: Option<String>,
-    /// A line of it, from 1, if it is about one.
+    /// The line, from 1, if the error belongs to one.
     pub line: Option<usize>,
-    /// The tag, or its beginning, as the template has it.
+    /// The tag or its beginning, as written in the template.
     pub tag: Option<String>,
 }
 

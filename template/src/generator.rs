@@ -1,4 +1,4 @@
-//! What Jinja's filters give piece by piece.
+//! The results of Jinja's filters that produce items one by one.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,18 +7,18 @@ use std::vec::IntoIter;
 use minijinja::value::{Enumerator, Object, ObjectRepr};
 use minijinja::{Error, Value};
 
-/// It is taken only once, has no length, and is true even where nothing is in it.
+/// A generator can be read only once, has no length, and is true even if it is empty.
 #[derive(Debug)]
 pub struct Generator(Mutex<IntoIter<Value>>);
 
 impl Generator {
-    /// One that gives the items of a list.
+    /// A generator of the items of a list.
     pub fn of(list: &Value) -> Result<Value, Error> {
         let items: Vec<Value> = list.try_iter()?.collect();
         Ok(Value::from_object(Self(Mutex::new(items.into_iter()))))
     }
 
-    /// What it will give, if a value is one.
+    /// The remaining items, if a value is a generator.
     pub fn rest(value: &Value) -> Option<Vec<Value>> {
         let Self(items) = value.downcast_object_ref()?;
         Some(items.lock().unwrap_or_else(PoisonError::into_inner).as_slice().to_vec())
@@ -30,7 +30,7 @@ impl Object for Generator {
         ObjectRepr::Iterable
     }
 
-    /// The engine would take items to get at one of them; Jinja finds none.
+    /// The engine would consume items to index one; Jinja finds none.
     fn get_value(self: &Arc<Self>, _: &Value) -> Option<Value> {
         Some(Value::UNDEFINED)
     }
@@ -52,7 +52,7 @@ impl Object for Generator {
     }
 }
 
-/// Takes the items of a generator.
+/// An iterator that consumes a generator.
 struct Taken(Arc<Generator>);
 
 impl Iterator for Taken {

@@ -1,4 +1,4 @@
-//! What Jinja has and the engine has not, or not as Jinja has it.
+//! Functions and filters of Jinja that the engine lacks, or that behave differently there.
 
 use minijinja::formatting::{self, FormatStyle};
 use minijinja::tests::is_divisibleby;
@@ -10,7 +10,7 @@ use crate::generator::Generator;
 use crate::str_methods::{self, LINE_ENDS, is_space};
 use crate::{collection_methods, invalid, repr_json};
 
-/// Python's `value[start:stop:step]` on strings and lists.
+/// Python's `value[start:stop:step]` for strings and lists.
 pub fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let (start, stop, step): (Option<i64>, Option<i64>, Option<i64>) = from_args(args)?;
     let step = step.unwrap_or(1);
@@ -31,7 +31,7 @@ pub fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
     }
 }
 
-/// Python's `text % value`, where a tuple is several values.
+/// Python's `text % value`, where a tuple stands for several values.
 pub fn percent(state: &mut State, value: &Value, args: &[Value]) -> Result<Value, Error> {
     let (argument,): (Value,) = from_args(args)?;
     let mut all = vec![value.clone()];
@@ -43,7 +43,7 @@ pub fn percent(state: &mut State, value: &Value, args: &[Value]) -> Result<Value
     state.apply_filter("format", &all)
 }
 
-/// Jinja's `format`, Python's `text % values`.
+/// Jinja's `format`, which is Python's `text % values`.
 pub fn format(budget: Budget, text: &str, values: Rest<Value>, named: &Kwargs) -> Result<String, Error> {
     let mut values = values.0;
     let names: Vec<_> = named.args().collect();
@@ -60,8 +60,7 @@ pub fn format(budget: Budget, text: &str, values: Rest<Value>, named: &Kwargs) -
     formatting::format(FormatStyle::Printf, &text, &values)
 }
 
-/// A format in which `%s` stands for each `%r` and `%a`, which the engine has not, and their values are the texts that
-/// Python makes of them.
+/// Replaces each `%r` and `%a`, which the engine lacks, by `%s`, and its value by Python's text for it.
 fn with_reprs(format: &str, values: &mut [Value]) -> Result<String, Error> {
     let mut out = String::with_capacity(format.len());
     let mut index = 0;
@@ -93,7 +92,7 @@ fn with_reprs(format: &str, values: &mut [Value]) -> Result<String, Error> {
     }
 }
 
-/// The list of a loop. The engine does not know which character of a text is the last.
+/// The list of a loop. The engine does not know the last character of a string.
 pub fn looped(list: Value) -> Result<Value, Error> {
     match list.as_str() {
         Some(text) => budget::list(text.chars().map(Value::from)),
@@ -102,20 +101,20 @@ pub fn looped(list: Value) -> Result<Value, Error> {
     }
 }
 
-/// The test `sequence`: what has a length and items.
+/// The test `sequence`, for values with a length and items.
 pub fn is_sequence(value: &Value) -> bool {
     is_iterable(value)
         && (collection_methods::is_list(value)
             || !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable))
 }
 
-/// The test `iterable`.
 pub fn is_iterable(value: &Value) -> bool {
     let iterates = [ValueKind::String, ValueKind::Undefined, ValueKind::Seq, ValueKind::Iterable];
     iterates.contains(&value.kind()) || collection_methods::is_dict(value)
 }
 
-/// The test `divisibleby`: minijinja 3.0.5 panics where it divides by 0, and where the smallest integer is divided by −1.
+/// The test `divisibleby`. minijinja 3.0.5 panics at a division by 0, and at the smallest integer divided by
+/// −1.
 pub fn is_divisible(value: &Value, by: &Value) -> Result<bool, Error> {
     match i128::try_from(by.clone()) {
         Ok(0) => Err(invalid("division by zero")),
@@ -124,17 +123,17 @@ pub fn is_divisible(value: &Value, by: &Value) -> Result<bool, Error> {
     }
 }
 
-/// Jinja's `length`; what is not there has none, which is 0.
+/// Jinja's `length`. An undefined value has length 0.
 pub fn length(value: &Value) -> Result<usize, Error> {
     if value.is_undefined() { Ok(0) } else { filters::length(value) }
 }
 
-/// Jinja's `first`; what is not there has none.
+/// Jinja's `first`. An undefined value has no first item.
 pub fn first(value: &Value) -> Result<Value, Error> {
     if value.is_undefined() { Ok(Value::UNDEFINED) } else { filters::first(value) }
 }
 
-/// Jinja's `last`; what is not there has none, and a generator's cannot be told.
+/// Jinja's `last`. An undefined value has no last item, and a generator's is unknown.
 pub fn last(value: Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Undefined => Ok(Value::UNDEFINED),
@@ -144,7 +143,7 @@ pub fn last(value: Value) -> Result<Value, Error> {
     }
 }
 
-/// Jinja's `items`; what is not there has none.
+/// Jinja's `items`. An undefined value has none.
 pub fn items(value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Undefined => Generator::of(&Value::from(Vec::<Value>::new())),
@@ -155,7 +154,6 @@ pub fn items(value: &Value) -> Result<Value, Error> {
     }
 }
 
-/// Jinja's `reverse`.
 pub fn reverse(value: &Value) -> Result<Value, Error> {
     if let Some(text) = value.as_str() {
         return Ok(Value::from(text.chars().rev().collect::<String>()));
@@ -167,18 +165,17 @@ pub fn reverse(value: &Value) -> Result<Value, Error> {
     if is_generator { Ok(list) } else { Generator::of(&list) }
 }
 
-/// Jinja's `attr`, which sees no items of a dictionary.
+/// Jinja's `attr`, which ignores the items of a dictionary.
 pub fn attr(value: &Value, name: &str) -> Result<Value, Error> {
     let is_item = collection_methods::is_dict(value) && !collection_methods::has_method(value, name);
     if is_item { Ok(Value::UNDEFINED) } else { collection_methods::attribute(value, name) }
 }
 
-/// Jinja's `escape`, which leaves alone what is `safe`.
+/// Jinja's `escape`, which does not change a `safe` string.
 pub fn escape(budget: Budget, value: &Value) -> Result<Value, Error> {
     if value.is_safe() { Ok(value.clone()) } else { force_escape(budget, value) }
 }
 
-/// Jinja's `forceescape`.
 pub fn force_escape(budget: Budget, value: &Value) -> Result<Value, Error> {
     let mut text = repr_json::str(value)?.into_owned();
     // The ampersand first: the others have one.
@@ -189,7 +186,7 @@ pub fn force_escape(budget: Budget, value: &Value) -> Result<Value, Error> {
     Ok(Value::from_safe_string(text))
 }
 
-/// Jinja's `string`, which leaves alone what is one.
+/// Jinja's `string`, which does not change a string.
 pub fn string(budget: Budget, value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::String => Ok(value.clone()),
@@ -197,7 +194,7 @@ pub fn string(budget: Budget, value: &Value) -> Result<Value, Error> {
     }
 }
 
-/// Jinja's `replace`, which is the engine's where it has no count.
+/// Jinja's `replace`. Without a count it is the engine's own.
 pub fn replace(budget: Budget, state: &mut State, all: &Value, arguments: &[Value]) -> Result<Value, Error> {
     let (text, from, to, count, options): (&Value, Option<Value>, Option<Value>, Option<i64>, Kwargs) =
         from_args(arguments)?;
@@ -216,8 +213,8 @@ pub fn replace(budget: Budget, state: &mut State, all: &Value, arguments: &[Valu
     }
 }
 
-/// Jinja's `map`: an attribute of each item, which the engine finds, or what a filter makes of each, to which the engine
-/// gives no arguments by name.
+/// Jinja's `map`: an attribute of each item, or the result of a filter for each item. The engine finds
+/// attributes, but does not pass named arguments to filters.
 pub fn map(state: &mut State, attributes: &Value, arguments: &[Value]) -> Result<Value, Error> {
     let made = match arguments {
         [items, filter, rest @ ..] if let Some(filter) = filter.as_str() => {
@@ -229,7 +226,7 @@ pub fn map(state: &mut State, attributes: &Value, arguments: &[Value]) -> Result
     Generator::of(&made)
 }
 
-/// Jinja's `title`, whose words begin behind brackets and hyphens, too.
+/// Jinja's `title`, in which words also begin after brackets and hyphens.
 pub fn title(value: &Value) -> Result<String, Error> {
     let separates = |c: char| "-({[<".contains(c) || is_space(c);
     let text = repr_json::str(value)?;
@@ -242,17 +239,15 @@ pub fn title(value: &Value) -> Result<String, Error> {
     Ok(out)
 }
 
-/// Jinja's `capitalize`.
 pub fn capitalize(value: &Value) -> Result<String, Error> {
     Ok(str_methods::capitalize(&repr_json::str(value)?))
 }
 
-/// Jinja's `trim`.
 pub fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> {
     Ok(str_methods::strip(&repr_json::str(value)?, chars).to_owned())
 }
 
-/// Jinja's `int`, with a default for what is no number.
+/// Jinja's `int`, with a default for values that are not numbers.
 pub fn int(value: &Value, default: Value, base: Option<u32>) -> Result<Value, Error> {
     let number = match value.kind() {
         ValueKind::Bool => return Ok(Value::from(i64::from(value.is_true()))),
@@ -277,7 +272,7 @@ pub fn int(value: &Value, default: Value, base: Option<u32>) -> Result<Value, Er
     }
 }
 
-/// Jinja's `float`, with a default for what is no number.
+/// Jinja's `float`, with a default for values that are not numbers.
 pub fn float(value: &Value, default: Value) -> Result<Value, Error> {
     let number = match value.kind() {
         ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),
@@ -290,8 +285,8 @@ pub fn float(value: &Value, default: Value) -> Result<Value, Error> {
     Ok(number.map_or(default, Value::from))
 }
 
-/// A text that is read as a number, without the white space around it. Which other digits there are than those of ASCII
-/// Python reads in tables that are not here.
+/// A text to parse as a number, without surrounding white space. Digits outside of ASCII are an error,
+/// because Python's tables for them are not available here.
 fn number_text(text: &str) -> Result<&str, Error> {
     let text = str_methods::strip(text, None);
     match text.is_ascii() {
@@ -300,14 +295,14 @@ fn number_text(text: &str) -> Result<&str, Error> {
     }
 }
 
-/// Digits without the underscores that may stand between any two.
+/// The digits without underscores, which may be between any two digits.
 fn digits(text: &str, is_digit: impl Fn(char) -> bool) -> Option<String> {
     let parts: Vec<_> = text.split('_').collect();
     let stands_between = |pair: &[&str]| pair[0].ends_with(&is_digit) && pair[1].starts_with(&is_digit);
     parts.windows(2).all(stands_between).then(|| parts.concat())
 }
 
-/// Python's `int(text, base)`; nothing where that fails.
+/// Python's `int(text, base)`; `None` if it fails.
 fn whole_number(text: &str, base: u32) -> Result<Option<i128>, Error> {
     if !(2..=36).contains(&base) {
         return Err(invalid(format!("the base is {base}, expected one from 2 to 36")));
@@ -327,17 +322,16 @@ fn whole_number(text: &str, base: u32) -> Result<Option<i128>, Error> {
     i128::from_str_radix(&format!("{sign}{digits}"), base).map(Some).map_err(too_large)
 }
 
-/// Python's `float(text)`; nothing where that fails.
+/// Python's `float(text)`; `None` if it fails.
 fn real_number(text: &str) -> Option<f64> {
     digits(text, |c| c.is_ascii_digit())?.parse().ok()
 }
 
-/// Jinja's `center`.
 pub fn center(value: &Value, width: Option<i64>) -> Result<Value, Error> {
     str_methods::center(&repr_json::str(value)?, width.unwrap_or(80))
 }
 
-/// Jinja's `indent`, which keeps a last line end.
+/// Jinja's `indent`, which keeps a final line end.
 pub fn indent(
     text: &str,
     width: Option<Value>,
@@ -360,7 +354,6 @@ pub fn indent(
     Ok(lines.join("\n"))
 }
 
-/// Jinja's `truncate`.
 pub fn truncate(
     text: &str,
     length: Option<usize>,
@@ -380,14 +373,13 @@ pub fn truncate(
     format!("{kept}{end}")
 }
 
-/// Jinja's `wordcount`.
 pub fn wordcount(value: &Value) -> Result<usize, Error> {
     let words = repr_json::str(value)?;
     let words = words.split(|c: char| !c.is_alphanumeric() && c != '_');
     Ok(words.filter(|word| !word.is_empty()).count())
 }
 
-/// The indices that Python's slice takes of `len` items.
+/// The indices that Python's slice selects from `len` items.
 fn steps(len: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> impl Iterator<Item = usize> {
     let len = i64::try_from(len).unwrap_or(i64::MAX);
     let (lower, upper) = if step > 0 { (0, len) } else { (-1, len - 1) };

@@ -1,6 +1,6 @@
-//! Chat templates, rendered as transformers' `apply_chat_template` renders them.
+//! Renders chat templates like transformers' `apply_chat_template`.
 //!
-//! The environment is that of `utils/chat_template_utils.py`: Jinja with `trim_blocks`, `lstrip_blocks` and loop
+//! The environment follows `utils/chat_template_utils.py`: Jinja with `trim_blocks`, `lstrip_blocks` and loop
 //! controls, `raise_exception`, `strftime_now`, a `tojson` that is `json.dumps`, and `{% generation %}` blocks.
 //! This crate reads no file: it gets the text of a template and the special tokens.
 
@@ -25,7 +25,7 @@ mod tests;
 pub use chat::{Chat, ChatTemplate};
 pub use error::{TemplateError, TemplatePlace};
 
-/// An error of the engine that shows these words alone.
+/// An error of the engine with only this message.
 fn invalid(what: impl Into<std::borrow::Cow<'static, str>>) -> minijinja::Error {
     minijinja::Error::new(minijinja::ErrorKind::InvalidOperation, what)
 }

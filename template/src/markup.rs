@@ -1,11 +1,11 @@
-//! Jinja's `striptags`: a text without markup.
+//! Jinja's `striptags`, which removes markup from a text.
 
 use minijinja::{Error, Value};
 
 use crate::str_methods::is_space;
 use crate::{invalid, repr_json};
 
-/// Names that HTML reads without a semicolon, too: those of U+00A0 to U+00FF in their order.
+/// Names that HTML also accepts without a semicolon: those of U+00A0 to U+00FF, in order.
 const LATIN: &str = "nbsp iexcl cent pound curren yen brvbar sect uml copy ordf laquo not shy reg macr deg plusmn sup2 \
     sup3 acute micro para middot cedil sup1 ordm raquo frac14 frac12 frac34 iquest Agrave Aacute Acirc \
     Atilde Auml Aring AElig Ccedil Egrave Eacute Ecirc Euml Igrave Iacute Icirc Iuml ETH Ntilde Ograve \
@@ -13,7 +13,7 @@ const LATIN: &str = "nbsp iexcl cent pound curren yen brvbar sect uml copy ordf 
     acirc atilde auml aring aelig ccedil egrave eacute ecirc euml igrave iacute icirc iuml eth ntilde \
     ograve oacute ocirc otilde ouml divide oslash ugrave uacute ucirc uuml yacute thorn yuml";
 
-/// The others that it reads without a semicolon.
+/// The other names that HTML accepts without a semicolon.
 const SHORT: [(&str, char); 10] = [
     ("AMP", '&'),
     ("COPY", '\u{a9}'),
@@ -27,8 +27,8 @@ const SHORT: [(&str, char); 10] = [
     ("quot", '"'),
 ];
 
-/// Names that need a semicolon, those of HTML 4, each with its code point. Source: the table of named character references
-/// in the HTML standard, section 13.5.
+/// Names of HTML 4 that need a semicolon, each with its code point. Source: the table of named character
+/// references in the HTML standard, section 13.5.
 const LONG: &str = "apos 27 OElig 152 oelig 153 Scaron 160 scaron 161 Yuml 178 fnof 192 circ 2c6 tilde 2dc Alpha 391 \
     Beta 392 Gamma 393 Delta 394 Epsilon 395 Zeta 396 Eta 397 Theta 398 Iota 399 Kappa 39a Lambda 39b Mu \
     39c Nu 39d Xi 39e Omicron 39f Pi 3a0 Rho 3a1 Sigma 3a3 Tau 3a4 Upsilon 3a5 Phi 3a6 Chi 3a7 Psi 3a8 \
@@ -46,7 +46,7 @@ const LONG: &str = "apos 27 OElig 152 oelig 153 Scaron 160 scaron 161 Yuml 178 f
     2297 perp 22a5 sdot 22c5 lceil 2308 rceil 2309 lfloor 230a rfloor 230b lang 27e8 rang 27e9 loz 25ca \
     spades 2660 clubs 2663 hearts 2665 diams 2666";
 
-/// Jinja's `striptags`: no comments, no tags, single blanks, and characters in place of references such as `&lt;`.
+/// Jinja's `striptags`: removes comments and tags, collapses blanks, and decodes references such as `&lt;`.
 pub fn striptags(value: &Value) -> Result<String, Error> {
     let text = repr_json::str(value)?;
     let words = without_tags(&text);
@@ -54,7 +54,7 @@ pub fn striptags(value: &Value) -> Result<String, Error> {
     unescape(&words.join(" "))
 }
 
-/// A text up to the first tag that has no end.
+/// A text without tags, up to the first tag that has no end.
 fn without_tags(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -70,7 +70,6 @@ fn without_tags(text: &str) -> String {
     out + rest
 }
 
-/// Python's `html.unescape`.
 fn unescape(text: &str) -> Result<String, Error> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -84,7 +83,7 @@ fn unescape(text: &str) -> Result<String, Error> {
     Ok(out + rest)
 }
 
-/// Writes the character of a number, and gives what stands behind it.
+/// Decodes a numeric reference, and returns the text after it.
 fn numbered<'a>(text: &'a str, out: &mut String) -> &'a str {
     let (base, digits) = match text.strip_prefix(['x', 'X']) {
         Some(digits) => (16, digits),
@@ -96,7 +95,7 @@ fn numbered<'a>(text: &'a str, out: &mut String) -> &'a str {
         out.push_str("&#");
         return text;
     }
-    /// What browsers make of the numbers from 128 on, as if they were of Windows-1252.
+    /// The characters that browsers use for the numbers from 128 on, as in Windows-1252.
     const WINDOWS: &str = "€\u{81}‚ƒ„…†‡ˆ‰Š‹Œ\u{8d}Ž\u{8f}\u{90}‘’“”•–—˜™š›œ\u{9d}žŸ";
     match u32::from_str_radix(number, base).unwrap_or(u32::MAX) {
         0 => out.push('\u{fffd}'),
@@ -108,7 +107,7 @@ fn numbered<'a>(text: &'a str, out: &mut String) -> &'a str {
     behind.strip_prefix(';').unwrap_or(behind)
 }
 
-/// Writes the character of a name, and gives what stands behind it.
+/// Decodes a named reference, and returns the text after it.
 fn named<'a>(text: &'a str, out: &mut String) -> Result<&'a str, Error> {
     let ends = |c: char| "\t\n\u{c} <&#;".contains(c);
     let end = text.char_indices().enumerate().find(|(i, (_, c))| *i == 32 || ends(*c));
@@ -142,7 +141,7 @@ fn short(name: &str) -> Option<char> {
     })
 }
 
-/// The character of a name that needs one.
+/// The character of a name that needs a semicolon.
 fn long(name: &str) -> Option<char> {
     let mut words = LONG.split(' ');
     words.find(|word| *word == name)?;

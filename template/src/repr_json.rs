@@ -1,4 +1,4 @@
-//! Values as Python writes them: `repr`, and `json.dumps`, which templates know as the filter `tojson`.
+//! Values in Python's notation: `repr`, and `json.dumps`, which templates call as the filter `tojson`.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::budget::blanks;
 use crate::collection_methods::{self, View};
 use crate::invalid;
 
-/// `json.dumps` with `ensure_ascii=False`, unlike Jinja's own filter, which escapes for HTML.
+/// `json.dumps` with `ensure_ascii=False`. Jinja's own filter escapes for HTML; this one does not.
 pub fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
     let option = |name: &str| options.get::<Option<Value>>(name);
     let indent = match option("indent")? {
@@ -37,7 +37,6 @@ pub fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
     Ok(out)
 }
 
-/// The settings of `json.dumps`.
 struct Dumps {
     indent: Option<String>,
     item: String,
@@ -137,7 +136,6 @@ impl Dumps {
     }
 }
 
-/// `str` of a value.
 pub fn str(value: &Value) -> Result<Cow<'_, str>, Error> {
     match value.kind() {
         ValueKind::String => Ok(value.as_str().unwrap_or_default().into()),
@@ -146,7 +144,7 @@ pub fn str(value: &Value) -> Result<Cow<'_, str>, Error> {
     }
 }
 
-/// `repr` of a value, and of all inside it; with escapes for all that is not ASCII, `ascii`.
+/// Python's `repr` of a value and its contents. With `ascii` it escapes everything that is not ASCII.
 pub fn repr(value: &Value, ascii: bool) -> Result<String, Error> {
     let mut out = String::new();
     write_repr(value, ascii, 0, &mut out)?;
@@ -202,7 +200,8 @@ fn write_items(
     Ok(())
 }
 
-/// A text between quotes, with an escape for each character that cannot be printed, or is not ASCII where that is asked for.
+/// A string in quotes. It escapes characters that cannot be printed and, with `ascii`, those that are not
+/// ASCII.
 fn quoted(text: &str, ascii: bool, out: &mut String) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);
@@ -222,13 +221,13 @@ fn quoted(text: &str, ascii: bool, out: &mut String) {
     out.push(quote);
 }
 
-/// Whether `repr` writes a character as it is. Rust goes by the same categories of Unicode, but escapes what continues
-/// another character unless something stands before it.
+/// Whether `repr` prints a character directly. Rust uses the same Unicode categories, but escapes combining
+/// characters unless a character comes before.
 fn is_printable(c: char) -> bool {
     String::from_iter(['a', c]).escape_debug().count() == 2
 }
 
-/// Whether a text may become longer, and deeper.
+/// Checks the limits on length and depth.
 fn bounded(depth: usize, out: &str) -> Result<(), Error> {
     match depth > limits::TEMPLATE_DEPTH || out.len() as u64 > limits::PROMPT {
         true => Err(invalid("a value is nested too deep, or too long as a text")),
@@ -236,7 +235,7 @@ fn bounded(depth: usize, out: &str) -> Result<(), Error> {
     }
 }
 
-/// A number as Python writes it; what is none, or not finite, has names of its own.
+/// A number in Python's notation. NaN and infinities have the given names.
 fn number(value: &Value, [nan, infinity, minus_infinity]: [&str; 3]) -> Result<String, Error> {
     if value.is_integer() {
         return Ok(value.to_string());

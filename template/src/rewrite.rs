@@ -1,58 +1,60 @@
-//! A template in words that the engine has: a statement, an operator or a slice that it lacks, said with others.
+//! Rewrites a template for the engine: statements, operators and slices that it lacks are expressed by others.
 
 use std::ops::Range;
 
 use crate::{collection_methods, str_methods};
 
-/// The method that a slice with a step becomes: the engine panics at `""[::-1]`.
+/// The method that replaces a slice with a step. The engine panics at `""[::-1]`.
 pub const SLICE: &str = "__slice__";
 
-/// The method that `'…' % x` becomes: to the engine `%` is for numbers.
+/// The method that replaces `'…' % x`. The engine supports `%` only for numbers.
 pub const PERCENT: &str = "__mod__";
 
-/// The method that `x.items` becomes where it is not called: the engine sees only what a dictionary has under that name.
+/// The method that replaces `x.items` without a call. The engine only finds a dictionary's own key of that
+/// name.
 pub const ATTRIBUTE: &str = "__getattr__";
 
-/// The method that `loop.cycle(…)` becomes: the engine panics where it has nothing to choose from.
+/// The method that replaces `loop.cycle(…)`. The engine panics without arguments.
 pub const CYCLE: &str = "__cycle__";
 
-/// The filter that refuses what has grown too large, around all that is kept under a name.
+/// The filter around every named value. It rejects values beyond the limits.
 pub const BOUNDED: &str = "__bounded__";
 
-/// The filter around the list of a loop: to the engine `none` is an empty list, and a text has no length.
+/// The filter around the list of a loop. In the engine, `none` is an empty list, and a string has no length.
 pub const LOOPED: &str = "__looped__";
 
-/// A template in words of the engine.
+/// A template that the engine can read.
 pub struct Translated {
     pub text: String,
-    /// Bytes between two tags, at most.
+    /// The largest number of bytes between two tags.
     pub between: usize,
 }
 
-/// A tag of a template.
 #[derive(Debug)]
 pub struct Tag {
-    /// Where its author wrote it.
+    /// The place of the tag in the original template.
     pub from: Range<usize>,
     pub to: Range<usize>,
-    /// In which line, from 1.
+    /// The line of the tag, from 1.
     pub line: usize,
-    /// Operators in it. The engine nests as deep as there are, and a text may grow by as many times.
+    /// The number of operators. The engine recurses for each, and each can enlarge a text.
     pub operators: usize,
-    /// What is in it that cannot be said in words of the engine, and to which it would give another meaning.
+    /// A part that the engine would interpret differently, and that cannot be rewritten.
     pub unknown: Option<String>,
 }
 
-/// Rewrites the tags of a template, and says where each of them was and is:
+/// Rewrites the tags of a template, and returns the old and new place of each:
 /// - `{% generation %}` … `{% endgeneration %}`, which marks the model's own words for training, becomes the plain
 ///   scope `{% with %}` … `{% endwith %}`;
 /// - `x[a:b:c]` becomes `x.__slice__(a, b, c)`;
 /// - `'…' % x` becomes `'…'.__mod__(x)`;
-/// - `x.items` becomes `x.__getattr__('items')` where it is not called, and so does every name that is a method of Python's;
+/// - `x.items` becomes `x.__getattr__('items')` if it is not called. The same holds for every name of a
+///   Python method;
 /// - the list of a `for` passes [`LOOPED`];
-/// - a `raw` block keeps its text, and gets the signs with which the engine trims as Jinja does, see [`Raw`];
-/// - what gets a name, and what operators make within brackets, passes [`BOUNDED`]: the engine has no limit on what it
-///   joins, and what doubles itself must be given a name, or be an argument or an item, before it does so again.
+/// - a `raw` block keeps its text, and gets signs so that the engine trims like Jinja, see [`Raw`];
+/// - named values, and results of operators within brackets, pass [`BOUNDED`]. The engine does not limit
+///   concatenation, but a value that doubles again and again must get a name or be an argument or an item in
+///   between.
 pub fn translate(source: &str) -> (Translated, Vec<Tag>) {
     let mut out = String::with_capacity(source.len());
     let (mut at, mut between, mut line) = (0, 0, 1);
@@ -110,8 +112,8 @@ pub fn translate(source: &str) -> (Translated, Vec<Tag>) {
     (Translated { text: out, between: between.max(source.len() - at) }, tags)
 }
 
-/// Whether a tag may read a variable: its name is there, outside of texts, and is neither an attribute nor a filter, nor
-/// what a statement `set` names.
+/// Whether a tag may read a variable: its name occurs outside of strings, and is neither an attribute nor a
+/// filter nor the target of `set`.
 pub fn reads(tag: &str, name: &str) -> bool {
     if tag.starts_with("{#") || Raw::at(tag).is_some() {
         return false;
@@ -132,7 +134,7 @@ pub fn reads(tag: &str, name: &str) -> bool {
     false
 }
 
-/// The default of a macro's argument in which another of its arguments stands: the engine makes the defaults first.
+/// A macro's default that refers to another argument. The engine evaluates defaults before arguments.
 fn unknown_default(statement: &str) -> Option<String> {
     let (keyword, rest) = statement.split_once(char::is_whitespace)?;
     let (_, arguments) = rest.split_once('(').filter(|_| keyword == "macro")?;
@@ -160,21 +162,21 @@ fn unknown_default(statement: &str) -> Option<String> {
     Some(format!("the default of `{name}` is made of the argument `{other}`, which is not supported"))
 }
 
-/// A `raw` block. Jinja trims its text where its tags have a `-`, and trims the blanks before an `endraw` that begins a line.
-/// It keeps a line end behind the first tag, unlike one behind any other tag.
+/// A `raw` block. Jinja trims its text if its tags have a `-`, and trims blanks before an `endraw` at the
+/// beginning of a line. Unlike after other tags, it keeps a line end after the first tag.
 struct Raw<'a> {
-    /// `-`, `+` or nothing: what the first tag does to the text before it.
+    /// The trim sign of the first tag for the text before it: `-`, `+` or nothing.
     before: &'a str,
-    /// The trimmed text, or why Jinja takes the block for none.
+    /// The trimmed text, or the reason why Jinja rejects the block.
     text: Result<&'a str, &'static str>,
-    /// `-`, `+` or nothing: what the second tag does to the text behind it.
+    /// The trim sign of the second tag for the text after it: `-`, `+` or nothing.
     behind: &'a str,
     /// Bytes from the first tag to the second.
     len: usize,
 }
 
 impl<'a> Raw<'a> {
-    /// The block that a text begins with.
+    /// The block at the beginning of a text.
     fn at(source: &'a str) -> Option<Self> {
         let (before, tag) = after_sign(source.strip_prefix("{%")?);
         let tag = tag.trim_start().strip_prefix("raw")?.trim_start();
@@ -209,7 +211,7 @@ impl<'a> Raw<'a> {
         Some(Self { before, text: Ok(text), behind, len: source.len() - rest.len() })
     }
 
-    /// The same to the engine, which is told to trim nothing of the text.
+    /// The block for the engine, with signs against trimming.
     fn translated(&self) -> String {
         let Self { before, behind, .. } = self;
         let text = self.text.unwrap_or_default();
@@ -217,12 +219,13 @@ impl<'a> Raw<'a> {
     }
 }
 
-/// The sign that a text begins with, if it begins with one, and the rest.
+/// Splits off a trim sign at the beginning of a text.
 fn after_sign(text: &str) -> (&str, &str) {
     text.split_at(usize::from(text.starts_with(['-', '+'])))
 }
 
-/// How many operators there are in a tag, words among them, and what else the engine nests: calls, filters, parts of parts.
+/// The number of operators in a tag, including words, and of other constructs for which the engine recurses:
+/// calls, filters, attributes.
 fn operators_in(tag: &str) -> usize {
     let mut scan = Scan::default();
     let (mut count, mut word) = (0, String::new());
@@ -266,7 +269,7 @@ fn statement(inner: &str) -> String {
     format!("{}{rewritten}{}", &inner[..at], &inner[at + rest.len()..])
 }
 
-/// Where the list of a `for` stands: behind the first `in`, and before `if` or `recursive`.
+/// The place of the list in a `for`: after the first `in`, and before `if` or `recursive`.
 fn list_of_loop(text: &str) -> Option<Range<usize>> {
     let mut scan = Scan::inside();
     let (mut depth, mut word, mut start) = (0, None, None);
@@ -286,7 +289,7 @@ fn list_of_loop(text: &str) -> Option<Range<usize>> {
     Some(start?..text.len())
 }
 
-/// Where `=` stands in an assignment.
+/// The place of the `=` in an assignment.
 fn assignment(text: &str) -> Option<usize> {
     let mut scan = Scan::inside();
     let (mut depth, mut before) = (0, ' ');
@@ -304,12 +307,12 @@ fn assignment(text: &str) -> Option<usize> {
     None
 }
 
-/// By how many brackets more, or fewer, what follows a character is inside.
+/// The change of the nesting depth after a character.
 fn nesting(c: char) -> i32 {
     i32::from("([{".contains(c)) - i32::from(")]}".contains(c))
 }
 
-/// The length of the tag that a text begins with; a string inside may hold its end.
+/// The length of the tag at the beginning of a text. Strings in the tag may contain its end.
 fn tag_len(tag: &str) -> usize {
     let end = match &tag[..2] {
         "{{" => "}}",
@@ -321,20 +324,19 @@ fn tag_len(tag: &str) -> usize {
     tag.char_indices().skip(2).find(closes).map_or(tag.len(), |(at, _)| at + 2)
 }
 
-/// An open bracket of an expression.
 struct Bracket {
-    /// Where it stands in what is written.
+    /// The place of the bracket in the output.
     at: usize,
     kind: char,
     colons: Vec<usize>,
-    /// Where what follows its last comma begins.
+    /// The place after its last comma.
     part: usize,
-    /// Whether operators join something in that part.
+    /// Whether this part contains an operator.
     joins: bool,
 }
 
 impl Bracket {
-    /// Has what operators made in the last part pass [`BOUNDED`].
+    /// Puts the last part through [`BOUNDED`] if it contains operators.
     fn bound(&mut self, out: &mut String) {
         let part = &out[self.part..];
         let is_slice = self.kind == '[' && !self.colons.is_empty();
@@ -353,7 +355,8 @@ impl Bracket {
     }
 }
 
-/// Rewrites the slices and the formats of an expression, the innermost first, and bounds what is joined within brackets.
+/// Rewrites the slices and formats of an expression, the innermost first, and limits results of operators
+/// within brackets.
 fn expression(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut scan = Scan::inside();
@@ -430,7 +433,7 @@ fn expression(text: &str) -> String {
     out
 }
 
-/// The length of what `%` binds to: a bracket, a string or a word, and all that hangs on it.
+/// The length of the operand of `%`: a bracket, a string or a word, and everything attached to it.
 fn operand_len(text: &str) -> usize {
     let mut scan = Scan::inside();
     let (mut depth, mut seen, mut gap) = (0, false, false);
@@ -460,7 +463,7 @@ fn operand_len(text: &str) -> usize {
     text.len()
 }
 
-/// Tells code from strings, and how many braces of dictionaries are open.
+/// Distinguishes code from strings, and counts the open braces of dictionaries.
 #[derive(Default)]
 struct Scan {
     quote: Option<char>,
@@ -469,12 +472,13 @@ struct Scan {
 }
 
 impl Scan {
-    /// Of what stands within a tag, where every brace is that of a dictionary.
+    /// A scan that begins inside a tag, where every brace belongs to a dictionary.
     fn inside() -> Self {
         Self { depth: 1, ..Self::default() }
     }
 
-    /// Takes the next character: is it outside of strings? A closing brace counts before it is asked about.
+    /// Takes the next character, and returns whether it is outside of strings. Closing braces are counted
+    /// first.
     fn is_code(&mut self, c: char) -> bool {
         if let Some(quote) = self.quote {
             let ends = c == quote && !self.escaped;

@@ -1,4 +1,4 @@
-//! A template as its author wrote it: what an error shows is of this, not of what the engine was given.
+//! The original template. Errors show parts of it, and not of the rewritten template.
 
 use std::error::Error as _;
 use std::iter::successors;
@@ -11,29 +11,29 @@ use minijinja::{Error, ErrorKind};
 use crate::rewrite::{self, Tag, Translated};
 use crate::{TemplateError, TemplatePlace, engine};
 
-/// The name of the template that serves where no other is wanted.
+/// The name of the default template.
 pub const DEFAULT: &str = "default";
 
 /// Characters of a tag that an error shows.
 const TAG: usize = 80;
 
-/// Characters of what the engine, or a template, says of an error.
+/// Characters of a message of the engine or the template that an error shows.
 const WHY: usize = 300;
 
-/// A template, and where it came from.
+/// A template and its origin.
 #[derive(Debug)]
 pub struct Source {
-    /// The file, if it came from one.
+    /// The file, if the template came from one.
     file: Option<PathBuf>,
-    /// Its name among those of the model.
+    /// The template's name within the model.
     pub name: String,
     text: String,
-    /// Its tags, and where they stand in what the engine was given.
+    /// The tags, with their places in the rewritten template.
     pub tags: Vec<Tag>,
 }
 
 impl Source {
-    /// Reads a template, and says it in words of the engine.
+    /// Reads a template, and rewrites it for the engine.
     pub fn read(
         file: Option<PathBuf>,
         name: String,
@@ -61,24 +61,23 @@ impl Source {
         Ok((source, translated))
     }
 
-    /// Whether any of its tags may read a variable.
+    /// Whether any tag may read a variable.
     pub fn reads(&self, name: &str) -> bool {
         self.tags.iter().any(|tag| rewrite::reads(&self.text[tag.from.clone()], name))
     }
 
-    /// The template, without a place in it.
+    /// The template as a place, without a tag.
     pub fn whole(&self) -> TemplatePlace {
         let name = (self.name != DEFAULT).then(|| one_line(&self.name, TAG));
         TemplatePlace { file: self.file.clone(), name, line: None, tag: None }
     }
 
-    /// The place of a tag.
     pub fn at(&self, tag: &Tag) -> TemplatePlace {
         let text = one_line(&self.text[tag.from.clone()], TAG);
         TemplatePlace { tag: Some(text), ..self.at_byte(tag.from.start) }
     }
 
-    /// The place that an error of the engine is about.
+    /// The place of an error of the engine.
     pub fn place(&self, error: &Error) -> TemplatePlace {
         let Some(line) = error.line() else { return self.whole() };
         let start = error.range().map(|range| range.start);
@@ -99,8 +98,8 @@ impl Source {
         }
     }
 
-    /// Why the engine does not take a template. What it says of the template as it was is said, if it is about the same
-    /// tag: of what that was rewritten to nobody knows.
+    /// The error for a template that the engine rejects. It contains the engine's message about the original
+    /// template, if that is about the same tag. Nobody knows the rewritten form.
     pub fn syntax_error(&self, error: &Error) -> TemplateError {
         let at = self.place(error);
         let plain = engine::plain().and_then(|engine| engine.template_from_str(&self.text).map(drop)).err();
@@ -119,7 +118,7 @@ impl Source {
     }
 }
 
-/// What the engine says of an error, without where: that would be a place in what it was given.
+/// The engine's message without its place, which would refer to the rewritten template.
 pub fn why(error: &Error) -> String {
     let said = |error: &Error| match (error.kind(), error.detail()) {
         (ErrorKind::InvalidOperation, Some(detail)) => detail.to_owned(),
@@ -133,12 +132,12 @@ pub fn why(error: &Error) -> String {
     one_line(&all.join(": "), WHY)
 }
 
-/// A text of somebody else within a message.
+/// An untrusted text within a message, escaped and shortened.
 pub fn words(text: &str) -> String {
     escaped(&shortened(text.to_owned(), WHY))
 }
 
-/// The same in one line.
+/// An untrusted text on one line, with at most `most` characters.
 fn one_line(text: &str, most: usize) -> String {
     let words: Vec<_> = text.split_whitespace().collect();
     escaped(&shortened(words.join(" "), most))

@@ -1,5 +1,3 @@
-//! The methods of Python's `str`.
-
 use minijinja::formatting::{self, FormatStyle};
 use minijinja::value::{Kwargs, Tuple, from_args};
 use minijinja::{Error, ErrorKind, Value};
@@ -7,7 +5,7 @@ use minijinja::{Error, ErrorKind, Value};
 use crate::budget::{self, Budget};
 use crate::invalid;
 
-/// All methods of `str`, those too that [`call`] lacks.
+/// The names of all methods of `str`, including those that [`call`] lacks.
 const METHODS: &str = "capitalize casefold center count encode endswith expandtabs find format format_map index isalnum \
     isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper \
     join ljust lower lstrip maketrans partition removeprefix removesuffix replace rfind rindex rjust \
@@ -18,7 +16,6 @@ pub fn is_method(name: &str) -> bool {
     METHODS.split(' ').any(|method| method == name)
 }
 
-/// Calls a method of a text.
 pub fn call(budget: Budget, text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     match method {
         "capitalize" => of_none(args, || capitalize(text)),
@@ -83,16 +80,16 @@ pub fn call(budget: Budget, text: &str, method: &str, args: &[Value]) -> Result<
     }
 }
 
-/// Where Python's `splitlines` splits, besides `\r\n`.
+/// The characters at which Python's `splitlines` splits, besides `\r\n`.
 pub const LINE_ENDS: [char; 10] =
     ['\n', '\r', '\u{b}', '\u{c}', '\u{1c}', '\u{1d}', '\u{1e}', '\u{85}', '\u{2028}', '\u{2029}'];
 
-/// What Python takes for white space.
+/// Whether Python treats a character as white space.
 pub fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
-/// Python's `str.strip`, of the given characters or of white space.
+/// Python's `str.strip`, for the given characters or for white space.
 pub fn strip<'a>(text: &'a str, chars: Option<&str>) -> &'a str {
     trim(text, chars, true, true)
 }
@@ -108,13 +105,12 @@ fn stripped(text: &str, args: &[Value], start: bool, end: bool) -> Result<Value,
     Ok(Value::from(trim(text, chars, start, end)))
 }
 
-/// A method without arguments.
 fn of_none<T: Into<Value>>(args: &[Value], made: impl FnOnce() -> T) -> Result<Value, Error> {
     let () = from_args(args)?;
     Ok(made().into())
 }
 
-/// Whether all characters are of a kind, where that is known of all.
+/// Whether all characters belong to a class; an error if that is unknown for one.
 fn each(text: &str, args: &[Value], is: fn(char) -> Option<bool>) -> Result<Value, Error> {
     let () = from_args(args)?;
     if text.is_empty() || text.chars().any(|c| is(c) == Some(false)) {
@@ -126,8 +122,8 @@ fn each(text: &str, args: &[Value], is: fn(char) -> Option<bool>) -> Result<Valu
     }
 }
 
-/// Whether Python takes a character for a letter. Rust takes more for some, and does not say which are not; of these alphabets
-/// it is known.
+/// Whether Python treats a character as a letter. Rust has a larger class, so the answer is only known for
+/// these alphabets.
 fn is_letter(c: char) -> Option<bool> {
     match c {
         'A'..='Z' | 'a'..='z' => Some(true),
@@ -140,12 +136,12 @@ fn is_letter(c: char) -> Option<bool> {
     }
 }
 
-/// Whether Python takes a character for a digit: Rust knows only that of numbers some are.
+/// Whether Python treats a character as a digit. Rust only knows a larger class of numbers.
 fn is_digit(c: char) -> Option<bool> {
     if c.is_ascii() || !c.is_numeric() { Some(c.is_ascii_digit()) } else { None }
 }
 
-/// Whether Python takes a character for a number: some of the characters of East Asia are, too.
+/// Whether Python treats a character as a number, which includes some East Asian characters.
 fn is_number(c: char) -> Option<bool> {
     if c >= '\u{2e80}' && c.is_alphabetic() { None } else { Some(c.is_numeric()) }
 }
@@ -154,8 +150,8 @@ fn is_letter_or_number(c: char) -> Option<bool> {
     if c.is_numeric() { Some(true) } else { is_letter(c) }
 }
 
-/// The part of a text between two positions, how many characters stand before it, and what is looked for there; nothing
-/// where the positions are beyond the text.
+/// The part of a text between two positions, the number of characters before it, and the text to search.
+/// `None` if the positions are beyond the text.
 fn within<'a>(text: &'a str, args: &[Value]) -> Result<Option<(usize, &'a str, String)>, Error> {
     let (what, start, end): (&str, Option<i64>, Option<i64>) = from_args(args)?;
     Ok(part(text, start, end).map(|(at, part)| (at, part, what.to_owned())))
@@ -169,7 +165,7 @@ fn part(text: &str, start: Option<i64>, end: Option<i64>) -> Option<(usize, &str
     (start <= end).then(|| (start as usize, &text[byte(start)..byte(end)]))
 }
 
-/// Where a text stands in a part of another, in characters of the whole.
+/// The position of a text in a part of another, in characters of the whole.
 fn position(
     text: &str,
     args: &[Value],
@@ -183,7 +179,7 @@ fn found(at: Option<usize>) -> Result<Value, Error> {
     at.map(Value::from).ok_or_else(|| invalid("substring not found"))
 }
 
-/// Whether a part of a text begins, or ends, with another, or with one of a tuple.
+/// Whether a part of a text begins or ends with another, or with one of a tuple.
 fn affix(text: &str, args: &[Value], has: impl Fn(&str, &str) -> bool) -> Result<Value, Error> {
     let (what, start, end): (Value, Option<i64>, Option<i64>) = from_args(args)?;
     let all = if what.is_tuple() { what.try_iter()?.collect() } else { vec![what] };
@@ -196,7 +192,7 @@ fn affix(text: &str, args: &[Value], has: impl Fn(&str, &str) -> bool) -> Result
     Ok(Value::from(any))
 }
 
-/// A value that must be a text.
+/// The string in a value, or an error.
 fn expect_text(value: &Value) -> Result<&str, Error> {
     value.as_str().ok_or_else(|| invalid(format!("expected a text, found a {}", value.kind())))
 }
@@ -240,7 +236,7 @@ fn check_separator(separator: &str) -> Result<(), Error> {
     if separator.is_empty() { Err(invalid("empty separator")) } else { Ok(()) }
 }
 
-/// Python's `split` and `rsplit`, at a separator or at white space.
+/// Python's `split` and `rsplit`, with a separator or at white space.
 fn split(text: &str, args: &[Value], from_end: bool) -> Result<Value, Error> {
     let (separator, most, options): (Option<&str>, Option<i64>, Kwargs) = from_args(args)?;
     let separator = separator.or(options.get("sep")?);
@@ -265,7 +261,7 @@ fn split(text: &str, args: &[Value], from_end: bool) -> Result<Value, Error> {
     }
 }
 
-/// The words of a text from one of its ends; the last of so many parts is all that is left.
+/// The words of a text from one end. The last of a limited number of parts is the rest.
 struct Pieces<'a> {
     rest: &'a str,
     parts: usize,
@@ -307,7 +303,7 @@ fn splitlines(text: &str, args: &[Value]) -> Result<Value, Error> {
     }))
 }
 
-/// Puts as many of a character around a text as are missing to a width; `left` says how many of them stand before it.
+/// Pads a text with a character to a width. `left` returns how many characters come first.
 fn justify(text: &str, args: &[Value], left: impl Fn(usize, usize) -> usize) -> Result<Value, Error> {
     let (width, fill): (i64, Option<&str>) = from_args(args)?;
     let fill = fill.unwrap_or(" ");
@@ -320,7 +316,7 @@ fn justify(text: &str, args: &[Value], left: impl Fn(usize, usize) -> usize) -> 
     Ok(Value::from(budget::repeated(fill, left)? + text + &budget::repeated(fill, missing - left)?))
 }
 
-/// Of so many blanks around a text of a width, those before it.
+/// The number of padding characters that come first in a centred text.
 fn half(missing: usize, width: usize) -> usize {
     missing / 2 + (missing & width & 1)
 }
@@ -360,7 +356,7 @@ fn expandtabs(text: &str, args: &[Value]) -> Result<Value, Error> {
     Ok(Value::from(out))
 }
 
-/// Whether a character is a capital only where it begins a word: ǅ, ᾈ.
+/// Whether a character is a titlecase letter, such as ǅ and ᾈ.
 fn is_titlecase(c: char) -> bool {
     matches!(c, 'ǅ' | 'ǈ' | 'ǋ' | 'ǲ' | 'ᾈ'..='ᾏ' | 'ᾘ'..='ᾟ' | 'ᾨ'..='ᾯ' | 'ᾼ' | 'ῌ' | 'ῼ')
 }
@@ -387,7 +383,8 @@ fn is_title(text: &str) -> bool {
     any
 }
 
-/// Writes each character of a text anew, knowing its small form, which for a sigma depends on what stands around it.
+/// Maps the characters of a text, each with its lower case. The lower case of a sigma depends on its
+/// neighbours.
 fn recased(text: &str, mut write: impl FnMut(char, &str, &mut String)) -> String {
     let (lower, mut out) = (text.to_lowercase(), String::with_capacity(text.len()));
     let mut rest = &*lower;
@@ -399,7 +396,7 @@ fn recased(text: &str, mut write: impl FnMut(char, &str, &mut String)) -> String
     out
 }
 
-/// The form that a character has at the beginning of a word.
+/// The titlecase form of a character.
 fn title_of(c: char) -> String {
     let own = match c {
         'Ǆ'..='ǆ' => 'ǅ',
@@ -440,7 +437,6 @@ fn title(text: &str) -> String {
     })
 }
 
-/// Python's `str.capitalize`.
 pub fn capitalize(text: &str) -> String {
     recased(
         text,

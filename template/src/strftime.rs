@@ -5,9 +5,9 @@ use minijinja::Error;
 
 use crate::invalid;
 
-/// `datetime.now().strftime(format)`: a time without a zone, in words of the locale `C`.
+/// Python's `datetime.now().strftime(format)`, in the locale `C`. The time has no zone.
 pub fn strftime(now: Zoned, format: &str) -> Result<String, Error> {
-    /// Those that jiff writes as C does.
+    /// The directives that jiff formats like C.
     const SAME: &str = "aAbBCdDeFgGhHIjklmMnpPRStTuUVwWyY%";
     let cannot = |why: String| invalid(format!("`strftime_now` cannot format `{format}`: {why}"));
     let mut text = String::new();

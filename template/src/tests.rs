@@ -1,4 +1,4 @@
-//! Whole templates: what each gives, or which error.
+//! Tests of whole templates: the result, or the error.
 
 use jiff::Zoned;
 use serde_json::{Map, Value as Json, json};
@@ -33,7 +33,7 @@ fn what_divides_is_not_zero() {
     }
 }
 
-/// The engine, 3.0.5, divides by the number of them.
+/// The engine, version 3.0.5, divides by the number of arguments.
 #[test]
 fn what_cycles_is_something() {
     let source =
@@ -178,7 +178,7 @@ fn an_error_shows_the_tag_as_it_was_written() {
     );
 }
 
-/// However long the template is that somebody else wrote, and whatever a terminal would do with it.
+/// The template can be long, and can contain control sequences of a terminal.
 #[test]
 fn an_error_is_short_and_obeys_nobody() {
     let long = "a".repeat(100_000);
@@ -215,7 +215,8 @@ fn an_endless_template_ends() {
     assert!(matches!(render(source, json!({})), Err(TemplateError::Render { .. })));
 }
 
-/// Templates that take all there is, in as much stack as any thread has, and as soon as a user would wait.
+/// Templates that would exhaust resources end, on a thread with an ordinary stack, and before a user gets
+/// impatient.
 #[cfg(unix)]
 #[test]
 fn a_template_that_repeats_nests_or_squares_ends() {
@@ -302,7 +303,7 @@ fn a_template_that_repeats_nests_or_squares_ends() {
     }
 }
 
-/// A thousand long messages are no attack.
+/// A thousand long messages are not an attack.
 #[test]
 fn a_long_conversation_is_rendered() {
     let source = "{% set ns = namespace(seen=[], text='') %}{% for message in messages %}\

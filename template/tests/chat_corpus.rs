@@ -1,6 +1,6 @@
 //! Chat templates × conversations, rendered as transformers' `apply_chat_template` did: no difference.
 //!
-//! The corpus is written by `tests/oracle/chat.py`; its README says what the keys mean.
+//! `tests/oracle/chat.py` writes the corpus, and its README explains the keys.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ fn corpus() -> io::Result<(Value, Zoned)> {
     Ok((corpus, now.to_zoned(TimeZone::UTC)))
 }
 
-/// What Jinja makes of Python's methods, of its own filters and tests, and which of them are errors.
+/// Jinja's results for Python's methods, its own filters and tests, including which of them are errors.
 #[test]
 fn the_expressions_have_no_difference() {
     let (corpus, now) = corpus().unwrap();

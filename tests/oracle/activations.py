@@ -58,8 +58,8 @@ def activations(model, tokens):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--tokens", required=True, help="token ids: 5,17,3")
-    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"], help="what the model computes with")
+    parser.add_argument("--tokens", required=True, help="token ids, such as 5,17,3")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"], help="type that the model computes in")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     tokens = [int(token) for token in arguments.tokens.split(",")]

@@ -86,7 +86,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--prompt", action="append", default=[], help="a text, instead of ours; several with several of these")
+    parser.add_argument("--prompt", action="append", default=[], help="text to continue, instead of the default texts; may be repeated")
     arguments = parser.parse_args()
     # Not a model of the tests, which is too small to share.
     torch.set_num_threads(os.cpu_count() or 1)

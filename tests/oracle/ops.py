@@ -222,9 +222,19 @@ def all_of_erf(cases):
             cases.add(name, op, {}, {"x": x}, {"out": answer})
 
 
+def all_of_softplus(cases):
+    # Around the threshold of torch, where 1 + e^x rounds to 1, and where the result is the smallest normal number or 0.
+    edges = torch.tensor([20.0, 20.000002, 19.999998, -16.6, -17.4, -87.0, -110.0, 0.0, -0.0, 1e-30, -1e-30, 3e4, -3e4, 1e38, -1e38, 0.99999994])
+    dense = torch.cat([torch.linspace(-87, 24, 2032), edges]).reshape(8, 256)
+    for name, x in (("f32_dense", dense), ("bf16_dense", dense.to(BF16)), ("f32_random", cases.random(4, 5, 7, scale=3.0))):
+        exact = torch.nn.functional.softplus(x.double())
+        answer = once_rounded(name, exact, torch.nn.functional.softplus(x)) if x.dtype == F32 else exact.to(BF16)
+        cases.add(f"softplus_{name}", "softplus", {}, {"x": x}, {"out": answer})
+
+
 def write(out):
     cases = Cases()
-    for part in (all_sdpa, all_rms_norm, all_rope, all_elementwise, all_masks, all_of_erf):
+    for part in (all_sdpa, all_rms_norm, all_rope, all_elementwise, all_masks, all_of_erf, all_of_softplus):
         part(cases)
     out.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join("  " + json.dumps(case) for case in cases.cases)

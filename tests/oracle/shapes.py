@@ -21,7 +21,10 @@ def parameters(path):
     config = AutoConfig.for_model(keys.pop("model_type"), **keys).get_text_config()
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    return {name: tuple(p.shape) for name, p in model.named_parameters()}
+    saved = model.state_dict()
+    # A checkpoint has buffers that are not derived, such as the constants of an activation.
+    buffers = [(name, buffer) for name, buffer in model.named_buffers() if name in saved]
+    return {name: tuple(tensor.shape) for name, tensor in [*model.named_parameters(), *buffers]}
 
 
 def main():
@@ -33,7 +36,7 @@ def main():
         layers = {}
         for name, shape in found.items():
             layers.setdefault((re.sub(r"\.\d+\.", ".*.", name), shape), []).append(name)
-        lines += [f"  {pattern} {'x'.join(map(str, shape))} {len(names)}" for (pattern, shape), names in layers.items()]
+        lines += [f"  {pattern} {'x'.join(map(str, shape)) or '-'} {len(names)}" for (pattern, shape), names in layers.items()]
         print(f"{path.stem}: {total:,}")
     (CONFIGS / "parameters.txt").write_text("\n".join(lines) + "\n")
 

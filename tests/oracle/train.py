@@ -216,9 +216,9 @@ def train(model, embedding_rate, stream, begins, steps, checkpoint, log):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("family", choices=FAMILIES)
-    parser.add_argument("--out", type=Path, help="instead of `demo/` or `demo-gemma3/`")
+    parser.add_argument("--out", type=Path, help="folder [default: `demo/` or `demo-gemma3/`]")
     parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--checkpoint", type=Path, help="saved every 50 steps and resumed from")
+    parser.add_argument("--checkpoint", type=Path, help="file that is saved every 50 steps, and resumed from")
     parser.add_argument("--documents", type=int, default=15000)
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()

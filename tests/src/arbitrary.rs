@@ -555,7 +555,7 @@ fn sdpa(dice: &mut Dice, q: TensorType) -> Option<(Op, Vec<TensorType>)> {
 pub struct Limits {
     /// Whether an operation with these operands may occur.
     pub accept: fn(&Op, &[&TensorType], &TensorType) -> bool,
-    /// What an operation's operands are replaced by: so that it is defined for all that they may be.
+    /// Replaces an operation's operands, so that it is defined for all their values.
     pub guard: fn(&mut Builder<'_>, &Op, &mut [NodeId]) -> Result<(), InferError>,
     /// Whether a leaf may have this type.
     pub leaf: fn(&TensorType) -> bool,

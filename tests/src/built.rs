@@ -11,7 +11,7 @@ use tracewright::lower::Module;
 use tracewright::runtime::{CompileOptions, Compiler, Device, Runtime, VmModule};
 use tracewright::trace::Trace;
 
-/// What keeps a comparison from being made.
+/// The error that prevents a comparison.
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// A module that is compiled, baked and loaded.
@@ -58,4 +58,17 @@ pub fn compiler() -> Result<Compiler> {
 pub fn repository() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_path_buf()
+}
+
+/// XLA's plugin for the CPU that `cargo xtask setup --xla` installs. The suite installs it and sets the variable, so a
+/// test without it fails there. By hand it passes unseen.
+pub fn plugin() -> Option<PathBuf> {
+    let pythons = std::fs::read_dir(repository().join(".tracewright/xla-cpu/lib")).into_iter().flatten();
+    let folders = pythons.flatten().map(|python| python.path().join("site-packages"));
+    let found = tracewright::pjrt::find_plugin("cpu", &folders.collect::<Vec<_>>());
+    assert!(
+        found.is_ok() || std::env::var_os("TRACEWRIGHT_TEST_XLA").is_none(),
+        "XLA's plugin is not installed; `cargo xtask setup --xla` installs it"
+    );
+    found.ok()
 }

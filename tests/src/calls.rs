@@ -59,7 +59,7 @@ impl Calls {
 #[derive(Clone)]
 pub struct CheckedCall {
     pub name: String,
-    /// What it is, for messages.
+    /// A description for messages.
     pub text: String,
     /// One value for each input.
     pub arguments: Vec<Value>,
@@ -69,7 +69,7 @@ pub struct CheckedCall {
 }
 
 impl CheckedCall {
-    /// What is wrong with these results.
+    /// The first wrong result, if there is one.
     pub fn violation(&self, found: &[Value]) -> Option<String> {
         let what = case::violation(&self.expected, &self.leeway, found)?;
         Some(format!("{what}: {}", self.text))
@@ -192,7 +192,7 @@ impl Calls {
         Self { trace, weights, calls: self.calls[range].to_vec(), changed: 0 }
     }
 
-    /// What one call makes, by itself.
+    /// One call as a program of its own.
     pub fn case(&self, number: usize) -> GraphCase {
         let CheckedCall { arguments, .. } = self.calls[number].clone();
         GraphCase { trace: self.part(number..number + 1).trace, arguments, weights: self.weights.clone() }
@@ -254,7 +254,7 @@ impl Calls {
         self.calls.iter().map(&mut found).collect()
     }
 
-    /// Of each result, how many elements are held to a number, and how many there are.
+    /// For each result, how many elements must equal a particular number, and how many there are.
     pub fn held(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         let of_call = |call: &'_ CheckedCall| {
             let results = call.expected.iter().zip(&call.leeway);

@@ -70,7 +70,7 @@ impl GraphCase {
         Leeway::of([self.function(), self.in_primitives().function()], &self.arguments, &self.weights)
     }
 
-    /// What is wrong with these results, if they are not the expected ones.
+    /// The first difference from the expected results, if there is one.
     pub fn violation(&self, found: &[Value]) -> Option<String> {
         let expected = self.expected();
         if expected.len() == found.len() && expected.iter().zip(found).all(|(a, b)| same(a, b)) {
@@ -151,7 +151,7 @@ impl GraphCase {
     }
 }
 
-/// What is wrong with the first result that is.
+/// The first result that is out of bounds, if there is one.
 pub fn violation(expected: &[Value], leeway: &[Leeway], found: &[Value]) -> Option<String> {
     if expected.len() != found.len() {
         return Some(format!("{} results, expected {}", found.len(), expected.len()));

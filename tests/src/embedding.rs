@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use safetensors::SafeTensors;
 use serde::Deserialize;
-use tracewright::embed::{Embedder, EmbeddingPlan};
+use tracewright::embed::Embedder;
 use tracewright::errors::WithPath as _;
 use tracewright::lower::Weights;
-use tracewright::models::EmbeddingGemmaConfig;
+use tracewright::models::{self, fit};
 use tracewright::ops::ElementType;
 use tracewright::runtime::Device;
 use tracewright::simplify::Rules;
 use tracewright::trace::Trace;
-use tracewright::{Lowered, Program};
+use tracewright::{Lowered, Plan, Program};
 
 use crate::built::{Built, Result, compiler, repository};
 use crate::golden::{BOUND, element, largest, max_error};
@@ -63,7 +63,7 @@ impl Golden {
         Self::of(&repository().join("tests/fixtures").join(name))
     }
 
-    /// The vector of a text.
+    /// The embedding of a text.
     pub fn vector(&self, text: usize) -> Result<Vec<f32>> {
         let tensors = SafeTensors::deserialize(&self.tensors)?;
         let tensor = tensors.tensor(&format!("texts.{text}.embedding"))?;
@@ -71,19 +71,19 @@ impl Golden {
     }
 }
 
-/// Builds the model for `batch` texts at once, as long as the longest; `edit` may change the trace that is lowered.
+/// Builds the model for `batch` texts per call, as long as the longest; `edit` may change the trace that is lowered.
 pub fn build(
     golden: &Golden,
     element: ElementType,
     batch: usize,
     edit: impl FnOnce(Trace) -> Result<Trace>,
 ) -> Result<Built> {
-    let config = EmbeddingGemmaConfig::read(&golden.model, &[])?;
-    let plan = EmbeddingPlan::new(config, Some(element), golden.max_length, batch)?;
+    let fitted = fit::open(models::read, &golden.model, &[])?;
+    let plan = Plan::new(fitted.network, Some(element), Some(golden.max_length), None)?;
+    let plan = Plan { batch, ..plan };
     let (trace, target) = (edit(plan.trace()?.trace)?, compiler()?.resolve(&level::target())?);
-    let lowered =
-        Lowered::new(&trace, Rules::default(), target, Weights::default(), plan.config.ignorable())?;
-    Built::new(lowered, &trace, &plan.checkpoint(&golden.model)?, Device::LocalSync)
+    let lowered = Lowered::new(&trace, Rules::default(), target, Weights::default(), plan.model.ignorable())?;
+    Built::new(lowered, &trace, &fitted.checkpoint, Device::LocalSync)
 }
 
 /// How our vectors compare with a golden's.
@@ -108,7 +108,7 @@ impl fmt::Display for Comparison {
     }
 }
 
-/// What was built, called by the host.
+/// The built model as a program that the host calls.
 pub fn program(built: &Built) -> Program {
     Program::new(&built.runtime, built.program.clone(), built.module.signatures.clone())
 }

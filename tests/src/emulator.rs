@@ -9,7 +9,7 @@ use tracewright::ops::{TensorType, Value};
 
 use crate::built::{Result, repository};
 
-/// Where Debian's packages and those of its descendants have libraries for AArch64.
+/// The folder with libraries for AArch64 on Debian and its descendants.
 const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
 
 /// QEMU, and what it runs.

@@ -1,4 +1,4 @@
-//! What the evaluator gives for an entry point.
+//! Evaluates an entry point in the reference evaluator.
 
 use std::collections::BTreeMap;
 

@@ -5,7 +5,7 @@ use tracewright::ops::ops::{Binary, BinaryKind, Constant, Permute, Reshape, Sdpa
 use tracewright::ops::{ElementType, InferError, Literal, Op, Real, RopeTable, TensorType};
 use tracewright::trace::{Builder, NodeId};
 
-/// What stands in the place of an operation; nothing where it stays.
+/// The replacement of an operation; `None` keeps it.
 pub type Replaced = Result<Option<NodeId>, InferError>;
 
 /// Each query sees one key of the future.

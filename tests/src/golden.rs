@@ -52,7 +52,7 @@ pub struct Golden {
     pub allowed_keys: Vec<String>,
     #[serde(skip)]
     tensors: Vec<u8>,
-    /// Of transformers' own run in the type of the checkpoint.
+    /// The results of transformers' own run in the checkpoint's type.
     #[serde(skip)]
     own: Option<Vec<u8>>,
 }
@@ -127,7 +127,7 @@ impl Golden {
         Self::open(&repository().join(name), &json)
     }
 
-    /// What is known of the logits of a prompt's positions.
+    /// The known logits at a prompt's positions.
     pub fn reference(&self, prompt: usize) -> Result<Reference> {
         let tensors = SafeTensors::deserialize(&self.tensors)?;
         let words = |name: &str| -> Option<Vec<[u8; 4]>> {
@@ -151,8 +151,8 @@ impl Golden {
         }
     }
 
-    /// What transformers' own run in the type of the checkpoint gave for a prompt: `logits` `[positions, vocabulary]`, of a
-    /// Llama the `values` `[heads, positions, features]` of the first layer.
+    /// The results of transformers' own run in the checkpoint's type for a prompt: `logits` `[positions,
+    /// vocabulary]`; for a Llama also the `values` `[heads, positions, features]` of the first layer.
     pub fn own(&self, prompt: usize, what: &str) -> Result<Vec<f32>> {
         let own = self.own.as_ref().ok_or("there is no `own.safetensors`")?;
         let tensors = SafeTensors::deserialize(own)?;
@@ -259,7 +259,7 @@ pub fn relative_error(expected: &[f32], found: &[f32]) -> f64 {
 /// A language model that can be called.
 pub struct Subject {
     pub network: Network,
-    /// What it was made of.
+    /// The parts from which it was built.
     pub built: Built,
 }
 
@@ -313,7 +313,7 @@ pub const ALL: &[&str] = &["prefill", "prefill_short", "decode", "score"];
 /// The same without the shorter chunk, which has the operations of the longer one.
 pub const STEPS: &[&str] = &["prefill", "decode", "score"];
 
-/// What a model is built with.
+/// Options for building a model.
 pub struct BuildOptions {
     /// The type of weights and activations.
     pub element: ElementType,
@@ -327,7 +327,7 @@ pub struct BuildOptions {
     pub weights: Weights,
     /// How keys and values are remembered.
     pub kv: KvFormat,
-    /// What it is compiled for.
+    /// The target of the compilation.
     pub target: Target,
     pub device: Device,
     /// Keys that the configuration may have although nothing reads them.
@@ -404,7 +404,7 @@ pub struct Comparison {
     pub first: Option<(usize, usize)>,
     /// The smallest distance between first and second logit where a token was chosen.
     pub gap: f32,
-    /// Where other tokens were chosen: prompt, step, expected, found.
+    /// Wrong tokens: prompt, step, expected, found.
     pub wrong: Vec<(usize, usize, Option<u32>, Option<u32>)>,
     pub prompts: usize,
 }
@@ -476,7 +476,7 @@ pub fn check_evaluated(
     evaluated(&golden.model, sizes, entries, edit, |network| compare(golden, network, scores, bound))
 }
 
-/// What `then` makes of a model that the evaluator computes; `edit` may change its trace.
+/// Calls `then` with a model in the evaluator; `edit` may change its trace first.
 pub fn evaluated<R>(
     model: &Path,
     sizes: &BuildOptions,

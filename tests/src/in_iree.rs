@@ -41,7 +41,7 @@ pub fn try_compile(module: &lower::Module, options: &CompileOptions) -> Result<V
 pub struct Built {
     /// Its text and its entry points.
     pub module: lower::Module,
-    /// What it was compiled to.
+    /// The compiled module.
     pub vmfb: Vec<u8>,
 }
 

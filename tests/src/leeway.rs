@@ -1,22 +1,27 @@
-//! How far a right answer may be from the evaluator's, where operations read what others have computed.
+//! Computes how far a right answer may be from the evaluator's, if operations read results of others.
 //!
-//! No bound of one operation says what a difference becomes further on: a sum that comes out as −0 is read by a division, a
-//! rounding that is left out decides a comparison. So the program, as recorded and in primitives, is evaluated several times, each
-//! time with other choices wherever there is one, and an answer is right that lies among those answers or as near to them as they lie to
-//! each other. The choices, each of which StableHLO, IEEE 754 or a processor leaves open:
+//! The bound of one operation does not tell how a difference grows later: a division may read a sum of −0, or a
+//! comparison may depend on an omitted rounding. Therefore the program is evaluated several times, as recorded and
+//! in primitives, with random choices wherever there is a choice. An answer is right if it lies among these
+//! answers, or as near to them as they lie to each other. StableHLO, IEEE 754 or a processor leaves each of these
+//! choices open:
 //!
-//! - **Sums** (`reduce`, `dot_general`) are added up in any order: each partial sum may be off by half a unit in the last place
-//!   of the sum of all magnitudes; where that sum overflows, a partial sum may; a sum that is zero has either sign. Sums of
-//!   whole numbers that the type holds are exact.
-//! - **Transcendental functions**, `power` and `erf` keep within [`Operation::BOUND`](tracewright::ops::Operation::BOUND).
-//! - **A product in f32** may be unrounded when it is added to something, and not overflow: processors have an instruction for
-//!   both.
-//! - **A rounding to f16 or bf16** may be left out: compilers compute several such operations in f32 and round the last, which
-//!   also keeps what would have overflowed in between.
-//! - **Integers** that bf16 or f16 does not hold may be rounded to f32 before: StableHLO does not say how they are.
-//! - **Subnormal numbers** of f32 and bf16 may be zero wherever they are read: threads of IREE and XLA flush them.
+//! - **Sums** (`reduce`, `dot_general`) are added in any order. Each partial sum may be off by half a unit in the
+//!   last place of the sum of all magnitudes. If that sum overflows, a partial sum may. A sum of zero has either
+//!   sign. Sums of representable whole numbers are exact.
+//! - **Transcendental functions**, `power` and `erf` keep within
+//!   [`Operation::BOUND`](tracewright::ops::Operation::BOUND).
+//! - **A product in f32** that is added to something may stay unrounded and not overflow, because processors have
+//!   fused instructions.
+//! - **A rounding to f16 or bf16** may be omitted. Compilers compute several such operations in f32 and round the
+//!   last, which also avoids overflow in between.
+//! - **Integers** that bf16 or f16 cannot represent may first be rounded to f32, because StableHLO does not define
+//!   their conversion.
+//! - **Subnormal numbers** of f32 and bf16 may be zero wherever they are read, because threads of IREE and XLA
+//!   flush them.
 //!
-//! A NaN has no sign and no payload. All else, every integer and truth value among it, is as the evaluator has it.
+//! A NaN has no sign and no payload. Everything else must equal the evaluator's answer, including integers and
+//! truth values.
 
 use tracewright::ops::ops::{BinaryKind, DotGeneral, ReduceKind, UnaryKind};
 use tracewright::ops::{Bound, ElementType, Op, TensorType, Value};
@@ -38,7 +43,8 @@ pub enum Leeway {
 const DRAWS: u64 = 64;
 
 impl Leeway {
-    /// Of each result of a function that calls no other, given in several forms: as recorded, in primitives.
+    /// The ranges of results of a function without calls, from several of its forms: as recorded, and in
+    /// primitives.
     pub fn of(forms: [&Function; 2], arguments: &[Value], weights: &WeightValues) -> Vec<Self> {
         let mut others = vec![Vec::new(); forms[0].outputs.len()];
         for (seed, form) in (0..DRAWS).zip(forms.into_iter().cycle()) {
@@ -76,7 +82,7 @@ impl Leeway {
     }
 }
 
-/// What one element may be.
+/// The possible values of one element.
 struct Range {
     low: f64,
     high: f64,
@@ -123,7 +129,7 @@ impl Range {
 struct Drawn {
     /// As the program says.
     value: Value,
-    /// Where no rounding to a narrow type was made.
+    /// The values without rounding to a narrower type.
     wide: Vec<f64>,
     /// How far each number may be from these.
     slack: Vec<f64>,
@@ -263,7 +269,7 @@ fn slack(op: &Op, operands: &[Value], value: &Value) -> Vec<f64> {
     }
 }
 
-/// Of a sum in any order.
+/// The error of a sum in any order.
 fn sum_slack(op: &Op, operands: &[Value], ty: &TensorType) -> Vec<f64> {
     let element = ty.element;
     let terms = match op {

@@ -6,7 +6,7 @@ use tracewright::targets::Target;
 /// Names the processor in the environment of the tests, as `x86-64-v2`.
 pub const VARIABLE: &str = "TRACEWRIGHT_TEST_TARGET";
 
-/// What every test compiles for that does not say otherwise.
+/// The target of every test that does not set its own.
 ///
 /// # Panics
 /// If the variable names no target.

@@ -4,6 +4,7 @@ pub mod arbitrary;
 pub mod built;
 pub mod calls;
 pub mod case;
+pub mod chunked;
 pub mod embedding;
 pub mod emulator;
 pub mod evaluate;

@@ -1,4 +1,4 @@
-//! A checkpoint of the user's own beside transformers: what `cargo xtask parity --model` says of it.
+//! Compares a checkpoint of the user with transformers, for `cargo xtask parity --model`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,8 +18,9 @@ use crate::golden::{self, ALL, BuildOptions, Comparison, Golden};
 use crate::level;
 use crate::precision::{self, FACTOR, Precision};
 
-/// How far a logit in f32 may be from transformers', in units of the row's largest magnitude: as far as the numbers of modules,
-/// among which the layer is looked for. Sums over thousands of features have another order here and there.
+/// The largest difference of an f32 logit from transformers', relative to the row's largest magnitude. It
+/// equals the bound for outputs of modules, which locate a diverging layer. Sums over thousands of features
+/// have different orders.
 pub const BOUND: f64 = 3e-5;
 
 /// How many of how many.
@@ -61,7 +62,7 @@ pub struct NarrowParity {
     pub positions: usize,
     /// Our error in units of transformers' own: many tokens at once, token by token.
     pub error_ratio: [f64; 2],
-    /// What the larger one may be.
+    /// The bound on the largest difference.
     pub bound: f64,
     /// The divergence from f32, in nats: many tokens at once, token by token.
     pub kl: [f64; 2],
@@ -69,7 +70,7 @@ pub struct NarrowParity {
     pub kl_of_transformers: f64,
     /// The tokens that f32 decides.
     pub judged: usize,
-    /// Where another one was chosen.
+    /// The positions of wrong tokens.
     pub wrong: Vec<PromptPosition>,
     pub passes: bool,
 }
@@ -92,7 +93,7 @@ impl NarrowParity {
     }
 }
 
-/// Where we part from transformers.
+/// The place at which Tracewright and transformers diverge.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Parting {
     /// The tokens that were read.
@@ -120,7 +121,8 @@ pub struct CheckpointParity {
     pub tokenized: Option<Tally>,
     /// The tokens that follow greedily, in f32.
     pub tokens: Tally,
-    /// Where another token follows than transformers', whose lead is less than what logits may differ by.
+    /// Positions with another token than transformers', where transformers' margin is below the bound on
+    /// logits.
     pub undecided: Vec<PromptPosition>,
     /// How logits differ, in f32.
     pub logits: LogitDifference,
@@ -128,7 +130,7 @@ pub struct CheckpointParity {
     pub gap: f32,
     /// For a checkpoint in bf16 or f16: how that type compares.
     pub narrow: Option<NarrowParity>,
-    /// Where we part, if we do.
+    /// The place at which the two diverge, if they do.
     pub parting: Option<Parting>,
 }
 
@@ -222,7 +224,7 @@ fn equal_tokens(golden: &Golden, found: &Comparison) -> Tally {
     }
 }
 
-/// Of each prompt with a wrong token, the step at which the first one was chosen.
+/// For each prompt with a wrong token, the step of the first one.
 fn first_steps(found: &Comparison) -> BTreeMap<usize, usize> {
     let mut first = BTreeMap::new();
     for &(prompt, step, ..) in &found.wrong {
@@ -232,7 +234,8 @@ fn first_steps(found: &Comparison) -> BTreeMap<usize, usize> {
     first
 }
 
-/// Where the first other token of a prompt was chosen: where transformers' lead says that it is wrong, and where it does not.
+/// The positions of the first different token of each prompt: those that transformers' margin proves wrong,
+/// and the others.
 fn first_wrong(golden: &Golden, found: &Comparison) -> Result<(Vec<PromptPosition>, Vec<PromptPosition>)> {
     let (mut decided, mut undecided) = (Vec::new(), Vec::new());
     for (prompt, step) in first_steps(found) {

@@ -26,9 +26,9 @@ fn known(ty: &TensorType) -> bool {
 /// Positions and lengths are those of short sequences.
 const POSITIONS: [f64; 2] = [-4.0, 9.0];
 
-/// What StableHLO, or the documentation of an operation, leaves undefined does not happen: a division of integers by zero, or
-/// of the smallest by −1; a conversion to an integer type that does not hold the number; a cache that is written before its
-/// first slot; positions that an i32 does not hold.
+/// Avoids calls that StableHLO, or the documentation of an operation, leaves undefined. Examples are integer
+/// division by zero, the smallest integer divided by −1, and out-of-range conversions. Writes before a
+/// cache's first slot, and positions beyond i32, are avoided, too.
 fn guard(b: &mut Builder<'_>, op: &Op, operands: &mut [NodeId]) -> Result<(), InferError> {
     let element = |b: &Builder<'_>, id: NodeId| b.ty(id).element;
     match op {
@@ -94,7 +94,8 @@ pub enum Numbers {
     Whole,
     /// Floats of many digits, none large or small.
     Tame,
-    /// NaN, ±∞, ±0, subnormals and the largest of each type among others. Where they are, little else is seen.
+    /// All numbers, including NaN, ±∞, ±0, subnormals and the largest of each type. Such values hide most
+    /// errors.
     Any,
 }
 

@@ -62,7 +62,7 @@ pub struct Precision {
     along: [f64; 2],
     /// Tokens that were judged: those whose logit leads by more than twice the largest error of transformers' own run.
     pub judged: usize,
-    /// Where another one was chosen: prompt and position.
+    /// Wrong tokens: prompt and position.
     pub wrong: Vec<(usize, usize)>,
 }
 
@@ -76,8 +76,8 @@ impl Precision {
         self.scored.error().max(self.decoded.error()) / self.theirs.error()
     }
 
-    /// The factor of transformers' own logits that is nearest to ours: far from 1 if something that all of them have in common
-    /// is rounded otherwise, which single logits do not show.
+    /// The factor of transformers' own logits that is nearest to ours. It is far from 1 if a common factor of
+    /// all logits is rounded differently, which single logits do not show.
     pub fn factor(&self) -> f64 {
         let [product, square] = self.along;
         product / square
@@ -162,9 +162,9 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     values.sum::<f64>() / count as f64
 }
 
-/// Compares the logits of all positions of a golden's sequences, and its greedy continuations, which the module itself
-/// chooses. Prompts of which not all logits are known are left out. Where nothing reads many tokens at once, both ways are token by
-/// token.
+/// Compares the logits at all positions of a golden's sequences, and its greedy continuations, which the
+/// module itself chooses. Prompts without all logits are left out. If no entry point scores, both comparisons
+/// run token by token.
 pub fn measure(golden: &Golden, subject: &Subject) -> Result<Precision> {
     let full = golden.prompts.iter().enumerate().filter(|(_, prompt)| prompt.full);
     let full: Vec<_> =

@@ -3,11 +3,11 @@
 use tracewright::ops::{InferError, Op};
 use tracewright::trace::{Builder, Function, NodeId, NodeKind, Output, Trace};
 
-/// The trace with each operation replaced by what `replace` builds for it. `replace` is given the operation and its
-/// operands in the new function; it answers the node that stands for the result, or nothing to keep the operation.
+/// The trace with each operation replaced by the nodes that `replace` builds. `replace` gets the operation
+/// and its operands in the new function. It returns the node of the result, or `None` to keep the operation.
 ///
 /// # Errors
-/// If an operation does not fit its new operands.
+/// If an operation does not accept its new operands.
 pub fn rewrite(
     trace: &Trace,
     mut replace: impl FnMut(&mut Builder<'_>, &Op, &[NodeId]) -> Result<Option<NodeId>, InferError>,

@@ -1,6 +1,6 @@
-//! Tiles on processors without them: a module's tile instructions are replaced by plain code that does what Intel's
-//! manual says of each ("64 and IA-32 Architectures Software Developer's Manual", volume 2: `LDTILECFG`, `TILELOADD`,
-//! `TILESTORED`, `TILEZERO`, `TILERELEASE`, `TDPBF16PS`, `TDPBSSD`), and the system's consent by consent.
+//! Emulates tiles on processors without them. Plain code replaces a module's tile instructions, and the system's
+//! consent is assumed. Intel's manual defines each instruction ("64 and IA-32 Architectures Software Developer's
+//! Manual", volume 2: `LDTILECFG`, `TILELOADD`, `TILESTORED`, `TILEZERO`, `TILERELEASE`, `TDPBF16PS`, `TDPBSSD`).
 
 use std::fmt::Write as _;
 
@@ -32,7 +32,7 @@ pub fn emulated(text: &str) -> String {
     emulated
 }
 
-/// What one instruction does; names of values end in its number.
+/// The code for one instruction. Names of values end with its number.
 fn instruction(before: &str, assembly: &str, n: usize) -> String {
     let mut quoted = assembly.split('"');
     let (Some(instruction), Some(operands)) = (quoted.nth(1), quoted.nth(2)) else {

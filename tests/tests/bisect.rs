@@ -39,7 +39,7 @@ struct Subject {
     against: Against,
 }
 
-/// What a form is compared with, as the command line names it.
+/// The baseline of a comparison, by its name on the command line.
 #[derive(Clone, Copy, Debug)]
 enum Against {
     Evaluator,
@@ -54,7 +54,7 @@ impl Subject {
         Self { model, element: None, weights, rules, calibrated: 1.0, against }
     }
 
-    /// What is found where IREE's form is `form` of how it should be.
+    /// The finding if IREE's form is changed by `form`.
     fn compare(&self, form: impl Fn(&CompiledForm<'_>, &Trace, &[Value]) -> Results) -> Vec<Bisected> {
         let folder = repository().join("tests/fixtures").join(self.model);
         let config = Box::new(ModelConfig::read(&folder, &[]).unwrap());
@@ -184,7 +184,7 @@ fn sound_models_in_narrow_types_stay_within_half_of_the_bounds() {
     }
 }
 
-/// What a fault puts in the place of an operation.
+/// The fault that replaces an operation.
 type Fault = fn(&mut Builder<'_>, &Op, &[NodeId]) -> Replaced;
 
 /// A Gemma's norms multiply by 1 + w: here by w.
@@ -255,8 +255,8 @@ fn planted_faults_are_named_against_the_evaluator() {
     }
 }
 
-/// In the short form one in bf16; in the long form all of them in both narrow types, but for the rounding, which a network has that is
-/// computed in such a type.
+/// The short form tests one fault in bf16. The long form tests all faults in both narrow types, except
+/// rounding, which such networks contain anyway.
 #[test]
 fn planted_faults_are_named_in_narrow_types() {
     let long = long::is_wanted();
@@ -313,7 +313,7 @@ impl Form for Rewritten<'_> {
     }
 }
 
-/// What is found beside what transformers computed.
+/// The finding in a comparison with transformers' values.
 fn beside_transformers(model: &str, fault: Fault) -> Bisected {
     let fixtures = repository().join("tests/fixtures");
     let folder = fixtures.join(model);
@@ -379,7 +379,7 @@ fn wrong_kernels(is_like: impl Fn(&str) -> bool) -> Finding {
     found.into_iter().find_map(|bisected| bisected.finding).expect("the fault went unnoticed")
 }
 
-/// Of attention, in the long form of products, too.
+/// A fault in attention; in the long form also in matmuls.
 #[test]
 fn a_wrong_kernel() {
     names(&wrong_kernels(|name| name.starts_with("attention")), "model.layers.0.self_attn", "sdpa");

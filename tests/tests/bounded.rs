@@ -1,5 +1,5 @@
-//! What is not StableHLO although no kernel does it: attention that reads what is used, and a cache that stays in its
-//! place. Through IREE against its meaning, tiled and untiled.
+//! Operations that are neither StableHLO nor kernels: attention that reads only the used part, and a cache that is
+//! updated in place. They run in IREE, tiled and untiled, and are compared with their meaning.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
@@ -114,7 +114,7 @@ fn lowered(queries: usize, keys: usize, offset: &str, mask: Vec<MaskTerm>, targe
     types.push(ty(offset));
     let mut trace = Trace::default();
     entry(&mut trace, "main", &types, |b, ids| Ok(vec![b.op(attend.clone(), ids)?]));
-    let weights = Weights { quantize: Quantization::Computed, kernels: false };
+    let weights = Weights { quantize: Quantization::Computed, kernels: false, ..Weights::default() };
     let lowered = lower::Implementations::of(&trace, &weights, target).unwrap().expand().unwrap();
     let function = &lowered.functions[0];
     let ops = function.ids().filter_map(|id| match &function.node(id).kind {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use lower::LowerError;
-use ops::ops::{Erf, MaskTerm, RmsNorm, Rope, RopeLayout, Sdpa, WeightStyle};
+use ops::ops::{Erf, MaskTerm, RmsNorm, Rope, RopeLayout, Sdpa, Softplus, WeightStyle};
 use ops::{
     Attribute, Bound, ElementType, InferError, Literal, Op, Reader, Real, RopePart, RopeTable, TensorType,
     Value,
@@ -21,7 +21,7 @@ use trace::{Builder, NodeId, NodeKind, Trace, functions};
 use tracewright_tests::calls::{WeightValues, entry, evaluate, examples, ty};
 use tracewright_tests::{case, level};
 
-/// What is asked, and the answer.
+/// A question and its answer.
 struct Case {
     name: String,
     what: What,
@@ -123,6 +123,7 @@ impl Fixtures {
             }
             "silu" => one(What::Function(functions::silu), vec![get("x")]),
             "erf" => one(What::Op(Erf {}.into()), vec![get("x")]),
+            "softplus" => one(What::Op(Softplus {}.into()), vec![get("x")]),
             "gelu" => one(What::Function(functions::gelu), vec![get("x")]),
             "gelu_tanh" => one(What::Function(functions::gelu_tanh), vec![get("x")]),
             "softmax" => one(What::Softmax(attributes["axis"].as_u64().unwrap() as usize), vec![get("x")]),
@@ -441,6 +442,11 @@ fn silu_gelu_and_softmax_equal_torch() {
 #[test]
 fn erf_equals_torch() {
     check("erf_");
+}
+
+#[test]
+fn softplus_equals_torch() {
+    check("softplus_");
 }
 
 /// HF takes cosine and sine in f32, where torch's may be one unit off.

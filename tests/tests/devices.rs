@@ -161,7 +161,8 @@ fn every_family_is_token_exact_on_vulkan() {
 fn quantized_weights_mean_on_vulkan_what_they_mean_on_the_processor() {
     let device = vulkan().unwrap();
     let golden = Golden::shipped("demo").unwrap();
-    let weights = Weights { quantize: Some(ops::WeightFormat::Q8).into(), kernels: false };
+    let weights =
+        Weights { quantize: Some(ops::WeightFormat::Q8).into(), kernels: false, ..Weights::default() };
     let sizes = BuildOptions { weights, ..BuildOptions::of(&golden) };
     let here = build(&golden.model, &sizes, &["prefill", "decode"], Ok).unwrap();
     let sizes = BuildOptions { target: device.target(), device: Device::Driver(device.device), ..sizes };

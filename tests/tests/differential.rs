@@ -1,6 +1,6 @@
-//! Random graphs whose meaning leaves nothing undefined, with any numbers, computed in several ways: the evaluator on what was
-//! recorded, on the primitives that converters make of it, simplified or not, and IREE. `cargo xtask differential` adds the
-//! StableHLO reference interpreter and XLA, and more graphs in IREE.
+//! Random graphs without undefined behaviour, for any numbers, computed in several ways: by the evaluator as
+//! recorded and in primitives, simplified or not, and by IREE. `cargo xtask differential` adds the StableHLO
+//! reference interpreter, XLA, and more graphs in IREE.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use tracewright_tests::rewrite::rewrite;
 /// Random graphs in every run.
 const GRAPHS_IN_PRIMITIVES: u64 = 10_000;
 
-/// What becomes of a program on its way to primitives, faults included.
+/// A transformation of a program, with or without a fault.
 type Way<'a> = &'a (dyn Fn(&GraphCase) -> GraphCase + Sync);
 
 /// Simplified by exact rules, expanded, simplified again.
@@ -25,7 +25,7 @@ fn lowered(case: &GraphCase) -> GraphCase {
     case.simplified().in_primitives().simplified()
 }
 
-/// What is wrong with a program that went this way.
+/// The difference after this transformation, if there is one.
 fn fault(case: &GraphCase, way: Way<'_>) -> Option<String> {
     case.violation(&way(case).expected())
 }
@@ -118,7 +118,7 @@ fn what_was_found_once_stays_mended() {
     assert!(violations.is_empty(), "{}", violations.join("\n"));
 }
 
-/// Of numbers that are allowed anything nothing is learned.
+/// Most numbers are held to a single value. A number that may have any value tests nothing.
 #[test]
 fn most_numbers_are_held_to_one() {
     let calls = graphs(0);

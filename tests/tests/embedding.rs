@@ -1,14 +1,14 @@
-//! Vectors of texts, judged by what sentence-transformers answered, through IREE.
+//! Embeddings of texts through IREE, compared with those of sentence-transformers.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::io::Write as _;
 
-use tracewright::PlanError;
-use tracewright::embed::{EmbedError, Embedder, EmbeddingPlan};
+use tracewright::embed::{EmbedError, Embedder, length_for};
 use tracewright::generate::Tokenizer;
-use tracewright::models::EmbeddingGemmaConfig;
+use tracewright::models;
 use tracewright::ops::ElementType::{Bf16, F16, F32, I8};
 use tracewright::trace::Role;
+use tracewright::{Plan, PlanError};
 use tracewright_tests::embedding::{Golden, build, check, program};
 use tracewright_tests::long;
 
@@ -49,13 +49,14 @@ fn narrow_elements_stay_near() {
 fn texts_become_the_tokens_of_sentence_transformers() {
     for fixture in FIXTURES {
         let golden = golden(fixture);
-        let config = EmbeddingGemmaConfig::read(&golden.model, &[]).unwrap();
+        let network = models::read(&golden.model, &[]).unwrap();
+        let sentence = network.sentence().unwrap();
         let tokenizer = Tokenizer::load(&golden.model).unwrap().unwrap();
-        let limit = config.sentence.max_tokens;
+        let limit = sentence.max_tokens;
         assert_eq!(limit, golden.max_length);
         let mut cut = 0;
         for text in &golden.texts {
-            let prompt = config.sentence.prompt(text.prompt.as_deref()).unwrap();
+            let prompt = sentence.prompt(text.prompt.as_deref()).unwrap();
             let (tokens, whole) = tokenizer.encode_within(&format!("{prompt}{}", text.text), limit).unwrap();
             assert_eq!(tokens, text.tokens, "{}", text.text);
             cut += usize::from(whole > tokens.len());
@@ -102,14 +103,14 @@ fn a_program_is_bound_by_role() {
 #[test]
 fn sizes_that_the_model_does_not_allow() {
     let refused = |element, length| {
-        let config = EmbeddingGemmaConfig::read(&golden(FIXTURES[0]).model, &[]).unwrap();
-        EmbeddingPlan::new(config, element, length, 1).err().unwrap()
+        let network = models::read(&golden(FIXTURES[0]).model, &[]).unwrap();
+        Plan::new(network, element, Some(length), None).err().unwrap()
     };
     for found in [0, 41] {
         let error = refused(None, found);
         assert!(matches!(error, PlanError::Length { longest: 40, .. }), "{error}");
     }
     assert!(matches!(refused(Some(I8), 40), PlanError::Element(I8)));
-    let lengths = [1, 32, 33, 64, 65, 900].map(|tokens| EmbeddingPlan::length_for(tokens, 100));
+    let lengths = [1, 32, 33, 64, 65, 900].map(|tokens| length_for(tokens, 100));
     assert_eq!(lengths, [32, 32, 64, 64, 100, 100]);
 }

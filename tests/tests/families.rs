@@ -11,8 +11,8 @@ use tracewright_tests::built::compiler;
 use tracewright_tests::golden::{BOUND, BuildOptions, Golden, STEPS, build, check, check_evaluated};
 use tracewright_tests::long;
 
-/// Tokens are equal and logits near at prompts around the chunk and up to the context; on the device that a user gets who
-/// asks for none, which is all threads of this machine.
+/// Compares tokens and logits for prompts with lengths around the chunk and up to the context. The device is
+/// the default, all threads of this machine.
 fn judge(fixture: &str) {
     let golden = golden(fixture);
     let tracewright::build::ProgramOptions { device, .. } =
@@ -25,8 +25,8 @@ fn judge(fixture: &str) {
     assert!(report.passes(), "{fixture}: {report}");
 }
 
-/// The same of a network that has the operations of others in the list, or of a Llama (`token_exact`), and differs in what its
-/// configuration says: by the evaluator, in the long form through IREE.
+/// Compares a network whose operations another network covers, and which differs only in its configuration.
+/// The evaluator runs it; the long form also runs it in IREE.
 fn judge_configuration(fixture: &str) {
     if long::is_wanted() {
         return judge(fixture);

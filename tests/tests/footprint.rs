@@ -1,14 +1,15 @@
-//! What a plan says of memory, beside what archives, programs and the compiler's own statistics say.
+//! Compares the memory in a plan with archives, programs and the compiler's own statistics.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::fs;
 use std::path::Path;
 
 use tracewright::build::{LoadError, ProgramOptions, build_program, compile};
-use tracewright::footprint::{Phase, StoredAs};
+use tracewright::footprint::{Phase, WeightStorage};
 use tracewright::irpa::Checkpoint;
 use tracewright::lower::{DenseReason, Quantization, Weights};
 use tracewright::models::ModelConfig;
+use tracewright::ops::format::ActivationBits;
 use tracewright::ops::{ElementType, WeightFormat};
 use tracewright::runtime::{CompileOptions, Device};
 use tracewright::{Expanded, Footprint, Memory, Plan};
@@ -33,10 +34,15 @@ fn expanded(plan: &Plan, entries: &[&str]) -> Expanded {
     plan.expand(&plan.trace().unwrap().trace.with_entries(entries)).unwrap()
 }
 
-const WITHOUT_KERNELS: Weights = Weights { quantize: Quantization::Computed, kernels: false };
-const Q4: Weights = Weights { quantize: Quantization::All(WeightFormat::Q4), kernels: true };
+const WITHOUT_KERNELS: Weights =
+    Weights { quantize: Quantization::Computed, kernels: false, activations: ActivationBits::Eight };
+const Q4: Weights = Weights {
+    quantize: Quantization::All(WeightFormat::Q4),
+    kernels: true,
+    activations: ActivationBits::Eight,
+};
 
-/// K4: the bytes of weights and of what layers remember are those of the archive and of the program's own arguments.
+/// K4: the bytes of weights and of state equal those of the archive and of the program's own arguments.
 #[test]
 fn k4_weights_and_state_are_planned_to_the_byte() {
     for (name, weights, batch) in [
@@ -136,9 +142,9 @@ fn each_weight_that_is_not_packed_has_a_reason() {
     let plan = plan(&model("llama-untied"), ElementType::Bf16, 1, Q4);
     let planned = Footprint::of(&expanded(&plan, &["decode"])).unwrap();
     let keys = |stored_as| &planned.weights[&stored_as].keys;
-    let norms = keys(StoredAs::Plain(ElementType::Bf16, DenseReason::NoMatrix));
+    let norms = keys(WeightStorage::Plain(ElementType::Bf16, DenseReason::NoMatrix));
     assert!(norms.iter().all(|key| key.contains("norm")), "{norms:?}");
-    let packed = keys(StoredAs::Packed(WeightFormat::Q4));
+    let packed = keys(WeightStorage::Packed(WeightFormat::Q4));
     assert!(packed.iter().any(|key| key == "lm_head.weight"), "{packed:?}");
     // Of the embedding a call reads rows; of the head, which is as large, all.
     let parameters = expanded(&plan, &["decode"]).trace.parameters().unwrap();

@@ -31,19 +31,19 @@ use tracewright_tests::{level, long};
 
 const MEBI: u64 = 1 << 20;
 
-/// What a network may hold beside its weights: code, states, what a call computes.
+/// The memory that a network may use besides its weights: code, state, activations.
 const SLACK: u64 = 128 * MEBI;
 
 /// One test at a time: they look at the memory of the whole process.
 static MEASURING: Mutex<()> = Mutex::new(());
 
-/// What this process holds that is in no file.
+/// The memory of this process that is not in any file.
 #[cfg(target_os = "linux")]
 fn anonymous_memory() -> u64 {
     memory("RssAnon:")
 }
 
-/// What this process holds, by a name of `/proc/self/status`.
+/// A figure of this process in `/proc/self/status`.
 #[cfg(target_os = "linux")]
 fn memory(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -51,7 +51,7 @@ fn memory(name: &str) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// What `work` gives, and the most that this process held meanwhile that is in no file.
+/// The result of `work`, and the peak of this process's memory that is not in any file.
 #[cfg(target_os = "linux")]
 fn watched<T>(work: impl FnOnce() -> T) -> (T, u64) {
     let done = AtomicBool::new(false);
@@ -150,7 +150,7 @@ fn bakes_and_runs(
     (subject, bytes)
 }
 
-/// What transformers answers for FunctionGemma with the random weights of these tests.
+/// The answers of transformers for FunctionGemma with the random weights of these tests.
 fn answered(checkpoint: &Path) -> Golden {
     Golden::open(checkpoint, &repository().join("tests/fixtures/functiongemma-270m.json")).unwrap()
 }
@@ -192,12 +192,13 @@ fn as_near_as_transformers(golden: &Golden, subject: &Subject) {
     assert!(ours > 0.0 && ours <= FACTOR * theirs, "{figures}; {OTHER_WEIGHTS}");
 }
 
-/// 18 layers of 640 features under a vocabulary of 262,144: half a gigabyte of bf16. Where there are kernels it is packed
-/// in the archive and read where it is mapped; where there are none, the compiler packs it at load if the processor has
-/// instructions for bf16.
+/// 18 layers of 640 features with a vocabulary of 262,144: half a gigabyte in bf16. With kernels it is packed
+/// in the archive and read in place. Without kernels, the compiler packs it at load time if the processor has
+/// bf16 instructions.
 ///
-/// Baked to f32, a gigabyte, it says the tokens of transformers. In bf16 random layers magnify what is rounded until other
-/// tokens are as good, in transformers too: there its own run in bf16 judges logits.
+/// Baked to f32, it takes a gigabyte and gives the tokens of transformers. In bf16, random layers amplify
+/// rounding until other tokens are equally likely, in transformers, too. Therefore its own run in bf16 judges
+/// logits.
 #[test]
 fn s28_functiongemma_270m_bakes_and_says_what_transformers_says() {
     let _measuring = MEASURING.lock();
@@ -222,8 +223,8 @@ fn s28_functiongemma_270m_bakes_and_says_what_transformers_says() {
     assert!((2 * weights..2 * weights + weights / 1000).contains(&bytes), "{bytes} bytes");
 }
 
-/// Without kernels weights in f32 are packed at load on every processor: a layer of it under a quarter of the vocabulary, and
-/// in the long form one of each kind.
+/// Without kernels, weights in f32 are packed at load time on every processor. The test uses one layer and a
+/// quarter of the vocabulary, and in the long form a layer of each kind.
 #[test]
 fn packed_weights_are_in_memory_once() {
     let text = fs::read_to_string(config()).unwrap();

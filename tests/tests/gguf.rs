@@ -61,9 +61,9 @@ fn golden(name: &str) -> Golden {
     Golden::open(&model(name), &fixture(&format!("{name}.json"))).unwrap()
 }
 
-/// Logits within `bound` of llama.cpp's at all positions, and its tokens. Weights are the numbers that the file means, and so
-/// they were for llama.cpp. What a file says is in the trace and its weights: the evaluator knows them; and IREE, of the files
-/// named `in_iree` below, or of all in the long form.
+/// Compares logits with llama.cpp's at all positions within `bound`, and compares the tokens. Both programs
+/// compute with the decoded weights. The evaluator runs all files. IREE runs the files in `in_iree` below,
+/// and in the long form all files.
 fn judge(name: &str, bound: f64) {
     if long::is_wanted() {
         return judge_in_iree(name, bound);
@@ -82,11 +82,12 @@ fn judge_in_iree(name: &str, bound: f64) {
     assert!(report.passes(), "{name}: {report}");
 }
 
-/// With weights stored as their blocks are best, and activations rounded to bytes, we are no farther from what the numbers mean
-/// than twice as far as llama.cpp is, which rounds activations too.
+/// Compares networks with weights in the best format for their blocks and activations in bytes. Their error
+/// may be at most twice the error of llama.cpp, which also rounds activations.
 fn judge_stored(name: &str) {
     let golden = golden(name);
-    let weights = Weights { quantize: models::read(&golden.model, &[]).unwrap().stored(), kernels: true };
+    let weights =
+        Weights { quantize: models::read(&golden.model, &[]).unwrap().stored(), ..Weights::default() };
     assert!(weights.quantize.rounds(), "{name}");
     let sizes = BuildOptions { weights, ..BuildOptions::of(&golden) };
     let subject = build(&golden.model, &sizes, STEPS, Ok).unwrap();
@@ -115,7 +116,17 @@ macro_rules! judged {
     };
 }
 
-/// What sums in another order differ by, and exponentials that are rounded otherwise.
+/// The package `gguf` writes the network of `tests/fixtures/granite` (`tests/oracle/granite_gguf.py`), whose logits transformers
+/// computed.
+#[test]
+fn granite_is_the_network_of_its_safetensors() {
+    let folder = repository().join("tests/fixtures/granite");
+    let golden = Golden::open(&model("granite"), &folder.join("golden.json")).unwrap();
+    let report = check_evaluated(&golden, &BuildOptions::of(&golden), STEPS, SUMS, Ok).unwrap();
+    assert!(report.passes(), "{report}");
+}
+
+/// The difference that other orders of sums, and other roundings of exponentials, cause.
 const SUMS: f64 = 2e-5;
 
 /// llama.cpp takes GELU from a table of f16.
@@ -151,7 +162,7 @@ judged! {
     blocks_of_q5_k_and_others: judge_stored("q5_k"),
 }
 
-/// What the archive of a file has of each packed weight, what the weight is, and what was said of the blocks.
+/// The archive's data of each packed weight, the weight itself, and the report on its blocks.
 struct Stored {
     weights: BTreeMap<String, (WeightFormat, Vec<f32>, Vec<f32>)>,
     blocks: BTreeMap<FromBlocks, usize>,

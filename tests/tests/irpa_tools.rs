@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
 
 use irpa::{
-    Archive, ArchiveError, Checkpoint, ConvertOptions, Dtype, NewEntry, Storage, WriteOptions,
+    Archive, ArchiveError, Checkpoint, ConvertOptions, Dtype, EntryData, NewEntry, WriteOptions,
     convert_checkpoint, write,
 };
 use ops::{ElementType, Reader, TensorType, Value};
@@ -28,7 +28,7 @@ fn tool(name: &str, arguments: &[String]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What `iree-convert-parameters` makes of these parameters.
+/// The output of `iree-convert-parameters` for these parameters.
 fn converted(parameters: &Path, output: &Path) -> Vec<u8> {
     let arguments =
         [format!("--parameters={}", parameters.display()), format!("--output={}", output.display())];
@@ -118,7 +118,7 @@ fn s25_archive_equals_irees_own_tool() {
     }
 }
 
-/// What recipes make is where IREE's tool puts it if it is given the same tensors: those that the evaluator makes.
+/// Results of recipes have the same place as in the archive of IREE's tool, given the evaluator's tensors.
 #[test]
 fn s25_an_archive_made_by_recipes_equals_irees_own_tool() {
     let folder = tempfile::tempdir().unwrap();
@@ -214,7 +214,7 @@ fn s26_we_read_what_irees_own_tool_creates() {
     let archive = Archive::open(&path).unwrap();
     assert_eq!(archive.data("key2").unwrap(), [100; 4]);
     assert_eq!(archive.data("key3").unwrap(), [101; 5]);
-    let Storage::Splat { pattern, length } = &archive.get("key1").unwrap().storage else { panic!() };
+    let EntryData::Splat { pattern, length } = &archive.get("key1").unwrap().data else { panic!() };
     assert_eq!((pattern.as_slice(), *length), (&103u64.to_le_bytes()[..], 240));
 }
 

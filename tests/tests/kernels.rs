@@ -5,8 +5,9 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use irpa::{Archive, NewEntry, Sink, Storage, WriteOptions};
+use irpa::{Archive, EntryData, NewEntry, Sink, WriteOptions};
 use kernels::{FusedOp, Kernels};
+use ops::format::ActivationBits;
 use ops::ops::{
     Append, BinaryKind, BroadcastInDim, Dequantize, MaskTerm, Narrow, Pack, PackedExperts, PackedLinear,
     PackedRows, Permute, Reshape, RmsNorm, Rope, RopeLayout, Sdpa, UnaryKind, WeightStyle,
@@ -97,8 +98,8 @@ const EXTENTS: [[usize; 3]; 11] = [
     [263, 6, 16],
 ];
 
-/// Of the formats of a processor that at this place is tried with all extents in the long form. In the short form the first is,
-/// and each of the others with every third extent, in turn.
+/// The extents to test for the format at this index. The long form tests all extents. In the short form, the
+/// first format tests all extents, and each other tests every third in turn.
 fn extents_at(place: usize) -> Vec<[usize; 3]> {
     match place == 0 || long::is_wanted() {
         true => EXTENTS.to_vec(),
@@ -114,6 +115,11 @@ fn activations(format: WeightFormat) -> Vec<ElementType> {
     }
 }
 
+/// The bits that activations get in a case, where a format rounds them.
+fn bits(format: WeightFormat, case: usize) -> ActivationBits {
+    if format.element().is_some() { ActivationBits::Eight } else { ActivationBits::ALL[case % 2] }
+}
+
 /// Products, of experts too, and lookups in a format.
 fn uses_of(extents: &[[usize; 3]], format: WeightFormat) -> Calls {
     let mut all = products_of(extents, format);
@@ -122,7 +128,8 @@ fn uses_of(extents: &[[usize; 3]], format: WeightFormat) -> Calls {
         let (seed, experts) = (1000 + 100 * case as u64, 5);
         let element = activations(format)[0];
         let tensor = |shape: &[usize], seed| random(TensorType::new(element, shape), seed);
-        let op = PackedExperts { format, experts, outputs, element: ElementType::F32 };
+        let activations = bits(format, case);
+        let op = PackedExperts { format, experts, outputs, element: ElementType::F32, activations };
         let stack = || packed(format, experts * outputs, inputs, seed);
         let indices = random(TensorType::new(ElementType::I32, [places, chosen]), seed + 1);
         all.call(op.clone(), vec![tensor(&[places, inputs], seed + 2), stack(), indices.clone()]);
@@ -142,7 +149,7 @@ fn products_of(extents: &[[usize; 3]], format: WeightFormat) -> Calls {
         let ty = TensorType::new(element, [rows, inputs]);
         let x = random(ty, seed);
         let result = if case % 2 == 0 { ElementType::F32 } else { element };
-        let op = PackedLinear { format, outputs, element: result };
+        let op = PackedLinear { format, outputs, element: result, activations: bits(format, case / 2) };
         all.call(op, vec![x, packed(format, outputs, inputs, seed + 1)]);
         if case % 2 == 1 {
             continue;
@@ -187,7 +194,8 @@ fn built_from(
     Built { module, vmfb }
 }
 
-/// What is wrong where tile instructions are replaced, whose registers take memory of the kernel's own: it may have more.
+/// The violations if tile instructions are emulated. Their registers take memory from the kernel, so it may
+/// use more.
 fn violations_emulated(
     calls: &Calls,
     [target, compiled]: [&Target; 2],
@@ -309,9 +317,9 @@ fn every_kernel_on_an_arm_processor() {
     }
 }
 
-/// What tiles multiply: a little more than one, more rows than are held at once, as many, more columns than are near; of
-/// which halves meet; and weights of one archive, whose memory does not begin where an allocation does. Of the extents every
-/// `step`-th.
+/// Matmuls with tiles in critical sizes: slightly more than a tile, more rows than are held, exactly as many,
+/// more columns than are near. They include epilogues with halves, and weights that are not at the start of
+/// an allocation. Only every `step`-th size is tested.
 fn tiled(format: WeightFormat, step: usize) -> Calls {
     // Nothing around it, a sum, and halves that meet.
     let cases: [([usize; 3], &[usize]); 7] = [
@@ -330,7 +338,8 @@ fn tiled(format: WeightFormat, step: usize) -> Calls {
     let weights: Vec<(&str, Value)> = weights.collect();
     all.weights.extend(weights.iter().map(|(key, weight)| ((*key).to_owned(), weight.clone())));
     let x = random(TensorType::new(ElementType::Bf16, [33, 64]), 4);
-    let op = PackedLinear { format, outputs: 64, element: ElementType::Bf16 };
+    let op =
+        PackedLinear { format, outputs: 64, element: ElementType::Bf16, activations: ActivationBits::Eight };
     all.graph(format!("a chain of {op:?}"), vec![x], Bound::UlpsOfLargest(16.0), |b, ids| {
         weights.iter().try_fold(ids[0], |x, (key, weight)| {
             let weight = parameter(b, key, weight.ty.clone());
@@ -399,8 +408,8 @@ fn products_by_tiles() {
     }
 }
 
-/// A worker's stack has room for what a kernel keeps there, as much as any does, beside what calls it: a row that is
-/// normalized and quantized where it is used, and more rows by tiles than are held at once, whose halves meet.
+/// A worker's stack has room for the largest kernels and their callers. One normalizes and quantizes a row.
+/// Another multiplies by tiles, with halves, and has more rows than are held.
 #[test]
 fn workers_have_room_for_what_kernels_keep() {
     let Some((target, _)) = levels().into_iter().next() else { return };
@@ -428,7 +437,12 @@ fn what_is_not_finite_stays_so() {
                 x.data[70 * (2 * i + 1) + 11] = special;
             }
             let mut all = Calls::default();
-            let op = PackedLinear { format, outputs: 20, element: ElementType::F32 };
+            let op = PackedLinear {
+                format,
+                outputs: 20,
+                element: ElementType::F32,
+                activations: ActivationBits::Eight,
+            };
             all.call(op, vec![x, packed(format, 20, 70, 1)]);
             let call = &all.calls[0];
             let built = built(&all, &target, &as_it_is);
@@ -449,7 +463,12 @@ fn the_smallest_byte_is_multiplied() {
         let mut bytes = packed.to_bytes();
         // Stored with 128 added, behind the scales of each chunk.
         bytes.chunks_mut(1088).for_each(|chunk| chunk[64..].iter_mut().step_by(3).for_each(|byte| *byte = 0));
-        let op = PackedLinear { format: WeightFormat::Q8, outputs: 32, element: ElementType::F32 };
+        let op = PackedLinear {
+            format: WeightFormat::Q8,
+            outputs: 32,
+            element: ElementType::F32,
+            activations: ActivationBits::Eight,
+        };
         let x = random(TensorType::new(ElementType::F32, [rows, inputs]), 7);
         calls.call(op, vec![x, Value::from_bytes(packed.ty, &bytes)]);
     }
@@ -508,7 +527,7 @@ fn planted_faults_are_found() {
     }
 }
 
-/// What tells a test's own process that it is to plant a fault, which ends it.
+/// A variable that tells the process of a test to plant a fault, which ends the process.
 #[cfg(unix)]
 const PLANTED: &str = "TRACEWRIGHT_TEST_PLANTED";
 
@@ -527,7 +546,7 @@ fn nothing_is_read_behind_a_weight() {
         let x = random(TensorType::new(element, [1, inputs]), 2);
         let mut all = Calls::default();
         all.weights.insert("weight".into(), weight.clone());
-        let op = PackedLinear { format, outputs, element };
+        let op = PackedLinear { format, outputs, element, activations: ActivationBits::Eight };
         all.graph(format!("{op:?}"), vec![x], Bound::UlpsOfLargest(16.0), |b, ids| {
             let weight = parameter(b, "weight", weight.ty.clone());
             b.op(op.clone(), &[ids[0], weight])
@@ -545,7 +564,7 @@ fn nothing_is_read_behind_a_weight() {
             };
             irpa::write::<irpa::ArchiveError>(&path, entries, WriteOptions::default(), fill).unwrap();
             let archive = Archive::open(&path).unwrap();
-            let Storage::Data(range) = archive.get("b").unwrap().storage.clone() else { unreachable!() };
+            let EntryData::Range(range) = archive.get("b").unwrap().data.clone() else { unreachable!() };
             (archive, range)
         };
         let (_, first) = write(PAGE);
@@ -662,7 +681,7 @@ fn attention_of(
 /// rows as a worker holds.
 #[test]
 fn attention_by_tiles() {
-    let small = [[1, 1, 17, 32, 32, 16], [2, 4, 5, 41, 64, 64], [2, 1, 20, 64, 96, 48]];
+    let small = [[1, 1, 17, 32, 32, 16], [2, 4, 18, 41, 64, 64], [2, 1, 20, 64, 96, 48]];
     let large = [[1, 4, 40, 77, 64, 64], [1, 2, 40, 130, 128, 128], [1, 4, 24, 90, 256, 256]];
     let calls = |cases: &[[usize; 6]]| {
         let mut calls = Calls::default();
@@ -776,13 +795,13 @@ fn norm(style: WeightStyle) -> RmsNorm {
     RmsNorm { epsilon: Real(1e-5), style }
 }
 
-/// What becomes of a product: of x, the weight, and the operands after them.
+/// The operations after a matmul, given x, the weight, and further operands.
 type Ending = fn(&mut Builder<'_>, NodeId, &[NodeId]) -> Result<NodeId, InferError>;
 
 /// The types of an ending's operands, for products `[rows, outputs]` in an element type.
 type Operands = fn(ElementType, usize, usize) -> Vec<TensorType>;
 
-/// What networks do with products.
+/// The epilogues of matmuls that networks use.
 fn endings() -> Vec<(&'static str, Ending, Operands)> {
     let none = |_, _, _| vec![];
     vec![
@@ -865,7 +884,7 @@ fn products_with_surroundings(cases: &[([usize; 3], &[usize])], format: WeightFo
             };
             let wide = if what.contains("another") { ElementType::F32 } else { element };
             let bound = Bound::UlpsOfLargest(units * element.ulp(1.0) / wide.ulp(1.0));
-            let op = PackedLinear { format, outputs, element };
+            let op = PackedLinear { format, outputs, element, activations: ActivationBits::Eight };
             let text = format!("{style:?}, {op:?} of {}, {what}", arguments[0].ty);
             all.graph(text, arguments, bound, |b, ids| {
                 let x = match style {

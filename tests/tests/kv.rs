@@ -120,7 +120,7 @@ fn the_evaluator_says_the_same() {
 #[test]
 fn without_kernels_it_is_refused() {
     let golden = Golden::shipped("demo").unwrap();
-    let weights = Weights { quantize: Quantization::Computed, kernels: false };
+    let weights = Weights { quantize: Quantization::Computed, kernels: false, ..Weights::default() };
     let refused = build(&golden.model, &BuildOptions { weights, ..sizes(&golden) }, STEPS, Ok).err().unwrap();
     assert!(refused.to_string().contains("which kernels read"), "{refused}");
 }

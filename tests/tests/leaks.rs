@@ -1,5 +1,5 @@
-//! What was loaded and let go of leaves nothing behind, a text that goes on and on needs no more memory, and two threads do not
-//! disturb each other.
+//! Unloading frees everything, a text that goes on does not need more memory, and two threads do not disturb each
+//! other.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -27,7 +27,7 @@ static MEASURING: Mutex<()> = Mutex::new(());
 /// How often a model is loaded and let go of.
 const ROUNDS: usize = 1000;
 
-/// What this process holds: bytes of memory that is in no file, threads, open files.
+/// The resources of this process: bytes of memory that is not in any file, threads, open files.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     memory: f64,
@@ -47,7 +47,7 @@ impl Held {
     }
 }
 
-/// What a round leaves behind, on average, after some that fill what is kept anyway.
+/// The average growth per round, after some rounds that fill caches.
 fn left_by(rounds: usize, mut round: impl FnMut()) -> Held {
     (0..20).for_each(|_| round());
     let before = Held::now();

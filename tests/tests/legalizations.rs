@@ -46,7 +46,7 @@ fn program<'a>(examples: impl IntoIterator<Item = &'a FaultExample>) -> Calls {
     all
 }
 
-/// What goes wrong in IREE with these legalizations, on one of the processors.
+/// The fault of IREE with these legalizations, on one of the processors.
 fn fault(program: &Calls, legalizations: &[&Legalization]) -> Option<String> {
     processors().iter().find_map(|target| {
         compiled(program, legalizations, target).map_or_else(Some, |(module, vmfb)| {
@@ -55,7 +55,8 @@ fn fault(program: &Calls, legalizations: &[&Legalization]) -> Option<String> {
     })
 }
 
-/// What almost every machine contains, some faults being those of processors without bf16; and one with AVX2, if this one has that.
+/// The processors to test. One has only common features, because some faults need a processor without bf16.
+/// Another has AVX2, if this machine has it.
 fn processors() -> Vec<Target> {
     let names: &[&str] = match host_features().iter().any(|&(name, has)| has && name == "avx2") {
         _ if !cfg!(target_arch = "x86_64") => &["generic"],
@@ -102,7 +103,7 @@ fn each_is_needed_and_is_enough() {
     assert_eq!(fault(&program(all.iter().flat_map(|this| this.examples)), &all), None);
 }
 
-/// What goes wrong on other devices does not compile for them, or is seen in their code.
+/// Faults on other devices are visible because the program does not compile, or in its code.
 #[test]
 fn each_of_another_device_is_needed_and_is_enough() {
     for this in LEGALIZATIONS.iter().filter(|this| !this.devices.contains(&DeviceKind::Cpu)) {
@@ -168,7 +169,7 @@ fn nothing_changes_to_the_evaluator() {
     assert!(changed > 200, "{changed} graphs changed");
 }
 
-/// What only others get wrong is left as it is.
+/// The interpreter has no faults, so nothing is rewritten for it.
 #[test]
 fn the_interpreter_gets_the_operations_as_they_are() {
     let others = LEGALIZATIONS.iter().filter(|l| !l.backends.contains(&Backend::Interpreter));

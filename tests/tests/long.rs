@@ -24,7 +24,7 @@ use tracewright_tests::{level, long};
 /// Tokens that one prefill takes.
 const CHUNK: usize = 128;
 
-/// What the device of the tests is: all threads of this machine.
+/// The device of these tests: all threads of this machine.
 const DEVICE: Device = Device::LocalTask { workers: 0 };
 
 /// A model for sequences of any length, whatever it was trained for.
@@ -140,8 +140,8 @@ fn ten_thousand_tokens_through_a_window() {
     let _ = writeln!(std::io::stderr(), "10,000 tokens exact, worst error of each thousandth {worst:.1e}");
 }
 
-/// Without kernels attention reads a part of a long cache, but not in a network that has rings too: what follows in a step that
-/// chooses how much to read does not compile (docs/upstream/two_numbers.mlir).
+/// Without kernels, attention reads a part of a long cache, but not in a network that also has rings. There,
+/// the code after the choice of a length does not compile (docs/upstream/two_numbers.mlir).
 #[test]
 fn rings_behind_a_long_cache_without_kernels() {
     let golden = Golden::fixture("gemma2").unwrap();

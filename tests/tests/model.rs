@@ -1,11 +1,13 @@
 //! The front door, `tracewright::Model`: its answers are those of transformers, from several threads as from one.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::thread;
 
 use tracewright::generate::{Finish, GenerateError};
+use tracewright::hub::Hub;
 use tracewright::model::{TuningSource, WatchOpen};
 use tracewright::ops::ElementType::F32;
 use tracewright::targets::Tuning;
@@ -78,6 +80,25 @@ fn pieces_arrive_one_by_one_and_are_the_text() {
     assert_eq!(pieces.into_completion().unwrap().generated.finish, Finish::Length);
 }
 
+/// A name on the hub is found in its cache, and a name that is not there is an error.
+#[test]
+fn a_model_opens_by_its_name() {
+    let cache = tempfile::tempdir().unwrap();
+    let snapshot = cache.path().join("models--org--story/snapshots").join("0".repeat(40));
+    fs::create_dir_all(&snapshot).unwrap();
+    for file in fs::read_dir(demo()).unwrap().map(Result::unwrap) {
+        fs::copy(file.path(), snapshot.join(file.file_name())).unwrap();
+    }
+    let hub = Hub { cache: cache.path().to_owned(), endpoint: String::new(), token: None, offline: true };
+    let open = |name: &str| Model::open_with(name, OpenOptions { hub: Some(hub.clone()), ..options() });
+    let (text, golden) = prompts()[0];
+    let model = open("org/story").unwrap();
+    let completion = model.generate(text).unwrap().options(golden_options()).complete().unwrap();
+    assert_eq!(completion.generated.tokens, golden.tokens);
+    let error = open("org/other").err().unwrap().to_string();
+    assert!(error.starts_with("`org/other` is not in the cache"), "{error}");
+}
+
 /// A text that nobody listens to any more gives its slot to the next, and so does one that is cancelled.
 #[test]
 fn dropping_the_iterator_stops_the_text() {
@@ -113,7 +134,7 @@ fn stop_strings_and_schemas_end_a_text() {
     assert!(["\"yes\"", "\"no\""].contains(&&*answer), "{answer}");
 }
 
-/// Of a second turn only the text is computed that is new, and the answer is that of the whole conversation at once.
+/// A second turn computes only its new text, and gives the same answer as the whole conversation.
 #[test]
 fn a_conversation_computes_what_is_new() {
     // With a slot that no other test takes.
@@ -201,7 +222,7 @@ fn a_snapshot_is_opened_and_warnings_are_kept() {
     );
 }
 
-/// What is wrong is said by whoever finds it, and the model answers the next question.
+/// Each mistake has its own kind of error, and the model answers the next question.
 #[test]
 fn mistakes_are_errors_of_their_own_kind() {
     let error = Model::open_with(Path::new("nowhere"), options()).err().unwrap();

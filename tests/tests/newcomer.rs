@@ -1,6 +1,5 @@
-//! What somebody new types and reads, from a clone on, with the minutes it takes (`cargo xtask newcomer`): the demo, a page, the
-//! commands of the pages about networks of one's own, which print what they show, and wrong shapes, which are shown at their
-//! lines. The suite has the chapter's networks as examples, and what they print (`own_architecture`).
+//! Follows the steps of a newcomer from a clone on, and measures the minutes (`cargo xtask newcomer`). The steps are
+//! the demo, a page, the commands of the pages about own networks, and wrong shapes with their messages. The suite runs the networks of these pages as examples (`own_architecture`).
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::fs;
@@ -15,16 +14,16 @@ use tracewright_tests::built::repository;
 #[path = "../../cli/tests/blocks.rs"]
 mod blocks;
 
-/// What the chapter has its reader do, as one script, so that each block finds what the ones before it exported, and the
-/// folder they went to. What its N-th block of commands prints goes to `$TMPDIR/N`.
+/// The commands of the chapter as one script, so that each block finds the exports and the folder of the
+/// blocks before. The output of the N-th block of commands goes to `$TMPDIR/N`.
 struct Chapter {
     script: String,
-    /// What is shown of some of them.
+    /// The output that the chapter shows for some blocks.
     shown: Vec<(usize, String)>,
 }
 
 impl Chapter {
-    /// Of the chapter in a checkout, with commands of ours after its first block.
+    /// The script of the chapter in a checkout. The commands in `ours` follow its first block.
     fn of(checkout: &Path, ours: &str) -> Self {
         let (mut script, mut commands, mut shown) = (String::from("set -e\n"), 0, Vec::new());
         for CodeBlock { kind, text, path, .. } in own_network(checkout) {
@@ -70,7 +69,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Where IREE's runtime was built in a checkout.
+/// The folder in which a checkout has built IREE's runtime.
 fn native(checkout: &Path) -> PathBuf {
     let folders = fs::read_dir(checkout.join("target/debug/build")).unwrap();
     let mut folders = folders.map(|entry| entry.unwrap().path().join("out/native"));

@@ -34,7 +34,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(repository().join(path)).unwrap_or_else(|error| panic!("`{path}`: {error}"))
 }
 
-/// What the chapter's programs print, in their order.
+/// The output of the chapter's programs, in order.
 fn shown() -> Vec<String> {
     own_network(&repository())
         .into_iter()

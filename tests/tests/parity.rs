@@ -13,7 +13,8 @@ use tracewright_tests::built::repository;
 use tracewright_tests::golden::Golden;
 use tracewright_tests::parity::{BOUND, CheckpointParity, Parting, compare};
 
-/// How a model compares with the golden of a fixture. What transformers' modules gave is known of the first two tokens.
+/// Compares a model with the golden of a fixture. The outputs of transformers' modules are known for the
+/// first two tokens.
 fn beside(fixture: &str, model: &Path) -> CheckpointParity {
     let fixtures = repository().join("tests/fixtures");
     let golden = Golden::within(&fixtures.join(fixture), model).unwrap();

@@ -1,5 +1,5 @@
-//! Every family in a narrow type, judged by transformers' own run in that type: our logits are no farther from those of
-//! f32, and no token is another one where the gap between the two best logits says which one is right.
+//! Judges every family in a narrow type by transformers' own run in that type. Our logits are not farther from
+//! those of f32. Tokens are equal wherever the margin between the two best logits decides.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::io::Write as _;

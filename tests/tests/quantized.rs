@@ -5,7 +5,7 @@
 mod support;
 
 use lower::{Quantization, Weights as Stored};
-use ops::format::GroupPart;
+use ops::format::{ActivationBits, GroupPart};
 use ops::ops::{GroupedLinear, GroupedRows, Pack, PackedLinear, PackedRows, Quantize};
 use ops::{ElementType, Op, TensorType, Value, WeightFormat};
 use runtime::CompileOptions;
@@ -72,9 +72,10 @@ fn uses(extents: &[[usize; 3]], format: WeightFormat, spoil: &dyn Fn(GroupPart, 
         let parts = parts(format, &weight, spoil);
         let x = random(TensorType::new(element, [rows, inputs]), seed + 1);
         let result = if case % 2 == 0 { ElementType::F32 } else { element };
+        let activations = ActivationBits::ALL[case / 2 % 2];
         add(
-            GroupedLinear { format, element: result }.into(),
-            PackedLinear { format, outputs, element: result }.into(),
+            GroupedLinear { format, element: result, activations }.into(),
+            PackedLinear { format, outputs, element: result, activations }.into(),
             [vec![x.clone()], parts.clone()].concat(),
             [&x, &panels],
         );
@@ -152,7 +153,7 @@ fn planted_faults_are_found() {
     }
 }
 
-/// What a program that uses one weight twice makes of it, for a target and as wanted.
+/// The stored form of a weight that a program uses twice, for a target and an option.
 fn stored(target: &Target, weights: Stored) -> Vec<(String, String)> {
     let mut trace = trace::Trace::default();
     entry(&mut trace, "main", &[ty("f32[3,40]"), ty("i32[2]")], |b, x| {
@@ -170,7 +171,7 @@ fn stored(target: &Target, weights: Stored) -> Vec<(String, String)> {
 
 #[test]
 fn what_no_kernel_serves_is_stored_plainly() {
-    let q4 = Stored { quantize: Quantization::All(WeightFormat::Q4), kernels: true };
+    let q4 = Stored { quantize: Quantization::All(WeightFormat::Q4), kernels: true, ..Stored::default() };
     let plain = [("w", "i8[70,2,16]"), ("w.scales", "f16[70,2]")].map(|(k, t)| (k.to_owned(), t.to_owned()));
     let v3 = compiler().resolve(&Target::processor("x86-64-v3")).unwrap();
     assert_eq!(stored(&v3, q4.clone()), [("w".to_owned(), "i8[5,1,576]".to_owned())]);

@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::ops::ControlFlow;
+
 use ops::{ElementType, TensorType};
 use runtime::{Device, Runtime};
 use support::*;
@@ -12,7 +14,10 @@ use tracewright::dsl::nn::{Attend, Cache, Encoded, Kv, Position, attend, dot, so
 use tracewright::dsl::{
     Axis, CausalLm, EntryPoint, F32, Float, I32, LogitsMode, Recording, Tensor, TraceErrorKind, model,
 };
-use tracewright::generate::{Evaluator, Executor, Network, Session};
+use tracewright::generate::{
+    Batch, EncoderInput, Evaluator, Executor, GenerateError, Generated, InputPart, Network, SequenceInput,
+    Session, TokenOptions,
+};
 use tracewright_tests::calls::{WeightValues, random};
 
 #[derive(Clone)]
@@ -108,7 +113,24 @@ fn signatures(trace: &Trace) -> Vec<Signature> {
     trace.entries.iter().map(|&id| trace.function(id).signature()).collect()
 }
 
-/// What a test says of a network, on each executor.
+/// Joins these texts, each after a step of the ones before, and returns what each has in the end.
+fn batched<E: Executor>(network: &Network<E>, inputs: &[SequenceInput<'_>]) -> Vec<Generated> {
+    let options = TokenOptions { max_tokens: 3, keep_logits: true, ..TokenOptions::default() };
+    let mut batch = Batch::new(network);
+    let mut answers: Vec<Option<Generated>> = vec![None; inputs.len()];
+    let mut row_of = Vec::new();
+    while answers.iter().any(Option::is_none) {
+        if row_of.len() < inputs.len() && batch.free() > 0 {
+            row_of.push(batch.join_input(&inputs[row_of.len()], &options).unwrap());
+        }
+        for (row, generated) in batch.step(|_, _| ControlFlow::Continue(())).unwrap() {
+            answers[row_of.iter().rposition(|&taken| taken == row).unwrap()] = Some(generated);
+        }
+    }
+    answers.into_iter().flatten().collect()
+}
+
+/// A test of a network, which runs on each executor.
 trait Check {
     fn check<E: Executor>(&self, network: &Network<E>, bound: f32);
 }
@@ -166,6 +188,30 @@ impl Check for Translates<'_> {
         }
         let long = session.encode(&[1; SOURCE + 1]).unwrap_err().to_string();
         assert!(long.contains("7 tokens do not fit into the context of 6"), "{long}");
+
+        // Texts of a batch have sources of their own, also where one joins beside others.
+        let sources = [&[3, 1, 4][..], &[9, 2, 6, 5, 8, 7], &[2]];
+        let inputs = sources.map(|source| SequenceInput {
+            parts: vec![InputPart::Tokens(&[5])],
+            source: Some(EncoderInput::Tokens(source)),
+            adapter: 0,
+        });
+        for (source, generated) in sources.iter().zip(batched(network, &inputs)) {
+            for (token, logits) in [5].iter().chain(&generated.tokens).zip(&generated.logits) {
+                near(logits, &translated(self.0, source, *token), 10.0 * bound);
+            }
+            assert_eq!(generated.logits.len(), 3);
+        }
+        let mut batch = Batch::new(network);
+        let options = TokenOptions::default();
+        let refused = |error: GenerateError| error.to_string();
+        assert!(refused(batch.join(&[5], &options).unwrap_err()).contains("memory that is not filled"));
+        let adapted = SequenceInput { adapter: 1, ..inputs[0].clone() };
+        assert_eq!(
+            refused(batch.join_input(&adapted, &options).unwrap_err()),
+            "the program has no entry point that takes an argument with the role `adapter`"
+        );
+        assert_eq!(batch.free(), network.batch());
     }
 }
 
@@ -252,6 +298,42 @@ impl Check for Sees<'_> {
         });
         assert_eq!(favoured, stepped.collect::<Vec<_>>());
         assert_eq!(session.tokens(), TOKENS);
+
+        // In a batch, some positions of one text are features while another has tokens alone.
+        let seen = features(&TOKENS[2..7]);
+        let mixed = SequenceInput {
+            parts: vec![
+                InputPart::Tokens(&TOKENS[..2]),
+                InputPart::Features { numbers: &seen, placeholder: 0 },
+                InputPart::Tokens(&TOKENS[7..]),
+            ],
+            ..SequenceInput::default()
+        };
+        let plain = SequenceInput { parts: vec![InputPart::Tokens(&TOKENS)], ..SequenceInput::default() };
+        for generated in batched(network, &[plain.clone(), mixed.clone(), mixed, plain]) {
+            near(&generated.logits[0], &scores[8], bound);
+            let mut session = Session::new(network);
+            session.feed(&TOKENS).unwrap();
+            for (token, logits) in generated.tokens.iter().zip(&generated.logits[1..]) {
+                near(logits, &session.feed(&[*token]).unwrap(), bound);
+            }
+        }
+        // Placeholders are no tokens: nothing of them is taken over.
+        let mut batch = Batch::new(network);
+        let options = TokenOptions { max_tokens: 1, keep_logits: true, ..TokenOptions::default() };
+        let placed = SequenceInput {
+            parts: vec![InputPart::Features { numbers: &seen, placeholder: 3 }],
+            ..SequenceInput::default()
+        };
+        batch.join_input(&placed, &options).unwrap();
+        while batch.step(|_, _| ControlFlow::Continue(())).unwrap().is_empty() {}
+        batch.join_seen(&[3, 3, 3], &options).unwrap();
+        let mut ended = Vec::new();
+        while ended.is_empty() {
+            ended = batch.step(|_, _| ControlFlow::Continue(())).unwrap();
+        }
+        let expected = Session::new(network).feed(&[3, 3, 3]).unwrap();
+        near(&ended[0].1.logits[0], &expected, bound);
     }
 }
 
@@ -309,6 +391,14 @@ impl Check for Adapts {
         session.adapt(7);
         assert_eq!(session.feed(&[1]).unwrap(), [7.0, 8.0, 9.0]);
         assert_eq!(session.tokens(), [1, 1]);
+
+        let input = |adapter| SequenceInput { parts: vec![InputPart::Tokens(&[1])], adapter, source: None };
+        let generated = batched(network, &[input(7), input(0), input(3)]);
+        // The second text is in the second row; the third takes the first that is free.
+        for (i, adapter) in [7.0, 100.0].into_iter().enumerate() {
+            assert_eq!(generated[i].logits[0], [adapter, adapter + 1.0, adapter + 2.0]);
+        }
+        assert_eq!(generated[2].logits[0][0] % 100.0, 3.0);
     }
 }
 

@@ -1,5 +1,5 @@
-//! What the systems before us can do, row by row: each row is shown by a test that bears its name, as
-//! `s7_split_in_2…` or `s23_s24_baking…`, and that is not ignored.
+//! Shows what earlier systems can do: each ability has a test that bears its number, such as `s7_split_in_2…` or
+//! `s23_s24_baking…`. None is ignored.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -199,7 +199,7 @@ fn k14_an_architecture_page_names_every_member() {
     }
 }
 
-/// What depends on the system is Unix or not, and has another branch; no library asks for one system by name.
+/// Code for a system distinguishes only Unix from others. No library names a particular system.
 #[test]
 fn k16_nothing_is_tied_to_one_system() {
     for (path, text) in sources() {

@@ -1,5 +1,6 @@
-//! Rows of a batch that join, end and are replaced at random, and sessions that go back and on at random, give what a
-//! single pass over the same tokens gives: for every kind of state, through the evaluator and through IREE.
+//! Random schedules give the same results as a single pass over the same tokens: sequences of a batch join, end and
+//! are replaced, and sessions go back and continue. The test covers every kind of state, in the evaluator and in
+//! IREE.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
@@ -20,7 +21,7 @@ use tracewright::generate::{Batch, Evaluator, Executor, Network, Session, TokenO
 use tracewright_tests::calls::{WeightValues, random};
 use tracewright_tests::long;
 
-/// What a layer of the toy does.
+/// The computation of a layer of the toy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Attention,
@@ -125,8 +126,8 @@ fn record((kinds, kv): &(Vec<Kind>, KvFormat), rows: usize, chunk: usize) -> Tra
     Toy::<F32>::trace(&config, &entries).unwrap().trace
 }
 
-/// Made-up weights, halved: at full size, to move each of them by a unit in its last place moves the evaluator's own
-/// logits by up to 3e-4 of the row's largest.
+/// Made-up weights, halved. At full size, moving each weight by a unit in its last place moves the
+/// evaluator's own logits by up to 3e-4 of the row's largest.
 fn weights(trace: &Trace) -> WeightValues {
     let value = |(i, p): (usize, trace::Parameter)| {
         let full = random(p.ty, 7 + i as u64);
@@ -179,7 +180,7 @@ fn check(found: &[f32], expected: &[f32], bound: f32) -> Result<(), TestCaseErro
     Ok(())
 }
 
-/// What happens to a batch.
+/// An event of a batch.
 #[derive(Clone, Debug)]
 enum Event {
     /// A text joins, if a row is free.
@@ -249,7 +250,7 @@ fn run<E: Executor>(
     Ok(())
 }
 
-/// What happens to a session.
+/// An event of a session.
 #[derive(Clone, Debug)]
 enum Turn {
     Feed(Vec<u32>),

@@ -14,8 +14,7 @@ use ops::{ElementType, Op, TensorType, Value};
 use support::stored;
 use trace::{NodeKind, Trace};
 use tracewright::lower::Weights;
-use tracewright::models::ModelConfig;
-use tracewright::models::config::ConfigError;
+use tracewright::models::{Architecture as _, ModelConfig};
 use tracewright::simplify::{Check, Options, Rules, explain, simplify};
 use tracewright::{Plan, primitives};
 use tracewright_tests::built::repository;
@@ -27,7 +26,7 @@ use tracewright_tests::long;
 fn toys() -> Vec<(String, PathBuf)> {
     let of_a_family = |path: &Path| {
         path.join("config.json").exists()
-            && !matches!(ModelConfig::read(path, &[]), Err(ConfigError::Embeds { .. }))
+            && ModelConfig::read(path, &[]).is_ok_and(|config| config.sentence().is_none())
     };
     let mut toys: Vec<(String, PathBuf)> = fs::read_dir(repository().join("tests/fixtures"))
         .unwrap()
@@ -106,8 +105,7 @@ fn k15_every_family_evaluates_to_the_same_bits() {
     }
 }
 
-/// Sizes of a network, each in its place: what its configuration says, what is made of that, and the numbers in which they
-/// are divided or multiplied by.
+/// The sizes of a network, in order: those in its configuration, derived sizes, and divisors or factors.
 fn sizes(config: &serde_json::Value) -> Vec<String> {
     let size = |key: &str| config[key].as_u64();
     let [width, inner, heads, ids] =
@@ -156,8 +154,8 @@ fn words(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// What the toys show holds at full size: the simplified functions are the same operations in the same order on the same
-/// operands, with the same attributes and types, in which nothing differs but sizes that the configurations have.
+/// Simplified networks of full size consist of the same operations as the toys, in the same order, on the
+/// same operands, with equal attributes and types. They differ only in sizes from their configurations.
 #[test]
 fn full_size_networks_simplify_as_toys_do() {
     let small = [

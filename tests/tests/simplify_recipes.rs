@@ -1,5 +1,5 @@
-//! What depends on weights alone, in traces that no shipped model has: named without doubt, stored once, and the
-//! same numbers in the evaluator and in IREE.
+//! Recipes of traces that no shipped model has: their names are unique, each is stored once, and the evaluator and
+//! IREE compute the same numbers.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;

@@ -1,5 +1,5 @@
-//! Every rule of every table, a thousand times and more, on random operands: what it makes evaluates to the same bits
-//! (for the approximate table: within a bound); and every fault planted in a rule is found.
+//! Applies every rule of every table at least a thousand times to random operands. The result evaluates to the same
+//! bits, or for the approximate table within a bound. Every fault planted in a rule is found.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 #[path = "simplify_rules/check.rs"]

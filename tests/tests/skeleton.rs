@@ -86,7 +86,7 @@ fn m2_one_dot_general_is_exact() {
 fn m15_the_modules_own_argmax_is_that_of_torch() {
     const LOGITS: usize = 70;
     const NONE: f64 = f64::NEG_INFINITY;
-    /// What all others are; those that are not; the token.
+    /// A row of logits: the common value, the exceptions, and the token.
     type Row = (f64, &'static [(usize, f64)], u32);
     let cases: [Row; 9] = [
         (-1.0, &[(3, 7.5), (68, 7.5)], 3),
@@ -239,7 +239,7 @@ fn s21_the_same_module_compiles_for_aarch64() {
     assert!(!holds(b"embedded-elf-x86_64"));
 }
 
-/// Layers of one kind are one function; weights are named parameters; no argument is a weight.
+/// Layers of one kind share a function, weights are named parameters, and no argument is a weight.
 #[test]
 fn s19_s22_the_transformer_lowers_whole() {
     let trace = small_transformer();

@@ -3,14 +3,21 @@
 
 mod support;
 
+use irpa::Checkpoint;
+use lower::{LowerError, Weights};
 use ops::Value;
 use runtime::{Device, Runtime};
-use support::*;
+use safetensors::{Dtype, tensor::TensorView};
+use simplify::Rules;
+use support::built;
 use trace::{KvFormat, Trace};
+use tracewright::Lowered;
 use tracewright::dsl::nn::{Attend, Cache, Kv, Position, Recurrent, Slots, attend, dot};
 use tracewright::dsl::{Axis, Bf16, CausalLm, EntryPoint, F32, Float, I32, Tensor, model};
 use tracewright::generate::{Evaluator, Executor, Network, Session};
+use tracewright_tests::built::{Built, compiler};
 use tracewright_tests::calls::{WeightValues, random};
+use tracewright_tests::level;
 
 /// The tokens that a sum is made of.
 const Z: Axis = Axis("Z");
@@ -190,7 +197,7 @@ fn check(found: &[Vec<f32>], expected: &[Vec<f32>], bound: f32) {
     }
 }
 
-/// What a session gives step by step is what a single pass gives, under the evaluator and IREE.
+/// The results of a session, step by step, equal those of a single pass, in the evaluator and in IREE.
 #[test]
 fn every_declared_state_is_remembered() {
     for (rows, kv) in [(1, KvFormat::Computed), (2, KvFormat::Computed), (1, KvFormat::Q8)] {
@@ -205,14 +212,43 @@ fn every_declared_state_is_remembered() {
         let expected = Session::new(&network(&whole)).score(&TOKENS).unwrap();
 
         check(&stepped(&network(&trace)), &expected, 1e-5);
-        // What is compiled here has no kernels, and only they read integers.
-        if kv == KvFormat::Q8 {
-            continue;
-        }
         let built = built(&trace);
         let runtime = Runtime::new(Device::LocalSync).unwrap();
         let program = built.program(&runtime, &weights);
         let network = Network::new(&runtime, &program, &built.module.signatures).unwrap();
+        check(&stepped(&network), &expected, 1e-4);
+    }
+}
+
+/// The trace as the product compiles it, with its kernels; `None` if the processor that tests compile for has none.
+fn with_kernels(trace: &Trace, weights: &WeightValues) -> Option<Built> {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = weights.values().map(Value::to_bytes).collect::<Vec<_>>();
+    let views = weights.iter().zip(&bytes).map(|((key, value), bytes)| {
+        (key.as_str(), TensorView::new(Dtype::F32, value.ty.shape.clone(), bytes).unwrap())
+    });
+    safetensors::serialize_to_file(views, None, &folder.path().join("model.safetensors")).unwrap();
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let target = compiler().unwrap().resolve(&level::target()).unwrap();
+    match Lowered::new(trace, Rules::default(), target, Weights::default(), Vec::new()) {
+        Ok(lowered) => Some(Built::new(lowered, trace, &checkpoint, Device::LocalSync).unwrap()),
+        Err(LowerError::IntegersWithoutKernels) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Keys and values of different widths, and a state without heads, in 8 bits.
+#[test]
+fn kernels_read_integers_of_every_state() {
+    for rows in [1, 2] {
+        let trace = record::<F32>(rows, 4, KvFormat::Q8);
+        let weights = weights(&trace);
+        let parameters = |key: &str| weights.get(key).cloned();
+        let evaluator = Evaluator { trace: &trace, parameters: &parameters };
+        let expected = stepped(&Network::on(evaluator, &signatures(&trace)).unwrap());
+        let Some(built) = with_kernels(&trace, &weights) else { return };
+        assert!(built.module.text.contains("flow.dispatch"), "no kernel is in the module");
+        let network = Network::new(&built.runtime, &built.program, &built.module.signatures).unwrap();
         check(&stepped(&network), &expected, 1e-4);
     }
 }

@@ -393,17 +393,17 @@ fn a_report_is_red_for_each_difference() {
     assert_eq!(nowhere, "cannot read `nowhere/golden.json`");
 }
 
-/// With quantized weights kernels and StableHLO mean the same. Their sums differ by a rounding; that puts one activation
-/// in thirty thousand on the other side of a rounding to bytes, and from there on all of them err differently: by no
-/// more than they err anyway. Groups of four bits in the long form, which take long to compile without kernels: `quantized` has
-/// their products.
+/// With quantized weights, kernels and StableHLO agree up to their own error. Their sums differ by a
+/// rounding, which moves one activation in thirty thousand across a rounding to bytes. From there on, all
+/// activations differ, but by no more than their error. The long form adds groups of four bits, which compile
+/// slowly without kernels; `quantized` covers their matmuls.
 #[test]
 fn quantized_weights_mean_the_same_with_kernels_and_without() {
     const STEPS: usize = 32;
     let golden = Golden::shipped("demo").unwrap();
     let network = |quantize: Option<WeightFormat>, kernels| {
         let sizes = BuildOptions {
-            weights: Weights { quantize: quantize.into(), kernels },
+            weights: Weights { quantize: quantize.into(), kernels, ..Weights::default() },
             ..BuildOptions::of(&golden)
         };
         build(&golden.model, &sizes, &["prefill", "decode"], Ok).unwrap().network

@@ -11,6 +11,7 @@ use std::time::Duration;
 use instruments::tune::{Trial, Trials, TuneError, TunedNetwork, Weighted, Workbench, tune};
 use irpa::Checkpoint;
 use lower::{FusedAttention, FusedExperts, FusedMatmul, Tunable};
+use ops::format::ActivationBits;
 use ops::ops::{MaskTerm, PackedExperts, PackedLinear, RmsNorm, Sdpa, WeightStyle};
 use ops::{ElementType, Real, TensorType, WeightFormat};
 use runtime::{Device, Runtime};
@@ -23,8 +24,8 @@ use tracewright::tuning::{BuildSettings, Record, TrialRecord, TuningCache, Tunin
 use tracewright_tests::built::repository;
 use tracewright_tests::long;
 
-/// Products of all kinds: of one row with a norm, of several; gate and up; a last panel that is not full. Where groups become
-/// tiles their columns fill these: else what a loop leaves out at its end would be zeros.
+/// Matmuls of all kinds: a row with a norm, several rows, gate and up, an incomplete last panel. Groups fill
+/// their tiles, because padding of zeros would hide errors at the end of a loop.
 fn products() -> Vec<Tunable> {
     let norm = RmsNorm { epsilon: Real(1e-5), style: WeightStyle::Scale };
     [
@@ -35,7 +36,7 @@ fn products() -> Vec<Tunable> {
     ]
     .map(|(format, element, [rows, inputs, outputs], halves)| {
         Tunable::Matmul(FusedMatmul {
-            op: PackedLinear { format, outputs, element },
+            op: PackedLinear { format, outputs, element, activations: ActivationBits::Eight },
             x: TensorType::new(element, [rows, inputs]),
             norm: (rows == 1).then(|| norm.clone()),
             halves,
@@ -53,7 +54,8 @@ fn experts() -> Vec<Tunable> {
     ]
     .map(|(format, element, x, indices)| {
         let indices = indices.map(|shape: Vec<usize>| ty(ElementType::I32, &shape));
-        let op = PackedExperts { format, experts: 3, outputs: 64, element };
+        let activations = ActivationBits::Eight;
+        let op = PackedExperts { format, experts: 3, outputs: 64, element, activations };
         Tunable::Experts(FusedExperts { op, x: ty(element, &x), indices })
     })
     .into()
@@ -90,7 +92,7 @@ fn works() -> Vec<Tunable> {
     }
 }
 
-/// What a tuning for this machine may say of kernels, if it has any.
+/// The target for tunings of kernels on this machine, if it has kernels.
 fn host() -> Option<Target> {
     let target = compiler().resolve(&Target::host()).unwrap();
     products()[0].tilings(&target).map(|_| target)

@@ -8,10 +8,10 @@ use std::ops::ControlFlow;
 use tracewright::generate::{Batch, Finish, Session, TokenOptions};
 use tracewright_tests::golden::{BOUND, BuildOptions, Golden, Reference, STEPS, Subject, build};
 
-/// Rings beside a cache of everything; rings alone; a recurrent state, which cannot go back at all.
+/// Rings next to a full cache, rings alone, and a recurrent state, which cannot go back at all.
 const FIXTURES: [&str; 3] = ["gemma3-a", "mistral", "lfm2"];
 
-/// A golden, its network for so many rows at once, and its longest prompt, which fills the context.
+/// A golden, its network for this number of sequences, and its longest prompt, which fills the context.
 fn open(fixture: &str, batch: usize) -> (Golden, Subject, Vec<u32>, Reference) {
     let golden = Golden::fixture(fixture).unwrap();
     let subject =

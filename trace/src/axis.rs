@@ -1,16 +1,17 @@
-//! Names of axes.
+//! Names of axes, including axes that combine several.
 
 use std::borrow::Cow;
 
 use ops::{Attribute as _, ParseError, Reader};
 
-/// The name of an axis, kept for messages, dumps and shardings: ops are positional.
+/// The name of an axis, for messages, dumps and sharding. Operations refer to axes by index.
 ///
-/// An axis of a weight that holds several axes of the network one within the other, as the outputs of a projection to
-/// heads do, is named by all of them and their extents: `K=2*G=3*E=32`.
+/// An axis of a weight can combine several axes of the network, such as the outputs of a projection to heads.
+/// Its name lists them with their extents: `K=2*G=3*E=32`.
 pub type AxisName = Cow<'static, str>;
 
-/// The name of an axis that holds several, the first varying slowest; that of the axis itself if it is one.
+/// The name of an axis that combines several, of which the first varies slowest. A single axis keeps its own
+/// name.
 ///
 /// ```
 /// assert_eq!(tracewright_trace::joined_axis(&[("K", 2), ("E", 32)]), "K=2*E=32");
@@ -25,7 +26,7 @@ pub fn joined_axis(axes: &[(&'static str, usize)]) -> AxisName {
     }
 }
 
-/// The axes that an axis of this name and extent holds, the first varying slowest.
+/// The axes that an axis with this name and extent combines. The first varies slowest.
 ///
 /// ```
 /// use tracewright_trace::axis_factors;
@@ -40,7 +41,7 @@ pub fn axis_factors(name: &str, extent: usize) -> Vec<(&str, usize)> {
         .collect()
 }
 
-/// Reads the name of an axis, which may hold several.
+/// Reads the name of an axis, which can combine several.
 pub(crate) fn parse(reader: &mut Reader<'_>) -> Result<AxisName, ParseError> {
     let mut name = reader.word()?.to_owned();
     while reader.eat("=") {

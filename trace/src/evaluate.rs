@@ -1,4 +1,4 @@
-//! The reference evaluator: every node by its op's `eval`, in order.
+//! The reference evaluator. It computes every node by its operation's `eval`, in order.
 
 use ops::{TensorType, Value};
 
@@ -7,19 +7,18 @@ use crate::{Function, NodeKind, Provenance, Trace, resolve_key};
 /// Why a trace cannot be evaluated.
 #[derive(Debug, thiserror::Error)]
 pub enum EvaluateError {
-    /// There is no such entry point.
+    /// The trace has no entry point of this name.
     #[error("no entry point `{name}`; there are {entries:?}")]
     NoEntry { name: String, entries: Vec<String> },
-    /// The arguments do not have the types of the inputs.
+    /// The arguments have other types than the inputs.
     #[error("`{function}` takes ({}), found ({})", list(.expected), list(.found))]
     Arguments {
         function: String,
-        /// The types of its inputs.
+        /// The types of the inputs.
         expected: Vec<TensorType>,
-        /// The types of the arguments.
         found: Vec<TensorType>,
     },
-    /// A weight is not there or has another type.
+    /// A weight is missing or has another type.
     #[error("no value of type `{ty}` for parameter `{key}`")]
     Parameter { key: String, ty: TensorType },
 }
@@ -30,18 +29,18 @@ fn list(types: &[TensorType]) -> String {
 
 type Watch<'a> = dyn FnMut(&Provenance, &str, &Value) + 'a;
 
-/// What an evaluation needs beside arguments.
+/// The inputs of an evaluation besides arguments.
 pub struct Evaluation<'a> {
     /// The value of a parameter, by its checkpoint key.
     pub parameters: &'a dyn Fn(&str) -> Option<Value>,
-    /// Called with each value of each operation, and the parameter prefix of the call that it happens in.
+    /// Called with each value of each operation, and with the parameter prefix of the current call.
     pub watch: Option<&'a mut Watch<'a>>,
 }
 
-/// The results of entry point `name` for `arguments`.
+/// Evaluates the entry point `name` for `arguments`, and returns its results.
 ///
 /// # Errors
-/// If there is no such entry point, or an argument or parameter does not have the declared type.
+/// If there is no such entry point, or an argument or a parameter has another type than declared.
 pub fn evaluate(
     trace: &Trace,
     name: &str,

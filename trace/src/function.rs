@@ -1,4 +1,4 @@
-//! One function of a trace: a DAG whose edges know which operand they are.
+//! [`Function`]: a DAG of nodes. Each edge has the index of an operand.
 
 use std::sync::Arc;
 
@@ -11,26 +11,24 @@ use crate::Parameter;
 use crate::axis::AxisName;
 use crate::signature::{Argument, Role, Signature};
 
-/// A node of one function. Its index is also its place in topological order.
+/// A node of one function. Its index is also its position in topological order.
 pub type NodeId = NodeIndex<u32>;
 
-/// The place of a function in its trace.
+/// The index of a function in its trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FunctionId(pub u32);
 
-/// Where a node comes from.
+/// The origin of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Provenance {
     /// The field path in the model: `model.layers.*.self_attn.q_proj`.
     pub path: Arc<str>,
     /// The Rust file, relative to its crate's parent folder: `models/src/llama.rs`.
     pub file: Arc<str>,
-    /// 1-based line.
     pub line: u32,
 }
 
 impl Provenance {
-    /// A provenance from its parts.
     pub fn new(path: &str, file: &str, line: u32) -> Self {
         Self { path: path.into(), file: file.into(), line }
     }
@@ -42,60 +40,56 @@ pub enum NodeKind {
     Input {
         index: usize,
         name: String,
-        /// What it is to the caller of an entry point.
+        /// The role of the argument, if the function is an entry point.
         role: Role,
     },
     Parameter(Parameter),
     Op(Op),
-    /// A call of another function of the trace; the operands are its arguments.
+    /// A call of another function of the trace. The operands are its arguments.
     Call {
         function: FunctionId,
-        /// What replaces that function's prefix in its parameters' keys.
+        /// The prefix of the parameters' keys in this call.
         prefix: String,
     },
-    /// One result of the call that is the only operand.
+    /// One result of a call, which is the only operand.
     Result {
         index: usize,
     },
 }
 
 impl NodeKind {
-    /// An argument without a role.
     pub fn input(index: usize, name: impl Into<String>) -> Self {
         Self::Input { index, name: name.into(), role: Role::Plain }
     }
 }
 
-/// A node: what it is, its type, and where it comes from.
+/// A node: its kind, its type, and its origin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     pub kind: NodeKind,
-    /// One type, or one for each result of a call.
+    /// One type; for a call, a type per result.
     pub types: Vec<TensorType>,
-    /// The names of the axes; empty where nobody gave any.
+    /// The names of the axes; empty if unknown.
     pub axes: Vec<AxisName>,
     pub provenance: Provenance,
 }
 
 impl Node {
-    /// The type of a node that is no call.
+    /// The type of a node that is not a call.
     pub fn ty(&self) -> &TensorType {
         &self.types[0]
     }
 }
 
-/// A named result of a function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
     pub name: String,
-    /// What it is to the caller of an entry point.
+    /// The role of the result, if the function is an entry point.
     pub role: Role,
-    /// The node that computes it.
     pub node: NodeId,
 }
 
 impl Output {
-    /// A result without a role.
     pub fn new(name: impl Into<String>, node: NodeId) -> Self {
         Self { name: name.into(), role: Role::Plain, node }
     }
@@ -105,11 +99,12 @@ impl Output {
 #[derive(Clone, Debug)]
 pub struct Function {
     pub name: String,
-    /// What a call replaces in the parameters' keys: `model.layers.*`; empty for an entry point.
+    /// The prefix that calls replace in the parameters' keys, such as `model.layers.*`; empty for an entry
+    /// point.
     pub prefix: String,
-    /// The results, in order.
     pub outputs: Vec<Output>,
-    /// The weight of an edge is the operand's position: petgraph lists edges in reverse order of insertion.
+    /// The DAG. An edge's weight is the index of the operand, because petgraph lists edges in reverse order
+    /// of insertion.
     graph: DiGraph<Node, u32>,
 }
 
@@ -122,7 +117,6 @@ impl PartialEq for Function {
 }
 
 impl Function {
-    /// An empty function.
     pub fn new(name: impl Into<String>, prefix: impl Into<String>) -> Self {
         Self { name: name.into(), prefix: prefix.into(), outputs: Vec::new(), graph: DiGraph::new() }
     }
@@ -140,12 +134,11 @@ impl Function {
         self.graph.node_count()
     }
 
-    /// Whether there are no nodes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All nodes, operands before users.
+    /// All nodes. Operands come before their users.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
         (0..self.len()).map(NodeId::new)
     }
@@ -154,12 +147,12 @@ impl Function {
         &self.graph[id]
     }
 
-    /// A node, to change its names.
+    /// A node, mutable to change its names.
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
         &mut self.graph[id]
     }
 
-    /// Whether a node has an operand like this.
+    /// Whether any operand of a node satisfies `is_like`.
     pub fn any_operand(&self, id: NodeId, is_like: impl FnMut(NodeId) -> bool) -> bool {
         self.graph.neighbors_directed(id, Incoming).any(is_like)
     }
@@ -172,14 +165,14 @@ impl Function {
         operands
     }
 
-    /// The positions on the edges into a node, ascending: 0, 1, … in a sound function.
+    /// The operand indices on the edges into a node, ascending: 0, 1, … in a valid function.
     pub(crate) fn positions(&self, id: NodeId) -> Vec<u32> {
         let mut positions: Vec<u32> = self.graph.edges_directed(id, Incoming).map(|e| *e.weight()).collect();
         positions.sort_unstable();
         positions
     }
 
-    /// The arguments in order: name and type.
+    /// The names and types of the arguments, in order.
     pub fn inputs(&self) -> Vec<(&str, &TensorType)> {
         let mut inputs: Vec<_> = self
             .ids()
@@ -192,7 +185,6 @@ impl Function {
         inputs.into_iter().map(|(_, name, ty)| (name, ty)).collect()
     }
 
-    /// The types of the results.
     pub fn output_types(&self) -> Vec<&TensorType> {
         self.outputs.iter().map(|output| self.node(output.node).ty()).collect()
     }
@@ -205,7 +197,7 @@ impl Function {
         })
     }
 
-    /// Every node that an output needs, marked.
+    /// For each node, whether an output needs it.
     pub fn live(&self) -> Vec<bool> {
         let mut live = vec![false; self.len()];
         self.outputs.iter().for_each(|o| live[o.node.index()] = true);
@@ -219,7 +211,7 @@ impl Function {
 }
 
 impl Function {
-    /// How the function is called.
+    /// The arguments and results of the function.
     pub fn signature(&self) -> Signature {
         let argument = |name: &str, role, id| {
             let node = self.node(id);
@@ -241,7 +233,7 @@ impl Function {
     }
 }
 
-/// Appends nodes that all come from one place.
+/// Appends nodes that all have the same origin.
 ///
 /// ```
 /// use ops::ops::{Unary, UnaryKind};
@@ -260,7 +252,7 @@ impl Function {
 #[derive(Debug)]
 pub struct Builder<'a> {
     pub function: &'a mut Function,
-    /// Where the nodes come from.
+    /// The origin of the nodes.
     pub provenance: Provenance,
 }
 
@@ -268,7 +260,7 @@ impl Builder<'_> {
     /// Appends an operation.
     ///
     /// # Errors
-    /// What is wrong with the operands' types.
+    /// If the operands' types are invalid.
     pub fn op(&mut self, op: impl Into<Op>, operands: &[NodeId]) -> Result<NodeId, InferError> {
         let op = op.into();
         let types: Vec<&TensorType> = operands.iter().map(|&o| self.function.node(o).ty()).collect();
@@ -281,7 +273,6 @@ impl Builder<'_> {
         self.function.push(node, operands)
     }
 
-    /// The type of a node.
     pub fn ty(&self, id: NodeId) -> &TensorType {
         self.function.node(id).ty()
     }

@@ -1,4 +1,4 @@
-//! Ordinary functions over ops: what needs no op of its own.
+//! Functions that consist of several operations and need no operation of their own.
 
 use ops::ops::{
     Binary, BinaryKind, BroadcastInDim, Constant, Convert, Erf, Narrow, Reduce, ReduceKind, Unary, UnaryKind,
@@ -24,13 +24,13 @@ impl Builder<'_> {
         self.op(Constant { value }, &[])
     }
 
-    /// `x` combined with a number on its right.
+    /// The function of `x` and the number `value`, which is the right operand.
     pub fn with_scalar(&mut self, kind: BinaryKind, x: NodeId, value: f64) -> Result<NodeId, InferError> {
         let value = self.splat(x, value)?;
         self.binary(kind, x, value)
     }
 
-    /// `x` with another element type; `x` itself if it has it already.
+    /// Converts `x` to another element type, unless it has that type.
     pub fn convert(&mut self, x: NodeId, to: ElementType) -> Result<NodeId, InferError> {
         match self.ty(x).element == to {
             true => Ok(x),
@@ -38,7 +38,7 @@ impl Builder<'_> {
         }
     }
 
-    /// `x`, reduced along its axis `axis`, repeated along that axis again.
+    /// Reduces `x` along the axis `axis`, and repeats the result along that axis.
     pub fn reduced_along(&mut self, kind: ReduceKind, x: NodeId, axis: usize) -> Result<NodeId, InferError> {
         let shape = self.ty(x).shape.clone();
         let axes = (0..shape.len()).filter(|&a| a != axis).collect();
@@ -47,7 +47,7 @@ impl Builder<'_> {
     }
 }
 
-/// exp(x − max) / Σ exp(x − max) along `axis`, computed in f32 and rounded once, as `torch.softmax` does.
+/// exp(x − max) / Σ exp(x − max) along `axis`, computed in f32 and rounded once, as in `torch.softmax`.
 ///
 /// # Errors
 /// If `axis` is not one of `x`'s, or `x` is not a float.
@@ -75,10 +75,11 @@ pub fn silu(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     b.convert(product, element)
 }
 
-/// An activation of the first half of the last axis, times the second half: where gate and up are one product.
+/// An activation of the first half of the last axis, times the second half. It is used if one matmul computes
+/// gate and up.
 ///
 /// # Errors
-/// If `halves` has no axis, or the activation refuses it.
+/// If `halves` has no axis, or the activation rejects it.
 pub fn gated(
     b: &mut Builder<'_>,
     halves: NodeId,
@@ -130,10 +131,10 @@ pub fn gelu(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     b.convert(product, element)
 }
 
-/// `x` cut along `axis` into pieces of these lengths: a `narrow` each.
+/// Cuts `x` along `axis` into pieces of these lengths, with a `narrow` for each.
 ///
 /// # Errors
-/// If the lengths do not fit into the axis.
+/// If the lengths exceed the axis.
 pub fn split(
     b: &mut Builder<'_>,
     x: NodeId,

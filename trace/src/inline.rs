@@ -1,12 +1,12 @@
-//! A program without calls.
+//! Inlines all calls of a program.
 
 use std::collections::HashMap;
 
 use crate::{Function, Node, NodeId, NodeKind, Output, Provenance, Trace, resolve_key};
 
 impl Trace {
-    /// The same entry points with every call replaced by what it calls: parameters, paths and text as large as the
-    /// network is deep. A weight is still one node for each entry point.
+    /// The same entry points, with every call replaced by the body of its function. Parameters, paths and
+    /// text grow with the depth of the network. Each entry point still has one node per weight.
     pub fn inlined(&self) -> Self {
         let inlined = |function: &Function| {
             let into = Function::new(function.name.clone(), "");
@@ -29,8 +29,8 @@ struct Inliner<'a> {
 }
 
 impl Inliner<'_> {
-    /// Appends the nodes of a function whose prefix is replaced by `prefix`, and returns its results. Its inputs are
-    /// `arguments`, or stay inputs if there are none.
+    /// Appends the nodes of a function, with its prefix replaced by `prefix`, and returns its results.
+    /// `arguments` replace its inputs; without them they stay inputs.
     fn body(&mut self, function: &Function, prefix: &str, arguments: Option<&[NodeId]>) -> Vec<NodeId> {
         // Of each node what stands for it: several nodes for a call, otherwise one.
         let mut values: Vec<Vec<NodeId>> = Vec::with_capacity(function.len());

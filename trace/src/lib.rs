@@ -1,7 +1,7 @@
-//! A program is a DAG of ops: record it, print it, parse it, verify it, evaluate it.
+//! [`Trace`]: a program as a DAG of operations. You can print, parse, verify and evaluate it.
 //!
-//! A [`Trace`] is a list of [`Function`]s. Repeated layers are one function and a *call* each, with another
-//! parameter prefix, so that a trace does not grow with depth. The functions that a caller may start are its
+//! A [`Trace`] is a list of [`Function`]s. A repeated layer is one function, with a *call* per layer that sets a
+//! prefix for its parameters. Thus the text does not grow with depth. Functions that can be called from outside are
 //! entry points.
 
 mod axis;
@@ -22,6 +22,6 @@ pub use evaluate::{EvaluateError, Evaluation, evaluate};
 pub use function::{Builder, Function, FunctionId, Node, NodeId, NodeKind, Output, Provenance};
 pub use parameter::{Parameter, Recipe, key_pattern, resolve_key};
 pub use signature::{Argument, Role, Signature};
-pub use state::{KvFormat, KvState, Part, RecurrentState, RingState, Sizes, StateAxis, StateKind, StateName};
+pub use state::*;
 pub use trace::{Counts, ParameterConflict, Read, Reads, Trace};
 pub use verify::VerifyError;

@@ -1,4 +1,4 @@
-//! A weight, and how it is made of a checkpoint's tensors.
+//! [`Parameter`]: a weight, and the recipe that computes it from the checkpoint's tensors.
 
 use std::sync::Arc;
 
@@ -22,15 +22,15 @@ use ops::{Form, InferError, Op, ParseError, Reader, TensorType, Value, print_str
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Parameter {
-    /// The archive key; unless there is a recipe also the checkpoint key.
+    /// The key in the archive. Without a recipe it is also the key in the checkpoint.
     pub key: String,
-    /// The element type and shape.
     pub ty: TensorType,
-    /// How it is made of the checkpoint's tensors; `None` if it is one of them.
+    /// The recipe that computes the weight from the checkpoint's tensors; `None` if the weight is such a
+    /// tensor.
     pub recipe: Option<Arc<Recipe>>,
 }
 
-/// What is computed once, when the archive is written.
+/// A computation that `bake` does once, when it writes the archive.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Recipe {
     /// A tensor of the checkpoint: its key and its declared type.
@@ -38,10 +38,10 @@ pub enum Recipe {
     Op(Op, Vec<Recipe>),
 }
 
-/// How many operations of a recipe may stand inside each other in a text: simplification makes some ten.
+/// The largest nesting depth of operations in a recipe's text. Simplification nests about ten.
 const DEEPEST: usize = 256;
 
-/// The key that `key`, in the body of a function with `prefix`, has when the call says `replacement`.
+/// The key in a call that replaces `prefix` by `replacement`.
 pub fn resolve_key(key: &str, prefix: &str, replacement: &str) -> String {
     match key.strip_prefix(prefix) {
         Some(rest) if !prefix.is_empty() && (rest.is_empty() || rest.starts_with('.')) => {
@@ -51,22 +51,22 @@ pub fn resolve_key(key: &str, prefix: &str, replacement: &str) -> String {
     }
 }
 
-/// The key of all elements of a list: `model.layers.*.mlp` for `model.layers.3.mlp`.
+/// The pattern for all elements of a list: `model.layers.*.mlp` for `model.layers.3.mlp`.
 pub fn key_pattern(key: &str) -> String {
     let part = |part| if str::parse::<usize>(part).is_ok() { "*" } else { part };
     key.split('.').map(part).collect::<Vec<_>>().join(".")
 }
 
 impl Parameter {
-    /// A tensor of the checkpoint.
+    /// A parameter that is a tensor of the checkpoint.
     pub fn new(key: impl Into<String>, ty: TensorType) -> Self {
         Self { key: key.into(), ty, recipe: None }
     }
 
-    /// A matrix that the checkpoint stores with its two axes exchanged.
+    /// A matrix that the checkpoint stores transposed.
     ///
     /// # Errors
-    /// If it is no matrix of floats.
+    /// If the type is not a matrix of floats.
     pub fn transposed(key: impl Into<String>, ty: TensorType) -> Result<Self, InferError> {
         let key = key.into();
         let stored = TensorType::new(ty.element, ty.shape.iter().rev().copied().collect::<Vec<_>>());
@@ -74,11 +74,11 @@ impl Parameter {
         Self::derived(key, Recipe::Op(Permute { order: vec![1, 0] }.into(), vec![source]))
     }
 
-    /// A weight whose slices along the first axis are tensors of the checkpoint: in their keys a number stands for the
-    /// `*` of `pattern`.
+    /// A weight whose slices along the first axis are tensors of the checkpoint. In their keys, a number
+    /// replaces the `*` of `pattern`.
     ///
     /// # Errors
-    /// If the pattern has no `*`, or the weight no axis or elements that recipes do not have.
+    /// If the pattern has no `*`, or the type has no axis or an element type that recipes don't support.
     pub fn stacked(pattern: impl Into<String>, ty: TensorType) -> Result<Self, InferError> {
         let pattern = pattern.into();
         let Some((&count, slice)) = ty.shape.split_first() else {
@@ -98,15 +98,15 @@ impl Parameter {
         Self::derived(pattern, recipe)
     }
 
-    /// What is made by a recipe.
+    /// A weight that a recipe computes.
     ///
     /// # Errors
-    /// If an operation of the recipe refuses its operands, or is none that recipes have.
+    /// If an operation of the recipe rejects its operands, or recipes don't support it.
     pub fn derived(key: impl Into<String>, recipe: Recipe) -> Result<Self, InferError> {
         Ok(Self { key: key.into(), ty: recipe.ty()?, recipe: Some(Arc::new(recipe)) })
     }
 
-    /// The same in a call that replaces `prefix`.
+    /// The parameter in a call that replaces `prefix` by `replacement`.
     pub fn resolved(&self, prefix: &str, replacement: &str) -> Self {
         Self {
             key: resolve_key(&self.key, prefix, replacement),
@@ -115,12 +115,13 @@ impl Parameter {
         }
     }
 
-    /// Whether it is stored in the layout of kernels.
+    /// Whether the weight is stored in the layout of kernels.
     pub fn is_packed(&self) -> bool {
         matches!(self.recipe.as_deref(), Some(Recipe::Op(Op::Pack(_), _)))
     }
 
-    /// The key and the type of every tensor of the checkpoint that this is made of, as often as it is read.
+    /// The key and type of every tensor of the checkpoint that the recipe reads. A tensor that is read twice
+    /// is listed twice.
     pub fn sources(&self) -> Vec<(&str, &TensorType)> {
         match &self.recipe {
             None => vec![(&self.key, &self.ty)],
@@ -128,10 +129,10 @@ impl Parameter {
         }
     }
 
-    /// The value, given those of the checkpoint.
+    /// The value, computed from the values of the checkpoint's tensors.
     ///
     /// # Errors
-    /// The key and the declared type of a tensor that is not there or has another type.
+    /// If a tensor is missing or has another type. The error has its key and its declared type.
     pub fn value(&self, of: &dyn Fn(&str) -> Option<Value>) -> Result<Value, (String, TensorType)> {
         match &self.recipe {
             None => source(&self.key, &self.ty, of),
@@ -149,13 +150,12 @@ fn source(
 }
 
 impl Recipe {
-    /// Whether a recipe may contain an operation with operands of these types. It may if `bake` can make any piece of the
-    /// result from bounded pieces of them.
+    /// Whether a recipe may contain an operation with operands of these types: whether `bake` can compute any
+    /// piece of the result from bounded pieces of the operands.
     pub fn can(op: &Op, operands: &[&TensorType]) -> bool {
         op.bakes() && operands.iter().all(|ty| ty.element.is_float())
     }
 
-    /// How many operations it has.
     pub fn operations(&self) -> usize {
         match self {
             Self::Source(..) => 0,
@@ -163,10 +163,10 @@ impl Recipe {
         }
     }
 
-    /// The type of what it makes.
+    /// The type of the recipe's result.
     ///
     /// # Errors
-    /// If an operation refuses its operands, or is none that recipes have.
+    /// If an operation rejects its operands, or recipes don't support it.
     pub fn ty(&self) -> Result<TensorType, InferError> {
         match self {
             Self::Source(_, ty) => Ok(ty.clone()),
@@ -225,7 +225,7 @@ impl Recipe {
         }
     }
 
-    /// Appends `concatenate axis=0 ("a" : f32[2], "b" : f32[3])`.
+    /// Appends the text form, for example `concatenate axis=0 ("a" : f32[2], "b" : f32[3])`.
     pub fn print(&self, out: &mut String) {
         match self {
             Self::Source(key, ty) => {
@@ -245,10 +245,10 @@ impl Recipe {
         }
     }
 
-    /// Reads what [`Recipe::print`] wrote.
+    /// Parses the output of [`Recipe::print`].
     ///
     /// # Errors
-    /// Where the text departs from it, or nests operations deeper than any recipe does.
+    /// If the text has another form, or nests operations too deeply.
     pub fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
         Self::parse_within(reader, DEEPEST)
     }

@@ -1,4 +1,4 @@
-//! The text form, read back.
+//! Parses the text form of a trace.
 
 use std::collections::HashMap;
 use std::str::FromStr;
@@ -35,7 +35,7 @@ impl FromStr for Trace {
 
 struct Parser<'a> {
     reader: Reader<'a>,
-    /// Paths and files repeat: each is kept once.
+    /// Paths and file names, which repeat: each is stored once.
     strings: HashMap<String, Arc<str>>,
 }
 

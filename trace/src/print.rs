@@ -1,4 +1,4 @@
-//! The readable text form. [`Trace::from_str`](std::str::FromStr) reads it back to an equal trace.
+//! Prints the text form of a trace. [`Trace::from_str`](std::str::FromStr) parses it to an equal trace.
 
 use std::fmt::{self, Write as _};
 
@@ -37,7 +37,8 @@ impl fmt::Display for Trace {
 }
 
 impl Trace {
-    /// `  %7 = linear (%5, %6) : bf16[1,1,64] {B,S,D} from "model.layers.*.mlp.up_proj" at "models/src/llama.rs":61`
+    /// Appends a line, for example `  %7 = linear (%5, %6) : bf16[1,1,64] {B,S,D} from
+    /// "model.layers.*.mlp.up_proj" at "models/src/llama.rs":61`.
     fn print_node(&self, function: &Function, id: NodeId, out: &mut String) {
         let node = function.node(id);
         let _ = write!(out, "  %{} = ", id.index());

@@ -1,4 +1,4 @@
-//! What the arguments and results of an entry point are to whoever calls it.
+//! [`Signature`]: the arguments and results of an entry point, with their roles for the caller.
 
 use std::fmt;
 
@@ -7,46 +7,49 @@ use ops::{Attribute as _, ElementType, ParseError, Reader, TensorType};
 use crate::axis::AxisName;
 use crate::state::{Part, StateName};
 
-/// What an argument or a result is: the protocol between who declares a program and who runs it.
+/// The role of an argument or a result. Roles are the protocol between the network that declares a program
+/// and the code that runs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
-    /// A tensor of the network's own.
+    /// A tensor without a special role.
     #[default]
     Plain,
-    /// Token ids `i32[B,S]`: S new ones of each row.
+    /// Token ids `i32[B,S]`: S new tokens of each sequence.
     Tokens,
-    /// What stands in place of the embeddings of tokens, `[B,S,D]`: S new positions of each row.
+    /// Vectors in place of the tokens' embeddings, `[B,S,D]`: S new positions of each sequence.
     Features,
-    /// How many tokens a row has seen, which is the position of its first new one: `i32[]` for a single row, else
-    /// `i32[B]`.
+    /// The number of tokens that a sequence already has, which is the position of its first new token:
+    /// `i32[]` for a single sequence, otherwise `i32[B]`.
     Start {
-        /// How many tokens a row can have at most.
+        /// The largest number of tokens in a sequence.
         context: usize,
     },
-    /// How many of a row's new tokens are real, from none to S; the rest pads. `i32[B]`, or `i32[]` for a single row.
+    /// How many of a sequence's new tokens are real, from 0 to S; the others are padding. `i32[B]`, or
+    /// `i32[]` for a single sequence.
     Count,
-    /// What a layer remembers: as an argument, before the call; as a result, after it.
+    /// The state of a layer: as an argument, before the call; as a result, after the call.
     State {
         layer: usize,
-        /// Which tensor of which kind of state.
+        /// The tensor of the state, and the kind of state.
         part: Part,
     },
-    /// What an encoder gives a layer: as a result, filled by this entry point; as an argument, read by it and not returned.
+    /// The output of an encoder for a layer. An entry point that runs the encoder returns it. Other entry
+    /// points take it and do not return it.
     Memory {
         layer: usize,
-        /// The tensor's name, which no other one of the layer's memory has.
+        /// The tensor's name, unique among the encoder outputs of the layer.
         name: StateName,
     },
-    /// `i32[B]`: which of the sequences that run a row belongs to.
+    /// The index of the running sequence that a row belongs to, `i32[B]`.
     Sequence,
-    /// `i32[B]`: which adapter a row goes through; 0 is none.
+    /// The index of the adapter that a row uses, `i32[B]`; 0 selects none.
     Adapter,
     /// Logits over the vocabulary: `f32[B,V]` after the last real token, or `f32[B,S,V]` after each.
     Logits,
-    /// The token that the logits favour, the lowest id where several do: `i32[B]` after the last real token, or `i32[B,S]`
-    /// after each.
+    /// The token with the largest logit, or the lowest such id: `i32[B]` after the last real token, or
+    /// `i32[B,S]` after each.
     Token,
-    /// `f32[B,O]`: a vector for each row.
+    /// An embedding for each row, `f32[B,O]`.
     Embedding,
 }
 
@@ -63,10 +66,10 @@ impl Role {
         ("embedding", Self::Embedding),
     ];
 
-    /// Reads what `Display` wrote: `tokens`, `state(kv.keys, layer 3)`.
+    /// Parses the output of `Display`: `tokens`, `state(kv.keys, layer 3)`.
     ///
     /// # Errors
-    /// If it is no role.
+    /// If the text is not a role.
     pub fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
         if reader.eat("start(") {
             reader.expect("context")?;
@@ -115,26 +118,25 @@ impl fmt::Display for Role {
     }
 }
 
-/// An argument or a result of an entry point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Argument {
     pub name: String,
     pub role: Role,
     pub ty: TensorType,
-    /// The names of its axes; empty where nobody gave any.
+    /// The names of the axes; empty if unknown.
     pub axes: Vec<AxisName>,
 }
 
 impl Argument {
-    /// Whether the argument is passed as an `i32` of the host: offsets are resolved there, and a tensor of the device
-    /// would be read back at every call.
+    /// Whether the argument is passed as an `i32` in host memory. The host computes offsets from it, so a
+    /// tensor on the device would be read back at every call.
     pub fn is_host_scalar(&self) -> bool {
         let position = matches!(self.role, Role::Start { .. } | Role::Count);
         position && self.ty.rank() == 0 && self.ty.element == ElementType::I32
     }
 }
 
-/// `start: i32[] (start)`
+/// Prints for example `start: i32[] (start)`.
 impl fmt::Display for Argument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.name, self.ty)?;
@@ -145,12 +147,10 @@ impl fmt::Display for Argument {
     }
 }
 
-/// How an entry point is called.
+/// The arguments and results of an entry point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
     pub name: String,
-    /// The arguments in order.
     pub arguments: Vec<Argument>,
-    /// The results in order.
     pub results: Vec<Argument>,
 }

@@ -1,4 +1,4 @@
-//! A whole program.
+//! [`Trace`]: a whole program.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use ops::TensorType;
 
 use crate::{Function, FunctionId, NodeKind, Parameter};
 
-/// A program: functions, callees before callers, and which of them are entry points.
+/// A program: a list of functions, with callees before callers, and the functions that are entry points.
 ///
 /// ```
 /// use tracewright_trace::Trace;
@@ -30,50 +30,49 @@ use crate::{Function, FunctionId, NodeKind, Parameter};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
-    /// Every function; a function calls only earlier ones.
+    /// All functions. A function calls only earlier ones.
     pub functions: Vec<Function>,
-    /// The functions that may be called from outside.
+    /// The functions that can be called from outside.
     pub entries: Vec<FunctionId>,
 }
 
-/// One key declared with two types.
+/// A key that is declared with two types.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("parameter `{key}` is declared as `{first}` and as `{second}`, or made in two ways")]
 pub struct ParameterConflict {
     pub key: String,
     pub first: TensorType,
     pub second: TensorType,
-    /// The keys that both have in the functions that declare them.
+    /// The parameter's keys in the functions that declare it, before calls replace their prefixes.
     pub origins: BTreeSet<String>,
 }
 
-/// A parameter that a function reads, itself or in a call.
+/// A parameter that a function reads, directly or in a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Read {
-    /// The parameter, under the key it has in the function.
+    /// The parameter, with its key in the function.
     pub parameter: Parameter,
-    /// The keys it has in the functions that declare it, before calls replace their prefixes.
+    /// The parameter's keys in the functions that declare it, before calls replace their prefixes.
     pub origins: Arc<BTreeSet<String>>,
 }
 
-/// What a trace reads, calls expanded, by key.
+/// The parameters that a trace reads, by key, with calls expanded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reads {
-    /// Of each function: the parameters that it and its callees read.
+    /// For each function, the parameters that it and its callees read.
     pub functions: Vec<BTreeMap<String, Read>>,
-    /// The parameters that some entry point reads.
+    /// The parameters that any entry point reads.
     pub entries: BTreeMap<String, Read>,
 }
 
-/// What a trace consists of.
+/// The size of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub functions: usize,
-    /// Nodes, each function counted once.
+    /// The number of nodes; each function is counted once.
     pub nodes: usize,
     pub parameters: usize,
     pub parameter_elements: usize,
-    /// Their bytes.
     pub parameter_bytes: usize,
 }
 
@@ -82,12 +81,11 @@ impl Trace {
         &self.functions[id.0 as usize]
     }
 
-    /// The entry point of this name.
     pub fn entry(&self, name: &str) -> Option<&Function> {
         self.entries.iter().map(|&id| self.function(id)).find(|f| f.name == name)
     }
 
-    /// Only the named entry points and what they call.
+    /// The trace of only the named entry points and their callees.
     pub fn with_entries(&self, names: &[&str]) -> Self {
         let keep = |id: &&FunctionId| names.contains(&self.function(**id).name.as_str());
         let entries: Vec<FunctionId> = self.entries.iter().filter(keep).copied().collect();
@@ -117,10 +115,10 @@ impl Trace {
         Self { functions, entries }
     }
 
-    /// What functions and entry points read.
+    /// The parameters that functions and entry points read.
     ///
     /// # Errors
-    /// If one key is declared with two types.
+    /// If a key is declared with two types.
     pub fn reads(&self) -> Result<Reads, ParameterConflict> {
         // Each function's parameters are resolved once; callers rename them.
         let mut of: Vec<BTreeMap<String, Read>> = Vec::with_capacity(self.functions.len());
@@ -148,18 +146,18 @@ impl Trace {
         Ok(Reads { functions: of, entries })
     }
 
-    /// Every parameter that some entry point reads, calls expanded, sorted by key.
+    /// Every parameter that any entry point reads, with calls expanded, sorted by key.
     ///
     /// # Errors
-    /// If one key is declared with two types.
+    /// If a key is declared with two types.
     pub fn parameters(&self) -> Result<Vec<Parameter>, ParameterConflict> {
         Ok(self.reads()?.entries.into_values().map(|read| read.parameter).collect())
     }
 
-    /// How large the trace is.
+    /// The size of the trace.
     ///
     /// # Errors
-    /// If one key is declared with two types.
+    /// If a key is declared with two types.
     pub fn counts(&self) -> Result<Counts, ParameterConflict> {
         let parameters = self.parameters()?;
         Ok(Counts {

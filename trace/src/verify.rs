@@ -1,4 +1,4 @@
-//! What a sound trace satisfies.
+//! Verifies that a trace is sound.
 
 use ops::{InferError, TensorType};
 
@@ -7,41 +7,42 @@ use crate::{Argument, Function, NodeId, NodeKind, ParameterConflict, Provenance,
 /// Why a trace is not sound.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum VerifyError {
-    /// An operation refuses its operands.
+    /// An operation rejects its operands.
     #[error("`{function}` %{node} ({}, {}:{}) is not sound", .provenance.path, .provenance.file, .provenance.line)]
     Infer {
         function: String,
         node: usize,
-        /// Where the node comes from.
+        /// The origin of the node.
         provenance: Provenance,
         source: Box<InferError>,
     },
-    /// A node has another type than its operation gives it.
+    /// A node has another type than its operation returns.
     #[error("`{function}` %{node} ({}, {}:{}): its type is `{found}`, expected `{expected}`",
         .provenance.path, .provenance.file, .provenance.line)]
     Type {
         function: String,
         node: usize,
-        /// Where the node comes from.
+        /// The origin of the node.
         provenance: Provenance,
         expected: String,
         found: String,
     },
     #[error("`{function}` %{node}: {what}")]
     Structure { function: String, node: usize, what: &'static str },
-    /// Two functions of one name.
+    /// Two functions have one name.
     #[error("two functions are named `{0}`")]
     DuplicateFunction(String),
-    /// Memory that one entry point reads and none fills, or that one fills with another type.
+    /// An entry point reads an encoder's output that no entry point fills, or that one fills with another
+    /// type.
     #[error("the entry point `{reader}` reads `{memory}`, {}", other_filler(.filler))]
     Memory {
-        /// The entry point that reads it.
+        /// The entry point that reads the output.
         reader: String,
         memory: String,
-        /// The entry point that fills something else, and what.
+        /// The entry point that fills it with another type, and that type.
         filler: Option<(String, String)>,
     },
-    /// A parameter with two types.
+    /// A parameter is declared with two types.
     #[error(transparent)]
     Parameter(#[from] ParameterConflict),
 }
@@ -57,7 +58,7 @@ impl Trace {
     /// Checks everything that later stages rely on: types, operand positions, order, calls, names.
     ///
     /// # Errors
-    /// The first thing that does not hold.
+    /// About the first check that fails.
     pub fn verify(&self) -> Result<(), VerifyError> {
         for (i, function) in self.functions.iter().enumerate() {
             if self.functions[..i].iter().any(|f| f.name == function.name) {
@@ -92,7 +93,8 @@ impl Trace {
         self.verify_memory()
     }
 
-    /// What an entry point reads of memory another one fills, with the same type.
+    /// Checks that each encoder output that an entry point reads is filled by another one, with the same
+    /// type.
     fn verify_memory(&self) -> Result<(), VerifyError> {
         let entries: Vec<Signature> = self.entries.iter().map(|&id| self.function(id).signature()).collect();
         let is_memory = |argument: &&Argument| matches!(argument.role, Role::Memory { .. });

@@ -13,7 +13,7 @@ fn ty(text: &str) -> TensorType {
     TensorType::parse(&mut Reader::new(text)).unwrap()
 }
 
-/// What the next node is made from; the numbers choose among what there is.
+/// The choices for the next node. The numbers select among the existing nodes.
 #[derive(Clone, Debug)]
 struct Step {
     example: usize,

@@ -1,4 +1,4 @@
-//! What a sound trace is, and what it means.
+//! Sound traces, and the errors of others.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use errors::WithCauses;

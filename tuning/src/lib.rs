@@ -1,5 +1,6 @@
-//! Measurements of the tuner on disk: a file for each kernel's work and for each network, in a folder for each machine.
-//! Every command that builds a network reads them. The tuner, which writes them, is an instrument.
+//! The tuner's measurements on disk. Each machine has a folder, with a file for each kernel's work and each
+//! network. Every command that builds a network reads them. The tuner itself, which writes them, is in
+//! `instruments`.
 
 mod settings;
 
@@ -17,30 +18,29 @@ use targets::{Target, Tiling, Tuning};
 
 pub use settings::BuildSettings;
 
-/// Changes when the meaning of a record does.
+/// The version of records. Change it when their meaning changes.
 const FORM: &str = "tracewright tuning 2";
 
 /// The folder of all machines' records.
 const FOLDER: &str = "tuning";
 
-/// Ends the name of a record's file.
 const EXTENSION: &str = "tuning";
 
-/// A way is faster if it takes at most this share of the time of the usual one, by the median of pairs and by the shortest
-/// times of all, and less in three quarters of the pairs: what neighbours on a machine do makes some runs longer, and
-/// none shorter.
+/// The largest ratio to the default's time at which a setting counts as faster. The median of pairs and the
+/// shortest times must both reach it, and three quarters of the pairs must be below 1. Other processes make
+/// some runs longer, but none shorter.
 pub const FASTER: f64 = 0.97;
 
-/// What came of a way to do something.
+/// The result of measuring a setting.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It is right, and takes this share of the usual time.
+    /// The results are correct, and the time has this ratio to the default's.
     Ratio {
         median: f64,
-        /// What three quarters of the pairs stay below.
+        /// The upper quartile of the pairs' ratios.
         upper_quartile: f64,
-        /// Of the shortest time of all.
+        /// The ratio of the shortest times.
         shortest: f64,
     },
     Wrong(String),
@@ -48,7 +48,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The share of the usual time, if that is surely less.
+    /// The ratio to the default's time, if it is clearly below 1.
     pub fn faster(&self) -> Option<f64> {
         match *self {
             Self::Ratio { median, upper_quartile, shortest } => {
@@ -59,27 +59,27 @@ impl Verdict {
     }
 }
 
-/// What was measured on a machine, and where it is kept.
+/// The measurements of a machine on disk.
 ///
-/// A record is a file of two lines: its hash and itself. It appears whole, under its own name, so that runs beside each
-/// other and runs that are killed leave records or none.
+/// A record is a file with two lines: its hash, and its content. It appears as a whole under its own name.
+/// Thus parallel or killed runs never leave partial records.
 pub struct TuningCache {
     folder: PathBuf,
 }
 
-/// What was measured of a kernel's work, which is cut in some [`Tiling`], or of a network, which is made in some
+/// The measurements of a kernel's work with several [`Tiling`]s, or of a network with several
 /// [`BuildSettings`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record<Way = Tiling> {
-    /// The name by which kernels know the work, or that of the network.
+    /// The name of the kernel's work, or of the network.
     pub name: String,
-    /// What all others are compared with.
+    /// The default, with which all others are compared.
     pub usual: Way,
     pub tried: Vec<TrialRecord<Way>>,
 }
 
-/// A way to do it, and what came of it.
+/// A setting, and the result of measuring it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrialRecord<Way = Tiling> {
@@ -87,7 +87,6 @@ pub struct TrialRecord<Way = Tiling> {
     pub verdict: Verdict,
 }
 
-/// A record in a file.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Written {
@@ -97,45 +96,46 @@ enum Written {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TuningDb {
-    /// Of kernels, by the name of their work.
+    /// Records of kernels, by the name of the work.
     pub kernels: BTreeMap<String, Record<Tiling>>,
-    /// Of networks, by name.
+    /// Records of networks, by name.
     pub networks: BTreeMap<String, Record<BuildSettings>>,
-    /// Files that hold no record: they were cut off, or changed. They are not used.
+    /// Files that are not valid records, because they were truncated or changed. They are ignored.
     pub damaged: Vec<PathBuf>,
 }
 
 impl<Way: Clone + PartialEq> Record<Way> {
-    /// Of something of which nothing was tried.
     pub fn new(name: &str, usual: Way) -> Self {
         Self { name: name.into(), usual, tried: Vec::new() }
     }
 
-    /// What is known of it in a cache; a record that was compared with another usual way says nothing.
+    /// The record of this name, if it exists and has the same default. With another default, the ratios have
+    /// no meaning.
     pub fn known(records: &BTreeMap<String, Self>, name: &str, usual: Way) -> Self {
         let found = records.get(name).filter(|record| record.usual == usual);
         found.cloned().unwrap_or_else(|| Self::new(name, usual))
     }
 
-    /// The fastest right way, and its share of the usual time; nothing if none is faster than what is usual.
+    /// The fastest correct setting, and its ratio to the default's time; `None` if none is faster than the
+    /// default.
     pub fn best(&self) -> Option<(&Way, f64)> {
         let faster = self.tried.iter().filter_map(|tried| Some((&tried.way, tried.verdict.faster()?)));
         faster.min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
-    /// The fastest right way, be it the usual one.
+    /// The fastest correct setting, which can be the default.
     pub fn fastest(&self) -> &Way {
         self.best().map_or(&self.usual, |(best, _)| best)
     }
 
-    /// All that were tried, and the usual one.
+    /// All settings that were measured, and the default.
     pub fn seen(&self) -> impl Iterator<Item = &Way> {
         once(&self.usual).chain(self.tried.iter().map(|tried| &tried.way))
     }
 }
 
 impl TuningDb {
-    /// How the network of a name should be made, or one without.
+    /// The tuning for the network of this name. `None` is for any other network.
     pub fn tuning(&self, network: Option<&str>) -> Tuning {
         let best = |record: &Record| Some((record.name.clone(), *record.best()?.0));
         let kernels = self.kernels.values().filter_map(best).collect();
@@ -149,7 +149,7 @@ impl TuningDb {
 }
 
 impl TuningCache {
-    /// That of a target whose features are known, on this machine, with this compiler.
+    /// The measurements for a target with known features, on this machine, with this compiler.
     pub fn new(cache: &Path, target: &Target, compiler: &str) -> Self {
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let mut hasher = blake3::Hasher::new();
@@ -164,7 +164,6 @@ impl TuningCache {
         Self { folder: cache.join(FOLDER).join(&hasher.finalize().to_hex()[..32]) }
     }
 
-    /// Whether anything was ever measured.
     pub fn exists(cache: &Path) -> bool {
         cache.join(FOLDER).is_dir()
     }
@@ -173,10 +172,10 @@ impl TuningCache {
         &self.folder
     }
 
-    /// All records.
+    /// Reads all records.
     ///
     /// # Errors
-    /// If a file is there and cannot be read.
+    /// If a file exists but cannot be read.
     pub fn read(&self) -> Result<TuningDb, FileError> {
         let mut known = TuningDb::default();
         let files = match fs::read_dir(&self.folder) {
@@ -212,10 +211,10 @@ impl TuningCache {
         Ok(known)
     }
 
-    /// Keeps a record, in place of the one of its name.
+    /// Writes a record. It replaces the record of the same name.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the file cannot be written.
     pub fn write<Way: Serialize>(&self, record: &Record<Way>) -> Result<(), FileError> {
         fs::create_dir_all(&self.folder).with_path("create", &self.folder)?;
         let path = self.folder.join(&record.name).with_extension(EXTENSION);
@@ -228,30 +227,26 @@ impl TuningCache {
     }
 }
 
-/// The record in a file, if it is as it was written.
+/// The record in a file, if its hash is right.
 fn record(bytes: &[u8]) -> Option<Written> {
     let (hash, json) = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?.split_once('\n')?;
     let written = blake3::hash(json.as_bytes()).to_hex().as_str() == hash;
     written.then(|| serde_json::from_str(json).ok())?
 }
 
-/// Why a file gives no tuning.
+/// Why a tuning file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TuningFileError {
     #[error(transparent)]
     File(#[from] FileError),
     #[error("`{}` holds no tuning; expected JSON, as `tuning` in a manifest", .path.display())]
-    Syntax {
-        path: PathBuf,
-        /// What is wrong with it.
-        source: serde_json::Error,
-    },
+    Syntax { path: PathBuf, source: serde_json::Error },
 }
 
-/// A tuning in a file of its own, as a manifest has it.
+/// Reads a tuning from a file of its own, in the format of a manifest.
 ///
 /// # Errors
-/// If it cannot be read, or is none.
+/// If the file cannot be read or is not a tuning.
 pub fn read_tuning(path: &Path) -> Result<Tuning, TuningFileError> {
     let bytes = files::read(path, limits::CONFIG)?;
     let tuning = serde_json::from_slice(&bytes);
@@ -274,7 +269,7 @@ mod tests {
         Verdict::Ratio { median, upper_quartile, shortest }
     }
 
-    /// A record of so many trials, of which the last one was the fastest.
+    /// A record with `count` trials, the last of which is the fastest.
     fn tried(product: &str, count: usize) -> Record {
         let verdict = |i: usize| ratio(0.9 / i as f64, 0.9, 0.1);
         let tried = (1..=count).map(|i| TrialRecord { way: tiling(i), verdict: verdict(i) });

@@ -1,4 +1,4 @@
-//! How a network is made, as far as it is measured.
+//! The settings of a network that the tuner measures.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -6,13 +6,12 @@ use std::num::NonZeroUsize;
 use serde::{Deserialize, Serialize};
 use targets::CompilerFlag;
 
-/// How a network is made.
+/// The settings of a network's build.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BuildSettings {
-    /// Tokens that one prefill takes.
     pub chunk: NonZeroUsize,
-    /// What the compiler is told besides.
+    /// Additional flags of the compiler.
     pub flags: Vec<CompilerFlag>,
 }
 

@@ -1,4 +1,4 @@
-//! Renewing what tests expect, and saying which files changed.
+//! `cargo xtask bless` renews the text that tests expect, and lists the files that changed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,8 +11,8 @@ use crate::chores::{cargo, setup};
 use crate::error::Error;
 use crate::step::{start_error, step};
 
-/// The tests that have expected text, as `cargo test` takes them. Answers of other programs are not among them: those programs
-/// give them.
+/// The tests with expected text, as arguments of `cargo test`. Answers of other programs are not renewed
+/// here.
 const GOLDENS: &[&[&str]] = &[
     &["--package", "tracewright-lower", "--package", "tracewright-models", "--package", "tracewright-report"],
     &["--package", "tracewright-dsl", "--package", "tracewright-console"],
@@ -21,7 +21,7 @@ const GOLDENS: &[&[&str]] = &[
     &["--package", "tracewright-tests", "--test", "manifest"],
 ];
 
-/// Has each test write what it finds in place of what it expected.
+/// Runs each test so that it writes its result in place of the expected text.
 pub fn bless(root: &Path) -> Result<(), Error> {
     let tools = setup(root)?;
     let before = tracked(root)?;

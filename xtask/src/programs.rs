@@ -1,5 +1,5 @@
-//! The programs of tests that cargo builds, two at once. cargo runs one after the other, and where one has a single long test, half
-//! of the machine waits. (cargo-nextest would do it, too; to build that takes longer than it saves.)
+//! Runs cargo's test programs, two at a time. cargo runs one after the other, so half of the machine waits for a
+//! single long test. The tool cargo-nextest would help, too, but building it takes longer than it saves.
 
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -13,22 +13,21 @@ use serde_json::Value as Json;
 use crate::error::Error;
 use crate::step::{Step, check, human, start_error};
 
-/// How many of many run at the same time; the processors are divided among them.
+/// The number of programs that run at the same time. They share the processors.
 pub const AT_ONCE: usize = 2;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct TestProgram {
-    /// What it is called: as `--test` wants it, or the package.
+    /// The name for `--test`, or the name of the package.
     pub name: String,
     path: PathBuf,
-    /// The folder of its package.
     pub folder: PathBuf,
     arguments: Vec<String>,
     envs: Vec<(&'static str, String)>,
 }
 
 impl TestProgram {
-    /// The program that a line of cargo's messages is about.
+    /// The program in a line of cargo's messages.
     fn named(line: &str) -> Option<Self> {
         let message: Json = serde_json::from_str(line).ok()?;
         let text = |pointer: &str| message.pointer(pointer)?.as_str();
@@ -39,7 +38,7 @@ impl TestProgram {
         Some(Self { name, path, folder, arguments: Vec::new(), envs: Vec::new() })
     }
 
-    /// The same, with a variable set and some tests left out.
+    /// A copy with a variable set and some tests left out.
     pub fn with(&self, (variable, value): (&'static str, &str), skipped: &[&str]) -> Self {
         Self {
             name: format!("{} on {value}", self.name),
@@ -49,7 +48,7 @@ impl TestProgram {
         }
     }
 
-    /// What runs it as cargo does.
+    /// The command that runs it in the same way as cargo.
     fn command(&self, start: &dyn Fn(&Path) -> Command) -> Command {
         let mut command = start(&self.path);
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
@@ -58,7 +57,7 @@ impl TestProgram {
         command
     }
 
-    /// How many tests it has; none where it does not say.
+    /// The number of its tests; 0 if the program does not report it.
     fn tests(&self, start: &dyn Fn(&Path) -> Command) -> usize {
         let listed = self.command(start).args(["--list", "--format=terse"]).output();
         listed.map_or(0, |output| output.stdout.split(|&byte| byte == b'\n').count())
@@ -82,7 +81,7 @@ impl TestProgram {
     }
 }
 
-/// Builds what `cargo`, a `cargo test` of some packages, would run.
+/// Builds the programs that `cargo`, a `cargo test` of some packages, would run.
 pub fn build(name: &str, cargo: &mut Command) -> Result<Vec<TestProgram>, Error> {
     cargo.args(["--no-run", "--message-format=json-render-diagnostics"]);
     let step = Step::begin(name, cargo);
@@ -91,8 +90,8 @@ pub fn build(name: &str, cargo: &mut Command) -> Result<Vec<TestProgram>, Error>
     Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(TestProgram::named).collect())
 }
 
-/// Runs all programs, `at_once` at the same time, those with the most tests first; says how each ended, and of one that failed all
-/// that it said. `start` is what starts a program.
+/// Runs all programs, `at_once` of them in parallel, and those with the most tests first. It reports the end
+/// of each, and the whole output of one that failed. `start` is the command that starts a program.
 pub fn run(
     name: &str,
     at_once: usize,
@@ -134,7 +133,7 @@ pub fn run(
 mod tests {
     use super::*;
 
-    /// What stands in for programs of tests: a script that says what it was asked.
+    /// A script that prints its arguments, in place of a test program.
     fn script(name: &str, text: &str) -> TestProgram {
         TestProgram {
             name: name.into(),

@@ -1,4 +1,4 @@
-//! Python packages, pinned, in a folder of our own: installed once, by pip, without root.
+//! Installs pinned Python packages in a folder of their own, once, with pip and without root.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -13,32 +13,31 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::error::Error;
 use crate::step::{check, human, start_error};
 
-/// The copy of the requirements that a finished install leaves behind, removed before the first change: a folder
-/// without it was not finished, one with another content is out of date.
+/// A copy of the requirements, which a finished install writes. It is removed before the first change. A
+/// folder without it is unfinished, and one with other content is out of date.
 const STAMP: &str = "installed.txt";
 
 const HOW_PYTHON: &str =
     "`apt install python3 python3-venv python3-pip`, `dnf install python3 python3-pip` or the like";
 
-/// A folder of installed packages.
 pub struct Python {
     dir: PathBuf,
     packages: PathBuf,
 }
 
 impl Python {
-    /// The folder of the packages themselves. Programs inside them are called there: the scripts in `bin` start
-    /// Python first, and hold the absolute path of the checkout.
+    /// The folder of the packages. Run the programs inside the packages: the scripts in `bin` start Python
+    /// first, and contain the absolute path of the checkout.
     pub fn packages(&self) -> &Path {
         &self.packages
     }
 
-    /// Folders of programs that the packages brought.
+    /// Folders with the packages' programs.
     pub fn bin(&self) -> [PathBuf; 2] {
         [self.dir.join("bin"), self.packages.join("bin")]
     }
 
-    /// `python3` with the packages, whether they came into a virtual environment or into a plain folder.
+    /// `python3` with the packages, from a virtual environment or from a plain folder.
     pub fn command(&self) -> Command {
         let own = self.dir.join("bin/python3");
         let mut python = Command::new(if own.exists() { own } else { "python3".into() });
@@ -47,13 +46,13 @@ impl Python {
     }
 }
 
-/// Gives the folder `dir` with the packages that the file `requirements` pins, installing them when they are not
-/// all there. `size` is what the user is told about the download.
+/// The folder `dir` with the packages that the file `requirements` pins. They are installed if any is
+/// missing. `size` is the size of the download in the message for the user.
 pub fn install(dir: &Path, requirements: &Path, size: &str) -> Result<Python, Error> {
     install_for(None, dir, requirements, size)
 }
 
-/// The same for a platform, in pip's words, if it is not this machine's.
+/// Installs packages for another platform, in pip's notation, or for this machine.
 pub fn install_for(
     platform: Option<&str>,
     dir: &Path,
@@ -87,13 +86,13 @@ pub fn install_for(
     Ok(python)
 }
 
-/// The folder, if its stamp holds the same pins.
+/// The folder, if its stamp contains the same pins.
 fn current(dir: &Path, pins: &str) -> Option<Python> {
     let stamp = fs::read_to_string(dir.join(STAMP)).ok()?;
     (stamp == pins).then(|| find(dir)).flatten()
 }
 
-/// The folder, if it holds every pin: pip writes `INSTALLER` after all other files of a package.
+/// The folder, if it contains every pin. pip writes `INSTALLER` after all other files of a package.
 fn complete(dir: &Path, pins: &[Pin]) -> Result<Python, Error> {
     let missing = |pin: &Pin| Error::Incomplete { pin: pin.to_string(), dir: dir.to_path_buf() };
     let [first, ..] = pins else {
@@ -107,7 +106,7 @@ fn complete(dir: &Path, pins: &[Pin]) -> Result<Python, Error> {
     }
 }
 
-/// `lib/python3*/site-packages`, which is also where we put packages without a virtual environment.
+/// The folder `lib/python3*/site-packages`, where packages without a virtual environment are installed, too.
 fn find(dir: &Path) -> Option<Python> {
     let versions = fs::read_dir(dir.join("lib")).ok()?;
     let mut packages = versions.filter_map(|entry| Some(entry.ok()?.path().join("site-packages")));
@@ -157,12 +156,11 @@ fn pip(
     run(&mut pip, &format!("installing {} ({size})", requirements.display()), &log, lock)
 }
 
-/// What succeeds where pip can install for another Python than its own (22.3 and newer): an environment needs none then, and
-/// to copy one into it takes seconds.
+/// A statement that succeeds if pip can install for another Python than its own (22.3 and newer). Then an
+/// environment needs no pip, and copying one would take seconds.
 const INSTALLS_FOR_OTHERS: &str =
     "import venv, pip; assert tuple(map(int, pip.__version__.split('.')[:2])) >= (22, 3)";
 
-/// The pip of a Python.
 fn pip_of(python: impl AsRef<OsStr>) -> Command {
     let mut pip = Command::new(python);
     pip.args(["-m", "pip", "--disable-pip-version-check"]);
@@ -184,8 +182,9 @@ fn asks(statement: &str) -> Result<bool, Error> {
     }
 }
 
-/// Runs a quiet child: a spinner on a terminal, plain lines elsewhere, its output in `log`. The child has the lock
-/// (an empty file) as its stdin, so that it holds the lock for as long as it writes, even when we are killed.
+/// Runs a child without output: a spinner on a terminal, plain lines elsewhere, and the child's output in
+/// `log`. The lock, an empty file, is the child's stdin. So the child holds the lock as long as it runs, even
+/// if this program is killed.
 pub fn run(command: &mut Command, what: &str, log: &Path, lock: &File) -> Result<(), Error> {
     let output = File::create(log).with_path("create", log)?;
     let errors = output.try_clone().with_path("open", log)?;
@@ -216,7 +215,7 @@ pub fn run(command: &mut Command, what: &str, log: &Path, lock: &File) -> Result
     Ok(())
 }
 
-/// Held while packages are installed; the system lets go of it when its holders end, however they end.
+/// A lock during installation. The system releases it when its holders end for any reason.
 pub fn lock(dir: &Path) -> Result<File, Error> {
     let path = dir.with_extension("lock");
     let parent = path.parent().unwrap_or(dir);
@@ -230,14 +229,14 @@ pub fn lock(dir: &Path) -> Result<File, Error> {
     Ok(file)
 }
 
-/// One line `NAME==VERSION`, perhaps with the `--hash` of the only wheel that pip then accepts.
+/// A line `NAME==VERSION`, optionally with the `--hash` of the only wheel that pip then accepts.
 struct Pin {
     name: String,
     version: String,
 }
 
 impl Pin {
-    /// The folder in which an installed package describes itself; its name has `_` for `-` and `.`.
+    /// The folder with the metadata of an installed package; its name has `_` for `-` and `.`.
     fn dist_info(&self) -> String {
         format!("{}-{}.dist-info", self.name.to_lowercase().replace(['-', '.'], "_"), self.version)
     }
@@ -249,7 +248,7 @@ impl std::fmt::Display for Pin {
     }
 }
 
-/// Only exact pins: another day gives the same packages.
+/// Parses exact pins, so that the same packages are installed on any day.
 fn parse(path: &Path, text: &str) -> Result<Vec<Pin>, Error> {
     let lines =
         text.lines().enumerate().map(|(i, line)| (i + 1, line.split('#').next().unwrap_or("").trim()));

@@ -1,5 +1,5 @@
-//! A driver for Vulkan that needs no graphics processor: Mesa's, of Debian's packages, unpacked into a folder of our own,
-//! without root.
+//! Installs a driver for Vulkan that needs no graphics processor: Mesa's, from Debian's packages, unpacked into a
+//! folder without root.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,18 +10,18 @@ use errors::WithPath as _;
 use crate::error::Error;
 use crate::python::{lock, run};
 
-/// The package of the driver; what it needs comes along.
+/// The package of the driver, which also brings its dependencies.
 const DRIVER: &str = "mesa-vulkan-drivers";
 
 const HOW: &str = "`dnf install mesa-vulkan-drivers vulkan-loader`, `pacman -S vulkan-swrast vulkan-icd-loader` or the like";
 
-/// Written last: a folder without it was not finished.
+/// A file that is written last. A folder without it is unfinished.
 const STAMP: &str = "installed.txt";
 
-/// Where a driver is, as environment variables say it; nothing where the system knows of one by itself.
+/// The environment variables for a driver; empty if the system's loader finds one.
 pub type Variables = Vec<(&'static str, PathBuf)>;
 
-/// A driver: the system's, or the one that is unpacked now or was before.
+/// A driver: the system's, or an unpacked one, which is installed if it is missing.
 pub fn install(root: &Path) -> Result<Variables, Error> {
     if system_has_one() {
         return Ok(Variables::new());
@@ -73,7 +73,7 @@ fn unpack(dir: &Path, held: &fs::File) -> Result<(), Error> {
     Ok(())
 }
 
-/// The folder of the libraries below an unpacked root: its name says the machine.
+/// The folder of libraries in an unpacked root. Its name contains the machine.
 fn libraries(root: &Path) -> Result<PathBuf, Error> {
     let lib = root.join("usr/lib");
     let folders = fs::read_dir(&lib).with_path("read", &lib)?.flatten().map(|entry| entry.path());
@@ -86,7 +86,7 @@ fn libraries(root: &Path) -> Result<PathBuf, Error> {
     })
 }
 
-/// The driver, its loader, and the libraries that they need and the system lacks.
+/// The driver, its loader, and the libraries they need that the system lacks.
 fn missing_packages() -> Result<Vec<String>, Error> {
     let none = |tried: &str| Error::Missing { what: "a driver for Vulkan", tried: tried.into(), how: HOW };
     let mut ask = Command::new("apt-cache");

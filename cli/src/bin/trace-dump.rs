@@ -1,4 +1,4 @@
-//! `trace-dump`, for the networks that the library has.
+//! The binary `trace-dump`, for the networks in the library.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `tracewright bake`
+//! `tracewright bake` writes a checkpoint as an IREE parameter archive.
 
 use std::path::{Path, PathBuf};
 
@@ -13,20 +13,20 @@ use tracewright::output_guard::check_output;
 
 use crate::checkpoint::{open, report_baked};
 use crate::error::Error;
-use crate::{Invocation, iree_tools, progress};
+use crate::{Invocation, progress};
 
 #[derive(Args)]
 pub struct Arguments {
-    /// A model directory or a GGUF file (its parameters are checked and written as the module reads them), or a
-    /// .safetensors file (written as it is)
+    /// Model directory or GGUF file, whose parameters are checked and written as the module reads them; or .safetensors
+    /// file, which is copied tensor by tensor
     pub checkpoint: PathBuf,
-    /// The archive to write
+    /// Archive to write
     #[arg(short, long, value_name = "FILE.irpa")]
     pub out: PathBuf,
-    /// Write neither types nor hashes, as IREE's own tool does
+    /// Leave out types and hashes, as IREE's own tool does
     #[arg(long)]
     pub no_metadata: bool,
-    /// Say on stderr which commands of IREE's own programs do the same
+    /// Print on stderr the commands of IREE's own tools that do the same
     #[arg(long)]
     pub print_commands: bool,
     #[command(flatten)]
@@ -54,18 +54,17 @@ impl Arguments {
             match converted.is_empty() {
                 _ if !print_commands => {}
                 true => say!("{}", converts(source, out)),
-                false => say!("no program of IREE converts element types"),
+                false => say!("IREE has no tool that converts element types"),
             }
             return Ok(());
         }
         let (network, checkpoint) = open(read, source, &model.network.allow_config_key)?;
-        let plan = model.plan(network, model.context)?;
+        let plan = model.plan(network, source, model.context)?;
         let traced = plan.trace()?;
         let expanded = plan.expand(&traced.trace)?;
         let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;
         let lowered = expanded.lower(plan.model.ignorable()).map_err(PlanError::from)?;
         let options = BakeOptions { metadata: !no_metadata, watch: Some(&mut watch) };
-        let checkpoint = plan.named(checkpoint);
         let baked = lowered.bake(&checkpoint, out, options);
         let baked = baked.map_err(|refused| refused.declared_in(&traced.trace))?;
         bar.finish_and_clear();
@@ -74,9 +73,7 @@ impl Arguments {
             say!("{}: {}", format.word(), patterns(stored));
         }
         if *print_commands {
-            say!(
-                "no program of IREE makes what the module reads of a model: `tracewright bake` converts and packs its weights"
-            );
+            say!("IREE has no tool that converts and packs a model's weights as the module reads them");
         }
         say!(
             "wrote `{}`: {} parameters, {} bytes",
@@ -88,7 +85,7 @@ impl Arguments {
     }
 }
 
-/// What is said of a network, where there are tensors alone.
+/// Rejects options about a network if the checkpoint consists of tensors alone.
 fn check(model: &ModelArguments) -> Result<(), Error> {
     let ModelArguments { network, context, chunk, kv } = model;
     let option = match () {
@@ -96,6 +93,7 @@ fn check(model: &ModelArguments) -> Result<(), Error> {
         () if chunk.is_some() => "--chunk",
         () if kv.is_some() => "--kv",
         () if network.quant.is_some() => "--quant",
+        () if network.activations.is_some() => "--activations",
         () if network.simplify.is_some() => "--simplify",
         () if network.kernels.is_some() => "--kernels",
         () if network.layout.is_some() => "--layout",
@@ -105,12 +103,13 @@ fn check(model: &ModelArguments) -> Result<(), Error> {
     Err(usage(what).into())
 }
 
-/// What writes the tensors of a checkpoint as they are into an archive.
+/// The command of IREE's tools that writes the same archive.
 fn converts(checkpoint: &Path, archive: &Path) -> String {
     let words = [
         "iree-convert-parameters".to_owned(),
         format!("--parameters={}", checkpoint.display()),
         format!("--output={}", archive.display()),
     ];
-    iree_tools::line(words.iter().map(String::as_str))
+    // A word with a zero byte is no argument of any program.
+    shlex::try_join(words.iter().map(String::as_str)).unwrap_or_default()
 }

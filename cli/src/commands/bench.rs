@@ -1,4 +1,4 @@
-//! `tracewright bench`
+//! `tracewright bench` measures the speed of models and of single operations.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -14,34 +14,32 @@ use crate::arguments::{CompileArguments, DeviceArguments, TuningSource, batch};
 
 #[derive(Subcommand)]
 pub enum Arguments {
-    /// Steps of decoding, one token for each row
+    /// Time decoding steps, one token per sequence
     Decode(DecodeBench),
-    /// Reading a prompt, up to the first new token
+    /// Time the prompt, up to the first new token
     Prefill(PrefillBench),
-    /// A product with a weight: [M, K] and [N, K] give [M, N]
+    /// Time a matmul with a weight: [M, K] times [N, K] gives [M, N]
     Matmul(MatmulBench),
-    /// Causal attention over keys and values
+    /// Time causal attention over keys and values
     Attention(AttentionBench),
-    /// Compiling prefill and decode, with an empty cache
+    /// Time the compilation of prefill and decode, with an empty cache
     Compile(ModelBench),
-    /// Recording a network, simplifying and expanding it, writing its text
+    /// Time recording, simplifying and expanding a network, and writing its module text
     Trace(ModelBench),
-    /// Writing the archive of a checkpoint
+    /// Time writing the archive of a checkpoint
     Bake(ModelBench),
-    /// All of a model: prefill, decode, trace, compile, bake
+    /// Time everything of a model: prefill, decode, trace, compile, bake
     Suite(ModelBench),
 }
 
 impl Arguments {
-    /// The model that is measured, if it is one.
+    /// The path of the model, if a model is measured.
     pub fn model(&mut self) -> Option<&mut PathBuf> {
         match self {
-            Self::Decode(arguments) => Some(&mut arguments.model),
-            Self::Prefill(arguments) => Some(&mut arguments.model),
-            Self::Compile(arguments)
-            | Self::Trace(arguments)
-            | Self::Bake(arguments)
-            | Self::Suite(arguments) => Some(&mut arguments.model),
+            Self::Decode(DecodeBench { of, .. }) | Self::Prefill(PrefillBench { of, .. }) => {
+                Some(&mut of.model)
+            }
+            Self::Compile(of) | Self::Trace(of) | Self::Bake(of) | Self::Suite(of) => Some(&mut of.model),
             Self::Matmul(_) | Self::Attention(_) => None,
         }
     }
@@ -49,43 +47,36 @@ impl Arguments {
 
 #[derive(Args)]
 pub struct DecodeBench {
-    /// A Hugging Face model directory, a GGUF file, or a config.json, which gets random weights
-    pub model: PathBuf,
-    /// Tokens before the first one that is measured; several with commas
+    /// Tokens before the first measured one; separate several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "0")]
     pub depth: Vec<usize>,
-    /// Tokens of a round
+    /// Tokens per round
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub tokens: usize,
-    /// Measure each variant once more while another thread keeps one core busy
+    /// Also measure each variant while another thread keeps one core busy
     #[arg(long, conflicts_with = "trace")]
     pub neighbour: bool,
     #[command(flatten)]
     pub profile: ProfileArguments,
     #[command(flatten)]
-    pub variants: VariantArguments,
-    #[command(flatten)]
-    pub bench: BenchArguments,
+    pub of: ModelBench,
 }
 
 #[derive(Args)]
 pub struct PrefillBench {
-    /// A Hugging Face model directory, a GGUF file, or a config.json, which gets random weights
-    pub model: PathBuf,
-    /// Tokens of the prompt; several with commas
+    /// Tokens of the prompt; separate several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "128")]
     pub tokens: Vec<usize>,
     #[command(flatten)]
     pub profile: ProfileArguments,
     #[command(flatten)]
-    pub variants: VariantArguments,
-    #[command(flatten)]
-    pub bench: BenchArguments,
+    pub of: ModelBench,
 }
 
+/// A model, and the options of its measurement.
 #[derive(Args)]
 pub struct ModelBench {
-    /// A Hugging Face model directory, a GGUF file, or a config.json, which gets random weights
+    /// Hugging Face model directory, GGUF file, or a config.json, which gets random weights
     pub model: PathBuf,
     #[command(flatten)]
     pub variants: VariantArguments,
@@ -95,16 +86,16 @@ pub struct ModelBench {
 
 #[derive(Args)]
 pub struct MatmulBench {
-    /// Rows; several with commas
+    /// Rows M of the input; separate several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
     pub m: Vec<usize>,
-    /// Outputs
+    /// Outputs N of the weight
     #[arg(long, value_name = "N")]
     pub n: usize,
-    /// What is summed over
+    /// Inputs K of the weight, the summed axis
     #[arg(long, value_name = "N")]
     pub k: usize,
-    /// Types to compute with: f32, f16, bf16; several with commas
+    /// Types to compute in: f32, f16, bf16; separate several with commas
     #[arg(long, value_name = "TYPES", value_delimiter = ',', default_value = "bf16")]
     pub dtype: Vec<ElementType>,
     /// Formats of the weight: none, q8, q4, q4_k; several with commas
@@ -119,35 +110,35 @@ pub struct MatmulBench {
 
 #[derive(Args)]
 pub struct AttentionBench {
-    /// Queries of each head
+    /// Queries per head
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub queries: usize,
     /// Key-value heads
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub heads: usize,
-    /// Query heads for each of them
+    /// Query heads per key-value head
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub groups: usize,
-    /// Features of a head
+    /// Features per head
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub features: usize,
-    /// Slots of keys and values; several with commas
+    /// Positions of the KV cache; separate several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "512")]
     pub context: Vec<usize>,
-    /// The position of the first query [default: the last one that fits]
+    /// Position of the first query [default: the last one that fits]
     #[arg(long, value_name = "N")]
     pub depth: Option<usize>,
-    /// Types to compute with: f32, f16, bf16; several with commas
+    /// Types to compute in: f32, f16, bf16; separate several with commas
     #[arg(long, value_name = "TYPES", value_delimiter = ',', default_value = "bf16")]
     pub dtype: Vec<ElementType>,
-    /// Who computes it: on, off, or both with a comma
+    /// Compute with kernels (on), with the compiler's code (off), or both with a comma
     #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]
     pub kernels: Vec<KernelUse>,
     #[command(flatten)]
     pub bench: BenchArguments,
 }
 
-/// What becomes of the time of each dispatch.
+/// The output for the times of dispatches.
 #[derive(Args)]
 pub struct ProfileArguments {
     /// Write the time of each dispatch of one variant, for Perfetto, chrome://tracing and `trace-dump --profile`
@@ -155,10 +146,10 @@ pub struct ProfileArguments {
     pub trace: Option<PathBuf>,
 }
 
-/// What is measured of a model: each combination of these.
+/// The variants of a model. Each combination is measured.
 #[derive(Args)]
 pub struct VariantArguments {
-    /// Types of weights and activations: f32, f16, bf16; several with commas [default: the checkpoint's]
+    /// Types of weights and activations: f32, f16, bf16; separate several with commas [default: the checkpoint's]
     #[arg(long, value_name = "TYPES", value_delimiter = ',')]
     pub dtype: Vec<ElementType>,
     /// Formats of the weights of matmuls: none, q8, q4, q4:pure, q4_k, q4_k:pure; several with commas [default: none]
@@ -167,47 +158,46 @@ pub struct VariantArguments {
     /// Who multiplies: on, off, or both with a comma
     #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]
     pub kernels: Vec<KernelUse>,
-    /// Which rules simplify the network: off, exact, approximate; several with commas
+    /// Rules that simplify the network: off, exact, approximate; separate several with commas
     #[arg(long, value_name = "RULES", value_delimiter = ',', default_value = "exact")]
     pub simplify: Vec<Rules>,
-    /// Who says how kernels cut their work, as for `generate`: on, off, a file; several with commas
+    /// Kernel settings as for `generate`: on, off, or a file; separate several with commas
     #[arg(long, value_name = "on|off|FILE", value_delimiter = ',', default_value = "on")]
     pub tuning: Vec<TuningSource>,
-    /// How keys and values are remembered: computed, q8, or both with a comma
+    /// Formats of the KV cache: computed, q8, or both with a comma
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', value_parser = kv_format, default_value = "computed")]
     pub kv: Vec<KvFormat>,
-    /// The longest sequence, at most the model's own; several with commas [default: 512, or the model's own limit]
+    /// Longest sequence in tokens; separate several with commas [default: 512, or the model's limit if that is shorter]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub context: Vec<usize>,
-    /// Sequences at once; several with commas
+    /// Sequences in parallel; separate several with commas
     #[arg(long, value_name = "N", value_parser = batch, value_delimiter = ',', default_value = "1")]
     pub batch: Vec<NonZeroUsize>,
-    /// Tokens that one prefill takes; several with commas [default: 128]
+    /// Tokens of a prompt that the model reads per step; separate several with commas [default: 128]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub chunk: Vec<usize>,
     #[command(flatten)]
     pub device: DeviceArguments,
-    /// Proceed although config.json has this unknown key; may be repeated
+    /// Ignore this unknown key of config.json; may be repeated
     #[arg(long, value_name = "KEY")]
     pub allow_config_key: Vec<String>,
 }
 
-/// How it is measured.
 #[derive(Args)]
 pub struct BenchArguments {
-    /// Rounds that count; in each, every variant runs once
+    /// Measured rounds; every variant runs once in each
     #[arg(long, value_name = "N", default_value = "7")]
     pub rounds: NonZeroUsize,
-    /// Worker threads; 0 for as many as there are cores
+    /// Worker threads; 0 uses all cores
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
-    /// The same seed gives the same random weights
+    /// Seed of the random weights; the same seed gives the same weights
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Write everything that was measured, as docs/reference/json.md explains it
+    /// Write all measurements to a file, in the form that docs/reference/json.md describes
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Draw it
+    /// Draw the measurements
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
     #[command(flatten)]
@@ -219,7 +209,7 @@ mod run {
     use std::path::{Path, PathBuf};
 
     use console::output;
-    use console::{KernelUse, name_of, print, usage, warn_of_head};
+    use console::{KernelUse, name_of, print, usage, warn};
     use instruments::bench::{
         AttentionSizes, Bandwidth, BenchError, BenchReport, Case, Language, Matmul, Stages, fits, measure,
         watched, whole_chunks,
@@ -231,7 +221,8 @@ mod run {
     use tracewright::files::NewFile;
     use tracewright::irpa::Checkpoint;
     use tracewright::lower::{Quantization, Weights};
-    use tracewright::models::ReadModel;
+    use tracewright::models::fit::fit_beside;
+    use tracewright::models::{ReadModel, check_generates};
     use tracewright::output_guard::check_output;
     use tracewright::runtime::{Compiler, Device};
 
@@ -240,24 +231,18 @@ mod run {
         ProfileArguments, VariantArguments,
     };
     use crate::Invocation;
-    use crate::build::Tunings;
-    use crate::checkpoint::fit_weights;
     use crate::error::Error;
     use crate::interrupt::Interrupt;
     use crate::{build, progress};
 
     impl Arguments {
-        /// How it is measured.
+        /// The options of the measurement.
         fn bench(&self) -> &BenchArguments {
             match self {
-                Self::Decode(arguments) => &arguments.bench,
-                Self::Prefill(arguments) => &arguments.bench,
+                Self::Decode(DecodeBench { of, .. }) | Self::Prefill(PrefillBench { of, .. }) => &of.bench,
+                Self::Compile(of) | Self::Trace(of) | Self::Bake(of) | Self::Suite(of) => &of.bench,
                 Self::Matmul(arguments) => &arguments.bench,
                 Self::Attention(arguments) => &arguments.bench,
-                Self::Compile(arguments)
-                | Self::Trace(arguments)
-                | Self::Bake(arguments)
-                | Self::Suite(arguments) => &arguments.bench,
             }
         }
 
@@ -268,65 +253,55 @@ mod run {
                 Self::Prefill(arguments) => arguments.run(&bench),
                 Self::Matmul(arguments) => arguments.run(&bench),
                 Self::Attention(arguments) => arguments.run(&bench),
-                Self::Trace(ModelBench { model, variants, .. }) => {
-                    let stages = bench.stages(model, variants)?;
-                    bench.report(stages.iter().flat_map(Stages::trace).collect())
-                }
-                Self::Compile(ModelBench { model, variants, .. }) => {
-                    let stages = bench.stages(model, variants)?;
+                Self::Trace(of) => bench.report(bench.stages(of)?.iter().flat_map(Stages::trace).collect()),
+                Self::Compile(of) => {
+                    let stages = bench.stages(of)?;
                     bench.report(stages.iter().map(|stages| stages.compile(&bench.compiler)).collect())
                 }
-                Self::Bake(ModelBench { model, variants, .. }) => {
-                    let baked = bench.checkpoints(model, variants)?;
+                Self::Bake(of) => {
+                    let baked = bench.checkpoints(of)?;
                     bench.report(baked.iter().map(|(stages, from)| stages.bake(from, &bench.cache)).collect())
                 }
-                Self::Suite(arguments) => arguments.suite(&bench),
+                Self::Suite(of) => suite(&bench, of),
             }
         }
     }
 
     impl DecodeBench {
         fn run(&self, bench: &Bench<'_>) -> Result<(), Error> {
-            let Self { model, variants, depth, tokens, neighbour, profile, .. } = self;
-            let plans = bench.plans(model, variants)?;
+            let Self { of, depth, tokens, neighbour, profile } = self;
+            let plans = bench.plans(of)?;
             let measured = plans.len() * depth.len() * if *neighbour { 2 } else { 1 };
-            let trace = bench.trace(profile, model, variants, measured)?;
+            let trace = bench.trace(profile, of, measured)?;
             for (plan, &depth) in iproduct!(&plans, depth) {
                 fits(plan.context, depth, *tokens)?;
             }
-            let languages = bench.languages(model, variants, plans)?;
+            let languages = bench.languages(of, plans)?;
             let mut cases = Vec::new();
-            for language in &languages {
-                for &depth in depth {
-                    cases.push(language.decode(depth, *tokens)?);
-                    if *neighbour {
-                        cases.push(language.decode(depth, *tokens)?.beside_a_neighbour());
-                    }
+            for (language, &depth) in iproduct!(&languages, depth) {
+                cases.push(language.decode(depth, *tokens)?);
+                if *neighbour {
+                    cases.push(language.decode(depth, *tokens)?.beside_a_neighbour());
                 }
             }
-            bench.profiled(cases, model, &languages, trace)
+            bench.profiled(cases, of, &languages, trace)
         }
     }
 
     impl PrefillBench {
         fn run(&self, bench: &Bench<'_>) -> Result<(), Error> {
-            let Self { model, variants, tokens, profile, .. } = self;
-            let plans = bench.plans(model, variants)?;
-            let trace = bench.trace(profile, model, variants, plans.len() * tokens.len())?;
+            let Self { of, tokens, profile } = self;
+            let plans = bench.plans(of)?;
+            let trace = bench.trace(profile, of, plans.len() * tokens.len())?;
             for (plan, &tokens) in iproduct!(&plans, tokens) {
                 fits(plan.context, 0, tokens)?;
             }
             if let (Some(_), [plan], [tokens]) = (&trace, &plans[..], &tokens[..]) {
                 whole_chunks(*tokens, plan.chunk)?;
             }
-            let languages = bench.languages(model, variants, plans)?;
-            let mut cases = Vec::new();
-            for language in &languages {
-                for &tokens in tokens {
-                    cases.push(language.prefill(tokens)?);
-                }
-            }
-            bench.profiled(cases, model, &languages, trace)
+            let languages = bench.languages(of, plans)?;
+            let cases = iproduct!(&languages, tokens).map(|(language, &tokens)| language.prefill(tokens));
+            bench.profiled(cases.collect::<Result<_, _>>()?, of, &languages, trace)
         }
     }
 
@@ -362,34 +337,28 @@ mod run {
         }
     }
 
-    impl ModelBench {
-        fn suite(&self, bench: &Bench<'_>) -> Result<(), Error> {
-            let Self { model, variants, .. } = self;
-            let languages = bench.languages(model, variants, bench.plans(model, variants)?)?;
-            let baked = bench.checkpoints(model, variants)?;
-            let mut cases = Vec::new();
-            for language in &languages {
-                cases.push(language.prefill(language.chunk())?);
-            }
-            for language in &languages {
-                cases.push(language.decode(0, SUITE_TOKENS.min(language.chunk()))?);
-            }
-            cases.extend(baked.iter().flat_map(|(stages, _)| stages.trace()));
-            cases.extend(baked.iter().map(|(stages, _)| stages.compile(&bench.compiler)));
-            cases.extend(baked.iter().map(|(stages, from)| stages.bake(from, &bench.cache)));
-            bench.report(cases)
-        }
+    /// Measures all stages of a model.
+    fn suite(bench: &Bench<'_>, of: &ModelBench) -> Result<(), Error> {
+        let languages = bench.languages(of, bench.plans(of)?)?;
+        let baked = bench.checkpoints(of)?;
+        let prefill = languages.iter().map(|language| language.prefill(language.chunk()));
+        let decode = languages.iter().map(|language| language.decode(0, SUITE_TOKENS.min(language.chunk())));
+        let mut cases: Vec<Case<'_>> = prefill.chain(decode).collect::<Result<_, _>>()?;
+        cases.extend(baked.iter().flat_map(|(stages, _)| stages.trace()));
+        cases.extend(baked.iter().map(|(stages, _)| stages.compile(&bench.compiler)));
+        cases.extend(baked.iter().map(|(stages, from)| stages.bake(from, &bench.cache)));
+        bench.report(cases)
     }
 
-    /// Tokens that the suite decodes in a round.
+    /// Tokens that the suite decodes per round.
     const SUITE_TOKENS: usize = 16;
 
-    /// Each that was asked for; by default what is usual.
+    /// The given values, or the default if there are none.
     fn each<T: Copy>(asked: &[T]) -> Vec<Option<T>> {
         if asked.is_empty() { vec![None] } else { asked.iter().copied().map(Some).collect() }
     }
 
-    /// The longest sequence that is measured, unless another one is asked for.
+    /// The default context, in tokens.
     const CONTEXT: usize = 512;
 
     /// The formats that were asked for: by default weights as they are.
@@ -398,10 +367,10 @@ mod run {
     }
 
     fn weights(kernels: KernelUse, quantize: &Quantization) -> Weights {
-        Weights { quantize: quantize.clone(), kernels: kernels == KernelUse::On }
+        Weights { quantize: quantize.clone(), kernels: kernels == KernelUse::On, ..Weights::default() }
     }
 
-    /// What all benchmarks share.
+    /// The parts that all benchmarks share.
     struct Bench<'a> {
         arguments: &'a BenchArguments,
         read: ReadModel,
@@ -427,19 +396,19 @@ mod run {
             ProgramOptions { device, weights, ..ProgramOptions::new(&self.compiler, &self.cache) }
         }
 
-        /// One plan for each combination of variants.
-        fn plans(&self, model: &Path, variants: &VariantArguments) -> Result<Vec<Plan>, Error> {
+        /// A plan for each combination of variants.
+        fn plans(&self, ModelBench { model, variants, .. }: &ModelBench) -> Result<Vec<Plan>, Error> {
             for out in [&self.arguments.json, &self.arguments.plot].into_iter().flatten() {
                 check_output(model, out)?;
             }
             if self.arguments.json.is_some() && self.arguments.json == self.arguments.plot {
-                let what = "`--json` and `--plot` name one file; each has one of its own";
+                let what = "`--json` and `--plot` name the same file; give each its own";
                 return Err(usage(what).into());
             }
             // What was measured is read once for all plans.
             let (_, target) = variants.device.choose(self.arguments.threads)?;
             let tools = (&self.compiler, &*self.cache);
-            let tunings = variants.tuning.iter().map(|source| Tunings::read(Some(source), &target, tools));
+            let tunings = variants.tuning.iter().map(|source| source.read(&target, tools));
             let tunings = tunings.collect::<Result<Vec<_>, _>>()?;
             let mut plans = Vec::new();
             for (&kernels, quant, element, context, &batch, tunings, chunk, &rules, &kv) in iproduct!(
@@ -454,15 +423,16 @@ mod run {
                 &variants.kv
             ) {
                 let mut network = (self.read)(model, &variants.allow_config_key)?;
-                let untied = fit_weights(&mut *network, model)?;
+                check_generates(&*network, model)?;
+                let warnings = fit_beside(&mut *network, model)?;
                 if plans.is_empty() {
-                    warn_of_head(untied.as_ref());
+                    warn(&warnings);
                 }
                 let context = context.unwrap_or_else(|| CONTEXT.min(network.max_context()));
                 let plan = Plan::new(network, element, Some(context), chunk)?;
                 let (weights, batch, target) = (weights(kernels, quant), batch.get(), target.clone());
                 let plan = Plan { weights, rules, kv, batch, target, ..plan };
-                let tuning = tunings.of(Some(&plan))?;
+                let tuning = tunings.of(&plan)?;
                 plans.push(plan.tuned(tuning, chunk));
             }
             Ok(plans)
@@ -476,66 +446,54 @@ mod run {
             build::checkpoint(model, plan, self.arguments.seed, &self.cache, self.interrupt)
         }
 
-        fn languages(
-            &self,
-            model: &Path,
-            variants: &VariantArguments,
-            plans: Vec<Plan>,
-        ) -> Result<Vec<Language>, Error> {
+        fn languages(&self, of: &ModelBench, plans: Vec<Plan>) -> Result<Vec<Language>, Error> {
             let mut languages = Vec::new();
             for plan in plans {
-                let checkpoint = self.checkpoint(model, &plan)?;
+                let checkpoint = self.checkpoint(&of.model, &plan)?;
                 let mut progress = progress::Steps::new(self.interrupt);
                 let mut watch = |step| progress.watch(step);
                 let mut options = self.options(plan.weights.clone());
-                options.device = self.device(variants);
+                options.device = self.device(&of.variants);
                 options.tools.watch = Some(&mut watch);
                 languages.push(Language::load(plan, &checkpoint, options)?);
             }
             Ok(languages)
         }
 
-        fn stages(&self, model: &Path, variants: &VariantArguments) -> Result<Vec<Stages>, Error> {
-            let plans = self.plans(model, variants)?;
-            Ok(plans.into_iter().map(Stages::new).collect::<Result<_, _>>()?)
+        fn stages(&self, of: &ModelBench) -> Result<Vec<Stages>, Error> {
+            Ok(self.plans(of)?.into_iter().map(Stages::new).collect::<Result<_, _>>()?)
         }
 
-        fn checkpoints(
-            &self,
-            model: &Path,
-            variants: &VariantArguments,
-        ) -> Result<Vec<(Stages, Checkpoint)>, Error> {
-            let mut all = Vec::new();
-            for plan in self.plans(model, variants)? {
-                let checkpoint = self.checkpoint(model, &plan)?;
-                all.push((Stages::new(plan)?, checkpoint));
-            }
-            Ok(all)
+        fn checkpoints(&self, of: &ModelBench) -> Result<Vec<(Stages, Checkpoint)>, Error> {
+            let with_weights = |plan| {
+                let checkpoint = self.checkpoint(&of.model, &plan)?;
+                Ok((Stages::new(plan)?, checkpoint))
+            };
+            self.plans(of)?.into_iter().map(with_weights).collect()
         }
 
-        /// The file for the profile of what is `measured`, if there is to be one. Begun before anything is compiled.
+        /// Begins the file for the profile of `measured`, if one is asked for, before anything is compiled.
         fn trace(
             &self,
             profile: &ProfileArguments,
-            model: &Path,
-            variants: &VariantArguments,
+            ModelBench { model, variants, .. }: &ModelBench,
             measured: usize,
         ) -> Result<Option<NewFile>, Error> {
             let Some(path) = &profile.trace else { return Ok(None) };
             watched(self.device(variants)).ok_or(BenchError::NotWatched)?;
             check_output(model, path)?;
             if measured != 1 {
-                let what = "`--trace` is of one variant; name one value of each option that takes several";
+                let what = "`--trace` profiles one variant; give each option one value";
                 return Err(usage(what).into());
             }
             Ok(Some(NewFile::begin(path, output::PROFILE)?))
         }
 
-        /// Measures, says what came of it, and writes the profile of the only case into `trace`.
+        /// Measures, reports the results, and writes the profile of the only case to `trace`.
         fn profiled(
             &self,
             cases: Vec<Case<'_>>,
-            model: &Path,
+            ModelBench { model, .. }: &ModelBench,
             languages: &[Language],
             trace: Option<NewFile>,
         ) -> Result<(), Error> {
@@ -551,12 +509,13 @@ mod run {
             shown(&report)
         }
 
-        /// Measures, and says what came of it: last, since who reads it may have gone.
+        /// Measures, and reports the results on stdout. Files are written first, because the reader of stdout
+        /// may have gone.
         fn report(&self, cases: Vec<Case<'_>>) -> Result<(), Error> {
             shown(&self.measured(cases)?)
         }
 
-        /// Measures, and writes what came of it to files.
+        /// Measures, and writes the results to files.
         fn measured(&self, cases: Vec<Case<'_>>) -> Result<BenchReport, Error> {
             let BenchArguments { rounds, json, plot, .. } = self.arguments;
             let rounds = rounds.get();

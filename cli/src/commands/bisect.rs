@@ -1,41 +1,36 @@
-//! `tracewright bisect`
+//! `tracewright bisect` finds the first operation at which two forms of a model diverge.
 
 use std::path::PathBuf;
 
 use clap::Args;
-use console::ModelArguments;
 
-use crate::arguments::{CompileArguments, DeviceArguments, TuningArguments};
+use crate::arguments::{BuildArguments, DeviceArguments};
 
 #[derive(Args)]
 pub struct Arguments {
-    /// A Hugging Face model directory, or a GGUF file
+    /// Hugging Face model directory, or a GGUF file
     pub model: PathBuf,
-    /// The token ids to read: 5,17,3
+    /// Token ids to read, such as 5,17,3
     #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
     pub tokens: Vec<u32>,
-    /// What the compiled model is compared with: the reference evaluator; itself unsimplified, without kernels, or with
-    /// weights that are not rounded; or what transformers computed, as tests/oracle/activations.py writes it
+    /// Form to compare the compiled model with: the reference evaluator, the same model without simplification, kernels or
+    /// quantization, or a file of transformers' activations by tests/oracle/activations.py
     #[arg(
         long,
         value_name = "evaluator|unsimplified|no-kernels|dense|FILE.safetensors",
         default_value = "evaluator"
     )]
     pub against: Against,
-    /// One JSON object on stdout instead of a report
+    /// Print one JSON object on stdout instead of a report
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
     pub device: DeviceArguments,
     #[command(flatten)]
-    pub model_arguments: ModelArguments,
-    #[command(flatten)]
-    pub tuning: TuningArguments,
-    #[command(flatten)]
-    pub compile: CompileArguments,
+    pub build: BuildArguments,
 }
 
-/// What a compiled model is compared with.
+/// The form that a compiled model is compared with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Against {
     Evaluator,
@@ -73,7 +68,6 @@ mod run {
     use super::Arguments;
     use crate::Invocation;
     use crate::build;
-    use crate::build::Tunings;
     use crate::checkpoint::open;
     use crate::error::Error;
     use crate::limit::Limit;
@@ -83,15 +77,15 @@ mod run {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let &Invocation { read, ref interrupt } = invocation;
             let Arguments { model: folder, tokens, against, .. } = self;
-            let model = &self.model_arguments;
+            let model = &self.build.model_arguments;
             let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;
             let context = Plan::context_for(tokens.len(), network.max_context());
             if matches!(against, Against::Activations(_)) && model.chunk.is_some() {
-                let what =
-                    "`--chunk` is for what reads a prompt in pieces; transformers computed these in one pass";
+                let what = "`--chunk` reads a prompt in pieces, and transformers computed these activations in one \
+                     pass; leave it out";
                 return Err(usage(what).into());
             }
-            let plan = model.plan(network, model.context.or(Some(context)))?;
+            let plan = model.plan(network, folder, model.context.or(Some(context)))?;
             check_prompt(tokens, Limit::of(&plan), plan.model.vocabulary())?;
             let activations = match against {
                 Against::Activations(path) => Some(activations(path, tokens)?),
@@ -109,17 +103,17 @@ mod run {
             };
             let quantized = plan.weights.quantize.rounds();
             if *against == Against::Dense && !quantized {
-                let what = "`--against dense` compares rounded weights with those of the checkpoint; round them with `--quant`";
+                let what = "`--against dense` compares quantized weights with those of the checkpoint; \
+                    quantize them with `--quant`";
                 return Err(usage(what).into());
             }
-            let (trace, checkpoint) = (plan.record(&entries)?.trace, plan.named(checkpoint));
+            let trace = plan.record(&entries)?.trace;
             let values = CheckpointValues::new(&trace, &checkpoint).map_err(tracewright::PlanError::from)?;
-            let compiler = build::compiler(&self.compile, interrupt)?;
-            let cache = build::cache_folder(&self.compile)?;
+            let compiler = build::compiler(&self.build.compile, interrupt)?;
+            let cache = build::cache_folder(&self.build.compile)?;
             let (device, target) = self.device.choose(1)?;
             let target = compiler.resolve(&target)?;
-            let source = self.tuning.source.as_ref();
-            let tuning = Tunings::read(source, &target, (&compiler, &cache))?.of(Some(&plan))?;
+            let tuning = self.build.tuning.read(&target, (&compiler, &cache))?.of(&plan)?;
             let target = Target { tuning: Tuning { chunk: None, ..tuning }, ..target };
             // Sums are those of one thread.
             let runtime = Runtime::new(match device {
@@ -157,13 +151,13 @@ mod run {
         }
     }
 
-    /// Prints a report; a difference is an error even where nobody reads it.
+    /// Prints a report. A difference is an error even if stdout is closed.
     fn report(report: &BisectReport<'_>, json: bool) -> Result<(), Error> {
         let written = print(&if json { format!("{}\n", report.json()) } else { report.text() });
         match report.finding() {
             None if report.nodes() == 0 => {
                 let what = format!(
-                    "nothing was compared: {} has no value of a module of this network",
+                    "nothing was compared: {} has no activation of this network's modules",
                     report.names[1]
                 );
                 Err(usage(what).into())
@@ -173,7 +167,7 @@ mod run {
         }
     }
 
-    /// What transformers computed of the same tokens.
+    /// The values that transformers computed for the same tokens.
     fn activations(path: &Path, tokens: &[u32]) -> Result<Activations, Error> {
         let activations = Activations::open(path)?;
         match activations.tokens() {

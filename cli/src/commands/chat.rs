@@ -1,6 +1,6 @@
-//! `tracewright chat`: messages from a terminal or from stdin, and answers.
+//! `tracewright chat` reads messages from a terminal or from stdin, and prints answers.
 //!
-//! [`Conversation`] keeps what the network has seen.
+//! [`Conversation`] keeps the state of the network between messages.
 
 use std::path::PathBuf;
 
@@ -11,14 +11,14 @@ use crate::sampling::SamplingArguments;
 
 #[derive(Args, Clone)]
 pub struct Arguments {
-    /// A Hugging Face model directory, or what `export` wrote
+    /// Hugging Face model directory, GGUF file or export
     pub model: PathBuf,
-    /// The system message of the chat
+    /// System message of the chat
     #[arg(long, visible_alias = "system-prompt", value_name = "TEXT")]
     pub system: Option<String>,
     #[command(flatten)]
     pub template: TemplateArguments,
-    /// At most this many new tokens in an answer
+    /// Maximum number of new tokens per answer
     #[arg(
         short = 'n',
         long = "max-tokens",
@@ -27,10 +27,13 @@ pub struct Arguments {
         default_value_t = 1024
     )]
     pub max_tokens: usize,
-    /// Stop an answer in front of this text; may be repeated
+    /// Stop an answer before this text; may be repeated
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["json_schema", "grammar"])]
     pub stop: Vec<String>,
-    /// Keep what is typed at a terminal to this chat
+    /// Keep the chat in this file, with its state, and go on with it the next time
+    #[arg(long, value_name = "FILE")]
+    pub session: Option<PathBuf>,
+    /// Save no history of what you type
     #[arg(long)]
     pub no_history: bool,
     #[command(flatten)]
@@ -42,11 +45,11 @@ pub struct Arguments {
 #[cfg(feature = "iree")]
 mod run {
     use std::fs;
-    use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
+    use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
     use std::path::{Path, PathBuf};
 
-    use console::output;
-    use console::{ConsoleError, usage};
+    use console::{CommandError as _, output, print, usage};
+    use error_codes::AnyCoded;
     use etcetera::BaseStrategy as _;
     use rustyline::error::ReadlineError;
     use rustyline::{Config, DefaultEditor};
@@ -61,16 +64,15 @@ mod run {
     use crate::Invocation;
     use crate::build::milliseconds;
     use crate::error::Error;
-    use crate::extras::Extras;
-    use crate::extras::conversation;
+    use crate::extras::{Extras, conversation};
     use crate::interrupt::Interrupt;
     use crate::limit::Limit;
-    use crate::load::{self, say_ends};
+    use crate::load::{self, SequenceFile, drafts, say_ends};
 
-    /// Tokens that a chat has room for, unless somebody says otherwise.
+    /// The default context of a chat, in tokens.
     const ROOM: usize = 4096;
 
-    /// What is said with a slash, and what it does.
+    /// The commands with a slash, and their descriptions.
     const COMMANDS: [(&str, &str); 6] = [
         ("/help", "list the commands"),
         ("/reset", "begin a new chat, with the same system message"),
@@ -85,14 +87,19 @@ mod run {
             let &Invocation { read, ref interrupt } = invocation;
             let opening = load::read(&self.model, &self.run, read, interrupt)?;
             let (mut opening, (extras, options)) = load::prepared(opening, self, interrupt, prepare)?;
-            opening.fit_context(ROOM);
+            opening.options.speculate = self.sampling.speculate.clone();
+            let session = self.session.as_deref().map(|path| SequenceFile::open(&self.model, path));
+            let mut session = session.transpose()?;
+            let known = SequenceFile::tokens(session.as_ref());
+            opening.fit_context(ROOM.max(known));
             let limit = load::limit(&opening);
-            let model = load::open(opening, &self.run.compile, interrupt)?;
+            let model = load::open(opening, &self.run.build.compile, interrupt)?;
             say_ends(&options, &model);
             if model.stop_tokens().is_empty() && self.stop.is_empty() {
                 let most = self.max_tokens;
                 say!(
-                    "the model names no token that ends an answer (`eos_token_id`): each has {most} tokens, or use `--stop`"
+                    "the model has no token that ends an answer (`eos_token_id`): each answer has {most} \
+                     tokens; `--stop` ends it sooner"
                 );
             }
 
@@ -105,22 +112,15 @@ mod run {
             (conversation.tools, conversation.variables) = extras.into_parts();
             let mut chat = Chat { arguments: self, interrupt, limit, system: None, conversation };
             chat.begin(self.system.clone());
-            loop {
-                interrupt.wait(true);
-                let line = input.read()?;
-                interrupt.wait(false);
-                let Some(line) = line else { return Ok(()) };
-                match (line.strip_prefix("//"), line.strip_prefix('/')) {
-                    (Some(message), _) => chat.answer(&format!("/{message}"))?,
-                    (None, Some(command)) => match chat.command(command) {
-                        Ok(true) => {}
-                        Ok(false) => return Ok(()),
-                        Err(error) => console::tell(&error),
-                    },
-                    (None, None) if line.trim().is_empty() => {}
-                    (None, None) => chat.answer(&line)?,
-                }
+            if let Some(saved) = session.as_mut().and_then(|session| session.saved.take()) {
+                chat.conversation.resume(saved)?;
+                say!("the chat goes on behind {} messages", chat.conversation.messages.len());
             }
+            let talked = chat.talk(&mut input);
+            if let Some(session) = session {
+                session.publish(&chat.conversation.save()?)?;
+            }
+            talked
         }
     }
 
@@ -151,7 +151,27 @@ mod run {
     }
 
     impl Chat<'_> {
-        /// Does what was said with a slash, and says whether the chat goes on.
+        /// Answers messages until the input ends, or a command ends the chat.
+        fn talk(&mut self, input: &mut Input) -> Result<(), Error> {
+            loop {
+                self.interrupt.wait(true);
+                let line = input.read()?;
+                self.interrupt.wait(false);
+                let Some(line) = line else { return Ok(()) };
+                match (line.strip_prefix("//"), line.strip_prefix('/')) {
+                    (Some(message), _) => self.answer(&format!("/{message}"))?,
+                    (None, Some(command)) => match self.command(command) {
+                        Ok(true) => {}
+                        Ok(false) => return Ok(()),
+                        Err(error) => console::tell(&error),
+                    },
+                    (None, None) if line.trim().is_empty() => {}
+                    (None, None) => self.answer(&line)?,
+                }
+            }
+        }
+
+        /// Runs a command with a slash, and returns whether the chat continues.
         fn command(&mut self, command: &str) -> Result<bool, Error> {
             let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
             let rest = rest.trim();
@@ -190,27 +210,24 @@ mod run {
             self.system = message;
         }
 
-        /// Answers a message. What is wrong with it alone is said, and the chat goes on without it.
+        /// Answers a message. An error about this message alone is printed, and the chat continues without
+        /// the message.
         fn answer(&mut self, message: &str) -> Result<(), Error> {
             self.interrupt.clear();
-            match self.generate(message) {
-                Ok(()) => return Ok(()),
-                Err(Error::Interrupted) => self.interrupt.clear(),
-                Err(Error::Generate(GenerateError::TooLong { length, .. })) => {
+            let Err(error) = self.generate(message) else { return Ok(()) };
+            match (&error, error.library().and_then(AnyCoded::find)) {
+                (Error::Interrupted, _) => self.interrupt.clear(),
+                (_, Some(GenerateError::TooLong { length, .. })) => {
                     let limit = self.limit;
                     say!(
                         "the message is not answered: the chat has {length} tokens, expected at most {limit}; {}",
                         self.room()
                     );
                 }
-                Err(
-                    error @ (Error::Said { .. }
-                    | Error::Template
-                    | Error::Generate(GenerateError::Tokenize { .. })),
-                ) => {
+                (Error::Said { .. } | Error::Template, _) | (_, Some(GenerateError::Tokenize { .. })) => {
                     console::tell(&error);
                 }
-                Err(error) => return Err(error),
+                _ => return Err(error),
             }
             Ok(())
         }
@@ -220,36 +237,35 @@ mod run {
             let prepared = self.interrupt.or(move || conversation.prepare(message))??;
             let mut turn = self.conversation.begin(prepared)?;
             while let Some(piece) = turn.next() {
-                let piece = piece?;
-                let mut out = io::stdout().lock();
-                out.write_all(piece.as_bytes()).and_then(|()| out.flush()).map_err(ConsoleError::Output)?;
+                print(&piece?)?;
                 if self.interrupt.is_set() {
                     turn.cancel();
                 }
             }
             let completion = turn.finish().ok_or(ModelError::Gone)?;
-            writeln!(io::stdout()).map_err(ConsoleError::Output)?;
+            print("\n")?;
             self.interrupt.clear();
             self.summarize(&completion);
             Ok(())
         }
 
-        /// How to have room for more.
+        /// Advice for a larger context.
         fn room(&self) -> String {
             let raised = self.limit.raised().map(|raised| format!("; {raised}"));
             format!("/reset begins a new chat{}", raised.unwrap_or_default())
         }
 
-        /// What an answer took, on stderr.
+        /// Prints the time and rate of an answer on stderr.
         fn summarize(&self, completion: &Completion) {
             let Completion { generated, prompt_tokens, .. } = completion;
             let new = generated.prefill_tokens;
             say!(
-                "prompt {prompt_tokens} tokens, {new} of them new, in {:.0} ms ({:.1}/s); {} new tokens at {:.1}/s",
+                "prompt {prompt_tokens} tokens, {new} of them new, in {:.0} ms ({:.1}/s); {} new tokens at {:.1}/s{}",
                 milliseconds(generated.prefill),
                 generated.prefill_rate(),
                 generated.tokens.len(),
                 generated.decode_rate(),
+                drafts(generated),
             );
             match generated.finish {
                 Finish::Context => {
@@ -264,11 +280,9 @@ mod run {
         }
     }
 
-    /// Where messages come from.
     enum Input {
-        /// Somebody types, with a history of what was typed, and the file that keeps it, if one does.
+        /// A terminal with a history of typed lines, and the file of that history if there is one.
         Terminal(Box<DefaultEditor>, Option<PathBuf>),
-        /// Lines of stdin.
         Lines(io::Stdin),
     }
 
@@ -287,7 +301,7 @@ mod run {
             Ok(Self::Terminal(Box::new(editor), file))
         }
 
-        /// The next message; lines that end with `\` go on. `None` at the end.
+        /// Reads the next message. A line that ends with `\` continues on the next. `None` at the end.
         fn read(&mut self) -> Result<Option<String>, Error> {
             let mut message = String::new();
             loop {
@@ -312,7 +326,7 @@ mod run {
                 && let Err(error) = keep(editor, path)
             {
                 // Nobody chats to fill a history.
-                say!("`{}` does not keep what is typed: {error}", path.display());
+                say!("cannot save the history in `{}`: {error}", path.display());
                 *file = None;
             }
             Ok(Some(message))
@@ -343,30 +357,31 @@ mod run {
         }
     }
 
-    /// Whether a message may have so many bytes.
+    /// Checks the length of a message in bytes.
     fn check_message(bytes: usize) -> Result<(), Error> {
         let most = limits::PROMPT;
         match bytes as u64 > most {
             true => {
-                let what = format!("a message has more bytes than are read, at most {most}");
+                let what = format!("the message is too long, expected at most {most} bytes");
                 Err(Error::Typed(what.into()))
             }
             false => Ok(()),
         }
     }
 
-    /// Messages that the file of the history holds at most.
+    /// The largest number of messages in the history file.
     const REMEMBERED: usize = 1000;
 
-    /// Where what is typed is kept: beside what other programs remember from one run to the next, or where the system has no such
-    /// folder, with their data. `None` without a home folder.
+    /// The history file. It is in the user's state folder. If the system has no such folder, it is in the data folder. `None`
+    /// without a home folder.
     fn history_file() -> Option<PathBuf> {
         let strategy = etcetera::choose_base_strategy().ok()?;
         let folder = strategy.state_dir().unwrap_or_else(|| strategy.data_dir());
         Some(folder.join("tracewright").join("chat-history"))
     }
 
-    /// Adds the last message to the file, which only its owner reads. Chats that run side by side do not lose each other's.
+    /// Appends the last message to the history file, which only its owner can read. Parallel chats do not
+    /// lose each other's messages.
     fn keep(editor: &mut DefaultEditor, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
@@ -374,10 +389,9 @@ mod run {
         Ok(editor.append_history(path)?)
     }
 
-    /// What one line was.
+    /// The kind of a typed line.
     enum Typed {
         Line(String),
-        /// Taken back.
         Nothing,
         End,
     }

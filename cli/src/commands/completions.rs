@@ -1,4 +1,4 @@
-//! `tracewright completions`
+//! `tracewright completions` prints completions for a shell.
 
 use std::io::{self, Write as _};
 
@@ -12,7 +12,7 @@ use crate::error::Error;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// The shell
+    /// Shell to complete for
     shell: Shell,
 }
 

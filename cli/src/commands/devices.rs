@@ -1,10 +1,15 @@
-//! `tracewright devices`: the devices that networks run on.
+//! `tracewright devices` lists the devices that can run networks.
+
+use std::path::PathBuf;
 
 use clap::Args;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// One JSON object on stdout instead of a line for each device
+    /// PJRT plugin of XLA to list beside those in Python packages
+    #[arg(long, value_name = "PATH", env = "TRACEWRIGHT_PLUGIN")]
+    plugin: Option<PathBuf>,
+    /// Print one JSON object on stdout instead of a line for each device
     #[arg(long)]
     json: bool,
 }
@@ -12,16 +17,19 @@ pub struct Arguments {
 #[cfg(feature = "iree")]
 mod run {
     use std::env::consts::ARCH;
+    use std::path::PathBuf;
 
     use console::print;
     use serde_json::{Value, json};
     use tracewright::errors::WithCauses;
+    use tracewright::pjrt::{Client, PjrtDevice, PjrtError, Plugin, packaged};
     use tracewright::runtime::{DeviceInfo, devices};
     use tracewright::targets::DeviceKind;
 
     use super::Arguments;
     use crate::Invocation;
     use crate::error::Error;
+    use crate::plugins::package_folders;
 
     impl Arguments {
         pub fn run(&self, _: &Invocation) -> Result<(), Error> {
@@ -30,12 +38,68 @@ mod run {
                 .map(|kind| (kind, devices(kind).map_err(|error| WithCauses(&error).to_string())))
                 .collect();
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            let text = if self.json { list(&found, cores).to_string() } else { table(&found, cores) };
+            let packaged = packaged(&package_folders()).into_iter().map(|(_, path)| path);
+            let plugins: Vec<Started> = self.plugin.iter().cloned().chain(packaged).map(started).collect();
+            let text = match self.json {
+                true => {
+                    let mut all = list(&found, cores);
+                    all["plugins"] = plugins.iter().map(plugin_object).collect();
+                    all.to_string()
+                }
+                false => [table(&found, cores)]
+                    .into_iter()
+                    .chain(plugins.iter().map(plugin_lines))
+                    .collect::<Vec<_>>()
+                    .join("\n"),
+            };
             Ok(print(&format!("{text}\n"))?)
         }
     }
 
-    /// The devices of a kind, or why there are none.
+    /// A plugin of XLA, and its client or the reason why there is none.
+    struct Started {
+        path: PathBuf,
+        client: Result<((i32, i32), Client), PjrtError>,
+    }
+
+    fn started(path: PathBuf) -> Started {
+        let client = Plugin::load(&path).and_then(|plugin| Ok((plugin.version(), plugin.client()?)));
+        Started { path, client }
+    }
+
+    fn plugin_object(Started { path, client }: &Started) -> Value {
+        match client {
+            Ok((version, client)) => {
+                let device = |device: &PjrtDevice| json!({ "ordinal": device.ordinal, "kind": device.kind });
+                json!({
+                    "path": path,
+                    "platform": client.platform(),
+                    "api": format!("{}.{}", version.0, version.1),
+                    "devices": client.devices().map(device).collect::<Vec<_>>(),
+                })
+            }
+            Err(error) => json!({ "path": path, "why": WithCauses(error).to_string() }),
+        }
+    }
+
+    fn plugin_lines(Started { path, client }: &Started) -> String {
+        match client {
+            // The plugin for the CPU presents the one processor as several devices, for programs on a mesh.
+            Ok((_, client)) if client.platform() == "cpu" => {
+                format!("{:10} {ARCH} processor with `--engine xla`, from {}", "cpu", path.display())
+            }
+            Ok((_, client)) => {
+                let line = |device: &PjrtDevice| {
+                    let name = format!("{}:{}", client.platform(), device.ordinal);
+                    format!("{name:10} {} with `--engine xla`, from {}", device.kind, path.display())
+                };
+                client.devices().map(line).collect::<Vec<_>>().join("\n")
+            }
+            Err(error) => format!("{:10} missing: {}", "xla", WithCauses(error)),
+        }
+    }
+
+    /// The devices of a kind, or the reason why there are none.
     type Found = (DeviceKind, Result<Vec<DeviceInfo>, String>);
 
     fn list(found: &[Found], cores: usize) -> Value {
@@ -67,7 +131,7 @@ mod run {
         lines.join("\n")
     }
 
-    /// What it is called, and the types of numbers that programs for it may have.
+    /// The name of a device, and the element types that its programs support.
     fn summary(info: &DeviceInfo) -> String {
         let target = info.target();
         let types = ["f32", "f16", "bf16"].into_iter().filter(|element| target.lacks(element).is_none());

@@ -1,4 +1,4 @@
-//! `tracewright doctor`: what is there of all that is needed, and what to do about what is not.
+//! `tracewright doctor` checks the installation, and explains how to fix it.
 
 use clap::Args;
 
@@ -6,7 +6,7 @@ use crate::arguments::CompileArguments;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// One JSON object on stdout instead of a line for each thing
+    /// Print one JSON object on stdout instead of a line for each check
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -15,10 +15,9 @@ pub struct Arguments {
 
 #[cfg(feature = "iree")]
 mod run {
-    use std::io::{self, Write as _};
     use std::path::{Path, PathBuf};
 
-    use console::ConsoleError;
+    use console::print;
     use kernels::Kernels;
     use serde_json::{Value, json};
     use tracewright::Memory;
@@ -33,18 +32,34 @@ mod run {
     use crate::error::Error;
     use crate::interrupt::Interrupt;
 
-    /// What was looked at.
+    /// The result of one check.
     struct Finding {
         what: &'static str,
-        /// What is there, or what is wrong.
+        /// The finding, or the problem.
         found: Result<String, String>,
-        /// What to do about it.
+        /// The remedy for the problem.
         help: Option<String>,
-        /// The same for a program.
         value: Value,
     }
 
-    /// Bytes that a module and an archive of a small model take.
+    impl Finding {
+        fn json(&self) -> Value {
+            let Self { what, found, help, value } = self;
+            let (good, found) = (found.is_ok(), found.as_ref().unwrap_or_else(|wrong| wrong));
+            json!({ "what": what, "good": good, "found": found, "help": help, "value": value })
+        }
+
+        fn lines(&self) -> String {
+            let (sign, found) = match &self.found {
+                Ok(found) => ("ok", found),
+                Err(wrong) => ("BAD", wrong),
+            };
+            let help = self.help.iter().map(|help| format!("{:14} help: {help}\n", ""));
+            format!("{sign:3} {:10} {found}\n{}", self.what, help.collect::<String>())
+        }
+    }
+
+    /// Bytes that a module and an archive of a small model need.
     const ROOM: u64 = 1 << 30;
 
     impl Arguments {
@@ -53,31 +68,13 @@ mod run {
             let (compiler, target) = compiler(self, interrupt)?;
             let all = [compiler, processor(target), runtime(), cache(self), memory()];
             let missing = all.iter().filter(|finding| finding.found.is_err()).count();
-            let mut out = io::stdout().lock();
-            let written = match self.json {
+            let written = print(&match self.json {
                 true => {
-                    let finding = |one: &Finding| {
-                        json!({
-                            "what": one.what,
-                            "good": one.found.is_ok(),
-                            "found": one.found.as_ref().unwrap_or_else(|wrong| wrong),
-                            "help": one.help,
-                            "value": one.value,
-                        })
-                    };
-                    let findings: Vec<Value> = all.iter().map(finding).collect();
-                    writeln!(out, "{}", json!({ "good": missing == 0, "findings": findings }))
+                    let findings: Vec<Value> = all.iter().map(Finding::json).collect();
+                    format!("{}\n", json!({ "good": missing == 0, "findings": findings }))
                 }
-                false => all.iter().try_for_each(|one| {
-                    let (sign, found) = match &one.found {
-                        Ok(found) => ("ok", found),
-                        Err(wrong) => ("BAD", wrong),
-                    };
-                    writeln!(out, "{sign:3} {:10} {found}", one.what)?;
-                    one.help.iter().try_for_each(|help| writeln!(out, "{:14} help: {help}", ""))
-                }),
-            }
-            .map_err(ConsoleError::Output);
+                false => all.iter().map(Finding::lines).collect(),
+            });
             match missing {
                 0 => Ok(written?),
                 missing => Err(Error::Missing { missing, looked_at: all.len() }),
@@ -85,7 +82,7 @@ mod run {
         }
     }
 
-    /// The compiler, and this machine as it sees it.
+    /// Checks the compiler, and the processor that it detects.
     fn compiler(arguments: &Arguments, interrupt: &Interrupt) -> Result<(Finding, Option<Target>), Error> {
         let what = "compiler";
         let expected = WHEEL.split_once("==").map_or(WHEEL, |(_, version)| version);
@@ -116,7 +113,7 @@ mod run {
         Ok((Finding { what, found, help: (!is_pinned).then_some(install), value }, target))
     }
 
-    /// What this processor can do, and which kernels that gives.
+    /// Checks the features of this processor, and the kernels that they allow.
     fn processor(target: Option<Target>) -> Finding {
         let detected =
             || host_features().into_iter().filter(|(_, has)| *has).map(|(name, _)| name.to_owned());
@@ -132,7 +129,7 @@ mod run {
         };
         let told: Vec<&str> = features.iter().filter(told).map(String::as_str).collect();
         let kernels =
-            if has_kernels { "kernels of ours" } else { "no kernels of ours: all is the compiler's" };
+            if has_kernels { "Tracewright's kernels" } else { "no kernels: the compiler generates all code" };
         Finding {
             what: "processor",
             found: Ok(format!("{kernels}; {} ({})", target.architecture(), told.join(", "))),
@@ -143,7 +140,7 @@ mod run {
         }
     }
 
-    /// Whether IREE's runtime starts.
+    /// Checks that IREE's runtime starts.
     fn runtime() -> Finding {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let started = Runtime::new(Device::LocalTask { workers: 0 });
@@ -153,12 +150,12 @@ mod run {
                 Ok(_) => Ok(format!("IREE's runtime starts, on {cores} cores")),
                 Err(error) => Err(WithCauses(error).to_string()),
             },
-            help: started.is_err().then(|| "`--threads 1` needs the least of the system".into()),
+            help: started.is_err().then(|| "try `--threads 1`, which needs the fewest resources".into()),
             value: json!({ "cores": cores }),
         }
     }
 
-    /// Whether the cache folder takes files, and how many.
+    /// Checks that files can be written to the cache folder, and how much space is free.
     fn cache(arguments: &Arguments) -> Finding {
         let what = "cache";
         let other = Some("`--cache DIR` or TRACEWRIGHT_CACHE names another folder".to_owned());
@@ -182,7 +179,7 @@ mod run {
         Finding { what, help: if found.is_err() { other } else { None }, found, value }
     }
 
-    /// Free bytes of the disk of a folder, or of the nearest one above it that exists.
+    /// The free bytes on the disk of a folder, or of its nearest existing parent.
     fn room(folder: &Path) -> Option<u64> {
         #[cfg(unix)]
         {
@@ -197,15 +194,15 @@ mod run {
         }
     }
 
-    /// The memory of the machine, or what its container may use.
+    /// The memory of the machine, or the limit of its container.
     fn memory() -> Finding {
         let memory = Memory::of_machine();
         Finding {
             what: "memory",
-            found: Ok(memory.as_ref().map_or("the system does not say".into(), |memory| {
+            found: Ok(memory.as_ref().map_or("the system does not report it".into(), |memory| {
                 format!("{}, of which {} are free", readable(memory.total), readable(memory.available))
             })),
-            help: Some("`tracewright plan MODEL_DIR` says what a model will hold".into()),
+            help: Some("`tracewright plan MODEL_DIR` reports the memory that a model needs".into()),
             value: memory.map_or(
                 Value::Null,
                 |memory| json!({ "total_bytes": memory.total, "available_bytes": memory.available }),

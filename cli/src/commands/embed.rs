@@ -1,4 +1,4 @@
-//! `tracewright embed`
+//! `tracewright embed` computes embeddings of texts.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -11,32 +11,32 @@ use crate::arguments::{CompileArguments, DeviceArguments, TuningArguments, batch
 #[derive(Args, Clone)]
 #[command(group(clap::ArgGroup::new("input").required(true).multiple(true)))]
 pub struct Arguments {
-    /// A Hugging Face model directory with the files of sentence-transformers
+    /// Hugging Face model directory with the files of sentence-transformers
     pub model: PathBuf,
-    /// A text; may be repeated
+    /// Text to embed; may be repeated
     #[arg(short = 'p', long = "text", group = "input", value_name = "TEXT")]
     pub texts: Vec<String>,
-    /// A file with a text on each line, behind the others
+    /// File with one text per line, embedded after the others
     #[arg(short, long, group = "input", value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// The token ids of a single text, special ones included: 2,17,1
+    /// Token ids of a single text, including special tokens, such as 2,17,1
     #[arg(long, group = "input", value_name = "IDS", value_delimiter = ',', conflicts_with_all = ["texts", "file", "prompt_name"])]
     pub tokens: Option<Vec<u32>>,
-    /// The prompt that stands in front of each text, one of the model's [default: the model's]
+    /// Name of the model's prompt to put before each text [default: the model's default prompt]
     #[arg(long, value_name = "NAME")]
     pub prompt_name: Option<String>,
-    /// Tokens of a text at most; longer ones are cut [default: what the longest text needs, up to the model's own]
+    /// Maximum tokens per text; longer texts are cut [default: as the longest text needs, up to the model's limit]
     #[arg(long, value_name = "N")]
     pub length: Option<usize>,
-    /// Texts at once
+    /// Texts per step
     #[arg(long, value_name = "N", value_parser = batch, default_value = "1")]
     pub batch: NonZeroUsize,
-    /// Worker threads; 0 for as many as there are cores
+    /// Worker threads; 0 uses all cores
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
     #[command(flatten)]
     pub device: DeviceArguments,
-    /// One JSON object on stdout instead of a line of numbers for each text
+    /// Print one JSON object on stdout instead of a line of numbers for each text
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -49,36 +49,32 @@ pub struct Arguments {
 
 #[cfg(feature = "iree")]
 mod run {
-    use std::io::{self, Write as _};
     use std::iter::zip;
-    use std::time::Duration;
 
-    use console::{ConsoleError, usage};
+    use console::{print, usage};
     use serde_json::{Value, json};
-    use tracewright::embed::{EmbedError, EmbeddingPlan, check_texts};
+    use tracewright::embed::{EmbedError, check_texts, length_for};
     use tracewright::files::{limits, read_stream};
     use tracewright::footprint::peak_rss;
     use tracewright::generate::Tokenizer;
     use tracewright::model::{Embedded, Opening};
-    use tracewright::models::{EmbeddingGemmaConfig, SentenceConfig};
-    use tracewright::{OpenOptions, PlanError};
+    use tracewright::models::{SentenceConfig, check_embeds};
+    use tracewright::{ModelError, OpenOptions, PlanError};
 
     use super::Arguments;
     use crate::Invocation;
-    use crate::build::milliseconds;
+    use crate::build::{build_times, milliseconds};
     use crate::error::Error;
-    use crate::interrupt::Interrupt;
     use crate::limit::{Limit, SetBy};
-    use crate::load;
-    use crate::load::Tools;
+    use crate::load::{self, Tools};
 
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let interrupt = &invocation.interrupt;
             let batch = self.batch;
-            let opening = read(self, interrupt)?;
+            let opening = read(self, invocation)?;
             let (mut opening, (texts, longest)) = load::prepared(opening, self, interrupt, prepare)?;
-            let length = self.length.unwrap_or_else(|| EmbeddingPlan::length_for(texts.longest(), longest));
+            let length = self.length.unwrap_or_else(|| length_for(texts.longest(), longest));
             if !(1..=longest).contains(&length) {
                 return Err(PlanError::Length { found: length, longest }.into());
             }
@@ -111,10 +107,7 @@ mod run {
                     load::report_build(new.build.as_ref());
                 }
                 if !self.json {
-                    new.embeddings
-                        .iter()
-                        .try_for_each(|vector| print(vector))
-                        .map_err(ConsoleError::Output)?;
+                    new.embeddings.iter().try_for_each(|vector| print(&line(vector)))?;
                 }
                 embedded.embeddings.extend(new.embeddings);
                 embedded.time += new.time;
@@ -127,7 +120,7 @@ mod run {
                     "timings": timings(&embedded, texts.count()),
                     "peak_rss_bytes": peak_rss(),
                 });
-                console::print(&format!("{json}\n"))?;
+                print(&format!("{json}\n"))?;
             } else {
                 summarize(&embedded, &texts);
             }
@@ -135,45 +128,44 @@ mod run {
         }
     }
 
-    /// The texts in tokens, and the most tokens that the model takes.
+    /// The texts as tokens, and the largest number of tokens that the model takes.
     fn prepare(opening: &Opening, arguments: &Arguments) -> Result<(Texts, usize), Error> {
-        let Arguments { model, network, .. } = arguments;
-        let sentence = match opening.sentence() {
-            Some(sentence) => sentence.clone(),
-            // The error says what the model does instead.
-            None => EmbeddingGemmaConfig::read(model, &network.allow_config_key)?.sentence,
+        let Some(network) = opening.network() else {
+            let path = arguments.model.clone();
+            return Err(ModelError::Kind { path, does: "continues text", asked: "embed it" }.into());
         };
-        Ok((Texts::read(arguments, opening.tokenizer(), &sentence)?, sentence.max_tokens))
+        let sentence = check_embeds(network, &arguments.model)?;
+        Ok((Texts::read(arguments, opening.tokenizer(), sentence)?, sentence.max_tokens))
     }
 
     /// Reads the files of the model.
-    fn read(arguments: &Arguments, interrupt: &Interrupt) -> Result<Opening, Error> {
+    fn read(arguments: &Arguments, invocation: &Invocation) -> Result<Opening, Error> {
+        let &Invocation { read, ref interrupt } = invocation;
         let Arguments { model, network, batch, threads, .. } = arguments;
         let mut options = load::network_options(network, &arguments.tuning)?;
         load::choose(&mut options, network, &arguments.device)?;
         let options = OpenOptions {
             slots: batch.get(),
             threads: *threads,
-            // Which models make embeddings is known by who reads them.
-            read: tracewright::models::read,
+            read,
             watch: Some(load::watch(interrupt)),
             ..options
         };
         let path = model.clone();
         let opening = interrupt.or(move || Opening::read(path, options))??;
-        opening.warnings().iter().for_each(load::warn);
+        console::warn(opening.warnings());
         Ok(opening)
     }
 
-    /// Texts as the network takes them.
+    /// Texts in the form that the network takes.
     struct Texts {
         tokens: Vec<Vec<u32>>,
-        /// How many tokens each had, if it was cut.
+        /// For each text that was cut, its original number of tokens.
         cut_from: Vec<Option<usize>>,
     }
 
     impl Texts {
-        /// The texts that the arguments give, with their prompt and within the length.
+        /// Reads the texts of the arguments, adds the prompt, and cuts them to the length.
         fn read(
             arguments: &Arguments,
             tokenizer: Option<&Tokenizer>,
@@ -204,17 +196,17 @@ mod run {
             }
         }
 
-        /// Tokens of all texts.
+        /// The number of tokens in all texts.
         fn count(&self) -> usize {
             self.tokens.iter().map(Vec::len).sum()
         }
 
-        /// Tokens of the longest text.
+        /// The number of tokens in the longest text.
         fn longest(&self) -> usize {
             self.tokens.iter().map(Vec::len).max().unwrap_or_default()
         }
 
-        /// Says on stderr which texts were cut.
+        /// Reports on stderr which texts were cut.
         fn tell_cut(&self) {
             for (number, (tokens, cut_from)) in zip(1.., zip(&self.tokens, &self.cut_from)) {
                 if let Some(whole) = cut_from {
@@ -225,39 +217,32 @@ mod run {
         }
     }
 
-    /// A line with the numbers of a vector, which a reader may have while others are made.
-    fn print(vector: &[f32]) -> io::Result<()> {
+    /// An embedding as a line of numbers.
+    fn line(vector: &[f32]) -> String {
         let numbers: Vec<String> = vector.iter().map(f32::to_string).collect();
-        writeln!(io::stdout(), "{}", numbers.join(" "))
-    }
-
-    /// How long loading and compiling took.
-    fn built(embedded: &Embedded) -> (Duration, Duration) {
-        embedded.build.as_ref().map_or_else(Default::default, |build| (build.load, build.compile))
+        format!("{}\n", numbers.join(" "))
     }
 
     fn timings(embedded: &Embedded, tokens: usize) -> Value {
-        let (load, compile) = built(embedded);
+        let [load, compile] = build_times(embedded.build.as_ref());
         json!({
-            "load_ms": milliseconds(load),
-            "compile_ms": milliseconds(compile),
+            "load_ms": load,
+            "compile_ms": compile,
             "embed_ms": milliseconds(embedded.time),
             "tokens_per_s": tokens as f64 / embedded.time.as_secs_f64(),
         })
     }
 
-    /// One line for a reader, on stderr.
+    /// Prints a summary line on stderr.
     fn summarize(embedded: &Embedded, texts: &Texts) {
-        let (load, compile) = built(embedded);
+        let [load, compile] = build_times(embedded.build.as_ref());
         say!(
-            "{} texts, {} tokens in {:.0} ms ({:.1}/s), {} numbers each; load {:.0} ms, compile {:.0} ms",
+            "{} texts, {} tokens in {:.0} ms ({:.1}/s), {} numbers each; load {load:.0} ms, compile {compile:.0} ms",
             texts.tokens.len(),
             texts.count(),
             milliseconds(embedded.time),
             texts.count() as f64 / embedded.time.as_secs_f64(),
             embedded.embeddings.first().map_or(0, Vec::len),
-            milliseconds(load),
-            milliseconds(compile),
         );
     }
 }

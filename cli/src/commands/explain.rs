@@ -1,4 +1,4 @@
-//! `tracewright explain`: what an error means, and what to do.
+//! `tracewright explain` prints the meaning of an error, and its remedy.
 
 use clap::Args;
 use console::print;
@@ -10,9 +10,9 @@ use crate::error::Error;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// Its code, as TW0201; without one all are listed
+    /// Code of the error, such as TW0201; without it, list all codes
     code: Option<String>,
-    /// One JSON object on stdout instead of the text
+    /// Print one JSON object on stdout instead of the text
     #[arg(long)]
     json: bool,
 }

@@ -1,4 +1,4 @@
-//! `tracewright export`
+//! `tracewright export` writes a folder that runs without Python and without a compiler.
 
 #[cfg(feature = "iree")]
 mod iree;
@@ -7,58 +7,45 @@ mod xla;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
-use console::ModelArguments;
+use clap::Args;
 use tracewright::targets::Target;
 
 use crate::Invocation;
-use crate::arguments::{CompileArguments, MeshArguments, TuningArguments, batch};
+use crate::arguments::{BuildArguments, Engine, MeshArguments, batch};
 use crate::error::Error;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// A Hugging Face model directory, or a GGUF file
+    /// Hugging Face model directory, or a GGUF file
     pub model: PathBuf,
-    /// The directory to write
+    /// Directory to write
     #[arg(short, long, value_name = "DIR")]
     pub out: PathBuf,
-    /// What to compile for: `host`, a processor LLVM knows, PLATFORM:PROCESSOR[:FEATURES], as
-    /// `aarch64-linux-gnu:generic:+neon`, or another device, DEVICE[:PROCESSOR[:FEATURES]], as `vulkan`, `cuda:sm_86`,
-    /// `hip:gfx942`, `metal`
+    /// Target to compile for: `host`, a processor that LLVM knows, PLATFORM:PROCESSOR[:FEATURES] such as
+    /// `aarch64-linux-gnu:generic:+neon`, or DEVICE[:PROCESSOR[:FEATURES]] such as `vulkan`, `cuda:sm_86`, `hip:gfx942` or
+    /// `metal`
     #[arg(long, default_value = "host")]
     pub target: Target,
-    /// What runs it: IREE, or XLA on one device or many, by the Python package `tracewright_xla`
+    /// Engine that runs the export: IREE, or XLA on one or more devices with the Python package `tracewright_xla`
     #[arg(long, value_enum, default_value = "iree")]
     pub engine: Engine,
-    /// One JSON object on stdout instead of a summary on stderr
+    /// Print one JSON object on stdout instead of a summary on stderr
     #[arg(long)]
     pub json: bool,
-    /// Say on stderr which commands of IREE's own programs do the same
+    /// Print on stderr the commands of IREE's own tools that do the same
     #[arg(long)]
     pub print_commands: bool,
     #[command(flatten)]
     pub xla: XlaArguments,
     #[command(flatten)]
-    pub model_arguments: ModelArguments,
-    #[command(flatten)]
-    pub tuning: TuningArguments,
-    #[command(flatten)]
-    pub compile: CompileArguments,
+    pub build: BuildArguments,
 }
 
-/// What runs an export.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Engine {
-    Iree,
-    Xla,
-}
-
-/// What is said to XLA alone.
 #[derive(Args, Clone)]
 pub struct XlaArguments {
     #[command(flatten)]
     pub mesh: MeshArguments,
-    /// For XLA: sequences at once [default: 1]
+    /// For XLA: sequences in parallel [default: 1]
     #[arg(long, value_name = "N", value_parser = batch)]
     pub batch: Option<NonZeroUsize>,
 }

@@ -1,4 +1,4 @@
-//! `tracewright generate`
+//! `tracewright generate` continues a text or answers a message.
 
 use std::path::PathBuf;
 
@@ -10,26 +10,26 @@ use crate::sampling::SamplingArguments;
 #[derive(Args, Clone)]
 #[command(group(clap::ArgGroup::new("input").required(true)))]
 pub struct Arguments {
-    /// A Hugging Face model directory, a GGUF file, or what `export` wrote
+    /// Hugging Face model directory, GGUF file or export
     pub model: PathBuf,
-    /// The text to continue
+    /// Text to continue
     #[arg(short, long, group = "input", value_name = "TEXT")]
     pub prompt: Option<String>,
-    /// A file with the text to continue
+    /// File with the text to continue
     #[arg(short, long, group = "input", value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// A message to answer, through the model's chat template
+    /// Message to answer, with the model's chat template
     #[arg(long, group = "input", value_name = "TEXT")]
     pub chat: Option<String>,
-    /// The token ids to continue: 5,17,3
+    /// Token ids to continue, such as 5,17,3
     #[arg(long, group = "input", value_name = "IDS", value_delimiter = ',')]
     pub tokens: Option<Vec<u32>>,
-    /// The system message of the chat
+    /// System message of the chat
     #[arg(long, visible_alias = "system-prompt", value_name = "TEXT")]
     pub system: Option<String>,
     #[command(flatten)]
     pub template: TemplateArguments,
-    /// At most this many new tokens
+    /// Maximum number of new tokens
     #[arg(
         short = 'n',
         long = "max-tokens",
@@ -38,25 +38,28 @@ pub struct Arguments {
         default_value_t = 128
     )]
     pub max_tokens: usize,
-    /// Do not stop at the model's end-of-text tokens
+    /// Continue past the model's end-of-text tokens
     #[arg(long, conflicts_with_all = ["json_schema", "grammar"])]
     pub ignore_eos: bool,
-    /// Stop in front of this text; may be repeated
+    /// Stop before this text; may be repeated
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["json_schema", "grammar"])]
     pub stop: Vec<String>,
-    /// One JSON object on stdout instead of the text
+    /// Keep the tokens and their state in this file, so that the next run computes only what it adds to them
+    #[arg(long, value_name = "FILE")]
+    pub prompt_cache: Option<PathBuf>,
+    /// Print one JSON object on stdout instead of the text
     #[arg(long)]
     pub json: bool,
-    /// Write the logits that chose each token: f32 `logits` [steps, vocab]
+    /// Write the logits that chose each token, as f32 `logits` [steps, vocab]
     #[arg(long, value_name = "FILE.safetensors")]
     pub save_logits: Option<PathBuf>,
-    /// With --save-logits: also `prompt_logits` [prompt, vocab]
+    /// With --save-logits: also write the prompt's logits, as `prompt_logits` [prompt, vocab]
     #[arg(long, requires = "save_logits")]
     pub all_positions: bool,
-    /// With --json: the N most likely tokens at each place, by the model's own logits, before anything of the sampling
+    /// With --json: list the N most likely tokens at each position, by the model's logits before sampling
     #[arg(long, value_name = "N", requires = "json")]
     pub logprobs: Option<usize>,
-    /// Say on stderr which commands of IREE's own programs do the same
+    /// Print on stderr the commands of IREE's own tools that do the same
     #[arg(long)]
     pub print_commands: bool,
     #[command(flatten)]
@@ -68,12 +71,9 @@ pub struct Arguments {
 #[cfg(feature = "iree")]
 mod run {
     use std::collections::HashMap;
-    use std::io::{self, Write as _};
     use std::path::Path;
-    use std::time::Duration;
 
-    use console::output;
-    use console::{ConsoleError, print, usage};
+    use console::{output, print, usage};
     use safetensors::tensor::TensorView;
     use safetensors::{Dtype, SafeTensorError};
     use serde_json::{Value, json};
@@ -86,50 +86,65 @@ mod run {
 
     use super::Arguments;
     use crate::Invocation;
-    use crate::build::milliseconds;
+    use crate::arguments::Engine;
+    use crate::build::{build_times, milliseconds};
     use crate::error::Error;
-    use crate::extras::Extras;
-    use crate::extras::conversation;
+    use crate::extras::{Extras, conversation};
     use crate::interrupt::Interrupt;
-    use crate::load::{self, say_ends};
+    use crate::load::{self, SequenceFile, drafts, say_ends};
 
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let &Invocation { read, ref interrupt } = invocation;
-            if self.system.is_some() && self.chat.is_none() {
-                return Err(
-                    usage("`--system` belongs to `--chat`; give the message to answer with it").into()
-                );
-            }
             if self.chat.is_none()
-                && let Some(option) = self.template.first()
+                && let Some(option) = self.system.as_ref().map(|_| "--system").or(self.template.first())
             {
                 let what = format!("`{option}` belongs to `--chat`; give the message to answer with it");
                 return Err(usage(what).into());
             }
+            if self.print_commands && self.run.engine.engine == Engine::Xla {
+                return Err(usage(
+                    "`--print-commands` is for IREE; leave it out, or leave out `--engine xla`",
+                )
+                .into());
+            }
             // What is wrong with the model is said before what is wrong with the prompt.
             let opening = load::read(&self.model, &self.run, read, interrupt)?;
             let (mut opening, (prompt, options)) = load::prepared(opening, self, interrupt, prepare)?;
+            let cache = self.prompt_cache.as_deref().map(|path| SequenceFile::open(&self.model, path));
+            let mut cache = cache.transpose()?;
             let logits = self.save_logits.as_deref().map(|path| begin(&self.model, path)).transpose()?;
             let &Arguments { max_tokens, all_positions, .. } = self;
-            opening.fit_context(prompt.len().saturating_add(max_tokens));
+            opening.options.speculate = self.sampling.speculate.clone();
+            let known = SequenceFile::tokens(cache.as_ref());
+            opening.fit_context(prompt.len().saturating_add(max_tokens).max(known));
             opening.options.score = all_positions;
             let limit = load::limit(&opening);
             if let Some(vocabulary) = opening.vocabulary() {
                 load::check_prompt(&prompt, limit, vocabulary)?;
             }
-            let model = load::open(opening, &self.run.compile, interrupt)?;
+            let model = load::open(opening, &self.run.build.compile, interrupt)?;
             load::check_prompt(&prompt, limit, model.info().vocabulary)?;
             let build = model.info().build.as_ref();
             if let Some(build) = build.filter(|_| self.print_commands) {
-                load::print_commands(&self.model, build, &self.run.compile, &prompt, interrupt)?;
+                load::print_commands(&self.model, build, &self.run.build.compile, &prompt, interrupt)?;
             }
             say_ends(&options, &model);
 
             let constrained = options.follow.is_some();
-            let pieces = model.continue_tokens(prompt.clone()).options(options).stream()?;
-            let completion = stream(pieces, self.json, interrupt)?;
+            let request = model.continue_tokens(prompt.clone()).options(options);
+            let request = match cache.as_mut().and_then(|cache| cache.saved.take()) {
+                Some(saved) => {
+                    model.load(saved)?;
+                    request.reuse()
+                }
+                None => request,
+            };
+            let completion = stream(request.stream()?, self.json, interrupt)?;
             let generated = &completion.generated;
+            if let Some(cache) = cache {
+                cache.publish(&model.save(&[&prompt[..], &generated.tokens].concat())?)?;
+            }
 
             // Of an answer that was interrupted there are too few, and an older file may be whole.
             let logits = logits.filter(|_| generated.finish != Finish::Cancelled);
@@ -142,7 +157,7 @@ mod run {
                 let json = report(self, &model, &prompt, &completion);
                 print(&format!("{json}\n"))?;
             } else {
-                writeln!(io::stdout()).map_err(ConsoleError::Output)?;
+                print("\n")?;
                 summarize(&model, &completion);
                 if constrained && generated.finish != Finish::Stop {
                     say!(
@@ -175,8 +190,7 @@ mod run {
         while let Some(piece) = pieces.next() {
             let piece = piece?;
             if !quiet {
-                let mut out = io::stdout().lock();
-                out.write_all(piece.as_bytes()).and_then(|()| out.flush()).map_err(ConsoleError::Output)?;
+                print(&piece)?;
             }
             if interrupt.is_set() {
                 pieces.cancel();
@@ -185,7 +199,7 @@ mod run {
         pieces.into_completion().ok_or_else(|| ModelError::Gone.into())
     }
 
-    /// The answer and what it took, as one JSON object.
+    /// The answer with its timings, as one JSON object.
     fn report(arguments: &Arguments, model: &Model, prompt: &[u32], completion: &Completion) -> Value {
         let Completion { text, generated, transfers, .. } = completion;
         let mut json = json!({
@@ -206,13 +220,13 @@ mod run {
         json
     }
 
-    /// A new file that is made from the model in `folder`, and is none of it.
+    /// Begins a new file, after checking that it is not a file of the model in `folder`.
     fn begin(folder: &Path, path: &Path) -> Result<NewFile, Error> {
         check_output(folder, path)?;
         Ok(NewFile::begin(path, output::LOGITS)?)
     }
 
-    /// The token ids that the arguments ask to continue.
+    /// The token ids to continue.
     fn prompt(opening: &Opening, arguments: &Arguments) -> Result<Vec<u32>, Error> {
         let folder = &arguments.model;
         let Some(tokenizer) = opening.tokenizer() else {
@@ -246,7 +260,7 @@ mod run {
         if prompt.is_empty() { Err(GenerateError::EmptyPrompt.into()) } else { Ok(prompt) }
     }
 
-    /// A safetensors file of the logits that chose each token, and those after each token of the prompt.
+    /// A safetensors file with the logits behind each chosen token, and those after each token of the prompt.
     fn logits_file(logits: &[Vec<f32>], scored: Option<&[Vec<f32>]>) -> Result<Vec<u8>, SafeTensorError> {
         let mut tensors: Vec<(&str, Vec<usize>, Vec<u8>)> = Vec::new();
         for (name, rows) in [("logits", Some(logits)), ("prompt_logits", scored)] {
@@ -261,7 +275,7 @@ mod run {
         safetensors::serialize(views, None)
     }
 
-    /// What was likely at each place, in the form of OpenAI's and llama.cpp's `logprobs`.
+    /// The most likely tokens at each position, in the form of OpenAI's and llama.cpp's `logprobs`.
     fn logprobs(logprobs: &[TokenLogprobs], tokenizer: Option<&Tokenizer>) -> Value {
         let pieces = tokenizer.map(Tokenizer::pieces).unwrap_or_default();
         let one = |Logprob { token, logprob }: &Logprob| {
@@ -282,40 +296,38 @@ mod run {
     }
 
     fn timings(model: &Model, completion: &Completion) -> Value {
-        let (load, compile) = built(model);
+        let [load, compile] = build_times(model.info().build.as_ref());
         json!({
-            "load_ms": milliseconds(load),
-            "compile_ms": milliseconds(compile),
+            "load_ms": load,
+            "compile_ms": compile,
             "prefill_ms": milliseconds(completion.generated.prefill),
             "first_token_ms": completion.first_token.map(milliseconds),
             "prefill_tokens_per_s": completion.generated.prefill_rate(),
             "decode_tokens_per_s": completion.generated.decode_rate(),
+            "prefill_tokens": completion.generated.prefill_tokens,
+            "decode_steps": completion.generated.decode_steps,
+            "drafted_tokens": completion.generated.drafted,
+            "accepted_tokens": completion.generated.accepted,
         })
     }
 
-    /// How long loading and compiling took.
-    fn built(model: &Model) -> (Duration, Duration) {
-        model.info().build.as_ref().map_or_else(Default::default, |build| (build.load, build.compile))
-    }
-
-    /// One line for a reader, on stderr.
+    /// Prints a summary line on stderr.
     fn summarize(model: &Model, completion: &Completion) {
         let Completion { generated, prompt_tokens, first_token, .. } = completion;
-        let (load, compile) = built(model);
+        let [load, compile] = build_times(model.info().build.as_ref());
         let first = first_token.map(|time| format!(", first token after {:.0} ms", milliseconds(time)));
         let full = match generated.finish {
             Finish::Context => format!(", then the context of {} was full", model.info().context),
             _ => String::new(),
         };
         say!(
-            "prompt {prompt_tokens} tokens in {:.0} ms ({:.1}/s){}, {} new tokens at {:.1}/s{full}; load {:.0} ms, compile {:.0} ms",
+            "prompt {prompt_tokens} tokens in {:.0} ms ({:.1}/s){}, {} new tokens at {:.1}/s{}{full}; load {load:.0} ms, compile {compile:.0} ms",
             milliseconds(generated.prefill),
             generated.prefill_rate(),
             first.unwrap_or_default(),
             generated.tokens.len(),
             generated.decode_rate(),
-            milliseconds(load),
-            milliseconds(compile),
+            drafts(generated),
         );
     }
 }

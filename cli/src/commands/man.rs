@@ -1,12 +1,11 @@
-//! `tracewright man`
+//! `tracewright man` writes manual pages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Command};
 use clap_mangen::Man;
-use console::ConsoleError;
-use console::output;
+use console::{ConsoleError, output};
 use tracewright::errors::WithPath as _;
 use tracewright::files::NewFile;
 
@@ -16,7 +15,7 @@ use crate::error::Error;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// The directory to write
+    /// Directory to write
     #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
 }
@@ -33,7 +32,8 @@ impl Arguments {
     }
 }
 
-/// Writes the page of a command, as `tracewright-bench-decode.1`, and of those below it; returns how many these are.
+/// Writes the page of a command, such as `tracewright-bench-decode.1`, and those of its subcommands. Returns
+/// the number of pages.
 fn page(command: &Command, folder: &Path) -> Result<usize, Error> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name());
     let mut text = Vec::new();

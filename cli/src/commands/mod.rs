@@ -1,4 +1,4 @@
-//! The commands. Each is a file with its arguments and what it does, and a line of the list below.
+//! The commands. Each is a file with its arguments and its `run`, and an entry in the list below.
 
 mod bake;
 mod bench;
@@ -12,6 +12,7 @@ mod explain;
 mod export;
 mod generate;
 mod man;
+mod models;
 mod plan;
 mod prompt;
 mod quality;
@@ -34,12 +35,13 @@ use crate::error::Error;
 pub struct Arguments {
     #[command(subcommand)]
     pub command: Command,
-    /// What to log to stderr, as `debug` or `tracewright=trace`
+    /// Filter for the log on stderr, such as `debug` or `tracewright=trace`
     #[arg(long, global = true, env = "TRACEWRIGHT_LOG", value_name = "FILTER")]
     pub log: Option<String>,
 }
 
-/// The list of commands: what each is called and for, its file, which of its arguments is a model, and whether it needs IREE.
+/// Declares the list of commands: name and help, file, the argument that is a model, and whether it needs
+/// IREE.
 macro_rules! commands {
     ($($(#[$about:meta])+ $command:ident: $file:ident($($model:tt)*) $($iree:ident)?;)+) => {
         #[derive(Subcommand)]
@@ -54,10 +56,10 @@ macro_rules! commands {
                 }
             }
 
-            /// Runs the command, on the path to read for its model.
+            /// Runs the command. The path of its model is resolved first.
             pub fn run(mut self, invocation: &Invocation) -> Result<(), Error> {
                 if let Some(model) = self.model() {
-                    *model = console::resolved(model)?;
+                    *model = models::resolved(model, &invocation.interrupt)?;
                 }
                 match self {
                     $(Self::$command(arguments) => run!($($iree)? $file arguments invocation)),+
@@ -95,19 +97,19 @@ commands! {
     Generate: generate(model) iree;
     /// Talk with a model
     Chat: chat(model) iree;
-    /// Print the text that a chat becomes, by the model's chat template
+    /// Print the text that the model's chat template makes of a chat
     Prompt: prompt(model) iree;
     /// Print the tokens of texts, as the model reads them
     Tokenize: tokenize(model) iree;
-    /// Make vectors of texts
+    /// Compute embeddings of texts
     Embed: embed(model) iree;
-    /// Write module, archive, tokenizer and manifest to a directory that runs without Python and compiler
+    /// Write a directory that runs without Python and without a compiler
     Export: export(model);
     /// Write the parameters of a checkpoint as an IREE parameter archive
     Bake: bake(checkpoint);
-    /// Compare an archive or an export directory with the hashes that it carries
+    /// Compare an archive or an export directory with the hashes inside it
     Verify: verify();
-    /// Run two forms of a model side by side, and name the first operation whose numbers differ
+    /// Run two forms of a model side by side, and name the first operation whose outputs diverge
     Bisect: bisect(model) iree;
     /// Compare a format with full precision on a text: KL divergence, same tokens, perplexity
     Quality: quality(model) iree;
@@ -115,26 +117,28 @@ commands! {
     Quantize: quantize(model) iree;
     /// Say what a model will hold in memory, without reading a weight
     Plan: plan(model);
-    /// Measure speed: variants in turn, beside what the memory gives
+    /// Measure the speed of variants in turn, beside the bandwidth of the memory
     #[command(subcommand)]
     Bench: bench(model()) iree;
-    /// Find out how kernels are fastest on this machine; what builds a model here uses that from then on
+    /// Find the fastest kernel settings on this machine; later builds here use them
     Tune: tune(model) iree;
     /// Write random weights for a configuration
     Random: random(config);
-    /// Look at all that is needed: compiler, processor, runtime, cache, memory; say what to do about what is missing
+    /// List the models in the Hugging Face cache, or download models into it
+    Models: models();
+    /// Check the installation: compiler, processor, runtime, cache and memory
     Doctor: doctor() iree;
-    /// List the devices that models can run on, and say what others lack
+    /// List the devices that models can run on, and why others are unavailable
     Devices: devices() iree;
-    /// Say more of an error: what it means, an example, and what to do
+    /// Explain an error: its meaning, an example, and the remedy
     Explain: explain();
-    /// Print what a shell reads to complete commands and options
+    /// Print the script with which a shell completes commands and options
     Completions: completions();
-    /// Write manual pages: one for the program, one for each command
+    /// Write manual pages: one for the program, and one for each command
     Man: man();
 }
 
-/// The command line, with a variable of the environment for each flag: `--top-p` is `TRACEWRIGHT_TOP_P`.
+/// The command line. Each flag has an environment variable: `--top-p` is `TRACEWRIGHT_TOP_P`.
 pub fn command() -> clap::Command {
     with_variables(Arguments::command())
 }
@@ -150,5 +154,5 @@ fn with_variables(command: clap::Command) -> clap::Command {
     command.mut_args(named).mut_subcommands(with_variables)
 }
 
-/// What the variables of the environment begin with.
+/// The prefix of environment variables.
 pub const VARIABLES: &str = "TRACEWRIGHT_";

@@ -1,36 +1,36 @@
-//! `tracewright plan`
+//! `tracewright plan` computes the memory of a model from its configuration.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
-use console::{ModelArguments, print, read_network, warn_of_head};
+use console::{ModelArguments, print, read_network, warn};
 use inspect::{FootprintReport, PartitionReport};
 use tracewright::export::xla::{self, check_model, planned};
 use tracewright::footprint::{Footprint, Memory};
+use tracewright::models::fit::fit_beside;
 use tracewright::targets::NamedMachine;
 use tracewright::{Plan, PlanError};
 
 use crate::Invocation;
 use crate::arguments::{MeshArguments, batch};
-use crate::checkpoint::fit_weights;
 use crate::error::Error;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// A Hugging Face model directory, its config.json, a GGUF file, or a published size by name (`trace-dump presets` lists
-    /// them)
+    /// Hugging Face model directory, its config.json, a GGUF file, or the name of a published size (`trace-dump presets`
+    /// lists them)
     pub model: PathBuf,
     #[command(flatten)]
     pub mesh: MeshArguments,
-    /// For XLA: what each device is, for how long a call takes at least: a name, or its bytes, its operations and its bytes
-    /// over links in a second, as 3e12:200e12:300e9
+    /// For XLA: machine of each device, to estimate the time of a call: a name, or memory bytes/s, FLOP/s and link bytes/s,
+    /// such as 3e12:200e12:300e9
     #[arg(long, value_name = NamedMachine::FORMS)]
     pub machine: Option<NamedMachine>,
-    /// Sequences at once
+    /// Sequences in parallel
     #[arg(long, value_name = "N", value_parser = batch, default_value = "1")]
     pub batch: NonZeroUsize,
-    /// One JSON object on stdout instead of a table
+    /// Print one JSON object on stdout instead of a table
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -42,8 +42,8 @@ impl Arguments {
         let read = invocation.read;
         let model = &self.model_arguments;
         let mut network = read_network(read, &self.model, &model.network.allow_config_key)?;
-        warn_of_head(fit_weights(&mut *network, &self.model)?.as_ref());
-        let plan = model.plan(network, model.context)?;
+        warn(&fit_beside(&mut *network, &self.model)?);
+        let plan = model.plan(network, &self.model, model.context)?;
         let plan = Plan { batch: self.batch.get(), ..plan };
         if self.mesh.is_said() || self.machine.is_some() {
             return partitioned(self, plan);
@@ -59,7 +59,7 @@ impl Arguments {
     }
 }
 
-/// What each device of a mesh holds and does.
+/// Prints the memory and work of each device of a mesh.
 fn partitioned(arguments: &Arguments, plan: Plan) -> Result<(), Error> {
     let mesh = arguments.mesh.rules()?;
     check_model(&arguments.model)?;

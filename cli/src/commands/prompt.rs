@@ -1,7 +1,7 @@
-//! `tracewright prompt`: the text that a chat becomes.
+//! `tracewright prompt` prints a chat, rendered by the model's template.
 //!
-//! A chat template is a program that came with the model. It is rendered in a process of its own, this command once more,
-//! whose memory and time the system limits: what allocates, recurses or squares ends there.
+//! A chat template is an untrusted program that comes with the model. The command runs itself again as another
+//! process to render it. The system limits the memory and time of that process, so a hostile template ends there.
 
 use std::path::PathBuf;
 
@@ -11,21 +11,21 @@ use crate::arguments::TemplateArguments;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// A Hugging Face model directory, a GGUF file, or what `export` wrote
+    /// Hugging Face model directory, GGUF file or export
     pub model: PathBuf,
-    /// The message to answer
+    /// Message to answer
     #[arg(long, value_name = "TEXT", required_unless_present = "messages")]
     pub chat: Option<String>,
-    /// The system message of the chat
+    /// System message of the chat
     #[arg(long, value_name = "TEXT", conflicts_with = "messages")]
     pub system: Option<String>,
-    /// A file with the whole chat, `-` for stdin: a JSON list of objects with `role` and `content`, as `/save` of `chat`
-    /// writes it
+    /// File with the whole chat, `-` for stdin: a JSON list of objects with `role` and `content`, which `/save` in `chat`
+    /// writes
     #[arg(long, value_name = "FILE", conflicts_with = "chat")]
     pub messages: Option<PathBuf>,
     #[command(flatten)]
     pub template: TemplateArguments,
-    /// Render here, and let the system end this process where that takes too much
+    /// Render in this process, and let the system end it at the limits of time and memory
     #[arg(long, hide = true)]
     pub limited: bool,
 }
@@ -73,7 +73,7 @@ mod run {
         }
     }
 
-    /// The text of the request on stdin.
+    /// Renders the request on stdin.
     fn render(model: &Path) -> Result<String, Error> {
         // Messages, tools, documents and variables, each as long as any may be.
         let text = read_from(io::stdin().lock(), 4 * limits::PROMPT).with_path("read", Path::new("-"))?;
@@ -88,13 +88,13 @@ mod run {
         Ok(template.render(&chat)?)
     }
 
-    /// The messages in a file, or in what stdin gives.
+    /// Reads the messages in a file, or from stdin.
     fn read_messages(path: &Path) -> Result<Vec<Value>, Error> {
         let text = read_text(path)?;
         serde_json::from_str(&text).map_err(|source| Error::Messages { path: path.to_owned(), source })
     }
 
-    /// Has the system end this process when it takes more than a template needs.
+    /// Sets limits on memory and time, with which the system ends this process.
     fn limit() {
         #[cfg(unix)]
         {

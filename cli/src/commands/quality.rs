@@ -1,4 +1,4 @@
-//! `tracewright quality`: what a format costs on real text.
+//! `tracewright quality` measures the loss of a format on a real text.
 
 use std::path::PathBuf;
 
@@ -9,18 +9,18 @@ use crate::arguments::RunArguments;
 
 #[derive(Args, Clone)]
 pub struct Arguments {
-    /// A Hugging Face model directory, a GGUF file, or what `export` wrote
+    /// Hugging Face model directory, GGUF file or export
     pub model: PathBuf,
-    /// The text, `-` for stdin
+    /// File with the text, `-` for stdin
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
     /// What the model is compared with, in f32: itself in another format, or another model with the same tokens
     #[arg(long, value_name = "none|q8|q4[:pure]|q4_k[:pure]|MODEL", default_value = "none")]
     pub against: String,
-    /// Tokens of a window; the second half of each window counts
+    /// Tokens per window; only the second half of each window counts
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]
     pub window: u32,
-    /// Windows at most [default: all that the text fills]
+    /// Maximum number of windows [default: all that the text fills]
     #[arg(long, value_name = "N")]
     pub windows: Option<usize>,
     /// Also measure the model with one matrix rounded in all layers, for each matrix
@@ -47,24 +47,21 @@ impl Arguments {
 #[cfg(feature = "iree")]
 mod run {
     use std::collections::BTreeMap;
-    use std::fs;
     use std::path::Path;
 
     use console::{print, read_text, usage};
-    use instruments::quality::{Quality, QualityError, Windows, compare};
-    use serde::Serialize;
+    use instruments::quality::{
+        LayerQuality, Quality, QualityError, QualityReport, Windows, compare, first_token,
+    };
     use serde_json::json;
     use tracewright::Model;
     use tracewright::bake::format;
-    use tracewright::errors::WithPath as _;
     use tracewright::export::IreeManifest;
-    use tracewright::footprint::readable;
-    use tracewright::generate::{GenerateError, Tokenizer};
     use tracewright::lower::Quantization;
     use tracewright::ops::{ElementType, WeightFormat};
     use tracewright::trace::{Parameter, key_pattern};
 
-    use super::Arguments;
+    use super::{Arguments, RunArguments};
     use crate::Invocation;
     use crate::error::Error;
     use crate::interrupt::Interrupt;
@@ -79,7 +76,7 @@ mod run {
             let (path, format) = self.reference();
             let path = console::resolved(&path)?;
             let mut reference = self.run.clone();
-            let arguments = &mut reference.model_arguments;
+            let arguments = &mut reference.build.model_arguments;
             // An export is what it is.
             if !matches!(IreeManifest::read(&path), Ok(Some(_))) {
                 (arguments.network.quant, arguments.network.dtype) = (Some(format), Some(ElementType::F32));
@@ -94,42 +91,26 @@ mod run {
             let windows =
                 Windows { length: self.window as usize, most: self.windows, first: first_token(tokenizer)? };
             let quality = measure(&model, &reference, &tokens, &windows, interrupt)?;
-            let weights = [weights(&model)?, weights(&reference)?];
-            let mut layers = Vec::new();
+            let mut report = QualityReport::new(quality, &model, &reference)?;
             for (pattern, format) in if self.layers { matrices(&model) } else { BTreeMap::new() } {
                 let mut run = self.run.clone();
                 let one = BTreeMap::from([(pattern.clone(), Some(format))]);
-                let network = &mut run.model_arguments.network;
+                let network = &mut run.build.model_arguments.network;
                 network.quant = Some(Quantization::mapped(Quantization::Computed, one));
                 network.quant_map = None;
                 let model = self.open(&self.model, &run, invocation)?;
                 let quality = measure(&model, &reference, &tokens, &windows, interrupt)?;
-                layers.push(Layer { pattern, format: format.word(), quality });
+                report.layers.push(LayerQuality { pattern, format: format.word(), quality });
             }
-            let report =
-                if self.json { json(&quality, weights, &layers) } else { lines(&quality, weights, &layers) };
-            Ok(print(&report)?)
+            Ok(print(&if self.json { format!("{}\n", json!(report)) } else { report.text() })?)
         }
 
-        fn open(
-            &self,
-            path: &Path,
-            run: &crate::arguments::RunArguments,
-            invocation: &Invocation,
-        ) -> Result<Model, Error> {
+        fn open(&self, path: &Path, run: &RunArguments, invocation: &Invocation) -> Result<Model, Error> {
             let mut opening = load::read(path, run, invocation.read, &invocation.interrupt)?;
             opening.fit_context(self.window as usize);
             opening.options.score = true;
-            load::open(opening, &run.compile, &invocation.interrupt)
+            load::open(opening, &run.build.compile, &invocation.interrupt)
         }
-    }
-
-    /// A model with one matrix rounded in all layers.
-    #[derive(Serialize)]
-    struct Layer {
-        pattern: String,
-        format: &'static str,
-        quality: Quality,
     }
 
     /// The formats of a model's quantized matrices, by the patterns of their keys.
@@ -142,12 +123,6 @@ mod run {
             Some(keys.map(|key| (key, format)).collect::<Vec<_>>())
         };
         parameters.iter().filter_map(quantized).flatten().collect()
-    }
-
-    /// The token that the tokenizer puts in front of every text, if it does.
-    fn first_token(tokenizer: &Tokenizer) -> Result<Option<u32>, GenerateError> {
-        let (empty, text) = (tokenizer.encode("")?, tokenizer.encode("a")?);
-        Ok(empty.first().filter(|first| text.first() == Some(first)).copied())
     }
 
     fn measure(
@@ -166,41 +141,7 @@ mod run {
         compared.map_err(|error| match error {
             QualityError::Interrupted => Error::Interrupted,
             QualityError::Model(error) => error.into(),
-            error => Error::Quality(error),
+            error => error.into(),
         })
-    }
-
-    /// Bytes of the archive.
-    fn weights(model: &Model) -> Result<Option<u64>, Error> {
-        let archive = model.info().build.as_ref().map(|build| &build.archive);
-        Ok(archive.map(|path| fs::metadata(path).with_path("open", path)).transpose()?.map(|file| file.len()))
-    }
-
-    fn lines(quality: &Quality, [model, reference]: [Option<u64>; 2], layers: &[Layer]) -> String {
-        let Quality { positions, mean_kl, mean_kl_error, median_kl, kl_99, max_kl, same_token, .. } = quality;
-        let mut lines = format!(
-            "positions      {positions}\n\
-             KL divergence  {mean_kl:.4} ± {mean_kl_error:.4} nats (median {median_kl:.4}, 99 % {kl_99:.4}, largest {max_kl:.4})\n\
-             same token     {:.1} %\n\
-             perplexity     {:.3} (reference {:.3})\n",
-            same_token * 100.0,
-            quality.perplexity,
-            quality.reference_perplexity,
-        );
-        if let (Some(model), Some(reference)) = (model, reference) {
-            lines += &format!("weights        {} (reference {})\n", readable(model), readable(reference));
-        }
-        for Layer { pattern, format, quality } in layers {
-            lines += &format!("{:<6} {:.4}  {pattern}\n", format, quality.mean_kl);
-        }
-        lines
-    }
-
-    fn json(quality: &Quality, [model, reference]: [Option<u64>; 2], layers: &[Layer]) -> String {
-        let mut report = json!({ "quality": quality, "bytes": model, "reference_bytes": reference });
-        if !layers.is_empty() {
-            report["layers"] = json!(layers);
-        }
-        format!("{report}\n")
     }
 }

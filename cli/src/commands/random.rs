@@ -1,10 +1,11 @@
-//! `tracewright random`
+//! `tracewright random` writes random weights for a configuration.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use console::usage;
 use tracewright::irpa::Gguf;
+use tracewright::models::check_generates;
 use tracewright::ops::ElementType;
 use tracewright::random::write_random;
 use tracewright::{Plan, PlanError};
@@ -14,18 +15,18 @@ use crate::{Invocation, progress};
 
 #[derive(Args)]
 pub struct Arguments {
-    /// A config.json
+    /// config.json to write random weights for
     pub config: PathBuf,
-    /// The model directory to write
+    /// Model directory to write
     #[arg(short, long, value_name = "DIR")]
     pub out: PathBuf,
-    /// The same seed gives the same bytes
+    /// Seed of the weights; the same seed gives the same bytes
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
     /// Type of weights: f32, f16, bf16 [default: the configuration's]
     #[arg(long)]
     pub dtype: Option<ElementType>,
-    /// Proceed although config.json has this unknown key; may be repeated
+    /// Ignore this unknown key of config.json; may be repeated
     #[arg(long, value_name = "KEY")]
     pub allow_config_key: Vec<String>,
 }
@@ -35,27 +36,23 @@ impl Arguments {
         let &Invocation { read, ref interrupt } = invocation;
         let Arguments { config, out, allow_config_key, .. } = self;
         if Gguf::is_at(config) {
-            let what =
-                "random weights are made for a config.json, and a GGUF file has weights; name a config.json";
+            let what = "`random` makes weights for a config.json, and a GGUF file has weights already; name a config.json";
             return Err(usage(what).into());
         }
         let network = read(config, allow_config_key)?;
+        check_generates(&*network, config)?;
         let said = network.element();
         let plan = Plan::new(network, self.dtype, None, None)?;
         let parameters = plan.trace()?.trace.parameters().map_err(PlanError::from)?;
         let total: usize = parameters.iter().map(|p| p.ty.bytes()).sum();
         let bar = progress::bytes("random weights", total as u64);
         let file = if config.is_dir() { config.join("config.json") } else { config.clone() };
-        let watch = |bytes| {
-            bar.inc(bytes as u64);
-            interrupt.go_on()
-        };
-        write_random(&file, &parameters, self.seed, out, &watch)?;
+        write_random(&file, &parameters, self.seed, out, &progress::count(&bar, interrupt))?;
         bar.finish_and_clear();
         say!("wrote `{}`: {} parameters, {total} bytes", out.display(), parameters.len());
         if let Some(said) = said.filter(|said| *said != plan.element) {
             say!(
-                "its config.json says {said}: `--dtype {}` is needed wherever it runs in the type of its weights",
+                "its config.json declares {said}: pass `--dtype {}` to run the model in the type of its weights",
                 plan.element
             );
         }

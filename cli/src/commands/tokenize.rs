@@ -1,4 +1,4 @@
-//! `tracewright tokenize`: the tokens of texts.
+//! `tracewright tokenize` prints the tokens of texts.
 
 use std::path::PathBuf;
 
@@ -6,18 +6,18 @@ use clap::Args;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// A Hugging Face model directory, a GGUF file, or what `export` wrote
+    /// Hugging Face model directory, GGUF file or export
     pub model: PathBuf,
-    /// The texts
+    /// Texts to tokenize
     #[arg(value_name = "TEXT", required_unless_present = "file")]
     texts: Vec<String>,
-    /// A file with one text, `-` for stdin
+    /// File with one text, `-` for stdin
     #[arg(short, long, value_name = "FILE", conflicts_with = "texts")]
     file: Option<PathBuf>,
-    /// Add no special tokens, such as the begin of a text; those that the text spells stay
+    /// Add no special tokens, such as the one that begins a text; those that the text contains stay
     #[arg(long)]
     plain: bool,
-    /// One JSON object on stdout instead of a line for each token
+    /// Print one JSON object on stdout instead of a line for each token
     #[arg(long)]
     json: bool,
 }
@@ -56,7 +56,7 @@ mod run {
     /// A text, and the ids of its tokens.
     type Tokenized = (String, Vec<u32>);
 
-    /// The tokens of each text, and the bytes that each token of the model stands for.
+    /// The tokens of each text, and the bytes of each token of the model.
     fn tokenize(
         model: &Path,
         texts: Vec<String>,
@@ -77,7 +77,7 @@ mod run {
         pieces.get(id as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// A line for each token, with an empty line between texts. Nothing that a model calls a token moves the terminal.
+    /// A line for each token, and an empty line between texts. Control characters in tokens are escaped.
     fn lines(texts: &[Tokenized], pieces: &[Vec<u8>]) -> String {
         let line = |id: &u32| {
             let bytes = piece(*id, pieces);

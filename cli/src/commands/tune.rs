@@ -1,4 +1,4 @@
-//! `tracewright tune`
+//! `tracewright tune` measures which settings of kernels are fastest on this machine.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use crate::arguments::CompileArguments;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// A Hugging Face model directory, its config.json, or a GGUF file
+    /// Hugging Face model directory, its config.json, or a GGUF file
     pub model: PathBuf,
-    /// Try no more after this time; another run goes on where this one stopped
+    /// Stop after this time; another run continues where this one stopped
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time)]
     pub budget: Duration,
-    /// Say what is known, and measure nothing
+    /// Print the known measurements, and measure nothing
     #[arg(long)]
     pub show: bool,
-    /// One JSON object on stdout instead of a table
+    /// Print one JSON object on stdout instead of a table
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -28,7 +28,7 @@ pub struct Arguments {
     pub compile: CompileArguments,
 }
 
-/// A time as people write it.
+/// Parses a time with a unit.
 fn time(text: &str) -> Result<Duration, String> {
     let time = text.parse::<SignedDuration>().ok().and_then(|time| Duration::try_from(time).ok());
     time.ok_or_else(|| "expected a time, as 90s or 5m".into())
@@ -36,21 +36,21 @@ fn time(text: &str) -> Result<Duration, String> {
 
 #[cfg(feature = "iree")]
 mod run {
-    use console::{print, warn_of_head};
+    use console::{print, warn};
     use instruments::tune::{Trial, TuneReport, Tuned, TunedNetwork, Weighted, Workbench, tune};
     use tracewright::Plan;
     use tracewright::build::ProgramOptions;
     use tracewright::errors::WithPath as _;
+    use tracewright::models::fit::fit_beside;
     use tracewright::runtime::{Device, Runtime};
     use tracewright::tuning::TuningCache;
 
     use super::Arguments;
     use crate::Invocation;
     use crate::build;
-    use crate::checkpoint::fit_weights;
     use crate::error::Error;
 
-    /// All runs measure with the same numbers.
+    /// The seed of random numbers, which is the same for all runs.
     const SEED: u64 = 0;
 
     impl Arguments {
@@ -58,8 +58,8 @@ mod run {
             let &Invocation { read, ref interrupt } = invocation;
             let model = &self.model_arguments;
             let mut network = read(&self.model, &model.network.allow_config_key)?;
-            warn_of_head(fit_weights(&mut *network, &self.model)?.as_ref());
-            let plan = model.plan(network, model.context)?;
+            warn(&fit_beside(&mut *network, &self.model)?);
+            let plan = model.plan(network, &self.model, model.context)?;
             let compiler = build::compiler(&self.compile, interrupt)?;
             let plan = Plan { target: compiler.resolve(&plan.target)?, ..plan };
             let folder = build::cache_folder(&self.compile)?;
@@ -69,7 +69,7 @@ mod run {
             let mut works = Tuned::all(&plan, &known)?;
             if works.is_empty() {
                 say!(
-                    "no kernel multiplies for this model here, or attends: there is nothing of them to tune"
+                    "no kernel computes a matmul or attention of this model on this machine: there is nothing to tune"
                 );
             }
             let mut network = TunedNetwork::new(&plan, &known)?;

@@ -1,11 +1,11 @@
-//! `tracewright verify`
+//! `tracewright verify` compares archives and exports with their hashes.
 
 use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Args;
-use console::{ConsoleError, print};
-use error_codes::Coded as _;
+use console::{CommandError as _, print};
+use error_codes::AnyCoded;
 use serde_json::{Value, json};
 use tracewright::errors::WithCauses;
 use tracewright::export::xla;
@@ -17,15 +17,15 @@ use crate::{Invocation, progress};
 
 #[derive(Args)]
 pub struct Arguments {
-    /// An archive, or what `export` wrote
+    /// Archive, or export directory
     #[arg(value_name = "FILE.irpa|EXPORT_DIR")]
     pub path: PathBuf,
-    /// One JSON object on stdout instead of a line
+    /// Print one JSON object on stdout instead of a line
     #[arg(long)]
     pub json: bool,
 }
 
-/// How many names are said of what carries no hash.
+/// How many names of entries without a hash are printed.
 const NAMED: usize = 3;
 
 impl Arguments {
@@ -62,7 +62,7 @@ fn compare(arguments: &Arguments, interrupt: &Interrupt) -> Result<Verified, Err
     })
 }
 
-/// Compares an archive's data with the hashes that it carries.
+/// Compares an archive's data with its hashes.
 pub fn content(archive: &Archive, interrupt: &Interrupt) -> Result<Verified, ArchiveError> {
     shown(interrupt, |watch| archive.verify_content(Some(watch)))
 }
@@ -75,7 +75,7 @@ fn export(arguments: &Arguments, interrupt: &Interrupt) -> Result<Verified, Erro
     )
 }
 
-/// What `verify` does, with a bar as long as it does.
+/// Runs `verify` with a progress bar.
 fn shown<T>(interrupt: &Interrupt, verify: impl FnOnce(Watch<'_>) -> T) -> T {
     let bar = progress::bytes("verifying", 0);
     let verified = verify(&mut progress::watch(&bar, interrupt));
@@ -83,7 +83,7 @@ fn shown<T>(interrupt: &Interrupt, verify: impl FnOnce(Watch<'_>) -> T) -> T {
     verified
 }
 
-/// `the program and 15 tensors, 485520 bytes: as they were written (3.1 GB/s)`
+/// The result as a line: `the program and 15 tensors, 485520 bytes: as they were written (3.1 GB/s)`.
 fn line(arguments: &Arguments, verified: &Verified, seconds: f64) -> String {
     let Verified { entries, bytes, without_hash } = verified;
     let program = if arguments.path.is_dir() { "the program and " } else { "" };
@@ -98,7 +98,7 @@ fn line(arguments: &Arguments, verified: &Verified, seconds: f64) -> String {
     line
 }
 
-/// What was found; after an error nobody knows how much was as it was written, and that is null.
+/// The result as JSON. After an error the number of verified bytes is unknown, and therefore null.
 fn json(arguments: &Arguments, verified: Result<&Verified, &Error>, seconds: f64) -> Value {
     let (verified, error) = (verified.ok(), verified.err());
     let damage = |damage: &Damage| {
@@ -118,12 +118,10 @@ fn json(arguments: &Arguments, verified: Result<&Verified, &Error>, seconds: f64
     })
 }
 
-/// The tensors that an error names.
+/// The damaged tensors of an error.
 fn damaged(error: &Error) -> &[Damage] {
-    match error {
-        Error::Console(ConsoleError::Archive(ArchiveError::Content { damaged, .. })) => damaged,
-        #[cfg(feature = "iree")]
-        Error::Load(tracewright::build::LoadError::Archive(ArchiveError::Content { damaged, .. })) => damaged,
+    match error.library().and_then(AnyCoded::find) {
+        Some(ArchiveError::Content { damaged, .. }) => damaged,
         _ => &[],
     }
 }

@@ -1,4 +1,4 @@
-//! What a `model!` says, as it is written: right or wrong is for [`check`](super::check) to say.
+//! The AST of a `model!` declaration, as written. [`check`](super::check) decides whether it is valid.
 
 use proc_macro2::Group;
 use syn::ext::IdentExt as _;
@@ -6,7 +6,7 @@ use syn::{
     Attribute, GenericParam, Generics, Ident, Lit, LitInt, LitStr, Path, Token, Type, TypePath, Visibility,
 };
 
-/// A whole invocation; the first block is the root.
+/// A whole declaration; the first block is the root.
 pub struct Model {
     pub blocks: Vec<Block>,
 }
@@ -16,10 +16,10 @@ pub struct Block {
     pub attrs: Vec<Attribute>,
     pub vis: Visibility,
     pub name: Ident,
-    /// Its own, or those of the root.
+    /// The block's own generics, or those of the root.
     pub generics: Generics,
     pub config: Option<Type>,
-    /// The trait of its `forward`.
+    /// The trait that its `forward` implements.
     pub role: Option<Path>,
     pub dims: Vec<Dims>,
     pub caches: Vec<Cache>,
@@ -28,29 +28,29 @@ pub struct Block {
     pub functions: Vec<Function>,
 }
 
-/// `dims { V = vocab_size, … }`.
+/// The list `dims { V = vocab_size, … }`.
 pub struct Dims {
     pub keyword: Ident,
     pub dims: Vec<Dim>,
 }
 
-/// `E = head_dim or D / H`.
+/// One entry of `dims`, for example `E = head_dim or D / H`.
 pub struct Dim {
     pub name: Ident,
     pub value: Extent,
 }
 
-/// The right-hand side of a dim.
+/// The right-hand side of an entry of `dims`.
 pub enum Extent {
-    /// A key of the configuration: begins with a lower-case letter.
+    /// A key of the configuration; it begins with a lower-case letter.
     Key(Ident),
-    /// An earlier dim: begins with an upper-case letter.
+    /// An earlier dim; it begins with an upper-case letter.
     Dim(Ident),
     Integer(LitInt),
     Sum(Box<Extent>, Box<Extent>),
     Product(Box<Extent>, Box<Extent>),
     Quotient(Box<Extent>, Box<Extent>),
-    /// `key or …`, where the key is optional.
+    /// `key or …`, for a key that is an `Option`.
     Or(Ident, Box<Extent>),
 }
 
@@ -60,66 +60,66 @@ pub struct Cache {
     pub states: Vec<LayerState>,
 }
 
-/// `shard { K, F, V over model; B over data }`.
+/// The list `shard { K, F, V over model; B over data }`.
 pub struct Shard {
     pub keyword: Ident,
     pub rules: Vec<ShardRule>,
 }
 
-/// Axes that are divided along an axis of a mesh.
+/// Axes that are partitioned over an axis of a mesh.
 pub struct ShardRule {
     pub axes: Vec<Ident>,
     pub over: Ident,
 }
 
-/// A state of each layer, or of some of them.
+/// A state of all layers, or of the layers that a condition selects.
 pub struct LayerState {
     pub layers: Ident,
     pub name: Option<Ident>,
-    /// A type of the dsl.
+    /// The name of the state's type in `dsl::nn::states`.
     pub kind: Ident,
-    /// Its own element type, if it does not share the model's.
+    /// The state's element type, if it differs from the model's.
     pub element: Option<Type>,
     pub axes: Vec<Ident>,
-    /// The configuration's method that gives a layer's window.
+    /// The configuration's method that returns the window of a layer.
     pub window: Option<Ident>,
-    /// The configuration's method that says whether a layer has it.
+    /// The configuration's method that decides whether a layer has this state.
     pub condition: Option<Ident>,
 }
 
-/// `name: type at "key" = tied(path) if key`.
+/// One field, for example `name: type at "key" = tied(path) if key`.
 pub struct Field {
     pub attrs: Vec<Attribute>,
     pub name: Ident,
     pub ty: FieldType,
-    /// Its key in the checkpoint, if that is not its name.
+    /// The key in the checkpoint, if it differs from the field's name.
     pub at: Option<LitStr>,
     pub tied: Option<Tied>,
 }
 
 pub enum FieldType {
     Leaf(Box<Leaf>),
-    /// A block of this `model!`.
+    /// A block that this `model!` declares.
     Here(Ident),
-    /// A block from elsewhere: a path or generic arguments; or one that is a parameter.
+    /// A block from elsewhere: a path, a type with generic arguments, or a type parameter.
     Elsewhere(TypePath),
-    /// `[Layer; L]`.
+    /// An array of blocks, for example `[Layer; L]`.
     Array(Box<FieldType>, Ident),
 }
 
-/// `Linear<F32>[D -> V](bias if key)`.
+/// A built-in leaf, for example `Linear<F32>[D -> V](bias if key)`.
 pub struct Leaf {
     pub name: Ident,
-    /// Its own element type, if it does not share the model's.
+    /// The leaf's element type, if it differs from the model's.
     pub element: Option<Type>,
-    /// The axes before the arrow, or all of them.
+    /// The axes before the arrow; all axes if there is no arrow.
     pub axes: Vec<Ident>,
-    /// The axes behind the arrow.
+    /// The arrow and the axes after it.
     pub outputs: Option<(Token![->], Vec<Ident>)>,
     pub settings: Vec<Setting>,
 }
 
-/// `bias`, `bias if attention_bias`, `eps = rms_norm_eps`.
+/// One setting in parentheses: `bias`, `bias if attention_bias`, `bias = false`, or `eps = rms_norm_eps`.
 pub struct Setting {
     pub name: Ident,
     pub value: SettingValue,
@@ -132,21 +132,21 @@ pub enum SettingValue {
     Literal(Lit),
 }
 
-/// `tied(model.embed_tokens) if tie_word_embeddings`.
+/// The tie `tied(model.embed_tokens) if tie_word_embeddings`.
 pub struct Tied {
     pub path: Vec<Ident>,
     pub condition: Option<Ident>,
 }
 
-/// `fn forward(x: T[B, S, D]) -> T[B, S, D] { … }`.
+/// A function, for example `fn forward(x: T[B, S, D]) -> T[B, S, D] { … }`.
 pub struct Function {
     pub attrs: Vec<Attribute>,
     pub name: Ident,
-    /// A `self` that nobody needs to write.
+    /// An explicit `self`, which is allowed but not needed.
     pub receiver: Option<Token![self]>,
     pub arguments: Vec<Argument>,
     pub output: Option<SignatureType>,
-    /// Braces and all, as written.
+    /// The body, including its braces.
     pub body: Group,
 }
 
@@ -158,13 +158,13 @@ pub struct Argument {
 
 pub enum SignatureType {
     Tensor(TensorType),
-    /// `&T[…]`, which is never right.
+    /// `&T[…]`, which is always an error.
     TensorReference(Token![&], TensorType),
     Tuple(Vec<SignatureType>),
     Rust(Type),
 }
 
-/// `T[B, S, D]`, or `T[.., D]`, which any other axes may precede.
+/// A tensor's type: `T[B, S, D]`, or `T[.., D]` for any axes before D.
 pub struct TensorType {
     pub element: Ident,
     pub rest: Option<Token![..]>,
@@ -188,7 +188,7 @@ impl Model {
         self.dims().any(|dim| dim.name == *axis)
     }
 
-    /// The checkpoint key at a path of fields that starts in a block.
+    /// The checkpoint key of a path of fields that starts in `block`.
     pub fn key(&self, block: &Block, path: &[Ident]) -> String {
         let mut block = Some(block);
         let level = |name: &Ident| {
@@ -204,7 +204,7 @@ impl Model {
 }
 
 impl Block {
-    /// The element type: the first parameter.
+    /// The element type, which is the first generic parameter.
     pub fn element(&self) -> Option<&Ident> {
         match self.generics.params.first() {
             Some(GenericParam::Type(parameter)) => Some(&parameter.ident),
@@ -222,19 +222,19 @@ impl Block {
 }
 
 impl Field {
-    /// Its part of the checkpoint key.
+    /// The field's part of the checkpoint key.
     pub fn key(&self) -> String {
         self.at.as_ref().map_or_else(|| self.name.unraw().to_string(), LitStr::value)
     }
 
-    /// Whether its key stands for many: `experts.*.w1.weight`.
+    /// Whether the key stands for several tensors, as in `experts.*.w1.weight`.
     pub fn is_stacked(&self) -> bool {
         self.key().split('.').any(|level| level == "*")
     }
 }
 
 impl FieldType {
-    /// Turns the name of a parameter into what it stands for: a block from elsewhere.
+    /// Treats a type that names a generic parameter as a block from elsewhere.
     pub fn resolve(&mut self, generics: &Generics) {
         match self {
             FieldType::Here(name) if generics.type_params().any(|parameter| parameter.ident == *name) => {
@@ -245,7 +245,7 @@ impl FieldType {
         }
     }
 
-    /// The type itself, or that of the elements of an array.
+    /// The type itself, or the element type of an array.
     pub fn element(&self) -> &FieldType {
         match self {
             FieldType::Array(element, _) => element.element(),
@@ -255,7 +255,7 @@ impl FieldType {
 }
 
 impl Leaf {
-    /// The axes of the stored weight, in their order: a linear map stores its outputs first.
+    /// The axes of the stored weight in their order. A linear map stores its outputs first.
     pub fn stored(&self) -> Vec<&Ident> {
         let outputs = self.outputs.iter().flat_map(|(_, outputs)| outputs);
         outputs.chain(&self.axes).collect()
@@ -267,7 +267,7 @@ impl Leaf {
 }
 
 impl Function {
-    /// Every tensor type of the signature.
+    /// All tensor types in the signature.
     pub fn tensors(&self) -> Vec<&TensorType> {
         let mut found = Vec::new();
         for ty in self.arguments.iter().map(|argument| &argument.ty).chain(&self.output) {
@@ -287,7 +287,7 @@ impl SignatureType {
     }
 }
 
-/// Whether a name in `dims` is that of an axis rather than a key of the configuration.
+/// Whether a name in `dims` is an axis. Otherwise it is a key of the configuration.
 pub fn is_axis_name(name: &Ident) -> bool {
     name.to_string().starts_with(char::is_uppercase)
 }

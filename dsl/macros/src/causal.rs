@@ -1,4 +1,4 @@
-//! `CausalLm` for a root with a `cache`.
+//! Generates `impl CausalLm` for a root that declares a `cache`.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
@@ -53,8 +53,8 @@ impl Generator<'_> {
         }
     }
 
-    /// The functions of `CausalLm` that a root may have: each takes tokens or features, then a place among positions or a count,
-    /// then the cache.
+    /// The optional functions of `CausalLm` that the root declares. Each takes tokens or features, then a
+    /// `Position` or a count, then the cache.
     fn optional(&self, root: &Block) -> Vec<TokenStream> {
         let (dsl, name, element) = (&self.dsl, &root.name, self.element());
         let (_, arguments, _) = root.generics.split_for_impl();
@@ -94,7 +94,7 @@ impl Generator<'_> {
         written.collect()
     }
 
-    /// Statements that add what each layer declares.
+    /// Statements that add the states of each layer.
     fn states(&self, cache: &Cache) -> Vec<TokenStream> {
         let (dsl, element) = (&self.dsl, self.element());
         let dim = |axis: &Ident| {
@@ -106,7 +106,7 @@ impl Generator<'_> {
             let (here, kind) = (state.kind.span(), &state.kind);
             let own = state.element.as_ref().map_or_else(|| quote!(#element), |own| quote!(#own));
             let dsl = self.dsl_at(here);
-            let kind = quote_spanned!(here=> #dsl::nn::#kind<#own>);
+            let kind = quote_spanned!(here=> #dsl::nn::states::#kind<#own>);
             let what = match &state.window {
                 None => quote_spanned!(here=> #dsl::LayerState::new::<#kind, _>([#(#axes),*])),
                 Some(window) => {

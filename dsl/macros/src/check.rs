@@ -1,10 +1,11 @@
-//! What is wrong with a declaration that could be read. Every check looks at the whole model and goes on.
+//! Finds mistakes in a declaration that was parsed. Every check covers the whole model, so one run reports all
+//! mistakes.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 
 use proc_macro2::{TokenStream, TokenTree};
-use syn::{Attribute, Ident};
+use syn::{Attribute, Ident, Lit};
 
 use super::ast::*;
 use super::context::{Errors, list, suggestion};
@@ -39,7 +40,7 @@ pub fn check(model: &Model, errors: &mut Errors) {
     usage(model, errors);
 }
 
-/// What only the root has, and what every block has.
+/// Checks parts that only the root has, and parts that every block needs.
 fn headers(model: &Model, errors: &mut Errors) {
     let root = model.root();
     let name = &root.name;
@@ -116,7 +117,7 @@ fn headers(model: &Model, errors: &mut Errors) {
     }
 }
 
-/// Names given twice, or taken by what the expansion adds.
+/// Checks that no name is given twice or collides with a generated member.
 fn names(model: &Model, errors: &mut Errors) {
     unique("block", model.blocks.iter().map(|block| &block.name), errors);
     unique("dim", model.dims().map(|dim| &dim.name), errors);
@@ -169,7 +170,7 @@ fn attributes(attrs: &[Attribute], errors: &mut Errors) {
     }
 }
 
-/// Each dim is computed from configuration keys and earlier dims.
+/// Checks that each dim depends only on configuration keys and earlier dims.
 fn dims(model: &Model, errors: &mut Errors) {
     let mut earlier: Vec<String> = Vec::new();
     for dim in model.dims() {
@@ -202,7 +203,7 @@ fn known_axes<'a>(model: &Model, axes: impl IntoIterator<Item = &'a Ident>, erro
     }
 }
 
-/// No axis occurs twice in one tensor.
+/// Checks that no axis occurs twice in one tensor.
 fn distinct_axes<'a>(axes: impl IntoIterator<Item = &'a Ident>, hint: impl Display, errors: &mut Errors) {
     let mut seen = HashSet::new();
     for axis in axes {
@@ -290,8 +291,9 @@ fn setting(kind: &LeafKind, setting: &Setting, errors: &mut Errors) {
             errors.at(name, format!("`{leaf}` has no setting `{name}`; it has {}", list(&known)));
         }
         (Some(SettingKind::Flag), SettingValue::Bare | SettingValue::If(_)) => {}
+        (Some(SettingKind::Flag), SettingValue::Literal(Lit::Bool(_))) => {}
         (Some(SettingKind::Flag), _) => {
-            errors.at(name, format!("`{name}` is on or off: `{name}` or `{name} if key`"))
+            errors.at(name, format!("`{name}` is on or off: `{name}`, `{name} = false` or `{name} if key`"))
         }
         (Some(SettingKind::Number), SettingValue::Name(_) | SettingValue::Literal(_)) => {}
         (Some(SettingKind::Number), _) => {
@@ -355,7 +357,7 @@ fn signature(model: &Model, block: &Block, function: &Function, errors: &mut Err
     }
 }
 
-/// `float32` and `int8` are also near to `f32` and `i8`.
+/// The nearest element type to a misspelt one. `float32` and `int8` count as near to `f32` and `i8`.
 fn nearest_element(name: &Ident, elements: &[&str]) -> String {
     let short = name.to_string().replace("bfloat", "bf").replace("float", "f").replace("int", "i");
     match elements.contains(&&*short) {
@@ -378,7 +380,7 @@ fn references(ty: &SignatureType, errors: &mut Errors) {
     }
 }
 
-/// No block contains itself.
+/// Checks that no block contains itself.
 fn recursion(model: &Model, errors: &mut Errors) {
     let mut done = HashSet::new();
     for block in &model.blocks {
@@ -410,7 +412,7 @@ fn descend<'a>(
     path.pop();
 }
 
-/// Fields, blocks and dims that nothing uses.
+/// Reports fields, blocks and dims that nothing uses.
 fn usage(model: &Model, errors: &mut Errors) {
     let scans: Vec<Scan> = model
         .blocks
@@ -488,8 +490,8 @@ fn usage(model: &Model, errors: &mut Errors) {
     }
 }
 
-/// Free axes need no declaration. But one that a single place names, no body uses, and that is nearly the name of a
-/// dim, is that dim.
+/// Reports misspelt dims. Free axes need no declaration, so an unknown axis is legal. It is taken for a
+/// misspelt dim if only one place names it, no body uses it, and a dim has nearly the same name.
 fn misspelt_axes(model: &Model, scans: &[Scan], errors: &mut Errors) {
     let functions = model.blocks.iter().flat_map(|block| &block.functions);
     let axes: Vec<&Ident> = functions.flat_map(Function::tensors).flat_map(|tensor| &tensor.axes).collect();
@@ -509,7 +511,7 @@ fn misspelt_axes(model: &Model, scans: &[Scan], errors: &mut Errors) {
     }
 }
 
-/// Whether a name is another in other case, or, where it is long enough to tell, but for one letter.
+/// Whether two names differ only in case or, if both have at least four letters, in one letter.
 fn is_misspelt(name: &str, known: &str) -> bool {
     let letters = |name: &str| name.replace(|c: char| c.is_ascii_digit(), "");
     let long = name.len().min(known.len()) >= 4;
@@ -517,14 +519,14 @@ fn is_misspelt(name: &str, known: &str) -> bool {
     name.eq_ignore_ascii_case(known) || near
 }
 
-/// The names in a body, by syntax alone: macro arguments count.
+/// The names in a function's body. They come from the tokens alone, so arguments of macros count, too.
 #[derive(Default)]
 struct Scan {
-    /// `name` in `self.name`.
+    /// Each `name` in an expression `self.name`.
     own: HashSet<String>,
-    /// `name` in `other.name`.
+    /// Each `name` in an expression `other.name`.
     foreign: HashSet<String>,
-    /// Every identifier.
+    /// Every identifier in the body.
     words: HashSet<String>,
 }
 
@@ -553,7 +555,7 @@ impl Scan {
 }
 
 impl Extent {
-    /// The dims that it names.
+    /// Collects the dims that an extent names.
     fn dims<'a>(&'a self, found: &mut Vec<&'a Ident>) {
         match self {
             Extent::Dim(name) => found.push(name),

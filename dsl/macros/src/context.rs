@@ -1,12 +1,12 @@
-//! The problems of one invocation, collected so that all of them are reported at once.
+//! Collects the errors of one macro invocation, so that all are reported together.
 
 use std::fmt::Display;
 
 use proc_macro2::TokenStream;
 use quote::ToTokens;
 
-/// Every problem found so far, each with the user's tokens that it is about. Whoever makes one must
-/// [`check`](Errors::check) it: a problem that nobody reports would be a wrong network.
+/// Every error so far, each with the user's tokens that caused it. You must call [`check`](Errors::check) at
+/// the end: an error that is never reported would let a wrong network compile.
 #[derive(Default)]
 pub struct Errors {
     found: Vec<syn::Error>,
@@ -20,22 +20,22 @@ impl Drop for Errors {
 }
 
 impl Errors {
-    /// Adds a problem at these tokens.
+    /// Adds an error at these tokens.
     pub fn at(&mut self, tokens: impl ToTokens, message: impl Display) {
         self.found.push(syn::Error::new_spanned(tokens, message));
     }
 
-    /// Adds a problem of the parser's.
+    /// Adds an error of the parser.
     pub fn push(&mut self, error: syn::Error) {
         self.found.push(error);
     }
 
-    /// Whether there is none.
+    /// Whether no error was found.
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()
     }
 
-    /// Whether there is none; else one `compile_error!` for each.
+    /// Ok if no error was found; otherwise one `compile_error!` for each.
     pub fn check(mut self) -> Result<(), TokenStream> {
         self.checked = true;
         match self.is_empty() {
@@ -45,7 +45,7 @@ impl Errors {
     }
 }
 
-/// `; did you mean …?` if one of the names is near, else the names that there are.
+/// `; did you mean …?` if a known name is similar; otherwise the list of known names.
 pub fn suggestion<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.into_iter().collect();
     let distance = |name: &str| strsim::damerau_levenshtein(&unknown.to_lowercase(), &name.to_lowercase());
@@ -58,7 +58,7 @@ pub fn suggestion<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -
     }
 }
 
-/// `` `a`, `b` and `c` ``.
+/// Joins names for a message: `` `a`, `b` and `c` ``.
 pub fn list(names: &[&str]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
     match quoted.split_last() {

@@ -1,4 +1,4 @@
-//! `#[derive(TraceArg)]`: the parts in order; for an enum, which variant it is comes first.
+//! `#[derive(TraceArg)]`: flattens fields in their order. For an enum, the index of the variant comes first.
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};

@@ -1,11 +1,11 @@
-//! From the tokens of a `model!` to those of its Rust, or of all that is wrong with it.
+//! Expands the tokens of a `model!` to Rust, or to its compile errors.
 
 use proc_macro2::TokenStream;
 use quote::quote;
 
 use super::{check, context, generate, parse, skeleton};
 
-/// What `model! { tokens }` stands for.
+/// The expansion of `model! { tokens }`.
 pub fn model(tokens: TokenStream) -> TokenStream {
     let mut errors = context::Errors::default();
     let model = parse::parse(tokens, &mut errors);

@@ -1,4 +1,4 @@
-//! The values that `dims` gives to axes.
+//! Generates code that computes the extents of `dims`.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -7,7 +7,7 @@ use super::ast::*;
 use super::generate::{Generator, config, local};
 
 impl Generator<'_> {
-    /// The value of a dim, within `__dims`.
+    /// The expression for the extent of a dim, within `__dims`.
     pub(super) fn extent(&self, extent: &Extent) -> TokenStream {
         let dsl = &self.dsl;
         match extent {
@@ -51,7 +51,7 @@ impl Generator<'_> {
         }
     }
 
-    /// An extent in terms of configuration keys, as messages name it.
+    /// An extent as text in terms of configuration keys, for messages.
     pub(super) fn text(&self, extent: &Extent) -> String {
         let factor = |extent: &Extent| match extent {
             Extent::Sum(..) | Extent::Product(..) | Extent::Quotient(..) | Extent::Or(..) => {

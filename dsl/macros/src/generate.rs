@@ -1,4 +1,4 @@
-//! Code for a declaration without mistakes. The bodies stay as they are written.
+//! Generates Rust for a valid declaration. The bodies of functions are not rewritten.
 
 use proc_macro2::{Delimiter, Group, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
@@ -22,7 +22,7 @@ pub(super) struct Generator<'a> {
 }
 
 impl Generator<'_> {
-    /// The dsl's path at the user's token: what rustc says of an expression then points there.
+    /// The path of the dsl, with the span of the user's token, so that rustc's errors point there.
     pub(super) fn dsl_at(&self, here: Span) -> TokenStream {
         let respanned = self.dsl.clone().into_iter().map(|mut token| {
             token.set_span(here);
@@ -31,7 +31,7 @@ impl Generator<'_> {
         respanned.collect()
     }
 
-    /// The struct and its methods.
+    /// The struct of a block and its methods.
     fn block(&self, block: &Block) -> TokenStream {
         let Self { model, dsl } = self;
         let root = model.root();
@@ -63,11 +63,11 @@ impl Generator<'_> {
             #docs
             #[allow(dead_code)]
             #vis struct #name #declaration #bounds {
-                /// The place in the model, and so in the checkpoint.
+                /// The block's field path in the model, which is also the prefix of its checkpoint keys.
                 pub scope: #dsl::Scope,
-                /// The configuration.
+                /// The configuration that the block was built from.
                 pub config: ::std::rc::Rc<#config>,
-                /// The extents of the declared axes.
+                /// The extents of the axes that `dims` declares.
                 pub dims: #dsl::__private::Dims,
                 #(#field_docs pub #names: #types,)*
                 __element: ::core::marker::PhantomData<#element>,
@@ -94,7 +94,7 @@ impl Generator<'_> {
 
             #[allow(dead_code, clippy::all)]
             impl #generics #name #arguments #bounds {
-                /// The extent of an axis that `dims` declares.
+                /// The extent of the axis `axis`, which `dims` declares.
                 pub fn dim(&self, axis: #dsl::Axis) -> usize {
                     self.dims.extent(axis)
                 }
@@ -111,7 +111,7 @@ impl Generator<'_> {
         }
     }
 
-    /// The block's `forward` as that of the trait which it declares.
+    /// An implementation of the block's role trait, which calls its `forward`.
     fn role(&self, block: &Block) -> Option<TokenStream> {
         let (role, forward, name) = (block.role.as_ref()?, block.function("forward")?, &block.name);
         let (generics, arguments, bounds) = block.generics.split_for_impl();
@@ -131,7 +131,7 @@ impl Generator<'_> {
         format_ident!("__dims_of_{}", self.model.root().name)
     }
 
-    /// Whether the configuration is one of the root's parameters.
+    /// Whether the configuration's type is a generic parameter of the root.
     fn config_is_generic(&self) -> bool {
         let (root, named) = (self.model.root(), |path: &syn::TypePath| path.path.get_ident().cloned());
         let config = root.config.as_ref().and_then(|config| match config {
@@ -141,7 +141,7 @@ impl Generator<'_> {
         config.is_some_and(|config| root.generics.type_params().any(|parameter| parameter.ident == config))
     }
 
-    /// What only the root has: the extents, `new`, and `CausalLm` if there is a cache.
+    /// Code for the root alone: the extents, `new`, and `CausalLm` if there is a cache.
     fn root(&self) -> TokenStream {
         let Self { model, dsl } = self;
         let root = model.root();
@@ -174,18 +174,18 @@ impl Generator<'_> {
 
             #[allow(dead_code, clippy::all)]
             impl #generics #name #arguments #bounds {
-                /// The model of a configuration, with keys as the checkpoint has them.
+                /// Builds the model of a configuration, with the keys of the checkpoint.
                 ///
                 /// # Errors
-                /// If an extent that the configuration gives is not what `dims` declares.
+                /// If an extent from the configuration contradicts `dims`.
                 pub fn new(config: &#config) -> ::core::result::Result<Self, #dsl::BuildError> {
                     <Self as #dsl::Block>::build(#dsl::Scope::root(""), &::std::rc::Rc::new(::core::clone::Clone::clone(config)))
                 }
 
-                /// Begins a recording of the model of a configuration. No weight is read.
+                /// Begins a recording of the model of a configuration. It reads no weight.
                 ///
                 /// # Errors
-                /// If an extent that the configuration gives is not what `dims` declares.
+                /// If an extent from the configuration contradicts `dims`.
                 pub fn record(
                     config: &#config,
                 ) -> ::core::result::Result<#dsl::Recording<Self>, #dsl::TraceError> {
@@ -196,7 +196,7 @@ impl Generator<'_> {
         }
     }
 
-    /// What `shard` says: axes, and the axis of the mesh.
+    /// The rules of `shard`, as pairs of axes and mesh axis.
     pub(super) fn shards(&self) -> TokenStream {
         let rules = self.model.root().shards.iter().flat_map(|section| &section.rules).map(|rule| {
             let axes = rule.axes.iter().map(Ident::to_string);
@@ -206,13 +206,13 @@ impl Generator<'_> {
         quote!(&[#(#rules),*])
     }
 
-    /// The name of a function that was checked to be there, as it is written.
+    /// The name of a function, with the span where the user wrote it. The caller has checked that this function exists.
     pub(super) fn named(&self, block: &Block, function: &str) -> Ident {
         let written = block.function(function).map(|function| function.name.clone());
         written.unwrap_or_else(|| Ident::new(function, Span::call_site()))
     }
 
-    /// The type parameter's name.
+    /// The name of the element type's parameter.
     pub(super) fn element(&self) -> &Ident {
         match self.model.root().element() {
             Some(element) => element,
@@ -330,7 +330,7 @@ impl Generator<'_> {
         }
     }
 
-    /// `self.field(x)`: for leaves and the blocks of this `model!`.
+    /// The method behind `self.field(x)`, for leaves and blocks of this `model!`.
     fn call(&self, field: &Field) -> TokenStream {
         let (dsl, name) = (&self.dsl, &field.name);
         let docs = format!("Applies [`{name}`](Self#structfield.{name}).");
@@ -374,8 +374,8 @@ impl Generator<'_> {
         }
     }
 
-    /// The public function, which checks its arguments and results and may share its recording with its siblings;
-    /// and the one that holds the body.
+    /// Two functions for each declared function. The public one checks arguments and results, and reuses a
+    /// recording of an equal element. The private one holds the body.
     fn function(&self, block: &Block, function: &Function) -> TokenStream {
         let Function { attrs, name, .. } = function;
         let title = format!("{}::{name}", block.name);
@@ -460,7 +460,7 @@ impl Generator<'_> {
         }
     }
 
-    /// A constant for each axis that the function can name: the dims, and the free ones of its signature.
+    /// A constant for each axis that the function can name: the dims, and the free axes of its signature.
     fn axes(&self, function: &Function) -> TokenStream {
         let mut axes: Vec<&Ident> = self.model.dims().map(|dim| &dim.name).collect();
         for axis in function.tensors().into_iter().flat_map(|tensor| &tensor.axes) {
@@ -479,7 +479,7 @@ impl Generator<'_> {
         axes.iter().map(constant).collect()
     }
 
-    /// `x: Tensor<T>, at: &Attend<T>`; `mut` belongs to the body alone.
+    /// The parameter list, such as `x: Tensor<T>, at: &Attend<T>`. Only the private function keeps `mut`.
     fn parameters(&self, function: &Function, with_mut: bool) -> TokenStream {
         let parameters = function.arguments.iter().map(|argument| {
             let (name, ty) = (&argument.name, self.signature_type(&argument.ty));
@@ -516,8 +516,8 @@ impl Generator<'_> {
         }
     }
 
-    /// A value whose tensors are compared with their declared axes, at the user's tokens: the argument `name`, or the
-    /// result. `None` if it holds no tensor whose axes the signature declares.
+    /// Code that compares the tensors in a value with their declared axes. The value is the argument `name`
+    /// or the result. `None` if the signature declares no axes for it.
     fn checked(
         &self,
         signature: &Ident,
@@ -548,17 +548,17 @@ impl Generator<'_> {
     }
 }
 
-/// A local variable that no constant of the user's can be mistaken for.
+/// The name of a local variable that cannot collide with a constant of the user.
 pub(super) fn local(name: &Ident) -> Ident {
     format_ident!("__{}", name)
 }
 
-/// A key of the configuration, all of it at the user's token.
+/// The expression that reads a key of the configuration, with the span of the user's token.
 pub(super) fn config(key: &Ident) -> TokenStream {
     quote_spanned!(key.span()=> config.#key)
 }
 
-/// A doc comment for what has none.
+/// A generated doc comment for an item without documentation.
 fn default_docs(attrs: &[Attribute], text: impl FnOnce() -> String) -> Option<TokenStream> {
     let documented = attrs.iter().any(|attr| attr.path().is_ident("doc"));
     (!documented).then(|| {

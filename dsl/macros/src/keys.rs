@@ -1,4 +1,4 @@
-//! Which weights of a checkpoint the fields name: by their keys, and by ties to other fields.
+//! Checks the checkpoint keys of fields, and ties between fields.
 
 use syn::Ident;
 
@@ -6,7 +6,8 @@ use super::ast::*;
 use super::context::{Errors, suggestion};
 use super::leaf::leaf_kind;
 
-/// `tied` names another leaf of this block, or of a block within it, that stores a matrix of the same shape.
+/// Checks that `tied` names another leaf of this block, or of a block within it, that stores a matrix of the
+/// same shape.
 pub fn ties(model: &Model, block: &Block, errors: &mut Errors) {
     for field in &block.fields {
         let Some(tied) = &field.tied else { continue };
@@ -101,7 +102,7 @@ fn matrix(leaf: &Leaf) -> String {
     }
 }
 
-/// Keys are what a checkpoint may have, and no two leaves have one.
+/// Checks that each key is possible in a checkpoint, and that no two leaves share one.
 pub fn keys(block: &Block, errors: &mut Errors) {
     for (index, field) in block.fields.iter().enumerate() {
         let Some(at) = &field.at else { continue };

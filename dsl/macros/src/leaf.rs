@@ -1,45 +1,45 @@
-//! The built-in leaves, one line each: all that the macro knows of them.
+//! The table of built-in leaves, one line each. The macro knows nothing else about them.
 
-/// A leaf as a declaration may write it.
+/// The syntax of a built-in leaf.
 pub struct LeafKind {
-    /// The type's name in the dsl.
+    /// The name of the leaf's type in the dsl.
     pub name: &'static str,
-    /// What its brackets hold.
+    /// The axes in its brackets.
     pub axes: Axes,
-    /// What its call method takes.
+    /// The argument of its call method.
     pub argument: Argument,
-    /// Whether its weight may be that of another leaf, and the other way round.
+    /// Whether its weight may be tied to the weight of another leaf, in either direction.
     pub ties: bool,
-    /// What may stand in its parentheses: the name of a builder method and what it takes.
+    /// The settings in its parentheses: the name of a builder method, and the kind of its argument.
     pub settings: &'static [(&'static str, SettingKind)],
 }
 
 pub enum Axes {
-    /// `[D -> V]`
+    /// Inputs and outputs, as in `[D -> V]`.
     Arrow,
-    /// `[V, D]`: as many as named, for messages
+    /// Exactly the axes named here, as in `[V, D]`. The names appear in messages.
     Listed(&'static [&'static str]),
-    /// `[K, E]`: one or more
+    /// One or more axes, as in `[K, E]`.
     Several,
-    /// `[K, E]`: as many as there are
+    /// Any number of axes, including none.
     Any,
 }
 
 pub enum Argument {
-    /// A tensor of the leaf's own element type.
+    /// A tensor of the leaf's element type.
     Tensor,
-    /// Token ids.
+    /// A tensor of token ids.
     Ids,
     Nothing,
 }
 
 #[derive(Clone, Copy)]
 pub enum SettingKind {
-    /// `bias` or `bias if key`
+    /// A flag with an optional condition: `bias`, `bias if key` or `bias = false`.
     Flag,
-    /// `eps = key` or `eps = 1e-6`
+    /// A number, from a key or literal: `eps = key` or `eps = 1e-6`.
     Number,
-    /// `style = one_plus`: a variant of a type of the dsl
+    /// A variant of an enum in the dsl, as in `style = one_plus`.
     Word(&'static str, &'static [(&'static str, &'static str)]),
 }
 
@@ -61,12 +61,12 @@ pub fn leaf_kind(name: &syn::Ident) -> Option<&'static LeafKind> {
     LEAVES.iter().find(|kind| name == kind.name)
 }
 
-/// The element types that a signature may name besides the model's own, and their Rust types.
+/// The element types other than the model's own that a signature may name, and their Rust types.
 pub const ELEMENTS: &[(&str, &str)] =
     &[("f32", "F32"), ("f16", "F16"), ("bf16", "Bf16"), ("i32", "I32"), ("i8", "I8"), ("bool", "Bool")];
 
 impl LeafKind {
-    /// How its brackets are written.
+    /// An example of its brackets, for messages.
     pub fn example(&self) -> String {
         let axes = match self.axes {
             Axes::Arrow => "D -> V".to_owned(),

@@ -1,21 +1,23 @@
-//! Readers of Rust go as deep as types and expressions are nested, and so as deep as they are long; their stack is not
-//! endless.
+//! Limits the length of declarations. Parsers of Rust recurse as deep as types and expressions are nested, so a
+//! long input could exhaust the compiler's stack.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::{Error, Result};
 
-/// Tokens between two commas, those around them included, of which real declarations have some dozen.
+/// The largest number of tokens between two commas, including enclosing tokens. Real declarations have about
+/// a dozen.
 const LONGEST: usize = 256;
 
-/// Whether all pieces of a declaration are short enough to be read. Bodies of functions are not read.
+/// Checks that all parts of a declaration are short enough to parse. Bodies of functions are exempt, because
+/// the macro does not parse them.
 ///
 /// # Errors
-/// The first token that is too much.
+/// At the first token beyond the limit.
 pub fn check(tokens: TokenStream) -> Result<()> {
     within(tokens, 0)
 }
 
-/// The same for what stands within a group, after so many tokens.
+/// Checks the tokens within a group, after `before` tokens outside.
 fn within(tokens: TokenStream, before: usize) -> Result<()> {
     let (mut length, mut angles, mut is_function) = (before, 0_usize, false);
     let mut tokens = tokens.into_iter().peekable();

@@ -1,6 +1,7 @@
-//! `model!` and `#[derive(TraceArg)]`. Their documentation stands where users find them: in the dsl.
+//! The macros `model!` and `#[derive(TraceArg)]`. You use them through the dsl, which re-exports them.
 //!
-//! Modules name each other by `super`: `tracewright-fuzz` has them as modules of its own, since such a crate offers macros only.
+//! Modules refer to each other by `super`, because `tracewright-fuzz` includes the same files as its own modules. A
+//! proc-macro crate can export nothing but macros.
 
 mod ast;
 
@@ -20,7 +21,7 @@ mod skeleton;
 
 use proc_macro::TokenStream;
 
-/// Declares a network: its weights, and what it computes with them.
+/// Declares a network: its weights and its computation.
 ///
 /// ```text
 /// model! {
@@ -46,21 +47,25 @@ use proc_macro::TokenStream;
 /// }
 /// ```
 ///
-/// The first block is the root. It bears the element type, which all blocks share, and the type of the
-/// configuration, whose fields are the *keys* below. It gets `new(&Config)`.
+/// The first block is the root. Its first type parameter is the element type, which all blocks share. The
+/// type in parentheses is the configuration, and the *keys* below are its fields. The macro gives the root a
+/// function `new(&Config)`.
 ///
-/// **`dims`** names axes and says how long they are: a key, an integer, an earlier dim, a sum, a product, an
-/// exact quotient, or `key or …` where the key is an `Option`. Names of axes begin with an upper-case letter.
+/// **`dims`** names axes and sets their extents. An extent is a key, an integer, an earlier dim, a sum, a
+/// product, an exact quotient, or `key or …` if the key is an `Option`. Names of axes begin with an
+/// upper-case letter.
 ///
-/// **Fields** are leaves (`Linear[D -> V]`, `Embedding[V, D]`, `RmsNorm[D]` over one or more axes, `LayerNorm[D]`, `Weight[D]`, each
-/// with its own element type if one is written: `Linear<F32>[…]`), blocks of this `model!`, arrays of blocks, and
-/// blocks from elsewhere, written with a path or their element type.
-/// Leaves and blocks of this `model!` are called as methods, `self.norm(x)`; blocks from elsewhere, parameters and
-/// elements of arrays by `.forward`. A block from elsewhere whose configuration is another needs `Project`. `tied(a.b)` takes
-/// the weight of the leaf at that path, seen from the block where it is written.
+/// **Fields** are leaves, blocks of this `model!`, arrays of blocks, and blocks from elsewhere. The leaves
+/// are `Linear[D -> V]`, `Embedding[V, D]`, `RmsNorm[D]` over one or more axes, `LayerNorm[D]` and
+/// `Weight[D]`. `RmsNorm[D](eps = key, style = one_plus)` multiplies by 1 + w; the other styles are `scale` and
+/// `wide`. A `LayerNorm` has a bias unless you write `LayerNorm[D](bias = false)`. A leaf can have an element type of its own: `Linear<F32>[…]`. You write a block from
+/// elsewhere with a path or with its element type. If its configuration has another type, implement
+/// `Project`. You call leaves and blocks of this `model!` as methods, `self.norm(x)`. You call blocks from
+/// elsewhere, type parameters and elements of arrays by `.forward`. `tied(a.b)` uses the weight of the leaf
+/// at the path `a.b`, relative to the block that contains the field.
 ///
-/// **Keys.** The path of a field is its checkpoint key, and its place in messages and dumps. Where a checkpoint has
-/// another word than Rust should, the field says so:
+/// **Keys.** The path of a field is its checkpoint key, and its name in messages and dumps. If the checkpoint
+/// uses another name, add `at`:
 ///
 /// ```text
 /// query: Linear[D -> H, E](bias) at "self.query",
@@ -68,12 +73,13 @@ use proc_macro::TokenStream;
 /// layers: [Layer; L] at "encoder.layer",
 /// ```
 ///
-/// - *Transposed:* `Linear[D -> F](transposed)` or `(transposed if key)` is stored inputs first, as GPT-2's `Conv1D`
-///   is. A square matrix has one shape either way and loads without it, to compute something else: nothing but the
-///   checkpoint's own code tells.
-/// - *One weight, many tensors:* `w1: Weight[X, F, D] at "experts.*.w1.weight"`. The `*` counts along the first axis,
-///   and the archive has the tensors as one.
-/// - *Many weights, one tensor:* a dim that is a sum, and `split` in the body.
+/// - *Transposed:* `Linear[D -> F](transposed)` or `(transposed if key)` reads a matrix that is stored inputs
+///   first, like GPT-2's `Conv1D`. For a square matrix, the shape does not reveal the order: without
+///   `transposed` the weight loads and the results are wrong. Only the code that wrote the checkpoint can
+///   tell you.
+/// - *One weight, many tensors:* `w1: Weight[X, F, D] at "experts.*.w1.weight"`. The `*` stands for the index
+///   along the first axis. The archive contains one stacked tensor.
+/// - *Many weights, one tensor:* declare a dim that is a sum, and call `split` in the body.
 ///
 ///   ```text
 ///   dims { H = num_attention_heads, K = num_key_value_heads, P = H + K + K, … }
@@ -82,31 +88,36 @@ use proc_macro::TokenStream;
 ///   let (q, k, v) = (q.rename(P, H), k.rename(P, K), v.rename(P, K));
 ///   ```
 ///
-///   A tensor that has them head by head (`[H, 3, E]`) is `Linear[D -> H, P, E]` with `P = 3`.
+///   If the tensor interleaves them by head (`[H, 3, E]`), write `Linear[D -> H, P, E]` with `P = 3`.
 ///
-/// **Functions** take and return tensors (`T[B, S, D]`, `f32[B]`, `i32[]`), whose axes are checked when the body is
-/// traced, and Rust types that are `TraceArg`: by value, by `&`, or by `&mut` for state. Axes that `dims` lacks
-/// are free: the first argument that has one says how long it is. (One that a single place names, and that is almost
-/// a dim, is taken for a slip.) `T[.., D]` may have any axes in front of D. Every axis is a constant in the body, and
-/// `self.dim(D)` an extent. The body is not rewritten; `self` is the block.
+/// **Functions** take and return tensors (`T[B, S, D]`, `f32[B]`, `i32[]`) and Rust types that implement
+/// `TraceArg`. Tracing the body checks the axes of the tensors. Values of other types pass by value, by `&`,
+/// or by `&mut` for state. An axis that `dims` does not declare is free: the first argument with this axis
+/// sets its extent. (The macro rejects a free axis if only one place names it and its name is almost that of
+/// a dim.) `T[.., D]` may have any axes before D. In the body, every axis is a constant, `self.dim(D)` is its
+/// extent, and `self` is the block. The macro does not rewrite the body.
 ///
 /// Each function can be an entry point: `Net::<F32>::record(&config)?.entry("predict", Net::predict, [("B", 8)])`.
 ///
-/// **`cache`** says what each layer remembers. With it, `forward` (features of tokens) and `logits` (of features) make
-/// the root a `CausalLm`. `cache { L of [H, E] within window }`: keys and values with these heads and features; a
-/// layer i for which the configuration's method `window(i) -> Option<usize>` gives a number sees that many positions,
-/// and remembers no more than it must. `cache { L of [H, E] if attends, L of recurrent [C, D] if convolves }`: only
-/// layers for which the method says so have keys and values, others carry a state of their own. The general form is
-/// `L of name: Kind<Element>[axes]`: `cache { L of delta: Recurrent<F32>[H, E], L of latent: Slots[R] }`. In `forward`,
-/// `cache.state(i)` is the state that layer i declares without a name, `cache.named(i, "delta")` one with a name.
+/// **`cache`** declares the state of each layer. A root with a `cache`, a function `forward` (tokens to
+/// features) and a function `logits` (features to logits) implements `CausalLm`. `cache { L of [H, E] within
+/// window }` declares keys and values with H heads and E features. The configuration's method `window(i) ->
+/// Option<usize>` returns the number of positions that layer i sees, and the cache of that layer stores no
+/// more than it needs. In `cache { L of [H, E] if attends, L of recurrent [C, D] if convolves }`, the
+/// configuration's methods `attends(i)` and `convolves(i)` decide whether layer i has keys and values or a
+/// recurrent state. The general form is `L of name: Kind<Element>[axes]`, where the kind is a type in
+/// `nn::states`: `cache { L of delta: Recurrent<F32>[H, E], L of latent: Slots[R] }`. In `forward`,
+/// `cache.state(i)` is the state of layer i without a name, and `cache.named(i, "delta")` is a state with a
+/// name.
 ///
-/// **`shard`** says which axes are divided among many devices, and along which axis of their mesh:
-/// `shard { K, F, V over model; B over data }`. Every weight, state, argument and result that has one of these axes is. A mesh
-/// without an axis leaves what is over it whole.
+/// **`shard`** declares which axes are partitioned over the axes of a device mesh: `shard { K, F, V over
+/// model; B over data }`. It partitions every weight, state, argument and result with one of these axes. If a
+/// mesh lacks the axis `model` or `data`, the rule has no effect.
 ///
-/// **Parameters.** A block that is made around others takes them as type parameters behind the element type, and says
-/// by a trait what it asks of them; whoever can stand there says so behind its name. An inner block has the root's
-/// parameters, unless it has some of its own. The configuration may be one of them, if its bounds lead to the keys by `Deref`.
+/// **Parameters.** A block can take other blocks as type parameters after the element type. A trait bound
+/// declares what such a block must offer. A block names the trait that its `forward` implements after its own
+/// name. An inner block has the root's parameters, unless it declares its own. The configuration can be a
+/// type parameter, too, if its bounds lead to the keys by `Deref`.
 ///
 /// ```text
 /// pub trait Maps<T: Float>: Block<Config = Config> { fn forward(&self, x: Tensor<T>) -> Tensor<T>; }
@@ -119,14 +130,14 @@ use proc_macro::TokenStream;
 /// Mlp<T: Float>: Maps<T> { … }
 /// ```
 ///
-/// An inner block is as visible as the root, unless it says otherwise.
+/// An inner block has the visibility of the root, unless you write another.
 #[proc_macro]
 pub fn model(tokens: TokenStream) -> TokenStream {
     expand::model(tokens.into()).into()
 }
 
-/// Derives `TraceArg` for a struct or enum whose parts all are: tensors become inputs of a recorded body, plain
-/// data becomes part of what tells one body from another.
+/// Derives `TraceArg` for a struct or enum whose fields all implement it. Tensors become inputs of a recorded
+/// body. Plain data becomes part of the key that decides whether two calls share one body.
 #[proc_macro_derive(TraceArg)]
 pub fn trace_arg(tokens: TokenStream) -> TokenStream {
     let input = syn::parse_macro_input!(tokens as syn::DeriveInput);

@@ -1,4 +1,4 @@
-//! Tokens become the AST. A mistake costs the item it stands in; the rest is read on.
+//! Parses the tokens of `model!` to the AST. After a mistake it skips the current item and parses the rest.
 
 use proc_macro2::{Delimiter, Group, TokenTree};
 use syn::ext::IdentExt;
@@ -18,7 +18,7 @@ mod keyword {
     syn::custom_keyword!(at);
 }
 
-/// Reads an invocation as far as it can be read; what cannot goes to `errors`.
+/// Parses as much of a declaration as possible, and adds the rest to `errors`.
 pub fn parse(tokens: proc_macro2::TokenStream, errors: &mut Errors) -> Model {
     if let Err(error) = length::check(tokens.clone()) {
         errors.push(error);
@@ -161,7 +161,7 @@ fn layer_state(input: ParseStream) -> Result<LayerState> {
     Ok(LayerState { layers, name, kind, element, axes, window, condition })
 }
 
-/// The type that a word names: `recurrent` stands for `Recurrent`.
+/// The type behind a lower-case word: `recurrent` stands for `Recurrent`.
 fn kind_of_state(word: &Ident) -> Ident {
     let text = word.to_string();
     let mut chars = text.chars();
@@ -286,7 +286,7 @@ fn field_type(input: ParseStream) -> Result<FieldType> {
     }
 }
 
-/// The element type behind the name of a leaf or of a kind of state.
+/// The element type after the name of a leaf or of a kind of state.
 fn own_element(arguments: &PathArguments) -> Result<Option<syn::Type>> {
     match arguments {
         PathArguments::None => Ok(None),
@@ -372,7 +372,7 @@ fn function(attrs: Vec<Attribute>, input: ParseStream) -> Result<Function> {
     Ok(Function { attrs, name, receiver, arguments, output, body: input.parse::<Group>()? })
 }
 
-/// A `self` in front of the arguments, in any of its spellings.
+/// An optional `self` before the arguments, in any of its forms.
 fn receiver(input: ParseStream) -> Result<Option<Token![self]>> {
     let ahead = input.fork();
     ahead.parse::<Option<Token![&]>>()?;
@@ -431,7 +431,7 @@ fn tensor_type(input: ParseStream) -> Result<TensorType> {
     Ok(TensorType { element, rest, axes })
 }
 
-/// Axes up to an arrow or the end.
+/// Parses axes up to an arrow or the end.
 fn axes(input: ParseStream) -> Result<Vec<Ident>> {
     let mut axes = Vec::new();
     while input.peek(Ident) {
@@ -466,7 +466,7 @@ fn at_end(input: ParseStream) -> Result<()> {
     if input.is_empty() { Ok(()) } else { Err(input.error("unexpected token")) }
 }
 
-/// Passes over tokens up to and with one that ends an item, or up to where the next item begins.
+/// Skips tokens up to and including one that ends an item, or up to the beginning of the next item.
 fn skip(input: ParseStream, ends: impl Fn(&TokenTree) -> bool, begins: impl Fn(ParseStream) -> bool) {
     while !input.is_empty() && !begins(input) {
         match input.parse::<TokenTree>() {

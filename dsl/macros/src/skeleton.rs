@@ -1,4 +1,4 @@
-//! What a declaration with mistakes still declares, so that nothing else is said where its types are used.
+//! Expands a declaration with mistakes to its types, so that rustc reports no follow-up errors where they are used.
 
 use proc_macro2::{Delimiter, Group, TokenStream};
 use quote::{format_ident, quote};
@@ -10,8 +10,8 @@ use super::check::RESERVED;
 use super::generate::generate;
 use super::leaf::{ELEMENTS, leaf_kind};
 
-/// The structs and the signatures of a declaration, as far as they can be read; no body is ever run. Nothing, if its
-/// header does not say what its types are.
+/// The structs and signatures of a declaration, as far as they can be parsed. No body is ever run. Empty if
+/// the header of the root cannot be parsed.
 pub fn skeleton(mut model: Model) -> TokenStream {
     let Some(element) = header(&model) else { return TokenStream::new() };
     mend(&mut model, &element);
@@ -28,12 +28,12 @@ pub fn skeleton(mut model: Model) -> TokenStream {
     quote!(#file)
 }
 
-/// The element type's parameter, if the first block is a root.
+/// The name of the element type's parameter, if the first block is a root.
 fn header(model: &Model) -> Option<Ident> {
     model.blocks.first().filter(|root| root.config.is_some())?.element().cloned()
 }
 
-/// Leaves out what cannot be generated, or what rustc would object to once more.
+/// Removes parts for which no code can be generated, or about which rustc would report another error.
 fn mend(model: &mut Model, element: &Ident) {
     let mut names = HashSet::new();
     model.blocks.retain(|block| names.insert(block.name.to_string()));
@@ -70,7 +70,7 @@ fn mend(model: &mut Model, element: &Ident) {
     model.blocks[0].shards.clear();
 }
 
-/// Whether a field has a type, of finite size.
+/// Whether a field's type exists and has a finite size.
 fn stands(model: &Model, block: &Block, ty: &FieldType) -> bool {
     match ty.element() {
         FieldType::Leaf(leaf) => leaf_kind(&leaf.name).is_some(),
@@ -86,7 +86,7 @@ fn stands(model: &Model, block: &Block, ty: &FieldType) -> bool {
     }
 }
 
-/// Whether the block `outer` is `wanted`, or a block within it is.
+/// Whether the block `outer` is `wanted` or contains it.
 fn contains<'a>(model: &'a Model, outer: &'a Ident, wanted: &Ident, seen: &mut Vec<&'a Ident>) -> bool {
     if outer == wanted {
         return true;
@@ -103,7 +103,7 @@ fn contains<'a>(model: &'a Model, outer: &'a Ident, wanted: &Ident, seen: &mut V
     inner.any(|name| contains(model, name, wanted, seen))
 }
 
-/// The model's own element type stands for one that nobody knows.
+/// Replaces unknown element types by the model's own.
 fn known_elements(ty: &mut SignatureType, own: &Ident) {
     match ty {
         SignatureType::Tensor(tensor) | SignatureType::TensorReference(_, tensor) => {

@@ -1,4 +1,4 @@
-//! Functions of each element, and of the elements along one axis, that networks put between their layers.
+//! Activation functions, and functions along one axis, such as softmax.
 
 use std::panic::Location;
 
@@ -21,25 +21,25 @@ pub fn softmax<T: Float>(x: Tensor<T>, axis: Axis) -> Tensor<T> {
     })
 }
 
-/// x · logistic(x)
+/// x · logistic(x), also called swish.
 #[track_caller]
 pub fn silu<T: Float>(x: Tensor<T>) -> Tensor<T> {
     elementwise(x, functions::silu, Location::caller())
 }
 
-/// GELU: x/2 · (1 + erf(x/√2)).
+/// GELU with the exact error function: x/2 · (1 + erf(x/√2)).
 #[track_caller]
 pub fn gelu<T: Float>(x: Tensor<T>) -> Tensor<T> {
     elementwise(x, functions::gelu, Location::caller())
 }
 
-/// GELU in its tanh form.
+/// GELU in its tanh approximation: x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))).
 #[track_caller]
 pub fn gelu_tanh<T: Float>(x: Tensor<T>) -> Tensor<T> {
     elementwise(x, functions::gelu_tanh, Location::caller())
 }
 
-/// The larger of x and 0; NaN of NaN.
+/// The larger of x and 0; NaN if x is NaN.
 #[track_caller]
 pub fn relu<T: Float>(x: Tensor<T>) -> Tensor<T> {
     x.maximum(0.0)

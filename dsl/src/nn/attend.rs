@@ -1,4 +1,4 @@
-//! Attention: how it looks, and what it gives.
+//! Attention and its settings.
 
 use std::panic::Location;
 
@@ -12,45 +12,48 @@ use crate::tensor::{axes, permuted};
 use crate::tracer::{Place, Raw, Tracer};
 use crate::{Axis, NamedType, Tensor, TraceErrorKind};
 
-/// How attention looks: rotary tables for the queries' positions, mask, scale, softcap.
+/// Settings of attention: positions and rotary tables of the queries, mask, scale and softcap.
 #[derive(Clone, Debug)]
 pub struct Attend<T: Float> {
     /// The axis that counts the queries.
     pub queries: Axis,
-    /// The positions of the queries.
+    /// The positions of the queries in their sequences.
     pub at: Position,
-    /// Cosines of the queries' positions, `[S, R]`, in a batch `[B, S, R]`; no rotation if there are none.
+    /// Cosines for the queries' positions: `[S, R]`, or `[B, S, R]` if each sequence has its own position.
+    /// `None`: no rotation.
     pub cos: Option<Tensor<T>>,
-    /// Sines of the queries' positions.
+    /// Sines for the queries' positions, with the axes of `cos`.
     pub sin: Option<Tensor<T>>,
-    /// Which features are rotated together.
+    /// The pairs of features that are rotated together.
     pub layout: RopeLayout,
-    /// Which keys a query may see.
+    /// The keys that each query may see.
     pub mask: Mask<T>,
-    /// The factor on the scores; 1/√E if there is none.
+    /// The factor on the scores. `None` stands for 1/√E, where E is the number of features of a head.
     pub scale: Option<f64>,
-    /// The bound on the scores.
+    /// The bound on the scores, which become `softcap · tanh(score / softcap)`. `None`: no bound.
     pub softcap: Option<f64>,
 }
 
 /// The angular frequencies of a rotary embedding and the factor on its tables.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeFrequencies {
-    /// One for each pair of features, exactly representable in f32.
+    /// One frequency for each pair of features, in radians per position. Each is exactly representable in
+    /// f32.
     pub inv_freq: Vec<f64>,
-    /// The factor on cosine and sine (1 but for yarn and longrope).
+    /// The factor on cosine and sine. It is 1 except for the yarn and longrope variants.
     pub scaling: f64,
 }
 
 impl<T: Float> Attend<T> {
-    /// Causal attention without rotary embedding, for queries on axis `queries` at the positions `at`.
+    /// Causal attention without rotary embedding. The axis `queries` counts the queries, which are at the
+    /// positions `at`.
     pub fn causal(at: Position, queries: Axis) -> Self {
         let layout = RopeLayout::HalfSplit;
         Self { queries, at, cos: None, sin: None, layout, mask: Mask::causal(), scale: None, softcap: None }
     }
 
-    /// Causal attention with rotary embedding, for `length` queries on axis `queries` at the positions `at`, within
-    /// `context` positions.
+    /// Causal attention with rotary embedding. The axis `queries` counts the `length` queries, which are at
+    /// the positions `at`. The rotary tables cover `context` positions.
     #[track_caller]
     pub fn rotary(
         at: Position,
@@ -72,13 +75,13 @@ impl<T: Float> Attend<T> {
         Self { cos: Some(cos), sin: Some(sin), ..Self::causal(at, queries) }
     }
 
-    /// The same, seeing less: only keys that `mask` shows too.
+    /// Also restricts attention to the keys that `mask` allows.
     pub fn within(mut self, mask: Mask<T>) -> Self {
         self.mask &= mask;
         self
     }
 
-    /// The same, seeing at most the query's own position and the `width` − 1 before it, if there is a bound.
+    /// Restricts each query to its own position and the `width` − 1 positions before. `None` changes nothing.
     pub fn windowed(self, width: Option<usize>) -> Self {
         match width {
             Some(width) => self.within(Mask::window(width)),
@@ -86,17 +89,18 @@ impl<T: Float> Attend<T> {
         }
     }
 
-    /// The same with this factor on the scores instead of 1/√E.
+    /// Sets the factor on the scores.
     pub fn scaled(self, scale: f64) -> Self {
         Self { scale: Some(scale), ..self }
     }
 
-    /// The same with scores softly bounded: `softcap · tanh(score / softcap)`, if there is a bound.
+    /// Bounds the scores to `softcap · tanh(score / softcap)`. `None` changes nothing.
     pub fn capped(self, softcap: Option<f64>) -> Self {
         Self { softcap, ..self }
     }
 
-    /// `x` rotated by its positions: the queries' axis counts them, the last axis holds the features.
+    /// Applies the rotary embedding to `x`. The queries' axis of `x` counts positions, and the last axis
+    /// holds the features.
     #[track_caller]
     pub fn rope(&self, x: Tensor<T>) -> Tensor<T> {
         let place = Location::caller();
@@ -111,12 +115,13 @@ impl<T: Float> Attend<T> {
     }
 }
 
-/// Attention of queries `[…, S, …, E]` over keys `[…, N, E]` and values `[…, N, E]` or `[…, N, W]`, with the mask, scale
-/// and softcap of `at`.
+/// Attention of queries `[…, S, …, E]` over keys `[…, N, E]` and values `[…, N, E]` or `[…, N, W]`. The mask,
+/// scale and softcap come from `at`.
 ///
-/// Axes that q and k share, but the last one of k (the features), are batch axes. k's other axis counts the keys; if
-/// it is [`RING`], they are a ring. q's other axes are the queries and at most one that groups query heads. The
-/// result has the axes of q, with the features of v.
+/// Axes that q and k share are batch axes, except the last axis of k, the features. The remaining axis of k
+/// counts the keys. If this axis is [`RING`], the keys are in a ring buffer. The remaining axes of q are the
+/// queries, and at most one axis that groups query heads. The result has the axes of q, with the features of
+/// v.
 #[track_caller]
 pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> Tensor<T> {
     let place = Location::caller();
@@ -180,7 +185,8 @@ pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>
     })
 }
 
-/// A tensor whose axes are some of `order`, as one that broadcasts to them from the trailing side.
+/// Arranges a tensor, whose axes are some of `order`, so that it broadcasts to `order` from the trailing
+/// side.
 fn placed(t: &mut Tracer, raw: Raw, order: &[Axis], place: Place) -> Raw {
     let Some(ty) = t.named_type(raw, place) else { return Raw::POISON };
     if let Some(d) = ty.dims.iter().find(|d| !order.contains(&d.axis)) {

@@ -1,4 +1,4 @@
-//! What picks elements by number.
+//! Functions that create indices, and functions that select elements by index.
 
 use std::panic::Location;
 
@@ -12,7 +12,7 @@ use crate::tracer::{self, Raw};
 use crate::{Axis, Dim, Tensor, TraceErrorKind};
 
 impl<T: Element> Tensor<T> {
-    /// 0, 1, 2, … along a new axis.
+    /// The integers 0, 1, 2, … along a new axis.
     #[track_caller]
     pub fn iota(axis: Axis, extent: usize) -> Self {
         let place = Location::caller();
@@ -22,7 +22,7 @@ impl<T: Element> Tensor<T> {
         )
     }
 
-    /// The same elements in row-major order with other axes.
+    /// The same elements in row-major order, with other axes.
     #[track_caller]
     pub fn reshape(self, dims: &[Dim]) -> Self {
         let place = Location::caller();
@@ -31,7 +31,7 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// The rows that `indices` name: their axes take the place of this tensor's first one.
+    /// Selects rows of the first axis. The axes of `indices` replace the first axis of this tensor.
     #[track_caller]
     pub fn rows(self, indices: Tensor<I32>) -> Self {
         let place = Location::caller();
@@ -42,8 +42,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// The element at `index` (known at run time) of an axis, which vanishes. Where `index` has axes of this tensor,
-    /// as `[B]`, each of them has an index of its own.
+    /// Selects one element of an axis, which is removed. The index is computed at run time. If `index` shares
+    /// axes with this tensor, such as `[B]`, each element along them has its own index.
     #[track_caller]
     pub fn at(self, axis: Axis, index: Tensor<I32>) -> Self {
         let place = Location::caller();
@@ -59,8 +59,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// The elements of `axis` that `indices` name, clamped so that they exist. Axes that `indices` and this tensor
-    /// share have indices of their own; the others of `indices` take the place of `axis`.
+    /// Selects elements of `axis` by `indices`, which are clamped to the axis. Along axes that `indices` and
+    /// this tensor share, each element has its own indices. The other axes of `indices` replace `axis`.
     #[track_caller]
     pub fn take(self, axis: Axis, indices: Tensor<I32>) -> Self {
         let place = Location::caller();
@@ -96,15 +96,15 @@ impl<T: Element> Tensor<T> {
         picked.permute(&axes(&place_of_axis.collect::<Vec<_>>()))
     }
 
-    /// The same tensor repeated along the axes of `dims` that it has not, in their order.
+    /// Repeats the tensor along the axes of `dims` that it lacks, in the order of `dims`.
     #[track_caller]
     pub(crate) fn over(self, dims: &[Dim]) -> Self {
         let place = Location::caller();
         self.apply(place, |t, raw, ty| broadcast(t, raw, &ty, dims, place))
     }
 
-    /// What `join` makes of each element of this tensor and each of `other`: the axes of `other`, then those of this
-    /// one.
+    /// Applies `join` to each pair of an element of this tensor and one of `other`. The result has the axes
+    /// of `other`, then those of this tensor.
     #[track_caller]
     pub(super) fn outer<U: Element>(
         self,
@@ -118,7 +118,7 @@ impl<T: Element> Tensor<T> {
 }
 
 impl Tensor<I32> {
-    /// x mod `divisor`, of numbers above −2³⁰.
+    /// x mod `divisor`, for numbers above −2³⁰.
     #[track_caller]
     pub(super) fn modulo(self, divisor: usize) -> Self {
         // A multiple of the divisor makes the dividend positive, and does not take it out of range.

@@ -1,4 +1,4 @@
-//! Which elements along an axis are the largest.
+//! The largest elements along an axis, and their indices.
 
 use std::panic::Location;
 
@@ -8,8 +8,8 @@ use crate::element::{Bool, Float, I32};
 use crate::tensor::{Raw, axes, extents};
 use crate::{Axis, Tensor, TraceErrorKind};
 
-/// The index of the largest element along an axis, which vanishes. As `torch.argmax` gives it: the lowest index where
-/// several are equal, and that of the first NaN if there is one.
+/// The index of the largest element along an axis, which is removed. As in `torch.argmax`, the index is that
+/// of the first NaN if there is one, and the lowest if several elements are equal.
 #[track_caller]
 pub fn argmax<T: Float>(x: Tensor<T>, axis: Axis) -> Tensor<I32> {
     let place = Location::caller();
@@ -25,10 +25,12 @@ pub fn argmax<T: Float>(x: Tensor<T>, axis: Axis) -> Tensor<I32> {
     is_largest.select(index, nowhere).min(axis)
 }
 
-/// The `k` largest elements along an axis, the largest first, and their indices; the axis has the extent `k` then.
-/// Where several are equal, the lowest index comes first. NaN is larger than any number, as in `torch.topk`.
+/// The `k` largest elements along an axis in descending order, and their indices. The axis gets the extent
+/// `k`. Among equal elements, the lowest index comes first. NaN is larger than any number, as in
+/// `torch.topk`.
 ///
-/// It looks `k` times for the largest of those that are left: meant for a few, as of experts.
+/// The function searches `k` times for the largest remaining element. Use it for a small `k`, such as the
+/// number of active experts.
 #[track_caller]
 pub fn topk<T: Float>(x: Tensor<T>, axis: Axis, k: usize) -> (Tensor<T>, Tensor<I32>) {
     let place = Location::caller();

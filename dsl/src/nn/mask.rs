@@ -1,4 +1,4 @@
-//! Which keys a query may see.
+//! Attention masks: the keys that a query may see.
 
 use std::ops::{BitAnd, BitAndAssign};
 
@@ -8,21 +8,21 @@ use crate::argument::trace_arg;
 use crate::element::{Float, I32};
 use crate::{Axis, Tensor};
 
-/// The axis of a cache that counts the slots of a ring: see [`trace::RingState`].
+/// The axis of a cache that counts the slots of a ring buffer: see [`trace::RingState`].
 pub const RING: Axis = Axis(trace::RingState::AXIS);
 
-/// Which keys a query may see: conditions that must all hold, so that `&` is the intersection.
+/// The keys that a query may see: a list of conditions that must all hold. `&` combines two masks.
 #[derive(Clone, Debug)]
 pub struct Mask<T: Float> {
     pub(super) terms: Vec<MaskTerm>,
-    /// One for each term that has an operand, in their order.
+    /// The operands of terms with lengths, in the order of the terms.
     pub(super) lengths: Vec<Tensor<I32>>,
-    /// Those of additive terms.
+    /// The operands of additive terms, in the order of the terms.
     pub(super) added: Vec<Tensor<T>>,
 }
 
 impl<T: Float> Mask<T> {
-    /// All keys.
+    /// A mask that allows all keys.
     pub fn all() -> Self {
         Self { terms: Vec::new(), lengths: Vec::new(), added: Vec::new() }
     }
@@ -31,32 +31,33 @@ impl<T: Float> Mask<T> {
         Self { terms: vec![term], ..Self::all() }
     }
 
-    /// No key after the query.
+    /// Allows no key after the query.
     pub fn causal() -> Self {
         Self::term(MaskTerm::Causal)
     }
 
-    /// With [`Mask::causal`]: the query's own position and the `width` − 1 before it.
+    /// Allows no key `width` or more positions before the query. Combine it with [`Mask::causal`].
     pub fn window(width: usize) -> Self {
         Self::term(MaskTerm::Window(width))
     }
 
-    /// The positions are cut into chunks of `length`: only keys of the query's own (Llama 4).
+    /// Cuts the positions into chunks of `length`, and allows only keys in the query's own chunk (as in Llama
+    /// 4).
     pub fn chunk(length: usize) -> Self {
         Self::term(MaskTerm::Chunk(length))
     }
 
-    /// Not the first `lengths` keys: `[]`, or `[B]` for each sequence its own.
+    /// Hides the first `lengths` keys. `lengths` is `[]`, or `[B]` with a number for each sequence.
     pub fn padding(lengths: Tensor<I32>) -> Self {
         Self { lengths: vec![lengths], ..Self::term(MaskTerm::Padding) }
     }
 
-    /// No key after the query, but that the first `lengths` positions see each other: `[]` or `[B]`.
+    /// Causal, except that the first `lengths` positions see each other. `lengths` is `[]`, or `[B]`.
     pub fn prefix(lengths: Tensor<I32>) -> Self {
         Self { lengths: vec![lengths], ..Self::term(MaskTerm::Prefix) }
     }
 
-    /// `scores` is added to the scores: its axes are some of batch, heads, queries and keys.
+    /// Adds `scores` to the attention scores. Its axes are some of batch, heads, queries and keys.
     pub fn additive(scores: Tensor<T>) -> Self {
         Self { added: vec![scores], ..Self::term(MaskTerm::Additive) }
     }

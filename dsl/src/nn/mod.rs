@@ -1,4 +1,4 @@
-//! The functions that networks are written with.
+//! The functions of neural networks.
 
 mod activation;
 mod attend;
@@ -26,10 +26,12 @@ pub use mask::{Mask, RING};
 pub use position::Position;
 pub use positions::positions_within;
 pub(crate) use state::StateTensor;
-pub use state::{Cache, Encoded, HasAxes, Kv, LayerState, Recurrent, Slots, State, StateArguments, Windowed};
+pub use state::states::{self, *};
+pub use state::{Cache, HasAxes, LayerState, State, StateArguments, Windowed};
 
-/// The product of two tensors summed over the axis `contracted`. Axes that both have are batch axes; the rest of
-/// `a`, then the rest of `b`, follow. f16 and bf16 products are summed in f32 and rounded once.
+/// Multiplies two tensors and sums over the axis `contracted`. Axes that both have are batch axes. The result
+/// has the batch axes, then the other axes of `a`, then those of `b`. Products of f16 and bf16 are summed in
+/// f32 and rounded once.
 #[track_caller]
 pub fn dot<T: Float>(a: Tensor<T>, b: Tensor<T>, contracted: Axis) -> Tensor<T> {
     let place = Location::caller();

@@ -1,44 +1,48 @@
-//! Where new tokens stand.
+//! [`Position`]: the positions of new tokens in their sequences.
 
 use crate::argument::trace_arg;
 use crate::element::{Bool, Element, I32};
 use crate::{Axis, Tensor};
 
-/// Which positions an entry point computes: of each row, `count` real tokens from position `start` on.
+/// The positions that an entry point computes: `count` real tokens of each sequence, from position `start`
+/// on.
 ///
-/// For a single row both are `[]`; for several, each row stands where it stands, and both are `[B]`.
+/// For a single sequence both are `[]`. For several sequences both are `[B]`, because each sequence has its
+/// own position.
 #[derive(Clone, Copy, Debug)]
 pub struct Position {
-    /// The position of the first token.
+    /// The position of the first token, from 0.
     pub start: Tensor<I32>,
-    /// How many of the tokens are real; the rest pads the chunk.
+    /// The number of real tokens. Further tokens are padding of the chunk.
     pub count: Tensor<I32>,
 }
 
 trace_arg!(Position { start, count });
 
 impl Position {
-    /// Whether each row has a position of its own.
+    /// Whether each sequence has a position of its own.
     #[track_caller]
     pub(super) fn is_by_row(self) -> bool {
         !self.start.dims(std::panic::Location::caller()).is_empty()
     }
 
-    /// The positions of `length` tokens on the axis `tokens`: `[S]`, or `[B, S]` where rows stand apart.
+    /// The positions of `length` tokens on the axis `tokens`: `[S]`, or `[B, S]` if sequences have different
+    /// positions.
     #[track_caller]
     pub fn positions(self, tokens: Axis, length: usize) -> Tensor<I32> {
         Tensor::iota(tokens, length).outer(self.start, |token, start| token + start)
     }
 
-    /// Whether each of `length` tokens on the axis `tokens` is real: `[S]`, or `[B, S]` where rows stand apart. Whoever writes a
-    /// state without `append` passes over the others.
+    /// Whether each of `length` tokens on the axis `tokens` is real: `[S]`, or `[B, S]` if sequences have
+    /// different positions. Code that writes a state without `append` must skip tokens that are not real.
     #[track_caller]
     pub fn real(self, tokens: Axis, length: usize) -> Tensor<Bool> {
         Tensor::iota(tokens, length).outer(self.count, |token, count| token.less(count))
     }
 
-    /// The rows of `table` for the positions of `length` tokens; its first axis, of the name `tokens`, counts
-    /// positions. `[S, …]`, or `[B, S, …]` where rows stand apart.
+    /// Selects the rows of `table` for the positions of `length` tokens. The first axis of the table counts
+    /// positions. The result is `[S, …]`, or `[B, S, …]` if sequences have different positions, with `tokens`
+    /// as the axis S.
     #[track_caller]
     pub fn pick<T: Element>(self, table: Tensor<T>, tokens: Axis, length: usize) -> Tensor<T> {
         match (self.is_by_row(), length) {

@@ -1,11 +1,11 @@
-//! Tables with a row for each position.
+//! Tables with a row for each position, such as learned position embeddings.
 
 use std::panic::Location;
 
 use crate::{Dim, TraceErrorKind, tracer};
 
-/// Fails unless a table with these rows has one for each of `context` positions. What looks up a position beyond the
-/// last row would get the last one, without a word.
+/// Fails unless a table with these rows has one for each of `context` positions. A look-up beyond the last
+/// row would otherwise silently return the last row.
 #[track_caller]
 pub fn positions_within(rows: Dim, context: usize) {
     let place = Location::caller();

@@ -1,4 +1,5 @@
-//! Arguments and results of every kind; an axis renamed; axes that only a signature names; names that are keywords.
+//! Arguments and results of every kind, including a renamed axis, axes that only a signature names, and keywords as
+//! names.
 
 use tracewright_dsl::{Axis, Cache, CausalLm, EntryPoint, F32, Float, Position, Tensor, TraceArg};
 use tracewright_dsl::{dot, model, softmax};

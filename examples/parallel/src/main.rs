@@ -14,7 +14,7 @@ use tracewright::runtime::Compiler;
 use tracewright::{CausalLm, EntryPoint, F32, Float, model};
 
 model! {
-    /// A decoder whose blocks attend and think at the same time: x + attention(norm(x)) + mlp(norm(x)).
+    /// A decoder whose blocks run attention and the feed-forward network side by side: x + attention(norm(x)) + mlp(norm(x)).
     pub Parallel<T: Float>(Config) {
         dims { V = vocabulary, D = width, H = heads, E = D / H, F = hidden, L = depth }
         cache { L of [H, E] }
@@ -71,7 +71,7 @@ model! {
     }
 }
 
-/// What config.json says.
+/// The keys of config.json.
 #[derive(Clone)]
 pub struct Config {
     pub vocabulary: usize,

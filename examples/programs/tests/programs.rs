@@ -43,7 +43,7 @@ fn run(program: &str, weights: &Weights) -> Output {
     Command::new(program).arg(".").current_dir(folder.path()).env("PATH", path).output().unwrap()
 }
 
-/// What it prints, line by line.
+/// The output of the program, line by line.
 #[track_caller]
 fn printed(program: &str, weights: &Weights) -> Vec<Vec<f32>> {
     let output = run(program, weights);

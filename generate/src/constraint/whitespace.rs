@@ -1,12 +1,13 @@
-//! Whitespace between the tokens of JSON. llguidance allows any; a small model then writes nothing else.
+//! Removes whitespace between JSON tokens from schemas. By default llguidance allows any amount, and small models
+//! then write nothing else.
 
 use serde_json::{Value, json};
 
-/// llguidance's options inside a schema.
+/// The key of llguidance's options inside a schema.
 const OPTIONS: &str = "x-guidance";
 
-/// Allows no whitespace between the tokens of JSON, unless the options inside the schema set `whitespace_flexible`. A
-/// `whitespace_pattern` there counts in any case.
+/// Forbids whitespace between the tokens of JSON, unless the schema's own options set `whitespace_flexible`
+/// or `whitespace_pattern`.
 pub fn compact(schema: &mut Value) {
     if *schema == Value::Bool(true) {
         *schema = json!({});
@@ -17,7 +18,7 @@ pub fn compact(schema: &mut Value) {
     }
 }
 
-/// The grammar with every schema in it compact; `None` if it has no schema.
+/// The grammar with every schema in it made compact; `None` if it contains no schema.
 pub fn compact_in_grammar(grammar: &str) -> Option<String> {
     let (mut written, mut rest, mut has_schema) = (String::new(), grammar, false);
     while let Some(at) = rest.find(['"', '/', '#', '%']) {
@@ -47,7 +48,7 @@ pub fn compact_in_grammar(grammar: &str) -> Option<String> {
     has_schema.then(|| written + rest)
 }
 
-/// The length of a string or a regular expression, with the marks at both ends.
+/// The length of a string or regular expression at the start of `text`, including its delimiters.
 fn delimited(text: &str) -> Option<usize> {
     let mark = text.chars().next()?;
     let mut characters = text.char_indices().skip(1);
@@ -61,7 +62,7 @@ fn delimited(text: &str) -> Option<usize> {
     None
 }
 
-/// The JSON that a text begins with, and its length.
+/// The JSON value at the start of `text`, and its length.
 fn json_prefix(text: &str) -> Option<(Value, usize)> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter();
     let value = values.next()?.ok()?;

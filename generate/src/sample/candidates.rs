@@ -1,21 +1,21 @@
-//! The tokens that may still be chosen.
+//! The tokens among which the sampler chooses.
 
 use std::cmp::Ordering;
 
-/// A token that may still be chosen.
+/// A token that the sampler can choose, and its logit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
     pub token: u32,
-    /// More than an f32 holds, where the temperature is small.
+    /// An f64, because a small temperature can exceed the range of f32.
     pub logit: f64,
 }
 
-/// Most likely first; of equals the lower token, as in the greedy choice.
+/// Sorts by falling logit; among equal tokens the lower id is first, as in the greedy choice.
 pub(super) fn likely_first(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.total_cmp(&a.logit).then(a.token.cmp(&b.token))
 }
 
-/// Natural logarithms of the probabilities, with `libm`'s functions: the same bits everywhere.
+/// Logarithms of the probabilities. They are computed with `libm`, so that they are equal on every machine.
 pub(super) fn log_softmax(candidates: &[Candidate]) -> Vec<f64> {
     let max = candidates.iter().map(|candidate| candidate.logit).fold(f64::NEG_INFINITY, f64::max);
     let sum: f64 = candidates.iter().map(|candidate| libm::exp(candidate.logit - max)).sum();
@@ -23,7 +23,7 @@ pub(super) fn log_softmax(candidates: &[Candidate]) -> Vec<f64> {
     candidates.iter().map(|candidate| candidate.logit - max - log).collect()
 }
 
-/// Probabilities, with `libm`'s exponential: the same bits everywhere.
+/// The probabilities. They are computed with `libm`, so that they are equal on every machine.
 pub(super) fn softmax(candidates: &[Candidate]) -> Vec<f64> {
     let max = candidates.iter().map(|candidate| candidate.logit).fold(f64::NEG_INFINITY, f64::max);
     let weight = |candidate: &Candidate| libm::exp(candidate.logit - max);

@@ -1,8 +1,9 @@
-//! What leaves out unlikely tokens. Each keeps at least one.
+//! Sampling steps that remove unlikely tokens. Each keeps at least one token.
 
 use super::candidates::{Candidate, likely_first, log_softmax, softmax};
 
-/// `TopKLogitsWarper`: tokens that tie with the k-th stay, where llama.cpp keeps k.
+/// Keeps the k most likely tokens, as transformers' `TopKLogitsWarper`. It also keeps tokens that tie with
+/// the k-th; llama.cpp does not.
 pub(super) fn keep_top_k(candidates: &mut Vec<Candidate>, k: usize) {
     if k == 0 || k >= candidates.len() {
         return;
@@ -12,7 +13,8 @@ pub(super) fn keep_top_k(candidates: &mut Vec<Candidate>, k: usize) {
     candidates.retain(|candidate| candidate.logit >= least);
 }
 
-/// `TopPLogitsWarper`: from the least likely upwards, tokens go while their sum is at most 1 − p; one always stays.
+/// Keeps the most likely tokens with a total probability of p, as transformers' `TopPLogitsWarper`. It
+/// removes tokens from the least likely on, while their sum is at most 1 − p.
 pub(super) fn keep_top_p(candidates: &mut Vec<Candidate>, p: f32) {
     candidates.sort_unstable_by(likely_first);
     let mut cumulative = 0.0;
@@ -24,7 +26,8 @@ pub(super) fn keep_top_p(candidates: &mut Vec<Candidate>, p: f32) {
     candidates.truncate(keep.max(1));
 }
 
-/// `MinPLogitsWarper`: the probability is compared with the best one's.
+/// Keeps tokens with at least p times the probability of the most likely token, as transformers'
+/// `MinPLogitsWarper`.
 pub(super) fn keep_min_p(candidates: &mut Vec<Candidate>, p: f32) {
     let probabilities = softmax(candidates);
     let least = f64::from(p) * probabilities.iter().copied().fold(0.0, f64::max);
@@ -32,8 +35,9 @@ pub(super) fn keep_min_p(candidates: &mut Vec<Candidate>, p: f32) {
     candidates.retain(|_| probabilities.next().is_some_and(|probability| probability >= least));
 }
 
-/// `TypicalLogitsWarper` (Meister et al., "Locally Typical Sampling", 2022): the tokens whose surprise is nearest to the
-/// entropy, until they sum up to `mass`. The likeliest need not be among them.
+/// Keeps typical tokens (Meister et al., "Locally Typical Sampling", 2022), as transformers'
+/// `TypicalLogitsWarper`: those whose surprise is nearest to the entropy, up to a total probability of
+/// `mass`. This can remove the most likely token.
 pub(super) fn keep_typical(candidates: &mut Vec<Candidate>, mass: f32) {
     let logs = log_softmax(candidates);
     let entropy: f64 = logs.iter().map(|&log| -log * libm::exp(log)).sum();
@@ -50,7 +54,8 @@ pub(super) fn keep_typical(candidates: &mut Vec<Candidate>, mass: f32) {
     candidates.retain(|_| unusual.next().is_some_and(|unusual| unusual <= most));
 }
 
-/// Tokens whose logits are at most `n` standard deviations below the best one's (Tang et al., "Top-nσ", 2024).
+/// Keeps tokens whose logits are at most `n` standard deviations below the maximum (Tang et al., "Top-nσ",
+/// 2024).
 pub(super) fn keep_top_n_sigma(candidates: &mut Vec<Candidate>, n: f32) {
     let count = candidates.len() as f64;
     let mean = candidates.iter().map(|candidate| candidate.logit).sum::<f64>() / count;

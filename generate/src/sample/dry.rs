@@ -1,6 +1,7 @@
-//! DRY ("don't repeat yourself"): penalties for tokens that would go on repeating what the text has already said.
+//! DRY ("don't repeat yourself"): penalties for tokens that would continue a repetition.
 //!
-//! The idea and its parameters are p-e-w's (text-generation-webui, 2024); what they do is what llama.cpp's sampler does.
+//! The method is by p-e-w (text-generation-webui, 2024). This implementation gives the results of llama.cpp's
+//! sampler.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +9,19 @@ use super::candidates::Candidate;
 use super::penalties::last;
 use crate::{GenerateError, Tokenizer};
 
-/// A token t loses `multiplier` · `base`^(n − `allowed_length`), where the last n tokens are the longest that already
-/// stand in front of a t.
+/// Settings of DRY. Let n be the length of the longest end of the text that also occurs earlier, followed by
+/// the token t. Then the logit of t is reduced by `multiplier` · `base`^(n − `allowed_length`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dry {
-    /// 0 changes nothing.
+    /// The strength of the penalty; 0 turns DRY off.
     pub multiplier: f32,
-    /// How much worse each further token makes it.
+    /// The factor by which each further repeated token raises the penalty.
     pub base: f32,
-    /// Repetitions shorter than this cost nothing.
+    /// Repetitions shorter than this have no penalty, in tokens.
     pub allowed_length: usize,
-    /// How many of the last tokens are looked at; `None` for all.
+    /// How many of the last tokens are searched for repetitions; `None` for all.
     pub last_n: Option<usize>,
-    /// What no repetition reaches across.
+    /// Texts that interrupt a repetition.
     pub breakers: Breakers,
 }
 
@@ -36,24 +37,24 @@ impl Default for Dry {
     }
 }
 
-/// Texts that a repetition does not reach across, as the tokens that may spell them.
+/// Texts that interrupt a repetition, stored as the token sequences that can spell them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Breakers {
-    /// By a token with which a breaker begins: the tokens that must follow.
+    /// For each token that begins a breaker, the tokens that must follow it.
     pub(super) sequences: BTreeMap<u32, Vec<Vec<u32>>>,
 }
 
 impl Breakers {
-    /// llama.cpp's.
+    /// The default breakers, which are also llama.cpp's.
     pub const USUAL: [&str; 4] = ["\n", ":", "\"", "*"];
 
-    /// The tokens that contain one of `texts`, or end with its begin; then what is missing must follow as the tokenizer
-    /// writes it. Empty texts are ignored.
+    /// Finds tokens that contain one of `texts`, and tokens that end with the beginning of one. After the
+    /// latter, the missing tokens must follow as the tokenizer writes them. Empty texts are ignored.
     ///
     /// # Errors
-    /// If the tokenizer cannot encode what is missing.
+    /// If the tokenizer cannot encode the missing part.
     pub fn new(tokenizer: &Tokenizer, texts: &[impl AsRef<str>]) -> Result<Self, GenerateError> {
-        /// Tokens that must follow at most.
+        /// The largest number of tokens that must follow.
         const FOLLOW: usize = 20;
         let mut sequences: BTreeMap<u32, Vec<Vec<u32>>> = BTreeMap::new();
         let pieces = tokenizer.pieces();
@@ -82,7 +83,7 @@ impl Breakers {
         Ok(Self { sequences })
     }
 
-    /// How many tokens stand behind the last breaker.
+    /// The number of tokens after the last breaker.
     pub(super) fn free(&self, seen: &[u32]) -> usize {
         for (at, token) in seen.iter().enumerate().rev() {
             let Some(tails) = self.sequences.get(token) else { continue };
@@ -95,14 +96,14 @@ impl Breakers {
         seen.len()
     }
 
-    /// Whether a token is one by itself.
+    /// Whether a token contains a whole breaker.
     fn is_whole(&self, token: u32) -> bool {
         self.sequences.get(&token).is_some_and(|tails| tails.iter().any(Vec::is_empty))
     }
 }
 
 impl Dry {
-    /// Whether every logit stays as it is.
+    /// Whether DRY changes no logit.
     pub(super) fn is_off(&self) -> bool {
         self.multiplier == 0.0 || self.base < 1.0 || self.last_n == Some(0)
     }
@@ -130,7 +131,8 @@ impl Dry {
     }
 }
 
-/// Of each token the most of the last `free` tokens that already stand in front of it, if they are at least `least`.
+/// For each token, the length of the longest repetition that it would continue, within the last `free`
+/// tokens. Repetitions shorter than `least` are omitted.
 fn repeated(seen: &[u32], free: usize, least: usize) -> BTreeMap<u32, usize> {
     let back: Vec<u32> = seen.iter().rev().copied().collect();
     let mut longest = BTreeMap::new();
@@ -145,8 +147,8 @@ fn repeated(seen: &[u32], free: usize, least: usize) -> BTreeMap<u32, usize> {
     longest
 }
 
-/// Of each place how long what begins there equals what the list begins with: the Z-function (Gusfield, "Algorithms on
-/// Strings, Trees, and Sequences", 1997, § 1.4), in linear time.
+/// For each place in the list, the length of the longest common prefix with the whole list: the Z-function
+/// (Gusfield, "Algorithms on Strings, Trees, and Sequences", 1997, § 1.4). It takes linear time.
 pub(super) fn common_with_begin(list: &[u32]) -> Vec<usize> {
     let mut lengths = vec![0; list.len()];
     // What is known to equal the begin: the last place before `right`, from `left`.

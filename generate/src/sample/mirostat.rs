@@ -1,36 +1,37 @@
-//! Mirostat (Basu et al., "Mirostat: A Neural Text Decoding Algorithm that Directly Controls Perplexity", 2020): as many
-//! tokens stay as keep the surprise of the text near a target.
+//! Mirostat keeps as many tokens as hold the text's surprise near a target (Basu et al., "Mirostat: A Neural Text
+//! Decoding Algorithm that Directly Controls Perplexity", 2020).
 
 use super::candidates::{Candidate, likely_first, softmax};
 
-/// How surprising the text is to be.
+/// Settings of Mirostat, which controls how surprising the text is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mirostat {
-    /// Which of the two.
+    /// Version 1 or 2 of the algorithm.
     pub version: MirostatVersion,
-    /// The surprise of a token to aim at, in bits: τ.
+    /// The target surprise of a token in bits, τ in the paper.
     pub target: f32,
-    /// How fast an error is made up for: η.
+    /// The learning rate: how fast the error is corrected, η in the paper.
     pub rate: f32,
 }
 
-/// Which Mirostat.
+/// The version of the Mirostat algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MirostatVersion {
-    /// The paper's: a top-k, whose k follows from the exponent of Zipf's law that the likeliest tokens show.
+    /// The paper's version: a top-k, whose k is computed from the exponent of Zipf's law, estimated from the
+    /// most likely tokens.
     One,
-    /// Tokens that are too surprising go.
+    /// The simpler version: removes tokens whose surprise exceeds a limit.
     Two,
 }
 
-/// How many of the likeliest tokens the exponent is estimated from.
+/// The number of most likely tokens from which the exponent is estimated.
 const LIKELIEST: usize = 100;
 
-/// What is remembered from token to token.
+/// The state that Mirostat carries from token to token.
 #[derive(Debug, Clone)]
 pub(super) struct Surprise {
     settings: Mirostat,
-    /// The surprise that is allowed, in bits: μ.
+    /// The surprise that is allowed in bits, μ in the paper.
     pub allowed: f64,
 }
 
@@ -39,7 +40,7 @@ impl Surprise {
         Self { settings: settings.clone(), allowed: 2.0 * f64::from(settings.target) }
     }
 
-    /// Leaves out what is too unlikely, of a vocabulary of so many tokens.
+    /// Removes tokens that are too unlikely, for a vocabulary of this size.
     pub fn cut(&self, candidates: &mut Vec<Candidate>, vocabulary: usize) {
         candidates.sort_unstable_by(likely_first);
         let probabilities = softmax(candidates);
@@ -53,7 +54,7 @@ impl Surprise {
         candidates.truncate(keep.max(1));
     }
 
-    /// The k of the paper's algorithm 1, from probabilities that fall.
+    /// The k of the paper's algorithm 1, from probabilities in descending order.
     fn top_k(&self, probabilities: &[f64], vocabulary: usize) -> usize {
         let (mut product, mut square) = (0.0, 0.0);
         for (i, pair) in probabilities.windows(2).take(LIKELIEST - 1).enumerate() {
@@ -68,7 +69,7 @@ impl Surprise {
         libm::pow(ratio, 1.0 / exponent) as usize
     }
 
-    /// A token was chosen that had this probability among those that were left.
+    /// Takes the probability that the chosen token had among the remaining ones.
     pub fn observe(&mut self, probability: f64) {
         let error = -libm::log2(probability) - f64::from(self.settings.target);
         self.allowed -= f64::from(self.settings.rate) * error;

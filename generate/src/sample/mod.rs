@@ -1,9 +1,10 @@
-//! The choice of the next token.
+//! The sampler, which chooses the next token.
 //!
-//! Each setting has its own meaning in its own file, that of transformers' warper where there is one
-//! (`generation/logits_process.py`), else llama.cpp's. Their order is llama.cpp's ([`SamplingStep::ORDER`]): penalties, what
-//! leaves tokens out, and the temperature last, so that what is left out does not depend on it. transformers takes the
-//! temperature before; [`Sampling::order`] says so where that is wanted. Then comes one draw.
+//! Each step has a file. It gives the results of the corresponding class in transformers
+//! (`generation/logits_process.py`), or else of llama.cpp. The default order is llama.cpp's
+//! ([`SamplingStep::ORDER`]): penalties, then steps that remove tokens, then the temperature. The temperature comes
+//! last so that it does not affect which tokens are removed. transformers applies it earlier; set
+//! [`Sampling::order`] to do the same. After all steps, one token is drawn.
 
 mod candidates;
 mod cuts;
@@ -26,32 +27,35 @@ use crate::GenerateError;
 use candidates::{Candidate, likely_first, log_softmax, softmax};
 use mirostat::Surprise;
 
-/// How the next token is chosen. The default is greedy.
+/// Settings of the sampler. The default is greedy: always the most likely token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
-    /// 0 takes the most likely token of those that are left; otherwise the logits are divided by it.
+    /// The logits are divided by the temperature. 0 takes the most likely of the remaining tokens.
     pub temperature: f32,
-    /// Only the `k` most likely tokens; 0 is no limit.
+    /// Keeps the `k` most likely tokens; 0 keeps all.
     pub top_k: usize,
-    /// Only the most likely tokens whose probabilities sum up to this; 1 is no limit.
+    /// Keeps the most likely tokens with a total probability of this; 1 keeps all.
     pub top_p: f32,
-    /// Only tokens with at least this share of the most likely one's probability; 0 is no limit.
+    /// Keeps tokens with at least this fraction of the largest probability; 0 keeps all.
     pub min_p: f32,
-    /// Only tokens about as surprising as a token is on average, which sum up to this; 1 is no limit.
+    /// Keeps the tokens whose surprise is nearest to the average, with a total probability of this; 1 keeps
+    /// all.
     pub typical_p: f32,
-    /// Only tokens whose logits are at most so many standard deviations below the best; 0 or less is no limit.
+    /// Keeps tokens whose logits are at most this many standard deviations below the largest; 0 or less keeps
+    /// all.
     pub top_n_sigma: f32,
-    /// Penalties for what the text has already.
+    /// Penalties for tokens that the text already contains.
     pub penalties: Penalties,
-    /// Penalties for what would go on repeating.
+    /// Penalties for tokens that would continue a repetition.
     pub dry: Dry,
-    /// Leaves out the likeliest tokens.
+    /// Sometimes removes the most likely tokens.
     pub xtc: Xtc,
-    /// Aims at a surprise. It takes the place of all other steps but the temperature, as in llama.cpp.
+    /// Holds the text near a target surprise. It replaces all other steps except the temperature, as in
+    /// llama.cpp.
     pub mirostat: Option<Mirostat>,
-    /// What is done in which order; a step that is not in the list is not done.
+    /// The steps in their order. A step that is not in the list is skipped.
     pub order: Vec<SamplingStep>,
-    /// The same seed draws the same tokens, on every machine.
+    /// The seed of the random numbers. The same seed draws the same tokens on every machine.
     pub seed: u64,
 }
 
@@ -74,26 +78,26 @@ impl Default for Sampling {
     }
 }
 
-/// A step from logits to the tokens that one is drawn from.
+/// A sampling step, which changes or removes logits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SamplingStep {
-    /// [`Sampling::penalties`]
+    /// The step that [`Sampling::penalties`] configures.
     Penalties,
-    /// [`Sampling::dry`]
+    /// The step that [`Sampling::dry`] configures.
     Dry,
-    /// [`Sampling::top_n_sigma`]
+    /// The step that [`Sampling::top_n_sigma`] configures.
     TopNSigma,
-    /// [`Sampling::top_k`]
+    /// The step that [`Sampling::top_k`] configures.
     TopK,
-    /// [`Sampling::typical_p`]
+    /// The step that [`Sampling::typical_p`] configures.
     TypicalP,
-    /// [`Sampling::top_p`]
+    /// The step that [`Sampling::top_p`] configures.
     TopP,
-    /// [`Sampling::min_p`]
+    /// The step that [`Sampling::min_p`] configures.
     MinP,
-    /// [`Sampling::xtc`]
+    /// The step that [`Sampling::xtc`] configures.
     Xtc,
-    /// [`Sampling::temperature`]
+    /// The step that [`Sampling::temperature`] configures.
     Temperature,
 }
 
@@ -111,7 +115,7 @@ impl SamplingStep {
         Self::Temperature,
     ];
 
-    /// Its name, which is llama.cpp's.
+    /// The name of the step, as in llama.cpp.
     pub fn word(self) -> &'static str {
         match self {
             Self::Penalties => "penalties",
@@ -128,7 +132,8 @@ impl SamplingStep {
 }
 
 impl Sampling {
-    /// Whether the most likely token is chosen, whatever stands before it: then a program may choose it.
+    /// Whether these settings always choose the most likely token. Then the program can choose it, without
+    /// logits on the host.
     pub(crate) fn takes_the_likeliest(&self) -> bool {
         if self.temperature != 0.0 {
             return false;
@@ -144,7 +149,7 @@ impl Sampling {
         order.contains(&SamplingStep::Temperature) && order.iter().all(keeps_the_likeliest)
     }
 
-    /// The steps that are done.
+    /// The steps that are performed.
     fn steps(&self) -> &[SamplingStep] {
         match self.mirostat {
             Some(_) => &[SamplingStep::Temperature],
@@ -152,7 +157,7 @@ impl Sampling {
         }
     }
 
-    /// Whether each setting is one.
+    /// Checks that each setting is in its range.
     fn check(&self) -> Result<(), GenerateError> {
         let Self { penalties, dry, xtc, .. } = self;
         let share = |x: f32| (0.0..=1.0).contains(&x);
@@ -190,7 +195,7 @@ impl Sampling {
     }
 }
 
-/// Chooses one token after the other.
+/// Chooses tokens, one after the other. It carries the random numbers and the state of Mirostat.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     sampling: Sampling,
@@ -200,10 +205,10 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Checks the settings.
+    /// A sampler with these settings.
     ///
     /// # Errors
-    /// If one is out of its range.
+    /// If a setting is out of its range.
     pub fn new(sampling: &Sampling) -> Result<Self, GenerateError> {
         sampling.check()?;
         Ok(Sampler {
@@ -214,23 +219,24 @@ impl Sampler {
         })
     }
 
-    /// Counts a token that the program chose.
+    /// Counts a token that the program chose, to keep the numbering of steps.
     pub(crate) fn pass(&mut self) {
         self.step += 1;
     }
 
-    /// The token chosen from one row of logits, behind the tokens of `seen`.
+    /// Chooses a token from one row of logits. `seen` are the tokens before it.
     ///
     /// # Errors
-    /// If a logit is no number, or none is above minus infinity.
+    /// If a logit is NaN or plus infinity, or all are minus infinity.
     pub fn choose(&mut self, seen: &[u32], logits: &[f32]) -> Result<u32, GenerateError> {
         self.choose_among(seen, logits, |_| true)
     }
 
-    /// As [`choose`](Self::choose), of the tokens that `allowed` says yes to: the others are gone before the first step.
+    /// Chooses a token like [`choose`](Self::choose), among the tokens for which `allowed` returns true. The
+    /// others are removed before the first step.
     ///
     /// # Errors
-    /// If a logit is no number, none is above minus infinity, or none of those that are is allowed.
+    /// If a logit is NaN or plus infinity, or all allowed logits are minus infinity.
     pub fn choose_among(
         &mut self,
         seen: &[u32],
@@ -265,7 +271,7 @@ impl Sampler {
         Ok(token)
     }
 
-    /// Does all steps before the draw.
+    /// Performs all steps before the draw.
     fn narrow(&mut self, candidates: &mut Vec<Candidate>, seen: &[u32], vocabulary: usize) {
         let Self { sampling, random, .. } = self;
         for step in sampling.steps() {
@@ -295,7 +301,7 @@ impl Sampler {
         }
     }
 
-    /// A token, and how likely it was.
+    /// Draws a token. Returns its id and its probability.
     fn draw(&mut self, mut candidates: Vec<Candidate>) -> (u32, f64) {
         candidates.sort_unstable_by_key(|candidate| candidate.token);
         let random = fraction(&mut self.random);
@@ -311,12 +317,13 @@ impl Sampler {
     }
 }
 
-/// 53 random bits: a number in [0, 1).
+/// A random number in [0, 1) with 53 bits.
 fn fraction(random: &mut ChaCha8Rng) -> f64 {
     (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Divides the logits by the temperature; at 0 the best one remains, the lowest of equals.
+/// Divides the logits by the temperature. At 0, only the largest logit remains; among equal ones, the lowest
+/// id.
 fn heat(candidates: &mut Vec<Candidate>, temperature: f32) {
     if temperature > 0.0 {
         candidates.iter_mut().for_each(|candidate| candidate.logit /= f64::from(temperature));
@@ -325,27 +332,27 @@ fn heat(candidates: &mut Vec<Candidate>, temperature: f32) {
     }
 }
 
-/// A token and the logarithm of its probability.
+/// A token, and the logarithm of its probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Logprob {
-    /// The token.
+    /// The id of the token.
     pub token: u32,
-    /// The natural logarithm of its probability.
+    /// The natural logarithm of the token's probability.
     pub logprob: f64,
 }
 
-/// What was chosen, and what was most likely: by the model's own logits, before anything of [`Sampling`] or of a constraint,
-/// as OpenAI's `logprobs` and llama.cpp's `n_probs` have it.
+/// The chosen token and the most likely tokens. The probabilities follow from the model's own logits, before
+/// [`Sampling`] or a constraint changes them, like OpenAI's `logprobs` and llama.cpp's `n_probs`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprobs {
-    /// The token that was chosen.
+    /// The token that the sampler chose.
     pub chosen: Logprob,
-    /// The most likely tokens, the first most so.
+    /// The most likely tokens, in descending order.
     pub top: Vec<Logprob>,
 }
 
 impl TokenLogprobs {
-    /// The `count` most likely tokens of one row of logits, and one that was chosen.
+    /// The `count` most likely tokens of one row of logits, and the chosen one.
     pub(crate) fn of(logits: &[f32], chosen: u32, count: usize) -> Self {
         let candidate = |(token, &logit): (u32, &f32)| Candidate { token, logit: logit.into() };
         let candidates: Vec<_> = (0..).zip(logits).map(candidate).collect();

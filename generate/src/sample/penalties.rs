@@ -1,20 +1,22 @@
-//! Penalties for tokens that the text has already.
+//! Penalties for tokens that the text already contains.
 
 use super::candidates::Candidate;
 
-/// What a token's logit loses because the last tokens of the text, prompt included, have it.
+/// Penalties on the logits of tokens that occur among the last tokens of the text, including the prompt.
 ///
-/// The repetition penalty is that of transformers' `RepetitionPenaltyLogitsProcessor` (Keskar et al., "CTRL", 2019); the
-/// other two are OpenAI's. They apply in this order, as in llama.cpp.
+/// The repetition penalty follows transformers' `RepetitionPenaltyLogitsProcessor` (Keskar et al., "CTRL",
+/// 2019). The other two follow OpenAI's API. They apply in the order repetition, frequency, presence, as in
+/// llama.cpp.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Penalties {
-    /// How many of the last tokens count; `None` for all, which is what transformers does.
+    /// How many of the last tokens count; `None` counts all, like transformers.
     pub last_n: Option<usize>,
-    /// A positive logit is divided by it, another one multiplied with it; 1 changes nothing.
+    /// The repetition penalty: positive logits are divided by it, others are multiplied with it. 1 changes
+    /// nothing.
     pub repeat: f32,
-    /// Subtracted for each time that the token is there.
+    /// The frequency penalty, subtracted for each occurrence of the token.
     pub frequency: f32,
-    /// Subtracted once if the token is there.
+    /// The presence penalty, subtracted once if the token occurs.
     pub presence: f32,
 }
 
@@ -25,7 +27,7 @@ impl Default for Penalties {
 }
 
 impl Penalties {
-    /// Whether every logit stays as it is.
+    /// Whether these penalties change no logit.
     pub(super) fn is_off(&self) -> bool {
         let Self { last_n, repeat, frequency, presence } = *self;
         last_n == Some(0) || (repeat, frequency, presence) == (1.0, 0.0, 0.0)
@@ -51,7 +53,7 @@ impl Penalties {
     }
 }
 
-/// The last `n` tokens, or all.
+/// The last `n` tokens; `None` stands for all.
 pub(super) fn last(seen: &[u32], n: Option<usize>) -> &[u32] {
     &seen[seen.len() - n.unwrap_or(seen.len()).min(seen.len())..]
 }

@@ -1,4 +1,5 @@
-//! Against what was computed by hand, and what transformers and llama.cpp made of the same logits.
+//! Compares sampling steps with values computed by hand, and with the results of transformers and llama.cpp for the
+//! same logits.
 
 use std::fs;
 use std::path::Path;
@@ -158,7 +159,7 @@ proptest! {
     }
 }
 
-/// What transformers and llama.cpp made of logits (`tests/oracle/sampling.py`).
+/// Results of transformers and llama.cpp (`tests/oracle/sampling.py`).
 fn golden() -> Value {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/sampling.json");
     serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap()
@@ -168,7 +169,7 @@ fn numbers(value: &Value) -> Vec<f32> {
     value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect()
 }
 
-/// The settings of a case, in the order in which they stand there.
+/// The settings of a case, in the order of the file.
 fn settings(case: &Value) -> Sampling {
     let mut sampling = Sampling { order: Vec::new(), ..Sampling::default() };
     for (name, x) in case["settings"].as_object().unwrap() {
@@ -295,7 +296,7 @@ fn mirostat_keeps_as_many_tokens_as_llama_cpp_when_it_chooses_what_it_chose() {
     }
 }
 
-/// The scores of three tokens, 1 each before.
+/// The logits of three tokens after penalties; each was 1 before.
 fn penalized(sampling: Sampling, seen: &[u32]) -> Vec<f64> {
     let mut candidates = candidates_of(&[1.0; 3]);
     Sampler::new(&sampling).unwrap().narrow(&mut candidates, seen, 3);
@@ -309,7 +310,7 @@ fn penalties_as_computed_by_hand() {
         penalties: Penalties { last_n, repeat, frequency, presence },
         ..Sampling::default()
     };
-    // 0 is there twice, 1 once and long ago, 2 never.
+    // 0 occurs twice, 1 once and long ago, 2 never.
     let seen = [1, 0, 0];
     assert_eq!(penalized(of(None, 2.0, 0.0, 0.0), &seen), [0.5, 0.5, 1.0]);
     assert_eq!(penalized(of(None, 1.0, 0.25, 0.0), &seen), [0.5, 0.75, 1.0]);
@@ -348,7 +349,7 @@ fn dry_as_computed_by_hand() {
     assert!(scores[0] < -1e37 && scores[0] > -f64::from(f32::MAX), "{scores:?}");
 }
 
-/// With the demo's tokenizer, to which `fox:` is two tokens.
+/// Uses the demo's tokenizer, to which `fox:` is two tokens.
 #[test]
 fn a_breaker_is_found_however_it_is_cut_into_tokens() {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo");

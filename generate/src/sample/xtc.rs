@@ -1,14 +1,15 @@
-//! XTC ("exclude top choices"): now and then the likeliest tokens are left out.
+//! XTC ("exclude top choices"): sometimes removes the most likely tokens.
 
 use super::candidates::{Candidate, likely_first, softmax};
 
-/// With some probability, of the tokens that are likely enough only the least likely stays (p-e-w, text-generation-webui,
-/// 2024; as llama.cpp does it).
+/// Settings of XTC (p-e-w, text-generation-webui, 2024; implemented as in llama.cpp). With a given
+/// probability, it removes all tokens above a threshold except the least likely of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Xtc {
-    /// How often; 0 is never.
+    /// How often tokens are removed, from 0 to 1; 0 turns XTC off.
     pub probability: f32,
-    /// How likely is likely enough; above 0.5 no two tokens are.
+    /// The probability from which on a token counts as likely. Above 0.5, no two tokens do, so nothing is
+    /// removed.
     pub threshold: f32,
 }
 
@@ -19,12 +20,12 @@ impl Default for Xtc {
 }
 
 impl Xtc {
-    /// Whether no token is ever left out.
+    /// Whether XTC never removes a token.
     pub(super) fn is_off(&self) -> bool {
         self.probability <= 0.0 || self.threshold > 0.5
     }
 
-    /// `random` gives a number in [0, 1).
+    /// Applies XTC. `random` returns a number in [0, 1).
     pub(super) fn cut(&self, candidates: &mut Vec<Candidate>, random: impl FnOnce() -> f64) {
         if candidates.len() < 2 || random() >= f64::from(self.probability) {
             return;

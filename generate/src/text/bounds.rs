@@ -1,5 +1,5 @@
-//! What the file of a tokenizer may ask for, looked at before the library makes a tokenizer of it: that already treats the
-//! tokens that are added as texts.
+//! Limits for a tokenizer's file. They are checked before the tokenizers library builds a tokenizer, because
+//! building already processes the added tokens as texts.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -11,7 +11,7 @@ use tokenizers::normalizers::{NormalizerWrapper, Precompiled};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::{DecoderWrapper, PostProcessor as _, PostProcessorWrapper, Result};
 
-/// The parts of the file that change a text, as they are written.
+/// The parts of the file that change a text, unparsed.
 #[derive(Deserialize)]
 struct Parts<'a> {
     #[serde(borrow)]
@@ -24,10 +24,10 @@ struct Parts<'a> {
     decoder: Option<&'a RawValue>,
 }
 
-/// Whether the parts of a tokenizer's file stay within [`limits::GROWTH`] and [`limits::ADDED_TOKENS`].
+/// Checks that the parts of a tokenizer's file stay within [`limits::GROWTH`] and [`limits::ADDED_TOKENS`].
 ///
 /// # Errors
-/// The first that does not, or that the library does not read.
+/// About the first part that exceeds a limit, or that the library cannot parse.
 pub(super) fn check(text: &str) -> Result<()> {
     let Parts { normalizer, pre_tokenizer, post_processor, decoder } = serde_json::from_str(text)?;
     let part = |written: Option<&RawValue>| -> Result<Option<Value>> {
@@ -66,8 +66,8 @@ fn newest<T: for<'a> Deserialize<'a> + serde::Serialize>(part: Value) -> serde_j
     serde_json::to_value(serde_json::from_value::<T>(part)?)
 }
 
-/// How many times longer a part may make a text: what replaces one text by another, puts one in front, or repeats it, one
-/// after the other. The normal forms of Unicode, which are no longer for being applied twice, count as nothing.
+/// The factor by which a part can lengthen a text, by replacing, prepending or repeating text. Factors of
+/// consecutive parts multiply. Unicode's normal forms count as 1, because applying them twice adds nothing.
 fn growth(part: &Value) -> Result<usize> {
     let length = |name: &str| part[name].as_str().map_or(0, str::len);
     let list = |name: &str| part[name].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -98,7 +98,8 @@ fn growth(part: &Value) -> Result<usize> {
     parts.try_fold(own.max(1), |times, part| Ok(times.saturating_mul(growth(part)?)))
 }
 
-/// Whether a pattern has what may match without a character: a choice, a repetition from none on, a place.
+/// Whether a pattern contains a construct that can match the empty text: an alternative, an optional
+/// repetition, or an anchor.
 fn may_match_nothing(regex: &str) -> bool {
     let longer = ["\\b", "\\B", "\\A", "\\Z", "\\z", "\\G", "\\K", "\\y", "\\Y", "{0", "{,", "()"];
     regex.is_empty()
@@ -106,13 +107,14 @@ fn may_match_nothing(regex: &str) -> bool {
         || longer.iter().any(|mark| regex.contains(mark))
 }
 
-/// The bytes of a `precompiled_charsmap`: the length of a trie, the trie, and the texts that it leads to, each with a zero
-/// behind it.
+/// The bytes of a `precompiled_charsmap`: the length of a trie, the trie, and the zero-terminated texts that
+/// it refers to.
 fn charsmap(part: &Value) -> Result<Vec<u8>> {
     Ok(BASE64.decode(part["precompiled_charsmap"].as_str().unwrap_or_default())?)
 }
 
-/// Whether all such maps within a normalizer have the trie that they say: the library takes memory for it unseen.
+/// Checks that the trie in each such map has the declared length. The library allocates that much memory
+/// without a check.
 fn check_charsmaps(normalizer: &Value) -> Result<()> {
     match normalizer {
         Value::Array(parts) => parts.iter().try_for_each(check_charsmaps),
@@ -135,8 +137,8 @@ fn texts(map: &[u8]) -> Result<&[u8]> {
         .ok_or_else(|| format!("{words} {length} bytes, expected at most {}", rest.len()).into())
 }
 
-/// How many times longer such a map makes a text. Only what begins with a character of ASCII is one byte that becomes a
-/// whole text.
+/// The factor by which such a map lengthens a text. Only an ASCII character can turn one byte into a whole
+/// text.
 fn charsmap_growth(map: &[u8]) -> Result<usize> {
     let longest = texts(map)?.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or_default();
     let map = Precompiled::from(map).map_err(|error| error.to_string())?;
@@ -163,7 +165,7 @@ mod tests {
         json!({"type": "Precompiled", "precompiled_charsmap": BASE64.encode(map)})
     }
 
-    /// A trie in which no character leads anywhere but, where there is one, a letter to the text behind it.
+    /// A trie in which no character has a text, except `letter` if given, which has the text after the trie.
     fn trie(letter: Option<u8>, text: &str) -> Vec<u8> {
         let mut map = (256_u32 * 4).to_le_bytes().to_vec();
         let unit = |at: u8| match letter {

@@ -1,4 +1,4 @@
-//! What this machine's memory gives: the bound of all that reads weights once.
+//! Measures this machine's memory bandwidth, which bounds everything that reads weights once.
 
 use std::hint::black_box;
 use std::thread;
@@ -6,19 +6,18 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-/// Bytes of all buffers together, at most, and of one.
+/// Bytes of all buffers together, and of one buffer, at most.
 const TOTAL: usize = 2 << 30;
 const EACH: usize = 128 << 20;
 
-/// Memory that all cores read and copy at once, each its own.
+/// Memory that all cores read and copy in parallel, with a buffer for each.
 pub struct Bandwidth {
     buffers: Vec<Vec<u64>>,
 }
 
-/// What memory gives: bytes in a second.
+/// Rates of memory, in bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rates<T = f64> {
-    /// Bytes read.
     pub read: T,
     /// Bytes copied, each counted once.
     pub copy: T,
@@ -34,12 +33,11 @@ impl Default for Bandwidth {
 }
 
 impl Bandwidth {
-    /// How many threads there are.
     pub fn threads(&self) -> usize {
         self.buffers.len()
     }
 
-    /// Reads everything once, and copies one half of it onto the other.
+    /// Reads everything once, and then copies one half over the other.
     pub fn measure(&mut self) -> Rates {
         let bytes: usize = self.buffers.iter().map(|buffer| 8 * buffer.len()).sum();
         let read = self.seconds(|buffer| {

@@ -1,4 +1,4 @@
-//! Language models: how fast they read a prompt and write an answer.
+//! Measures language models: prefill and decoding.
 
 use std::ops::ControlFlow;
 
@@ -15,10 +15,10 @@ use tracewright::build::{ProgramOptions, build_program};
 use tracewright::footprint::Footprint;
 use tracewright::{Expanded, Plan};
 
-/// A language model that is loaded to be measured.
+/// A language model that is loaded for measurements.
 pub struct Language {
     network: Network,
-    /// The same on a device of its own, which is watched, if it can be.
+    /// The same network on a watched device of its own, if the device can be watched.
     watched: Option<(Network, Runtime)>,
     pub(super) paths: Paths,
     footprint: Footprint,
@@ -29,10 +29,11 @@ pub struct Language {
 }
 
 impl Language {
-    /// Loads a plan's network. How it is built says the plan; the options' compiler, cache and device count.
+    /// Loads a plan's network. The plan determines how it is built; the options provide the compiler, the
+    /// cache and the device.
     ///
     /// # Errors
-    /// The first stage that fails.
+    /// The failure of the first stage that fails.
     pub fn load(
         plan: Plan,
         checkpoint: &Checkpoint,
@@ -76,20 +77,20 @@ impl Language {
         })
     }
 
-    /// The footprint that was planned.
+    /// The footprint of the plan.
     pub fn footprint(&self) -> &Footprint {
         &self.footprint
     }
 
-    /// Tokens that one prefill takes.
     pub fn chunk(&self) -> usize {
         self.network.chunk()
     }
 
-    /// Decoding: a unit is a step, which gives one token for each row; a run is `tokens` of them, behind `depth` others.
+    /// A case that decodes. A unit is a step, which gives one token for each sequence. A run has `tokens`
+    /// steps after `depth` other tokens.
     ///
     /// # Errors
-    /// If so many do not fit into the context.
+    /// If the context is too short.
     pub fn decode(&self, depth: usize, tokens: usize) -> Result<Case<'_>, BenchError> {
         fits(self.network.context(), depth, tokens)?;
         let batch = self.network.batch();
@@ -112,10 +113,10 @@ impl Language {
         Ok(case)
     }
 
-    /// Reading a prompt of `tokens` tokens: a unit is the whole of it, up to the first new token.
+    /// A case that reads a prompt of `tokens` tokens. A unit is the whole prompt, up to the first new token.
     ///
     /// # Errors
-    /// If so many do not fit into the context.
+    /// If the context is too short.
     pub fn prefill(&self, tokens: usize) -> Result<Case<'_>, BenchError> {
         fits(self.network.context(), 0, tokens)?;
         let calls = tokens.div_ceil(self.network.chunk()) as f64;
@@ -129,10 +130,11 @@ impl Language {
         Ok(self.case("prefill", sizes, work, |network| reading(network, prompt.clone()), 1))
     }
 
-    /// Whether a case of this model can be profiled.
+    /// Checks that a case of this model can be profiled.
     ///
     /// # Errors
-    /// If nobody watches it, or a prompt is read by calls of several entry points, whose times are not told apart.
+    /// If the device is not watched; or if calls of several entry points read the prompt, because their times
+    /// cannot be separated.
     pub fn can_profile(&self, case: &Case<'_>) -> Result<(), BenchError> {
         match case.watched {
             Some(_) => self.profiled_calls(&case.label).map(drop),
@@ -140,16 +142,16 @@ impl Language {
         }
     }
 
-    /// The profile of a case of this model, which is called `model`, as it was measured: of one call of the entry point.
+    /// The profile of a measured case: one call of the entry point. `model` is the name of the model.
     ///
     /// # Errors
-    /// See [`can_profile`](Self::can_profile).
+    /// The errors of [`can_profile`](Self::can_profile).
     pub fn profile(&self, model: &str, measured: &Measured) -> Result<Profile, BenchError> {
         let (entry, calls) = self.profiled_calls(&measured.label)?;
         self.profiled(model, entry, calls as f64, measured).ok_or(BenchError::NotWatched)
     }
 
-    /// The entry point that a unit calls, and how often.
+    /// The entry point that a unit calls, and the number of calls.
     fn profiled_calls(&self, label: &Label) -> Result<(&'static str, usize), BenchError> {
         let tokens = label.variant.get("tokens").and_then(|tokens| tokens.parse::<usize>().ok());
         let chunk = self.network.chunk();
@@ -191,10 +193,10 @@ impl Language {
     }
 }
 
-/// Whether so many tokens behind `depth` others can be measured in a context.
+/// Checks that this number of tokens after `depth` others can be measured in a context.
 ///
 /// # Errors
-/// If there is no token, or no room for one more.
+/// If there are no tokens, or no room for another one.
 pub fn fits(context: usize, depth: usize, tokens: usize) -> Result<(), BenchError> {
     match depth.saturating_add(tokens) < context && tokens > 0 {
         true => Ok(()),
@@ -202,10 +204,10 @@ pub fn fits(context: usize, depth: usize, tokens: usize) -> Result<(), BenchErro
     }
 }
 
-/// The calls that read a prompt of so many tokens, of which one can be profiled.
+/// The number of calls that read a prompt of this length, if it can be profiled.
 ///
 /// # Errors
-/// If the last one is of another entry point.
+/// If the last call uses another entry point.
 pub fn whole_chunks(tokens: usize, chunk: usize) -> Result<usize, BenchError> {
     match tokens % chunk {
         0 => Ok(tokens / chunk),
@@ -213,7 +215,7 @@ pub fn whole_chunks(tokens: usize, chunk: usize) -> Result<usize, BenchError> {
     }
 }
 
-/// Steps that follow all of a prompt but its last token, which the first one takes.
+/// Decoding steps after all of a prompt but its last token, which the first step takes.
 fn steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> {
     let options = TokenOptions { max_tokens: tokens, ..TokenOptions::default() };
     let mut session = Session::new(network);
@@ -229,7 +231,7 @@ fn steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> {
     })
 }
 
-/// Steps of a whole batch, all of whose rows have the same prompt.
+/// Decoding steps of a whole batch. All sequences have the same prompt.
 fn batched_steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> {
     // One more, since reading the prompts gives the first.
     let options = TokenOptions { max_tokens: tokens + 1, ..TokenOptions::default() };
@@ -243,7 +245,7 @@ fn batched_steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> 
     })
 }
 
-/// Reading a prompt, up to the first new token.
+/// Reads a prompt, up to the first new token.
 fn reading(network: &Network, prompt: Vec<u32>) -> Run<'_> {
     let options = TokenOptions { max_tokens: 1, ..TokenOptions::default() };
     Box::new(move || {
@@ -252,7 +254,7 @@ fn reading(network: &Network, prompt: Vec<u32>) -> Run<'_> {
     })
 }
 
-/// The same device, watched, if it can be.
+/// The same device, watched, if that is possible.
 pub fn watched(device: Device) -> Option<Device> {
     match device {
         Device::LocalTask { workers } | Device::Watched { workers } => Some(Device::Watched { workers }),

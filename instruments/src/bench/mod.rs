@@ -1,8 +1,8 @@
-//! How fast programs are: variants of a case, measured in turn beside what this machine's memory gives.
+//! Measures the speed of programs: variants of a case in turn, together with the machine's memory bandwidth.
 //!
-//! A [`Case`] is one variant of what is measured. [`measure`] runs all of them round by round, each round another one
-//! first, since a shared machine changes its speed within seconds: what is compared was measured side by side, and ratios
-//! are medians of pairs.
+//! A [`Case`] is one variant. [`measure`] runs all cases in every round, and begins each round with another case. A
+//! shared machine changes its speed within seconds, so only times of the same round are compared, and ratios are
+//! medians of such pairs.
 
 mod bandwidth;
 mod language;
@@ -40,30 +40,29 @@ pub use single::{AttentionSizes, Matmul, Single};
 pub use spread::Distribution;
 pub use stages::Stages;
 
-/// What was measured: the JSON of `tracewright bench`, whose fields docs/reference/json.md explains.
+/// The measurements. This is the JSON of `tracewright bench`, which docs/reference/json.md describes.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchReport {
-    /// The version of these fields.
+    /// The version of this format.
     pub schema: u32,
-    /// The version of this program.
     pub tracewright: &'static str,
     pub machine: BenchMachine,
     pub rounds: usize,
-    /// Bytes that one second reads and copies, with as many threads as there are cores; of each round.
+    /// Bytes per second of reading and copying, with as many threads as there are cores, for each round.
     pub memory: Rates<Distribution>,
-    /// The most memory that this process ever held, all variants together, where the system tells.
+    /// The largest memory of this process with all variants, in bytes, if the system reports it.
     pub peak_rss_bytes: Option<u64>,
-    /// The variants, in the order in which they were given.
+    /// The variants, in the given order.
     pub cases: Vec<Measured>,
 }
 
 impl BenchReport {
-    /// A table, with the functions that took longest.
+    /// A table, which includes the slowest functions.
     pub fn table(&self) -> String {
         table::table(self)
     }
 
-    /// A picture as SVG: a bar for each variant, a panel for each case.
+    /// An SVG picture with a panel for each case, and a bar for each variant.
     pub fn plot(&self) -> String {
         plot::svg(self)
     }
@@ -71,127 +70,121 @@ impl BenchReport {
 
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchMachine {
-    /// Its architecture, in Rust's name.
     pub architecture: &'static str,
-    /// The features of its processor that code may use, in LLVM's names.
+    /// The processor features that code may use, in LLVM's names.
     pub features: Vec<String>,
-    /// The threads that may run at once.
+    /// The threads that can run in parallel.
     pub threads: usize,
 }
 
-/// One variant of what is measured.
+/// A variant of a case.
 pub struct Case<'a> {
     pub label: Label,
-    /// What one unit of it takes.
+    /// The work of one unit.
     pub work: Workload,
     pub run: Run<'a>,
-    /// The same where it is watched, if it can be.
+    /// The same work on a watched device, if that is possible.
     pub watched: Option<Watched<'a>>,
 }
 
-/// The same on a watched device.
+/// The same work on a watched device.
 pub struct Watched<'a> {
     pub runtime: &'a Runtime,
-    /// Does what the case's `run` does.
+    /// The work of the case's `run`.
     pub run: Run<'a>,
-    /// Does what that does before its units, if that is anything.
+    /// The work of the case before its units, if there is any.
     pub before: Option<Run<'a>>,
-    /// How many units that are.
+    /// The number of units in a run.
     pub units: usize,
-    /// The field paths of what its program dispatches.
+    /// The field paths of the program's dispatches.
     paths: &'a Paths,
 }
 
-/// Does some units, and says how many seconds one took.
+/// Runs some units, and returns the seconds of one unit.
 pub type Run<'a> = Box<dyn FnMut() -> Result<f64, BenchError> + 'a>;
 
-/// Which variant of which case.
+/// The case and the variant.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Label {
     /// The case: `decode`, `matmul`.
     pub case: String,
-    /// What tells the variants apart: element, format of weights, context.
+    /// The differences between variants: element type, weight format, context.
     pub variant: BTreeMap<&'static str, String>,
-    /// The flags that the compiler got.
     pub flags: Vec<String>,
 }
 
-/// What one unit of a case takes: a step of decoding, a prompt, a product.
+/// The work of one unit of a case, which is a decoding step, a prompt, or a matmul.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Workload {
-    /// Tokens that come of it or go into it.
     pub tokens: Option<f64>,
     pub flops: Option<f64>,
-    /// Bytes of weights, or of what is read in their place.
+    /// Bytes of weights, or of other data that are read in their place.
     pub bytes: Option<f64>,
 }
 
-/// What was measured of a case.
+/// The measurements of a case.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
     #[serde(flatten)]
     pub label: Label,
-    /// What one unit takes.
     pub work: Workload,
-    /// Seconds of a unit.
     pub seconds: Distribution,
     pub tokens_per_s: Option<f64>,
     pub gflop_per_s: Option<f64>,
     pub gb_per_s: Option<f64>,
-    /// Its bytes a second as a share of what reading reached in the same round: the median of rounds.
+    /// Its bytes per second as a fraction of the reading bandwidth of the same round: the median over rounds.
     pub of_read_bandwidth: Option<f64>,
-    /// Its time as a share of that of the first variant of the case, in the same round: the median of rounds.
+    /// Its time as a fraction of the first variant's time in the same round: the median over rounds.
     pub ratio_to_first: f64,
-    /// What the device executed in a unit, what took longest first.
+    /// The functions that the device executed in a unit; the slowest comes first.
     pub dispatches: Vec<Dispatch>,
 }
 
 /// A function that the device executed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Dispatch {
-    /// Its name in the module.
     pub name: String,
-    /// How often, in one unit.
+    /// The number of executions per unit.
     pub calls: f64,
-    /// Seconds of all calls in one unit.
+    /// Seconds of all executions per unit.
     pub seconds: f64,
-    /// Where the network says what it computes: field paths, as far as the module tells.
+    /// The field paths of the network that it computes, as far as the module contains them.
     pub paths: Vec<String>,
 }
 
-/// Why something was not measured.
+/// Why a case cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// The plan cannot be carried out.
+    /// The plan cannot be recorded or lowered.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// There is no network.
+    /// The network cannot be built or loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// There are no weights.
+    /// Random weights cannot be written.
     #[error(transparent)]
     Random(#[from] RandomError),
-    /// The network does not answer.
+    /// A call of the network failed.
     #[error(transparent)]
     Generate(#[from] generate::GenerateError),
     /// A checkpoint or an archive is damaged.
     #[error(transparent)]
     Archive(#[from] irpa::ArchiveError),
-    /// A file or folder cannot be read or made.
+    /// A file or folder cannot be read or created.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The prompt and what follows do not fit.
+    /// The prompt and the measured tokens exceed the context.
     #[error("`depth` {depth} and {tokens} tokens after it do not fit into `context` {context}")]
     Depth {
-        /// Tokens before the first one that is measured.
+        /// Tokens before the first measured token.
         depth: usize,
         tokens: usize,
         context: usize,
     },
-    /// A profile of a prompt that ends in the middle of a chunk.
+    /// A profile was asked for a prompt that ends within a chunk.
     #[error(
-        "a profile is of calls of one entry point, and a prompt of `tokens` {tokens} with a `chunk` of {chunk} is read by \
-         two; choose a multiple"
+        "a profile covers one entry point, and a prompt of `tokens` {tokens} with a `chunk` of {chunk} \
+         needs two; choose a multiple of the chunk"
     )]
     Chunks {
         tokens: usize,
@@ -199,28 +192,28 @@ pub enum BenchError {
         chunk: usize,
     },
     /// A profile of what was not watched.
-    #[error("only the processor is watched: elsewhere there is no time of each dispatch")]
+    #[error("only the CPU can be profiled: other devices report no time for each dispatch")]
     NotWatched,
-    /// The watcher asked to stop.
+    /// The watching function asked to stop.
     #[error("stopped on request")]
     Stopped,
 }
 
-/// Anything that a loaded program refuses is an error of loading it.
+/// Any error of a loaded program counts as an error of loading.
 impl From<runtime::RuntimeError> for BenchError {
     fn from(error: runtime::RuntimeError) -> Self {
         Self::Load(error.into())
     }
 }
 
-/// Is told which round begins, from 0, the one that is not counted; and may ask to stop.
+/// A function that receives the number of each round, and can stop. Round 0 is not counted.
 pub type WatchRounds<'a> = &'a mut dyn FnMut(usize) -> ControlFlow<()>;
 
-/// Measures cases in turn. A first round, which pays for page faults and caches, is not counted; after the last one each
-/// case runs once more, watched.
+/// Measures cases in turn. The first round is not counted, because it pays for page faults and caches. After
+/// the last round, each case runs once more on a watched device.
 ///
 /// # Errors
-/// The first failure, or on request.
+/// The first failure; or if `watch` asks to stop.
 pub fn measure(
     mut cases: Vec<Case<'_>>,
     rounds: usize,
@@ -280,7 +273,7 @@ pub fn measure(
     })
 }
 
-/// What a watched device executes in a unit, what takes longest first.
+/// The functions that a watched device executes per unit; the slowest comes first.
 fn dispatches(watched: Watched<'_>) -> Result<Vec<Dispatch>, BenchError> {
     let Watched { runtime, mut run, before, units, paths } = watched;
     // Each once before: it pays for page faults, and shows the network what stands before the first unit.
@@ -308,7 +301,7 @@ fn dispatches(watched: Watched<'_>) -> Result<Vec<Dispatch>, BenchError> {
     Ok(dispatches)
 }
 
-/// What a run executes, by name: how often, and how long.
+/// The functions that a run executes, by name: number of executions, and total time.
 fn executed(runtime: &Runtime, run: &mut Run<'_>) -> Result<BTreeMap<String, (u64, Duration)>, BenchError> {
     let before = runtime.executed()?;
     run()?;
@@ -320,7 +313,7 @@ fn executed(runtime: &Runtime, run: &mut Run<'_>) -> Result<BTreeMap<String, (u6
     Ok(runtime.executed()?.into_iter().map(more).collect())
 }
 
-/// Multiplications and additions in a call of an entry point, as the cost model counts them.
+/// Multiplications and additions per call of an entry point, by the cost model.
 fn flops(trace: &Trace, entry: &str, target: &Target) -> f64 {
     let mut found: Vec<f64> = Vec::with_capacity(trace.functions.len());
     for function in &trace.functions {

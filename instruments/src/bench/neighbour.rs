@@ -1,4 +1,4 @@
-//! Another program that wants a core of this machine.
+//! Simulates another program that uses a core of this machine.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 
 use super::{BenchError, Case};
 
-/// A thread that keeps one core busy, and to which the system gives no other, until it is dropped.
+/// A thread that keeps one core busy until it is dropped. The system moves it to no other core.
 struct Neighbour {
     leaves: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -40,7 +40,7 @@ impl Drop for Neighbour {
 }
 
 impl<'a> Case<'a> {
-    /// The same beside a neighbour that keeps one core busy while it runs. It is not watched.
+    /// The same case, while another thread keeps one core busy. It is not watched.
     pub fn beside_a_neighbour(self) -> Case<'a> {
         let Self { mut label, work, mut run, .. } = self;
         label.variant.insert("neighbour", "busy".to_owned());

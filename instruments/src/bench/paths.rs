@@ -1,4 +1,4 @@
-//! Where the network says what a dispatch computes, and in which order an entry point dispatches.
+//! Finds the field paths that each dispatch computes, and the order of dispatches of an entry point.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,12 +8,12 @@ use runtime::{CompileOptions, Compiler};
 
 use tracewright::build::{LoadError, compile};
 
-/// What a compiled module says of its dispatches.
+/// The dispatches of a compiled module.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    /// Of each function that it dispatches, by its name: where the operations come from that it computes.
+    /// For each dispatched function, by name, the places of its operations.
     pub places: BTreeMap<String, BTreeSet<Declared>>,
-    /// Of each entry point: what it dispatches, in order.
+    /// For each entry point, its dispatches in order.
     pub order: BTreeMap<String, Vec<Dispatched>>,
 }
 
@@ -25,17 +25,16 @@ pub(super) struct Declared {
     pub line: u32,
 }
 
-/// One dispatch of an entry point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Dispatched {
     pub name: String,
     /// The path of the call that it was inlined from: `model.layers.3`.
     pub within: Option<String>,
-    /// Of a kernel: where what calls it comes from. What the compiler made says itself.
+    /// For a kernel, the place of its call. The compiler's own functions contain their places.
     places: BTreeSet<Declared>,
 }
 
-/// What makes iree-compile say where operations came from, when it has decided which are fused.
+/// Flags that make iree-compile print the locations of operations, after it has decided which are fused.
 const FLAGS: [&str; 6] = [
     "--compile-to=flow",
     "--mlir-disable-threading",
@@ -45,7 +44,7 @@ const FLAGS: [&str; 6] = [
     "--mlir-elide-elementsattrs-if-larger=16",
 ];
 
-/// The paths of a module's dispatches, compiled with these options. The compiler goes half of its way again.
+/// The paths of a module's dispatches, compiled with these options. This repeats half of the compilation.
 pub(super) fn paths(
     module: &Module,
     compiler: &Compiler,
@@ -58,14 +57,14 @@ pub(super) fn paths(
 }
 
 impl Paths {
-    /// The field paths of what a function computes.
+    /// The field paths that a function computes.
     pub fn of(&self, function: &str) -> Vec<String> {
         let paths: BTreeSet<&String> =
             self.places.get(function).into_iter().flatten().map(|at| &at.path).collect();
         paths.into_iter().cloned().collect()
     }
 
-    /// Where the operations come from that a dispatch computes.
+    /// The places of the operations that a dispatch computes.
     pub fn at(&self, dispatched: &Dispatched) -> BTreeSet<Declared> {
         match dispatched.places.is_empty() {
             true => self.places.get(&dispatched.name).cloned().unwrap_or_default(),
@@ -115,23 +114,23 @@ fn parse(text: &str) -> Paths {
     paths
 }
 
-/// A location as MLIR prints it, behind `loc(`.
+/// A location in MLIR's notation, after `loc(`.
 enum Location<'a> {
-    /// `#loc7`
+    /// A reference such as `#loc7`.
     Alias(&'a str),
-    /// `"models/src/llama.rs":7:0`
+    /// A file and line such as `"models/src/llama.rs":7:0`.
     File(&'a str, u32),
-    /// `"path"(#loc3)`
+    /// A named location such as `"path"(#loc3)`.
     Name(&'a str, Box<Self>),
-    /// `callsite(#loc1 at #loc2)`: where an inlined operation stands, and where its function is called.
+    /// `callsite(#loc1 at #loc2)`: the place of an inlined operation, and the place of its function's call.
     CallSite(Box<[Self; 2]>),
-    /// `fused[#loc4, #loc5]`
+    /// Several locations, such as `fused[#loc4, #loc5]`.
     Fused(Vec<Self>),
     Unknown,
 }
 
 impl<'a> Location<'a> {
-    /// The location that a text begins with, and what follows it.
+    /// Reads the location at the beginning of a text, and returns the rest.
     fn read(text: &'a str) -> (Self, &'a str) {
         if let Some(number) = text.strip_prefix("#loc") {
             let rest = number.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -169,7 +168,7 @@ impl<'a> Location<'a> {
         (Self::Unknown, text.trim_start_matches(|c: char| c.is_alphanumeric()))
     }
 
-    /// Tells of each named place in it, and the name of the call that the place was inlined from.
+    /// Calls `visit` for each named place, with the name of the call that it was inlined from.
     fn visit(
         &self,
         aliases: &BTreeMap<&str, &str>,
@@ -198,7 +197,7 @@ impl<'a> Location<'a> {
         }
     }
 
-    /// The file and the line of a location that is one.
+    /// The file and the line, if the location has them.
     fn file(&self, aliases: &BTreeMap<&str, &str>) -> Option<(String, u32)> {
         match self {
             Self::File(file, line) => Some(((*file).to_owned(), *line)),
@@ -208,7 +207,7 @@ impl<'a> Location<'a> {
     }
 }
 
-/// The field path that a location's name stands for: a slash stands for the dot between levels.
+/// The field path for a location's name, in which a slash stands for the dot between levels.
 fn field(name: &str) -> String {
     name.replace('/', ".")
 }

@@ -1,4 +1,4 @@
-//! A picture of what was measured: a bar for each variant, a panel for each case.
+//! Draws a picture of measurements, with a panel for each case and a bar for each variant.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -9,11 +9,10 @@ use super::{BenchReport, Measured};
 const WIDTH: u32 = 900;
 const ROW: i32 = 26;
 const TITLE: i32 = 34;
-/// Where bars begin, and how long the longest is.
+/// The start of the bars, and the length of the longest, in pixels.
 const LEFT: i32 = 330;
 const LONGEST: f64 = 420.0;
 
-/// The picture, as SVG.
 pub(super) fn svg(report: &BenchReport) -> String {
     let mut cases: Vec<(&str, Vec<&Measured>)> = Vec::new();
     for measured in &report.cases {

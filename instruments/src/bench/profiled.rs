@@ -1,4 +1,4 @@
-//! From what was measured of a language model to a profile: which dispatch computes what.
+//! Builds a profile from the measurements of a language model: which dispatch computes which nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +12,8 @@ use super::{Language, Measured};
 use crate::profile::{Profile, ProfiledDispatch, ProfiledPlace};
 
 impl Language {
-    /// The profile of a case of this model, whose name is `model`, as it was measured: one call of the entry point that
-    /// each unit of the case calls so often. Nothing if it was not watched.
+    /// The profile of a measured case, for one call of its entry point. `model` is the name of the model.
+    /// `None` if the case was not watched.
     pub(super) fn profiled(
         &self,
         model: &str,
@@ -91,12 +91,12 @@ impl Language {
     }
 }
 
-/// What the operations cost that an entry point has, by where they come from.
+/// The costs of an entry point's operations, by place.
 struct Costs {
-    /// Of each function: the cost at each place, and the operation there that costs most.
+    /// For each function, the cost at each place, and the most expensive operation there.
     functions: Vec<BTreeMap<Declared, (Cost, String, f64)>>,
     entry: usize,
-    /// The functions that it calls, by the prefixes of their keys.
+    /// The called functions, by the prefixes of their keys.
     layers: BTreeMap<String, usize>,
 }
 
@@ -114,7 +114,7 @@ impl Costs {
         Self { functions, entry, layers: calls.collect() }
     }
 
-    /// What the operations cost that come from a place, and which of them costs most.
+    /// The cost of the operations at a place, and the most expensive one.
     fn at(&self, layer: Option<&str>, at: &Declared) -> Option<(Cost, &str)> {
         let layer = layer.and_then(|layer| self.layers.get(layer));
         let functions = layer.into_iter().chain([&self.entry]).filter_map(|&index| self.functions.get(index));
@@ -150,7 +150,7 @@ fn costs(function: &Function, machine: &Machine) -> BTreeMap<Declared, (Cost, St
     costs
 }
 
-/// What an operation is called where there is little room: `linear`, `tanh`.
+/// A short name of an operation: `linear`, `tanh`.
 fn word(op: &Op) -> String {
     let mut text = String::new();
     op.print(&mut text);

@@ -1,4 +1,4 @@
-//! Single operations, each compiled as a program of its own.
+//! Measures single operations, each compiled as a program of its own.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,56 +22,53 @@ use tracewright::build::{BuildTools, LoadError, ProgramOptions, compile, compile
 use tracewright::random::write_random;
 use tracewright::{Expanded, PlanError};
 
-/// Calls of an operation in one run.
+/// Calls of an operation per run.
 const CALLS: usize = 8;
 
-/// The entry point of a single operation.
 const ENTRY: &str = "run";
 
-/// A matrix product with a weight: x `[m, k]`, weight `[n, k]` → `[m, n]`.
+/// A matmul with a weight: x `[m, k]`, weight `[n, k]` → `[m, n]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Matmul {
     pub m: usize,
     pub n: usize,
     pub k: usize,
-    /// The type that is computed with.
+    /// The element type of the computation.
     pub element: ElementType,
 }
 
-/// Causal attention of some queries over keys and values that are all seen:
-/// q `[heads, groups, queries, features]`, k and v `[heads, context, features]`.
+/// The sizes of causal attention in which queries see all keys: q `[heads, groups, queries, features]`, k and
+/// v `[heads, context, features]`.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionSizes {
-    /// Queries of each head.
     pub queries: usize,
     pub heads: usize,
-    /// Query heads for each of them.
+    /// Query heads per key head.
     pub groups: usize,
     pub features: usize,
     /// Slots of keys and values.
     pub context: usize,
-    /// The position of the first query.
     pub depth: usize,
-    /// The type that is computed with.
+    /// The element type of the computation.
     pub element: ElementType,
 }
 
-/// An operation that is loaded to be measured.
+/// An operation that is loaded for measurements.
 pub struct Single {
     loaded: (Runtime, VmFunction),
-    /// The same on a device of its own, which is watched.
+    /// The same operation on a watched device of its own.
     watched: Option<((Runtime, VmFunction), Paths)>,
-    /// The bytes of each tensor, or a number of the host.
+    /// The bytes of each tensor, or a host integer.
     arguments: Vec<Result<(TensorType, Vec<u8>), i32>>,
     label: Label,
     work: Workload,
 }
 
 impl Matmul {
-    /// Loads it. How its weight is stored say the options.
+    /// Builds and loads the matmul. The options determine how its weight is stored.
     ///
     /// # Errors
-    /// The first stage that fails.
+    /// The failure of the first stage that fails.
     pub fn load(self, seed: u64, options: ProgramOptions<'_>) -> Result<Single, BenchError> {
         let Self { m, n, k, element } = self;
         let weight = Parameter::new("weight", TensorType::new(element, [n, k]));
@@ -89,10 +86,10 @@ impl Matmul {
 }
 
 impl AttentionSizes {
-    /// Loads it.
+    /// Builds and loads the attention.
     ///
     /// # Errors
-    /// The first stage that fails.
+    /// The failure of the first stage that fails.
     pub fn load(self, seed: u64, options: ProgramOptions<'_>) -> Result<Single, BenchError> {
         let Self { queries, heads, groups, features, context, depth, element } = self;
         let q = TensorType::new(element, [1, heads, groups, queries, features]);
@@ -129,7 +126,6 @@ impl AttentionSizes {
     }
 }
 
-/// A trace of one operation.
 fn recorded(
     name: &str,
     body: impl FnOnce(&mut Builder<'_>) -> Result<trace::NodeId, InferError>,
@@ -138,7 +134,7 @@ fn recorded(
     Ok(Trace { functions: vec![function], entries: vec![FunctionId(0)] })
 }
 
-/// A function with one result, made by hand.
+/// A function with one result, built by hand.
 pub(crate) fn entry(
     function: &str,
     path: &str,
@@ -234,7 +230,7 @@ impl Single {
         })
     }
 
-    /// A unit is one call; what goes in is uploaded before.
+    /// The case of the operation. A unit is one call. The arguments are uploaded before.
     pub fn case(&self) -> Case<'_> {
         let watched = self.watched.as_ref().map(|(called, paths)| {
             let (runtime, _) = called;

@@ -1,23 +1,22 @@
-//! What many measurements of one thing say.
+//! Statistics of repeated measurements.
 
 use serde::Serialize;
 
-/// The middle of measurements, and how far they lie apart.
+/// The distribution of repeated measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Distribution {
-    /// The least.
     pub min: f64,
-    /// A quarter of them is at most this.
+    /// A quarter of the measurements is at most this.
     pub lower_quartile: f64,
-    /// Half of them is at most this.
+    /// Half of the measurements is at most this.
     pub median: f64,
-    /// Three quarters of them are at most this.
+    /// Three quarters of the measurements are at most this.
     pub upper_quartile: f64,
     pub max: f64,
 }
 
 impl Distribution {
-    /// The spread of measurements; zeros if there are none.
+    /// The distribution of measurements; zeros if there are none.
     pub fn of(samples: &[f64]) -> Self {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -38,7 +37,7 @@ impl Distribution {
     }
 }
 
-/// The median of what pairs give that were measured side by side.
+/// The median of `of` over pairs that were measured side by side.
 pub(super) fn ratio(a: &[f64], b: &[f64], of: impl Fn(f64, f64) -> f64) -> f64 {
     Distribution::of(&a.iter().zip(b).map(|(a, b)| of(*a, *b)).collect::<Vec<_>>()).median
 }
@@ -47,7 +46,7 @@ pub(super) fn ratio(a: &[f64], b: &[f64], of: impl Fn(f64, f64) -> f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// `numpy.quantile([7, 1, 3, 10], [0, 0.25, 0.5, 0.75, 1])`
+    /// Expected values: `numpy.quantile([7, 1, 3, 10], [0, 0.25, 0.5, 0.75, 1])`.
     #[test]
     fn quartiles_are_those_of_numpy() {
         let found = Distribution::of(&[7.0, 1.0, 3.0, 10.0]);

@@ -1,4 +1,4 @@
-//! The way from a configuration to a program: recording, compiling, baking.
+//! Measures the stages from a configuration to a program: recording, compiling, baking.
 
 use std::path::Path;
 use std::time::Instant;
@@ -22,10 +22,10 @@ pub struct Stages {
 }
 
 impl Stages {
-    /// Carries a plan out once, up to the text.
+    /// Lowers a plan once, up to the text.
     ///
     /// # Errors
-    /// If it cannot be.
+    /// If a stage fails.
     pub fn new(plan: Plan) -> Result<Self, BenchError> {
         let recorded = plan.record(&plan.steps())?.trace;
         let expanded = plan.expand(&recorded)?;
@@ -33,7 +33,7 @@ impl Stages {
         Ok(Self { plan, recorded, expanded, lowered })
     }
 
-    /// Recording the network, simplifying and expanding the trace, writing the module.
+    /// Cases that record the network, simplify and expand the trace, and write the module.
     pub fn trace(&self) -> [Case<'_>; 3] {
         [
             self.case("record", Workload::default(), || {
@@ -52,7 +52,7 @@ impl Stages {
         ]
     }
 
-    /// Compiling the entry points that choose tokens, with a cache that is empty.
+    /// A case that compiles the entry points of generation, with an empty cache.
     pub fn compile<'a>(&'a self, compiler: &'a Compiler) -> Case<'a> {
         self.case("compile", Workload::default(), move || {
             let cache = Scratch::new_in(&std::env::temp_dir())?;
@@ -63,7 +63,7 @@ impl Stages {
         })
     }
 
-    /// Writing the archive into `folder`; its bytes are what is written.
+    /// A case that writes the archive into `folder`. Its bytes are those of the archive.
     pub fn bake<'a>(&'a self, checkpoint: &'a Checkpoint, folder: &'a Path) -> Case<'a> {
         let bytes: usize = self.lowered.module.parameters.iter().map(|p| p.ty.bytes()).sum();
         self.case("bake", Workload { bytes: Some(bytes as f64), ..Workload::default() }, move || {

@@ -1,13 +1,13 @@
-//! A report of measurements as text.
+//! Formats measurements as text.
 
 use std::fmt::Write as _;
 
 use super::{BenchReport, Measured};
 
-/// How many of the functions that took longest the table names.
+/// The number of slowest functions in the table.
 const NAMED: usize = 5;
 
-/// What tells a measurement apart from the others of its case.
+/// The differences between a measurement and the others of its case.
 pub(super) fn variant(measured: &Measured, report: &BenchReport) -> String {
     let differs = |(name, value): &(&&'static str, &String)| {
         let mut others = report.cases.iter().filter(|other| other.label.case == measured.label.case);

@@ -1,4 +1,4 @@
-//! What another program computed, by the paths of its modules, beside what a form computes.
+//! Compares a form with the values of another program, by the paths of its modules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,15 +11,15 @@ use super::difference::share;
 use super::region::Region;
 use super::{BisectError, Bisected, ComparedNode, Difference, Finding, Form, NamedNode, TokenCall, place};
 
-/// What modules of another program got and gave, by their paths.
+/// Inputs and outputs of another program's modules, by their paths.
 ///
-/// The file is written by `tests/oracle/activations.py`: `PATH` is what a module gave, `PATH:input` what it got, `tokens`
-/// what was read.
+/// `tests/oracle/activations.py` writes the file. `PATH` is the output of a module, `PATH:input` its input,
+/// and `tokens` the tokens that were read.
 pub struct Activations {
     file: Checkpoint,
 }
 
-/// How far numbers may be apart, in units of the largest: sums have another order there.
+/// The allowed distance, relative to the largest value. The other program sums in another order.
 const APART: f64 = 3e-5;
 const APART_NARROW: f64 = 16.0;
 
@@ -27,7 +27,7 @@ impl Activations {
     /// Opens the file.
     ///
     /// # Errors
-    /// If it is no safetensors file.
+    /// If it is not a safetensors file.
     pub fn open(path: &Path) -> Result<Self, ArchiveError> {
         Ok(Self { file: Checkpoint::open(path)? })
     }
@@ -42,17 +42,17 @@ impl Activations {
         Some(Value::from_bytes(self.file.ty(key).ok()?, self.file.data(key).ok()?))
     }
 
-    /// What is known under a key, in the shape of `ty`: axes that we have apart are one there.
+    /// The value under a key, in the shape of `ty`. The other program can have several axes as one.
     fn shaped(&self, key: &str, ty: &TensorType) -> Option<Value> {
         let value = self.value(key)?;
         (value.data.len() == ty.count()).then(|| Value { ty: ty.clone(), data: value.data })
     }
 
-    /// Compares a form's call of an entry point that scores all tokens with what the other program gave. `element` is
-    /// what both compute with.
+    /// Compares a form's call of an entry point that scores all tokens with the other program's values.
+    /// `element` is the type of the computation in both.
     ///
     /// # Errors
-    /// If the form cannot be carried out.
+    /// If the form cannot run.
     pub fn compare(
         &self,
         form: &dyn Form,
@@ -74,7 +74,7 @@ impl Activations {
         Ok(Bisected { compared, finding, results, reference: Vec::new() })
     }
 
-    /// The values of a region at all points that the other program knows.
+    /// The values of a region at all points that the other program's file contains.
     fn look<'r>(
         &self,
         form: &dyn Form,
@@ -100,7 +100,7 @@ impl Activations {
         Ok(Known { region, values, points })
     }
 
-    /// The first point that differs; in a layer, for which the form gets what the other program's layer got.
+    /// The first point that differs. Within a layer, the form gets the other program's input of that layer.
     fn deepest(
         &self,
         form: &dyn Form,
@@ -149,7 +149,7 @@ fn apart(computed: ElementType, element: ElementType) -> Bound {
     share(if computed == ElementType::F32 { APART } else { narrow }, element)
 }
 
-/// The values of a region, and the points at which another program's are known.
+/// The values of a region, and the points with values of another program.
 struct Known<'r> {
     region: &'r Region,
     values: BTreeMap<NodeId, Value>,
@@ -161,8 +161,8 @@ struct Point {
     difference: Difference,
 }
 
-/// What another program may know of a function: of each module that reads weights, what it got and what it gave; of each
-/// layer, what it gave.
+/// The points of a function for which another program can have values: inputs and outputs of each module that
+/// reads weights, and outputs of each layer.
 fn points_of(function: &Function, nodes: &[NodeId]) -> Vec<(NodeId, String)> {
     let path = |id: NodeId| function.node(id).provenance.path.to_string();
     let is_weight = |id: &NodeId| matches!(function.node(*id).kind, NodeKind::Parameter(_));
@@ -196,8 +196,8 @@ impl Known<'_> {
         function.operands(id).into_iter().map(value).collect()
     }
 
-    /// What is said of a point: the operation that made its value, whatever moved it since, and all behind what is known
-    /// to be equal.
+    /// The report on a point: the operation that computed its value, and all operations after the last equal
+    /// point.
     fn finding(&self, index: usize) -> Finding {
         let function = self.region.function();
         let known = |id: NodeId| {

@@ -1,4 +1,4 @@
-//! What a compiled network is compared with.
+//! Compares a compiled network with a baseline.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -17,34 +17,35 @@ use super::{
     TokenCall, Tolerance,
 };
 
-/// What matmuls may differ by where activations are rounded to bytes: a byte more or less, where a norm rounds otherwise.
+/// The relative difference of matmuls that is allowed if activations are rounded to bytes: a byte can differ
+/// by one if a norm rounds differently.
 const ROUNDED_ACTIVATIONS: f64 = 0.06;
 
-/// What a compiled network is compared with.
+/// The baseline of a comparison.
 pub enum Baseline<'a> {
     Evaluator,
-    /// The same network, not simplified.
+    /// The same network without simplification.
     Unsimplified,
     /// The same network without kernels.
     NoKernels,
-    /// The same network with weights that are not rounded.
+    /// The same network without quantized weights.
     Dense,
     Activations(&'a Activations),
 }
 
-/// A network that is compiled for a target, to be compared with a baseline.
+/// A network that is compiled for a target and compared with a baseline.
 pub struct CompiledNetwork<'a> {
     pub plan: &'a Plan,
-    /// The network as it was recorded.
+    /// The recorded trace of the network.
     pub trace: &'a Trace,
-    /// Its weights, by the names that it has for them.
+    /// The weights, with the names that the network declares.
     pub checkpoint: &'a Checkpoint,
-    /// The same, for the evaluator.
+    /// The weights for the evaluator.
     pub values: &'a CheckpointValues<'a>,
     /// The compiler and the cache.
     pub tools: (&'a Compiler, &'a Path),
     pub runtime: &'a Runtime,
-    /// What it is compiled for.
+    /// The target of the compilation.
     pub target: &'a Target,
 }
 
@@ -52,7 +53,7 @@ impl CompiledNetwork<'_> {
     /// Compares the network with a baseline, call by call.
     ///
     /// # Errors
-    /// If one of the two cannot be carried out, or `watch` asks to stop.
+    /// If the network or the baseline cannot run, or `watch` asks to stop.
     pub fn compare(
         &self,
         baseline: &Baseline<'_>,
@@ -62,7 +63,7 @@ impl CompiledNetwork<'_> {
         let Self { plan, trace, values, .. } = *self;
         // A part of the network is stored as it is in the whole.
         let weights = plan.weights.clone().resolved(trace).map_err(LowerError::from)?;
-        let Weights { quantize, kernels } = weights.clone();
+        let quantize = weights.quantize.clone();
         let rounded = quantize.rounds();
         let subject = self.form("iree", plan.rules, weights.clone());
         let mut compare = |reference: &dyn Form, matmuls| {
@@ -77,12 +78,12 @@ impl CompiledNetwork<'_> {
             }
             Baseline::Unsimplified => compare(&self.form("unsimplified", Rules::Off, weights), matmuls),
             Baseline::NoKernels => {
-                let weights = Weights { quantize, kernels: false };
+                let weights = Weights { kernels: false, ..plan.weights.clone() };
                 compare(&self.form("no-kernels", plan.rules, weights), matmuls)
             }
             Baseline::Dense => {
                 let matmuls = Some(rounding(&quantize));
-                let weights = Weights { quantize: Quantization::Computed, kernels };
+                let weights = Weights { quantize: Quantization::Computed, ..plan.weights.clone() };
                 compare(&self.form("dense", plan.rules, weights), matmuls)
             }
             Baseline::Activations(known) => {
@@ -104,7 +105,7 @@ impl CompiledNetwork<'_> {
     }
 }
 
-/// What matmuls may differ by from those over weights that are not rounded.
+/// The relative difference of matmuls that quantized weights may cause.
 fn rounding(formats: &Quantization) -> f64 {
     let four_bits = |format: &WeightFormat| matches!(format, WeightFormat::Q4 | WeightFormat::Q4K);
     let rounds_to_four = match formats {

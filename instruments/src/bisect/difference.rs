@@ -1,35 +1,34 @@
-//! How two values of one node differ, and by how much they may.
+//! The difference between two values of one node, and the allowed difference.
 
 use ops::ops::Convert;
 use ops::{Bound, ElementType, Op, Value, WeightUse};
 use serde::Serialize;
 use trace::{Node, NodeKind};
 
-/// What a layer's result may differ by, in units in the last place of the largest: many operations, each within its own
-/// bound.
+/// The allowed difference of a layer's result, in units in the last place of the largest number. A layer has
+/// many operations, each with its own bound.
 const LAYER: f64 = 64.0;
 const NARROW_LAYER: f64 = 16.0;
 
-/// By how much one sample of numbers that were not rounded may be surpassed.
+/// The factor by which a difference may exceed one sample of unrounded numbers.
 const SAMPLE: f64 = 4.0;
 
-/// How two values of one node differ.
+/// The difference between two values of one node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
-    /// The place of the largest difference.
+    /// The index of the largest difference.
     pub at: Vec<usize>,
     pub subject: f64,
     pub reference: f64,
-    /// The largest difference in units of the reference's largest magnitude.
+    /// The largest difference, relative to the reference's largest magnitude.
     pub relative: f64,
-    /// How many numbers differ by more than they may.
+    /// How many numbers differ by more than is allowed.
     pub beyond: usize,
-    /// How many numbers there are.
     pub count: usize,
 }
 
 impl Difference {
-    /// How two values differ, where each number may differ by so much.
+    /// The difference between two values, with an allowed difference for each number.
     pub(super) fn of(subject: &Value, reference: &Value, allowed: Vec<f64>) -> Self {
         let pairs = || subject.data.iter().zip(&reference.data).map(|(&s, &r)| distance(s, r));
         let (largest, by) = pairs().enumerate().fold(
@@ -51,7 +50,7 @@ impl Difference {
     }
 }
 
-/// How far two numbers are apart: not at all where both are the same, no numbers included.
+/// The distance of two numbers. Equal numbers have distance 0, even NaN and infinities.
 pub(super) fn distance(a: f64, b: f64) -> f64 {
     match a == b || a.is_nan() && b.is_nan() {
         true => 0.0,
@@ -60,7 +59,7 @@ pub(super) fn distance(a: f64, b: f64) -> f64 {
     }
 }
 
-/// The index of the number at a place in row-major order.
+/// The index of the number at a position in row-major order.
 fn index(shape: &[usize], mut place: usize) -> Vec<usize> {
     let mut index = vec![0; shape.len()];
     for (axis, &extent) in shape.iter().enumerate().rev() {
@@ -70,30 +69,30 @@ fn index(shape: &[usize], mut place: usize) -> Vec<usize> {
     index
 }
 
-/// What may differ where nothing is wrong.
+/// The differences that are allowed in a correct network.
 #[derive(Clone, Copy, Debug)]
 pub struct Tolerance {
-    /// The type that the network computes with.
+    /// The element type of the network.
     pub element: ElementType,
-    /// What products may differ by whose weights are rounded to other formats, in units of the largest result.
+    /// The allowed difference of matmuls whose weights have other formats, relative to the largest result.
     pub products: Option<f64>,
-    /// How much of what was calibrated may be used: 1, or less to see how near sound networks come
-    /// (docs/dev/reliability.md).
+    /// The fraction of the calibrated bounds that is allowed. It is 1 by default. Smaller values show how
+    /// close correct networks come (docs/dev/reliability.md).
     pub calibrated: f64,
 }
 
 impl Tolerance {
-    /// What may differ in a network that computes with this type.
+    /// The tolerance for a network of this element type.
     pub fn new(element: ElementType, products: Option<f64>) -> Self {
         Self { element, products, calibrated: 1.0 }
     }
 
-    /// By how much one sample of numbers that were not rounded may be surpassed.
+    /// The factor by which a difference may exceed one sample of unrounded numbers.
     pub(super) fn sample(self) -> f64 {
         SAMPLE * self.calibrated
     }
 
-    /// What a node may differ by, given equal operands.
+    /// The allowed difference of a node with equal operands.
     pub(super) fn bound(self, node: &Node) -> Bound {
         let element = node.ty().element;
         match &node.kind {
@@ -110,7 +109,7 @@ impl Tolerance {
         }
     }
 
-    /// What a result of many operations may differ by.
+    /// The allowed difference of a result of many operations.
     pub(super) fn layer(self, element: ElementType) -> Bound {
         let ulps = if is_narrow(self.element) { NARROW_LAYER } else { LAYER };
         let products = self.products.map_or(0.0, |products| 4.0 * products);
@@ -118,7 +117,7 @@ impl Tolerance {
     }
 }
 
-/// What each number may differ by. Integers of 8 bits are what numbers were rounded to: one more or less.
+/// The allowed difference of each number. Integers of 8 bits are quantized numbers and may differ by one.
 pub(super) fn allowances(bound: Bound, expected: &Value) -> Vec<f64> {
     match expected.ty.element {
         ElementType::I8 => vec![1.0; expected.data.len()],
@@ -126,17 +125,17 @@ pub(super) fn allowances(bound: Bound, expected: &Value) -> Vec<f64> {
     }
 }
 
-/// A share of the largest number.
+/// A bound relative to the largest number.
 pub(super) fn share(share: f64, element: ElementType) -> Bound {
     Bound::UlpsOfLargest(share / element.ulp(1.0))
 }
 
-/// Whether a type has so few digits that roundings to it, which a compiler may leave out, show.
+/// Whether a type has so few digits that omitted roundings are visible. A compiler may omit them.
 fn is_narrow(element: ElementType) -> bool {
     matches!(element, ElementType::F16 | ElementType::Bf16)
 }
 
-/// The same numbers as a compiler may have them that has not rounded them yet.
+/// The same numbers with random errors below the rounding, as if a compiler had not rounded them.
 pub(super) fn unrounded(value: &Value) -> Value {
     if !is_narrow(value.ty.element) {
         return value.clone();

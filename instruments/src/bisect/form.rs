@@ -1,4 +1,4 @@
-//! The ways in which a trace can be run.
+//! The forms in which a trace can run.
 
 use std::collections::BTreeMap;
 
@@ -18,32 +18,32 @@ use tracewright::{Array, Expanded, Lowered, Program};
 
 /// A way to run a trace.
 pub trait Form {
-    /// What reports call it: `iree`.
+    /// The name in reports: `iree`.
     fn name(&self) -> &str;
 
-    /// Whether its numbers are what the operations mean.
+    /// Whether the form computes the exact meaning of operations.
     fn is_exact(&self) -> bool {
         false
     }
 
-    /// Of each entry point of a trace: its results for these arguments, which all of them take.
+    /// The results of each entry point of a trace, for arguments that all of them take.
     ///
     /// # Errors
-    /// If the trace cannot be carried out in this way.
+    /// If the trace cannot run in this form.
     fn run(&self, trace: &Trace, arguments: &[Value]) -> Result<Vec<Vec<Value>>, BisectError>;
 }
 
-/// The weights of a checkpoint, as a trace declares them.
+/// The weights of a checkpoint, in the types that a trace declares.
 pub struct CheckpointValues<'a> {
     checkpoint: &'a Checkpoint,
     types: BTreeMap<String, TensorType>,
 }
 
 impl<'a> CheckpointValues<'a> {
-    /// Those that a trace reads. `checkpoint` names its tensors as the network does.
+    /// The weights that a trace reads. The tensors of `checkpoint` must have the network's names.
     ///
     /// # Errors
-    /// If the trace declares one key with two types.
+    /// If the trace declares a key with two types.
     pub fn new(trace: &Trace, checkpoint: &'a Checkpoint) -> Result<Self, ParameterConflict> {
         let parameters = trace.parameters()?;
         let sources = parameters.iter().flat_map(|parameter| parameter.sources());
@@ -51,16 +51,16 @@ impl<'a> CheckpointValues<'a> {
         Ok(Self { checkpoint, types })
     }
 
-    /// The value of a tensor, converted to what the network declares.
+    /// The value of a tensor, converted to the declared type.
     pub fn get(&self, key: &str) -> Option<Value> {
         bake::value(self.checkpoint, key, self.types.get(key)?)
     }
 }
 
-/// The reference evaluator: what operations mean.
+/// The reference evaluator, which computes the meaning of operations.
 pub struct EvaluatedForm<'a> {
     pub values: &'a CheckpointValues<'a>,
-    /// How the trace is rewritten first, if weights are rounded to another format.
+    /// The storage formats of weights, if the trace is first rewritten for other formats.
     pub stored: Option<(Weights, Target)>,
 }
 
@@ -92,31 +92,30 @@ impl Form for EvaluatedForm<'_> {
     }
 }
 
-/// Compiled, and run by IREE.
+/// The form that is compiled and run by IREE.
 pub struct CompiledForm<'a> {
     pub name: String,
     pub tools: (&'a Compiler, &'a std::path::Path),
     pub runtime: Runtime,
     pub checkpoint: &'a Checkpoint,
-    /// The rules that simplify the trace.
     pub rules: Rules,
-    /// How weights are stored, and who multiplies with them.
+    /// How weights are stored, and whether kernels compute matmuls.
     pub weights: Weights,
-    /// What it is compiled for.
     pub target: Target,
 }
 
 impl CompiledForm<'_> {
-    /// The trace as it is compiled. Its checkpoint may hold anything: a part of a network reads a part of it.
+    /// Lowers a trace for compilation. Its checkpoint may contain any further tensors, because a part of a
+    /// network reads only some.
     ///
     /// # Errors
-    /// If the trace is not one that lowers.
+    /// If the trace cannot be lowered.
     pub fn lower(&self, trace: &Trace) -> Result<Lowered, BisectError> {
         let all = vec![Ignorable::Prefix("")];
         Ok(Lowered::new(trace, self.rules, self.target.clone(), self.weights.clone(), all)?)
     }
 
-    /// The results of what `trace` was lowered to.
+    /// Calls the lowered form of `trace`, and returns its results.
     ///
     /// # Errors
     /// If it cannot be built or called.

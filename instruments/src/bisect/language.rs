@@ -1,4 +1,4 @@
-//! Tokens of a language model, call by call.
+//! Compares the calls of a language model on a sequence of tokens.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,12 +13,11 @@ use super::{BisectError, Bisected, Bisection};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TokenCall {
     pub entry: String,
-    /// The position of the first token.
     pub start: usize,
     pub tokens: Vec<u32>,
 }
 
-/// `decode of 1 token from position 4`
+/// Prints for example `decode of 1 token from position 4`.
 impl fmt::Display for TokenCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { entry, start, tokens } = self;
@@ -28,7 +27,7 @@ impl fmt::Display for TokenCall {
 }
 
 impl TokenCall {
-    /// The calls in which a network reads tokens: all but the last in chunks of `prefill`, the last by `decode`.
+    /// The calls that read tokens: `prefill` for all but the last token, in chunks, and then `decode`.
     pub fn of(tokens: &[u32], chunk: usize) -> Vec<Self> {
         let Some((last, first)) = tokens.split_last() else { return Vec::new() };
         let call =
@@ -39,7 +38,7 @@ impl TokenCall {
         calls
     }
 
-    /// The call in which a network scores tokens, all at once.
+    /// The call that scores all tokens together.
     pub fn score(tokens: &[u32]) -> Self {
         Self { entry: "score".into(), start: 0, tokens: tokens.into() }
     }
@@ -65,11 +64,10 @@ impl TokenCall {
 }
 
 impl Bisection<'_> {
-    /// Compares calls in their order, up to the first in which something differs. What layers remember is the
-    /// reference's.
+    /// Compares calls in order, up to the first with a difference. Each call gets the reference's state.
     ///
     /// # Errors
-    /// If one of the forms cannot be carried out, or `watch` asks to stop.
+    /// If a form cannot run, or `watch` asks to stop.
     pub fn compare_calls(
         &self,
         trace: &Trace,

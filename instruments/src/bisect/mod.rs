@@ -1,14 +1,15 @@
-//! Where two forms of one network part: the first node whose values differ by more than they may.
+//! Finds where two forms of a network diverge: the first node whose values differ by more than is allowed.
 //!
-//! Nodes are compared that were recorded. Each becomes a further result of its function, and what is made of results
-//! stays what it was through all that a [`Form`] does: simplification, kernels, another format of the weights. First the
-//! entry point's own nodes are compared, each layer one of them; then the nodes of the layer that differs, for which both
-//! forms get the same arguments. A whole layer may differ by much of what one fault in it does: so where none differs, the
-//! first layer of each kind is looked into all the same. Where nothing differs as long as all values are looked at, but
-//! something does otherwise, each is looked at by itself, so that all around it is computed as ever.
+//! `bisect` compares recorded nodes. Each node becomes an additional result of its function, and results keep their
+//! meaning in every [`Form`]: with simplification, kernels, or another format of the weights. First it compares the
+//! nodes of the entry point, among which each layer is one node. Then it compares the nodes of the layer that
+//! differs, with the same arguments in both forms. The bound of a whole layer can hide a fault inside it.
+//! Therefore, if no layer differs, `bisect` still compares the nodes of the first layer of each kind. Exposing a
+//! value as a result stops the compiler from fusing it with its consumer. If the difference disappears while all
+//! values are exposed, `bisect` exposes them one at a time.
 //!
-//! A node may differ by what its operation allows, and by what differences of its operands make of it, as the evaluator
-//! has it.
+//! A node may differ by the bound of its operation, plus the effect of its operands' differences, which the
+//! evaluator computes.
 
 mod activations;
 mod baseline;
@@ -38,10 +39,10 @@ use region::{Probed, Region};
 use tracewright::CallError;
 use tracewright::build::LoadError;
 
-/// Why two forms were not compared.
+/// Why two forms cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum BisectError {
-    /// The trace is not one that lowers.
+    /// The trace cannot be lowered.
     #[error(transparent)]
     Lower(#[from] LowerError),
     #[error(transparent)]
@@ -50,37 +51,35 @@ pub enum BisectError {
     Call(#[from] CallError),
     #[error(transparent)]
     Evaluate(#[from] EvaluateError),
-    /// A file or folder cannot be made.
+    /// A file or folder cannot be created.
     #[error(transparent)]
     File(#[from] FileError),
-    /// IREE has no device.
+    /// IREE cannot create a device.
     #[error(transparent)]
     Runtime(#[from] runtime::RuntimeError),
-    /// The watcher asked to stop.
+    /// The watching function asked to stop.
     #[error("stopped on request")]
     Stopped,
 }
 
-/// Two forms of one network, and what may differ between them.
+/// Two forms of one network, and the allowed differences.
 pub struct Bisection<'a> {
-    /// The form that is looked at.
     pub subject: &'a dyn Form,
     /// The form that it should equal.
     pub reference: &'a dyn Form,
-    /// The weights, for the evaluator.
     pub values: &'a CheckpointValues<'a>,
-    /// What may differ where nothing is wrong.
+    /// The differences that are allowed in a correct network.
     pub tolerance: Tolerance,
 }
 
-/// A node, as reports name it.
+/// A node as reports name it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NamedNode {
     /// Its field path: `model.layers.0.self_attn`.
     pub path: String,
     pub file: String,
     pub line: u32,
-    /// What it is, with its attributes; or which result of a layer.
+    /// The operation with its attributes, or the index of a layer's result.
     pub op: String,
     #[serde(rename = "type")]
     pub ty: String,
@@ -90,19 +89,19 @@ pub struct NamedNode {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedNode {
     pub place: NamedNode,
-    /// How they differ; nothing of what both forms were given.
+    /// The difference; `None` for an input of both forms.
     pub difference: Option<Difference>,
 }
 
-/// The first node at which two forms part.
+/// The first node at which two forms diverge.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
     pub node: ComparedNode,
-    /// What it is computed of.
+    /// The operands from which it is computed.
     pub operands: Vec<ComparedNode>,
-    /// Whether it differs only where what is around it is computed together with it.
+    /// Whether it differs only if it is computed together with its neighbours.
     pub only_together: bool,
-    /// How many nodes behind it were compared, and how many of them differ by more than they may.
+    /// How many later nodes were compared, and how many of them differ by more than is allowed.
     pub after: [usize; 2],
 }
 
@@ -110,9 +109,9 @@ pub struct Finding {
 pub struct Bisected {
     /// How many nodes were compared.
     pub compared: usize,
-    /// The first node that differs, if one does.
+    /// The first node that differs, if any does.
     pub finding: Option<Finding>,
-    /// How the results of the entry point differ, by name.
+    /// The differences of the entry point's results, by name.
     pub results: Vec<(String, Difference)>,
     pub reference: Vec<Value>,
 }
@@ -121,7 +120,7 @@ impl Bisection<'_> {
     /// Compares an entry point of a recorded trace for these arguments.
     ///
     /// # Errors
-    /// If one of the forms cannot be carried out.
+    /// If a form cannot run.
     pub fn compare(
         &self,
         trace: &Trace,
@@ -141,8 +140,8 @@ impl Bisection<'_> {
         Ok(Bisected { compared, finding, results: results.collect(), reference })
     }
 
-    /// The first node of a region that differs. `plain` are the subject's results where nothing is looked at, if they are
-    /// known.
+    /// The first node of a region that differs. `plain` are the subject's results without exposed values, if
+    /// they are known.
     fn first(
         &self,
         region: &Region,
@@ -180,7 +179,7 @@ impl Bisection<'_> {
         self.deepest(&apart, true, compared)
     }
 
-    /// The first node that differs among those that were looked at, or within the call that it is a result of.
+    /// The first node that differs among the exposed ones, or within the call that it is a result of.
     fn deepest(
         &self,
         seen: &Seen<'_>,
@@ -215,7 +214,7 @@ impl Bisection<'_> {
         }))
     }
 
-    /// The first node that differs within a call, for which both forms get the subject's arguments.
+    /// The first node that differs within a call. Both forms get the subject's arguments.
     fn within(
         &self,
         seen: &Seen<'_>,
@@ -227,8 +226,8 @@ impl Bisection<'_> {
         self.first(&seen.region.of_call(call, arguments), None, compared)
     }
 
-    /// The values of nodes in both forms, compared in order. Of functions `apart` each has operands of its own, which
-    /// nobody sees.
+    /// The values of nodes in both forms, compared in order. With `apart`, each node is exposed in a function
+    /// of its own.
     fn look<'r>(
         &self,
         region: &'r Region,
@@ -267,7 +266,7 @@ fn only(mut results: Vec<Vec<Value>>) -> Vec<Value> {
     results.swap_remove(0)
 }
 
-/// Whose value it is: the place in [`Seen::values`].
+/// The index of the form in [`Seen::values`].
 const SUBJECT: usize = 0;
 const REFERENCE: usize = 1;
 
@@ -280,8 +279,8 @@ struct Seen<'r> {
 }
 
 impl Seen<'_> {
-    /// How the values of a node differ. What its operands' differences make of it counts as long as all before was
-    /// equal; behind the first node that differs it would explain everything.
+    /// The difference of a node's values. The effect of operands' differences counts only while everything
+    /// before was equal: after the first node that differs, it would explain everything.
     fn difference(
         &self,
         bisection: &Bisection<'_>,
@@ -309,8 +308,8 @@ impl Seen<'_> {
         Ok(Difference::of(subject, reference, allowed))
     }
 
-    /// How far differences of a node's operands move its numbers; and how far a compiler may that does not round narrow
-    /// operands, of which one sample is known.
+    /// How far the differences of operands move a node's numbers, and how far omitted rounding of narrow
+    /// operands can move them. The latter is one random sample.
     fn inherited(&self, bisection: &Bisection<'_>, id: NodeId) -> Result<Vec<f64>, BisectError> {
         let function = self.region.function();
         let node = function.node(id);
@@ -335,7 +334,7 @@ impl Seen<'_> {
         Ok(moved)
     }
 
-    /// What the evaluator makes of operands.
+    /// The evaluator's result for operands.
     fn evaluated(
         &self,
         bisection: &Bisection<'_>,
@@ -358,7 +357,6 @@ impl Seen<'_> {
         }
     }
 
-    /// The value of an operand.
     fn value(&self, bisection: &Bisection<'_>, id: NodeId, whose: usize) -> Result<Value, BisectError> {
         if let Some(value) = self.values[whose].get(&id) {
             return Ok(value.clone());

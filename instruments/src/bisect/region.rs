@@ -1,4 +1,4 @@
-//! A function of a trace by itself, and the places in it that can be looked at.
+//! A function of a trace as a program of its own, and the values that can be exposed in it.
 
 use std::collections::HashSet;
 
@@ -14,17 +14,17 @@ pub(crate) struct Region {
 /// A trace whose entry points return what nodes of a region compute, beside what they return anyway.
 pub(crate) struct Probed {
     pub trace: Trace,
-    /// Of each node: the entry point and the result that has its value.
+    /// For each node, the entry point and the result with its value.
     pub places: Vec<(usize, usize)>,
 }
 
 impl Region {
-    /// An entry point of a trace.
+    /// The region of an entry point.
     pub fn of_entry(trace: &Trace, name: &str, arguments: Vec<Value>) -> Self {
         Self { trace: trace.with_entries(&[name]), arguments }
     }
 
-    /// What a call of this region's function does, with the calls in it written out.
+    /// The region of a call in this region's function. Calls within it are inlined.
     pub fn of_call(&self, call: NodeId, arguments: Vec<Value>) -> Self {
         let node = self.function().node(call);
         let NodeKind::Call { function, .. } = &node.kind else { unreachable!("a call is looked into") };
@@ -70,13 +70,13 @@ impl Region {
         self.trace.function(self.trace.entries[0])
     }
 
-    /// The program as it is.
+    /// The program without exposed values.
     pub fn plain(&self) -> &Trace {
         &self.trace
     }
 
-    /// The nodes whose values a compiled program can return, in the order in which they are computed. A constant that is
-    /// one number everywhere says nothing.
+    /// The nodes whose values a compiled program can return, in the order of computation. Constants with a
+    /// single value are left out, because they cannot differ.
     pub fn nodes(&self) -> Vec<NodeId> {
         let (function, live) = (self.function(), self.function().live());
         let shown = |id: &NodeId| match &function.node(*id).kind {
@@ -88,14 +88,14 @@ impl Region {
         nodes.filter(|id| function.node(*id).ty().element != ElementType::I4).collect()
     }
 
-    /// All of these nodes as results of one function. What a compiler would compute together it computes apart then.
+    /// Exposes all of these nodes in one function. The compiler then cannot fuse them with each other.
     pub fn together(&self, nodes: &[NodeId]) -> Probed {
         let mut function = self.function().clone();
         let places = nodes.iter().map(|&node| (0, result(&mut function, node))).collect();
         Probed { trace: self.with(vec![function]), places }
     }
 
-    /// Each of these nodes as a result of a function of its own, in which all else is computed as it would be without.
+    /// Exposes each of these nodes in a function of its own. The rest is computed as without exposure.
     pub fn apart(&self, nodes: &[NodeId]) -> Probed {
         let mut functions = Vec::with_capacity(nodes.len());
         let mut places = Vec::with_capacity(nodes.len());
@@ -120,7 +120,7 @@ impl Region {
     }
 }
 
-/// The place of a node among a function's results, where it is put if it is none yet.
+/// The index of a node among a function's results. The node is added if it is not a result.
 fn result(function: &mut Function, node: NodeId) -> usize {
     if let Some(place) = function.outputs.iter().position(|output| output.node == node) {
         return place;

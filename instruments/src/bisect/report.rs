@@ -1,4 +1,4 @@
-//! A report of what differs, as text and as JSON.
+//! Reports differences, as text and as JSON.
 
 use std::fmt::Write as _;
 
@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 
 use super::{Bisected, ComparedNode, Difference, Finding, TokenCall};
 
-/// What comparing the calls of a network found.
+/// The result of comparing the calls of a network.
 pub struct BisectReport<'a> {
     pub names: [&'a str; 2],
     pub calls: &'a [TokenCall],
-    /// What comparing each call found.
+    /// The result for each call.
     pub compared: &'a [Bisected],
 }
 
@@ -21,12 +21,11 @@ impl BisectReport<'_> {
         calls.into_iter().find_map(|(call, bisected)| Some((call, bisected.finding.as_ref()?)))
     }
 
-    /// How many nodes were compared.
     pub fn nodes(&self) -> usize {
         self.compared.iter().map(|bisected| bisected.compared).sum()
     }
 
-    /// The fields are those that `tracewright bisect --json` prints.
+    /// The JSON that `tracewright bisect --json` prints.
     pub fn json(&self) -> Value {
         let call = |(call, bisected): (&TokenCall, &Bisected)| {
             let results = bisected.results.iter().map(|(name, difference)| (name.clone(), json!(difference)));
@@ -46,7 +45,7 @@ impl BisectReport<'_> {
         })
     }
 
-    /// The report for a reader.
+    /// The report as text for people.
     pub fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -75,16 +74,13 @@ impl BisectReport<'_> {
             )?;
         }
         if *only_together {
-            writeln!(
-                text,
-                "  only where it is computed together with what is around it: in one kernel or dispatch"
-            )?;
+            writeln!(text, "  only if it is fused with its neighbours in one kernel or dispatch")?;
         }
         for ComparedNode { place, difference } in operands {
             let apart = difference.as_ref().map(|found| format!(": {:.1e} apart", found.relative));
             let apart = apart.unwrap_or_default();
             writeln!(text, "  of {} (`{}`, {}:{}){apart}", place.op, place.path, place.file, place.line)?;
         }
-        writeln!(text, "  behind it {} of {} nodes are beyond their own bounds", after[1], after[0])
+        writeln!(text, "  after it, {} of {} nodes exceed their own bounds", after[1], after[0])
     }
 }

@@ -1,4 +1,4 @@
-//! Attention by itself.
+//! Samples of attention for the tuner.
 
 use lower::{FusedAttention, LowerError};
 use ops::ops::{Dequantize, MaskTerm, Sdpa};
@@ -11,7 +11,7 @@ use trace::{Evaluation, NodeId, Trace};
 use super::TuneError;
 use super::sample::{Aligned, ONE, Sample, chained, copies, number, numbers, parameter, some};
 
-/// Attention over random keys and values, all of which are seen.
+/// Attention over random keys and values, all of which are visible.
 pub(super) struct AttentionSample {
     attention: FusedAttention,
     keys: Aligned,
@@ -20,7 +20,7 @@ pub(super) struct AttentionSample {
 }
 
 /// A tensor that attention reads: its key among the parameters, and its type.
-type Stored = (String, TensorType);
+type KeyedType = (String, TensorType);
 
 impl AttentionSample {
     pub(super) fn new(attention: &FusedAttention, seed: u64) -> Self {
@@ -47,7 +47,7 @@ impl AttentionSample {
         Self { attention: attention.clone(), keys, copies, seed }
     }
 
-    /// The position of the first query: the last ones of the cache, so that all of it is read.
+    /// The position of the first query. The queries are last in the cache, so that all of it is read.
     fn offset(&self) -> usize {
         let FusedAttention { op, types, .. } = &self.attention;
         let [queries, keys] = [0, 1].map(|i| types[i].shape[types[i].rank() - 2]);
@@ -55,7 +55,7 @@ impl AttentionSample {
         if op.offset { (turns * keys).saturating_sub(queries) } else { 0 }
     }
 
-    /// The rows of the result that are looked at: each with its head of keys and the place of its query.
+    /// The rows of the result that are checked: each with its key head and the index of its query.
     fn rows(&self) -> Vec<[usize; 3]> {
         let [q, k] = [0, 1].map(|i| &self.attention.types[i]);
         let heads: usize = k.shape[..k.rank() - 2].iter().product();
@@ -86,8 +86,8 @@ impl Sample for AttentionSample {
         self.keys.parameters(stored.map(|(key, ty)| (key, ty.bytes())))
     }
 
-    /// The queries, what is added to the result, and the offset. What is added is small beside a mean of many values, which
-    /// nothing else should hide.
+    /// The queries, the addend of the result, and the offset. The addend is small compared to a mean of many
+    /// values, so that it hides no error.
     fn arguments(&self, trial: u64) -> Vec<Value> {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(trial));
         let offset = self.offset() as f64;
@@ -110,7 +110,7 @@ impl Sample for AttentionSample {
         Value::new(TensorType::new(result.ty.element, [rows.len(), features]), data)
     }
 
-    /// Each row for itself: as the only query, at its own place.
+    /// Computes each row as the only query, at its own position.
     fn expected(&self) -> Result<Value, TuneError> {
         let given = self.arguments(0);
         let FusedAttention { op, types, quantized } = &self.attention;
@@ -156,8 +156,8 @@ impl Sample for AttentionSample {
     }
 }
 
-/// What is read of keys and values.
-fn stored(FusedAttention { types, quantized, .. }: &FusedAttention, copy: usize) -> Vec<Stored> {
+/// The keys and values that are read.
+fn stored(FusedAttention { types, quantized, .. }: &FusedAttention, copy: usize) -> Vec<KeyedType> {
     let part = |(name, ty): (&str, &TensorType)| match quantized {
         false => vec![(format!("{name}{copy}"), ty.clone())],
         true => vec![
@@ -168,7 +168,7 @@ fn stored(FusedAttention { types, quantized, .. }: &FusedAttention, copy: usize)
     [("keys", &types[1]), ("values", &types[2])].into_iter().flat_map(part).collect()
 }
 
-/// The types of q, of what is added, and of the offset.
+/// The types of q, of the addend, and of the offset.
 fn types(FusedAttention { op, types, .. }: &FusedAttention) -> Vec<TensorType> {
     let [q, v] = [&types[0], &types[2]];
     let shape = [&q.shape[..q.rank() - 1], &v.shape[v.rank() - 1..]].concat();
@@ -177,7 +177,7 @@ fn types(FusedAttention { op, types, .. }: &FusedAttention) -> Vec<TensorType> {
     all
 }
 
-/// Programs: over one cache, and over each of several.
+/// Programs over one cache, and over each of several.
 fn traced(attention: &FusedAttention, caches: usize) -> Result<Trace, LowerError> {
     chained("attention", &types(attention), caches, |b, inputs, copy| {
         let mut read: Vec<NodeId> =

@@ -1,4 +1,4 @@
-//! A product with a matrix for each row, by itself.
+//! Samples of matmuls with a matrix for each row, for the tuner.
 
 use lower::{FusedExperts, LowerError};
 use ops::format::PANEL;
@@ -13,7 +13,7 @@ use super::TuneError;
 use super::matmul::pick;
 use super::sample::{Aligned, ONE, Sample, chained, copies, key, numbers, panels, parameter, some};
 
-/// A product with random matrices.
+/// A matmul with random matrices.
 pub(super) struct ExpertsSample {
     experts: FusedExperts,
     weights: Aligned,
@@ -45,7 +45,7 @@ impl ExpertsSample {
         self.panels().into_iter().flat_map(|panel| panel * PANEL..(panel + 1) * PANEL).collect()
     }
 
-    /// The matrix of a row. Neighbours that have chosen have others.
+    /// The matrix of a row. Neighbouring rows that choose have different matrices.
     fn matrix(&self, row: usize) -> usize {
         let FusedExperts { op, indices, .. } = &self.experts;
         let step = if indices.is_some() { 3 } else { 1 };
@@ -68,7 +68,7 @@ impl Sample for ExpertsSample {
         self.weights.parameters((0..self.copies).map(|i| (key(i), bytes)))
     }
 
-    /// x, what is added to the result, and the indices.
+    /// The activations x, the addend of the result, and the indices.
     fn arguments(&self, trial: u64) -> Vec<Value> {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(trial));
         let argument = |ty: TensorType| match ty.element {
@@ -87,7 +87,7 @@ impl Sample for ExpertsSample {
         pick(&Value::new(ty, result.data.iter().copied()), &self.rows(), &self.columns())
     }
 
-    /// Each of the rows with a matrix of its own, which has some panels of the one that it has in all.
+    /// Computes each checked row with some panels of its matrix.
     fn expected(&self) -> Result<Value, TuneError> {
         let FusedExperts { op, x, .. } = &self.experts;
         let inputs = x.shape[x.rank() - 1];
@@ -121,12 +121,12 @@ impl Sample for ExpertsSample {
     }
 }
 
-/// The axes of the result but the last.
+/// The axes of the result except the last.
 fn places(FusedExperts { x, indices, .. }: &FusedExperts) -> &[usize] {
     indices.as_ref().map_or(&x.shape[..x.rank() - 1], |indices| &indices.shape)
 }
 
-/// The types of x, of what is added, and of the indices.
+/// The types of x, of the addend, and of the indices.
 fn types(experts: &FusedExperts) -> Vec<TensorType> {
     let FusedExperts { op, x, indices } = experts;
     let mut types = vec![x.clone(), TensorType::new(op.element, [places(experts), &[op.outputs]].concat())];
@@ -134,7 +134,7 @@ fn types(experts: &FusedExperts) -> Vec<TensorType> {
     types
 }
 
-/// Programs: with one stack of matrices, and with each of several.
+/// Programs with one stack of matrices, and with each of several.
 fn traced(experts: &FusedExperts, stacks: usize) -> Result<Trace, LowerError> {
     let FusedExperts { op, x, .. } = experts;
     chained("experts", &types(experts), stacks, |b, inputs, index| {

@@ -1,4 +1,4 @@
-//! One product by itself.
+//! Samples of matmuls for the tuner.
 
 use lower::{FusedMatmul, LowerError};
 use ops::format::PANEL;
@@ -12,7 +12,7 @@ use trace::{Evaluation, Trace, functions};
 use super::TuneError;
 use super::sample::{Aligned, ONE, Sample, chained, copies, key, numbers, panels, parameter, some};
 
-/// A product with random weights.
+/// A matmul with random weights.
 pub(super) struct MatmulSample {
     product: FusedMatmul,
     weights: Aligned,
@@ -37,7 +37,6 @@ impl MatmulSample {
         op.format.packed(op.outputs, x.shape[1]).bytes()
     }
 
-    /// The columns of the result.
     fn width(&self) -> usize {
         columns(&self.product)
     }
@@ -68,7 +67,7 @@ impl Sample for MatmulSample {
         self.weights.parameters((0..self.copies).map(|i| (key(i), self.weight_bytes())))
     }
 
-    /// x, what is added to the result, and the weight of the norm.
+    /// The activations x, the addend of the result, and the weight of the norm.
     fn arguments(&self, trial: u64) -> Vec<Value> {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(trial));
         let centres = [0.0, 0.0, 1.0];
@@ -115,18 +114,18 @@ impl Sample for MatmulSample {
     }
 }
 
-/// Some rows and columns of a matrix.
+/// Selects some rows and columns of a matrix.
 pub(super) fn pick(value: &Value, rows: &[usize], columns: &[usize]) -> Value {
     let picked = rows.iter().flat_map(|&row| columns.iter().map(move |&column| value.at(&[row, column])));
     Value::new(TensorType::new(value.ty.element, [rows.len(), columns.len()]), picked)
 }
 
-/// The columns of a product's result.
+/// The columns of a matmul's result.
 fn columns(product: &FusedMatmul) -> usize {
     if product.halves { product.op.outputs / 2 } else { product.op.outputs }
 }
 
-/// The types of x, of what is added, and of the norm's weight.
+/// The types of x, of the addend, and of the norm's weight.
 fn types(product: &FusedMatmul) -> Vec<TensorType> {
     let FusedMatmul { op, x, norm, .. } = product;
     let mut types = vec![x.clone(), TensorType::new(op.element, [x.shape[0], columns(product)])];
@@ -134,7 +133,7 @@ fn types(product: &FusedMatmul) -> Vec<TensorType> {
     types
 }
 
-/// Programs of a product: with one weight, and with each of several.
+/// Programs of a matmul with one weight, and with each of several.
 fn traced(product: &FusedMatmul, weights: usize) -> Result<Trace, LowerError> {
     chained("product", &types(product), weights, |b, inputs, index| {
         let ty = product.op.format.packed(product.op.outputs, product.x.shape[1]);

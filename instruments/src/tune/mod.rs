@@ -1,4 +1,4 @@
-//! The tuner: how a network and its kernels are fastest on a machine, found by trying.
+//! The tuner: it measures which settings of a network and its kernels are fastest on a machine.
 
 mod attention;
 mod experts;
@@ -24,32 +24,32 @@ pub use trial::{Trials, Workbench};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TuneError {
-    /// The plan cannot be carried out.
+    /// The plan cannot be recorded or lowered.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// A work does not lower.
+    /// The program of a work cannot be lowered.
     #[error(transparent)]
     Lower(#[from] LowerError),
-    /// The evaluator does not take it.
+    /// The evaluator cannot run a work.
     #[error(transparent)]
     Evaluate(#[from] EvaluateError),
-    /// The compiler fails at what is usual, or was stopped.
+    /// The compiler fails with default settings, or was stopped.
     #[error(transparent)]
     Compile(#[from] CompileError),
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
-    /// A file or folder cannot be read or made.
+    /// A file or folder cannot be read or created.
     #[error(transparent)]
     File(#[from] FileError),
-    /// What is computed unless tuned is wrong: a fault of ours.
+    /// The default computes wrong numbers, which is a bug in Tracewright.
     #[error(
-        "`{work}` gives other numbers than the evaluator: {how}; this is a fault of its kernel, please report it"
+        "`{work}` computes other values than the evaluator: {how}; this is a bug of its kernel, please report it"
     )]
     Wrong { work: String, how: String },
     /// A network cannot be measured.
     #[error(transparent)]
     Bench(Box<BenchError>),
-    /// The watcher asked to stop.
+    /// The watching function asked to stop.
     #[error("stopped on request")]
     Stopped,
 }

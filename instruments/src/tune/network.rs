@@ -1,4 +1,4 @@
-//! All of a network: how many tokens a prefill takes, and what the compiler is told.
+//! Tunes a whole network: the tokens per prefill call, and flags of the compiler.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -16,26 +16,26 @@ use tracewright::build::{LoadError, ProgramOptions, build_program};
 use tracewright::tuning::{BuildSettings, Record, TuningDb, Verdict, network_name};
 use tracewright::{Plan, PlanError};
 
-/// Tokens that a prefill might take.
+/// Candidates for the tokens per prefill call.
 const CHUNKS: [usize; 5] = [32, 64, 128, 256, 512];
 
-/// Tokens of the prompt: no multiple of any chunk, as prompts are.
+/// Tokens of the prompt. As in practice, it is not a multiple of any chunk.
 const PROMPT: usize = 500;
 
 const STEPS: usize = 16;
 
-/// Steps whose logits are compared, after the prompt's.
+/// Steps after the prompt whose logits are compared.
 const COMPARED: usize = 3;
 
-/// The weights of a network that is tuned, and how it is loaded.
+/// The weights of a network that is tuned, and the options for loading it.
 #[derive(Clone, Copy)]
 pub struct Weighted<'a> {
     pub checkpoint: &'a Checkpoint,
-    /// The compiler, the cache and the memory. What the plan says is the plan's.
+    /// The compiler, the cache and the memory. The plan sets everything else.
     pub options: &'a dyn Fn() -> ProgramOptions<'a>,
 }
 
-/// A network, and what is known of ways to make it.
+/// A network and its measurements so far.
 pub struct TunedNetwork<'a> {
     plan: &'a Plan,
     context: usize,
@@ -43,10 +43,10 @@ pub struct TunedNetwork<'a> {
 }
 
 impl<'a> TunedNetwork<'a> {
-    /// That of a plan.
+    /// The network of a plan, with known measurements.
     ///
     /// # Errors
-    /// What is wrong with the configuration.
+    /// If a value in the configuration is invalid.
     pub fn new(plan: &'a Plan, known: &TuningDb) -> Result<Self, PlanError> {
         let chunk = NonZeroUsize::new(plan.chunk).unwrap_or(NonZeroUsize::MIN);
         let usual = BuildSettings { chunk, flags: Vec::new() };
@@ -54,7 +54,8 @@ impl<'a> TunedNetwork<'a> {
         Ok(Self { plan, context: plan.context.min(2 * PROMPT), record })
     }
 
-    /// What is worth trying: another chunk than the best so far has, or one flag more, that was not tried yet.
+    /// Settings worth trying: those that differ from the best so far in the chunk or in one flag, and were
+    /// not tried.
     pub fn left(&self) -> Vec<BuildSettings> {
         let best = self.record.fastest();
         let chunks = CHUNKS.into_iter().filter(|&chunk| chunk <= self.context).filter_map(NonZeroUsize::new);
@@ -67,10 +68,10 @@ impl<'a> TunedNetwork<'a> {
         chunks.chain(flags).collect()
     }
 
-    /// Loads the usual network, and what it answers.
+    /// Loads the network with default settings, and computes its logits.
     ///
     /// # Errors
-    /// The first stage that fails.
+    /// The failure of the first stage that fails.
     pub fn trials<'t>(&self, weights: &Weighted<'t>, kernels: &Tuning) -> Result<NetworkTrials<'t>, TuneError>
     where
         'a: 't,
@@ -85,14 +86,14 @@ impl<'a> TunedNetwork<'a> {
     }
 }
 
-/// A network as it is usually made, and what it answers.
+/// A network with default settings, and its logits.
 pub struct NetworkTrials<'a> {
     maker: Maker<'a>,
     usual: Network,
     expected: Vec<Value>,
 }
 
-/// Who makes a network, and asks it.
+/// Builds networks and calls them.
 struct Maker<'a> {
     plan: &'a Plan,
     context: usize,
@@ -102,7 +103,7 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    /// The network, made in some way.
+    /// The network, built with these settings.
     fn load(&self, making: &BuildSettings) -> Result<Network, TuneError> {
         let Self { plan, context, .. } = self;
         let traced = plan.record(&plan.steps_of(making.chunk.get(), *context))?;
@@ -120,8 +121,8 @@ impl Maker<'_> {
         Ok(loaded.program.network().map_err(BenchError::from)?)
     }
 
-    /// What logits may differ by where sums have another order: 3e-5 of the largest in f32, as beside transformers; in narrow
-    /// types, and where activations are rounded to bytes, what a few roundings more make of them.
+    /// The allowed difference of logits if sums have another order: in f32, 3e-5 of the largest, as in the
+    /// comparison with transformers. Narrow types and activations in bytes add some roundings.
     fn bound(&self) -> Bound {
         let share = match (self.plan.weights.quantize.rounds(), self.plan.element) {
             (false, ElementType::F32) => 3e-5,
@@ -137,7 +138,7 @@ impl Maker<'_> {
         (0..length).map(|i| (i * 7919 % self.plan.model.vocabulary()) as u32).collect()
     }
 
-    /// The logits after the prompt, and after some tokens more.
+    /// The logits after the prompt, and after some more tokens.
     fn answers(&self, network: &Network) -> Result<Vec<Value>, TuneError> {
         let mut session = Session::new(network);
         let prompt = self.prompt();
@@ -151,8 +152,8 @@ impl Maker<'_> {
         Ok(answers)
     }
 
-    /// The geometric mean of the time up to the first token, and of that of each further one: so that neither outweighs the
-    /// other.
+    /// The geometric mean of the time to the first token and the time of each further one, so that neither
+    /// dominates.
     fn seconds(&self, network: &Network) -> Result<f64, TuneError> {
         let prompt = self.prompt();
         let room = self.context - prompt.len();
@@ -166,10 +167,10 @@ impl Maker<'_> {
 }
 
 impl NetworkTrials<'_> {
-    /// Tries a way: whether it gives the logits of the usual one, then how long it takes.
+    /// Tries settings: checks the logits against the default's, and then measures the time.
     ///
     /// # Errors
-    /// If the machine fails, or on request.
+    /// If the machine fails, or `watch` asks to stop.
     pub fn of(&self, making: &BuildSettings) -> Result<Verdict, TuneError> {
         match self.maker.load(making) {
             Err(TuneError::Bench(error)) => match *error {
@@ -185,7 +186,7 @@ impl NetworkTrials<'_> {
     /// Tries a network that is loaded.
     ///
     /// # Errors
-    /// If the machine fails, or on request.
+    /// If the machine fails, or `watch` asks to stop.
     pub fn of_network(&self, network: &Network) -> Result<Verdict, TuneError> {
         let Self { maker, usual, expected } = self;
         let bound = maker.bound();

@@ -1,4 +1,4 @@
-//! A report of what is known of a network's kernels, as text and as JSON.
+//! Reports the measurements of a network's kernels, as text and as JSON.
 
 use std::fmt::{self, Display, Write as _};
 
@@ -8,7 +8,7 @@ use tracewright::tuning::{FASTER, Record, TuningCache, Verdict};
 
 use super::{Trial, Tuned, TunedNetwork};
 
-/// What is known of the kernels of a network, and of the network as a whole.
+/// The measurements of a network's kernels, and of the whole network.
 pub struct TuneReport<'a> {
     pub works: &'a [Tuned],
     pub network: &'a TunedNetwork<'a>,
@@ -16,7 +16,7 @@ pub struct TuneReport<'a> {
 }
 
 impl TuneReport<'_> {
-    /// The fields are those that `tracewright tune --json` prints.
+    /// The JSON that `tracewright tune --json` prints.
     pub fn json(&self) -> Value {
         let Self { works, network, cache } = self;
         fn known<Way: Clone + PartialEq + Serialize>(record: &Record<Way>, left: usize) -> Value {
@@ -42,12 +42,11 @@ impl TuneReport<'_> {
         })
     }
 
-    /// A table for a reader.
     pub fn table(&self) -> String {
         let Self { works, network, .. } = self;
         fn known<Way: Clone + PartialEq + Display>(record: &Record<Way>, left: usize) -> String {
             let fastest = match record.best() {
-                Some((way, ratio)) => format!("{ratio:.3} of the usual time: {way}"),
+                Some((way, ratio)) => format!("{ratio:.3} of the default time: {way}"),
                 None => format!("as usual: {}", record.usual),
             };
             format!("{}\n         {fastest}; {} tried, {left} not", record.name, record.tried.len())
@@ -61,13 +60,14 @@ impl TuneReport<'_> {
         let _ = writeln!(text, "{:>5}    {}", "all", known(&network.record, network.left().len()));
         let _ = writeln!(
             text,
-            "faster is what takes at most {FASTER} of the usual time; shares are of the time of these kernels, the mean of entry points"
+            "faster: at most {FASTER} of the default time; shares: of the time of these kernels, averaged \
+             over the entry points"
         );
         text
     }
 }
 
-/// A line of the log: a kernel that is begun, or what came of a trial.
+/// A line of the log: the start of a kernel, or the result of a trial.
 impl Display for Trial<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, share, tried } = self;
@@ -81,7 +81,7 @@ impl Display for Trial<'_> {
 fn outcome(way: &dyn Display, verdict: &Verdict) -> String {
     match verdict {
         Verdict::Ratio { median, shortest, .. } => {
-            format!("{way}: {median:.3} of the usual time, the shortest {shortest:.3}")
+            format!("{way}: {median:.3} of the default time, the shortest {shortest:.3}")
         }
         Verdict::Wrong(how) => format!("{way}: rejected, it is wrong: {how}"),
         Verdict::Refused(why) => format!("{way}: rejected by the compiler: {why}"),

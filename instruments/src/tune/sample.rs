@@ -1,4 +1,4 @@
-//! A kernel's work by itself: as a program that is compiled, and as the evaluator computes it.
+//! The work of one kernel in isolation: as a compiled program, and in the evaluator.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,49 +16,52 @@ use trace::{Builder, FunctionId, NodeId, NodeKind, Parameter, Trace};
 use super::TuneError;
 use crate::bench::entry;
 
-/// Bytes of what all works read together, so that each comes from memory when it is its turn again.
+/// Bytes that all copies of a work read together, so that each copy is read from memory and not from the
+/// cache.
 const SPREAD: usize = 128 << 20;
 
-/// Multiplications and additions that one call of all of them takes at most, unless a single one takes more.
+/// The largest number of multiplications and additions per call of all copies, unless a single copy needs
+/// more.
 const WORK: usize = 1 << 31;
 
-/// Works at most.
+/// The largest number of copies.
 const COPIES: usize = 64;
 
-/// The entry point that does one work, and that which does one with each of what is read, each waiting for the one before.
+/// The entry points: [`ONE`] runs one copy; [`ALL`] runs all copies, each of which waits for the previous
+/// one.
 pub(super) const ONE: &str = "one";
 pub(super) const ALL: &str = "all";
 
-/// A work, what it is done with, and what comes of it.
+/// A kernel's work, its inputs, and its expected results.
 pub(super) trait Sample {
-    /// A program that does it, so often.
+    /// A program with this number of copies.
     fn traced(&self, copies: usize) -> Result<Trace, LowerError>;
 
-    /// How often the entry point [`ALL`] does it.
+    /// The number of copies in the entry point [`ALL`].
     fn copies(&self) -> usize;
 
-    /// What is read, where it lies: the weights, or the keys and values.
+    /// The weights, or the keys and values, in memory.
     fn parameters(&self) -> Parameters;
 
-    /// Other random arguments than all before.
+    /// New random arguments for a trial.
     fn arguments(&self, trial: u64) -> Vec<Value>;
 
-    /// What two programs may differ by that sum in another order.
+    /// The allowed difference of two programs with different orders of summation.
     fn bound(&self) -> Bound {
         Bound::UlpsOfLargest(16.0)
     }
 
-    /// What a program and the evaluator may differ by.
+    /// The allowed difference of a program and the evaluator.
     fn bound_of_sample(&self) -> Bound {
         self.bound()
     }
 
     fn sample(&self, result: &Value) -> Value;
 
-    /// The same as the evaluator gives it for the arguments of trial 0.
+    /// The evaluator's results for the arguments of trial 0.
     fn expected(&self) -> Result<Value, TuneError>;
 
-    /// The program, in which the work of a name is cut in one way.
+    /// The program in which the work `name` has this tiling.
     fn lowered(&self, target: &Target, name: &str, tiling: Tiling) -> Result<Module, TuneError> {
         let kernels = BTreeMap::from([(name.to_owned(), tiling)]);
         let target = Target { tuning: Tuning { kernels, ..Tuning::default() }, ..target.clone() };
@@ -66,15 +69,15 @@ pub(super) trait Sample {
     }
 }
 
-/// How often a work of so many multiplications, which reads so many bytes, is done by [`ALL`].
+/// The number of copies in [`ALL`] for a work with this number of multiplications and bytes.
 pub(super) fn copies(work: usize, bytes: usize) -> usize {
     (WORK / (2 * work).max(1)).min(SPREAD / bytes.max(1)).clamp(1, COPIES)
 }
 
-/// Panels that are made of random numbers before they come again: a prime, so that no two neighbours are equal anywhere.
+/// The number of distinct random panels. It is prime, so that no two neighbours are equal anywhere.
 const PANELS: usize = 251;
 
-/// Packed weights of so many panels.
+/// Packed weights with this number of panels.
 pub(super) fn panels(format: WeightFormat, inputs: usize, count: usize, random: &mut ChaCha8Rng) -> Aligned {
     let half_width = (3.0 / inputs as f32).sqrt();
     let stride = format.packed(PANEL, inputs).bytes();
@@ -89,8 +92,9 @@ pub(super) fn panels(format: WeightFormat, inputs: usize, count: usize, random: 
     })
 }
 
-/// Programs of a work: done once, and so often, with inputs of these types. `one` says a single one of them, from the inputs
-/// and its number. Each is added to what came before, the second input first, as a residual is: so none runs beside another.
+/// Programs with one copy of a work and with several, for inputs of these types. `one` builds a copy from the
+/// inputs and its number. Each copy is added to the previous result, which is initially the second input,
+/// like a residual. Thus no two copies run in parallel.
 pub(super) fn chained(
     path: &str,
     types: &[TensorType],
@@ -119,19 +123,18 @@ pub(super) fn parameter(b: &mut Builder<'_>, key: String, ty: TensorType) -> Nod
     b.push(NodeKind::Parameter(Parameter::new(key, ty.clone())), vec![ty], &[])
 }
 
-/// The key of a weight.
 pub(super) fn key(index: usize) -> String {
     format!("weight{index}")
 }
 
-/// Bytes at an aligned place.
+/// Bytes at an aligned address.
 pub(super) struct Aligned {
     bytes: Arc<Vec<u8>>,
     start: usize,
 }
 
 impl Aligned {
-    /// So many, which `fill` appends.
+    /// This number of bytes, which `fill` appends.
     pub(super) fn new(length: usize, fill: impl FnOnce(&mut Vec<u8>)) -> Self {
         let mut bytes: Vec<u8> = Vec::with_capacity(length + PARAMETER_ALIGNMENT);
         let start = bytes.as_ptr().align_offset(PARAMETER_ALIGNMENT);
@@ -144,7 +147,7 @@ impl Aligned {
         &self.bytes[self.start + from..][..length]
     }
 
-    /// Parameters of so many bytes each, one after the other.
+    /// Parameters with these lengths, one after the other.
     pub(super) fn parameters(&self, entries: impl IntoIterator<Item = (String, usize)>) -> Parameters {
         let mut at = self.start;
         let entry = |(key, length): (String, usize)| {
@@ -157,18 +160,18 @@ impl Aligned {
     }
 }
 
-/// Between −1 and 1.
+/// A random number between −1 and 1.
 pub(super) fn number(random: &mut ChaCha8Rng) -> f32 {
     (random.next_u32() >> 8) as f32 / (1 << 23) as f32 - 1.0
 }
 
-/// A tensor of random numbers around one.
+/// A tensor of random numbers around `centre`.
 pub(super) fn numbers(ty: TensorType, centre: f32, random: &mut ChaCha8Rng) -> Value {
     let count = ty.count();
     Value::new(ty, (0..count).map(|_| f64::from(centre + number(random))))
 }
 
-/// Places that are looked at of as many as there are: the first and the last, and one between.
+/// Indices to check among `count`: the first, one in between, and the last.
 pub(super) fn some(count: usize) -> Vec<usize> {
     const SAMPLE: usize = 3;
     let mut places: Vec<usize> = (0..SAMPLE).map(|i| i * (count - 1) / (SAMPLE - 1)).collect();

@@ -1,4 +1,4 @@
-//! What is tried, in which order, and when that ends.
+//! The order of the tuner's trials, and their end.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,36 +17,37 @@ use super::trial::{Trials, Workbench};
 use tracewright::Plan;
 use tracewright::tuning::{BuildSettings, Record, TrialRecord, TuningCache, TuningDb, Verdict};
 
-/// The part of a budget that kernels get, where a network is tuned behind them.
+/// The part of the budget for kernels, if a network is tuned afterwards.
 const KERNELS: f64 = 0.75;
 
-/// A kernel's work in a network, and what is known of it.
+/// A kernel's work in a network, and its measurements.
 pub struct Tuned {
     pub work: Tunable,
-    /// The ways to cut it.
     pub tilings: Tilings,
-    /// Its part of the time of all such works of an entry point, estimated: the mean of those that choose tokens.
+    /// Its estimated share of the time of all such works of an entry point, as a mean over the entry points
+    /// of generation.
     pub share: f64,
     pub record: Record,
 }
 
 pub struct Trial<'a> {
-    /// The kernel's work, or the network.
+    /// The name of the kernel's work, or of the network.
     pub name: &'a str,
-    /// The part of the time that it takes, estimated.
+    /// Its estimated share of the time.
     pub share: f64,
-    /// The way, and what came of it; nothing before the first.
+    /// The settings and the result; `None` before the first trial.
     pub tried: Option<(&'a dyn fmt::Display, &'a Verdict)>,
 }
 
-/// Is told of every way that was tried, and may ask to stop; before the first it is told what is tried.
+/// A function that receives every trial and can stop the search. Before the first trial of a work, it
+/// receives the work.
 pub type WatchTrials<'a> = &'a mut dyn FnMut(Trial<'_>) -> ControlFlow<()>;
 
 impl Tuned {
-    /// The works that kernels of the plan's target do, with what is known of them: those first on which most time is spent.
+    /// The works of kernels on the plan's target, with their measurements. The most expensive comes first.
     ///
     /// # Errors
-    /// If the plan cannot be carried out.
+    /// If the plan cannot be recorded or lowered.
     pub fn all(plan: &Plan, known: &TuningDb) -> Result<Vec<Self>, TuneError> {
         let target = &plan.target;
         let expanded = plan.expand(&plan.record(&plan.steps())?.trace)?;
@@ -75,7 +76,7 @@ impl Tuned {
         Ok(tuned)
     }
 
-    /// What is worth trying: what differs from the best so far in one thing that was not tried yet, be it beside others.
+    /// Tilings worth trying: those that differ from the best so far in one parameter, and were not tried.
     pub fn left(&self) -> Vec<Tiling> {
         let Self { tilings, record, .. } = self;
         let best = record.fastest();
@@ -90,9 +91,9 @@ impl Tuned {
     }
 }
 
-/// What is tuned: a work of kernels, or a network.
+/// A subject of tuning: the work of a kernel, or a network.
 trait Tunes {
-    /// In what it may be done.
+    /// The settings of the subject.
     type Way: Clone + PartialEq + fmt::Display + Serialize;
 
     fn share(&self) -> f64;
@@ -134,7 +135,7 @@ impl Tunes for TunedNetwork<'_> {
     }
 }
 
-/// Tries what is left, by what `begin` loads first, and keeps what comes of it.
+/// Tries the remaining settings with the loaded default of `begin`, and records the results.
 fn search<T: Tunes, Try: Fn(&T::Way) -> Result<Verdict, TuneError>>(
     tuned: &mut T,
     begin: impl FnOnce(&T) -> Result<Try, TuneError>,
@@ -160,11 +161,11 @@ fn search<T: Tunes, Try: Fn(&T::Way) -> Result<Verdict, TuneError>>(
     Ok(())
 }
 
-/// Tries what is left of all works, the first one first, then of the network that they belong to, if it has weights, until
-/// the budget is spent: three quarters of it by kernels.
+/// Tries the remaining settings of all works in order, and then those of the network if it has weights, until
+/// the budget is spent. Kernels get three quarters of the budget.
 ///
 /// # Errors
-/// The first failure, or on request. What was tried before is kept.
+/// The first failure; or if `watch` asks to stop. Earlier results are kept.
 pub fn tune<'a: 'w, 'w>(
     works: &mut [Tuned],
     network: Option<(&mut TunedNetwork<'a>, &Weighted<'w>)>,
@@ -196,7 +197,7 @@ fn go_on(answer: ControlFlow<()>) -> Result<(), TuneError> {
     if answer.is_break() { Err(TuneError::Stopped) } else { Ok(()) }
 }
 
-/// What a work costs, as the cost model estimates.
+/// The cost of a work, by the cost model.
 fn seconds(work: &Tunable, target: &Target) -> f64 {
     let cost = |op: Op, operands: &[&TensorType], result: &TensorType| {
         let operands: Vec<_> = operands.iter().map(|ty| CostOperand { ty, splat: false }).collect();

@@ -1,4 +1,4 @@
-//! Ways to cut a kernel's work, tried against the usual one: first whether the numbers are right, then how long it takes.
+//! Trials of tilings against the default: first the numbers are checked, then the time is measured.
 
 use std::cell::Cell;
 use std::iter::zip;
@@ -21,37 +21,36 @@ use super::matmul::MatmulSample;
 use super::sample::{ALL, ONE, Sample};
 use crate::bench::Distribution;
 
-/// Pairs that are looked at first, and those that count.
+/// The number of pairs for a first impression, and for the result.
 const SCREENED: usize = 2;
 const PAIRS: usize = 9;
 
-/// Seconds that one sample takes at least.
+/// The least seconds of a sample.
 const SAMPLE: f64 = 4e-3;
 
-/// Who compiles and runs what is tried.
+/// The compiler and device that run trials.
 pub struct Workbench<'a> {
     pub compiler: &'a Compiler,
     pub runtime: &'a Runtime,
-    /// What for; its features are known.
+    /// The target, whose features are known.
     pub target: &'a Target,
-    /// The same seed gives the same numbers.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
-/// A work, and the usual way to cut it.
+/// A work, and its default tiling.
 pub struct Trials<'a> {
     bench: &'a Workbench<'a>,
     name: String,
     sample: Box<dyn Sample>,
     usual: Loaded,
-    /// What the evaluator gives for a sample of the result.
+    /// The evaluator's values for a sample of the result.
     expected: Value,
-    /// What programs are called with.
+    /// The arguments of the programs.
     uploads: Uploads,
     tried: Cell<u64>,
 }
 
-/// Tensors, as their bytes.
 type Uploads = Vec<(TensorType, Vec<u8>)>;
 
 struct Loaded {
@@ -60,10 +59,10 @@ struct Loaded {
 }
 
 impl<'a> Trials<'a> {
-    /// Loads the usual way, and compares it with the evaluator.
+    /// Loads the default tiling, and compares it with the evaluator.
     ///
     /// # Errors
-    /// If it does not compile, or is wrong itself.
+    /// If it does not compile, or computes wrong numbers.
     pub fn new(
         work: &Tunable,
         name: &str,
@@ -82,19 +81,19 @@ impl<'a> Trials<'a> {
         }
     }
 
-    /// The program in which the work is cut in one way.
+    /// The program with this tiling of the work.
     ///
     /// # Errors
-    /// If it does not lower.
+    /// If it cannot be lowered.
     pub fn module(&self, tiling: Tiling) -> Result<Module, TuneError> {
         self.sample.lowered(self.bench.target, &self.name, tiling)
     }
 
-    /// Tries a program: whether it gives the evaluator's numbers, and everywhere those of the usual way; then how long it
-    /// takes.
+    /// Tries a program: compares a sample with the evaluator and all numbers with the default, and then
+    /// measures the time.
     ///
     /// # Errors
-    /// If the machine fails, or on request.
+    /// If the machine fails, or `watch` asks to stop.
     pub fn of(&self, module: &Module) -> Result<Verdict, TuneError> {
         let loaded = match self.bench.load(module, &*self.sample) {
             Err(TuneError::Compile(error)) if is_refusal(&error) => {
@@ -119,8 +118,8 @@ impl<'a> Trials<'a> {
         Ok(self.sample.bound_of_sample().first_violation(&self.expected, &found).map(said))
     }
 
-    /// For all numbers of the result. Nobody has computed it before: what another program left in memory cannot pass for
-    /// what this one does not write.
+    /// Compares all numbers of the result, for new arguments. Thus results that another program left in
+    /// memory cannot pass for numbers that this program does not write.
     fn differs_from_the_usual(&self, loaded: &Loaded) -> Result<Option<String>, TuneError> {
         self.tried.set(self.tried.get() + 1);
         let others = uploads(&self.sample.arguments(self.tried.get()));
@@ -130,7 +129,7 @@ impl<'a> Trials<'a> {
     }
 }
 
-/// Measures a way, and the usual one, each as often as it takes to tell them apart.
+/// Measures a tiling and the default in turn, as often as it takes to tell them apart.
 pub(super) fn in_turn(
     usual: &mut dyn FnMut() -> Result<f64, TuneError>,
     other: &mut dyn FnMut() -> Result<f64, TuneError>,
@@ -148,7 +147,7 @@ pub(super) fn in_turn(
     Ok(if again.faster() > first.faster() || again.faster().is_none() { again } else { first })
 }
 
-/// The times as shares of those of the usual way, one after the other.
+/// The ratios to the default's times, one after the other.
 fn pairs(
     usual: &mut dyn FnMut() -> Result<f64, TuneError>,
     other: &mut dyn FnMut() -> Result<f64, TuneError>,
@@ -191,7 +190,6 @@ impl Workbench<'_> {
         Ok(Value::from_bytes(result.ty().clone(), &result.read()?))
     }
 
-    /// Seconds of a call.
     fn seconds(&self, function: &VmFunction, uploads: &Uploads, calls: usize) -> Result<f64, TuneError> {
         let mut seconds = 0.0;
         for _ in 0..calls {
@@ -204,7 +202,7 @@ impl Workbench<'_> {
     }
 }
 
-/// A work with random numbers.
+/// A work with random inputs.
 fn sample(work: &Tunable, seed: u64) -> Box<dyn Sample> {
     match work {
         Tunable::Matmul(product) => Box::new(MatmulSample::new(product, seed)),

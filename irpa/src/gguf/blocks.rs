@@ -1,5 +1,5 @@
-//! Blocks of numbers that share scales, as `ggml-common.h` lays them out. What they mean is checked against the package
-//! `gguf`, bit for bit.
+//! Block formats of GGUF, with the layouts of `ggml-common.h`. Tests compare the decoded numbers bit for bit with
+//! the Python package `gguf`.
 
 use std::fmt;
 
@@ -7,27 +7,29 @@ use half::f16;
 use ops::WeightFormat;
 use ops::format::{GROUP, Group, Quantized, SUPER_BLOCK, SuperBlock};
 
-/// Numbers of a block of the formats whose name ends with K.
+/// Numbers per block in formats whose name ends with K.
 const LONG: usize = SUPER_BLOCK;
 
-/// How the numbers of a block are stored.
+/// The format of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlockFormat {
-    /// 32 integers of four bits, 8 added to each, and a scale.
+    /// 32 integers of four bits with 8 added, and a scale.
     Q4_0,
-    /// 32 integers of four bits from 0 on, a scale, and the least number.
+    /// 32 unsigned integers of four bits, a scale, and the minimum.
     Q4_1,
-    /// 32 integers of five bits, 16 added to each, and a scale.
+    /// 32 integers of five bits with 16 added, and a scale.
     Q5_0,
-    /// 32 integers of five bits from 0 on, a scale, and the least number.
+    /// 32 unsigned integers of five bits, a scale, and the minimum.
     Q5_1,
     /// 32 integers of eight bits and a scale.
     Q8_0,
-    /// 8 times 32 integers of four bits from 0 on, with scales and least numbers of six bits in units of the block's.
+    /// 8 groups of 32 unsigned integers of four bits. Scales and minima have six bits, in units of the
+    /// block's.
     Q4K,
-    /// The same with integers of five bits.
+    /// 8 groups of 32 unsigned integers of five bits. Scales and minima have six bits, in units of the
+    /// block's.
     Q5K,
-    /// 16 times 16 integers of six bits, 32 added to each, with scales of eight bits in units of the block's.
+    /// 16 groups of 16 integers of six bits with 32 added. Scales have eight bits, in units of the block's.
     Q6K,
 }
 
@@ -35,7 +37,7 @@ impl BlockFormat {
     pub const ALL: [Self; 8] =
         [Self::Q4_0, Self::Q4_1, Self::Q5_0, Self::Q5_1, Self::Q8_0, Self::Q4K, Self::Q5K, Self::Q6K];
 
-    /// The one with this number in ggml's list of types.
+    /// The format with this number in ggml's list of types.
     pub(super) fn of(number: u32) -> Option<Self> {
         Some(match number {
             2 => Self::Q4_0,
@@ -70,7 +72,6 @@ impl BlockFormat {
         }
     }
 
-    /// Bytes of a block.
     pub fn bytes(self) -> usize {
         match self {
             Self::Q4_0 => 2 + 16,
@@ -84,10 +85,10 @@ impl BlockFormat {
         }
     }
 
-    /// The numbers from `start` on, all in f32 as ggml computes them.
+    /// Decodes the numbers from `start` on, with ggml's arithmetic in f32.
     ///
     /// # Panics
-    /// If there are not as many.
+    /// If there are fewer numbers.
     pub fn decode(self, bytes: &[u8], start: usize, out: &mut [f32]) {
         let (together, mut done) = (self.numbers(), 0);
         let mut block = [0.0; LONG];
@@ -100,7 +101,8 @@ impl BlockFormat {
         }
     }
 
-    /// The integers and the scales of the block that begins at `start`, where a format of ours has the same.
+    /// The integers and scales of the block that begins at `start`; `None` if Tracewright has no equal
+    /// format.
     pub fn quantized(self, bytes: &[u8], start: usize) -> Option<Quantized> {
         if !start.is_multiple_of(self.numbers()) {
             return None;
@@ -181,7 +183,7 @@ impl BlockFormat {
     }
 }
 
-/// Q4_K, or Q5_K without the bits that its integers have more: pairs of groups in the low and in the high halves of 32 bytes.
+/// Decodes Q4_K, and Q5_K without its fifth bits. Pairs of groups are in the low and high halves of 32 bytes.
 fn with_minima(block: &[u8]) -> SuperBlock {
     let mut packed = [0; 12];
     packed.copy_from_slice(&block[4..16]);
@@ -194,7 +196,7 @@ fn with_minima(block: &[u8]) -> SuperBlock {
     }
 }
 
-/// Q5_K: the fifth bits of all groups at a place are one byte.
+/// The fifth bits of Q5_K. A byte has those of all eight groups at one place.
 fn five_bits(block: &[u8], out: &mut [f32; LONG]) {
     let (four, high) = (with_minima(block), &block[16..16 + GROUP]);
     for (index, group) in out.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
@@ -206,7 +208,8 @@ fn five_bits(block: &[u8], out: &mut [f32; LONG]) {
     }
 }
 
-/// Q6_K: each half has 64 bytes of low nibbles and 32 bytes of upper bits for four runs of 32 numbers.
+/// Decodes Q6_K. Each half has 64 bytes of low nibbles and 32 bytes of upper bits, for four runs of 32
+/// numbers.
 fn six_bits(block: &[u8], out: &mut [f32; LONG]) {
     let (low, rest) = block.split_at(LONG / 2);
     let (high, rest) = rest.split_at(LONG / 4);
@@ -231,12 +234,11 @@ fn half(bytes: &[u8]) -> f16 {
     f16::from_le_bytes([bytes[0], bytes[1]])
 }
 
-/// The low halves of 16 bytes, then the high ones.
+/// The low halves of 16 bytes, then the high halves.
 fn nibbles(bytes: &[u8]) -> [u8; GROUP] {
     std::array::from_fn(|place| bytes[place % 16] >> (place / 16 * 4) & 15)
 }
 
-/// The bits of four bytes.
 fn bits(bytes: &[u8]) -> [u8; GROUP] {
     std::array::from_fn(|place| bytes[place / 8] >> (place % 8) & 1)
 }

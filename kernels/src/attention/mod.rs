@@ -1,7 +1,7 @@
-//! Scaled dot-product attention that costs what is seen: of a cache only the used part is read.
+//! A kernel for scaled dot-product attention. It reads only the used part of a cache.
 //!
-//! Sixteen keys at a time; the softmax is carried along, as in Milakov and Gimelshein, "Online normalizer calculation
-//! for softmax" (2018), and Dao et al., "FlashAttention" (2022).
+//! It processes sixteen keys at a time and updates the softmax after each step, as in Milakov and Gimelshein,
+//! "Online normalizer calculation for softmax" (2018), and Dao et al., "FlashAttention" (2022).
 
 mod tiles;
 
@@ -22,26 +22,26 @@ use crate::tilings::{Tilings, count};
 
 const KEYS: usize = 16;
 
-/// Parts at most: so many leave none of a machine's workers idle.
+/// The largest number of parts. This many keep all workers of a machine busy.
 const PARTS: usize = 64;
 
-/// Sums of sixteen features at most that are carried at once.
+/// The largest number of carried sums, each over sixteen features.
 const CARRIED: usize = 32;
 
-/// What there is of each key, or of sixteen features.
+/// A number for each key, or for each of sixteen features.
 const LANES: Type = Type::lanes(KEYS, Element::F32);
 const PLACES: Type = Type::lanes(KEYS, Element::I32);
 
 pub(crate) struct Attention {
     element: Element,
-    /// Products of all batch axes, and how many of them share an offset.
+    /// The product of all batch axes, and how many of them share an offset.
     batch: usize,
     of_offset: usize,
-    /// Query heads of a key head.
+    /// Query heads per key head.
     group: usize,
     queries: usize,
     keys: usize,
-    /// Features of keys and of values.
+    /// The number of features of keys and of values.
     features: usize,
     values: usize,
     offset: bool,
@@ -50,22 +50,21 @@ pub(crate) struct Attention {
     ring: bool,
     scale: f64,
     softcap: Option<f64>,
-    /// Whether keys and values are integers, with a scale for each key.
+    /// Whether keys and values are integers with a scale per key.
     quantized: bool,
-    /// Key heads of a sequence.
     heads: usize,
-    /// Where the queries are, if not head by head.
+    /// The place of the queries, if they are not in head order.
     tokens: Option<Tokens>,
-    /// Whether the result is written token by token.
+    /// Whether the result is written in token order.
     by_token: bool,
-    /// What queries go through first.
+    /// The prologue of the queries.
     before: Prologue,
     /// Whether the processor multiplies tiles of bf16.
     has_tiles: bool,
 }
 
 impl Attention {
-    /// What a work means whose operation is `op`; `None` if the kernel does not serve it.
+    /// The attention with operation `op` in a fused operation; `None` if the kernel does not support it.
     pub(crate) fn of(isa: Isa, op: &Sdpa, work: &FusedOp<'_>) -> Option<Self> {
         let operands = &work.types[..];
         let (offset, terms) = op.operands(operands);
@@ -117,7 +116,7 @@ impl Attention {
         served.then_some(attention)
     }
 
-    /// The binding of the keys' scales: behind what queries go through.
+    /// The binding of the keys' scales, after those of the prologue.
     fn scales(&self) -> usize {
         3 + usize::from(self.offset) + self.before.bindings()
     }
@@ -127,7 +126,8 @@ impl Attention {
         self.group * self.queries
     }
 
-    /// What it computes: by this tunings know it, whatever goes before and wherever tokens lie.
+    /// The name under which tuning files store this attention. It does not depend on the prologue or on the
+    /// order of tokens.
     pub(crate) fn name(&self) -> String {
         let mask = format!(
             "{}{}{}{}",
@@ -150,12 +150,11 @@ impl Attention {
         )
     }
 
-    /// The ways to cut it.
     pub(crate) fn tilings(&self) -> Tilings {
         Tilings::new(self.name(), self.usual(), |tiling| self.fitted(tiling))
     }
 
-    /// How it is cut unless something else was measured to be faster.
+    /// The default tiling, without a measurement.
     pub(crate) fn usual(&self) -> Tiling {
         // A part for each of two workers.
         let most = self.plain_rows();
@@ -163,12 +162,12 @@ impl Attention {
         self.fitted(Tiling { parts: count(PARTS), rows: count(rows), panels: count(1), ahead: 0 })
     }
 
-    /// As many rows as leave the sums of their values in registers.
+    /// The number of rows whose sums of values fit into registers.
     fn plain_rows(&self) -> usize {
         (16 / self.values.div_ceil(KEYS)).clamp(1, 4)
     }
 
-    /// A tiling, cut to what fits.
+    /// A tiling, reduced to sizes that fit.
     fn fitted(&self, tiling: Tiling) -> Tiling {
         let carried = (CARRIED / self.values.div_ceil(KEYS)).max(1);
         let most = if self.is_tiled() { self.plain_rows() } else { carried };
@@ -177,13 +176,15 @@ impl Attention {
         Tiling { parts: count(parts), rows: count(rows), panels: count(1), ahead: 0 }
     }
 
-    /// Into how many units the rows of a key head are cut, where so many are a tile, and the rows of one.
+    /// The number of units that the rows of a key head are cut into, for tiles of `tile` rows, and the rows
+    /// per unit.
     fn units(&self, tile: usize) -> (usize, usize) {
         let rows = if self.is_tiled() { self.tiled_rows() } else { tile };
         (self.rows().div_ceil(rows), rows)
     }
 
-    /// Its name and its code, cut in some way; the operands are q, k, v and the offset, and what [`FusedOp`] adds to them.
+    /// The kernel's name and its code for a tiling. The operands are q, k, v and the offset, and those that
+    /// [`FusedOp`] adds.
     pub(crate) fn kernel(&self, tiling: Tiling) -> (String, impl FnOnce() -> Kernel) {
         let tiling = self.fitted(tiling);
         let (rows, tile, workgroups) = (self.rows(), tiling.rows.get(), tiling.parts.get());
@@ -219,7 +220,7 @@ impl Attention {
         (name, kernel)
     }
 
-    /// The results of some rows of a key head.
+    /// Computes the results of some rows of a key head.
     fn tile<'k>(
         &self,
         code: &'k Code,
@@ -243,19 +244,18 @@ impl Attention {
             tile.largest.store(i * KEYS, code.constant(LANES, Sdpa::HIDDEN));
             tile.totals.store(i * KEYS, code.constant(LANES, 0.0));
         });
-        let end = offset + code.constant(integer, self.queries as f64);
+        let oldest = self.oldest(code, offset);
         let seen = self.seen(code, offset, (first, tile.rows), KEYS);
         let chunks = self.values.div_ceil(KEYS);
         let zeros = vec![code.constant(LANES, 0.0); tile.rows * chunks];
         let sums = code.fold(seen, KEYS, &zeros, |key, sums| {
             let keys = Keys { first: key, base: head * self.keys };
-            let slots = code.count(PLACES) + key.number().broadcast(KEYS);
-            let positions = self.positions(code, slots, end);
-            let scales = scales.map(|parts| parts.map(|part| self.of_keys(code, part, keys)));
+            let positions = code.count(PLACES) + key.number().broadcast(KEYS);
+            let scales = scales.map(|parts| parts.map(|part| self.of_keys(code, part, keys, tile.scales)));
             code.repeat(rows(), 1, |i| {
                 let of_keys = scales.map(|[of_keys, _]| of_keys);
                 let scores = self.scores(code, k, (tile.queries, i * self.features), keys, of_keys);
-                let visible = self.visible(code, slots, positions, tile.positions.load(i, integer));
+                let visible = self.visible(code, positions, oldest, tile.positions.load(i, integer));
                 let scores = scores.or_else(visible, code.constant(LANES, Sdpa::HIDDEN));
                 let lanes = i * KEYS;
                 let before = tile.largest.load(lanes, LANES);
@@ -285,7 +285,7 @@ impl Attention {
         }
     }
 
-    /// A row of a key head. One past the last is the last again.
+    /// The place of a row of a key head. Rows after the last are the last row again.
     fn row<'k>(&self, code: &'k Code, head: Value<'k>, row: Value<'k>) -> Row<'k> {
         let rows = self.rows();
         let row = row.min(code.index(rows - 1));
@@ -302,7 +302,6 @@ impl Attention {
         Row { by_head, by_token, from, place }
     }
 
-    /// The keys and the values.
     fn cache<'k>(&self, code: &'k Code, stored: Element) -> [Buffer<'k>; 2] {
         [(1, self.features), (2, self.values)]
             .map(|(binding, numbers)| code.binding(binding, stored, self.batch * self.keys * numbers))
@@ -321,7 +320,14 @@ impl Attention {
         }
     }
 
-    /// The keys that some of `count` rows from the first on may see, from where a round of keys begins.
+    /// The first position whose key a ring still has, before zero too.
+    fn oldest<'k>(&self, code: &'k Code, offset: Value<'k>) -> Value<'k> {
+        offset + code.constant(offset.ty(), self.queries as f64 - self.keys as f64)
+    }
+
+    /// The positions of keys that some of `count` rows from the first on may see, from where a round of keys begins.
+    ///
+    /// Rounds begin at the same positions for all rows and in rings of any length, so that the sums of a row have one order.
     fn seen<'k>(
         &self,
         code: &'k Code,
@@ -338,17 +344,20 @@ impl Attention {
         let all = code.constant(integer, self.keys as f64);
         let [one, zero] = [1.0, 0.0].map(|number| code.constant(integer, number));
         let end = offset + last.number() + one;
-        let to = if self.causal && !self.ring { end.min(all) } else { all };
-        let from = match self.window {
-            Some(width) if !self.ring => {
-                (offset + place.number() - code.constant(integer, width as f64 - 1.0)).max(zero)
-            }
-            _ => zero,
+        let to = match (self.causal, self.ring) {
+            (true, true) => end,
+            (true, false) => end.min(all),
+            (false, _) => all,
         };
+        let from = match self.window {
+            Some(width) => (offset + place.number() - code.constant(integer, width as f64 - 1.0)).max(zero),
+            None => zero,
+        };
+        let from = if self.ring { from.max(self.oldest(code, offset)) } else { from };
         from.place().divide(code.index(round)) * round..to.place()
     }
 
-    /// Sixteen values times each row's `weights`, added to the sums of the rows.
+    /// Adds sixteen values, times each row's `weights`, to the sums of the rows.
     fn weigh<'k>(
         &self,
         code: &'k Code,
@@ -371,22 +380,39 @@ impl Attention {
         })
     }
 
-    /// The row of the keys, or of the values, in a lane.
+    /// The row of the key, or of the value, in a lane.
     fn key<'k>(&self, code: &'k Code, keys: Keys<'k>, lane: Value<'k>) -> Value<'k> {
-        let key = keys.first + lane;
-        let key = if self.keys.is_multiple_of(KEYS) { key } else { key.min(code.index(self.keys - 1)) };
-        keys.base + key
+        let length = code.index(self.keys);
+        let whole = self.keys.is_multiple_of(KEYS);
+        keys.base
+            + match (self.ring, whole) {
+                (true, true) => keys.first.remainder(length) + lane,
+                (true, false) => (keys.first + lane).remainder(length),
+                (false, true) => keys.first + lane,
+                (false, false) => (keys.first + lane).min(code.index(self.keys - 1)),
+            }
     }
 
-    /// A number of each of sixteen keys; past the last there is nothing.
-    fn of_keys<'k>(&self, code: &'k Code, numbers: Buffer<'k>, keys: Keys<'k>) -> Value<'k> {
-        let at = keys.base + keys.first;
-        match self.keys.is_multiple_of(KEYS) {
-            true => numbers.load(at, LANES),
-            false => {
-                numbers.load_masked(at, LANES, code.first_lanes(code.index(self.keys) - keys.first, KEYS))
-            }
+    /// A number of each of sixteen keys; past the last there is nothing. A ring may begin anew among them: then they come by way of
+    /// `between`.
+    fn of_keys<'k>(
+        &self,
+        code: &'k Code,
+        numbers: Buffer<'k>,
+        keys: Keys<'k>,
+        between: Buffer<'k>,
+    ) -> Value<'k> {
+        if self.keys.is_multiple_of(KEYS) {
+            return numbers.load(self.key(code, keys, code.index(0)), LANES);
         }
+        if !self.ring {
+            let left = code.first_lanes(code.index(self.keys) - keys.first, KEYS);
+            return numbers.load_masked(keys.base + keys.first, LANES, left);
+        }
+        code.repeat(code.index(0)..code.index(KEYS), 1, |lane| {
+            between.store(lane, numbers.load(self.key(code, keys, lane), Type::Scalar(Element::F32)));
+        });
+        between.load(code.index(0), LANES)
     }
 
     fn scores<'k>(
@@ -410,7 +436,7 @@ impl Attention {
         self.scaled(code, products)
     }
 
-    /// Products as scores.
+    /// Converts dot products to scores.
     fn scaled<'k>(&self, code: &'k Code, products: Value<'k>) -> Value<'k> {
         let scores = products * code.constant(LANES, self.scale);
         match self.softcap {
@@ -422,60 +448,48 @@ impl Attention {
         }
     }
 
-    /// The positions of sixteen keys.
-    fn positions<'k>(&self, code: &'k Code, slots: Value<'k>, end: Value<'k>) -> Value<'k> {
-        if !self.ring {
-            return slots;
-        }
-        // last − (last − slot) mod keys
-        let last = end - code.constant(end.ty(), 1.0);
-        let length = code.constant(end.ty(), self.keys as f64);
-        let back = last.remainder(length).broadcast(KEYS) - slots;
-        let behind = code.constant(PLACES, 0.0).greater(back);
-        let back = (back + length.broadcast(KEYS)).or_else(behind, back);
-        last.broadcast(KEYS) - back
-    }
-
     fn visible<'k>(
         &self,
         code: &'k Code,
-        slots: Value<'k>,
         positions: Value<'k>,
+        oldest: Value<'k>,
         query: Value<'k>,
     ) -> Value<'k> {
         let query = query.broadcast(KEYS);
         let one = code.constant(PLACES, 1.0);
-        let all = code.constant(PLACES, self.keys as f64);
-        // Lanes past the last slot hold nothing.
-        let mut visible = all.greater(slots);
+        let mut visible = match self.ring {
+            true => (positions + one).greater(oldest.broadcast(KEYS)),
+            // Lanes past the last slot hold nothing.
+            false => code.constant(PLACES, self.keys as f64).greater(positions),
+        };
         if self.causal {
             visible = visible.and((query + one).greater(positions));
         }
         if let Some(width) = self.window {
             visible = visible.and(positions.greater(query - code.constant(PLACES, width as f64)));
         }
-        if self.ring {
-            visible = visible.and((positions + one).greater(code.constant(PLACES, 0.0)));
-        }
         visible
     }
 }
 
-/// Rows that read the same keys together, in memory: so that the code for one serves all.
+/// Rows that read the same keys together. They are in memory, so that code for one row serves all.
 struct Tile<'k> {
     rows: usize,
-    /// Where all queries are, and what they go through first.
+    /// The place of all queries, and their prologue.
     read: Buffer<'k>,
     start: Start<'k>,
-    /// The queries of these rows, ready, and their positions among the keys.
+    /// The prepared queries of these rows, and their positions among the keys.
     queries: Buffer<'k>,
     positions: Buffer<'k>,
-    /// The largest score so far, in all of sixteen lanes; the weights so far, each lane those of every sixteenth key; what
-    /// is kept of sums before the last sixteen keys, in all lanes; the weights of those.
+    /// The softmax state of each row. In order: the largest score so far, the same in all sixteen lanes; the
+    /// sums of weights so far, a lane for every sixteenth key. Then the factor on sums from before the last
+    /// sixteen keys, the same in all lanes, and the weights of these keys.
     largest: Buffer<'k>,
     totals: Buffer<'k>,
     kept: Buffer<'k>,
     weights: Buffer<'k>,
+    /// Scales of sixteen keys, side by side.
+    scales: Buffer<'k>,
 }
 
 impl<'k> Tile<'k> {
@@ -492,28 +506,30 @@ impl<'k> Tile<'k> {
             totals: lanes(),
             kept: lanes(),
             weights: lanes(),
+            scales: code.scratch(Element::F32, KEYS),
         }
     }
 }
 
 struct Row<'k> {
-    /// Its number head by head, and token by token: what queries go through before is in that order.
+    /// The query's number in head order, and in token order, which the prologue uses.
     by_head: Value<'k>,
     by_token: Value<'k>,
     from: Value<'k>,
-    /// Its number among the queries of its head.
+    /// The query's number within its head.
     place: Value<'k>,
 }
 
 /// Sixteen keys of a head.
 #[derive(Clone, Copy)]
 struct Keys<'k> {
+    /// The position of the first.
     first: Value<'k>,
     /// The row of the head's first key.
     base: Value<'k>,
 }
 
-/// The sum of the lanes of each of sixteen vectors.
+/// For each of sixteen vectors, the sum of its lanes.
 fn sums<'k>(vectors: &[Value<'k>]) -> Value<'k> {
     let mut vectors = vectors.to_vec();
     let mut width = KEYS;
@@ -527,8 +543,8 @@ fn sums<'k>(vectors: &[Value<'k>]) -> Value<'k> {
     vectors[0]
 }
 
-/// Of two vectors whose lanes are in runs of `width` that belong together: the first halves of all runs of the one,
-/// then of the other, and the second halves.
+/// Shuffles of two vectors whose lanes form runs of `width`. The first takes the first halves of all runs,
+/// the second takes the second halves; both begin with the first vector.
 fn halves(width: usize) -> [Vec<usize>; 2] {
     let of = |half: usize| (0..2 * KEYS).filter(|lane| lane % width / (width / 2) == half).collect();
     [of(0), of(1)]

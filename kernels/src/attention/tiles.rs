@@ -1,8 +1,9 @@
-//! Attention of many rows by tiles of bf16: thirty-two keys at a time, sixteen queries in the lanes.
+//! Attention of many rows with tiles of bf16. It processes thirty-two keys at a time, with sixteen queries in the
+//! lanes.
 //!
-//! Keys are tiles as they are stored, and queries are turned once. So the scores of a key are a vector with a lane for each
-//! query, of which the softmax needs no sum over lanes; its weights, rounded to bf16, are turned back, and values are brought
-//! into pairs.
+//! Stored keys already have the form of tiles, and queries are transposed once. Thus the scores of a key are a
+//! vector with a lane per query, and the softmax needs no sum over lanes. Its weights are rounded to bf16 and
+//! transposed back, and values are arranged in pairs.
 
 use ops::ops::Sdpa;
 
@@ -16,11 +17,11 @@ use crate::prologue::Start;
 /// Features, or keys, of a tile of bf16.
 const TILE: usize = LINE / 2;
 
-/// Sixteen pairs of bf16, as the 32 bits that they are.
+/// Sixteen pairs of bf16, as words of 32 bits.
 const PAIRS: Type = Type::lanes(ROWS, Element::I32);
 
-/// Tiles of queries at most that share what is made of keys and values, and the bytes that the compiler allows a kernel to
-/// hold, less what aligning them takes.
+/// The largest number of query tiles that share the prepared keys and values; and the bytes of memory that
+/// the compiler allows in a kernel, minus alignment.
 const TOGETHER: usize = 4;
 const ROOM: usize = (32 << 10) - 1024;
 
@@ -30,24 +31,25 @@ const KEY_TILE: usize = 3;
 const WEIGHTS: usize = 5;
 const VALUES: usize = 6;
 
-/// Memory of the rows that a worker has at a time: tiles of sixteen of them.
+/// The memory of a worker's current rows, in tiles of sixteen rows.
 #[derive(Clone, Copy)]
 pub(super) struct Held<'k> {
-    /// `[tiles, 16 features of pairs, features / 32, 16 queries]`, two features each.
+    /// The queries, `[tiles, 16 pairs of features, features / 32, 16 queries]`, two features per element.
     queries: Buffer<'k>,
-    /// For each query its position, the largest score so far and the sum of the weights so far; what is kept of it.
+    /// For each query: its position, the largest score so far, the sum of weights so far, and the factor on
+    /// earlier sums.
     positions: Buffer<'k>,
     largest: Buffer<'k>,
     totals: Buffer<'k>,
     kept: Buffer<'k>,
-    /// The scores of thirty-two keys for sixteen queries, and where those keys are.
+    /// The scores of thirty-two keys for sixteen queries, and the positions of those keys.
     scores: Buffer<'k>,
     keys: Buffer<'k>,
-    /// The weights of thirty-two keys: `[tiles, 16 queries, 32]`.
+    /// The weights of thirty-two keys, `[tiles, 16 queries, 32]`.
     weights: Buffer<'k>,
-    /// Sixteen values of thirty-two keys, two keys together: `[16, 16, 2]`.
+    /// Sixteen values of thirty-two keys, with two keys side by side: `[16, 16, 2]`.
     values: Buffer<'k>,
-    /// The sums: `[tiles, values / 16, 16 queries, 16]`.
+    /// The sums, `[tiles, values / 16, 16 queries, 16]`.
     sums: Buffer<'k>,
 }
 
@@ -75,14 +77,15 @@ impl Attention {
         self.has_tiles
             && self.element == Element::Bf16
             && !self.quantized
-            && self.rows() >= ROWS
+            // Fewer tokens have the bits that each has alone.
+            && self.queries > ROWS
             && self.keys >= TILE
             && self.features.is_multiple_of(TILE)
             && self.values.is_multiple_of(ROWS)
             && self.most_tiles() > 0
     }
 
-    /// The tiles of queries that a worker has room for.
+    /// The number of query tiles that fit into a worker's memory.
     fn most_tiles(&self) -> usize {
         let shared = (TILE * ROWS + ROWS + TILE) * 4 + TILE * ROWS * 2;
         // Where the system grants no tiles, and between norm and rotation.
@@ -91,12 +94,12 @@ impl Attention {
         ROOM.saturating_sub(shared + plain) / of_tile
     }
 
-    /// The rows that a worker has at a time.
+    /// The number of rows that a worker processes together.
     pub(super) fn tiled_rows(&self) -> usize {
         ROWS * self.most_tiles().min(TOGETHER).min(self.rows().div_ceil(ROWS))
     }
 
-    /// The results of as many rows of a key head.
+    /// Computes the results of these rows of a key head.
     pub(super) fn tiles<'k>(
         &self,
         code: &'k Code,
@@ -122,7 +125,11 @@ impl Attention {
             held.sums.store(at, code.constant(LANES, 0.0));
         });
         let tiles = Tiles::configure(code, [(ROWS, LINE); 8], held.scores);
-        let seen = self.seen(code, offset, (first, rows), TILE);
+        // Of a ring all slots, in their order.
+        let seen = match self.ring {
+            true => code.index(0)..code.index(self.keys),
+            false => self.seen(code, offset, (first, rows), TILE),
+        };
         let end = offset + code.constant(offset.ty(), self.queries as f64);
         code.repeat(seen, TILE, |key| {
             // The last keys may be some that were seen before.
@@ -158,7 +165,8 @@ impl Attention {
         });
     }
 
-    /// Turns sixteen rows of queries, in their place: of each thirty-two features a tile whose lines are two of them.
+    /// Transposes sixteen rows of queries in place. Each thirty-two features become a tile with two features
+    /// per line.
     fn turn<'k>(&self, code: &'k Code, queries: Buffer<'k>, at: Value<'k>) {
         code.repeat(code.index(0)..code.index(self.features), TILE, |feature| {
             let places: Vec<Value<'k>> = (0..ROWS).map(|i| at + feature + i * self.features).collect();
@@ -169,7 +177,7 @@ impl Attention {
         });
     }
 
-    /// The positions of thirty-two keys; of those that nobody sees, one behind all queries.
+    /// The positions of thirty-two keys. Keys that nobody may see get a position after all queries.
     fn place_keys<'k>(
         &self,
         code: &'k Code,
@@ -185,6 +193,20 @@ impl Attention {
             let empty = code.constant(PLACES, 0.0).greater(positions);
             to.store(code.index(half), if self.ring { behind.or_else(empty, positions) } else { positions });
         }
+    }
+
+    /// The positions of the keys in sixteen slots.
+    fn positions<'k>(&self, code: &'k Code, slots: Value<'k>, end: Value<'k>) -> Value<'k> {
+        if !self.ring {
+            return slots;
+        }
+        // last − (last − slot) mod keys
+        let last = end - code.constant(end.ty(), 1.0);
+        let length = code.constant(end.ty(), self.keys as f64);
+        let back = last.remainder(length).broadcast(KEYS) - slots;
+        let behind = code.constant(PLACES, 0.0).greater(back);
+        let back = (back + length.broadcast(KEYS)).or_else(behind, back);
+        last.broadcast(KEYS) - back
     }
 
     /// The products of sixteen queries and thirty-two keys.
@@ -205,7 +227,7 @@ impl Attention {
         }
     }
 
-    /// The weights of thirty-two keys for sixteen queries, and what is kept of the sums before.
+    /// The weights of thirty-two keys for sixteen queries, and the factor on earlier sums.
     fn weigh_keys<'k>(&self, code: &'k Code, held: Held<'k>, tile: Value<'k>) {
         const ROUND: usize = 4;
         let one = code.constant(PLACES, 1.0);
@@ -263,7 +285,7 @@ impl Attention {
         });
     }
 
-    /// Sixteen values of each of thirty-two keys, two keys side by side.
+    /// Arranges sixteen values of each of thirty-two keys, with two keys side by side.
     fn pair_values<'k>(&self, code: &'k Code, to: Buffer<'k>, (v, at): (Buffer<'k>, Value<'k>)) {
         let order: Vec<usize> = (0..ROWS).flat_map(|lane| [lane, ROWS + lane]).collect();
         for pair in 0..ROWS {

@@ -1,4 +1,4 @@
-//! What kernels read and write.
+//! Memory that kernels read and write.
 
 use super::{Buffer, Element, Type, Value};
 
@@ -7,7 +7,7 @@ impl<'k> Buffer<'k> {
         format!("memref<{}x{}>", self.length, self.element.name())
     }
 
-    /// Elements from a place on, as many as the type has.
+    /// Loads consecutive elements, as many as the type has lanes.
     pub(crate) fn load(&self, at: Value<'k>, ty: Type) -> Value<'k> {
         assert_eq!(ty.element(), Some(self.element), "a load of other elements");
         match ty {
@@ -18,13 +18,13 @@ impl<'k> Buffer<'k> {
         }
     }
 
-    /// The first `count` elements from a place on, zero in the other lanes.
+    /// Loads the first `count` elements; the other lanes become zero.
     pub(crate) fn load_first(&self, at: Value<'k>, ty: Type, count: usize) -> Value<'k> {
         let Type::Vector(lanes, _) = ty else { unreachable!("a scalar is loaded whole") };
         self.load_masked(at, ty, self.code.first_lanes(self.code.index(count), lanes))
     }
 
-    /// The elements that a mask selects from a place on, zero in the other lanes.
+    /// Loads the elements that a mask selects; the other lanes become zero.
     pub(crate) fn load_masked(&self, at: Value<'k>, ty: Type, mask: Value<'k>) -> Value<'k> {
         let (zero, own) = (self.code.constant(ty, 0.0), self.ty());
         self.code.read(
@@ -36,18 +36,18 @@ impl<'k> Buffer<'k> {
         )
     }
 
-    /// Sixteen numbers from a place on, or the `left` ones that there are and zeros.
+    /// Loads sixteen numbers, or the remaining `left` numbers and zeros.
     pub(crate) fn load_lanes(&self, at: Value<'k>, left: usize) -> Value<'k> {
         let ty = Type::lanes(16, self.element);
         if left >= 16 { self.load(at, ty) } else { self.load_first(at, ty, left) }
     }
 
-    /// The same as f32.
+    /// Loads sixteen numbers as f32, or the remaining `left` numbers and zeros.
     pub(crate) fn load_floats(&self, at: Value<'k>, left: usize) -> Value<'k> {
         self.load_lanes(at, left).convert(Element::F32)
     }
 
-    /// Writes sixteen lanes from a place on, or the first `left` ones.
+    /// Stores sixteen lanes, or the first `left` lanes.
     pub(crate) fn store_lanes(&self, at: Value<'k>, value: Value<'k>, left: usize) {
         match left {
             16.. => self.store(at, value),
@@ -55,7 +55,7 @@ impl<'k> Buffer<'k> {
         }
     }
 
-    /// Writes a value's lanes from a place on.
+    /// Stores the lanes of a value.
     pub(crate) fn store(&self, at: Value<'k>, value: Value<'k>) {
         assert_eq!(value.ty.element(), Some(self.element), "a store of other elements");
         match value.ty {
@@ -68,12 +68,12 @@ impl<'k> Buffer<'k> {
         }
     }
 
-    /// Writes a value's bits from a place on, as elements.
+    /// Stores the bits of a value as elements of another type.
     pub(crate) fn store_bits(&self, at: Value<'k>, value: Value<'k>) {
         self.store(at, value.bits(Type::lanes(value.ty.bits() / self.element.bits(), self.element)));
     }
 
-    /// Writes the lanes that a mask selects.
+    /// Stores the lanes that a mask selects.
     pub(crate) fn store_masked(&self, at: Value<'k>, mask: Value<'k>, value: Value<'k>) {
         self.code.line(format_args!(
             "vector.maskedstore {self}[{at}], {mask}, {value} : {}, {}, {}",
@@ -83,18 +83,17 @@ impl<'k> Buffer<'k> {
         ));
     }
 
-    /// The address of an element.
     pub(crate) fn address(&self, at: Value<'k>) -> Value<'k> {
         let start = format_args!("memref.extract_aligned_pointer_as_index {self} : {} -> index", self.ty());
         self.code.value(Type::Index, start) + at * (self.element.bits() / 8)
     }
 
-    /// Asks for a line of memory ahead of its use. Past the end it asks for nothing.
+    /// Prefetches a line of memory to the nearest cache. Addresses after the end are ignored.
     pub(crate) fn prefetch(&self, at: Value<'k>) {
         self.code.line(format_args!("memref.prefetch {self}[{at}], read, locality<3>, data : {}", self.ty()));
     }
 
-    /// The same, as far as the second cache.
+    /// Prefetches a line of memory to the second cache.
     pub(crate) fn prefetch_to_second(&self, at: Value<'k>) {
         self.code.line(format_args!("memref.prefetch {self}[{at}], read, locality<2>, data : {}", self.ty()));
     }

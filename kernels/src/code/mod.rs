@@ -1,7 +1,7 @@
-//! A small language that kernels are written in: values know their types, loops are closures, and what they say comes
-//! out as MLIR text in the dialects `arith`, `vector`, `memref`, `scf` and `llvm`.
+//! A small language for kernels. Values have types, and loops are closures. The output is MLIR text in the dialects
+//! `arith`, `vector`, `memref`, `scf` and `llvm`.
 //!
-//! A mistake in a kernel's types is a mistake in this crate: it panics where it is made, and a test writes the text of
+//! A type error in a kernel is a bug in this crate: it panics at the faulty statement. A test writes the text of
 //! every kernel.
 
 mod buffer;
@@ -56,18 +56,16 @@ impl Display for Element {
     }
 }
 
-/// The type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Type {
-    /// A place or a count.
+    /// An index or a count.
     Index,
     Scalar(Element),
-    /// Numbers side by side.
+    /// A vector of lanes with an element type.
     Vector(usize, Element),
 }
 
 impl Type {
-    /// So many lanes of an element type.
     pub(crate) const fn lanes(lanes: usize, element: Element) -> Self {
         Self::Vector(lanes, element)
     }
@@ -109,33 +107,34 @@ impl Display for Type {
     }
 }
 
-/// Where the statements of a kernel begin in the line.
+/// The indentation of a kernel's statements.
 const INDENT: &str = "        ";
 
-/// The body of one kernel while it is written.
+/// The body of a kernel while it is written.
 pub(crate) struct Code {
     text: RefCell<String>,
-    /// The names of constants, which are written once and first: compilers are slow at many of them.
+    /// The names of constants. Each is written once, at the beginning, because many constants slow compilers
+    /// down.
     constants: RefCell<BTreeMap<String, usize>>,
-    /// Those of them that are places.
+    /// The constants that are indices, with their values.
     places: RefCell<BTreeMap<usize, usize>>,
-    /// What follows from its operands alone is written once, too: by its right-hand side, in the bodies around this place.
+    /// Values that depend only on operands, by their right-hand side. Each is written once in the open
+    /// bodies.
     written: RefCell<Vec<BTreeMap<String, usize>>>,
-    /// Memory of the call's own, which is taken before all else: in a loop each round would take more.
+    /// Local memory, which is allocated at the beginning. An allocation in a loop would take more memory in
+    /// every iteration.
     scratch: RefCell<Vec<String>>,
     next: Cell<usize>,
 }
 
-/// A value of a kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct Value<'k> {
     code: &'k Code,
-    /// `%7`, or the second one of the group `%7:3`.
+    /// The SSA name: `%7`, or the second result of `%7:3`.
     name: (usize, Option<usize>),
     ty: Type,
 }
 
-/// Memory: elements one after the other.
 #[derive(Clone, Copy)]
 pub(crate) struct Buffer<'k> {
     code: &'k Code,
@@ -160,7 +159,6 @@ impl Display for Buffer<'_> {
 }
 
 impl Code {
-    /// The body of a kernel, still empty.
     pub(crate) fn new() -> Self {
         Self {
             text: RefCell::default(),
@@ -191,14 +189,14 @@ impl Code {
         self.next.replace(self.next.get() + 1)
     }
 
-    /// What a statement gives each time anew, from memory or a processor.
+    /// A statement whose result can change, because it reads memory or processor state.
     fn read(&self, ty: Type, right: impl Display) -> Value<'_> {
         let name = self.fresh();
         self.line(format_args!("%{name} = {right}"));
         Value { code: self, name: (name, None), ty }
     }
 
-    /// What follows from the operands in it alone.
+    /// A statement whose result depends only on its operands.
     fn value(&self, ty: Type, right: impl Display) -> Value<'_> {
         let right = right.to_string();
         let before = self.written.borrow().iter().find_map(|body| body.get(&right).copied());
@@ -223,14 +221,14 @@ impl Code {
         self.written.borrow_mut().pop();
     }
 
-    /// A place or a count.
+    /// A constant index or count.
     pub(crate) fn index(&self, n: usize) -> Value<'_> {
         let value = self.constant_value(Type::Index, format!("arith.constant {n} : index"));
         self.places.borrow_mut().insert(value.name.0, n);
         value
     }
 
-    /// A number, in every lane.
+    /// A constant number in every lane.
     pub(crate) fn constant(&self, ty: Type, number: f64) -> Value<'_> {
         let mut text = if ty.is_float() { format!("{number:?}") } else { format!("{number}") };
         // MLIR wants a point in floats.
@@ -243,7 +241,7 @@ impl Code {
         }
     }
 
-    /// Which part of the work this call does.
+    /// The index of the part of the work that this call does.
     pub(crate) fn workgroup(&self) -> Value<'_> {
         self.read(Type::Index, "stream.dispatch.workgroup.id[0] : index")
     }
@@ -259,7 +257,7 @@ impl Code {
         buffer
     }
 
-    /// Memory of the call's own, which begins with a line. The compiler allows all of a kernel's together 32 KiB.
+    /// Local memory, aligned to a cache line. The compiler allows 32 KiB in total per kernel.
     pub(crate) fn scratch(&self, element: Element, length: usize) -> Buffer<'_> {
         let name = self.fresh();
         let buffer = Buffer { code: self, name, length, element };
@@ -271,7 +269,7 @@ impl Code {
         buffer
     }
 
-    /// Does something for each place of a range.
+    /// A loop over a range.
     pub(crate) fn repeat<'k>(&'k self, range: Range<Value<'k>>, step: usize, body: impl FnOnce(Value<'k>)) {
         self.fold(range, step, &[], |at, _| {
             body(at);
@@ -279,7 +277,7 @@ impl Code {
         });
     }
 
-    /// Carries values through a loop: each round makes the next ones of those before.
+    /// A loop that carries values: each iteration computes the next values from the previous ones.
     pub(crate) fn fold<'k>(
         &'k self,
         range: Range<Value<'k>>,
@@ -317,19 +315,20 @@ impl Code {
         first.iter().enumerate().map(result).collect()
     }
 
-    /// 0, 1, 2, … in the lanes.
+    /// The numbers 0, 1, 2, … in the lanes.
     pub(crate) fn count(&self, ty: Type) -> Value<'_> {
         let Type::Vector(lanes, _) = ty else { unreachable!("only vectors have lanes") };
         self.numbers(ty, &(0..lanes).collect::<Vec<_>>())
     }
 
-    /// A number for each lane.
+    /// A constant number per lane.
     pub(crate) fn numbers(&self, ty: Type, numbers: &[usize]) -> Value<'_> {
         let numbers = numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
         self.constant_value(ty, format!("arith.constant dense<[{numbers}]> : {ty}"))
     }
 
-    /// Does something for every `length` of `count` things, and for the fewer that are left: from a place on, and how many.
+    /// A loop over blocks of `length` of `count` items, including a shorter last block. The body gets the
+    /// start and the length.
     pub(crate) fn runs<'k>(&'k self, count: usize, length: usize, body: impl Fn(Value<'k>, usize)) {
         let whole = count / length * length;
         if whole > 0 {
@@ -340,7 +339,8 @@ impl Code {
         }
     }
 
-    /// Does something for every sixteen of `count` numbers: from a place on, and how many are left of the sixteen.
+    /// A loop over blocks of sixteen of `count` numbers. The body gets the start and the numbers that are
+    /// left.
     pub(crate) fn chunks<'k>(&'k self, count: usize, body: impl Fn(Value<'k>, usize)) {
         self.fold_chunks(count, &[], |at, left, _| {
             body(at, left);
@@ -348,7 +348,7 @@ impl Code {
         });
     }
 
-    /// Carries values from every sixteen of `count` numbers to the next.
+    /// A loop over blocks of sixteen of `count` numbers that carries values.
     pub(crate) fn fold_chunks<'k>(
         &'k self,
         count: usize,
@@ -367,14 +367,14 @@ impl Code {
         carried
     }
 
-    /// Calls an instruction by LLVM's name.
+    /// Calls an instruction by its LLVM name.
     pub(crate) fn instruction<'k>(&'k self, name: &str, operands: &[Value<'k>], ty: Type) -> Value<'k> {
         let names = operands.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
         let types = operands.iter().map(|o| o.ty.to_string()).collect::<Vec<_>>().join(", ");
         self.read(ty, format_args!("llvm.call_intrinsic \"{name}\"({names}) : ({types}) -> {ty}"))
     }
 
-    /// Does one thing where a condition holds, else the other.
+    /// An if with a value in both branches.
     pub(crate) fn either<'k>(&'k self, condition: Value<'k>, yes: impl FnOnce(), no: impl FnOnce()) {
         self.line(format_args!("scf.if {condition} {{"));
         self.indented(yes);
@@ -383,8 +383,8 @@ impl Code {
         self.line("}");
     }
 
-    /// An instruction that LLVM has no name for, in Intel's notation, with `$0`, `$1`, … for operands in registers: places
-    /// and addresses. It may read and write any memory.
+    /// An instruction without an LLVM name, in Intel's notation. `$0`, `$1`, … stand for operands in
+    /// registers, which are indices and addresses. The instruction may read and write any memory.
     pub(crate) fn assembly(&self, instruction: &str, operands: &[Value<'_>]) {
         let registers = "r,".repeat(operands.len());
         let operands = self.words(operands);
@@ -393,8 +393,8 @@ impl Code {
         ));
     }
 
-    /// The same value, in a vector register of x86-64, of which LLVM knows nothing: it neither adds in another order what led to
-    /// it nor moves that. Left alone, it multiplies everything first, and keeps what it multiplies in memory.
+    /// The same value in a vector register of x86-64, hidden from LLVM. LLVM then neither reorders the sums
+    /// before it nor moves them. Otherwise it computes all products first, and spills them to memory.
     pub(crate) fn opaque<'k>(&'k self, value: Value<'k>) -> Value<'k> {
         let ty = value.ty;
         let assembly =
@@ -402,12 +402,12 @@ impl Code {
         self.value(ty, assembly)
     }
 
-    /// What reads or writes memory after this stays after it, and what does before it, before.
+    /// A barrier for the compiler: memory accesses do not move across it.
     pub(crate) fn in_order(&self) {
         self.line("llvm.inline_asm has_side_effects \"\", \"~{memory}\" : () -> ()");
     }
 
-    /// What the system answers a call: of Linux, on x86-64.
+    /// The result of a system call, on Linux on x86-64.
     pub(crate) fn system_call<'k>(&'k self, number: usize, arguments: [Value<'k>; 2]) -> Value<'k> {
         let [first, second] = arguments;
         let operands = self.words(&[self.index(number), first, second]);
@@ -419,7 +419,7 @@ impl Code {
         self.value(Type::Index, format_args!("arith.index_cast %{name} : i64 to index"))
     }
 
-    /// Places as the operands of assembly, with their types.
+    /// Indices as operands of assembly, with their types.
     fn words(&self, operands: &[Value<'_>]) -> String {
         let word = |operand: &Value<'_>| {
             let name = self.fresh();
@@ -430,12 +430,12 @@ impl Code {
         format!("{names} : ({})", vec!["i64"; operands.len()].join(", "))
     }
 
-    /// The mask of the first `left` of sixteen lanes, if those are not all.
+    /// The mask of the first `left` of sixteen lanes; `None` if these are all.
     pub(crate) fn mask(&self, left: usize) -> Option<Value<'_>> {
         (left < 16).then(|| self.first_lanes(self.index(left), 16))
     }
 
-    /// Truth values that are set in the first `count` lanes.
+    /// The mask of the first `count` lanes.
     pub(crate) fn first_lanes<'k>(&'k self, count: Value<'k>, lanes: usize) -> Value<'k> {
         let ty = Type::lanes(lanes, Element::I1);
         self.value(ty, format_args!("vector.create_mask {count} : {ty}"))

@@ -1,11 +1,10 @@
-//! What kernels compute with values.
+//! Arithmetic on the values of kernels.
 
 use std::ops::{Add, Mul, Range, Sub};
 
 use super::{Code, Element, Type, Value};
 
 impl<'k> Value<'k> {
-    /// The body it is in.
     pub(crate) fn code(&self) -> &'k Code {
         self.code
     }
@@ -27,7 +26,7 @@ impl<'k> Value<'k> {
         self.code.value(self.ty, format_args!("{op} {self}, {other} : {}", self.ty))
     }
 
-    /// What an operation on places gives, where that is one of them or a number.
+    /// The result of an operation on indices, if it is one of them or a constant.
     fn folded(self, op: &str, other: Self) -> Option<Self> {
         let number = |n: usize| self.code.index(n);
         Some(match (op, self.known(), other.known()) {
@@ -43,7 +42,7 @@ impl<'k> Value<'k> {
         })
     }
 
-    /// A place that is known when the kernel is written.
+    /// The value of an index that is constant.
     fn known(self) -> Option<usize> {
         self.code.places.borrow().get(&self.name.0).copied()
     }
@@ -52,7 +51,6 @@ impl<'k> Value<'k> {
         self.code.value(ty, format_args!("{op} {self} : {} to {ty}", self.ty))
     }
 
-    /// |x|
     pub(crate) fn abs(self) -> Self {
         self.unary(if self.ty.is_float() { "math.absf" } else { "math.absi" })
     }
@@ -61,8 +59,9 @@ impl<'k> Value<'k> {
         self.unary("math.sqrt")
     }
 
-    /// The nearest whole number, of two the even one: by LLVM's own word for it, which is one instruction. `math.roundeven` becomes
-    /// thirty-five, since `iree-compile` spells it in bits.
+    /// The nearest whole number; halves go to the even one. It uses LLVM's intrinsic, a single instruction.
+    /// `math.roundeven` becomes thirty-five instructions, because `iree-compile` implements it with bit
+    /// operations.
     pub(crate) fn round(self) -> Self {
         let call =
             format_args!("llvm.call_intrinsic \"llvm.roundeven\"({self}) : ({}) -> {}", self.ty, self.ty);
@@ -73,7 +72,6 @@ impl<'k> Value<'k> {
         self.binary("arith.maximumf", "arith.maxsi", other)
     }
 
-    /// The smaller one; of places the nearer one.
     pub(crate) fn min(self, other: Self) -> Self {
         let integer = if self.ty == Type::Index { "arith.minui" } else { "arith.minsi" };
         self.binary("arith.minimumf", integer, other)
@@ -87,38 +85,36 @@ impl<'k> Value<'k> {
         self.binary("arith.remf", "arith.remui", other)
     }
 
-    /// Bit by bit.
     pub(crate) fn and(self, other: Self) -> Self {
         self.binary("", "arith.andi", other)
     }
 
-    /// Bits that one or the other has.
     pub(crate) fn or(self, other: Self) -> Self {
         self.binary("", "arith.ori", other)
     }
 
-    /// Bits towards the upper end; zeros come in.
+    /// Shifts to higher bits; zeros come in.
     pub(crate) fn shift_left(self, bits: usize) -> Self {
         self.binary("", "arith.shli", self.code.constant(self.ty, bits as f64))
     }
 
-    /// Bits towards the lower end; zeros come in.
+    /// Shifts to lower bits; zeros come in.
     pub(crate) fn shift_right(self, bits: usize) -> Self {
         self.binary("", "arith.shrui", self.code.constant(self.ty, bits as f64))
     }
 
-    /// The same by as many bits as each lane says.
+    /// Shifts to lower bits, by a different number in each lane.
     pub(crate) fn shift_right_by(self, bits: Self) -> Self {
         self.binary("", "arith.shrui", bits)
     }
 
-    /// self · factor + addend, rounded once.
+    /// The fused product self · factor + addend, rounded once.
     pub(crate) fn multiply_add(self, factor: Self, addend: Self) -> Self {
         assert!(self.ty == factor.ty && self.ty == addend.ty, "operands of different types");
         self.code.value(self.ty, format_args!("math.fma {self}, {factor}, {addend} : {}", self.ty))
     }
 
-    /// Where `condition` holds self, elsewhere `other`.
+    /// In each lane, self if `condition` holds, otherwise `other`.
     pub(crate) fn or_else(self, condition: Self, other: Self) -> Self {
         let types = match condition.ty {
             Type::Vector(..) => format!("{}, {}", condition.ty, self.ty),
@@ -133,13 +129,11 @@ impl<'k> Value<'k> {
         self.code.value(ty, format_args!("{op} {kind}, {self}, {other} : {}", self.ty))
     }
 
-    /// Whether two places are the same.
     pub(crate) fn equals(self, other: Self) -> Self {
         let ty = Type::Scalar(Element::I1);
         self.code.value(ty, format_args!("arith.cmpi eq, {self}, {other} : {}", self.ty))
     }
 
-    /// The sum of the lanes.
     pub(crate) fn sum(self) -> Self {
         self.reduce("add")
     }
@@ -154,7 +148,7 @@ impl<'k> Value<'k> {
         self.code.value(ty, format_args!("vector.reduction <{kind}>, {self} : {} into {ty}", self.ty))
     }
 
-    /// The same number in every lane.
+    /// The number in every lane.
     pub(crate) fn broadcast(self, lanes: usize) -> Self {
         let Type::Scalar(element) = self.ty else { unreachable!("one number is repeated") };
         self.cast("vector.broadcast", Type::Vector(lanes, element))
@@ -166,24 +160,24 @@ impl<'k> Value<'k> {
         self.code.value(ty, format_args!("vector.extract {self}[{lane}] : {ty} from {}", self.ty))
     }
 
-    /// Lanes that follow each other.
+    /// A range of consecutive lanes.
     pub(crate) fn slice(self, lanes: Range<usize>) -> Self {
         self.pick(self, &lanes.collect::<Vec<_>>())
     }
 
-    /// The first half of the lanes, or the second.
+    /// The first (0) or the second (1) half of the lanes.
     pub(crate) fn half(self, half: usize) -> Self {
         let Type::Vector(lanes, _) = self.ty else { unreachable!("only vectors have lanes") };
         self.slice(half * lanes / 2..(half + 1) * lanes / 2)
     }
 
-    /// The lanes of this one, then those of another.
+    /// The lanes of this vector, then those of another.
     pub(crate) fn followed_by(self, other: Self) -> Self {
         let Type::Vector(lanes, _) = self.ty else { unreachable!("only vectors have lanes") };
         self.pick(other, &(0..2 * lanes).collect::<Vec<_>>())
     }
 
-    /// Lanes of this one and another, counted on from one to the other.
+    /// A shuffle of two vectors. Lane numbers of `other` continue those of this vector.
     pub(crate) fn pick(self, other: Self, lanes: &[usize]) -> Self {
         let Type::Vector(_, element) = self.ty else { unreachable!("only vectors have lanes") };
         assert_eq!(self.ty, other.ty, "operands of different types");
@@ -193,7 +187,7 @@ impl<'k> Value<'k> {
             .value(ty, format_args!("vector.shuffle {self}, {other} [{order}] : {}, {}", self.ty, other.ty))
     }
 
-    /// The same bits as another type. One number is a vector of one lane first.
+    /// The same bits as another type. A scalar first becomes a vector with one lane.
     pub(crate) fn bits(self, ty: Type) -> Self {
         assert_eq!(self.ty.bits(), ty.bits(), "other bits");
         match (self.ty, ty) {
@@ -204,7 +198,7 @@ impl<'k> Value<'k> {
         }
     }
 
-    /// The same numbers as another element type, which may round them; of integers the lower bits.
+    /// Converts to another element type, which can round. Integers keep their lower bits.
     pub(crate) fn convert(self, element: Element) -> Self {
         let Some(from) = self.ty.element() else { unreachable!("places are not converted") };
         let ty = self.ty.with_element(element);
@@ -220,22 +214,22 @@ impl<'k> Value<'k> {
         self.cast(op, ty)
     }
 
-    /// Rounded to a narrower type, as f32 again.
+    /// Rounds to a narrower type, and converts back to f32.
     pub(crate) fn rounded(self, to: Element) -> Self {
         self.convert(to).convert(Element::F32)
     }
 
-    /// An integer without a sign in 32 bits.
+    /// Zero-extends an integer to 32 bits.
     pub(crate) fn widen(self) -> Self {
         self.cast("arith.extui", self.ty.with_element(Element::I32))
     }
 
-    /// An integer as a place.
+    /// Converts an integer to an index.
     pub(crate) fn place(self) -> Self {
         self.cast("arith.index_cast", Type::Index)
     }
 
-    /// A place as an integer of 32 bits.
+    /// Converts an index to an integer of 32 bits.
     pub(crate) fn number(self) -> Self {
         self.cast("arith.index_cast", Type::Scalar(Element::I32))
     }

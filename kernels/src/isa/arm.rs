@@ -1,18 +1,18 @@
 use super::{cut, joined};
 use crate::code::{Element, Type, Value};
 
-/// The instructions of an AArch64 processor, all of which have vectors of 128 bits.
+/// The instruction set of an AArch64 processor with vectors of 128 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arm {
-    /// Sums of four products of bytes.
+    /// Whether it has sums of four products of signed bytes.
     dotprod: bool,
-    /// The same of bytes of which one has a sign and one has none.
+    /// Whether it has sums of four products of signed with unsigned bytes.
     i8mm: bool,
-    /// Sums of two products of bf16.
+    /// Whether it has sums of two products of bf16.
     bf16: bool,
 }
 
-/// Vectors of 128 bits in sixteen floats, or in 64 bytes.
+/// Vectors of 128 bits that sixteen floats, or 64 bytes, consist of.
 pub(super) const PARTS: usize = 4;
 
 const SUMS: Type = Type::lanes(4, Element::I32);
@@ -71,4 +71,13 @@ impl Arm {
             joined(&added.collect::<Vec<_>>())
         })
     }
+}
+
+pub(super) fn add_words<'k>(sum: Value<'k>, words: Value<'k>, x: Value<'k>) -> Value<'k> {
+    let code = sum.code();
+    let products = [0, 1].map(|half| {
+        let operands = [words.half(half), x.half(half)];
+        code.instruction("llvm.aarch64.neon.smull", &operands, SUMS)
+    });
+    sum + code.instruction("llvm.aarch64.neon.addp", &products, SUMS)
 }

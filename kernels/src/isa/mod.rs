@@ -1,4 +1,4 @@
-//! What a processor's instructions do for a kernel.
+//! The processor instructions that kernels use.
 
 mod arm;
 pub(crate) mod tiles;
@@ -11,7 +11,7 @@ use arm::Arm;
 use tiles::TileProducts;
 use x86::X86;
 
-/// The instructions that kernels differ by.
+/// The instruction set of a processor, as far as kernels depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Isa {
     X86(X86),
@@ -32,7 +32,8 @@ impl Isa {
         }
     }
 
-    /// How many rows of sixteen sums stay in registers, and, but where vectors are short, another panel's beside them.
+    /// The number of rows with sixteen sums each that fit into registers. With long vectors, a second panel's
+    /// sums fit, too.
     pub(crate) fn rows(self) -> usize {
         match self {
             Self::X86(x86) => x86.rows(),
@@ -40,12 +41,12 @@ impl Isa {
         }
     }
 
-    /// Whether sixteen sums take two registers of a sixteen, so that few stay there.
+    /// Whether sixteen sums take two or more registers, so that few sums fit.
     pub(crate) fn has_short_vectors(self) -> bool {
         matches!(self, Self::X86(x86) if x86.has_short_vectors())
     }
 
-    /// A name for what the code depends on.
+    /// A name for the features on which the code depends.
     pub(crate) fn name(self) -> String {
         match self {
             Self::X86(x86) => x86.name(),
@@ -60,7 +61,7 @@ impl Isa {
         }
     }
 
-    /// Whether [`add_bytes`](Self::add_bytes) takes all bytes with a sign.
+    /// Whether [`add_bytes`](Self::add_bytes) treats all bytes as signed.
     pub(crate) fn is_signed(self) -> bool {
         match self {
             Self::X86(x86) => x86.is_signed(),
@@ -68,10 +69,12 @@ impl Isa {
         }
     }
 
-    /// sums[i] + Σⱼ bytes[4 i + j] · x[j] for 16 sums of each row: of each of eight columns at most its 64 bytes, and for each row
-    /// four of x, as the 32 bits that they are. x has a sign and is not −128, bytes have one only where all do.
+    /// Computes sums[i] + Σⱼ bytes[4 i + j] · x[j] for 16 sums of each row and for up to eight columns. A
+    /// column has 64 bytes, and for each row four bytes of x in a word of 32 bits. x is signed and never
+    /// −128. `bytes` are signed only if [`is_signed`](Self::is_signed).
     ///
-    /// `small` bytes are from 0 to 15: without instructions for it, sums of products have 16 bits.
+    /// `small` bytes are from 0 to 15. Without special instructions, the sums of their products then fit into
+    /// 16 bits.
     pub(crate) fn add_bytes<'k>(
         self,
         sums: Vec<Value<'k>>,
@@ -95,6 +98,30 @@ impl Isa {
         sums.chunks(parts).map(joined).collect()
     }
 
+    /// sums[i] + Σⱼ words[2 i + j] · x[j] for 16 sums of each row. `words` holds two words of each of 16 columns. `x` holds two
+    /// words of each row, as 32 bits. All words are signed.
+    pub(crate) fn add_words<'k>(
+        self,
+        sums: Vec<Value<'k>>,
+        columns: impl Iterator<Item = (Value<'k>, Vec<Value<'k>>)>,
+    ) -> Vec<Value<'k>> {
+        let parts = match self {
+            Self::X86(x86) => x86.parts_of_words(),
+            Self::Arm(_) => arm::PARTS,
+        };
+        let sums = sums.iter().flat_map(|sums| cut(*sums, parts)).collect();
+        let columns = columns.map(|(words, x)| {
+            let (words, lanes) = (cut(words, parts), 16 / parts);
+            let repeated = x.iter().map(|x| x.broadcast(lanes).bits(Type::lanes(2 * lanes, Element::I16)));
+            repeated.flat_map(|x| words.iter().map(move |&words| (words, x))).collect()
+        });
+        let sums: Vec<Value<'k>> = by_column(sums, columns, |sum, words, x| match self {
+            Self::X86(x86) => x86.add_words(sum, words, x),
+            Self::Arm(_) => arm::add_words(sum, words, x),
+        });
+        sums.chunks(parts).map(joined).collect()
+    }
+
     /// Whether [`add_bf16_pairs`](Self::add_bf16_pairs) takes less time than two products of f32.
     pub(crate) fn is_fast_in_bf16(self) -> bool {
         match self {
@@ -103,7 +130,8 @@ impl Isa {
         }
     }
 
-    /// sums[i] + weights[2 i] · x[0] + weights[2 i + 1] · x[1] for 16 sums: pairs of bf16, each as the 32 bits that they are.
+    /// Computes sums[i] + weights[2 i] · x[0] + weights[2 i + 1] · x[1] for 16 sums. Pairs of bf16 are words
+    /// of 32 bits.
     pub(crate) fn add_bf16_pairs<'k>(self, sums: Value<'k>, weights: Value<'k>, x: Value<'k>) -> Value<'k> {
         let pairs = x.broadcast(16);
         let added = match self {
@@ -117,7 +145,8 @@ impl Isa {
     }
 }
 
-/// The first (0) or the second (1) of sixteen pairs of bf16 in f32: a bf16 is the upper half of one.
+/// The first (0) or the second (1) number of sixteen pairs of bf16, as f32. A bf16 is the upper half of an
+/// f32.
 pub(crate) fn bf16_of_pairs<'k>(pairs: Value<'k>, which: usize) -> Value<'k> {
     let half = match which {
         0 => pairs.shift_left(16),
@@ -126,15 +155,15 @@ pub(crate) fn bf16_of_pairs<'k>(pairs: Value<'k>, which: usize) -> Value<'k> {
     half.bits(FLOATS)
 }
 
-/// Sixteen pairs of bf16 of two times sixteen f32: the nearest, of two the one farther from zero. What is no number stays none,
-/// unless all of its bits are set.
+/// Rounds twice sixteen f32 to sixteen pairs of bf16; halves round away from zero. NaN stays NaN, unless all
+/// of its bits are set.
 pub(crate) fn bf16_pairs<'k>(first: Value<'k>, second: Value<'k>) -> Value<'k> {
     let code = first.code();
     let [first, second] = [first, second].map(|numbers| numbers.bits(I32) + code.constant(I32, 32768.0));
     first.shift_right(16).or(second.and(code.constant(I32, -65536.0)))
 }
 
-/// Sixteen vectors of sixteen lanes whose lanes are what were those vectors: in four steps, each of which changes two halves.
+/// Transposes sixteen vectors of sixteen lanes in four steps, each of which exchanges halves.
 pub(crate) fn transposed<'k>(vectors: Vec<Value<'k>>) -> Vec<Value<'k>> {
     const SIDE: usize = 16;
     let lanes = |own: &dyn Fn(usize) -> usize| (0..SIDE).map(own).collect::<Vec<_>>();
@@ -149,10 +178,11 @@ pub(crate) fn transposed<'k>(vectors: Vec<Value<'k>>) -> Vec<Value<'k>> {
     })
 }
 
-/// What a column adds to sums: for each part of each row's some of its bytes, and what they are multiplied with.
+/// The factors that a column adds to sums: for each part of each row, some of its bytes and their factors.
 type Column<'k> = Vec<(Value<'k>, Value<'k>)>;
 
-/// Sums and what columns add to them: all rows need a column before the next one is looked at, as registers are few.
+/// Adds columns to sums. A column is used for all rows before the next one is loaded, because registers are
+/// few.
 fn by_column<'k>(
     sums: Vec<Value<'k>>,
     columns: impl Iterator<Item = Column<'k>>,
@@ -163,7 +193,7 @@ fn by_column<'k>(
     })
 }
 
-/// As many equal parts of a vector, for instructions for shorter ones: 2ⁿ.
+/// Cuts a vector into 2ⁿ equal parts, for instructions with shorter vectors.
 fn cut(vector: Value<'_>, parts: usize) -> Vec<Value<'_>> {
     match parts {
         1 => vec![vector],
@@ -171,7 +201,7 @@ fn cut(vector: Value<'_>, parts: usize) -> Vec<Value<'_>> {
     }
 }
 
-/// Such parts side by side.
+/// Joins the parts of a vector.
 fn joined<'k>(parts: &[Value<'k>]) -> Value<'k> {
     match parts {
         [whole] => *whole,

@@ -1,11 +1,11 @@
-//! Tiles: registers of 16 rows of 64 bytes, and products of them (Intel, "64 and IA-32 Architectures Software Developer's
-//! Manual", volume 1, chapter 18: AMX).
+//! Tile registers with 16 rows of 64 bytes, and products of tiles (Intel, "64 and IA-32 Architectures Software
+//! Developer's Manual", volume 1, chapter 18: AMX).
 
 use crate::code::{Buffer, Code, Element, Type, Value};
 
 pub(crate) const ROWS: usize = 16;
 
-/// Bytes of a tile's row, if it has all, and of what products read of a panel at once.
+/// Bytes of a tile's full row, which are also the bytes of a panel that products read together.
 pub(crate) const LINE: usize = 64;
 
 const REGISTERS: usize = 8;
@@ -17,20 +17,19 @@ pub(crate) struct Tiles<'k> {
     extents: Extents,
 }
 
-/// The rows of each register, and the bytes of a row.
+/// The number of rows of each register, and the bytes per row.
 pub(crate) type Extents = [(usize, usize); REGISTERS];
 
-/// Which tiles a processor multiplies.
+/// The products of tiles that a processor supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TileProducts {
-    /// Of pairs of bf16.
     pub(crate) bf16: bool,
-    /// Of four bytes.
     pub(crate) bytes: bool,
 }
 
-/// Whether the system lets this process use tiles. It must be asked, on Linux by `arch_prctl(ARCH_REQ_XCOMP_PERM,
-/// XFEATURE_XTILEDATA)`; once for all, but who runs a kernel is not known to have asked.
+/// Whether the operating system lets this process use tiles. A process must ask for them, on Linux by
+/// `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`. Asking once is enough, but a kernel does not know
+/// whether its process has asked.
 pub(crate) fn granted(code: &Code) -> Value<'_> {
     const ARCH_PRCTL: usize = 158;
     const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
@@ -40,7 +39,7 @@ pub(crate) fn granted(code: &Code) -> Value<'_> {
 }
 
 impl<'k> Tiles<'k> {
-    /// Gives the registers their extents, by way of the first line of some memory. They are zero then.
+    /// Sets the extents of the registers, by way of the first line of `memory`. All registers become zero.
     pub(crate) fn configure(code: &'k Code, extents: Extents, memory: Buffer<'k>) -> Self {
         // Palette 1, no row to start from; the bytes of each register's rows, two each for 16 registers; the rows.
         let mut bytes = vec![0; 64];
@@ -58,27 +57,26 @@ impl<'k> Tiles<'k> {
         self.code.assembly("tilerelease", &[]);
     }
 
-    /// Sets a register to zero.
     pub(crate) fn zero(self, register: usize) {
         self.code.assembly(&format!("tilezero tmm{register}"), &[]);
     }
 
-    /// Fills a register from an address on; rows are `stride` bytes apart.
+    /// Loads a register from an address; rows are `stride` bytes apart.
     pub(crate) fn load(self, register: usize, from: Value<'k>, stride: usize) {
         self.code.assembly(&format!("tileloadd tmm{register}, [$0 + $1]"), &[from, self.code.index(stride)]);
     }
 
-    /// Writes a register from an address on, line after line.
+    /// Stores a register at an address, with consecutive rows.
     pub(crate) fn store(self, register: usize, to: Value<'k>) {
         self.code.assembly(&format!("tilestored [$0 + $1], tmm{register}"), &[to, self.code.index(LINE)]);
     }
 
-    /// sums[r][i] + Σⱼ x[r][j] · weights[j / 2][2 i + j % 2]: of bf16, in f32.
+    /// Computes sums[r][i] + Σⱼ x[r][j] · weights[j / 2][2 i + j % 2] of bf16, with sums in f32.
     pub(crate) fn add_bf16(self, registers: [usize; 3]) {
         self.multiply("tdpbf16ps", registers);
     }
 
-    /// sums[r][i] + Σⱼ x[r][j] · weights[j / 4][4 i + j % 4]: all with a sign.
+    /// Computes sums[r][i] + Σⱼ x[r][j] · weights[j / 4][4 i + j % 4] of signed bytes.
     pub(crate) fn add_bytes(self, registers: [usize; 3]) {
         self.multiply("tdpbssd", registers);
     }

@@ -2,23 +2,22 @@ use super::tiles::TileProducts;
 use super::{Column, FLOATS, by_column};
 use crate::code::{Element, Type, Value};
 
-/// The instructions of an x86-64 processor. All have AVX2, FMA and F16C.
+/// The instruction set of an x86-64 processor with AVX2, FMA and F16C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct X86 {
-    /// Vectors of 512 bits.
+    /// Whether it has vectors of 512 bits.
     avx512: bool,
-    /// Sums of four products of bytes: of 512 bits, or of 256.
+    /// The bits of vectors with sums of four products of bytes: 512 or 256.
     vnni: Option<usize>,
-    /// Sums of two products of bf16.
+    /// Sums of two products of bf16, where they are fast: on AMD's cores one takes as long as a product of f32. On Intel's (known by
+    /// `avx512fp16`, which no other has) it takes as long as four.
     bf16: bool,
-    /// Whether those are slow: on Intel's cores (known by `avx512fp16`, which no other has) one of them takes as long as four
-    /// products of f32; on AMD's as long as one.
-    slow_bf16: bool,
     tiles: TileProducts,
 }
 
 impl X86 {
-    /// The one that has these features. Tiles are asked for as Linux wants it.
+    /// The instruction set with these features. Tiles are only used on Linux, where a process can ask for
+    /// them.
     pub(super) fn of(has: impl Fn(&[&str]) -> bool, is_linux: bool) -> Option<Self> {
         let avx512 = has(&["avx512f", "avx512bw", "avx512vl", "avx512dq"]);
         let vnni = match () {
@@ -30,8 +29,7 @@ impl X86 {
         has(&["avx2", "fma", "f16c"]).then(|| Self {
             avx512,
             vnni,
-            bf16: avx512 && has(&["avx512bf16"]),
-            slow_bf16: has(&["avx512bf16", "avx512fp16"]),
+            bf16: avx512 && has(&["avx512bf16"]) && !has(&["avx512fp16"]),
             tiles: TileProducts { bf16: tiles("amx-bf16"), bytes: tiles("amx-int8") },
         })
     }
@@ -47,17 +45,14 @@ impl X86 {
     pub(super) fn name(self) -> String {
         let width = if self.avx512 { "avx512" } else { "avx2" };
         let vnni = self.vnni.map(|bits| format!("_vnni{bits}")).unwrap_or_default();
-        let extensions = [
-            (self.bf16, if self.slow_bf16 { "_slow_bf16" } else { "_bf16" }),
-            (self.tiles.bf16, "_tiles_bf16"),
-            (self.tiles.bytes, "_tiles_bytes"),
-        ];
+        let extensions =
+            [(self.bf16, "_bf16"), (self.tiles.bf16, "_tiles_bf16"), (self.tiles.bytes, "_tiles_bytes")];
         let extensions = extensions.into_iter().filter_map(|(has, name)| has.then_some(name));
         format!("{width}{vnni}{}", extensions.collect::<String>())
     }
 
     pub(super) fn is_fast_in_bf16(self) -> bool {
-        self.bf16 && !self.slow_bf16
+        self.bf16
     }
 
     pub(super) fn tiles(self) -> TileProducts {
@@ -68,7 +63,7 @@ impl X86 {
         self.vnni.is_none()
     }
 
-    /// The vectors that bytes are multiplied in, of 64.
+    /// The number of vector registers that hold 64 bytes in a multiplication: 1 with 512-bit VNNI, else 2.
     pub(super) fn parts(self) -> usize {
         if self.vnni == Some(512) { 1 } else { 2 }
     }
@@ -86,6 +81,22 @@ impl X86 {
         })
     }
 
+    /// The vectors that words are multiplied in, of 32.
+    pub(super) fn parts_of_words(self) -> usize {
+        if self.avx512 { 1 } else { 2 }
+    }
+
+    pub(super) fn add_words<'k>(self, sum: Value<'k>, words: Value<'k>, x: Value<'k>) -> Value<'k> {
+        let (code, bits) = (sum.code(), if self.avx512 { 512 } else { 256 });
+        if self.vnni.is_some_and(|widest| widest >= bits) {
+            let instruction = format!("llvm.x86.avx512.vpdpwssd.{bits}");
+            return code.instruction(&instruction, &[sum, words, x], sum.ty());
+        }
+        let instruction = if self.avx512 { "llvm.x86.avx512.pmaddw.d.512" } else { "llvm.x86.avx2.pmadd.wd" };
+        // Sums are not looked into.
+        code.opaque(sum + code.instruction(instruction, &[words, x], sum.ty()))
+    }
+
     pub(super) fn add_bf16_pairs<'k>(
         self,
         sums: Value<'k>,
@@ -99,7 +110,7 @@ impl X86 {
     }
 }
 
-/// The same by products of bytes without a sign with such as have one, two of which add up to a word.
+/// Multiplies unsigned with signed bytes; two products add up to a word of 16 bits.
 fn by_words<'k>(
     sums: Vec<Value<'k>>,
     columns: impl Iterator<Item = Column<'k>>,

@@ -1,7 +1,7 @@
-//! Many rows times dense weights where few sums stay in registers: of the weight a block at a time is widened into memory
-//! that stays nearest, and multiplied with all rows before the next one.
+//! Matmul of many rows with dense weights, for processors whose registers hold few sums. A block of the weight is
+//! widened into memory that stays in the nearest cache, and multiplied with all rows before the next block.
 //!
-//! The order of loops is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
+//! The order of loops follows Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
 
 use ops::WeightFormat;
 use ops::format::PANEL;
@@ -10,13 +10,13 @@ use super::{Dense, LINE, Matmul, Panel, SUMS, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::fused_op::End;
 
-/// Columns of a block at most.
+/// The largest number of columns of a block.
 const COLUMNS: usize = 128;
 
-/// Rows whose sums are kept beside it, of one panel: of two, of half as many.
+/// Rows whose sums are kept beside a block of one panel. For two panels, half as many.
 const ROWS: usize = 256;
 
-/// Columns whose products one round of the innermost loop adds.
+/// Columns whose products one iteration of the innermost loop adds.
 const ROUND: usize = 4;
 
 /// Rows whose sums stay in registers.
@@ -24,20 +24,21 @@ pub(super) const TILE: usize = 6;
 
 /// Memory for a block and for sums.
 #[derive(Clone, Copy)]
-pub(super) struct Scratch<'k> {
+pub(super) struct Partials<'k> {
     block: Buffer<'k>,
     sums: Buffer<'k>,
 }
 
-impl Scratch<'_> {
-    pub(super) fn new(code: &Code) -> Scratch<'_> {
+impl Partials<'_> {
+    pub(super) fn new(code: &Code) -> Partials<'_> {
         let floats = |count: usize| code.scratch(Element::F32, count * PANEL);
-        Scratch { block: floats(COLUMNS), sums: floats(ROWS) }
+        Partials { block: floats(COLUMNS), sums: floats(ROWS) }
     }
 }
 
 impl Matmul<'_> {
-    /// Whether it is multiplied in blocks: where vectors are short, and rows so many that widening costs little.
+    /// Whether the matmul uses blocks: on processors with short vectors, and for so many rows that widening
+    /// costs little.
     pub(super) fn is_blocked(&self) -> bool {
         let whole = self.inputs.is_multiple_of(self.line_columns());
         self.format.element().is_some()
@@ -47,13 +48,15 @@ impl Matmul<'_> {
             && whole
     }
 
-    /// Columns of a block: the same number each time, if there is one, as what is left over is code of its own.
+    /// The columns of a block. It prefers an equal size for all blocks, because a shorter last block needs
+    /// code of its own.
     fn block_columns(&self) -> usize {
         let fits = |columns: &usize| columns.is_multiple_of(ROUND) && self.inputs.is_multiple_of(*columns);
         (COLUMNS / 2..=COLUMNS).rev().find(fits).unwrap_or(COLUMNS)
     }
 
-    /// The results of a panel's outputs for all rows, or of two panels whose results meet.
+    /// Computes the results of a panel's outputs for all rows, or of two panels whose results the epilogue
+    /// combines.
     pub(super) fn blocks<'k>(
         &self,
         code: &'k Code,
@@ -61,7 +64,7 @@ impl Matmul<'_> {
         weights: &[Panel<'k>],
         (panel, tile): (Value<'k>, usize),
         end: &End<'k>,
-        scratch: Scratch<'k>,
+        scratch: Partials<'k>,
     ) {
         let panels = weights.len();
         code.runs(self.rows, ROWS / panels, |first, rows| {
@@ -88,7 +91,7 @@ impl Matmul<'_> {
         });
     }
 
-    /// Some columns of a panel in f32.
+    /// Converts some columns of a panel to f32.
     fn widen<'k>(
         &self,
         code: &'k Code,
@@ -107,7 +110,7 @@ impl Matmul<'_> {
         });
     }
 
-    /// Columns of a line: as many of sixteen rows as 64 bytes hold.
+    /// Columns of a line: as many of sixteen rows as fit into 64 bytes.
     pub(super) fn line_columns(&self) -> usize {
         match self.format {
             WeightFormat::F32 => 1,
@@ -116,7 +119,7 @@ impl Matmul<'_> {
     }
 }
 
-/// The sums of some rows and the products of a block's columns.
+/// Adds the products of a block's columns to the sums of some rows.
 fn multiplied<'k>(
     code: &'k Code,
     x: Dense<'k>,

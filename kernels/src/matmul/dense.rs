@@ -1,20 +1,21 @@
-//! Weights whose numbers are kept: f32, f16, bf16.
+//! Matmul with weights in f32, f16 or bf16.
 
 use ops::WeightFormat;
 use ops::format::PANEL;
 
-use super::{Dense, LINE, Matmul, Panel, Rows, SUMS, ask, join};
+use super::{Dense, LINE, Matmul, Panel, Rows, SUMS, ask};
 use crate::code::{Code, Element, Type, Value};
 use crate::isa;
 use crate::kernel::{self, Kernel};
 
-/// Lines that one round of the loop reads: so many sums of one row do not wait for each other.
+/// Lines that one round of the loop reads.
 const LINES: usize = 4;
 
-/// Lines that are multiplied with some rows before others.
+/// Lines that are multiplied with some rows before the next rows.
 const BLOCK: usize = 64;
 
-/// All rows of x `[rows, inputs]` in f32, so that numbers that many products need are not widened for each.
+/// A kernel that converts all rows of x `[rows, inputs]` to f32, so that the conversion is not repeated for
+/// each panel.
 pub(super) fn widening(x: Element, rows: usize, inputs: usize) -> (String, impl FnOnce() -> Kernel) {
     let workgroups = rows.min(8);
     let body = move || {
@@ -32,8 +33,8 @@ pub(super) fn widening(x: Element, rows: usize, inputs: usize) -> (String, impl 
 }
 
 impl Matmul<'_> {
-    /// Whether its activations are widened by a kernel of their own: several rows of numbers that instructions multiply
-    /// no faster than f32.
+    /// Whether a separate kernel widens the activations. It does for several rows, if instructions multiply
+    /// their type no faster than f32.
     pub(super) fn widens_apart(&self) -> bool {
         let narrow = match self.format {
             WeightFormat::F16 => true,
@@ -51,28 +52,26 @@ impl Matmul<'_> {
         weights: &[Panel<'k>],
         rows: Rows<'k>,
     ) -> Vec<Value<'k>> {
-        let chains = (LINES / rows.count).max(1);
         let lines = self.inputs / self.line_columns();
         let rounds = lines / LINES * LINES;
-        let sums =
-            self.in_runs(code, weights, (rows, chains), (rounds, BLOCK), |weights, rows, lines, sums| {
-                code.fold(lines, LINES, sums, |line, sums| {
-                    self.lines(code, (x, rows), weights, (line, LINES), sums)
-                })
-            });
+        let sums = self.in_runs(code, weights, rows, (rounds, BLOCK), |weights, rows, lines, sums| {
+            code.fold(lines, LINES, sums, |line, sums| {
+                self.lines(code, (x, rows), weights, (line, LINES), sums)
+            })
+        });
         let mut sums = self.lines(code, (x, rows), weights, (code.index(rounds), lines - rounds), &sums);
         if !self.inputs.is_multiple_of(self.line_columns()) {
             let last = lines * LINE;
-            for (i, sum) in sums.iter_mut().enumerate().step_by(chains) {
-                let (panel, row) = (i / chains / rows.count, i / chains % rows.count);
+            for (i, sum) in sums.iter_mut().enumerate() {
+                let (panel, row) = (i / rows.count, i % rows.count);
                 let column = x.at(rows.x(row), code.index(self.inputs - 1));
                 *sum = self.half_line(*sum, weights[panel], last, x, column);
             }
         }
-        join(&sums, chains)
+        sums
     }
 
-    /// Adds the products of some lines' columns, in as many chains of sums for each row as there are.
+    /// Adds the products of some lines' columns.
     fn lines<'k>(
         &self,
         code: &'k Code,
@@ -82,8 +81,6 @@ impl Matmul<'_> {
         sums: &[Value<'k>],
     ) -> Vec<Value<'k>> {
         let mut sums = sums.to_vec();
-        let of_panel = sums.len() / weights.len();
-        let chains = of_panel / rows.count;
         // Two columns of bf16 are multiplied at once where x is bf16, too.
         let (columns, in_pairs) = (self.line_columns(), x.element == Element::Bf16);
         ask(code, weights, first * LINE, count);
@@ -107,7 +104,7 @@ impl Matmul<'_> {
                         }
                     };
                     for (panel, &weights) in weights.iter().enumerate() {
-                        let sum = &mut sums[panel * of_panel + row * chains + line % chains];
+                        let sum = &mut sums[panel * rows.count + row];
                         *sum = match in_pairs {
                             true => self.isa.add_bf16_pairs(*sum, weights, x),
                             false => weights.multiply_add(x, *sum),
@@ -119,7 +116,7 @@ impl Matmul<'_> {
         sums
     }
 
-    /// A column of a line in f32.
+    /// A column of a line, as f32.
     pub(super) fn widened<'k>(&self, bytes: Value<'k>, column: usize) -> Value<'k> {
         match self.format {
             WeightFormat::Bf16 => isa::bf16_of_pairs(bytes.bits(Type::lanes(PANEL, Element::I32)), column),
@@ -131,7 +128,7 @@ impl Matmul<'_> {
         }
     }
 
-    /// Adds the products of the last column, where lines have two and the number of columns is odd.
+    /// Adds the products of the last column, if lines have two columns and the number of columns is odd.
     fn half_line<'k>(
         &self,
         sum: Value<'k>,

@@ -1,5 +1,5 @@
-//! y = x · weightᵀ over packed weights: of one row at the speed at which the weights come from memory, of several rows
-//! on one reading of them.
+//! Matmul kernels: y = x · weightᵀ over packed weights. A single row runs at the speed at which memory delivers the
+//! weights. Several rows share one pass over the weights.
 
 mod blocked;
 mod dense;
@@ -8,7 +8,7 @@ mod tiled;
 
 use std::ops::Range;
 
-use ops::format::PANEL;
+use ops::format::{ActivationBits, PANEL};
 use ops::{ElementType, TensorType, WeightFormat};
 use targets::Tiling;
 
@@ -21,28 +21,30 @@ use crate::norm::Norm;
 use crate::quantized::{self, Form, Row};
 use crate::tilings::{Tilings, count};
 
-/// A product: `rows` rows of `inputs` numbers times a weight of `outputs` rows.
+/// A matmul of `rows` rows of `inputs` numbers with a weight of `outputs` rows.
 #[derive(Clone)]
 pub(crate) struct Matmul<'a> {
     pub(crate) format: WeightFormat,
+    /// The bits of the integers that x becomes, where the weight has integers.
+    pub(crate) activations: ActivationBits,
     pub(crate) x: Element,
     pub(crate) y: Element,
     pub(crate) rows: usize,
     pub(crate) inputs: usize,
     pub(crate) outputs: usize,
-    /// The matrices that rows are multiplied with each by its own, if the weight is a stack of them.
+    /// The stack of matrices, if each row is multiplied with a matrix of its own.
     pub(crate) stack: Option<Stack>,
-    /// A norm that x goes through first: of one row, by each part of the work for itself.
+    /// The norm of x, if there is one. For a single row, each part of the work computes it again.
     pub(crate) norm: Option<Norm>,
-    /// What becomes of the sums.
+    /// The epilogue of the sums.
     pub(crate) tail: &'a Epilogue,
     pub(crate) isa: Isa,
 }
 
-/// A kernel that brings activations into the form that they are multiplied in.
+/// A kernel that converts activations to the form that the matmul reads.
 pub(crate) struct ActivationPacking {
     pub(crate) name: String,
-    /// The type of that form.
+    /// The type of the converted activations.
     pub(crate) ty: TensorType,
     pub(crate) kernel: Box<dyn FnOnce() -> Kernel>,
 }
@@ -52,23 +54,23 @@ pub(crate) struct ActivationPacking {
 pub(crate) struct Stack {
     pub(crate) matrices: usize,
     pub(crate) rows: usize,
-    /// Whether an operand says which matrix each row has; else they have them in turn.
+    /// Whether an operand selects the matrix of each row. Otherwise the rows use the matrices in turn.
     pub(crate) chosen: bool,
 }
 
-/// Rows that are multiplied with one matrix.
+/// Rows that are multiplied with the same matrix.
 #[derive(Clone, Copy)]
 struct Rows<'k> {
-    /// The first, in the result: the others follow, each `apart` after the one before.
+    /// The first row in the result. The others follow at distances of `apart`.
     first: Value<'k>,
     count: usize,
     apart: usize,
-    /// Rows of the result that one row of x has.
+    /// Rows of the result that share a row of x.
     shared: usize,
 }
 
 impl<'k> Rows<'k> {
-    /// A row in the result.
+    /// The index of a row in the result.
     fn result(self, i: usize) -> Value<'k> {
         self.first + i * self.apart
     }
@@ -81,44 +83,45 @@ impl<'k> Rows<'k> {
     }
 }
 
-/// The bytes of a weight that one part of the work reads at least: less is not worth a worker's start.
+/// The least bytes of a weight per part of the work. Less is not worth starting a worker.
 const PART: usize = 1 << 17;
 
-/// As many more for each number of a row that every part quantizes or normalizes for itself: about ten times as long.
+/// Additional bytes for each number of a row that every part quantizes or normalizes again, which takes about
+/// ten times as long.
 const PART_QUANTIZES: usize = 200;
 const PART_NORMALIZES: usize = 100;
 
-/// What a worker's stack holds of a row that it prepares for itself, in bytes.
+/// The bytes that a worker's stack can hold for a row that it prepares itself.
 const SCRATCH: usize = 30 << 10;
 
-/// How far ahead memory is asked for its lines, in bytes: a processor's own prefetcher stops where a page ends.
+/// The distance of prefetches, in bytes. The processor's own prefetcher stops at the end of a page.
 const AHEAD: usize = 4096;
 
-/// As many rows are multiplied on one reading of the weights; of more, arithmetic takes longer than another reading does.
+/// Rows per pass over the weights. With more rows, arithmetic takes longer than another pass.
 const ROWS: usize = 8;
 
-/// Parts at most: so many leave none of a machine's workers idle.
+/// The largest number of parts. This many keep all workers of a machine busy.
 const PARTS: usize = 64;
 
-/// Sums of sixteen outputs at most that are carried at once: more are in no processor's registers, and many more on no
-/// worker's stack.
+/// The largest number of carried vectors of sixteen sums. More do not fit into any processor's registers, and
+/// many more do not fit on a worker's stack.
 const CARRIED: usize = 32;
 
 /// The sums of sixteen outputs for one row.
 const SUMS: Type = Type::lanes(PANEL, Element::F32);
 
-/// The activations of a product.
+/// The activations of a matmul.
 #[derive(Clone, Copy)]
 enum X<'k> {
     Dense(Dense<'k>),
-    /// Bytes; where weights have minima, with memory for the scales and minima of a chunk, `[panels, groups, 2, 16]`.
+    /// Integers; where weights have minima, with memory for the scales and minima of a chunk, `[panels, groups, 2, 16]`.
     Quantized {
         rows: Buffer<'k>,
         scales: Option<Buffer<'k>>,
     },
 }
 
-/// Rows of so many numbers: one after the other, or cut into tiles.
+/// Rows of numbers, in row order or cut into tiles.
 #[derive(Clone, Copy)]
 struct Dense<'k> {
     buffer: Buffer<'k>,
@@ -138,19 +141,19 @@ impl<'k> Dense<'k> {
 struct Panel<'k> {
     weight: Buffer<'k>,
     at: Value<'k>,
-    /// How far ahead memory is asked for it; 0 if it is not.
+    /// The distance of prefetches in bytes; 0 for none.
     ahead: usize,
 }
 
 impl<'k> Panel<'k> {
-    /// Some columns of its sixteen outputs.
+    /// Some columns of the panel's sixteen outputs.
     fn line(self, at: Value<'k>) -> Value<'k> {
         self.weight.load(self.at + at, Type::lanes(LINE, Element::I8))
     }
 }
 
-/// Asks for what is read some time after the lines that are read next, from a place of each panel on. It comes before
-/// them: LLVM, left alone, mixes requests and reads, and q8 then comes from memory at 0.8 of the speed (AMD, AVX2).
+/// Prefetches bytes of each panel that are read some time after the next lines. The prefetches come before
+/// the reads: LLVM would mix both, and q8 then reaches only 0.8 of the memory's speed (AMD, AVX2).
 fn ask<'k>(code: &'k Code, weights: &[Panel<'k>], at: Value<'k>, lines: usize) {
     for panel in weights.iter().filter(|panel| panel.ahead > 0) {
         (0..lines).for_each(|line| panel.weight.prefetch(panel.at + at + (line * LINE + panel.ahead)));
@@ -161,7 +164,8 @@ fn ask<'k>(code: &'k Code, weights: &[Panel<'k>], at: Value<'k>, lines: usize) {
 }
 
 impl Matmul<'_> {
-    /// What is done to the activations by a kernel of their own: to several rows, which all parts of the work need.
+    /// The kernel that prepares the activations of several rows, which all parts of the work need; `None` if
+    /// there is none.
     pub(crate) fn apart(&self) -> Option<ActivationPacking> {
         let &Self { rows, inputs, x, .. } = self;
         Some(if self.makes_tiles_of_numbers() {
@@ -188,21 +192,28 @@ impl Matmul<'_> {
         })
     }
 
-    /// The form of activations that are multiplied as bytes.
+    /// Whether activations become integers of 16 bits.
+    fn has_words(&self) -> bool {
+        self.format.element().is_none() && self.activations == ActivationBits::Sixteen
+    }
+
+    /// The form of activations that are multiplied as integers.
     fn form(&self) -> Form {
-        Form { inputs: self.inputs, chunk: self.format.columns(), sums: self.sums_of_x() }
+        let &Self { inputs, activations, .. } = self;
+        Form { inputs, bits: activations, chunk: self.format.columns(), sums: self.sums_of_x() }
     }
 
+    /// Whether a kernel of its own does it: for several rows, and for one that is too long for a worker's stack.
     fn quantizes_apart(&self) -> bool {
-        self.format.element().is_none() && self.rows > 1
+        self.format.element().is_none() && (self.rows > 1 || self.form().bytes() > SCRATCH)
     }
 
-    /// Rows of that form: whole tiles, if there are any.
+    /// Rows of that form: whole tiles, if the processor uses tiles.
     fn stored(&self) -> usize {
         if self.is_tiled() { self.rows.next_multiple_of(tiles::ROWS) } else { self.rows }
     }
 
-    /// Whether the kernel does all that is asked of it.
+    /// Whether the kernel supports this matmul.
     pub(crate) fn serves(&self) -> bool {
         let quantized = if self.format.element().is_none() { self.form().bytes() } else { 0 };
         let normalised = |norm: Norm| norm.features * norm.element.bits() / 8;
@@ -213,17 +224,17 @@ impl Matmul<'_> {
         norm && (!self.tail.halves || self.outputs.is_multiple_of(2 * PANEL))
     }
 
-    /// The columns of what it writes.
+    /// The number of columns of the output.
     fn columns(&self) -> usize {
         if self.tail.halves { self.outputs / 2 } else { self.outputs }
     }
 
-    /// The rows of what it writes.
+    /// The number of rows of the output.
     fn results(&self) -> usize {
         self.stack.map_or(self.rows, |stack| stack.rows)
     }
 
-    /// How many matrices are multiplied with, each by so many rows.
+    /// The number of matrices, and the rows per matrix.
     fn matrices(&self) -> (usize, usize) {
         match self.stack {
             None => (1, self.rows),
@@ -232,28 +243,29 @@ impl Matmul<'_> {
         }
     }
 
-    /// What its speed depends on, but for the other operations behind it.
+    /// A name for everything that its speed depends on, except the epilogue.
     pub(crate) fn name(&self) -> String {
         let &Self { format, rows, inputs, outputs, x, y, norm, isa, stack, .. } = self;
         let normed = norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();
+        let words = if self.has_words() { "_words" } else { "" };
         let of = |Stack { matrices, rows, chosen }| {
             format!("_{rows}_{}_{matrices}", if chosen { "chosen_of" } else { "of_all" })
         };
         let stacked = stack.map(of).unwrap_or_default();
-        format!("product_{}_{rows}x{inputs}x{outputs}{stacked}_{x}_{y}{normed}_{}", format.word(), isa.name())
+        let (format, isa) = (format.word(), isa.name());
+        format!("product_{format}{words}_{rows}x{inputs}x{outputs}{stacked}_{x}_{y}{normed}_{isa}")
     }
 
-    /// The same, and whether it has halves: by this tunings know it.
+    /// The name under which tuning files store this matmul. It includes whether the epilogue combines halves.
     pub(crate) fn key(&self) -> String {
         format!("{}{}", self.name(), if self.tail.halves { "_halves" } else { "" })
     }
 
-    /// The ways to cut it.
     pub(crate) fn tilings(&self) -> Tilings {
         Tilings::new(self.key(), self.usual(), |tiling| self.fitted(tiling))
     }
 
-    /// How it is cut unless something else was measured to be faster.
+    /// The default tiling, without a measurement.
     pub(crate) fn usual(&self) -> Tiling {
         let &Self { format, rows, inputs, norm, .. } = self;
         let quantized = if format.element().is_none() && rows == 1 { inputs * PART_QUANTIZES } else { 0 };
@@ -277,7 +289,7 @@ impl Matmul<'_> {
         self.fitted(Tiling { parts: count(parts), rows: count(rows), panels: count(panels), ahead: AHEAD })
     }
 
-    /// A tiling, cut to what fits.
+    /// A tiling, reduced to sizes that fit.
     fn fitted(&self, tiling: Tiling) -> Tiling {
         let (matrices, rows) = self.matrices();
         let columns = self.columns().div_ceil(PANEL);
@@ -296,17 +308,16 @@ impl Matmul<'_> {
         }
     }
 
-    /// How many parts of the result meet.
+    /// The number of parts of the result that the epilogue combines: 1 or 2.
     fn halves(&self) -> usize {
         if self.tail.halves { 2 } else { 1 }
     }
 
-    /// The bytes of one matrix.
     fn bytes(&self) -> usize {
         self.format.packed(self.outputs, self.inputs).bytes()
     }
 
-    /// Its code, cut in some way, of results of an element type.
+    /// The kernel's code for a tiling, with results of an element type.
     pub(crate) fn kernel(&self, element: Element, tiling: Tiling) -> impl FnOnce() -> Kernel {
         let tiling = self.fitted(tiling);
         let bindings =
@@ -355,7 +366,7 @@ impl Matmul<'_> {
         let parts = tiling.parts.get();
         let tile = if tiles.is_some() { self.isa.rows().min(rows) } else { tiling.rows.get() };
         let units = self.columns().div_ceil(PANEL) / together;
-        let blocks = self.is_blocked().then(|| blocked::Scratch::new(code));
+        let blocks = self.is_blocked().then(|| blocked::Partials::new(code));
         code.repeat(kernel::share(code, units * matrices, parts), 1, |at| {
             let (matrix, unit) = match matrices {
                 1 => (None, at),
@@ -392,7 +403,7 @@ impl Matmul<'_> {
         });
     }
 
-    /// The matrix that an operand says for a row: an index out of range is clamped.
+    /// The matrix that an operand selects for a row. An index out of range is clamped.
     fn choice<'k>(&self, code: &'k Code, choices: Buffer<'k>, row: Value<'k>) -> Value<'k> {
         let integer = Type::Scalar(Element::I32);
         let last = self.stack.map_or(0, |stack| stack.matrices - 1);
@@ -400,7 +411,7 @@ impl Matmul<'_> {
         choice.min(code.constant(integer, last as f64)).place()
     }
 
-    /// The activations as they are multiplied: normalized and quantized, if that is done here.
+    /// The activations in the form for the matmul, normalized and quantized here if no other kernel does it.
     fn prepared<'k>(
         &self,
         code: &'k Code,
@@ -451,21 +462,22 @@ impl Matmul<'_> {
         }
     }
 
-    /// The sums of the panels' outputs for some rows, in so many chains for each, of `units` units of the weights; `add` adds
-    /// those of some of them.
+    /// The sums of the panels' outputs for some rows, of `units` units of the weights; `add` adds those of some of them.
     ///
-    /// Where registers have no room for all rows, as many as they have room for are multiplied with a block of units after
-    /// each other, while it is near; the sums of the others are in memory meanwhile.
+    /// However many rows there are, each sum is one chain in the order of the columns: so a row's bits do not depend on the others.
+    ///
+    /// If the sums of all rows don't fit into registers, a block of units is multiplied with some rows at a
+    /// time, while it is in the cache. The sums of the other rows are in memory.
     fn in_runs<'k>(
         &self,
         code: &'k Code,
         weights: &[Panel<'k>],
-        (rows, chains): (Rows<'k>, usize),
+        rows: Rows<'k>,
         (units, block): (usize, usize),
         add: impl Fn(&[Panel<'k>], Rows<'k>, Range<Value<'k>>, &[Value<'k>]) -> Vec<Value<'k>>,
     ) -> Vec<Value<'k>> {
         let (start, end, zero) = (code.index(0), code.index(units), code.constant(SUMS, 0.0));
-        let sums = weights.len() * rows.count * chains;
+        let sums = weights.len() * rows.count;
         if rows.count <= self.isa.rows() {
             return add(weights, rows, start..end, &vec![zero; sums]);
         }
@@ -487,15 +499,9 @@ impl Matmul<'_> {
         (0..sums).map(|i| kept.load(code.index(i * PANEL), SUMS)).collect()
     }
 
-    /// Which of a panel's outputs there are: the last panel may have fewer.
+    /// The mask of a panel's valid outputs; `None` if all are. The last panel can have fewer.
     fn mask<'k>(&self, code: &'k Code, panel: Value<'k>) -> Option<Value<'k>> {
         let all = self.outputs.is_multiple_of(PANEL);
         (!all).then(|| code.first_lanes(code.index(self.outputs) - panel * PANEL, PANEL))
     }
-}
-
-/// The sums of several chains of sums for each row: `chains` after each other belong to one.
-fn join<'k>(sums: &[Value<'k>], chains: usize) -> Vec<Value<'k>> {
-    let total = |sums: &[Value<'k>]| sums.iter().copied().reduce(|a, b| a + b);
-    sums.chunks(chains).filter_map(total).collect()
 }

@@ -1,17 +1,16 @@
-//! Weights in groups with scales: q8, q4 and q4_k, times activations in bytes.
+//! Weights in groups with scales: q8, q4 and q4_k, times activations in integers.
 
 use ops::WeightFormat;
 use ops::format::{GROUP, PANEL};
 
-use super::{LINE, Matmul, Panel, Rows, SUMS, ask, join};
+use super::{LINE, Matmul, Panel, Rows, SUMS, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
-use crate::counts::Counts;
+use crate::counts::StepCounts;
 use crate::quantized::{Row, Sums};
 
-/// The bytes of a line.
 const BYTES: Type = Type::lanes(LINE, Element::I8);
 
-/// Columns that are multiplied with some rows before others.
+/// Columns that are multiplied with some rows before the next rows.
 const COLUMNS: usize = 512;
 
 impl Matmul<'_> {
@@ -23,11 +22,10 @@ impl Matmul<'_> {
         weights: &[Panel<'k>],
         rows: Rows<'k>,
     ) -> Vec<Value<'k>> {
-        let chains = (2 / rows.count).max(1);
         let chunks = self.inputs.div_ceil(self.format.columns());
         let block = COLUMNS / self.format.columns();
         let sums_of = |weights: &[Panel<'k>]| {
-            self.in_runs(code, weights, (rows, chains), (chunks, block), |weights, rows, chunks, sums| {
+            self.in_runs(code, weights, rows, (chunks, block), |weights, rows, chunks, sums| {
                 let form = self.form();
                 let rows = (0..rows.count).map(|i| Row { buffer: x, at: rows.x(i) * form.bytes(), form });
                 let rows: Vec<Row<'k>> = rows.collect();
@@ -37,21 +35,21 @@ impl Matmul<'_> {
             })
         };
         // Few registers have no room for what two panels need.
-        let sums = match self.isa.has_short_vectors() {
+        match self.isa.has_short_vectors() {
             true => weights.iter().flat_map(|panel| sums_of(std::slice::from_ref(panel))).collect(),
             false => sums_of(weights),
-        };
-        join(&sums, chains)
+        }
     }
 
-    /// How many scales and minima a chunk of so many panels has in memory, where there are minima.
+    /// The number of scales and minima that a chunk of `panels` panels has in memory; `None` for formats
+    /// without minima.
     pub(super) fn scales_of(&self, panels: usize) -> Option<usize> {
         let panels = if self.isa.has_short_vectors() { 1 } else { panels };
         let groups = self.format.columns() / GROUP;
         (self.format == WeightFormat::Q4K).then_some(panels * groups * 2 * PANEL)
     }
 
-    /// Adds the products of a chunk, in as many chains of sums for each row as there are.
+    /// Adds the products of a chunk.
     fn chunk<'k>(
         &self,
         code: &'k Code,
@@ -91,8 +89,8 @@ impl Matmul<'_> {
         })
     }
 
-    /// Adds the products of two groups: the first is so far in a row, and in its chunk, which begins at a byte; `scales` says
-    /// their scales and minima, of a panel.
+    /// Adds the products of two groups. The first is this far in its row and in its chunk, which begins at a
+    /// byte. `scales` returns the scales and minima of a panel.
     fn pair<'k>(
         &self,
         code: &'k Code,
@@ -103,25 +101,32 @@ impl Matmul<'_> {
         sums: &[Value<'k>],
     ) -> Vec<Value<'k>> {
         let mut sums = sums.to_vec();
-        let of_panel = sums.len() / weights.len();
-        let chains = of_panel / rows.len();
         for (panel, &weights) in weights.iter().enumerate() {
             for half in 0..2 {
                 let group = of_row + half;
                 let (scales, minima) = scales(panel, half);
                 let columns = self.columns_of(code, weights, start, of_chunk + half).enumerate();
-                let columns = columns.map(|(i, bytes)| {
-                    (bytes, rows.iter().map(|row| row.four(group * GROUP + 4 * i)).collect())
+                let columns = columns.flat_map(|(i, bytes)| {
+                    let x: Vec<Vec<Value<'k>>> =
+                        rows.iter().map(|row| row.four(group * GROUP + 4 * i)).collect();
+                    let part = |part: usize| x.iter().map(|x| x[part]).collect::<Vec<_>>();
+                    match self.has_words() {
+                        false => vec![(bytes, part(0))],
+                        true => words(bytes).into_iter().enumerate().map(|(i, w)| (w, part(i))).collect(),
+                    }
                 });
                 let begin = |row: &Row<'k>| match minima {
                     None => row.sum(group).broadcast(PANEL),
                     Some(_) => code.constant(Type::lanes(PANEL, Element::I32), 0.0),
                 };
                 let begin = rows.iter().map(begin).collect();
-                let integers = self.isa.add_bytes(begin, columns, self.format != WeightFormat::Q8);
+                let integers = match self.has_words() {
+                    true => self.isa.add_words(begin, columns),
+                    false => self.isa.add_bytes(begin, columns, self.format != WeightFormat::Q8),
+                };
                 for (i, (row, integers)) in rows.iter().zip(integers).enumerate() {
                     let scale = scales * row.scale(group).broadcast(PANEL);
-                    let sum = &mut sums[panel * of_panel + i * chains + half % chains];
+                    let sum = &mut sums[panel * rows.len() + i];
                     *sum = integers.convert(Element::F32).multiply_add(scale, *sum);
                     if let Some(minima) = minima {
                         *sum = minima.multiply_add(row.sum(group).broadcast(PANEL), *sum);
@@ -132,15 +137,20 @@ impl Matmul<'_> {
         sums
     }
 
-    /// What makes numbers of the bytes that [`columns_of`](Self::columns_of) gives.
+    /// The number to add to the bytes of [`columns_of`](Self::columns_of) to get the integers.
     pub(super) fn added(&self) -> i32 {
         match self.format {
-            WeightFormat::Q8 if self.isa.is_signed() => 0,
+            WeightFormat::Q8 if self.takes_signs() => 0,
             format => -i32::from(format.offset()),
         }
     }
 
-    /// What of the activations' groups is added up.
+    /// Whether bytes get their sign before they are multiplied.
+    fn takes_signs(&self) -> bool {
+        self.isa.is_signed() && !self.has_words()
+    }
+
+    /// The kind of sum that each group of activations carries.
     pub(super) fn sums_of_x(&self) -> Sums {
         match self.format {
             WeightFormat::Q4K => Sums::Numbers,
@@ -157,18 +167,18 @@ impl Matmul<'_> {
                 let words = [1, 2, 3].map(|line| weights.line(start + line * LINE));
                 let words = words.map(|line| line.bits(Type::lanes(PANEL, Element::I32)));
                 let minus = code.constant(SUMS, 0.0);
-                Scales::InSteps { steps: [both[0], minus - both[1]], counts: Counts::unpacked(words) }
+                Scales::InSteps { steps: [both[0], minus - both[1]], counts: StepCounts::unpacked(words) }
             }
             _ => Scales::Each(both),
         }
     }
 
-    /// The lines of a panel that a group takes.
+    /// The number of lines of a panel per group.
     pub(super) fn lines_of_group(&self) -> usize {
         if self.format == WeightFormat::Q8 { 8 } else { 4 }
     }
 
-    /// The columns of a group of a chunk four by four, as bytes: a line is read when its first columns are asked for.
+    /// The columns of a chunk's group in fours, as bytes. A line is read when its first columns are needed.
     pub(super) fn columns_of<'k>(
         &self,
         code: &'k Code,
@@ -181,17 +191,17 @@ impl Matmul<'_> {
         (0..lines).flat_map(move |line| self.columns_of_line(code, weights.line(first + line * LINE)))
     }
 
-    /// The columns of a line four by four, as bytes.
+    /// The columns of a line in fours, as bytes.
     fn columns_of_line<'k>(&self, code: &'k Code, bytes: Value<'k>) -> Vec<Value<'k>> {
         let mut columns = self.stored_columns(code, bytes);
-        if self.format == WeightFormat::Q8 && self.isa.is_signed() {
+        if self.format == WeightFormat::Q8 && self.takes_signs() {
             // 128 was added when they were stored; a byte wraps around.
             columns.iter_mut().for_each(|bytes| *bytes = *bytes + code.constant(BYTES, -128.0));
         }
         columns
     }
 
-    /// The same as they are stored, without a sign.
+    /// The columns of a line in fours, as stored: unsigned.
     pub(super) fn stored_columns<'k>(&self, code: &'k Code, bytes: Value<'k>) -> Vec<Value<'k>> {
         match self.format {
             WeightFormat::Q4 | WeightFormat::Q4K => {
@@ -204,16 +214,24 @@ impl Matmul<'_> {
     }
 }
 
+/// The even and the odd ones of some columns' bytes without a sign, as words.
+fn words(bytes: Value<'_>) -> [Value<'_>; 2] {
+    let words = bytes.bits(Type::lanes(LINE / 2, Element::I16));
+    [words.and(words.code().constant(words.ty(), 255.0)), words.shift_right(8)]
+}
+
 /// The scales of a chunk's groups, for all rows of a panel.
 pub(super) enum Scales<'k> {
-    /// Of each group.
     Each([Value<'k>; 2]),
-    /// The steps of scales and of minima, the latter less than zero, and how many of them each group's are.
-    InSteps { steps: [Value<'k>; 2], counts: Counts<'k> },
+    /// The steps of scales and of negated minima, and the counts of each group.
+    InSteps {
+        steps: [Value<'k>; 2],
+        counts: StepCounts<'k>,
+    },
 }
 
 impl<'k> Scales<'k> {
-    /// The scales of a group, and what each of its numbers has more, if there are minima.
+    /// The scale of a group, and its minimum if the format has minima.
     pub(super) fn of(&self, group: usize) -> (Value<'k>, Option<Value<'k>>) {
         match self {
             Self::Each(scales) => (scales[group], None),
@@ -224,7 +242,7 @@ impl<'k> Scales<'k> {
         }
     }
 
-    /// The same of a group that is known when it runs, where there are minima.
+    /// The scale and the minimum of a group whose number is known at run time, for formats with minima.
     pub(super) fn in_steps(&self, group: Value<'k>) -> (Value<'k>, Value<'k>) {
         let Self::InSteps { steps, counts } = self else { unreachable!("a format with minima") };
         let [scales, minima] = counts.at(group).map(|count| count.convert(Element::F32));

@@ -1,5 +1,5 @@
-//! Products of many rows by tiles. A panel's lines are the rows of a tile as they are; x is cut into tiles by a kernel of
-//! its own where it has rows of numbers, and is read as it is where it has bytes.
+//! Matmul of many rows with tiles. A panel's lines are the rows of a tile, without conversion. A separate kernel
+//! cuts x into tiles if it has rows of numbers. If x has bytes, they are read directly.
 
 use ops::WeightFormat;
 use ops::format::{GROUP, PANEL};
@@ -12,33 +12,32 @@ use crate::isa::tiles::{LINE, ROWS, Tiles, granted};
 use crate::kernel::{self, Kernel};
 use crate::quantized::{Form, Row};
 
-/// Columns of bf16 in a tile.
 const TILE: usize = LINE / 2;
 
-/// Tiles of a panel that are multiplied with all rows before the next: so many of two panels, and those of all rows, are in the
-/// nearest cache.
+/// Tiles of a panel that are multiplied with all rows before the next ones. These tiles of two panels and
+/// those of all rows fit into the nearest cache.
 const NEAR: usize = 4;
 
-/// How many tiles ahead memory is asked for a panel's.
+/// The distance of prefetches, in tiles of a panel.
 const AHEAD: usize = 16;
 
 /// Rows whose sums a worker holds.
 const HELD: usize = 128;
 
-/// Chunks of a panel whose bytes are ready at a time.
+/// Chunks of a panel whose bytes are prepared together.
 const BLOCK: usize = 8;
 
 /// Groups whose products wait for their scales.
 const SLOTS: usize = 4;
 
-/// Rows from which tiles are filled well enough.
-const FEWEST: usize = 16;
+/// Rows from which there are tiles: they add in another order, and up to as many rows as a tile has no path does.
+const FEWEST: usize = ROWS + 1;
 
-/// Registers: four tiles of sums, two of x, two of weights.
+/// The first register of x. There are four tiles of sums, then two of x, then two of weights.
 const X_TILE: usize = 4;
 const WEIGHT_TILE: usize = 6;
 
-/// The sums of some rows: `[panels, rows, 16]`.
+/// The sums of some rows, `[panels, rows, 16]`.
 #[derive(Clone, Copy)]
 struct Sums<'k> {
     buffer: Buffer<'k>,
@@ -51,7 +50,7 @@ impl<'k> Sums<'k> {
     }
 }
 
-/// Where a number of rows that are cut into tiles is: `[rows / 16, inputs / 32, 16, 32]`.
+/// The index of a number in rows that are cut into tiles: `[rows / 16, inputs / 32, 16, 32]`.
 pub(super) fn place<'k>(inputs: usize, row: Value<'k>, column: Value<'k>) -> Value<'k> {
     let code = row.code();
     let [rows, columns] = [ROWS, TILE].map(|count| code.index(count));
@@ -59,7 +58,8 @@ pub(super) fn place<'k>(inputs: usize, row: Value<'k>, column: Value<'k>) -> Val
     (tile * ROWS + row.remainder(rows)) * TILE + column.remainder(columns)
 }
 
-/// All rows of x `[rows, inputs]`, cut into tiles; rows that fill the last ones are not written.
+/// A kernel that cuts all rows of x `[rows, inputs]` into tiles. It does not write the rows that fill up the
+/// last tile.
 pub(super) fn kernel(rows: usize, inputs: usize) -> (String, impl FnOnce() -> Kernel) {
     let workgroups = rows.min(8);
     let body = move || {
@@ -79,21 +79,26 @@ pub(super) fn kernel(rows: usize, inputs: usize) -> (String, impl FnOnce() -> Ke
 
 /// The bytes of a row of [`rounding`].
 pub(super) fn row_bytes(form: Form) -> usize {
+    form.bytes().max(tile_bytes(form))
+}
+
+/// The bytes of its numbers in tiles.
+fn tile_bytes(form: Form) -> usize {
     2 * form.values()
 }
 
-/// All rows of x `[rows, inputs]`, of which each group is rounded to bytes and a scale: the numbers that these say, cut into
-/// tiles, or where the system grants no tiles the bytes.
+/// A kernel that quantizes all rows of x `[rows, inputs]` to bytes with a scale per group. It writes the
+/// dequantized numbers in tiles or, if the system does not allow tiles, the bytes.
 pub(super) fn rounding(
     x: Element,
     [rows, stored]: [usize; 2],
     form: Form,
 ) -> (String, impl FnOnce() -> Kernel) {
-    let (Form { inputs, chunk, sums }, workgroups) = (form, rows.min(8));
+    let (inputs, workgroups) = (form.inputs, rows.min(8));
     let body = move || {
         kernel::new(2, workgroups, |code| {
             let x = code.binding(0, x, rows * inputs);
-            let tiles = code.binding(1, Element::Bf16, stored * form.values());
+            let tiles = code.binding(1, Element::Bf16, stored * row_bytes(form) / 2);
             let bytes = code.binding(1, Element::I8, stored * row_bytes(form));
             let each = |write: &dyn Fn(Value<'_>)| {
                 code.repeat(kernel::share(code, rows, workgroups), 1, write);
@@ -113,7 +118,7 @@ pub(super) fn rounding(
             code.either(granted(code), || each(&numbers), || each(&rows_of_bytes));
         })
     };
-    (format!("round_{x}_{rows}x{inputs}_by{chunk}_{}", sums.name()), body)
+    (format!("round_{x}_{rows}x{}", form.name()), body)
 }
 
 impl Matmul<'_> {
@@ -121,7 +126,9 @@ impl Matmul<'_> {
         let tiles = self.isa.tiles();
         let multiplied = match self.format {
             WeightFormat::Bf16 => tiles.bf16 && self.inputs.is_multiple_of(TILE),
-            WeightFormat::Q8 | WeightFormat::Q4 => tiles.bytes || self.is_narrow() && tiles.bf16,
+            WeightFormat::Q8 | WeightFormat::Q4 => {
+                tiles.bytes && !self.has_words() || self.is_narrow() && tiles.bf16
+            }
             // What minima add is no product of bytes.
             WeightFormat::Q4K => self.is_narrow() && tiles.bf16,
             WeightFormat::F32 | WeightFormat::F16 => false,
@@ -129,9 +136,9 @@ impl Matmul<'_> {
         multiplied && self.stack.is_none() && self.rows >= FEWEST
     }
 
-    /// Whether its weights have groups with scales and are multiplied as numbers in bf16, as what they are multiplied with and
-    /// the results are. Products of bytes are exact, but have to leave the tiles with each group to get its scale, which takes
-    /// twice as long.
+    /// Whether weights in groups are dequantized to bf16 and multiplied as such. This is done if activations
+    /// and results are bf16. Products of bytes are exact, but must leave the tiles after each group to get
+    /// its scale, which takes twice as long.
     pub(super) fn makes_tiles_of_numbers(&self) -> bool {
         let groups = self.format.element().is_none();
         groups && self.is_narrow() && self.isa.tiles().bf16 && self.is_tiled()
@@ -146,7 +153,7 @@ impl Matmul<'_> {
         HELD.min(self.rows.next_multiple_of(ROWS))
     }
 
-    /// The panels' outputs for all rows; some of their sums are in memory meanwhile.
+    /// Computes the panels' outputs for all rows. Some of their sums are in memory meanwhile.
     pub(super) fn tiles<'k>(
         &self,
         code: &'k Code,
@@ -204,8 +211,8 @@ impl Matmul<'_> {
         code.runs(self.rows, held, some);
     }
 
-    /// Of numbers: two panels and two tiles of rows at a time, so that each tile that is loaded is multiplied twice. Weights
-    /// in groups become numbers first, once for all rows.
+    /// Multiplies numbers: two panels with two tiles of rows at a time, so that each loaded tile is used
+    /// twice. Weights in groups are first dequantized, once for all rows.
     fn dense_tiles<'k>(
         &self,
         tiles: Tiles<'k>,
@@ -214,7 +221,7 @@ impl Matmul<'_> {
         (first, sums): (Value<'k>, Sums<'k>),
     ) {
         let code = first.code();
-        let columns = if ready.is_some() { row_bytes(self.form()) / LINE } else { self.inputs / TILE };
+        let columns = if ready.is_some() { tile_bytes(self.form()) / LINE } else { self.inputs / TILE };
         let Some(ready) = ready else {
             code.runs(columns, NEAR, |near, count| {
                 let weight = |row: Value<'k>, column: Value<'k>, panel: usize| {
@@ -281,7 +288,7 @@ impl Matmul<'_> {
         });
     }
 
-    /// All rows of a block of columns, tile by tile.
+    /// Multiplies all rows with a block of columns, tile by tile.
     fn near_tiles<'k>(&self, tiles: Tiles<'k>, block: &Block<'_, 'k>, (first, sums): (Value<'k>, Sums<'k>)) {
         let code = first.code();
         code.runs(sums.rows, 2 * ROWS, |row, rows| {
@@ -307,15 +314,14 @@ impl Matmul<'_> {
         });
     }
 
-    /// Whether numbers are made of weights while others are multiplied: where all rows take whole steps, and blocks of columns
-    /// are whole.
+    /// Whether weights are dequantized while others are multiplied. It requires a number of rows that is a multiple of `HELD`, and a number of columns that fills whole blocks.
     fn makes_in_turn(&self) -> bool {
         self.makes_tiles_of_numbers()
             && self.rows.is_multiple_of(HELD)
-            && (row_bytes(self.form()) / LINE).is_multiple_of(NEAR)
+            && (tile_bytes(self.form()) / LINE).is_multiple_of(NEAR)
     }
 
-    /// The numbers that some lines of a panel's group say: into the tile of the group.
+    /// Dequantizes some lines of a panel's group to its tile.
     fn make_numbers<'k>(
         &self,
         weight: Panel<'k>,
@@ -356,9 +362,10 @@ impl Matmul<'_> {
         }
     }
 
-    /// Of bytes: the products of a group are whole numbers, which get their scales before the next group is added. A panel's
-    /// bytes are brought into the form of tiles once for all rows; and while some groups' products get their scales, those of
-    /// the next are made: what a tile writes can be read only some time later.
+    /// Multiplies bytes. The products of a group are integers, and get their scale before the next group is
+    /// added. A panel's bytes are converted to tiles once for all rows. While some groups get their scales,
+    /// the products of the next groups are computed, because memory that a tile writes can be read only some
+    /// time later.
     fn scaled_tiles<'k>(
         &self,
         tiles: Tiles<'k>,
@@ -421,7 +428,7 @@ impl Matmul<'_> {
         });
     }
 
-    /// The two groups of a panel's chunk, which begins at a byte, as tiles and scales: from a group on.
+    /// Converts the two groups of a panel's chunk to tiles and scales.
     fn make_ready<'k>(
         &self,
         code: &'k Code,
@@ -443,29 +450,29 @@ impl Matmul<'_> {
     }
 }
 
-/// Some columns, in tiles, that are multiplied with all rows before others.
+/// Some columns in tiles, which are multiplied with all rows before the next columns.
 struct Block<'b, 'k> {
-    /// The tiles of x, how many columns of them a row has, the first of these, and their number.
+    /// The tiles of x, the number of tiles per row, the first tile of this block, and the number of its
+    /// tiles.
     x: Buffer<'k>,
     columns: usize,
     near: Value<'k>,
     count: usize,
-    /// Panels, and where a tile of one is: for a row, and a column of these.
+    /// The number of panels, and the place of a panel's tile for a row and a column.
     panels: usize,
     weight: &'b dyn Fn(Value<'k>, Value<'k>, usize) -> Value<'k>,
-    /// What else is done with such a step.
+    /// Other work to do along with each step.
     besides: &'b dyn Fn(Value<'k>, Value<'k>),
 }
 
-/// What is made of weights in groups before they are multiplied.
+/// The form of weights in groups after preparation.
 #[derive(Clone, Copy)]
 enum Ready<'k> {
-    /// Tiles of the numbers that they say.
     Numbers(Buffer<'k>),
     Bytes(Bytes<'k>),
 }
 
-/// Some groups of a panel: the tiles of each, with their sign, and the scales. What some of them are multiplied to.
+/// Some groups of a panel: their tiles of signed bytes, their scales, and memory for their products.
 #[derive(Clone, Copy)]
 struct Bytes<'k> {
     bytes: Buffer<'k>,

@@ -1,4 +1,4 @@
-//! `append` in primitives.
+//! Converts `append` to primitives.
 
 use ops::ops::{
     Append, BinaryKind, BroadcastInDim, Compare, Direction, Gather, Iota, Permute, Reshape, Select,
@@ -6,7 +6,7 @@ use ops::ops::{
 use ops::{ElementType, InferError, TensorType};
 use trace::{Builder, NodeId};
 
-/// Every slot chooses: the token that falls on it, if a real one does, or what it had.
+/// Each slot selects its new value: the real token that falls on it, or else its old value.
 pub(crate) fn convert(b: &mut Builder<'_>, op: &Append, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let [cache, new, start, count] = operands[..] else { unreachable!("inferred") };
     let shape = b.ty(cache).shape.clone();
@@ -40,7 +40,8 @@ pub(crate) fn convert(b: &mut Builder<'_>, op: &Append, operands: &[NodeId]) -> 
     b.op(Select {}, &[is_new, new, cache])
 }
 
-/// The tokens of `new` along the last of the axes `lead` that `indices` names, for each index of the axes before it.
+/// Selects the tokens of `new` along the last of the axes `lead` by `indices`, for each index of the axes
+/// before it.
 fn picked(b: &mut Builder<'_>, new: NodeId, lead: &[usize], indices: NodeId) -> Result<NodeId, InferError> {
     let ty = b.ty(new).clone();
     let of_each = b.ty(indices).shape.clone();

@@ -1,10 +1,10 @@
-//! `dequantize` in primitives.
+//! Converts `dequantize` to primitives.
 
 use ops::ops::{BinaryKind, BroadcastInDim, Dequantize};
 use ops::{ElementType, InferError};
 use trace::{Builder, NodeId};
 
-/// Multiplied in f32, then rounded.
+/// Multiplies in f32, then rounds.
 pub(crate) fn convert(
     b: &mut Builder<'_>,
     op: &Dequantize,

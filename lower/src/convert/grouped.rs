@@ -1,6 +1,6 @@
-//! `grouped_linear` and `grouped_rows` in primitives: quantized weights where no kernel reads them.
+//! Converts `grouped_linear` and `grouped_rows` to primitives, for quantized weights without a kernel.
 
-use ops::format::{GROUP, GROUPS};
+use ops::format::{ActivationBits, GROUP, GROUPS};
 use ops::ops::{
     BinaryKind, BroadcastInDim, Compare, Concatenate, Constant, Direction, DotGeneral, Gather, GroupedLinear,
     GroupedRows, Narrow, OptimizationBarrier, Reduce, ReduceKind, Reshape, Select, UnaryKind,
@@ -10,13 +10,14 @@ use trace::{Builder, NodeId};
 
 use super::linear::product;
 
-/// Up to so many rows a product of integers for each group is faster than one of the numbers that they stand for: its
-/// results, which are as many as groups, have to be written and read again. (IREE 3.13, 8192 outputs of 2048 inputs
-/// on two cores with VNNI: 0.5 ms against 29 for one row, 8 against 28 for 16, 120 against 60 for 128.)
+/// Up to this number of rows, matmuls of integers for each group are faster than a matmul of dequantized
+/// numbers. Their results, one per group, must be written and read again. (IREE 3.13, 8192 outputs of 2048
+/// inputs on two cores with VNNI: 0.5 ms against 29 for one row, 8 against 28 for 16, 120 against 60 for
+/// 128.)
 const ROWS_OF_INTEGERS: usize = 32;
 
-/// What a weight's groups are multiplied by, and what is taken from each of their numbers where there are minima: f32
-/// `[…, groups]`.
+/// The factors of a weight's groups, and the minima that are subtracted from their numbers if the format has
+/// minima: f32 `[…, groups]`.
 #[derive(Clone, Copy)]
 struct Scales {
     scales: NodeId,
@@ -24,7 +25,8 @@ struct Scales {
 }
 
 impl Scales {
-    /// Those that parts say: the scales, or the steps `[…, groups / 8, 2]` and how many of them `[…, groups, 2]`.
+    /// Computes the scales from the weight's parts: scales, or steps `[…, groups / 8, 2]` and counts `[…,
+    /// groups, 2]`.
     fn of(b: &mut Builder<'_>, parts: &[NodeId]) -> Result<Self, InferError> {
         let scales = b.convert(parts[0], ElementType::F32)?;
         let Some(&counts) = parts.get(1) else { return Ok(Self { scales, minima: None }) };
@@ -44,7 +46,7 @@ impl Scales {
     }
 }
 
-/// The activations are quantized once for all outputs; each product of integers is multiplied by both scales.
+/// Quantizes the activations once for all outputs. Each product of integers is multiplied by both scales.
 pub(crate) fn linear(
     b: &mut Builder<'_>,
     op: &GroupedLinear,
@@ -61,10 +63,12 @@ pub(crate) fn linear(
     let x = b.convert(x, ElementType::F32)?;
     let x = filled_up(b, x, groups * GROUP)?;
     let x = b.op(Reshape { shape: vec![rows, groups, GROUP] }, &[x])?;
-    let (x, x_scales) = in_bytes(b, x)?;
+    let (x, x_scales) = in_integers(b, x, op.activations)?;
     let scales = Scales::of(b, &operands[2..])?;
 
-    let sums = match rows <= ROWS_OF_INTEGERS {
+    // Words are multiplied as the numbers that they stand for.
+    let of_bytes = op.activations == ActivationBits::Eight && rows <= ROWS_OF_INTEGERS;
+    let sums = match of_bytes {
         true => of_integers(b, op.format, [x, x_scales], (integers, scales))?,
         false => {
             let x = numbers(b, vec![x], Scales { scales: x_scales, minima: None })?;
@@ -77,7 +81,7 @@ pub(crate) fn linear(
     b.op(Reshape { shape }, &[rounded])
 }
 
-/// The indexed rows' integers times their scales.
+/// Multiplies the integers of the selected rows with their scales.
 pub(crate) fn rows(b: &mut Builder<'_>, op: &GroupedRows, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let [parts @ .., indices] = operands else { unreachable!("inferred") };
     let mut part = |part: &NodeId| b.op(Gather {}, &[*part, *indices]);
@@ -92,7 +96,6 @@ pub(crate) fn rows(b: &mut Builder<'_>, op: &GroupedRows, operands: &[NodeId]) -
     b.convert(numbers, op.element)
 }
 
-/// Rows with zeros behind them.
 fn filled_up(b: &mut Builder<'_>, x: NodeId, columns: usize) -> Result<NodeId, InferError> {
     let ty = b.ty(x).clone();
     if ty.shape[1] == columns {
@@ -103,11 +106,11 @@ fn filled_up(b: &mut Builder<'_>, x: NodeId, columns: usize) -> Result<NodeId, I
     b.op(Concatenate { axis: 1 }, &[x, zeros])
 }
 
-/// Numbers in groups as whole numbers of at most a byte, still f32, and the scales: [`ops::format::in_bytes`].
-fn in_bytes(b: &mut Builder<'_>, x: NodeId) -> Result<(NodeId, NodeId), InferError> {
+/// Numbers in groups as whole numbers, still f32, and the scales: [`ops::format::in_integers`].
+fn in_integers(b: &mut Builder<'_>, x: NodeId, bits: ActivationBits) -> Result<(NodeId, NodeId), InferError> {
     let magnitudes = b.unary(UnaryKind::Abs, x)?;
     let largest = b.op(Reduce { kind: ReduceKind::Maximum, axes: vec![2] }, &[magnitudes])?;
-    let (zero, full) = (b.splat(largest, 0.0)?, b.splat(largest, 127.0)?);
+    let (zero, full) = (b.splat(largest, 0.0)?, b.splat(largest, f64::from(bits.largest()))?);
     let inverse = b.binary(BinaryKind::Divide, full, largest)?;
     let positive = b.op(Compare { direction: Direction::Lt }, &[zero, largest])?;
     let inverse = b.op(Select {}, &[positive, inverse, zero])?;
@@ -116,7 +119,7 @@ fn in_bytes(b: &mut Builder<'_>, x: NodeId) -> Result<(NodeId, NodeId), InferErr
     Ok((bytes, b.binary(BinaryKind::Divide, largest, full)?))
 }
 
-/// The integers of each place in a byte: columns of a group, as many as bytes.
+/// For each place in a byte, the integers there: as many columns of a group as it has bytes.
 fn unpacked(b: &mut Builder<'_>, format: WeightFormat, bytes: NodeId) -> Result<Vec<NodeId>, InferError> {
     if format.in_a_byte() != Some(2) {
         return Ok(vec![bytes]);
@@ -134,8 +137,8 @@ fn unpacked(b: &mut Builder<'_>, format: WeightFormat, bytes: NodeId) -> Result<
     Ok(vec![whole(first)?, whole(second)?])
 }
 
-/// x · weightᵀ, rows × outputs: the products of each group's integers, times both scales; less what each group of x adds up to,
-/// times the minima.
+/// x · weightᵀ, rows × outputs. It multiplies each group's integers and both scales. For formats with minima
+/// it subtracts the sum of x's group times the minimum.
 fn of_integers(
     b: &mut Builder<'_>,
     format: WeightFormat,
@@ -175,7 +178,7 @@ fn of_integers(
     b.binary(BinaryKind::Subtract, sums, less)
 }
 
-/// The numbers that the integers of each place in a byte and their scales stand for, all groups one after the other.
+/// Dequantizes the integers of each place in a byte, and joins all groups.
 fn numbers(
     b: &mut Builder<'_>,
     parts: Vec<NodeId>,
@@ -197,7 +200,7 @@ fn numbers(
     b.op(OptimizationBarrier {}, &[numbers])
 }
 
-/// Numbers times their scales, whose axes are these of the numbers.
+/// Multiplies numbers with their scales, which have the axes `axes` of the numbers.
 fn scaled(
     b: &mut Builder<'_>,
     numbers: NodeId,
@@ -208,7 +211,7 @@ fn scaled(
     b.binary(BinaryKind::Multiply, numbers, scales)
 }
 
-/// What has these axes of the numbers, for each of them.
+/// Broadcasts a tensor with the axes `axes` of the numbers to all their axes.
 fn spread(b: &mut Builder<'_>, of: NodeId, numbers: NodeId, axes: Vec<usize>) -> Result<NodeId, InferError> {
     let shape = b.ty(numbers).shape.clone();
     b.op(BroadcastInDim { shape, axes }, &[of])

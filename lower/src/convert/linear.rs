@@ -1,11 +1,11 @@
-//! `linear` in primitives.
+//! Converts `linear` to primitives.
 
 use ops::ops::{BinaryKind, BroadcastInDim, DotGeneral, Linear, Reshape};
 use ops::{ElementType, InferError};
 use trace::{Builder, NodeId};
 
-/// A matrix product summed in f32, plus the bias, rounded once. The weight is never widened before the product:
-/// that would double the bytes read per token.
+/// A matmul summed in f32, plus the bias, rounded once. The weight is never widened before the matmul,
+/// because that would double the bytes that are read per token.
 pub(crate) fn convert(b: &mut Builder<'_>, _: &Linear, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let (x, weight) = (operands[0], operands[1]);
     let (ty, outputs) = (b.ty(x).clone(), b.ty(weight).shape[0]);
@@ -24,7 +24,7 @@ pub(crate) fn convert(b: &mut Builder<'_>, _: &Linear, operands: &[NodeId]) -> R
     b.op(Reshape { shape }, &[rounded])
 }
 
-/// x `[rows, inputs]` · weightᵀ, weight `[outputs, inputs]`, in f32.
+/// The matmul of x `[rows, inputs]` and weightᵀ, with a weight `[outputs, inputs]`, in f32.
 pub(crate) fn product(b: &mut Builder<'_>, x: NodeId, weight: NodeId) -> Result<NodeId, InferError> {
     let product = DotGeneral {
         left_batch: vec![],

@@ -1,4 +1,4 @@
-//! The converters: each composite in primitives.
+//! The converters, which expand each composite to primitives.
 
 mod append;
 mod dequantize;

@@ -1,10 +1,10 @@
-//! `rms_norm` in primitives.
+//! Converts `rms_norm` to primitives.
 
 use ops::ops::{BinaryKind, BroadcastInDim, ReduceKind, RmsNorm, UnaryKind, WeightStyle};
 use ops::{ElementType, InferError};
 use trace::{Builder, NodeId};
 
-/// The mean square in f32; the weight before or after the rounding, as its style says.
+/// Computes the mean square in f32. The style decides whether the weight is applied before or after rounding.
 pub(crate) fn convert(b: &mut Builder<'_>, op: &RmsNorm, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let [x, weight] = operands else { unreachable!("inferred") };
     let ty = b.ty(*x).clone();

@@ -1,10 +1,10 @@
-//! `rope` in primitives.
+//! Converts `rope` to primitives.
 
 use ops::InferError;
 use ops::ops::{BinaryKind, BroadcastInDim, Concatenate, Narrow, Reshape, Rope, RopeLayout};
 use trace::{Builder, NodeId};
 
-/// (a, b) → (a·cos − b·sin, b·cos + a·sin); features beyond the tables' pass through.
+/// Maps (a, b) to (a·cos − b·sin, b·cos + a·sin). Features beyond the tables do not change.
 pub(crate) fn convert(b: &mut Builder<'_>, op: &Rope, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let [x, cos, sin] = operands else { unreachable!("inferred") };
     let shape = b.ty(*x).shape.clone();

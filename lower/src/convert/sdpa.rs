@@ -1,4 +1,4 @@
-//! `sdpa` in primitives.
+//! Converts `sdpa` to primitives.
 
 use ops::ops::{
     BinaryKind, BroadcastInDim, Compare, Direction, DotGeneral, Iota, MaskTerm, Sdpa, Select, UnaryKind,
@@ -6,7 +6,8 @@ use ops::ops::{
 use ops::{ElementType, InferError, TensorType};
 use trace::{Builder, NodeId, functions};
 
-/// Scores, scale, softcap, mask and softmax in f32; the probabilities are rounded before they meet the values.
+/// Computes scores, scale, softcap, mask and softmax in f32. The probabilities are rounded before they are
+/// multiplied with the values.
 pub(crate) fn convert(b: &mut Builder<'_>, op: &Sdpa, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let (q, k, v) = (operands[0], operands[1], operands[2]);
     let (offset, terms) = op.operands(operands);
@@ -51,8 +52,8 @@ pub(crate) fn convert(b: &mut Builder<'_>, op: &Sdpa, operands: &[NodeId]) -> Re
     b.convert(attended, element)
 }
 
-/// `[queries, keys]`, or `[sequences, queries, keys]` if a term differs between sequences: where the positional
-/// terms of the mask all hold; `None` if there are none.
+/// The mask of the positional terms: `[queries, keys]`, or `[sequences, queries, keys]` if a term differs
+/// between sequences. `None` if there are no such terms.
 fn visible(
     b: &mut Builder<'_>,
     terms: &[(MaskTerm, Option<NodeId>)],

@@ -1,5 +1,6 @@
-//! `bounded_sdpa` for IREE: attention over a part of the caches whose length is known when it runs. The numbers of the host
-//! that say how long, and the slices, are no StableHLO: there lengths are tensors, for which the host would have to wait.
+//! Writes `bounded_sdpa` for IREE: attention over the used part of a cache, whose length is computed at run time.
+//! The length is a host integer, and the slices depend on it. StableHLO has only tensors for this, for which the
+//! host would have to wait.
 
 use std::fmt::Write as _;
 
@@ -9,16 +10,17 @@ use targets::DeviceKind;
 
 use super::Program;
 
-/// Keys are read in steps of so many: a multiple of every vector.
+/// Keys are read in multiples of this number, which is a multiple of all vector lengths.
 const STEP: usize = 64;
 
-/// Caches of up to so many are read whole: the choice would cost more.
+/// Caches up to this size are read whole, because the choice would cost more.
 const LEAST: usize = 512;
 
-/// The same with that promise: for a single query, whose product is small beside the reading of the caches. In a function
-/// with chunks of queries, which gets two numbers of the host, iree-compile 3.13 leaves a dispatch in front of the choice
-/// (docs/upstream/two_numbers.mlir), and in any for other devices than the processor. A ring reads both numbers for a single
-/// query too, and then nothing compiles behind this idiom.
+/// Replaces an attention with a single query, whose matmul is small compared to reading the caches. For
+/// chunks of queries, whose functions get two host integers, iree-compile 3.13 leaves a dispatch before the
+/// choice (docs/upstream/two_numbers.mlir). It does the same in all functions for other devices than the
+/// processor. A program with rings reads both integers for a single query, too, and then fails to compile
+/// with this idiom.
 pub(super) fn of(op: &Op, operands: &[&TensorType], program: &Program<'_>) -> Option<Op> {
     let (Op::Sdpa(op), [q, k, ..]) = (op, operands) else { return None };
     let bounded = BoundedSdpa { mask: op.mask.clone(), scale: op.scale, softcap: op.softcap };
@@ -29,8 +31,8 @@ pub(super) fn of(op: &Op, operands: &[&TensorType], program: &Program<'_>) -> Op
     (same && compiles && queries == 1 && keys > LEAST && bounded.infer(operands).is_ok()).then_some(bounded)
 }
 
-/// The right-hand side of its statement: a choice between the part that is used and, since that is copied, all of the
-/// caches.
+/// The right-hand side of the statement: a choice between the used part of the caches, which is copied, and
+/// the whole.
 pub(super) fn spell(
     s: &mut dyn Statements,
     op: &BoundedSdpa,
@@ -63,7 +65,7 @@ pub(super) fn spell(
     format!("scf.if {short} -> ({result}) {part} else {all}")
 }
 
-/// Statements of a branch, whose names begin as that of no other statement.
+/// Statements of a branch. Their names have a prefix that no other statement has.
 struct Region {
     prefix: String,
     lines: Vec<String>,
@@ -77,17 +79,17 @@ impl Statements for Region {
     }
 }
 
-/// Attention over the first keys.
+/// Attention over the first keys of a cache.
 struct Attention<'a> {
     op: &'a BoundedSdpa,
     operands: &'a [Operand<'a>],
     ty: &'a TensorType,
-    /// How many, a number of the host; all if there is none.
+    /// The number of keys, as a host integer; `None` for all.
     used: Option<&'a str>,
 }
 
 impl Attention<'_> {
-    /// The type of a tensor with as many elements along an axis as there are keys.
+    /// The type of a tensor whose axis has as many elements as there are keys.
     fn over_keys(&self, ty: &TensorType, element: ElementType, axis: usize) -> String {
         let extent = |(at, n): (usize, &usize)| match self.used {
             Some(_) if at == axis => "?x".to_owned(),
@@ -96,7 +98,7 @@ impl Attention<'_> {
         format!("tensor<{}{}>", ty.shape.iter().enumerate().map(extent).collect::<String>(), element.name())
     }
 
-    /// The keys or the values, whichever it is called, and their type.
+    /// The used keys or values, by name, and their type.
     fn part(&self, s: &mut dyn Statements, name: &str, cache: &Operand<'_>) -> (String, String) {
         let (rank, element) = (cache.ty.rank(), cache.ty.element);
         let part = self.over_keys(cache.ty, element, rank - 2);
@@ -118,7 +120,7 @@ impl Attention<'_> {
         (s.statement(region), part)
     }
 
-    /// The right-hand side of its last statement: as `sdpa`'s converter says it, over other extents.
+    /// The right-hand side of the last statement, like that of `sdpa`'s converter with other extents.
     fn spell(&self, s: &mut dyn Statements) -> String {
         let [q, k, v, offset] = self.operands else { unreachable!("inferred") };
         let (rank, batch) = (q.ty.rank(), k.ty.rank() - 2);
@@ -203,7 +205,7 @@ impl Attention<'_> {
         format!("stablehlo.convert {attended} : ({attended_ty}) -> {}", self.ty.mlir())
     }
 
-    /// The weights of keys whose scores, of these extents, are `score`.
+    /// The weights of keys for the scores `score` with these extents.
     fn softmax(&self, s: &mut dyn Statements, score: &str, scores: &TensorType, shape: &str) -> String {
         let rank = scores.rank();
         let (f32s, shape_ty) =
@@ -228,7 +230,7 @@ impl Attention<'_> {
     }
 }
 
-/// A number everywhere, or a tensor of all axes but the last, in a tensor of this shape.
+/// Broadcasts a number, or a tensor with all axes but the last, to a shape.
 fn repeat(
     s: &mut dyn Statements,
     x: &str,

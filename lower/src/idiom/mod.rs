@@ -1,4 +1,4 @@
-//! What IREE needs in words of its own dialects: extents that the host knows when a program runs.
+//! Idioms: operations in IREE's own dialects, for extents that the host knows only at run time.
 
 mod bounded_sdpa;
 mod sliced_append;
@@ -6,26 +6,26 @@ mod sliced_append;
 use ops::{Idiom, Op, Operand, Statements, TensorType};
 use targets::{Dialect, Target};
 
-/// An idiom that replaces an operation on operands of these types.
+/// A function that returns the idiom for an operation on operands of these types.
 type Replace = fn(&Op, &[&TensorType], &Program<'_>) -> Option<Op>;
 
 const IDIOMS: &[Replace] = &[bounded_sdpa::of, sliced_append::of];
 
-/// What decides whether an idiom compiles.
+/// Properties of a program that decide whether an idiom compiles.
 pub(crate) struct Program<'t> {
     pub(crate) target: &'t Target,
-    /// Whether it appends to rings.
+    /// Whether the program appends to rings.
     pub(crate) has_rings: bool,
 }
 
-/// The idiom that replaces an operation for a target's compiler.
+/// The idiom that replaces an operation for a target's compiler; `None` if there is none.
 pub(crate) fn of(op: &Op, operands: &[&TensorType], program: &Program<'_>) -> Option<Op> {
     let iree = program.target.backend.dialect() == Dialect::IreeGlobals;
     let some = operands.iter().all(|ty| ty.count() > 0);
     IDIOMS.iter().filter(|_| iree && some).find_map(|replace| replace(op, operands, program))
 }
 
-/// The right-hand side of its statement.
+/// The right-hand side of the idiom's statement.
 pub(crate) fn spell(
     statements: &mut dyn Statements,
     idiom: Idiom<'_>,

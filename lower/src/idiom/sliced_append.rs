@@ -1,19 +1,20 @@
-//! `sliced_append` for IREE, which copies a cache that a program reads beside the update. StableHLO has no slice whose length
-//! the host knows. A ring, which is short, is written anew: it would take two slices.
+//! Writes `sliced_append` for IREE. Without it, IREE copies a cache that the program also reads. StableHLO has no
+//! slice whose length the host knows at run time. Rings are short and rewritten whole, because they would need two
+//! slices.
 
 use ops::ops::{Append, SlicedAppend};
 use ops::{Op, Operand, Statements, TensorType};
 
 use super::Program;
 
-/// An append as a slice: for a single sequence, whose position the host knows.
+/// An append as a slice, for a single sequence whose position is a host integer.
 pub(super) fn of(op: &Op, operands: &[&TensorType], _: &Program<'_>) -> Option<Op> {
     let Op::Append(op) = op else { return None };
     let one = !op.ring && !Append::by_row(operands[2]);
     one.then(|| SlicedAppend { axis: op.axis }.into())
 }
 
-/// The right-hand side of its statement: the real tokens up to the last slot.
+/// The right-hand side of the statement, which writes the real tokens up to the last slot.
 pub(super) fn spell(s: &mut dyn Statements, op: &SlicedAppend, operands: &[Operand<'_>]) -> String {
     let [cache, new, start, count] = operands else { unreachable!("inferred") };
     let (slots, tokens) = (cache.ty.shape[op.axis], new.ty.shape[op.axis]);

@@ -9,8 +9,8 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "i1 to number",
     backends: &[Backend::Iree3_13],
     devices: &DeviceKind::ALL,
-    fault: "a product of what was converted from i1 does not compile with data tiling: the truth values themselves are \
-            to be packed",
+    fault: "a matmul of values that were converted from i1 does not compile with data tiling: the compiler \
+        tries to pack the i1 values",
     examples: &[FaultExample {
         operations: &[
             ("convert to=f32", &[0]),
@@ -31,7 +31,7 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     function.node(operands[0]).ty().element == ElementType::I1 && *to != ElementType::I1
 }
 
-/// The choice between one and zero.
+/// Selects between one and zero.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let Op::Convert(Convert { to }) = op else { unreachable!("it shows") };
     let ty = b.ty(operands[0]).with_element(*to);

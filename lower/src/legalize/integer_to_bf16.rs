@@ -34,7 +34,8 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     matches!(op, Op::Convert(Convert { to: ElementType::Bf16 })) && are_integers(function, operands[0])
 }
 
-/// Whether these are integers, or numbers made of integers and constants one by one: what is done to them may be nothing.
+/// Whether these are integers, or numbers computed elementwise from integers and constants. The computation
+/// can be the identity.
 fn are_integers(function: &Function, id: NodeId) -> bool {
     if !function.node(id).ty().element.is_float() {
         return true;
@@ -54,7 +55,8 @@ fn rewrite(b: &mut Builder<'_>, _: &Op, operands: &[NodeId]) -> Result<NodeId, I
     over_f32(b, operands[0])
 }
 
-/// Numbers in bf16. The rounding stands between two conversions, which the compiler would join otherwise.
+/// Converts numbers to bf16. The rounding is between two conversions, which the compiler would otherwise
+/// join.
 pub(super) fn over_f32(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let exact = if b.ty(x).element == ElementType::I32 { few_bits(b, x)? } else { x };
     let wide = b.convert(exact, ElementType::F32)?;
@@ -62,8 +64,8 @@ pub(super) fn over_f32(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferEr
     b.convert(rounded, ElementType::Bf16)
 }
 
-/// An i32 that f32 holds exactly and bf16 rounds as it rounds `x`. Above 2²⁴, bf16 rounds at multiples of 2¹⁶, so every
-/// number between two multiples of 2⁸ may become the one in their middle, which has 24 bits.
+/// An i32 that f32 represents exactly, and that bf16 rounds like `x`. Above 2²⁴, bf16 rounds at multiples of
+/// 2¹⁶. Thus every number between two multiples of 2⁸ can be replaced by the middle, which has 24 bits.
 fn few_bits(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let multiple = b.with_scalar(BinaryKind::Divide, x, 256.0)?;
     let multiple = b.with_scalar(BinaryKind::Multiply, multiple, 256.0)?;

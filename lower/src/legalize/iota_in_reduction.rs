@@ -9,8 +9,8 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "iota in a reduction",
     backends: &[Backend::Iree3_13],
     devices: &[DeviceKind::Metal, DeviceKind::Vulkan],
-    fault: "a reduction that counts its operand's places keeps them in memory of the workgroup as numbers of no width, which \
-            SPIR-V does not have (docs/upstream/iota_in_reduction.mlir)",
+    fault: "a reduction over an iota keeps indices in workgroup memory in a type of no width, which SPIR-V \
+        lacks (docs/upstream/iota_in_reduction.mlir)",
     examples: &[FaultExample {
         operations: &[
             ("iota ty=i32[1024] axis=0", &[]),
@@ -24,12 +24,13 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     rewrite,
 };
 
-/// Of integers, as those of the places of which the largest is found: what it reduces is counted as it is read.
+/// Matches reductions of integers, such as the search for the index of the largest element. The compiler
+/// computes its operand on the fly.
 fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     matches!(op, Op::Reduce(_)) && function.node(operands[0]).ty().element == ElementType::I32
 }
 
-/// The reduction reads its operand from memory.
+/// Makes the reduction read its operand from memory.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let alone = b.op(OptimizationBarrier {}, &[operands[0]])?;
     b.op(op.clone(), &[alone])

@@ -9,7 +9,7 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "largest integer",
     backends: &[Backend::Iree3_13],
     devices: &[DeviceKind::Cuda, DeviceKind::Hip],
-    fault: "the largest and the smallest of signed integers are computed from the initial values of unsigned ones: a maximum is \
+    fault: "the maximum and minimum of signed integers start from the initial values of unsigned ones: a maximum is \
             never below 0, a minimum never above -1 (docs/upstream/smallest_integer.mlir)",
     examples: &[FaultExample {
         operations: &[("reduce kind=minimum axes=[1]", &[0])],
@@ -20,15 +20,16 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     rewrite,
 };
 
-/// In the maximum of numbers that are not negative the wrong initial value of 0 changes nothing; so that is not looked at again.
+/// A wrong initial value of 0 does not affect the maximum of numbers that are not negative. So the rewritten
+/// form does not match again.
 fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     let Op::Reduce(Reduce { kind, .. }) = op else { unreachable!("a reduction") };
     matches!(kind, ReduceKind::Maximum | ReduceKind::Minimum)
         && function.node(operands[0]).ty().element == ElementType::I32
 }
 
-/// The largest of those that are not negative; where there is none, the largest of the others, counted from the least integer.
-/// The smallest of `x` is `-1 - y`, where `y` is the largest of `-1 - x`.
+/// The maximum of the numbers that are not negative. If there is none, the maximum of the others, shifted by
+/// the least integer. The minimum of `x` is `-1 - y`, where `y` is the maximum of `-1 - x`.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let Op::Reduce(reduce) = op else { unreachable!("a reduction") };
     let smallest = reduce.kind == ReduceKind::Minimum;

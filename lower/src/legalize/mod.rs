@@ -1,5 +1,5 @@
-//! What a compiler gets wrong is said otherwise: each fault is a file and a line of the list, and the operations of
-//! `ops` stay as StableHLO specifies them.
+//! Legalizations: rewrites that avoid the faults of a compiler. Each fault is a file and a line of the list. The
+//! operations in `ops` stay as StableHLO specifies them.
 
 mod broadcast_moves_axes;
 mod gather_by_scalar;
@@ -10,6 +10,7 @@ mod iota_in_reduction;
 mod largest_integer;
 mod number_to_i1;
 mod power;
+mod product_of_broadcast;
 mod product_of_no_terms;
 mod product_of_one_term;
 mod product_of_terms_first;
@@ -38,40 +39,41 @@ pub const LEGALIZATIONS: &[Legalization] = &[
     product_of_no_terms::LEGALIZATION,
     product_of_one_term::LEGALIZATION,
     product_of_terms_first::LEGALIZATION,
+    product_of_broadcast::LEGALIZATION,
     update_in_place::LEGALIZATION,
     sum_of_constants::LEGALIZATION,
 ];
 
-/// A fault of a compiler, and a way round it.
+/// A fault of a compiler, and a rewrite that avoids it.
 #[derive(Debug)]
 pub struct Legalization {
     pub name: &'static str,
     pub backends: &'static [Backend],
-    /// On which kinds of devices, the one first whose examples are compiled for.
+    /// The kinds of devices with the fault. Its examples are compiled for the first kind.
     pub devices: &'static [DeviceKind],
     pub fault: &'static str,
-    /// Programs that do not compile or give other numbers without the legalization.
+    /// Programs that fail to compile, or compute wrong numbers, without the legalization.
     pub examples: &'static [FaultExample],
-    /// The operation that it is a fault of.
+    /// The operation in which the fault appears.
     operation: &'static str,
-    /// Whether the fault shows in a use of it.
+    /// Whether the fault appears in a use of the operation.
     shows: fn(&Function, &Op, &[NodeId]) -> bool,
-    /// Says a use that shows it otherwise. What it says is not looked at again.
+    /// Rewrites a use of the operation. The result is not checked again.
     rewrite: fn(&mut Builder<'_>, &Op, &[NodeId]) -> Result<NodeId, InferError>,
 }
 
-/// A program in the text form. Its values are numbered: first the operands, then each operation's result. Its results
-/// are those that no operation takes.
+/// A program in the text form. Its values are numbered: first the operands, then the result of each
+/// operation. Results that no operation reads are the program's results.
 #[derive(Debug)]
 pub struct FaultExample {
-    /// `convert to=bf16`, and the numbers of what it takes.
+    /// The operations, for example `convert to=bf16`, and the numbers of their operands.
     pub operations: &'static [(&'static str, &'static [usize])],
-    /// `i32[2] 3,1`
+    /// The operands, for example `i32[2] 3,1`.
     pub operands: &'static [&'static str],
 }
 
 impl Legalization {
-    /// Those that a target needs.
+    /// The legalizations that a target needs.
     pub fn needed(target: &Target) -> Vec<&'static Self> {
         let needs =
             |this: &&Self| this.backends.contains(&target.backend) && this.devices.contains(&target.device);
@@ -79,7 +81,7 @@ impl Legalization {
     }
 }
 
-/// The faults of a target's compiler that a trace of primitives shows, each with the places where it does.
+/// The faults of the target's compiler that appear in a trace of primitives, each with its places.
 pub fn shown<'a>(trace: &'a Trace, target: &Target) -> Vec<(&'static Legalization, Vec<&'a Provenance>)> {
     let places = |legalization: &'static Legalization| {
         let here = |function: &Function, id: &NodeId| match &function.node(*id).kind {
@@ -98,10 +100,10 @@ pub fn shown<'a>(trace: &'a Trace, target: &Target) -> Vec<(&'static Legalizatio
     Legalization::needed(target).into_iter().map(places).filter(|(_, places)| !places.is_empty()).collect()
 }
 
-/// The same program without what shows the faults that `legalizations` are for.
+/// The same program, rewritten by `legalizations`.
 ///
 /// # Errors
-/// If a node's operands do not fit its operation: the trace was not verified.
+/// If an operation rejects its operands, which means that the trace was not verified.
 pub fn legalize<'a>(trace: &'a Trace, legalizations: &[&Legalization]) -> Result<Cow<'a, Trace>, LowerError> {
     let needed = |function: &Function, op: &Op, operands: &dyn Fn() -> Vec<NodeId>| {
         let mut known = legalizations.iter().filter(|legalization| legalization.operation == op.name());

@@ -9,7 +9,8 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "product of no terms",
     backends: &[Backend::Iree3_13, Backend::Interpreter],
     devices: &DeviceKind::ALL,
-    fault: "a product that sums nothing has the compiler, and the interpreter, divide by zero and end (docs/upstream/no_terms.mlir)",
+    fault: "a contraction over an empty axis makes the compiler and the interpreter divide by zero and \
+        crash (docs/upstream/no_terms.mlir)",
     examples: &[FaultExample {
         operations: &[(
             "dot_general left_batch=[] right_batch=[] left_contract=[1] right_contract=[1] element=f32",

@@ -9,8 +9,9 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "product of one term",
     backends: &[Backend::Iree3_13],
     devices: &DeviceKind::ALL,
-    fault: "a product that sums one term each, in a type wider than its operands', does not compile where another \
-            product shares a reshaped operand: it becomes a multiplication that is ill-typed (docs/upstream/one_term.mlir)",
+    fault: "a contraction over an axis of extent 1, in a wider type than its operands, does not compile if \
+        another contraction shares a reshaped operand: the compiler makes an ill-typed multiplication \
+        (docs/upstream/one_term.mlir)",
     examples: &[
         FaultExample {
             operations: &[
@@ -31,7 +32,7 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     rewrite,
 };
 
-/// As attention makes them of keys and values of one feature.
+/// Scores of attention whose keys and values have one feature.
 const SCORES: &str =
     "dot_general left_batch=[0,1] right_batch=[0,1] left_contract=[3] right_contract=[3] element=f32";
 const SUMS: &str =
@@ -46,7 +47,7 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     left.element != *element && left_contract.iter().all(|&axis| left.shape[axis] == 1)
 }
 
-/// Of operands that are as wide already, and whose other readers the compiler does not see.
+/// Converts the operands to the result's type first. The compiler does not see their other readers.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let Op::DotGeneral(DotGeneral { element, .. }) = op else { unreachable!("it shows") };
     let mut widened = |x| {

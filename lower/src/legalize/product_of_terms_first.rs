@@ -9,8 +9,8 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "product of terms first",
     backends: &[Backend::Iree3_13],
     devices: &[DeviceKind::Cpu],
-    fault: "packed for AVX2, every batch but the first of a left operand that has its contracted axis in front of batch and free \
-            axes is read where it is not (docs/upstream/terms_first.mlir)",
+    fault: "packed for AVX2, a left operand whose contracted axis comes first is read at wrong addresses in \
+        every batch but the first (docs/upstream/terms_first.mlir)",
     examples: &[
         FaultExample { operations: &[(VECTOR, &[0, 1])], operands: &[LEFT, RIGHT] },
         FaultExample {
@@ -30,7 +30,7 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     rewrite,
 };
 
-/// Whole numbers, of which sums are exact.
+/// Whole numbers, whose sums are exact.
 const LEFT: &str = "f32[4,2,3,2] 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47";
 const RIGHT: &str = "f32[2,4] 1,2,3,4,5,6,7,8";
 
@@ -41,7 +41,7 @@ const MATRIX: &str =
 const PERMUTED: &str =
     "dot_general left_batch=[0] right_batch=[0] left_contract=[3] right_contract=[1] element=f32";
 
-/// Transpositions before the product are joined with it: what counts is the order in memory.
+/// The compiler fuses transpositions into the matmul, so the order in memory decides.
 fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     let Op::DotGeneral(DotGeneral { left_batch, left_contract, .. }) = op else { unreachable!("a product") };
     let mut left = operands[0];
@@ -59,7 +59,7 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     }
 }
 
-/// With the batch axes in front and the contracted ones behind, in memory too.
+/// Moves the batch axes to the front and the contracted axes to the end, in memory, too.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let Op::DotGeneral(product) = op else { unreachable!("it shows") };
     let (batch, contract) = (product.left_batch.len(), product.left_contract.len());

@@ -9,7 +9,7 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "sum of constants",
     backends: &[Backend::Iree3_13],
     devices: &DeviceKind::ALL,
-    fault: "where an operation makes equal numbers of constants, one of them is taken for their sum",
+    fault: "the sum of equal numbers that an operation makes of constants becomes one of these numbers",
     examples: &[FaultExample {
         operations: &[
             ("constant value=f32[2,3] splat 3.0", &[]),
@@ -27,13 +27,13 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     matches!(op, Op::Reduce(Reduce { kind: ReduceKind::Add, .. })) && is_fixed(function, operands[0])
 }
 
-/// The sum of what the compiler cannot see.
+/// Sums a value that the compiler cannot see through.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let hidden = b.op(OptimizationBarrier {}, operands)?;
     b.op(op.clone(), &[hidden])
 }
 
-/// Whether a node depends on constants alone.
+/// Whether a node depends only on constants.
 pub(super) fn is_fixed(function: &Function, id: NodeId) -> bool {
     let mut seen = vec![false; id.index() + 1];
     let mut open = vec![id];

@@ -9,8 +9,8 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "update in place",
     backends: &[Backend::Iree3_13],
     devices: &DeviceKind::ALL,
-    fault: "an update is written over what is still needed: over what stands before an `optimization_barrier`, be it a \
-            weight, and over a gathered value that is read and returned",
+    fault: "an update overwrites a value that is still needed: the operand of an `optimization_barrier`, \
+        even a weight, or a gathered value that is read and returned",
     examples: &[
         FaultExample {
             operations: &[
@@ -37,7 +37,8 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     rewrite,
 };
 
-/// In what the function makes itself, for it is not known here who reads that. The caller's state is updated in place.
+/// Matches updates of values that the function itself computes, because their other readers are unknown here.
+/// The caller's state is updated in place.
 fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     let updated = operands[0];
     match &function.node(updated).kind {
@@ -48,7 +49,7 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     }
 }
 
-/// The update of a copy: of what is chosen for a reason that the compiler cannot see.
+/// Updates a copy, which is the result of a choice that the compiler cannot see through.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let updated = operands[0];
     let value = Literal::splat(TensorType::new(ElementType::I1, []), 1.0);

@@ -1,13 +1,14 @@
-//! The keys of transformers' base class of configurations, which `config.to_dict()` writes for every model.
+//! Reads the keys of transformers' base class of configurations, which `config.to_dict()` writes for every model.
 //!
-//! They are those of `PreTrainedConfig` in transformers 5.24 and of `PretrainedConfig` in 4.x, whose `__init__` has more.
+//! The list covers `PreTrainedConfig` in transformers 5.24, and `PretrainedConfig` in 4.x, whose `__init__` has
+//! more keys.
 
 use serde_json::Value;
 
 use super::Keys;
 use super::storage::QUANTIZATION;
 
-/// Keys that change no logits at any value.
+/// Keys that never affect the logits, at any value.
 const ANY: &[&str] = &[
     // How a model is loaded, and what its calls return.
     "_attn_implementation",
@@ -78,7 +79,8 @@ const ANY: &[&str] = &[
     "typical_p",
 ];
 
-/// A key that would change the network or the prompt: what it must be beside null, and whether a value is that.
+/// A key that would change the network or the prompt: its name, its only allowed value besides null, and the
+/// test for that value.
 type OnlyAt = (&'static str, &'static str, fn(&Value) -> bool);
 
 const ONLY: &[OnlyAt] = &[
@@ -104,7 +106,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Reads the keys of the base class.
+/// Checks and ignores the keys of the base class.
 pub(crate) fn read_base(keys: &Keys) {
     keys.ignore(ANY);
     // Those that are not null are refused before.

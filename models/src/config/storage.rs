@@ -1,20 +1,21 @@
-//! How other tools describe weights that they packed.
+//! Detects weights that other tools have quantized.
 
 use serde_json::{Map, Value};
 
 use super::{ConfigError, Keys};
 
-/// The keys, and the method where the key alone names it: transformers, compressed-tensors in its first versions, MLX.
+/// The keys that declare a quantization, and the method if the key implies it: transformers, early versions
+/// of compressed-tensors, and MLX.
 pub(super) const QUANTIZATION: [(&str, Option<&str>); 3] = [
     ("quantization_config", None),
     ("compression_config", Some("compressed-tensors")),
     ("quantization", Some("mlx")),
 ];
 
-/// Refuses a configuration whose weights, or those of its text tower, a tool packed.
+/// Rejects a configuration with quantized weights, in the model or in its text tower.
 ///
 /// # Errors
-/// The key and the method.
+/// If the weights are quantized; the error has the key and the method.
 pub(crate) fn check_storage(keys: &Keys) -> Result<(), ConfigError> {
     let text = keys.map.get("text_config").and_then(Value::as_object);
     let towers = [Some(("", &keys.map)), text.map(|text| ("text_config.", text))];

@@ -1,4 +1,4 @@
-//! What the metadata of a GGUF file say, as a `config.json` says it.
+//! Converts the metadata of a GGUF file to a `config.json`.
 
 use std::cell::RefCell;
 
@@ -20,10 +20,10 @@ pub(crate) struct Metadata<'a> {
 }
 
 impl<'a> Metadata<'a> {
-    /// Those of a file.
+    /// The metadata of a file.
     ///
     /// # Errors
-    /// If the architecture is not known.
+    /// If the architecture is not supported.
     pub(super) fn new(file: &'a Gguf) -> Result<Self, ConfigError> {
         let found = file.text("general.architecture").unwrap_or("(none)");
         let of = |family: &'static Family| {
@@ -36,10 +36,10 @@ impl<'a> Metadata<'a> {
         families.into_iter().find(|metadata| (metadata.gguf.is)(metadata)).ok_or_else(unknown)
     }
 
-    /// The keys of the `config.json` that says the same.
+    /// The keys of the equivalent `config.json`.
     ///
     /// # Errors
-    /// All keys that are missing or unusable.
+    /// If keys are missing or invalid. The error lists all of them.
     pub(super) fn config(&self) -> Result<Map<String, Value>, ConfigError> {
         let config = (self.gguf.config)(self);
         let (path, problems) = (self.file.path().to_owned(), self.problems.take());
@@ -66,7 +66,7 @@ impl<'a> Metadata<'a> {
         typed
     }
 
-    /// Some keys are read for several of the configuration's.
+    /// Records a problem once, although several keys of the configuration read the same metadata.
     fn note(&self, problem: KeyProblem) {
         let mut problems = self.problems.borrow_mut();
         if !problems.contains(&problem) {
@@ -81,7 +81,7 @@ impl<'a> Metadata<'a> {
         value
     }
 
-    /// A count from 0 on, one for each layer or one for all.
+    /// Numbers that are 0 or larger, one for each layer or one for all.
     pub(crate) fn counts(&self, key: &str) -> Option<Vec<usize>> {
         let one = |integer| usize::try_from(integer).ok().filter(|&count| count <= limits::EXTENT);
         let expected = format!("a count, or a list of counts, at most {}", limits::EXTENT);
@@ -94,12 +94,12 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// The largest of what is said of all layers.
+    /// The largest of the layers' numbers.
     pub(crate) fn most(&self, key: &str) -> Option<usize> {
         self.counts(key)?.into_iter().max()
     }
 
-    /// A count that is the same in all layers.
+    /// A number that must be the same in all layers.
     pub(crate) fn optional_count(&self, key: &str) -> Option<usize> {
         let counts = self.counts(key)?;
         let same = counts.iter().all(|count| *count == counts[0]);
@@ -122,7 +122,7 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// Refuses a number that would change what the network computes, and that nothing here reads.
+    /// Rejects a number that would change the computation in an unsupported way.
     fn usual(&self, key: &str, is_usual: impl Fn(f64) -> bool, expected: &str) {
         self.typed(key, expected, |value| match value {
             GgufValue::Float(number) => is_usual(number).then_some(()),
@@ -145,7 +145,7 @@ impl<'a> Metadata<'a> {
         self.file.tensor(tensor).is_some()
     }
 
-    /// Rows of the embedding table.
+    /// The number of rows in the embedding table.
     fn vocabulary(&self) -> Option<usize> {
         let table = self.file.tensor("token_embd.weight");
         let rows = table.and_then(|table| table.shape.first().copied());
@@ -156,7 +156,7 @@ impl<'a> Metadata<'a> {
         rows
     }
 
-    /// The factors of a rotary embedding: the numbers of a small tensor.
+    /// The factors of a rotary embedding, which are the elements of a small tensor.
     fn factors(&self, name: &str) -> Option<Vec<f32>> {
         let tensor = self.file.tensor(name)?;
         let count: usize = tensor.shape.iter().product();
@@ -173,38 +173,40 @@ impl<'a> Metadata<'a> {
         None
     }
 
-    /// The window of layers that have one, if there is any.
+    /// The window of the layers that have one; `None` if no layer has.
     pub(crate) fn window(&self) -> Option<usize> {
         self.optional_count("attention.sliding_window").filter(|&window| window > 0)
     }
 
-    /// The experts of a layer, if there are any.
+    /// The number of experts of a layer; `None` without experts.
     pub(crate) fn experts(&self) -> Option<usize> {
         self.optional_count("expert_count").filter(|&experts| experts > 0)
     }
 
-    /// The share of a head in the features of the residual stream.
+    /// The number of features of the residual stream, divided by the number of heads.
     pub(crate) fn quotient(&self) -> Option<usize> {
         let (width, heads) = (self.count("embedding_length"), self.count("attention.head_count"));
         width.zip(heads).and_then(|(width, heads)| width.checked_div(heads))
     }
 
-    /// The features of a head.
+    /// The number of features of a head.
     pub(crate) fn features(&self) -> Option<usize> {
         self.optional_count("attention.key_length").or(self.quotient())
     }
 
-    /// Whether the first layer's tensor has a bias.
+    /// Whether a part of the first layer has a bias.
     pub(crate) fn is_biased(&self, part: &str) -> bool {
         self.has(&format!("blk.0.{part}.bias"))
     }
 
-    /// The keys of every family, and those of this one.
+    /// Refuses a key that has another value than `true`.
+    pub(crate) fn always(&self, key: &str, expected: &str) {
+        self.typed(key, expected, |value| matches!(value, GgufValue::Bool(true)).then_some(()));
+    }
+
+    /// The keys of every family, and the family's `own` keys.
     pub(crate) fn shared(&self, own: Value) -> Value {
-        self.typed("attention.causal", "true: these networks look back only", |value| match value {
-            GgufValue::Bool(true) => Some(()),
-            _ => None,
-        });
+        self.always("attention.causal", "true: these networks look back only");
         let shared = json!({
             "architectures": [self.family.architectures[0]],
             "vocab_size": self.vocabulary(),
@@ -218,7 +220,7 @@ impl<'a> Metadata<'a> {
         joined([shared, own])
     }
 
-    /// The keys of Llama and of its descendants, and those of the family.
+    /// The keys of Llama and its descendants, and the family's `own` keys.
     pub(crate) fn llama(&self, own: Value) -> Value {
         let (width, heads) = (self.count("embedding_length"), self.count("attention.head_count"));
         let features = self.features();
@@ -248,8 +250,8 @@ impl<'a> Metadata<'a> {
         self.shared(joined([llama, own, rope]))
     }
 
-    /// The rotary embedding of heads that rotate all of these features, if they do. A frequency that is divided by a factor of
-    /// its own is one, wherever the factor comes from.
+    /// The rotary embedding of heads that rotate all of their `features`. A frequency with a factor is
+    /// divided by the factor, whether it comes from the metadata or from a tensor.
     pub(crate) fn rope(&self, features: Option<usize>) -> Value {
         let context = self.optional_count("rope.scaling.original_context_length");
         // A factor without a type divides all, and one that is said to be of no type nothing (`llama-model.cpp`).
@@ -303,7 +305,8 @@ impl<'a> Metadata<'a> {
     }
 }
 
-/// The type of weights and activations: the one that most matrices are stored in, f32 for blocks, whose numbers are f32.
+/// The type of weights and activations: the type of most matrices. Blocks count as f32, since their numbers
+/// are f32.
 fn element(gguf: &GgufFamily, tensors: &[GgufTensor]) -> ElementType {
     let matrices: Vec<StoredNumbers> =
         tensors.iter().filter(|tensor| tensor.shape.len() > 1).map(|tensor| tensor.numbers).collect();
@@ -318,7 +321,7 @@ fn element(gguf: &GgufFamily, tensors: &[GgufTensor]) -> ElementType {
     }
 }
 
-/// All keys of some objects.
+/// One object with the keys of all `objects`.
 pub(crate) fn joined<const N: usize>(objects: [Value; N]) -> Value {
     let keys = objects.into_iter().flat_map(|object| match object {
         Value::Object(keys) => keys,
@@ -327,7 +330,8 @@ pub(crate) fn joined<const N: usize>(objects: [Value; N]) -> Value {
     Value::Object(keys.collect())
 }
 
-/// The keys that have a value. One that is missing is not one that is null: for some, null says that there is none.
+/// The keys whose value is not null. A missing key and null differ: for some keys, null means that there is
+/// none.
 fn without_null(object: Value) -> Map<String, Value> {
     match object {
         Value::Object(keys) => keys.into_iter().filter(|(_, value)| !value.is_null()).collect(),

@@ -1,4 +1,4 @@
-//! The names of a GGUF file's tensors, and what was done to them.
+//! Renames the tensors of a GGUF file, and undoes the changes that conversion made to them.
 
 use irpa::{Checkpoint, CheckpointTensor, StoredOrder};
 
@@ -6,16 +6,16 @@ use super::metadata::Metadata;
 use super::{GgufFamily, Names};
 use crate::family::Stacks;
 
-/// How tensors of a file become those of a network.
+/// Converts tensors of a file to those of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Renaming {
     gguf: &'static GgufFamily,
     stacks: Stacks,
-    /// Query heads, key-value heads.
+    /// The numbers of query heads and of key-value heads.
     heads: [usize; 2],
 }
 
-/// Names that most networks share, of a layer's parts.
+/// Common names of the parts of a layer.
 const LAYER: Names = &[
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
@@ -33,11 +33,11 @@ const LAYER: Names = &[
     ("ffn_down", "mlp.down_proj"),
 ];
 
-/// Names that most networks share, of what is outside of layers.
+/// Common names of tensors outside of layers.
 const OUTSIDE: Names =
     &[("output", "lm_head"), ("token_embd", "model.embed_tokens"), ("output_norm", "model.norm")];
 
-/// What is called so in a `config.json`, and so in metadata behind the name of the architecture.
+/// Names of keys in a `config.json`, and in the metadata after the name of the architecture.
 const KEYS: Names = &[
     ("num_hidden_layers", "block_count"),
     ("hidden_size", "embedding_length"),
@@ -57,7 +57,7 @@ const KEYS: Names = &[
     ("original_max_position_embeddings", "rope.scaling.original_context_length"),
 ];
 
-/// What belongs to the configuration.
+/// Tensors whose values belong to the configuration.
 const CONFIGURATION: &[&str] =
     &["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
 
@@ -96,7 +96,7 @@ impl Renaming {
         key.split(" × ").map(own).collect::<Vec<_>>().join(" × ")
     }
 
-    /// A file's tensors as those of the network. What has no name in a network keeps its own.
+    /// Renames a file's tensors. A tensor that the network does not know keeps its name.
     pub(super) fn apply(&self, checkpoint: Checkpoint) -> Checkpoint {
         checkpoint.revised(|tensor| self.revise(tensor)).apart(self.stacks)
     }
@@ -127,7 +127,8 @@ impl Renaming {
     }
 }
 
-/// Rows of queries and keys in pairs, as conversion orders them for networks that rotate neighbours.
+/// Restores the order of rows in queries and keys. Conversion interleaves them for kernels that rotate
+/// neighbouring features.
 pub(crate) fn interleaved(
     part: &str,
     _end: &str,
@@ -141,7 +142,7 @@ pub(crate) fn interleaved(
     }
 }
 
-/// Whether rows of a tensor are those of so many heads, each of which has pairs of rows.
+/// Whether a tensor's rows belong to this number of heads, each with an even number of rows.
 fn has_heads(tensor: &CheckpointTensor, heads: usize) -> bool {
     let rows = tensor.shape.first().copied().unwrap_or(0);
     heads > 0 && rows > 0 && rows.is_multiple_of(2 * heads)

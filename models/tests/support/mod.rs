@@ -1,4 +1,4 @@
-//! What the tests of the models share.
+//! Helpers that the tests of models share.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::BTreeMap;
@@ -72,7 +72,7 @@ pub fn judged_by_transformers(folder: &Path) {
     });
     let config = config(folder);
     let named = |(key, value): (String, Value)| {
-        let prefixes = config.prefixes().iter();
+        let prefixes = config.family().prefixes.iter();
         let renamed =
             prefixes.filter_map(|(from, to)| Some(format!("{to}{}", key.strip_prefix(from)?))).next();
         (renamed.unwrap_or(key), value)

@@ -1,6 +1,6 @@
-//! How a weight is stored for products: for those of our own sixteen rows side by side, so that one column of them, or
-//! a few, is a line of memory that a processor's vectors take as it is; for a compiler's in the order of the
-//! checkpoint, integers and scales apart.
+//! Storage formats of weights for matmuls. Kernels read panels, in which sixteen rows are side by side, so that a
+//! column of sixteen numbers is a line of memory that fits the processor's vectors. The compiler reads groups in
+//! the order of the checkpoint, with integers and scales in separate tensors.
 
 mod panels;
 mod search;
@@ -14,10 +14,10 @@ use crate::{ElementType, TensorType};
 
 pub use super_block::{GROUPS, SUPER_BLOCK, SuperBlock};
 
-/// Rows that are stored side by side: a panel.
+/// Rows of a panel, which are stored side by side.
 pub const PANEL: usize = 16;
 
-/// Numbers of a row that share a scale, where there are scales.
+/// Numbers of a row that share a scale, in formats with scales.
 pub const GROUP: usize = 32;
 
 /// Changes when [`WeightFormat::quantize`] rounds the same numbers to others: then archives in caches are made again.
@@ -27,47 +27,67 @@ pub const ROUNDING: u32 = 1;
 const LINE: usize = PANEL * 4;
 
 crate::words! {
-    /// What is stored of a weight's numbers. A number of a group is its integer times the group's scale, an f16; with minima
-    /// see [`SuperBlock`].
+    /// A storage format of a weight's numbers. In formats with groups, a number is its integer times the
+    /// group's f16 scale. Formats with minima are described in [`SuperBlock`].
     pub enum WeightFormat {
-        /// Each as f32.
+        /// Each number as f32.
         F32 = "f32",
-        /// Each as f16.
+        /// Each number as f16.
         F16 = "f16",
-        /// Each as bf16.
+        /// Each number as bf16.
         Bf16 = "bf16",
-        /// Eight bits, groups of 32, symmetric: 8.5 bits a number.
+        /// Symmetric integers of eight bits in groups of 32: 8.5 bits per number.
         Q8 = "q8",
-        /// Four bits, groups of 32, symmetric: 4.5 bits a number.
+        /// Symmetric integers of four bits in groups of 32: 4.5 bits per number.
         Q4 = "q4",
-        /// Four bits, groups of 32 with a scale and a minimum of six bits each, in steps that eight groups share: 4.5 bits a
-        /// number.
+        /// Integers of four bits in groups of 32, each with a scale and a minimum of six bits. Eight groups
+        /// share the steps of scales and minima. 4.5 bits per number.
         Q4K = "q4_k",
     }
 }
 
 crate::words! {
-    /// What is stored of a weight in groups, a tensor each.
+    /// The bits of the integers that activations become where weights are integers.
+    #[derive(Default)]
+    pub enum ActivationBits {
+        /// From −127 to 127.
+        #[default]
+        Eight = "8",
+        /// From −32767 to 32767.
+        Sixteen = "16",
+    }
+}
+
+impl ActivationBits {
+    /// The largest integer.
+    pub fn largest(self) -> u16 {
+        match self {
+            Self::Eight => 127,
+            Self::Sixteen => 32767,
+        }
+    }
+}
+
+crate::words! {
+    /// A part of a weight in groups. Each part is a tensor.
     pub enum GroupPart {
-        /// The numbers, in units of their group's scale.
+        /// The integers, in units of their group's scale.
         Integers = "integers",
-        /// The scales; where there are minima, the steps of both.
+        /// The scales. In formats with minima, the steps of scales and minima.
         Scales = "scales",
-        /// How many steps the scales and the minima are.
+        /// The scales and minima, in steps.
         Counts = "counts",
     }
 }
 
-/// Numbers that share a scale, zeros behind them if there are fewer than [`GROUP`].
+/// Numbers that share a scale. A group with fewer than [`GROUP`] numbers ends with zeros.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Group {
-    /// The numbers in units of the scale.
     pub integers: [i8; GROUP],
-    /// The unit.
     pub scale: f16,
 }
 
-/// Numbers of a row that were rounded together.
+/// Numbers of a row that were quantized together.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Quantized {
     Group(Group),
@@ -75,7 +95,7 @@ pub enum Quantized {
 }
 
 impl WeightFormat {
-    /// The one that keeps every number of an element type.
+    /// The format that stores an element type without loss.
     pub fn dense(element: ElementType) -> Option<Self> {
         match element {
             ElementType::F32 => Some(Self::F32),
@@ -85,7 +105,7 @@ impl WeightFormat {
         }
     }
 
-    /// The element type whose numbers are all kept.
+    /// The element type that this format stores without loss.
     pub fn element(self) -> Option<ElementType> {
         match self {
             Self::F32 => Some(ElementType::F32),
@@ -95,7 +115,7 @@ impl WeightFormat {
         }
     }
 
-    /// How many numbers of a row are rounded together; `None` where none are.
+    /// How many numbers of a row are quantized together; `None` for formats without groups.
     pub fn together(self) -> Option<usize> {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => None,
@@ -104,7 +124,7 @@ impl WeightFormat {
         }
     }
 
-    /// Columns of a panel that are stored together, where there are scales: a chunk.
+    /// Columns of a chunk, the part of a panel whose scales are stored together.
     pub fn columns(self) -> usize {
         match self {
             Self::Q4K => SUPER_BLOCK,
@@ -112,7 +132,7 @@ impl WeightFormat {
         }
     }
 
-    /// The bytes of a chunk's scales, which come first.
+    /// The bytes of a chunk's scales. They come before the integers.
     pub fn scales(self) -> usize {
         match self {
             Self::Q4K => 4 * LINE,
@@ -120,14 +140,15 @@ impl WeightFormat {
         }
     }
 
-    /// The type of a packed matrix. Its last panel is filled with zeros, and so are the last columns.
+    /// The type of a packed matrix. Zeros fill the last panel and the last columns.
     ///
-    /// Of numbers that are kept `[outputs / 16, inputs, 16, 1]`, of bf16 two columns at a time
-    /// `[outputs / 16, inputs / 2, 16, 2]`. With scales, bytes: `[outputs / 16, inputs / 64, bytes]`, first the scales
-    /// of two groups, `[2, 16]`; then of 8-bit numbers 16 lines `[16, 4]` of four columns, 128 added to each; of 4-bit
-    /// numbers 8 lines `[16, 4]`, in the low nibbles four columns and in the high ones the four after them, 8 added to
-    /// each. With minima `[outputs / 16, inputs / 256, bytes]`: first the steps `[2, 16]`, then the counts
-    /// `[3, 16, 4]` ([`SuperBlock::packed_counts`]), then 32 such lines, nothing added.
+    /// Formats without groups: `[outputs / 16, inputs, 16, 1]`, or for bf16, with two columns together,
+    /// `[outputs / 16, inputs / 2, 16, 2]`. Formats with scales: bytes `[outputs / 16, inputs / 64, bytes]`,
+    /// in chunks of two groups. A chunk begins with the scales `[2, 16]`. For 8-bit integers, 16 lines `[16,
+    /// 4]` of four columns follow, with 128 added to each integer. For 4-bit integers, 8 lines `[16, 4]`
+    /// follow, with 8 added to each integer: low nibbles hold four columns, high nibbles the next four.
+    /// Formats with minima: `[outputs / 16, inputs / 256, bytes]`. A chunk begins with the steps `[2, 16]`
+    /// and the counts `[3, 16, 4]` ([`SuperBlock::packed_counts`]). Then 32 lines follow, with nothing added.
     pub fn packed(self, outputs: usize, inputs: usize) -> TensorType {
         let panels = outputs.div_ceil(PANEL);
         match self {
@@ -145,7 +166,7 @@ impl WeightFormat {
         self.scales() + self.columns() * PANEL / self.in_a_byte().unwrap_or(1)
     }
 
-    /// How many integers of a group are in one byte; `None` where there are no groups.
+    /// The number of integers per byte; `None` for formats without groups.
     pub fn in_a_byte(self) -> Option<usize> {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => None,
@@ -154,7 +175,7 @@ impl WeightFormat {
         }
     }
 
-    /// The parts that a matrix in groups has; none where there are no groups.
+    /// The parts of a matrix in groups; empty for formats without groups.
     pub fn parts(self) -> &'static [GroupPart] {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => &[],
@@ -163,12 +184,13 @@ impl WeightFormat {
         }
     }
 
-    /// The type of a part of a matrix in groups, its rows one after the other; `None` where there is no such part.
+    /// The type of a part of a matrix in groups, in row order; `None` if the format has no such part.
     ///
-    /// Scales are f16 `[outputs, groups]`, integers i8 `[outputs, groups, 32]` or, of four bits, `[outputs, groups, 16]`.
-    /// There a byte is 16 b + a, without what exceeds a byte: a belongs to a column, b to the sixteenth after it. The
-    /// last group is filled with zeros. Where there are minima, blocks are whole, 8 is taken from each integer so that it has
-    /// a sign, scales are the steps of scales and of minima `[outputs, groups / 8, 2]`, and counts i8 `[outputs, groups, 2]`.
+    /// Scales are f16 `[outputs, groups]`. Integers are i8 `[outputs, groups, 32]`, or `[outputs, groups,
+    /// 16]` for four bits. A byte of 4-bit integers is 16 b + a modulo 256, where a belongs to a column and b
+    /// to the column 16 further on. Zeros fill the last group. In formats with minima, scales are the steps
+    /// of scales and minima `[outputs, groups / 8, 2]`, and counts are i8 `[outputs, groups, 2]`. Their
+    /// blocks are always complete, and 8 is subtracted from each integer so that it is signed.
     pub fn grouped(self, part: GroupPart, outputs: usize, inputs: usize) -> Option<TensorType> {
         let blocks = inputs.div_ceil(self.together()?);
         let (groups, bytes) = (blocks * self.together()? / GROUP, GROUP / self.in_a_byte()?);
@@ -181,11 +203,11 @@ impl WeightFormat {
         })
     }
 
-    /// The bytes of a part of one row in groups, where `known` may have what is stored of the numbers from a column on. Others
-    /// are rounded.
+    /// The bytes of a part of one row in groups. `known` can return the stored integers and scales of the
+    /// numbers from a column on. Other numbers are quantized.
     ///
     /// # Panics
-    /// If there are no groups, or `part` of the row is not as long as `bytes`.
+    /// If the format has no groups, or `bytes` has another length than the part of the row.
     pub fn group_row(
         self,
         part: GroupPart,
@@ -226,7 +248,7 @@ impl WeightFormat {
         }
     }
 
-    /// The integers of a group, as [`group_row`](Self::group_row) stored them.
+    /// The integers of a group, from the bytes that [`group_row`](Self::group_row) wrote.
     pub fn integers(self, bytes: &[i8]) -> Vec<i8> {
         let least = if self == Self::Q4K { LEAST } else { 0 };
         match self.in_a_byte() {
@@ -240,7 +262,7 @@ impl WeightFormat {
         }
     }
 
-    /// What is added to each integer where it is stored in a panel.
+    /// The number that is added to each integer when it is stored in a panel.
     pub fn offset(self) -> u8 {
         match self {
             Self::Q8 => 128,
@@ -249,10 +271,10 @@ impl WeightFormat {
         }
     }
 
-    /// At most as many numbers as are rounded together, rounded to integers in units of their scales.
+    /// Quantizes up to as many numbers as belong together: to integers in units of their scale.
     ///
-    /// In eight bits the largest number of a group is ±127 units, as in llama.cpp's Q8_0. In four bits the unit is the one by which
-    /// the squares of the errors add up to least.
+    /// As in llama.cpp's Q8_0 and Q4_0, the number with the largest magnitude becomes ±127 with eight bits,
+    /// and −8 with four bits. Thus its side uses the integer that the other side lacks.
     pub fn quantize(self, numbers: &[f32]) -> Quantized {
         self.quantize_weighted(numbers, &[])
     }
@@ -296,10 +318,11 @@ impl WeightFormat {
     }
 }
 
-/// What is taken from an integer without a sign so that four bits hold it with one.
+/// The number that is subtracted from an unsigned 4-bit integer to make it signed.
 const LEAST: i8 = 8;
 
-/// Around here an f32 has no room for a fraction: what is added to it is rounded, and is in its last bits.
+/// Around this number, an f32 has no fraction bits. Adding it to a small number rounds that number, and the
+/// result is in the last bits.
 const INTEGERS: f32 = 12_582_912.0;
 
 /// The weights of a group's numbers: 1 if there are none.
@@ -341,15 +364,16 @@ fn largest(numbers: &[f32; GROUP]) -> f32 {
     }
 }
 
-/// A row of activations as products with quantized weights take it: in groups of 32, each number a byte times the
-/// group's scale. The largest of a group is ±127 scales, others are rounded, halves to even; all in f32.
-pub fn in_bytes(row: &mut [f32]) {
+/// A row of activations as products with quantized weights take it: in groups of 32, each number an integer times the
+/// group's scale. The largest of a group is the largest integer or its negative, others are rounded, halves to even; all in f32.
+pub fn in_integers(row: &mut [f32], bits: ActivationBits) {
+    let full = f32::from(bits.largest());
     for group in row.chunks_mut(GROUP) {
         let larger =
             |largest: f32, x: &f32| if largest.is_nan() || x.abs() <= largest { largest } else { x.abs() };
         let largest = group.iter().fold(0.0, larger);
-        let (inverse, scale) = (if largest > 0.0 { 127.0 / largest } else { 0.0 }, largest / 127.0);
-        group.iter_mut().for_each(|x| *x = f32::from((*x * inverse).round_ties_even() as i8) * scale);
+        let (inverse, scale) = (if largest > 0.0 { full / largest } else { 0.0 }, largest / full);
+        group.iter_mut().for_each(|x| *x = f32::from((*x * inverse).round_ties_even() as i16) * scale);
     }
 }
 
@@ -428,18 +452,18 @@ mod tests {
     fn activations_lose_at_most_half_a_byte() {
         for x in [numbers(100), vec![0.0; 33], vec![1e30, -1e-30, 7.0]] {
             let mut found = x.clone();
-            in_bytes(&mut found);
+            in_integers(&mut found, ActivationBits::Eight);
             for (x, found) in x.chunks(GROUP).zip(found.chunks(GROUP)) {
                 let largest = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
                 assert!(x.iter().zip(found).all(|(a, b)| (a - b).abs() <= largest * 0.5001 / 127.0));
             }
         }
         let mut rounded = numbers(32);
-        in_bytes(&mut rounded);
+        in_integers(&mut rounded, ActivationBits::Eight);
         assert_ne!(rounded, numbers(32));
         for special in [f32::NAN, f32::INFINITY] {
             let mut x = [1.0, special, 2.0];
-            in_bytes(&mut x);
+            in_integers(&mut x, ActivationBits::Eight);
             assert!(x.iter().all(|x| !x.is_finite()), "{x:?}");
         }
     }
@@ -452,7 +476,8 @@ mod tests {
         assert_eq!((scale.to_f32(), integers), (0.0, [0; GROUP]));
     }
 
-    /// As one says it number by number: halves away from zero.
+    /// The definition, number by number: the largest magnitude is the first of several, and halves round away
+    /// from zero.
     #[test]
     fn eight_bits_are_as_they_are_number_by_number() {
         let mut groups: Vec<Vec<f32>> = numbers(32 * 500).chunks(32).map(<[f32]>::to_vec).collect();

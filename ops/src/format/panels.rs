@@ -1,14 +1,14 @@
-//! Panels: sixteen rows of a matrix side by side, as kernels read them.
+//! Packs and unpacks panels: sixteen rows of a matrix side by side, as kernels read them.
 
 use half::{bf16, f16};
 
 use super::{GROUP, Group, LINE, PANEL, Quantized, SuperBlock, WeightFormat};
 
 impl WeightFormat {
-    /// Packs a panel: its rows one after the other, `inputs` numbers each, at most 16 rows.
+    /// Packs at most 16 rows of `inputs` numbers each, which are in row order, to a panel.
     ///
     /// # Panics
-    /// If `packed` is not as long as a panel of the packed type.
+    /// If `packed` has another length than a panel.
     pub fn pack_panel(self, rows: &[f32], inputs: usize, packed: &mut [u8]) {
         assert_eq!(packed.len(), self.packed(PANEL, inputs).bytes(), "the bytes of a panel");
         packed.fill(0);
@@ -26,11 +26,11 @@ impl WeightFormat {
         }
     }
 
-    /// The same of a format with scales, where `known` may have what is stored of the numbers from a row and a column on. Others
-    /// are rounded.
+    /// Packs at most 16 rows to a panel of a format with scales. `known` can return the stored integers and
+    /// scales of the numbers from a row and a column on. Other numbers are quantized.
     ///
     /// # Panics
-    /// If there are no groups, or `packed` is not as long as a panel of the packed type.
+    /// If the format has no groups, or `packed` has another length than a panel.
     pub fn pack_groups(
         self,
         rows: &[f32],
@@ -74,7 +74,7 @@ impl WeightFormat {
         }
     }
 
-    /// Where a number of a panel is, in elements.
+    /// The index of a number in a panel, in elements.
     fn place(self, row: usize, column: usize) -> usize {
         match self {
             Self::Bf16 => column / 2 * 2 * PANEL + row * 2 + column % 2,
@@ -82,7 +82,7 @@ impl WeightFormat {
         }
     }
 
-    /// Writes a row's integers of a group into the lines of its chunk.
+    /// Writes a group's integers of one row into the lines of its chunk.
     fn store_group(self, row: usize, group: usize, integers: &[i8; GROUP], lines: &mut [u8]) {
         let in_a_byte = self.in_a_byte().unwrap_or(1);
         let (fours, _) = integers.as_chunks::<4>();
@@ -97,17 +97,18 @@ impl WeightFormat {
         }
     }
 
-    /// Where in its chunk a number is: the byte, and by how many bits it is shifted.
+    /// The byte of a number in its chunk, and its shift in bits.
     fn nibble(self, row: usize, column: usize) -> (usize, u32) {
         let in_a_byte = self.in_a_byte().unwrap_or(1);
         let line = column / (4 * in_a_byte) * LINE;
         (self.scales() + line + 4 * row + column % 4, (column / 4 % in_a_byte * 4) as u32)
     }
 
-    /// The rows of a panel, as [`pack_panel`](Self::pack_panel) stored them: what they are multiplied as.
+    /// Unpacks the rows of a panel, from the bytes that [`pack_panel`](Self::pack_panel) wrote. Quantized
+    /// numbers are multiplied out.
     ///
     /// # Panics
-    /// If the lengths are not those of a panel and of at most 16 rows.
+    /// If `packed` is not a whole panel, or `rows` has more than 16 rows.
     pub fn unpack_panel(self, packed: &[u8], inputs: usize, rows: &mut [f32]) {
         let bytes = self.chunk();
         for (row, numbers) in rows.chunks_exact_mut(inputs).enumerate() {
@@ -128,7 +129,7 @@ impl WeightFormat {
         }
     }
 
-    /// Those of a group of a row in a chunk.
+    /// The scale and the minimum of a row's group in a chunk.
     fn scale_and_minimum(self, chunk: &[u8], row: usize, group: usize) -> [f32; 2] {
         let half = |which: usize| {
             let at = 2 * (which * PANEL + row);
@@ -145,10 +146,10 @@ impl WeightFormat {
     }
 }
 
-/// Columns that are packed together.
+/// Columns that are packed in one step.
 const NEAR: usize = 64;
 
-/// Packs numbers that are kept: so many of each row side by side, of so many bytes each.
+/// Packs numbers without quantization: `TOGETHER` numbers of each row side by side, with `BYTES` bytes each.
 fn pack_kept<const TOGETHER: usize, const BYTES: usize>(
     rows: &[f32],
     inputs: usize,

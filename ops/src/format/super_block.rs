@@ -1,33 +1,32 @@
-//! Numbers of four bits with scales and minima: which of them say a row's numbers best.
+//! Quantizes numbers to four bits with scales and minima, and searches for the values with the smallest error.
 
 use half::f16;
 
 use super::{GROUP, INTEGERS, group_weights, sums};
 
-/// Groups whose scales and minima are in units of one step each.
+/// Groups whose scales and minima share steps.
 pub const GROUPS: usize = 8;
 
-/// Numbers of a row that share those steps.
+/// Numbers of a row that share steps.
 pub const SUPER_BLOCK: usize = GROUPS * GROUP;
 
-/// The largest integer, and the largest number of steps.
+/// The largest 4-bit integer, as a number.
 const MOST: f32 = 15.0;
 const MOST_STEPS: f32 = 63.0;
 
-/// Numbers in groups: each is its integer times the group's scale, less the group's minimum; scale and minimum are whole
-/// numbers of steps. As a block of GGUF's Q4_K.
+/// Numbers in eight groups. Each number is its integer times the group's scale, minus the group's minimum.
+/// Scales and minima are integer multiples of two steps. The format equals a block of GGUF's Q4_K.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SuperBlock {
     /// The steps of scales and of minima.
     pub steps: [f16; 2],
-    /// How many of them each group's scale and minimum are: from 0 to 63.
+    /// The scale and the minimum of each group in steps, from 0 to 63.
     pub counts: [[u8; 2]; GROUPS],
-    /// The integers, from 0 to 15.
+    /// The integers of each group, from 0 to 15.
     pub integers: [[u8; GROUP]; GROUPS],
 }
 
 impl SuperBlock {
-    /// The scale and the minimum of a group.
     pub fn scale_and_minimum(&self, group: usize) -> [f32; 2] {
         [0, 1].map(|which| self.steps[which].to_f32() * f32::from(self.counts[group][which]))
     }
@@ -45,8 +44,9 @@ impl SuperBlock {
         numbers
     }
 
-    /// The counts as GGUF packs them: of the first four groups the six bits of scales, then of minima; of the last four the
-    /// lower four bits of both, and the upper two above the six of the first.
+    /// The counts in GGUF's packing. For the first four groups: the six bits of scales, then of minima. For
+    /// the last four groups: the lower four bits of both, with the upper two bits above the six bits of the
+    /// first groups.
     pub fn packed_counts(&self) -> [u8; 12] {
         let mut packed = [0; 12];
         for i in 0..4 {
@@ -96,7 +96,6 @@ impl SuperBlock {
     }
 }
 
-/// The numbers of a group.
 struct Numbers {
     x: [f32; GROUP],
     /// What the square of each error counts.
@@ -105,7 +104,7 @@ struct Numbers {
     count: usize,
 }
 
-/// Integers, still as numbers.
+/// Integers, stored as f32.
 type Integers = [f32; GROUP];
 
 impl Numbers {
@@ -118,7 +117,7 @@ impl Numbers {
         Self { x, weights: group_weights(weights), count }
     }
 
-    /// The scale and the minimum that fit best, not in steps yet.
+    /// The scale and the minimum with the smallest error, before rounding to steps.
     fn fit(&self) -> [f32; 2] {
         // Zero is among the numbers, as a minimum is not below it.
         let least = self.x.iter().fold(0.0f32, |least, x| least.min(*x));
@@ -155,7 +154,7 @@ impl Numbers {
         integers
     }
 
-    /// The scale and the minimum that fit integers best.
+    /// The scale and the minimum with the smallest error for these integers.
     fn fitted(&self, integers: &Integers) -> [f32; 2] {
         let [n, q, qq, qx, x] = sums(|i| {
             let (w, q, x) = (self.weights[i], integers[i], self.x[i]);
@@ -172,13 +171,13 @@ impl Numbers {
         [if qq > 0.0 { (qx / qq).max(0.0) } else { 0.0 }, 0.0]
     }
 
-    /// The minimum that fits integers best, given the scale.
+    /// The minimum with the smallest error for these integers and this scale.
     fn minimum(&self, integers: &Integers, scale: f32) -> f32 {
         let [n, off] = sums(|i| [self.weights[i], self.weights[i] * (integers[i] * scale - self.x[i])]);
         off / n
     }
 
-    /// The sum of squares of what is lost.
+    /// The sum of squared errors.
     fn error(&self, integers: &Integers, [scale, minimum]: [f32; 2]) -> f32 {
         let [error] = sums(|i| {
             let off = integers[i] * scale - minimum - self.x[i];
@@ -187,7 +186,7 @@ impl Numbers {
         error
     }
 
-    /// A scale and a minimum in steps near those that fit, and the integers.
+    /// The best scale and minimum in steps near `fit`, and the integers.
     fn in_steps(&self, fit: [f32; 2], steps: [f32; 2]) -> ([u8; 2], [u8; GROUP]) {
         let count = |value: f32, step: f32| {
             let count = if step > 0.0 { value / step } else { 0.0 };
@@ -214,18 +213,18 @@ impl Numbers {
     }
 }
 
-/// How much more than the integers that there are a group's range is cut into at first: then the outermost numbers are cut off,
-/// and the others nearer.
+/// Trial ranges: by how many integers the range of a group is widened at the start. A wider range cuts off
+/// the outermost numbers, but the others are more precise.
 const WIDENED: [f32; 7] = [-1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0];
 
-/// How often integers and what they are multiplied with are fitted to each other.
+/// How often integers and scales are fitted to each other.
 const ROUNDS: usize = 3;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Numbers that are distributed as a sum of four even ones is.
+    /// Random numbers, each a sum of four uniform ones.
     fn numbers(count: usize) -> Vec<f32> {
         let even = |i: u32| {
             (i.wrapping_mul(2_654_435_761).rotate_left(13).wrapping_mul(0x9e37_79b1) >> 8) as f32

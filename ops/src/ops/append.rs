@@ -1,21 +1,23 @@
 use super::prelude::*;
 
 operation! {
-    /// New rows in the slots of a cache: operands cache, new, start and count. Of the tokens along an axis of `new`, the
-    /// first `count` are written to the slots along that axis of the cache, from `start` on, which is not negative; what
-    /// the cache has elsewhere it keeps. start and count are `i32[]`, or `i32[B]`, one for each index of the first axis.
+    /// Writes new rows into the slots of a cache. Operands: cache, new, start and count. The axis of `new`
+    /// counts tokens, and the axis of the cache counts slots. The first `count` tokens are written to the
+    /// slots from `start` on. All other slots keep their content. `start` is never negative. `start` and
+    /// `count` are `i32[]`, or `i32[B]` with a number for each index of the first axis.
     ///
-    /// In a ring slots are counted modulo their number; else tokens behind the last slot are dropped.
+    /// In a ring of R slots, the token for slot s is written to slot s mod R. Otherwise, tokens beyond the
+    /// last slot are dropped.
     Append = "append" {
-        /// The axis.
+        /// The axis of slots and of tokens.
         axis: usize,
-        /// Whether the slots are a ring.
+        /// Whether the slots are a ring buffer.
         ring: bool,
     }
 }
 
 impl Append {
-    /// Whether each index of the first axis has a start and a count of its own.
+    /// Whether each index of the first axis has its own start and count.
     pub fn by_row(start: &TensorType) -> bool {
         start.rank() == 1
     }
@@ -71,12 +73,12 @@ impl Operation for Append {
         bad(
             "append axis=0 ring=false",
             &["f32[4,2]", "f32[1,3]", "i32[]", "i32[]"],
-            "must agree but along the axis",
+            "must agree except along the axis",
         ),
         bad(
             "append axis=0 ring=false",
             &["f32[4]", "bf16[1]", "i32[]", "i32[]"],
-            "must agree but along the axis",
+            "must agree except along the axis",
         ),
         bad(
             "append axis=1 ring=false",
@@ -102,7 +104,7 @@ impl Operation for Append {
         let tokens = axis(Self::NAME, self.axis, new)?;
         let mut like = new.clone();
         like.shape[self.axis] = slots;
-        agree(Self::NAME, "types must agree but along the axis", cache, new, like == *cache)?;
+        agree(Self::NAME, "types must agree except along the axis", cache, new, like == *cache)?;
         attribute(Self::NAME, "the number of tokens", tokens, format!("at most {slots}"), tokens <= slots)?;
         element(Self::NAME, start, "i32", |e| e == ElementType::I32)?;
         let rule = "start must be `i32[]` or have a number for each index of the first axis";

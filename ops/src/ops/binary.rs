@@ -1,7 +1,7 @@
 use super::prelude::*;
 
 crate::words! {
-    /// Which elementwise function of two operands.
+    /// The function of a [`Binary`] operation.
     pub enum BinaryKind {
         /// a + b
         Add = "add",
@@ -11,9 +11,9 @@ crate::words! {
         Multiply = "multiply",
         /// a / b; integers truncate towards zero
         Divide = "divide",
-        /// The larger; NaN if either is.
+        /// The larger operand; NaN if either is NaN.
         Maximum = "maximum",
-        /// The smaller; NaN if either is.
+        /// The smaller operand; NaN if either is NaN.
         Minimum = "minimum",
         /// aᵇ, by IEEE 754-2019 `pow`.
         Power = "power",
@@ -27,7 +27,7 @@ crate::words! {
 operation! {
     /// An elementwise function of two operands of one type. StableHLO: the op of the same name.
     Binary = "binary" {
-        /// Which function.
+        /// The function that is applied to each element.
         kind: BinaryKind,
     }
 }

@@ -3,14 +3,14 @@ use super::sdpa::{MaskTerm, Sdpa};
 use crate::Real;
 
 operation! {
-    /// [`Sdpa`] of a causal mask that reads no key after the last query: q, k, v and the offset `i32[]`. What it costs
-    /// follows from the offset, not from how many keys there is room for.
+    /// [`Sdpa`] with a causal mask, which reads no key after the last query. Operands: q, k, v and the offset
+    /// `i32[]`. Its cost depends on the offset, not on the size of the cache.
     ///
-    /// Has no spelling in StableHLO, whose extents are known: `lower` writes it for IREE.
+    /// StableHLO cannot express it, because extents are static there. `lower` writes it for IREE.
     BoundedSdpa = "bounded_sdpa" {
-        /// Causal, and windows.
+        /// The terms of the mask: causal, and windows.
         mask: Vec<MaskTerm>,
-        /// The factor on the scores; 1/√features if there is none.
+        /// The factor on the scores. `none` is 1/√E, where E is the number of features.
         scale: Option<Real>,
         /// Scores are bounded to ± this by `cap · tanh(score / cap)`.
         softcap: Option<Real>,
@@ -18,7 +18,7 @@ operation! {
 }
 
 impl BoundedSdpa {
-    /// The same without the promise.
+    /// The attention without the guarantee that later keys are not read.
     pub fn unbounded(&self) -> Sdpa {
         Sdpa { mask: self.mask.clone(), scale: self.scale, softcap: self.softcap, offset: true }
     }

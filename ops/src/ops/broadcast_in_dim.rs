@@ -1,12 +1,12 @@
 use super::prelude::*;
 
 operation! {
-    /// Repeats the operand: its axis i becomes axis `axes[i]` of the result; an extent of 1 is stretched.
-    /// StableHLO: `broadcast_in_dim` (its constraints C4 and C5: axes unique, extents 1 or equal).
+    /// Repeats the operand. Its axis i becomes axis `axes[i]` of the result, and an extent of 1 is stretched.
+    /// StableHLO: `broadcast_in_dim` (constraints C4 and C5: axes are unique, extents are 1 or equal).
     BroadcastInDim = "broadcast_in_dim" {
-        /// The result's shape.
+        /// The shape of the result.
         shape: Vec<usize>,
-        /// Where each axis of the operand goes.
+        /// For each axis of the operand, the axis of the result.
         axes: Vec<usize>,
     }
 }

@@ -1,7 +1,7 @@
 use super::prelude::*;
 
 crate::words! {
-    /// Which comparison.
+    /// The relation that a comparison tests.
     pub enum Direction {
         /// a = b
         Eq = "EQ",
@@ -21,7 +21,7 @@ crate::words! {
 operation! {
     /// An elementwise comparison. StableHLO: `compare`.
     Compare = "compare" {
-        /// Which comparison.
+        /// The relation that is tested for each pair of elements.
         direction: Direction,
     }
 }

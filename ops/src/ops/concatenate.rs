@@ -3,7 +3,7 @@ use super::prelude::*;
 operation! {
     /// The operands one after the other along one axis. StableHLO: `concatenate`.
     Concatenate = "concatenate" {
-        /// The axis.
+        /// The axis along which the operands follow each other.
         axis: usize,
     }
 }
@@ -32,7 +32,7 @@ impl Operation for Concatenate {
             if let Some(extent) = like.shape.get_mut(self.axis) {
                 *extent = first.shape[self.axis];
             }
-            agree(Self::NAME, "types must agree but along the axis", first, x, like == **first)?;
+            agree(Self::NAME, "types must agree except along the axis", first, x, like == **first)?;
             ty.shape[self.axis] = ty.shape[self.axis].saturating_add(x.shape[self.axis]);
         }
         Ok(ty)

@@ -2,9 +2,9 @@ use super::prelude::*;
 use crate::Literal;
 
 operation! {
-    /// A tensor known when the trace is recorded. StableHLO: `constant`.
+    /// A tensor that is known when the trace is recorded. StableHLO: `constant`.
     Constant = "constant" {
-        /// The content.
+        /// The elements of the tensor, or a rule for them.
         value: Literal,
     }
 }

@@ -1,10 +1,11 @@
 use super::prelude::*;
 
 operation! {
-    /// Elementwise conversion to another element type: to nearest even between floats; towards zero from float
-    /// to integer (out of range is implementation-defined in StableHLO; here it saturates). StableHLO: `convert`.
+    /// Converts each element to another element type. Conversions between floats round to nearest even.
+    /// Conversions from float to integer round towards zero. Out-of-range numbers saturate (StableHLO leaves
+    /// this to the implementation). StableHLO: `convert`.
     Convert = "convert" {
-        /// The result's element type.
+        /// The element type of the result.
         to: ElementType,
     }
 }

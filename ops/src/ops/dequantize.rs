@@ -1,10 +1,10 @@
 use super::prelude::*;
 
 operation! {
-    /// Rows of integers with a scale each, as numbers: `i8[…, E]` and `f32[…]` give `[…, E]`, each integer times the
-    /// scale of its row.
+    /// Multiplies rows of integers with their scales: `i8[…, E]` and `f32[…]` give `[…, E]`. Each row has one
+    /// scale.
     Dequantize = "dequantize" {
-        /// The result's element type.
+        /// The element type of the result.
         element: ElementType,
     }
 }

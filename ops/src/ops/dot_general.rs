@@ -1,19 +1,19 @@
 use super::prelude::*;
 
 operation! {
-    /// The product of two tensors, summed over contracted axes. The result has the batch axes, then the free
-    /// axes of the left operand, then those of the right. Products of narrow floats are summed in the result's
-    /// wider type; integers wrap around. StableHLO: `dot_general`.
+    /// Multiplies two tensors and sums over the contracted axes. The result has the batch axes, then the free
+    /// axes of the left operand, then those of the right. Products of narrow floats are summed in the
+    /// result's wider type; integers wrap around. StableHLO: `dot_general`.
     DotGeneral = "dot_general" {
-        /// Batch axes of the left operand.
+        /// The batch axes of the left operand.
         left_batch: Vec<usize>,
-        /// The same axes of the right operand.
+        /// The corresponding axes of the right operand.
         right_batch: Vec<usize>,
-        /// Contracted axes of the left operand.
+        /// The contracted axes of the left operand.
         left_contract: Vec<usize>,
-        /// The same axes of the right operand.
+        /// The corresponding axes of the right operand.
         right_contract: Vec<usize>,
-        /// The result's element type: at least as wide as the operands'.
+        /// The element type of the result: at least as wide as the operands'.
         element: ElementType,
     }
 }

@@ -1,12 +1,12 @@
 use super::prelude::*;
 
 operation! {
-    /// A range of static length along one axis, from a start known at run time: operands x and start (`i32[]`).
-    /// The start is clamped so that the range fits. StableHLO: `dynamic_slice`.
+    /// Selects a range of static length along one axis. Operands: x, and the start (`i32[]`), which is
+    /// computed at run time and clamped so that the range fits. StableHLO: `dynamic_slice`.
     DynamicSlice = "dynamic_slice" {
-        /// The axis.
+        /// The axis of the range.
         axis: usize,
-        /// How many indices.
+        /// The number of selected indices.
         length: usize,
     }
 }
@@ -78,7 +78,7 @@ pub(super) fn clamped(start: &Value, extent: usize, length: usize) -> usize {
     (start.data[0].max(0.0) as usize).min(extent - length)
 }
 
-/// One start for each axis: zero but for `axis`. Returns the names and their types.
+/// A start for each axis, which is zero except for `axis`. Returns names and types.
 pub(super) fn starts(s: &mut dyn Statements, axis: usize, rank: usize, start: &str) -> (String, String) {
     let zero = match rank {
         1 => String::new(),

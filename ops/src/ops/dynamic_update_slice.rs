@@ -2,10 +2,11 @@ use super::dynamic_slice::{clamped, scalar_start, starts};
 use super::prelude::*;
 
 operation! {
-    /// The first operand with a range along one axis replaced by the second, from a start known at run time
-    /// (the third, `i32[]`), clamped so that the range fits. StableHLO: `dynamic_update_slice`.
+    /// The first operand, with a range along one axis replaced by the second operand. The third operand is
+    /// the start (`i32[]`), computed at run time and clamped so that the range fits. StableHLO:
+    /// `dynamic_update_slice`.
     DynamicUpdateSlice = "dynamic_update_slice" {
-        /// The axis.
+        /// The axis of the replaced range.
         axis: usize,
     }
 }
@@ -22,9 +23,13 @@ impl Operation for DynamicUpdateSlice {
         bad(
             "dynamic_update_slice axis=0",
             &["f32[4,2]", "f32[1,3]", "i32[]"],
-            "must agree but along the axis",
+            "must agree except along the axis",
         ),
-        bad("dynamic_update_slice axis=0", &["f32[4]", "i32[1]", "i32[]"], "must agree but along the axis"),
+        bad(
+            "dynamic_update_slice axis=0",
+            &["f32[4]", "i32[1]", "i32[]"],
+            "must agree except along the axis",
+        ),
     ];
 
     fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
@@ -33,7 +38,7 @@ impl Operation for DynamicUpdateSlice {
         let length = axis(Self::NAME, self.axis, update)?;
         let mut like = update.clone();
         like.shape[self.axis] = extent;
-        agree(Self::NAME, "types must agree but along the axis", x, update, like == *x)?;
+        agree(Self::NAME, "types must agree except along the axis", x, update, like == *x)?;
         attribute(
             Self::NAME,
             "the update's length",

@@ -1,16 +1,18 @@
 use super::linear::product;
 use super::prelude::*;
 use super::quantize::{check_parts, ungrouped};
-use crate::format::{WeightFormat, in_bytes};
+use crate::format::{ActivationBits, WeightFormat, in_integers};
 
 operation! {
     /// `x · weightᵀ` over the last axis with a weight in groups: x `[…, inputs]`, its integers,
-    /// its scales, counts if there are minima → `[…, outputs]`. The activations are rounded to bytes, [`in_bytes`].
+    /// its scales, counts if there are minima → `[…, outputs]`. The activations are rounded, [`in_integers`].
     GroupedLinear = "grouped_linear" {
-        /// How the weight is stored.
+        /// The storage format of the weight.
         format: WeightFormat,
-        /// The result's element type: f32, or that of x.
+        /// The element type of the result: f32, or that of x.
         element: ElementType,
+        /// The bits of the activations' integers.
+        activations: ActivationBits,
     }
 }
 
@@ -19,7 +21,7 @@ impl Operation for GroupedLinear {
     const BOUND: Bound = Bound::UlpsOfLargest(8.0);
     const EXAMPLES: &'static [Example] = &[
         good(
-            "grouped_linear format=q4 element=f32",
+            "grouped_linear format=q4 element=f32 activations=8",
             &[
                 "f32[2,17] 127,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,-2,0,127,0,0,0,0,0,0,0,0,0,0,0,0,0,0,1",
                 "i8[1,1,16] 19,-13,0,0,0,0,0,0,0,0,0,0,0,0,0,0",
@@ -28,43 +30,72 @@ impl Operation for GroupedLinear {
             "f32[2,1] 189.5,191",
         ),
         good(
-            "grouped_linear format=q8 element=f32",
+            "grouped_linear format=q8 element=f32 activations=8",
             &["f32[2,3,70]", "i8[5,3,32]", "f16[5,3]"],
             "f32[2,3,5]",
         ),
-        good("grouped_linear format=q4 element=bf16", &["bf16[64]", "i8[30,2,16]", "f16[30,2]"], "bf16[30]"),
-        good("grouped_linear format=q8 element=f32", &["f16[40,33]", "i8[7,2,32]", "f16[7,2]"], "f32[40,7]"),
-        good("grouped_linear format=q4 element=f32", &["f32[40,33]", "i8[7,2,16]", "f16[7,2]"], "f32[40,7]"),
         good(
-            "grouped_linear format=q4_k element=f32",
+            "grouped_linear format=q4 element=bf16 activations=8",
+            &["bf16[64]", "i8[30,2,16]", "f16[30,2]"],
+            "bf16[30]",
+        ),
+        good(
+            "grouped_linear format=q8 element=f32 activations=8",
+            &["f16[40,33]", "i8[7,2,32]", "f16[7,2]"],
+            "f32[40,7]",
+        ),
+        good(
+            "grouped_linear format=q4 element=f32 activations=8",
+            &["f32[40,33]", "i8[7,2,16]", "f16[7,2]"],
+            "f32[40,7]",
+        ),
+        good(
+            "grouped_linear format=q4_k element=f32 activations=8",
             &["f32[3,300]", "i8[7,16,16]", "f16[7,2,2]", "i8[7,16,2]"],
             "f32[3,7]",
         ),
         good(
-            "grouped_linear format=q4_k element=bf16",
+            "grouped_linear format=q4_k element=bf16 activations=8",
             &["bf16[40,33]", "i8[5,8,16]", "f16[5,1,2]", "i8[5,8,2]"],
             "bf16[40,5]",
         ),
-        bad("grouped_linear format=q8 element=f32", &["f32[3,70]", "i8[5,3,32]"], "takes 3 operands"),
+        good(
+            "grouped_linear format=q8 element=f32 activations=16",
+            &["f32[2,70]", "i8[5,3,32]", "f16[5,3]"],
+            "f32[2,5]",
+        ),
         bad(
-            "grouped_linear format=q4_k element=f32",
+            "grouped_linear format=q8 element=f32 activations=8",
+            &["f32[3,70]", "i8[5,3,32]"],
+            "takes 3 operands",
+        ),
+        bad(
+            "grouped_linear format=q4_k element=f32 activations=8",
             &["f32[3,256]", "i8[7,8,16]", "f16[7,1,2]"],
             "takes 4 operands",
         ),
         bad(
-            "grouped_linear format=q4_k element=f32",
+            "grouped_linear format=q4_k element=f32 activations=8",
             &["f32[3,256]", "i8[7,8,16]", "f16[7,1,2]", "i8[7,8,3]"],
             "the counts",
         ),
         bad(
-            "grouped_linear format=bf16 element=f32",
+            "grouped_linear format=bf16 element=f32 activations=8",
             &["f32[3,70]", "i8[5,3,32]", "f16[5,3]"],
             "expected q8, q4 or q4_k",
         ),
-        bad("grouped_linear format=q4 element=f32", &["f32[3,70]", "i8[5,3,32]", "f16[5,3]"], "the integers"),
-        bad("grouped_linear format=q8 element=f32", &["f32[3,70]", "i8[5,3,32]", "f16[5,2]"], "the scales"),
         bad(
-            "grouped_linear format=q8 element=f16",
+            "grouped_linear format=q4 element=f32 activations=8",
+            &["f32[3,70]", "i8[5,3,32]", "f16[5,3]"],
+            "the integers",
+        ),
+        bad(
+            "grouped_linear format=q8 element=f32 activations=8",
+            &["f32[3,70]", "i8[5,3,32]", "f16[5,2]"],
+            "the scales",
+        ),
+        bad(
+            "grouped_linear format=q8 element=f16 activations=8",
             &["f32[3,70]", "i8[5,3,32]", "f16[5,3]"],
             "f32, or that of x",
         ),
@@ -89,14 +120,14 @@ impl Operation for GroupedLinear {
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
         let [x, parts @ ..] = operands else { unreachable!("inferred") };
         let inputs = x.ty.shape[x.ty.rank() - 1];
-        product(&rounded(x), &ungrouped(self.format, parts, inputs), None, ty)
+        product(&rounded(x, self.activations), &ungrouped(self.format, parts, inputs), None, ty)
     }
 }
 
-/// The activations of a product with quantized weights, their rows rounded to bytes.
-pub(super) fn rounded(x: &Value) -> Value {
+/// The activations of a product with quantized weights, their rows rounded to integers.
+pub(super) fn rounded(x: &Value, bits: ActivationBits) -> Value {
     let inputs = x.ty.shape[x.ty.rank() - 1];
     let mut data: Vec<f32> = x.data.iter().map(|&x| x as f32).collect();
-    data.chunks_mut(inputs.max(1)).for_each(in_bytes);
+    data.chunks_mut(inputs.max(1)).for_each(|row| in_integers(row, bits));
     Value::new(x.ty.with_element(ElementType::F32), data.into_iter().map(f64::from))
 }

@@ -3,15 +3,14 @@ use super::quantize::{check_parts, ungrouped};
 use crate::format::WeightFormat;
 
 operation! {
-    /// Rows of a matrix in groups: its integers, its scales, counts if there are minima, indices
-    /// → `result[i…, :] = weight[indices[i…], :]`. An index
-    /// out of range is clamped.
+    /// Rows of a matrix in groups: `result[i…, :] = weight[indices[i…], :]`. Operands: the integers and
+    /// scales, counts if the format has minima, and indices. An index out of range is clamped.
     GroupedRows = "grouped_rows" {
-        /// How the matrix is stored.
+        /// The storage format of the matrix.
         format: WeightFormat,
-        /// Its columns.
+        /// The number of columns of the matrix.
         inputs: usize,
-        /// The result's element type.
+        /// The element type of the result.
         element: ElementType,
     }
 }

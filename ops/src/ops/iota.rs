@@ -5,7 +5,7 @@ operation! {
     Iota = "iota" {
         /// The result's type: an integer or float type of rank 1 or more.
         ty: TensorType,
-        /// The axis that is counted along.
+        /// The axis whose indices are the elements.
         axis: usize,
     }
 }

@@ -4,7 +4,7 @@ operation! {
     /// `x · weightᵀ + bias` over the last axis: x `[…, I]`, weight `[O, I]`, bias `[O]` (optional) → `[…, O]`.
     /// The sum, bias included, is rounded once, as `torch.nn.functional.linear` does.
     ///
-    /// Composite: how the product is written depends on how the weight is stored.
+    /// A composite, because the form of the matmul depends on the storage format of the weight.
     Linear = "linear" {}
 }
 
@@ -58,7 +58,7 @@ impl Operation for Linear {
     }
 }
 
-/// The products of all rows of x and of w, and the bias, each sum rounded once.
+/// The dot products of all rows of x and of w plus the bias, each rounded once.
 pub(super) fn product(x: &Value, w: &Value, bias: Option<&Value>, ty: &TensorType) -> Value {
     let [outputs, inputs] = w.ty.shape[..] else { unreachable!("inferred") };
     let rows = ty.count().checked_div(outputs).unwrap_or(0);

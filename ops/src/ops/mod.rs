@@ -1,4 +1,4 @@
-//! The closed list of operations, a file each.
+//! The closed list of operations, with a file for each.
 
 mod append;
 mod binary;
@@ -77,7 +77,7 @@ operations! { $
     kernels { packed_experts::PackedExperts, packed_linear::PackedLinear, packed_rows::PackedRows, }
 }
 
-/// What an operation's file needs.
+/// Imports for the files of operations.
 pub(crate) mod prelude {
     pub(crate) use crate::facts::same;
     pub(crate) use crate::operation::{agree, arity, attribute, axis, bad, element, good, mlir_list};

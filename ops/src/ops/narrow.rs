@@ -1,13 +1,13 @@
 use super::prelude::*;
 
 operation! {
-    /// A contiguous range along one axis. StableHLO: `slice`.
+    /// Selects a contiguous range along one axis. StableHLO: `slice`.
     Narrow = "narrow" {
-        /// The axis.
+        /// The axis of the range.
         axis: usize,
-        /// The first index.
+        /// The first index of the range.
         start: usize,
-        /// How many indices.
+        /// The number of selected indices.
         length: usize,
     }
 }

@@ -1,7 +1,7 @@
 use super::prelude::*;
 
 operation! {
-    /// The operand as it is: a compiler may not look through it. StableHLO: `optimization_barrier`.
+    /// Returns the operand. A compiler may not optimize across it. StableHLO: `optimization_barrier`.
     OptimizationBarrier = "optimization_barrier" {}
 }
 

@@ -2,12 +2,12 @@ use super::prelude::*;
 use crate::format::{PANEL, WeightFormat};
 
 operation! {
-    /// A matrix `[outputs, inputs]` in a format that products of our own read: [`WeightFormat`] says how it is stored.
-    /// Numbers that the format does not keep are rounded here.
+    /// Packs a matrix `[outputs, inputs]` into a format that kernels read: see [`WeightFormat`]. Numbers are
+    /// rounded to the format.
     ///
-    /// Happens when the archive is written: no program contains it.
+    /// `bake` computes it when it writes the archive. No program contains it.
     Pack = "pack" {
-        /// What is stored.
+        /// The storage format of the result.
         format: WeightFormat,
     }
 }
@@ -64,7 +64,7 @@ impl Operation for Pack {
     }
 }
 
-/// The matrix `[outputs, inputs]` that a packed one is multiplied as.
+/// Unpacks a matrix to `[outputs, inputs]`, with quantized numbers multiplied out.
 pub(super) fn unpacked(format: WeightFormat, packed: &Value, outputs: usize, inputs: usize) -> Value {
     let bytes = packed.to_bytes();
     let panel = format.packed(PANEL, inputs).bytes();

@@ -2,27 +2,31 @@ use super::grouped_linear::rounded;
 use super::linear::product;
 use super::pack::unpacked;
 use super::prelude::*;
-use crate::format::{PANEL, WeightFormat};
+use crate::format::{ActivationBits, PANEL, WeightFormat};
 
 operation! {
-    /// `x · weightᵀ` over the last axis, each row with one matrix of a packed stack `[experts, outputs, inputs]`: those of
-    /// a mixture of experts (Shazeer et al., "Outrageously Large Neural Networks", 2017).
+    /// `x · weightᵀ` over the last axis, where each row of x meets one matrix of a packed stack `[experts,
+    /// outputs, inputs]`. The matrices are the experts of a mixture (Shazeer et al., "Outrageously Large
+    /// Neural Networks", 2017).
     ///
-    /// x `[…, experts, inputs]`, packed → `[…, experts, outputs]`: each expert has a row of its own. Or, with indices
-    /// `[…, C]` of the experts: x `[…, C, inputs]` or `[…, inputs]`, packed, indices → `[…, C, outputs]`. An index out of
-    /// range is clamped. Activations are rounded as in [`PackedLinear`](super::PackedLinear). The matrices are whole panels
-    /// of 16 rows, packed as the one matrix `[experts · outputs, inputs]`.
+    /// Without indices, x is `[…, experts, inputs]` and each expert has its own row: the result is `[…,
+    /// experts, outputs]`. With indices `[…, C]` of experts, x is `[…, C, inputs]` or `[…, inputs]`, and the
+    /// result is `[…, C, outputs]`. An index out of range is clamped. Activations are rounded as in
+    /// [`PackedLinear`](super::PackedLinear). The matrices consist of whole panels of 16 rows, and are packed
+    /// like one matrix `[experts · outputs, inputs]`.
     ///
-    /// Has no spelling in StableHLO: a kernel computes it.
+    /// StableHLO cannot express it: a kernel computes it.
     PackedExperts = "packed_experts" {
-        /// How the weight is stored.
+        /// The storage format of the weight.
         format: WeightFormat,
-        /// The matrices.
+        /// The number of matrices in the stack.
         experts: usize,
-        /// The rows of each.
+        /// The number of rows of each matrix.
         outputs: usize,
-        /// The result's element type: f32, or that of x.
+        /// The element type of the result: f32, or that of x.
         element: ElementType,
+        /// The bits of the activations' integers, where the weight is quantized.
+        activations: ActivationBits,
     }
 }
 
@@ -31,7 +35,7 @@ impl Operation for PackedExperts {
     const BOUND: Bound = Bound::UlpsOfLargest(8.0);
     const EXAMPLES: &'static [Example] = &[
         good(
-            "packed_experts format=f32 experts=2 outputs=16 element=f32",
+            "packed_experts format=f32 experts=2 outputs=16 element=f32 activations=8",
             &[
                 "f32[2,1] 3,5",
                 "f32[2,1,16,1] 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,-1,-2,-3,-4,-5,-6,-7,-8,-9,-10,-11,-12,-13,-14,-15,-16",
@@ -39,42 +43,42 @@ impl Operation for PackedExperts {
             "f32[2,16] 3,6,9,12,15,18,21,24,27,30,33,36,39,42,45,48,-5,-10,-15,-20,-25,-30,-35,-40,-45,-50,-55,-60,-65,-70,-75,-80",
         ),
         good(
-            "packed_experts format=bf16 experts=3 outputs=32 element=bf16",
+            "packed_experts format=bf16 experts=3 outputs=32 element=bf16 activations=8",
             &["bf16[2,5,3,6]", "bf16[6,3,16,2]"],
             "bf16[2,5,3,32]",
         ),
         good(
-            "packed_experts format=f16 experts=3 outputs=16 element=f32",
+            "packed_experts format=f16 experts=3 outputs=16 element=f32 activations=8",
             &["f16[2,5]", "f16[3,5,16,1]", "i32[2,2] 2,0,7,-1"],
             "f32[2,2,16]",
         ),
         good(
-            "packed_experts format=f32 experts=3 outputs=16 element=f32",
+            "packed_experts format=f32 experts=3 outputs=16 element=f32 activations=8",
             &["f32[2,2,5]", "f32[3,5,16,1]", "i32[2,2] 2,0,1,1"],
             "f32[2,2,16]",
         ),
         bad(
-            "packed_experts format=q4 experts=3 outputs=16 element=f32",
+            "packed_experts format=q4 experts=3 outputs=16 element=f32 activations=8",
             &["f32[2,4]"],
             "takes 2 or 3 operands",
         ),
         bad(
-            "packed_experts format=f32 experts=3 outputs=8 element=f32",
+            "packed_experts format=f32 experts=3 outputs=8 element=f32 activations=8",
             &["f32[3,4]", "f32[3,4,16,1]"],
             "outputs is 8, expected whole panels of 16",
         ),
         bad(
-            "packed_experts format=f32 experts=3 outputs=16 element=f32",
+            "packed_experts format=f32 experts=3 outputs=16 element=f32 activations=8",
             &["f32[2,4]", "f32[3,4,16,1]"],
             "x must have a row for each expert",
         ),
         bad(
-            "packed_experts format=f32 experts=3 outputs=16 element=f32",
+            "packed_experts format=f32 experts=3 outputs=16 element=f32 activations=8",
             &["f32[2,3,4]", "f32[3,4,16,1]", "i32[2,2]"],
             "x must have a row for each index, or for all indices of one place",
         ),
         bad(
-            "packed_experts format=f32 experts=3 outputs=16 element=f32",
+            "packed_experts format=f32 experts=3 outputs=16 element=f32 activations=8",
             &["f32[3,4]", "f32[3,5,16,1]"],
             "the packed weight",
         ),
@@ -121,7 +125,7 @@ impl Operation for PackedExperts {
         let weight = unpacked(self.format, packed, self.experts * self.outputs, inputs);
         let x = match self.format.element() {
             Some(_) => x.clone(),
-            None => rounded(x),
+            None => rounded(x, self.activations),
         };
         let rows = ty.count() / self.outputs;
         // Rows of the result that one row of x has.

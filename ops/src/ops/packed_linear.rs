@@ -2,20 +2,22 @@ use super::grouped_linear::rounded;
 use super::linear::product;
 use super::pack::unpacked;
 use super::prelude::*;
-use crate::format::WeightFormat;
+use crate::format::{ActivationBits, WeightFormat};
 
 operation! {
     /// `x · weightᵀ` over the last axis with a packed weight: x `[…, inputs]`, packed → `[…, outputs]`. With a quantized
-    /// weight the activations are rounded to bytes, [`in_bytes`](crate::format::in_bytes).
+    /// weight the activations are rounded, [`in_integers`](crate::format::in_integers).
     ///
-    /// Has no spelling in StableHLO: a kernel computes it.
+    /// StableHLO cannot express it: a kernel computes it.
     PackedLinear = "packed_linear" {
-        /// How the weight is stored.
+        /// The storage format of the weight.
         format: WeightFormat,
-        /// Its rows.
+        /// The number of rows of the weight.
         outputs: usize,
-        /// The result's element type: f32, or that of x.
+        /// The element type of the result: f32, or that of x.
         element: ElementType,
+        /// The bits of the activations' integers, where the weight is quantized.
+        activations: ActivationBits,
     }
 }
 
@@ -24,25 +26,33 @@ impl Operation for PackedLinear {
     const BOUND: Bound = Bound::UlpsOfLargest(8.0);
     const EXAMPLES: &'static [Example] = &[
         good(
-            "packed_linear format=f32 outputs=2 element=f32",
+            "packed_linear format=f32 outputs=2 element=f32 activations=8",
             &["f32[3,1] 2,3,-1", "f32[1,1,16,1] 5,-7,0,0,0,0,0,0,0,0,0,0,0,0,0,0"],
             "f32[3,2] 10,-14,15,-21,-5,7",
         ),
         good(
-            "packed_linear format=f32 outputs=3 element=f32",
+            "packed_linear format=f32 outputs=3 element=f32 activations=8",
             &["f32[2,3,4]", "f32[1,4,16,1]"],
             "f32[2,3,3]",
         ),
-        good("packed_linear format=bf16 outputs=30 element=bf16", &["bf16[4]", "bf16[2,2,16,2]"], "bf16[30]"),
-        good("packed_linear format=f16 outputs=3 element=f32", &["f16[2,5]", "f16[1,5,16,1]"], "f32[2,3]"),
-        bad("packed_linear format=q4 outputs=3 element=f32", &["f32[2,4]"], "takes 2 operands"),
+        good(
+            "packed_linear format=bf16 outputs=30 element=bf16 activations=8",
+            &["bf16[4]", "bf16[2,2,16,2]"],
+            "bf16[30]",
+        ),
+        good(
+            "packed_linear format=f16 outputs=3 element=f32 activations=8",
+            &["f16[2,5]", "f16[1,5,16,1]"],
+            "f32[2,3]",
+        ),
+        bad("packed_linear format=q4 outputs=3 element=f32 activations=8", &["f32[2,4]"], "takes 2 operands"),
         bad(
-            "packed_linear format=f32 outputs=3 element=f32",
+            "packed_linear format=f32 outputs=3 element=f32 activations=8",
             &["f32[2,4]", "f32[1,5,16,1]"],
             "the packed weight",
         ),
         bad(
-            "packed_linear format=f32 outputs=3 element=f16",
+            "packed_linear format=f32 outputs=3 element=f16 activations=8",
             &["f32[2,4]", "f32[1,4,16,1]"],
             "f32, or that of x",
         ),
@@ -67,7 +77,7 @@ impl Operation for PackedLinear {
         let weight = unpacked(self.format, packed, self.outputs, inputs);
         match self.format.element() {
             Some(_) => product(x, &weight, None, ty),
-            None => product(&rounded(x), &weight, None, ty),
+            None => product(&rounded(x, self.activations), &weight, None, ty),
         }
     }
 }

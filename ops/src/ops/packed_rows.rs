@@ -5,15 +5,15 @@ use crate::format::WeightFormat;
 operation! {
     /// Rows of a packed matrix: `result[i…, :] = weight[indices[i…], :]`. An index out of range is clamped.
     ///
-    /// Has no spelling in StableHLO: a kernel computes it.
+    /// StableHLO cannot express it: a kernel computes it.
     PackedRows = "packed_rows" {
-        /// How the matrix is stored.
+        /// The storage format of the matrix.
         format: WeightFormat,
-        /// Its rows.
+        /// The number of rows of the matrix.
         outputs: usize,
-        /// Its columns.
+        /// The number of columns of the matrix.
         inputs: usize,
-        /// The result's element type.
+        /// The element type of the result.
         element: ElementType,
     }
 }

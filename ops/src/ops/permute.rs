@@ -1,9 +1,9 @@
 use super::prelude::*;
 
 operation! {
-    /// Axis i of the result is axis `order[i]` of the operand. StableHLO: `transpose`.
+    /// Reorders the axes: axis i of the result is axis `order[i]` of the operand. StableHLO: `transpose`.
     Permute = "permute" {
-        /// A permutation of the axes.
+        /// For each axis of the result, the axis of the operand.
         order: Vec<usize>,
     }
 }

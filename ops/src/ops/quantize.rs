@@ -2,13 +2,14 @@ use super::prelude::*;
 use crate::format::{GROUPS, GroupPart, WeightFormat};
 
 operation! {
-    /// A part of a matrix `[outputs, inputs]` in groups of 32: [`WeightFormat::grouped`] says how it is stored.
+    /// Quantizes a matrix `[outputs, inputs]` in groups of 32, and returns one part of the result: see
+    /// [`WeightFormat::grouped`].
     ///
-    /// Happens when the archive is written: no program contains it.
+    /// `bake` computes it when it writes the archive. No program contains it.
     Quantize = "quantize" {
-        /// How the numbers of a group are stored.
+        /// The storage format of a group's numbers.
         format: WeightFormat,
-        /// Which of its parts.
+        /// The part of the result that is returned.
         part: GroupPart,
     }
 }
@@ -88,7 +89,8 @@ fn grouped(
     format.grouped(part, outputs, inputs).ok_or(refused)
 }
 
-/// Checks the parts of a matrix in groups of so many inputs, which `others` operands stand beside: gives its outputs.
+/// Checks the operands that are parts of a matrix in groups. `others` is the number of the remaining
+/// operands. Returns the outputs.
 pub(super) fn check_parts(
     op: &'static str,
     format: WeightFormat,
@@ -114,7 +116,7 @@ pub(super) fn check_parts(
     Ok(outputs)
 }
 
-/// The matrix `[outputs, inputs]` that its parts are multiplied as.
+/// The matrix `[outputs, inputs]` that the parts represent, with quantized numbers multiplied out.
 pub(super) fn ungrouped(format: WeightFormat, parts: &[&Value], inputs: usize) -> Value {
     let integers = parts[0];
     let [outputs, groups, bytes] = integers.ty.shape[..] else { unreachable!("inferred") };

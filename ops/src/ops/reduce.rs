@@ -2,23 +2,24 @@ use super::binary::larger;
 use super::prelude::*;
 
 crate::words! {
-    /// How elements are combined.
+    /// The function that combines elements.
     pub enum ReduceKind {
-        /// Their sum.
+        /// The sum of the elements.
         Add = "add",
-        /// The largest; NaN if any is.
+        /// The largest element; NaN if any is NaN.
         Maximum = "maximum",
-        /// The smallest; NaN if any is.
+        /// The smallest element; NaN if any is NaN.
         Minimum = "minimum",
     }
 }
 
 operation! {
-    /// Combines the elements along some axes, which vanish. StableHLO: `reduce` from the neutral element.
+    /// Combines the elements along some axes, which are removed. StableHLO: `reduce`, starting from the
+    /// neutral element.
     Reduce = "reduce" {
-        /// How.
+        /// The function that combines elements.
         kind: ReduceKind,
-        /// The axes that vanish, ascending.
+        /// The axes that are removed, in ascending order.
         axes: Vec<usize>,
     }
 }

@@ -1,10 +1,10 @@
 use super::prelude::*;
 
 operation! {
-    /// Rounds each element to the values of a narrower float type and keeps its own type: a rounding that a
-    /// compiler may not remove. StableHLO: `reduce_precision`.
+    /// Rounds each element to the values of a narrower float type, and keeps the element type. A compiler may
+    /// not remove this rounding. StableHLO: `reduce_precision`.
     ReducePrecision = "reduce_precision" {
-        /// The float type whose values remain.
+        /// The float type to whose values elements are rounded.
         to: ElementType,
     }
 }

@@ -1,9 +1,9 @@
 use super::prelude::*;
 
 operation! {
-    /// The same elements in row-major order under another shape. StableHLO: `reshape`.
+    /// The same elements in row-major order, with another shape. StableHLO: `reshape`.
     Reshape = "reshape" {
-        /// The result's shape.
+        /// The shape of the result.
         shape: Vec<usize>,
     }
 }

@@ -20,9 +20,9 @@ operation! {
     /// `x / √(mean(x²) + epsilon) · weight` over the last axis, computed in f32: x `[…, D]`, weight `[D]`.
     /// Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019).
     RmsNorm = "rms_norm" {
-        /// Added to the mean square.
+        /// The number that is added to the mean square.
         epsilon: Real,
-        /// How the weight is applied.
+        /// How the weight is applied, and when the result is rounded.
         style: WeightStyle,
     }
 }

@@ -1,7 +1,7 @@
 use super::prelude::*;
 
 crate::words! {
-    /// Which elements are rotated together.
+    /// The pairs of elements that are rotated together.
     pub enum RopeLayout {
         /// Element i with element i + R/2 (HF `modeling_llama.py`, `rotate_half`).
         HalfSplit = "half_split",
@@ -11,14 +11,15 @@ crate::words! {
 }
 
 operation! {
-    /// Rotary position embedding: x `[…, P, …, E]`, cosine and sine tables `[P, R/2]` → x's type; or, if the
-    /// positions differ between sequences, x `[B, …, P, …, E]` and tables `[B, P, R/2]`.
-    /// The first R of the E features are rotated, each pair (a, b) to (a·cos − b·sin, b·cos + a·sin); the rest
-    /// pass through. Each product and each sum is rounded to the element type, as HF's `apply_rotary_pos_emb` does.
+    /// Rotary position embedding. Operands: x `[…, P, …, E]`, cosine and sine tables `[P, R/2]`. If sequences
+    /// have different positions: x `[B, …, P, …, E]` and tables `[B, P, R/2]`. The result has x's type. The
+    /// first R of the E features are rotated, each pair (a, b) to (a·cos − b·sin, b·cos + a·sin). The other
+    /// features do not change. Each product and each sum is rounded to the element type, as in HF's
+    /// `apply_rotary_pos_emb`.
     Rope = "rope" {
         /// The axis of x that counts positions.
         axis: usize,
-        /// Which elements are paired.
+        /// The pairs of elements that are rotated together.
         layout: RopeLayout,
     }
 }

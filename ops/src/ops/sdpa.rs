@@ -1,37 +1,37 @@
 use super::prelude::*;
 use crate::{Attribute, ParseError, Reader, Real};
 
-/// One condition on which key j a query i may see. A mask is a list of terms that must all hold: their
-/// intersection. i counts from the query offset. Some terms have an operand.
+/// A condition under which a query with position i may see the key with position j. A mask is a list of
+/// conditions that must all hold. i counts from the query offset. Some terms have an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MaskTerm {
-    /// j ≤ i
+    /// j ≤ i: no key after the query.
     Causal,
     /// i − W < j: the window includes the query's own position
     /// (HF `masking_utils.py`, `sliding_window_overlay`).
     Window(usize),
-    /// ⌊i / C⌋ = ⌊j / C⌋: nothing outside of the query's own chunk (Llama 4; HF `chunked_overlay`). Chunks are counted
-    /// from the end of the padding, if the mask has any.
+    /// ⌊i / C⌋ = ⌊j / C⌋: only keys in the query's own chunk (Llama 4; HF `chunked_overlay`). If the mask has
+    /// a padding term, chunks are counted from the end of the padding.
     Chunk(usize),
-    /// j ≥ p, where the operand `i32[]` or `i32[B]` is p: the first p keys of a sequence are padding. B is the
-    /// first batch axis.
+    /// j ≥ p, where p is the operand, `i32[]` or `i32[B]`: the first p keys of a sequence are padding. B is
+    /// the first batch axis.
     Padding,
-    /// j ≤ i or j < p, where the operand `i32[]` or `i32[B]` is p: causal, but that the first p positions see
-    /// each other (T5 report, §3.2.1, "prefix LM"; PaliGemma).
+    /// j ≤ i or j < p, where p is the operand, `i32[]` or `i32[B]`: causal, except that the first p positions
+    /// see each other (T5 report, §3.2.1, "prefix LM"; PaliGemma).
     Prefix,
     /// The operand is added to the scores, broadcast from the trailing side.
     Additive,
-    /// The keys are a ring of T slots: the slot t holds position j ≡ t (mod T), the last one that is not after the
-    /// last query; before it was ever written, nothing. The other terms judge j. The ring must hold all that a
-    /// window shows to the queries.
+    /// The keys are in a ring buffer of T slots. Slot t holds the last position j ≡ t (mod T) that is not
+    /// after the last query, or nothing if it was never written. The other terms apply to j. The ring must
+    /// hold all positions that a window shows to the queries.
     Ring,
 }
 
-/// A term that has a number.
+/// A term with a number, as a function of that number.
 type Sized = fn(usize) -> MaskTerm;
 
 impl MaskTerm {
-    /// Whether an operand belongs to it.
+    /// Whether the term has an operand.
     pub fn has_operand(self) -> bool {
         matches!(self, Self::Padding | Self::Prefix | Self::Additive)
     }
@@ -73,21 +73,22 @@ operation! {
     /// Vaswani et al., "Attention Is All You Need" (2017), §3.2.1.
     ///
     /// q `[batch…, S, E]`, k `[batch…, T, E]`, v `[batch…, T, F]` → `[batch…, S, F]`; or grouped heads
-    /// (Ainslie et al., "GQA", 2023): q `[batch…, G, S, E]` → `[batch…, G, S, F]`, each group of G query heads
-    /// reading one k and v. Then, if the offset is an operand, `i32[]` or `i32[B]`, for each of the first batch axis
-    /// its own: the position of query 0; then the operands of the mask's terms, in the order of the terms.
+    /// (Ainslie et al., "GQA", 2023): q `[batch…, G, S, E]` → `[batch…, G, S, F]`, each group of G query
+    /// heads reading one k and v. Further operands: the offset if it is one, and then the operands of the
+    /// mask's terms in their order. The offset is the position of query 0, `i32[]`, or `i32[B]` with a number
+    /// for each index of the first batch axis.
     ///
-    /// Scores, softcap (`cap · tanh(score / cap)`, Gemma 2 report, §2) and softmax are f32; the probabilities are
-    /// rounded to the element type before they meet v, as HF's `eager_attention_forward` does. A hidden key's
-    /// score is the lowest finite f32, so that a row that sees nothing is a mean and not NaN.
+    /// Scores, softcap (`cap · tanh(score / cap)`, Gemma 2 report, §2) and softmax are f32; the probabilities
+    /// are rounded to the element type before they meet v, as HF's `eager_attention_forward` does. A hidden
+    /// key's score is the lowest finite f32, so that a query without visible keys gets a mean and not NaN.
     Sdpa = "sdpa" {
-        /// The conditions that all must hold for a query to see a key.
+        /// The conditions that must all hold for a query to see a key.
         mask: Vec<MaskTerm>,
         /// The factor on the scores; `none` is 1/√E.
         scale: Option<Real>,
-        /// The bound on the scores.
+        /// The soft bound on the scores; `none` is no bound.
         softcap: Option<Real>,
-        /// Whether the position of query 0 is an operand; else it is 0.
+        /// Whether the position of query 0 is an operand. If not, it is 0.
         offset: bool,
     }
 }
@@ -96,7 +97,7 @@ operation! {
 pub(crate) const HIDDEN: f64 = f32::MIN as f64;
 
 impl Sdpa {
-    /// The factor on the scores.
+    /// The factor on the scores, for heads with this many features.
     pub fn scale_for(&self, features: usize) -> f64 {
         self.scale.map_or_else(|| 1.0 / libm::sqrt(features as f64), |s| s.0)
     }
@@ -109,7 +110,8 @@ impl Sdpa {
         q.rank() == k.rank() + 1
     }
 
-    /// The operands after k and v: the offset, if it is one, and each term of the mask with its own.
+    /// Splits the operands after k and v into the offset, if it is an operand, and the mask's terms with
+    /// their operands.
     pub fn operands<T: Copy>(&self, operands: &[T]) -> (Option<T>, Vec<(MaskTerm, Option<T>)>) {
         let mut rest = operands.iter().skip(3).copied();
         let offset = self.offset.then(|| rest.next()).flatten();
@@ -248,12 +250,12 @@ impl Operation for Sdpa {
         bad(
             "sdpa mask=[] scale=none softcap=none offset=false",
             &["f32[2,4]", "f32[3,5]", "f32[3,5]"],
-            "q and k must agree but along queries and keys",
+            "q and k must agree except along queries and keys",
         ),
         bad(
             "sdpa mask=[] scale=none softcap=none offset=false",
             &["f32[2,4]", "f32[3,4]", "f32[5,4]"],
-            "k and v must agree but along features",
+            "k and v must agree except along features",
         ),
         bad(
             "sdpa mask=[causal] scale=none softcap=none offset=true",
@@ -332,10 +334,10 @@ impl Operation for Sdpa {
             && (q.rank() == k.rank() || Self::grouped(q, k))
             && q.shape[..batch] == k.shape[..batch]
             && q.shape.last() == k.shape.last();
-        agree(Self::NAME, "q and k must agree but along queries and keys", q, k, matches)?;
+        agree(Self::NAME, "q and k must agree except along queries and keys", q, k, matches)?;
         let matches =
             v.element == k.element && v.rank() == k.rank() && v.shape[..=batch] == k.shape[..=batch];
-        agree(Self::NAME, "k and v must agree but along features", k, v, matches)?;
+        agree(Self::NAME, "k and v must agree except along features", k, v, matches)?;
         let (offset, terms) = self.operands(operands);
         let by_row = |of: &TensorType| {
             of.element == ElementType::I32 && (of.rank() == 0 || batch > 0 && of.shape == [k.shape[0]])

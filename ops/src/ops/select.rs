@@ -1,7 +1,8 @@
 use super::prelude::*;
 
 operation! {
-    /// Elementwise: the second operand where the first is true, else the third. StableHLO: `select`.
+    /// Selects each element from the second operand if the first is true, or else from the third. StableHLO:
+    /// `select`.
     Select = "select" {}
 }
 

@@ -2,18 +2,18 @@ use super::append::Append;
 use super::prelude::*;
 
 operation! {
-    /// [`Append`] to the cache of a single row, whose start and count are `i32[]`, and which is no ring: as a slice whose
-    /// length is known when it runs, so that the cache stays in its place.
+    /// [`Append`] to the cache of a single sequence, without a ring; start and count are `i32[]`. It writes a
+    /// slice whose length is computed at run time, so that the cache is updated in place.
     ///
-    /// Has no spelling in StableHLO, whose extents are known: `lower` writes it for IREE.
+    /// StableHLO cannot express it, because extents are static there. `lower` writes it for IREE.
     SlicedAppend = "sliced_append" {
-        /// The axis.
+        /// The axis of slots and of tokens.
         axis: usize,
     }
 }
 
 impl SlicedAppend {
-    /// The same, however it is done.
+    /// The equivalent append.
     pub fn append(&self) -> Append {
         Append { axis: self.axis, ring: false }
     }

@@ -1,7 +1,7 @@
 use super::prelude::*;
 
 crate::words! {
-    /// Which elementwise function of one operand.
+    /// The function of a [`Unary`] operation.
     pub enum UnaryKind {
         /// −x
         Negate = "negate",
@@ -19,9 +19,9 @@ crate::words! {
         Sqrt = "sqrt",
         /// 1 / √x
         Rsqrt = "rsqrt",
-        /// The largest whole number that is not above x.
+        /// The largest whole number that is at most x.
         Floor = "floor",
-        /// The nearest whole number, of two the even one.
+        /// The nearest whole number; halves go to the even one.
         Round = "round_nearest_even",
         /// Logical negation (`i1`).
         Not = "not",
@@ -31,7 +31,7 @@ crate::words! {
 operation! {
     /// An elementwise function of one operand. StableHLO: the op of the same name.
     Unary = "unary" {
-        /// Which function.
+        /// The function that is applied to each element.
         kind: UnaryKind,
     }
 }

@@ -384,7 +384,7 @@ function aboutFunction() {
     make("p", { class: "quiet" }, f.entry ? "An entry point, called from outside." : `The function ${f.name} computes ${f.span}.`),
     make("dl", {}, fact("nodes", number(size)), fact("moves", bytes(cost.bytes)), fact("computes", flops(cost.flops)), fact("roofline", time(cost.seconds * 1e9)),
       canTime() ? fact("measured", `${time(Math.round(functionTook(f.name, at.stage)))}  ${ofCall(functionTook(f.name, at.stage))}`) : []),
-    make("p", { class: "quiet" }, `${profile ? "What is not measured is" : "Times are"} by a roofline of ${bytes(data.network.bandwidth)} and ${flops(data.network.flops)} in a second.`),
+    make("p", { class: "quiet" }, `${profile ? "Times without a measurement" : "Times"} are estimates by a roofline of ${bytes(data.network.bandwidth)} and ${flops(data.network.flops)} per second.`),
     make("h3", { class: "keys" }, "Keys"),
     make("dl", { class: "keys" }, ...[["arrows", "along operands"], ["Enter", "into a layer"], ["Esc", "out of it"], ["/", "search"]].flatMap(([key, does]) => [make("dt", {}, key), make("dd", {}, does)])),
   ];
@@ -409,7 +409,7 @@ const views = {
     drawn = picture(at.name, at.stage);
     zoomed(drawn);
     const kinds = CLASSES.map((kind) => make("li", {}, make("span", { class: "swatch", style: `background: var(--${kind})` }), kind));
-    const scale = make("li", {}, "measured time: none ", make("span", { class: "scale" }), " the most in this picture; without a colour: computed with another operation");
+    const scale = make("li", {}, "measured time: none ", make("span", { class: "scale" }), " the longest in this picture; without a colour: fused with another operation");
     panel.replaceChildren(make("ul", { class: "legend" }, isTimed() ? scale : kinds), drawn);
     const first = at.node !== null ? drawn.find(at.node) : drawn.querySelector(".box.call") ?? drawn.querySelector(".box");
     if (first) centred(first, at.node !== null);
@@ -429,18 +429,18 @@ const views = {
     };
     const rules = (name, fired) => {
       const rows = Object.entries(fired).map(([name, count]) => [name, make("code", {}, data.rules.find((rule) => rule.name === name)?.equation ?? ""), number(count)]);
-      return rows.length ? table(name, [["rule"], ["what it says"], ["found", 1]], rows) : make("p", {}, "None.");
+      return rows.length ? table(name, [["rule"], ["equation"], ["uses", 1]], rows) : make("p", {}, "None.");
     };
     const cost = (stage) => [number(stage.size), bytes(stage.cost.bytes), flops(stage.cost.flops), time(stage.cost.seconds * 1e9)];
     const amounts = [["nodes", 1], ["moves", 1], ["computes", 1], ["roofline", 1]];
     panel.replaceChildren(
-      make("p", { class: "quiet" }, "Every rule holds bit for bit, unless approximate ones were asked for. Choose a line to see all of it."),
+      make("p", { class: "quiet" }, "Every rule keeps all bits, unless you asked for approximate rules. Choose a line to see all of it."),
       table("costs", [["stage"], ...amounts], [["recorded", ...cost(traced)], ["simplified", ...cost(simplified)], ["in primitives", ...cost(expanded)]]),
-      make("h3", {}, "Rules that found something here"), rules("rules", simplified.fired),
-      make("details", {}, make("summary", {}, "and once more, when it was in primitives"), rules("rules in primitives", expanded.fired)),
+      make("h3", {}, "Rules that were used here"), rules("rules", simplified.fired),
+      make("details", {}, make("summary", {}, "Rules that were used after the expansion into primitives"), rules("rules in primitives", expanded.fired)),
       make("div", { class: "columns" },
-        make("section", {}, make("h3", {}, "Recorded; what went is marked"), listing(traced, "traced", simplified, "removed")),
-        make("section", {}, make("h3", {}, "Simplified; what came is marked"), listing(simplified, "simplified", traced, "added"))),
+        make("section", {}, make("h3", {}, "Recorded; removed lines are marked"), listing(traced, "traced", simplified, "removed")),
+        make("section", {}, make("h3", {}, "Simplified; new lines are marked"), listing(simplified, "simplified", traced, "added"))),
     );
   }],
   weights: ["Weights", (panel) => {
@@ -450,7 +450,7 @@ const views = {
     ]);
     const of = data.parameters.reduce((sum, group) => sum + group.bytes * group.count, 0);
     panel.replaceChildren(
-      make("p", {}, `${number(data.network.parameters)} parameters as they are declared; ${bytes(of)} in the archive. Where a weight has a recipe, it is computed once of tensors of the checkpoint, when the archive is written.`),
+      make("p", {}, `${number(data.network.parameters)} declared parameters; ${bytes(of)} in the archive. A weight with a recipe is computed once from tensors of the checkpoint, when the archive is written.`),
       table("weights", [["key and recipe"], ["times", 1], ["type"], ["stored as"], ["bytes", 1]], rows));
   }],
   operations: ["Operations", (panel) => {
@@ -483,7 +483,7 @@ const views = {
       ]));
     };
     panel.replaceChildren(
-      make("p", {}, `In one call of ${entry}, layers counted each.`),
+      make("p", {}, `Operations in one call of ${entry}, counted in every layer.`),
       make("h3", {}, "Recorded → simplified"), bars([before, after]),
       make("h3", {}, "StableHLO"), bars([lowered]));
   }],
@@ -491,9 +491,9 @@ const views = {
     const entry = at.entry;
     const masks = data.masks.filter((mask) => mask.entries.includes(entry));
     panel.replaceChildren(
-      make("p", {}, `What the attention of ${entry} sees. A row is a position that asks, a column one that answers; what is coloured is seen.`),
+      make("p", {}, `Attention masks of ${entry}. A row is a query position, a column a key position. A query sees the coloured keys.`),
       make("div", { class: "figures" }, masks.flatMap(maskFigures)),
-      masks.length ? "" : make("p", {}, "Nothing here attends."),
+      masks.length ? "" : make("p", {}, "This entry point has no attention."),
       make("h3", {}, "Rotary embeddings: positions in a full turn, by pair of features"),
       data.rotary.length ? rotaryPlot() : make("p", {}, "None."));
   }],
@@ -507,24 +507,24 @@ const views = {
     ].filter(([, size]) => size > 0);
     const all = parts.reduce((total, [, size]) => total + size, 0);
     panel.replaceChildren(
-      make("p", {}, `About ${bytes(memory.running)} while it runs, with a context of ${number(data.network.context)}; ${bytes(memory.compiling)} for the compiler before. Known from the trace alone.`),
+      make("p", {}, `Running takes about ${bytes(memory.running)} with a context of ${number(data.network.context)}; the compiler takes about ${bytes(memory.compiling)} before that. Estimated from the trace alone.`),
       make("div", { class: "stack", role: "img", "aria-label": parts.map(([name, size]) => `${name} ${bytes(size)}`).join(", ") }, parts.map(([, size, colour]) => make("span", { style: `width: ${100 * size / all}%; background: var(--${colour})` }))),
       make("ul", { class: "legend" }, parts.map(([name, size, colour]) => make("li", {}, make("span", { class: "swatch", style: `background: var(--${colour})` }), `${name} ${bytes(size)}`))),
       table("memory", [["what"], ["which", 0], ["bytes", 1]], [
         ...memory.weights.map((stored) => ["weights", `${stored.count} of ${stored.stored}`, number(stored.bytes)]),
         ...(memory.repacked ? [["packed copy", "made when the program is loaded", number(memory.repacked)]] : []),
         ...Object.entries(memory.state).map(([kind, size]) => ["state", kind, number(size)]),
-        ...Object.entries(memory.activations).map(([name, size]) => ["activations", `at most, in ${name}`, number(size)]),
+        ...Object.entries(memory.activations).map(([name, size]) => ["activations", `largest in ${name}`, number(size)]),
         ["constants", "tables in the compiled module", number(memory.constants)],
-        ["running", "all of it, and the process itself", number(memory.running)],
-        ["compiling", "in a process of its own, about", number(memory.compiling)],
+        ["running", "total, with the process itself", number(memory.running)],
+        ["compiling", "about, in the compiler's process", number(memory.compiling)],
       ]));
   }],
   stablehlo: ["StableHLO", (panel) => {
     const node = at.node === null ? null : graph().nodes[at.node];
     const of = (s) => node && s.line === node.line && s.file === node.file && s.path === node.path;
     panel.replaceChildren(
-      make("p", { class: "quiet" }, `${number(here().stages.expanded.statements.length)} statements of ${at.name}. Those of the chosen node's line and field are marked.`),
+      make("p", { class: "quiet" }, `${number(here().stages.expanded.statements.length)} statements of ${at.name}. Statements of the chosen node's line and field are marked.`),
       make("pre", { class: "statements", tabindex: 0 }, here().stages.expanded.statements.map((s) => make("div", { class: of(s) ? "of-node" : "", title: `${s.path} ${s.file}:${s.line}` }, s.text))));
     const first = panel.querySelector(".of-node");
     if (first) panel.scrollTop = first.offsetTop - panel.offsetTop - 80;
@@ -549,13 +549,13 @@ if (profile) {
     ]);
     const said = Object.entries(profile.variant).map(([name, value]) => `${name} ${value}`).join(", ");
     panel.replaceChildren(
-      make("p", {}, `A call of ${profile.entry} took ${time(Math.round(profile.seconds * 1e9))}, the median of calls that nobody watched. In watched ones what it dispatches took ${time(Math.round(profile.dispatched * 1e9))}${profile.elsewhere > 0 ? `, ${time(Math.round(profile.elsewhere * 1e9))} of it for nothing that is recorded` : ""}.`),
+      make("p", {}, `A call of ${profile.entry} took ${time(Math.round(profile.seconds * 1e9))}, the median of calls without profiling. In profiled calls the dispatches took ${time(Math.round(profile.dispatched * 1e9))}${profile.elsewhere > 0 ? `, ${time(Math.round(profile.elsewhere * 1e9))} of it outside the recorded nodes` : ""}.`),
       make("p", { class: "quiet" }, `${profile.model}: ${said}.`),
-      make("h3", {}, "By field path, layers together"),
+      make("h3", {}, "By field path, all layers together"),
       make("ul", { class: "times" }, profile.paths.map(row)),
-      make("h3", {}, "By what was dispatched"),
+      make("h3", {}, "By dispatch"),
       table("dispatches", [["function and field paths"], ["times", 1], ["took", 1], ["share", 1], ["GB/s", 1], ["GFLOP/s", 1]], rows),
-      make("p", { class: "quiet" }, "Where one dispatch computes several fields, each has the share that the cost model gives it. Rates count what all operations read and write: what is fused moves less."));
+      make("p", { class: "quiet" }, "If one dispatch computes several fields, the cost model divides its time among them. Rates count all bytes that operations read and write; fused operations move fewer."));
   }];
 }
 
@@ -579,14 +579,15 @@ function maskFigures(mask) {
     const position = i - ((((i - slot) % mask.keys) + mask.keys) % mask.keys);
     return position >= 0 && (!causal || position <= i) && sees(i, position);
   };
-  const words = terms.map(([name, n]) => WORDS[name](n)).filter((word) => word !== "in a ring").join(", ") || "all of all";
-  const more = [`scale ${Number(mask.scale.toPrecision(4))}`, mask.softcap ? `scores capped at ${mask.softcap}` : null, mask.groups > 1 ? `${mask.groups} query heads for each of keys` : null,
+  const words = terms.map(([name, n]) => WORDS[name](n)).filter((word) => word !== "in a ring").join(", ");
+  const rule = words ? `Query i sees key j if ${words}` : "Every query sees every key";
+  const more = [`scale ${Number(mask.scale.toPrecision(4))}`, mask.softcap ? `scores capped at ${mask.softcap}` : null, mask.groups > 1 ? `${mask.groups} query heads per key head` : null,
     terms.some(([name]) => name === "prefix") ? `drawn with a prefix of ${prefix}` : null, terms.some(([name]) => name === "padding") ? `drawn with ${padding} of padding` : null].filter(Boolean).join("; ");
   const figure = (title, columns, is, caption) => make("figure", {}, make("h3", {}, title),
-    raster(size, columns, is, `${title}: ${words}`), make("figcaption", {}, caption));
+    raster(size, columns, is, `${title}: ${rule}`), make("figcaption", {}, caption));
   const where = mask.span || mask.function;
-  const figures = [figure(where, size, sees, `Query i sees key j where ${words}. Positions 0 to ${number(size - 1)}. ${more}.`)];
-  if (ring) figures.push(figure("the same, by slot", mask.keys, inSlot, `The same keys where they lie: a ring of ${number(mask.keys)} slots, the position j in slot j mod ${number(mask.keys)}.`));
+  const figures = [figure(where, size, sees, `${rule}. Positions 0 to ${number(size - 1)}. ${more}.`)];
+  if (ring) figures.push(figure("the same, by slot", mask.keys, inSlot, `The same keys by their place in memory: a ring of ${number(mask.keys)} slots, the position j in slot j mod ${number(mask.keys)}.`));
   return figures;
 }
 
@@ -669,7 +670,7 @@ function drawBar() {
   if (at.tab === "graph") {
     parts.push(make("span", { class: "choice", role: "group", "aria-label": "Size" },
       make("button", { type: "button", "aria-label": "smaller", onclick: zoom(0.8) }, "−"),
-      make("button", { type: "button", id: "zoom", title: "as large as it is", onclick: () => { at.zoom = 1; zoomed(drawn); } }, `${Math.round(at.zoom * 100)} %`),
+      make("button", { type: "button", id: "zoom", title: "actual size", onclick: () => { at.zoom = 1; zoomed(drawn); } }, `${Math.round(at.zoom * 100)} %`),
       make("button", { type: "button", "aria-label": "larger", onclick: zoom(1.25) }, "+"),
       make("button", { type: "button", onclick: fitted }, "fit")));
   }
@@ -733,7 +734,7 @@ function look() {
     }
   }
   found.replaceChildren(...results.map((result, i) => make("li", { role: "option", id: `found-${i}`, "aria-selected": String(i === 0), onclick: () => take(i) }, result.title, make("small", {}, result.where))));
-  if (words.length && !results.length) found.replaceChildren(make("li", { role: "option", "aria-selected": "false" }, "Nothing has these words."));
+  if (words.length && !results.length) found.replaceChildren(make("li", { role: "option", "aria-selected": "false" }, "No results."));
   found.hidden = !words.length;
   search.setAttribute("aria-expanded", String(!found.hidden));
   search.setAttribute("aria-activedescendant", results.length ? "found-0" : "");

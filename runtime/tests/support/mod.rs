@@ -1,4 +1,4 @@
-//! What every test here needs: the real compiler, a cache folder, modules from text.
+//! Helpers for all tests of this crate: the real compiler, a cache folder, modules from text.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::path::{Path, PathBuf};

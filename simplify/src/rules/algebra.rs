@@ -1,4 +1,4 @@
-//! Equations between numbers, bit for bit: a NaN is a NaN, and −0 is not 0.
+//! Arithmetic equations that hold bit for bit: NaN stays NaN, and −0 differs from 0.
 
 use ops::Op;
 use ops::ops::{Binary, BinaryKind, BroadcastInDim, Reduce, ReduceKind, Reshape, Select};
@@ -63,7 +63,8 @@ pub(super) const RULES: &[Rule] = &[
     attribute("reduce unit axes", "max(x, axes of extent 1) = reshape(x)", "reduce", reduce_units),
 ];
 
-/// Only where the four values are four: a choice that is one of its own choices would be asked again without end.
+/// Applies only if the four values differ. A choice that is among its own alternatives would match without
+/// end.
 fn select_or(site: &Site<'_>) -> Vec<Tree> {
     let (c, x, z) = (site.operands[0], site.operands[1], site.operands[2]);
     if x == z || site.class == z || site.class == x {
@@ -84,7 +85,7 @@ fn convert_same(site: &Site<'_>) -> Vec<Tree> {
     if site.ty(x) == site.result() { vec![x.into()] } else { vec![] }
 }
 
-/// Whether every value of `narrow` is one of `wide`.
+/// Whether `wide` can represent every value of `narrow`.
 fn holds(wide: ops::ElementType, narrow: ops::ElementType) -> bool {
     use ops::ElementType::{Bf16, F16, F32, I1, I4, I8, I32};
     match (narrow, wide) {
@@ -118,7 +119,7 @@ fn reduce_precision_convert(site: &Site<'_>) -> Vec<Tree> {
     if holds { vec![wide.into()] } else { vec![] }
 }
 
-/// An elementwise operation whose operands all repeat: what repeats is its result. Numbers repeat along every axis.
+/// Moves an elementwise operation before the broadcasts of its operands. Numbers broadcast along every axis.
 fn lift_broadcast(site: &Site<'_>) -> Vec<Tree> {
     let broadcasts = site.operands.iter().flat_map(|&operand| site.ops(operand));
     let broadcasts = broadcasts.filter_map(|(op, operands)| match op {

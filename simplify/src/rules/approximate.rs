@@ -1,4 +1,4 @@
-//! Equations that hold up to rounding.
+//! Equations that hold except for rounding.
 
 use ops::ops::{Binary, BinaryKind, BroadcastInDim, Constant, Linear, RmsNorm, WeightStyle};
 use ops::{ElementType, Literal, Op};
@@ -16,7 +16,6 @@ pub(super) const RULES: &[Rule] = &[
     ),
 ];
 
-/// The operands of a binary operation of this kind.
 fn binary(op: &Op, kind: BinaryKind) -> bool {
     matches!(op, Op::Binary(binary) if binary.kind == kind)
 }
@@ -25,7 +24,7 @@ fn splat(site: &Site<'_>, like: egg::Id, value: f64) -> Tree {
     Tree::op(Constant { value: Literal::splat(site.ty(like).clone(), value) }, [])
 }
 
-/// Whether a number, rounded to an element type, is neither infinite nor so small that it has fewer digits.
+/// Whether a number, rounded to an element type, is neither infinite nor subnormal.
 fn holds(element: ElementType, value: f64) -> bool {
     let rounded = element.round(value);
     rounded.is_finite() && element.ulp(rounded) > element.ulp(0.0)
@@ -66,7 +65,7 @@ fn multiply_constants(site: &Site<'_>) -> Vec<Tree> {
     composed.collect()
 }
 
-/// The scale of a norm goes into the weight of the layer that follows.
+/// Moves the scale of a norm into the weight of the following layer.
 fn norm_scale(site: &Site<'_>) -> Vec<Tree> {
     let (x, weight) = (site.operands[0], site.operands[1]);
     let joined = site.ops(weight).any(|(op, _)| matches!(op, Op::Concatenate(_)));

@@ -1,4 +1,4 @@
-//! The one searcher and applier for rules on attributes, which egg's patterns cannot match.
+//! The searcher and applier for rules on attributes, which egg's patterns cannot match.
 
 use std::borrow::Cow;
 
@@ -9,17 +9,15 @@ use trace::{NodeKind, Parameter, key_pattern};
 use crate::Term;
 use crate::facts::{Context, Facts, Graph};
 
-/// One use of an operation, and what is known around it.
+/// A use of an operation, with access to the facts about its classes.
 pub struct Site<'a> {
     graph: &'a Graph,
     pub op: &'a Op,
-    /// The class of the result.
     pub class: Id,
-    /// The classes of its operands.
     pub operands: &'a [Id],
 }
 
-/// What a rule says a use equals.
+/// A term that a rule adds for a use.
 #[derive(Clone, Debug)]
 pub enum Tree {
     Class(Id),
@@ -39,17 +37,16 @@ impl From<Id> for Tree {
 }
 
 impl<'a> Site<'a> {
-    /// A use of `op`, whose result is `class`.
+    /// A use of `op` whose result is `class`.
     pub fn new(graph: &'a Graph, op: &'a Op, class: Id, operands: &'a [Id]) -> Self {
         Self { graph, op, class, operands }
     }
 
-    /// What is known of a class.
+    /// The facts about a class.
     pub fn facts(&self, class: Id) -> &'a Facts {
         &self.graph[class].data
     }
 
-    /// The type of a class.
     pub fn ty(&self, class: Id) -> &'a TensorType {
         self.facts(class).ty()
     }
@@ -58,13 +55,12 @@ impl<'a> Site<'a> {
         self.ty(self.class)
     }
 
-    /// The operations that compute a class.
     pub fn ops(&self, class: Id) -> impl Iterator<Item = (&'a Op, &'a [Id])> {
         let terms = self.graph[class].nodes.iter();
         terms.filter_map(|term| term.op().map(|op| (op, term.operands.as_slice())))
     }
 
-    /// The weight that a class is, if it is one.
+    /// The weight of a class, if the class is a weight.
     pub fn parameter(&self, class: Id) -> Option<&'a Parameter> {
         self.graph[class].nodes.iter().find_map(|term| match &*term.kind {
             NodeKind::Parameter(parameter) => Some(parameter),
@@ -91,7 +87,7 @@ impl<'a> Site<'a> {
     }
 }
 
-/// Every class that an operation of this name computes.
+/// Finds every class that an operation of this name computes.
 pub(super) struct Uses {
     pub op: &'static str,
 }
@@ -122,10 +118,10 @@ impl Searcher<Term, Context> for Uses {
     }
 }
 
-/// Forms of one class that are added in one go, or a few more.
+/// The approximate number of terms of a class that are added per application.
 const FORMS: usize = 1000;
 
-/// Adds the other forms of each use.
+/// Adds the terms for each use.
 pub(super) struct Forms {
     pub op: &'static str,
     pub forms: fn(&Site<'_>) -> Vec<Tree>,

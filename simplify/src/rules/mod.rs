@@ -1,4 +1,4 @@
-//! The rules: three tables that hold bit for bit, and one that must be asked for.
+//! The rules: three tables that hold bit for bit, and one approximate table that you must ask for.
 
 mod algebra;
 mod approximate;
@@ -17,19 +17,18 @@ pub use attribute::{Site, Tree};
 use crate::Term;
 use crate::facts::{Context, FOLDING, Graph};
 
-/// Which rules may be applied.
+/// The set of rules to apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rules {
-    /// None.
     Off,
-    /// Those that hold bit for bit.
+    /// The rules that hold bit for bit.
     #[default]
     Exact,
-    /// Also those that change how a result is rounded.
+    /// Also the rules that change the rounding of results.
     Approximate,
 }
 
-/// A word that names no rules.
+/// A word that names no set of rules.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` names no rules; expected off, exact or approximate")]
 pub struct UnknownRules(pub String);
@@ -53,7 +52,7 @@ impl FromStr for Rules {
     }
 }
 
-/// What the rule of this name says; `None` if there is none.
+/// The equation of the rule with this name; `None` if there is none.
 pub fn equation(name: &str) -> Option<String> {
     let rule = Table::ALL.iter().flat_map(|table| table.rules()).find(|rule| rule.name == name);
     rule.map(Rule::equation).or_else(|| (name == FOLDING.0).then(|| FOLDING.1.to_owned()))
@@ -61,40 +60,38 @@ pub fn equation(name: &str) -> Option<String> {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// Its name, in reports and explanations.
+    /// The name in reports and explanations.
     pub name: &'static str,
-    /// How it is found and applied.
+    /// How the rule is matched and applied.
     pub how: RuleKind,
 }
 
-/// How a rule is found and applied.
+/// How a rule is matched and applied.
 #[derive(Clone, Copy, Debug)]
 pub enum RuleKind {
-    /// Two patterns; variables of the first that must be constants.
+    /// Two patterns. Some variables of the first must be constants.
     Text {
         left: &'static str,
-        /// By what.
         right: &'static str,
-        /// Variables all of whose elements are this number.
+        /// Variables whose elements must all equal a number.
         splats: &'static [(&'static str, f64)],
     },
-    /// An operation, its attributes and its operands: what else equals it.
+    /// An operation with attributes and operands, and a function for its equal terms.
     Attribute {
         equation: &'static str,
         op: &'static str,
-        /// Every other form of one of its uses.
+        /// The equal terms of a use.
         forms: fn(&Site<'_>) -> Vec<Tree>,
     },
 }
 
-/// The rules of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
     Algebra,
     Shape,
-    /// What moves to where the archive is written.
+    /// Rules that move work to the baking of the archive.
     Parameters,
-    /// What holds up to rounding.
+    /// Rules that hold except for rounding.
     Approximate,
 }
 
@@ -112,7 +109,7 @@ impl Table {
 }
 
 impl Rules {
-    /// The rules that may be applied, in order.
+    /// The rules of the set, in order.
     pub fn all(self) -> Vec<Rule> {
         let tables: &[Table] = match self {
             Self::Off => &[],
@@ -122,8 +119,8 @@ impl Rules {
         tables.iter().flat_map(|table| table.rules()).copied().collect()
     }
 
-    /// [`all`](Self::all) of them as egg takes them: read once, since that takes as long as a small function's
-    /// simplification.
+    /// The rules of [`all`](Self::all) for egg. They are parsed once, because that takes as long as
+    /// simplifying a small function.
     pub(crate) fn rewrites(self) -> &'static [Rewrite<Term, Context>] {
         static EXACT: Rewrites = LazyLock::new(|| rewrites(Rules::Exact.all()));
         static APPROXIMATE: Rewrites = LazyLock::new(|| rewrites(Rules::Approximate.all()));
@@ -134,7 +131,8 @@ impl Rules {
         }
     }
 
-    /// The same without what moves work to where an archive is written: where none is, it would be done in every call.
+    /// The rules without those that move work to the baking of an archive. Without an archive, every call
+    /// would do that work.
     pub(crate) fn rewrites_without_archive(self) -> &'static [Rewrite<Term, Context>] {
         static EXACT: Rewrites = LazyLock::new(|| rewrites(without_archive(Rules::Exact)));
         static APPROXIMATE: Rewrites = LazyLock::new(|| rewrites(without_archive(Rules::Approximate)));
@@ -158,11 +156,11 @@ fn without_archive(rules: Rules) -> Vec<Rule> {
     rules
 }
 
-/// A condition on the class that a variable stands for.
+/// A condition on the class of a variable.
 type Condition = Box<dyn Fn(&mut Graph, egg::Id, &egg::Subst) -> bool + Send + Sync>;
 
 impl Rule {
-    /// What it says: `(add ?x ?c) = ?x, ?c = -0`.
+    /// The equation as text: `(add ?x ?c) = ?x, ?c = -0`.
     pub fn equation(&self) -> String {
         match self.how {
             RuleKind::Text { left, right, splats } => {
@@ -173,10 +171,10 @@ impl Rule {
         }
     }
 
-    /// The rule as egg takes it.
+    /// The rule for egg.
     ///
     /// # Panics
-    /// If a pattern of the tables does not read: a bug, seen by every test.
+    /// If a pattern of the tables cannot be parsed. Every test would find this bug.
     pub fn rewrite(&self) -> Rewrite<Term, Context> {
         let made = match self.how {
             RuleKind::Text { left, right, splats } => {

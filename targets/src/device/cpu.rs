@@ -1,4 +1,4 @@
-//! The processor's cores, through LLVM.
+//! The processor's cores, compiled through LLVM.
 
 use super::Description;
 use crate::{Machine, Target};

@@ -1,4 +1,4 @@
-//! NVIDIA's graphics processors, through PTX, which their driver compiles for the one that is there.
+//! NVIDIA's graphics processors, through PTX. The driver compiles PTX for the present device.
 
 use super::{Description, flags_of};
 use crate::Machine;

@@ -1,4 +1,4 @@
-//! Kinds of devices: what each is called, what its compiler is told, what it cannot do. One file each.
+//! Kinds of devices, with a file for each: names, compiler flags, and limitations.
 
 mod cpu;
 mod cuda;
@@ -11,44 +11,44 @@ use std::str::FromStr;
 
 use crate::{Machine, Target};
 
-/// A kind of device, by the interface that programs reach it through.
+/// A kind of device, by the interface through which programs reach it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeviceKind {
     Cpu,
-    /// Any graphics processor with a driver for Vulkan 1.3; or a processor that a driver lets pass for one.
+    /// Any graphics processor with a Vulkan 1.3 driver, or a processor that a driver presents as one.
     Vulkan,
     Cuda,
     Hip,
     Metal,
 }
 
-/// What is known of a kind of device.
+/// The facts about a kind of device.
 struct Description {
-    /// Its name on the command line and in a manifest.
+    /// The name on the command line and in a manifest.
     name: &'static str,
-    /// What the compiler calls the processor unless somebody names another.
+    /// The compiler's name of the default processor.
     processor: &'static str,
     machine: Machine,
-    /// What the compiler is told.
+    /// The compiler flags for a target.
     flags: fn(&Target) -> Vec<String>,
-    /// What stands against a tensor of a type of numbers in a program for it, by the type's name.
+    /// Why a program for the device has no tensors of an element type, by the type's name.
     lacks: fn(&Target, &str) -> Option<Unsupported>,
-    /// What stands against operations on numbers of a type, as sums and products, by the type's name.
+    /// Why a program for the device cannot compute with an element type, by the type's name.
     miscounts: fn(&str) -> Option<Unsupported>,
 }
 
-/// Why programs for a device have no tensors of some type.
+/// Why programs for a device have no tensors of an element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsupported {
-    /// The target does not say that the device stores such numbers.
+    /// The target does not declare that the device stores such numbers.
     Device,
-    /// The compiler does not compile them for this kind of device.
+    /// The compiler does not support them for this kind of device.
     Compiler,
-    /// What the compiler makes of operations on them gives other numbers on this kind of device.
+    /// The compiled operations compute wrong numbers on this kind of device.
     Arithmetic,
 }
 
-/// What the compiler is told of a device whose target and features it takes by flags that begin with a name.
+/// The flags for a device whose target and features have flags with a common prefix.
 fn flags_of(device: &str, name: &str, target: &Target) -> Vec<String> {
     let mut flags = vec![
         format!("--iree-hal-target-device={device}"),
@@ -71,12 +71,11 @@ impl DeviceKind {
         }
     }
 
-    /// Its name on the command line and in a manifest: `cpu`, `vulkan`, `cuda`, `hip`, `metal`.
+    /// The name on the command line and in a manifest: `cpu`, `vulkan`, `cuda`, `hip`, `metal`.
     pub fn name(self) -> &'static str {
         self.description().name
     }
 
-    /// The kind of this name.
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
@@ -96,7 +95,7 @@ impl fmt::Display for DeviceKind {
     }
 }
 
-/// One device of a machine, as the command line names it: `cuda`, or `cuda:1` for the second one.
+/// One device of a machine, by its name on the command line: `cuda`, or `cuda:1` for the second device.
 ///
 /// ```
 /// use tracewright_targets::{DeviceKind, DeviceName};
@@ -108,7 +107,7 @@ impl fmt::Display for DeviceKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceName {
     pub kind: DeviceKind,
-    /// Its number among those of its kind, from 0.
+    /// The number among the devices of its kind, from 0.
     pub ordinal: usize,
 }
 
@@ -125,7 +124,7 @@ impl fmt::Display for DeviceName {
     }
 }
 
-/// A text that names no device.
+/// The text does not name a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` names no device; expected cpu, or vulkan, cuda, hip or metal with or without a number, as `vulkan:1`"
@@ -149,7 +148,7 @@ impl FromStr for DeviceName {
 }
 
 impl Target {
-    /// A device of this kind, of the oldest sort that programs are made for.
+    /// The baseline of a device of this kind: the oldest model that programs support.
     pub fn of_device(kind: DeviceKind) -> Self {
         match kind {
             DeviceKind::Cpu => Self::host(),
@@ -157,17 +156,17 @@ impl Target {
         }
     }
 
-    /// What the compiler is told of it.
+    /// The compiler flags for the target.
     pub fn compiler_flags(&self) -> Vec<String> {
         (self.device.description().flags)(self)
     }
 
-    /// Why programs for it have no tensors of a type of numbers, which is named as in a trace: `bf16`; nothing if they may.
+    /// Why programs for the target have no tensors of an element type, such as `bf16`; `None` if they can.
     pub fn lacks(&self, element: &str) -> Option<Unsupported> {
         (self.device.description().lacks)(self, element)
     }
 
-    /// Why programs for it have no sums and products of numbers of a type; nothing if they may.
+    /// Why programs for the target cannot compute with an element type; `None` if they can.
     pub fn miscounts(&self, element: &str) -> Option<Unsupported> {
         (self.device.description().miscounts)(element)
     }

@@ -13,16 +13,17 @@ pub(super) const VULKAN: Description = Description {
     miscounts,
 };
 
-/// The processors that a driver's own name stands for, in the compiler's words.
+/// Processors that the name of a driver stands for, in the compiler's names.
 const DRIVERS: [(&str, &str); 1] = [("llvmpipe", "llvmpipe")];
 
-/// Features of a device, in the words of `VkPhysicalDevice…Features`, and what SPIR-V calls a program's use of them.
+/// Features of a device in `VkPhysicalDevice…Features`, and the corresponding SPIR-V capabilities.
 const CAPABILITIES: [(&str, &str); 2] =
     [("storageBuffer16BitAccess", "cap:StorageBuffer16BitAccess"), ("shaderFloat16", "cap:Float16")];
 
-/// iree-compile 3.13 packs four bf16 into two words and has no SPIR-V for that ("failed to legalize operation
-/// 'vector.bitcast'"), whatever the device can do; the same with f16 where the target does not store 16 bits. What is
-/// narrower than the target stores is read wrong and without a word: i8 in the baseline, i4 everywhere.
+/// Element types that fail in iree-compile 3.13. It packs four bf16 into two words, for which it has no
+/// SPIR-V ("failed to legalize operation 'vector.bitcast'"), on any device. The same holds for f16 if the
+/// target does not store 16 bits. Types narrower than the target stores are silently read wrong: i8 in the
+/// baseline, and i4 everywhere.
 pub(super) fn lacks(target: &Target, element: &str) -> Option<Unsupported> {
     let lacks = |words: [&str; 2]| {
         let has = |word: &str| target.features.as_ref().is_none_or(|all| all.iter().any(|f| f == word));
@@ -36,14 +37,15 @@ pub(super) fn lacks(target: &Target, element: &str) -> Option<Unsupported> {
     }
 }
 
-/// What an operation on i8 gives is not cut to 8 bits before a product of several rows reads it, in iree-compile 3.13
-/// (docs/upstream/bytes_wrap.mlir): weights in 4 bits would be taken apart wrong.
+/// Element types with wrong arithmetic in iree-compile 3.13. The result of an operation on i8 is not cut to 8
+/// bits before a matmul of several rows reads it (docs/upstream/bytes_wrap.mlir). Weights in 4 bits would be
+/// unpacked wrongly.
 pub(super) fn miscounts(element: &str) -> Option<Unsupported> {
     (element == "i8").then_some(Unsupported::Arithmetic)
 }
 
 impl Target {
-    /// A device that is reached through Vulkan, by what its driver is called and the features that it has, in the words of
+    /// The target for a Vulkan device, from its driver's name and its features in
     /// `VkPhysicalDevice…Features`.
     pub fn of_vulkan(driver: &str, features: &[String]) -> Self {
         let target = Self::of_device(DeviceKind::Vulkan);

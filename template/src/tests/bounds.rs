@@ -1,4 +1,4 @@
-//! What stops a hostile template, each bound by itself: in most whole templates a neighbouring one would come first.
+//! Tests of each limit by itself. In most whole templates another limit would be reached first.
 
 use std::io::Write as _;
 
@@ -15,7 +15,7 @@ use crate::{Chat, ChatTemplate, repr_json};
 
 const FULL: usize = limits::PROMPT as usize;
 
-/// What a template writes, or why it does not.
+/// The output of a template, or its error.
 fn said(source: &str) -> Result<String, String> {
     let chat = Chat { messages: vec![json!({"role": "user", "content": "hi"})], ..Chat::default() };
     let rendered = ChatTemplate::from_source(source, Map::new()).and_then(|template| template.render(&chat));
@@ -28,7 +28,7 @@ fn refused(source: &str, words: &str) {
     assert!(error.contains(words), "{source:.200}: {error}");
 }
 
-/// A list in a list, and so on.
+/// A list in a list, with this depth.
 fn nested(lists: usize) -> Value {
     (1..lists).fold(Value::from(Vec::<Value>::new()), |inner, _| Value::from(vec![inner]))
 }
@@ -88,7 +88,7 @@ fn a_text_is_split_into_no_more_items_than_a_list_may_have() {
     }
 }
 
-/// The bound looks at what a generator will give, and takes nothing of it.
+/// The limit looks at the items of a generator without consuming them.
 #[test]
 fn a_generator_has_room_and_keeps_its_items() {
     let budget = Budget { bytes: 100 };
@@ -124,7 +124,7 @@ fn a_value_has_room_to_its_last_byte_item_and_depth() {
     budget.bounded(nested(200)).unwrap_err();
 }
 
-/// Each of them holds the one before, which the system would drop one by one, in as much stack.
+/// Each value contains the previous one. The system would drop them recursively, with a frame for each.
 #[test]
 fn joiners_and_cyclers_are_nested_no_deeper_than_lists() {
     for nested in ["joiner(n.x)", "cycler(n.x)", "cycler(joiner(n.x), 1)"] {
@@ -150,7 +150,8 @@ fn a_list_is_joined_where_its_texts_and_those_between_have_room() {
     budget.check_join(&unknown, 1).unwrap_err();
 }
 
-/// Only a little more than there is room for: without the bound these, too, would end, and be seen to.
+/// The sizes only just exceed the limit. Without the limit these templates would end, too, and the test would
+/// fail.
 #[test]
 fn the_filter_join_and_the_method_join_are_bounded() {
     let between = "a list becomes too long as a text";
@@ -204,7 +205,7 @@ fn a_list_as_a_text_has_room() {
     assert_eq!(said("{{ [1, 'a']|string }} {{ 1|string }} {{ 'a'|string }}").unwrap(), "[1, 'a'] 1 a");
 }
 
-/// A tag may make a text as long as there is room, once for each operator that it has.
+/// A tag may use the whole limit once for each of its operators.
 #[test]
 fn operators_share_the_room() {
     let source = |operators: usize| {

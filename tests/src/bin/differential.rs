@@ -1,8 +1,8 @@
-//! Examples of all operations, cases that failed once and random graphs, each as it is and simplified, computed by the
-//! evaluator, by IREE, by the StableHLO reference interpreter and by XLA.
+//! Compares the evaluator, IREE, the StableHLO reference interpreter and XLA. The cases are examples of all
+//! operations, cases that failed once, and random graphs, each with and without simplification.
 //!
-//! `differential GRAPHS FOLDER PYTHON tests/oracle/answers.py`; what fails is shrunk, and its trace written to FOLDER.
-//! Before, each of them must notice a planted fault.
+//! Run `differential GRAPHS FOLDER PYTHON tests/oracle/answers.py`. Failing cases are shrunk, and their traces are
+//! written to FOLDER. First, each of the four must notice a planted fault.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -62,7 +62,7 @@ fn sees_a_fault(judge: &Judge<'_>) -> Result<bool> {
     Ok(sees)
 }
 
-/// What is planted: the other of two.
+/// The fault to plant: one operation in place of another.
 const SPOILT: Binary = Binary { kind: BinaryKind::Maximum };
 
 /// The calls with a fault in what is computed, not in what is expected.
@@ -148,13 +148,13 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// What is wrong with a case by itself.
+    /// The problem of a case by itself, if it has one.
     fn fails(&self, case: &GraphCase) -> Result<Option<String>> {
         let wrong = self.wrong(&[&Calls::of(case.clone())])?;
         Ok(wrong.into_iter().flatten().next().map(|(_, why)| why))
     }
 
-    /// What is wrong in each of several programs. Where one of many calls is refused, it is looked for.
+    /// The problem of each of several programs. If a batch of calls is rejected, each call is tried.
     fn wrong(&self, programs: &[&Calls]) -> Result<Vec<Wrong>> {
         let mut wrong = Vec::new();
         for (calls, answers) in programs.iter().zip(self.answers(programs)?) {
@@ -177,7 +177,7 @@ impl<'a> Judge<'a> {
         Ok(wrong)
     }
 
-    /// What each of several programs gives, call by call, or why it gives nothing.
+    /// The results of each of several programs, call by call, or its error.
     fn answers(&self, programs: &[&Calls]) -> Result<Vec<std::result::Result<Vec<Vec<Value>>, String>>> {
         let spoilt: Vec<Calls> =
             programs.iter().filter(|_| self.planted).map(|calls| spoilt(calls)).collect();

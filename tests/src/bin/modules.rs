@@ -1,5 +1,5 @@
-//! Hashes of the module text of every preset for every kind of target, Rust lines in locations aside: equal before and after a
-//! change that should not change what is compiled.
+//! Prints hashes of the module text of every preset for every kind of target, without the Rust lines in locations.
+//! Equal hashes before and after a change prove that compiled programs do not change.
 
 use std::error::Error;
 

@@ -27,7 +27,7 @@ struct Index {
     cases: Vec<String>,
 }
 
-/// What became of the cases so far.
+/// The results of the cases so far.
 #[derive(Default)]
 struct Summary {
     failed: Vec<String>,
@@ -111,7 +111,7 @@ fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// What torch calls a type.
+/// The name of a type in torch.
 fn torch_name(element: ElementType) -> &'static str {
     match element {
         ElementType::Bf16 => "bfloat16",
@@ -169,8 +169,8 @@ fn run(folder: &Path) -> Result<bool> {
     Ok(passes)
 }
 
-/// Compares one case and says how: vectors where the folder is an embedding's; a narrow type against transformers' own run in
-/// it where that is stored; else logits in f32.
+/// Compares one case and reports the result. Embedding models compare embeddings. Narrow types are compared
+/// with transformers' run in the same type, if it is stored. All other cases compare logits in f32.
 fn case(folder: &Path, summary: &mut Summary) -> Result<(String, bool)> {
     if folder.join("modules.json").exists() {
         let golden = embedding::Golden::of(folder)?;

@@ -12,7 +12,7 @@ use tracewright_tests::arbitrary::same;
 
 use crate::instances::Instance;
 
-/// What one application of a rule shows.
+/// The result of one application of a rule.
 pub enum Outcome {
     Silent,
     /// All that it finds is equal.
@@ -21,10 +21,9 @@ pub enum Outcome {
     Wrong(String),
 }
 
-/// How far an element that approximate rules make may be from the original, in units in the last place of the largest
-/// term of its sum: a product of two rounded factors, the sum of such, each rounded once. Elements whose computation
-/// meets infinity, NaN or what is smaller than a normal number are not compared: such steps are what these rules may
-/// remove.
+/// The bound on an element after approximate rules, in units in the last place of the largest term of its
+/// sum. A term is a product of two rounded factors, and each sum is rounded once. Elements are not compared
+/// if their computation meets infinity, NaN or a subnormal number: these rules may remove such steps.
 pub const APPROXIMATE: f64 = 4.0;
 
 /// Applies a rule once to an instance and evaluates every term there is then.

@@ -238,7 +238,7 @@ impl Make<'_, '_> {
         element.round(sign * mantissa * 2f64.powi(exponent))
     }
 
-    /// What an attribute rule is about.
+    /// The operands and attributes that an attribute rule matches.
     fn attributes(&mut self, rule: &str) -> Option<NodeId> {
         match rule {
             "select or" => {

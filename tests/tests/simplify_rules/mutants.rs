@@ -1,12 +1,24 @@
-//! Faults planted in every rule: the check of the rules finds each, or it is none, and why is said here.
+//! Plants faults in every rule. The check of the rules must find each fault. For changes that are not faults, this
+//! file has the reason.
 //!
-//! The operators. On the right side of a text rule: swap two neighbouring operands; put an operation's sibling in its
-//! place; return an operand instead of the result; put another variable of the left side in a variable's place; negate
-//! the result. On its left side: let a variable that stands twice be two; drop the condition that a variable is a
-//! constant; ask for another constant. On every tree that an attribute rule makes: swap two neighbouring operands; drop
-//! an operand; return an operand instead of the result; put another operand of the use in the place of a class; negate
-//! the result; on every attribute: a number one more and one less, a list with two neighbours swapped or an entry
-//! dropped, a word's siblings; another number in a constant.
+//! Faults on the right side of a text rule:
+//!
+//! - swap two neighbouring operands, or put another variable of the left side in a variable's place
+//! - replace an operation by its sibling
+//! - return an operand instead of the result, or negate the result
+//!
+//! Faults on the left side of a text rule:
+//!
+//! - let two occurrences of a variable be different
+//! - drop the condition that a variable is a constant, or ask for another constant
+//!
+//! Faults in a tree of an attribute rule:
+//!
+//! - swap two neighbouring operands, or drop one
+//! - return an operand instead of the result, or negate the result
+//! - replace a class by another operand of the use
+//! - change an attribute: a number by one, a list by a swap or a missing entry, a word to its siblings
+//! - change the number in a constant
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! What several files of evidence need: traces built by hand, programs compiled from them, made-up numbers.
+//! Helpers for several test files: traces built by hand, programs compiled from them, made-up numbers.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 #![allow(dead_code, unused_imports, reason = "each test file uses its part")]
 

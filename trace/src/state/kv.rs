@@ -5,24 +5,24 @@ use ops::{Attribute as _, ParseError, Reader};
 use super::{Kind, Sizes, StateAxis};
 
 ops::words! {
-    /// How keys and values are remembered.
+    /// The storage format of cached keys and values.
     #[derive(Default)]
     pub enum KvFormat {
-        /// As the network computes with them.
+        /// In the element type of the network.
         #[default]
         Computed = "computed",
-        /// Integers of 8 bits, and for each head of each position a scale in f32: the largest of its features is ±127
-        /// scales.
+        /// Integers of 8 bits, with an f32 scale for each head of each position. The largest magnitude of its
+        /// features is 127 scales.
         Q8 = "q8",
     }
 }
 
 impl KvFormat {
-    /// How the name of the scales of a tensor ends.
+    /// The suffix of the name of a tensor's scales.
     pub const SCALES: &'static str = "_scales";
 }
 
-/// The axes of a tensor with slots: the batch in front of the layer's own axes, the slots before the last of them.
+/// The axes of a tensor with slots: the batch, the layer's own axes, and the slots before the last of them.
 pub(super) fn with_slots(own: &[StateAxis], batch: usize, slots: StateAxis) -> Vec<StateAxis> {
     let mut axes = own.to_vec();
     axes.insert(own.len().saturating_sub(1), slots);
@@ -30,8 +30,9 @@ pub(super) fn with_slots(own: &[StateAxis], batch: usize, slots: StateAxis) -> V
     axes
 }
 
-/// One slot for each position, as keys and values have: `[B, heads, N, features]`. Slot j holds position j. Slots behind the
-/// last token are never read before they are written, so a row can go back anywhere.
+/// State with a slot for each position, such as keys and values: `[B, heads, N, features]`. Slot j holds
+/// position j. Slots after the last token are never read before they are written, so a sequence can go back
+/// to any position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KvState {
     pub format: KvFormat,

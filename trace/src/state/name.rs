@@ -2,8 +2,8 @@ use std::fmt;
 
 use ops::{ParseError, Reader};
 
-/// The name of a tensor of state: a word of at most 32 ASCII letters, digits and underscores that ends with no digit. So no
-/// name with the number of a layer behind it is another one's.
+/// The name of a tensor of state: at most 32 ASCII letters, digits and underscores, without a digit at the
+/// end. Thus a name followed by a layer's number is never another name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StateName {
     bytes: [u8; Self::LONGEST],
@@ -12,7 +12,7 @@ pub struct StateName {
 impl StateName {
     const LONGEST: usize = 32;
 
-    /// The name, if it is one.
+    /// Checks a name; `None` if it is not allowed.
     ///
     /// ```
     /// use tracewright_trace::StateName;
@@ -31,7 +31,6 @@ impl StateName {
         Some(Self { bytes })
     }
 
-    /// The name as text.
     pub fn as_str(&self) -> &str {
         let end = self.bytes.iter().position(|byte| *byte == 0).unwrap_or(Self::LONGEST);
         std::str::from_utf8(&self.bytes[..end]).unwrap_or_default()

@@ -2,8 +2,8 @@ use ops::{ParseError, Reader};
 
 use super::{Kind, Sizes, StateAxis};
 
-/// What a recurrence or a causal convolution carries from one token to the next, `[B, …]`. It holds nothing of the
-/// tokens before the last, so a row cannot go back: it begins again.
+/// The tensor that a recurrence or a causal convolution carries from token to token, `[B, …]`. It has no
+/// information about earlier tokens, so a sequence cannot go back: it must start again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RecurrentState;
 

@@ -5,26 +5,26 @@ use ops::{Attribute as _, ParseError, Reader};
 use super::kv::with_slots;
 use super::{Kind, KvFormat, Sizes, StateAxis};
 
-/// Keys and values of a layer that looks through a window, in as many slots as the window and the longest chunk fill:
-/// slot t holds the last position that is t modulo their number.
+/// Keys and values of a layer with a window, in a ring buffer. It has slots for the window and the longest
+/// chunk. Slot t holds the last position p with p mod slots = t.
 ///
-/// What is written at position p is gone when position p + slots is written. The window of position `to` begins at
-/// `to` − window + 1, so a row can go back to it while nothing from `to` + slack on was written.
+/// Writing position p + slots overwrites position p. The window of position `to` begins at `to` − window + 1.
+/// Thus a sequence can go back to `to` as long as no position from `to` + slack on was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RingState {
-    /// How many positions a query sees, its own included.
+    /// The number of positions that a query sees, including its own.
     pub window: usize,
-    /// How many positions a row can go back: the longest chunk.
+    /// The number of positions that a sequence can go back: the longest chunk.
     pub slack: usize,
-    /// How keys and values are remembered.
+    /// The storage format of keys and values.
     pub format: KvFormat,
 }
 
 impl RingState {
-    /// The name of the axis of the slots.
+    /// The name of the axis of slots.
     pub const AXIS: &'static str = "ring";
 
-    /// The ring of a window, if it has fewer slots than the context.
+    /// The ring for a window; `None` if it would not have fewer slots than the context.
     pub fn of(window: usize, format: KvFormat, sizes: Sizes) -> Option<Self> {
         let ring = Self { window, slack: sizes.chunk, format };
         (ring.length() < sizes.context).then_some(ring)

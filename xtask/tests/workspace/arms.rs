@@ -1,5 +1,5 @@
-//! Outside of `ops`, no match names two or more operations and has an arm for all others: a new operation would fall into that
-//! arm without anybody deciding so. What such a match decides is a fact of the operation, in its file.
+//! Outside of `ops`, no match that names two or more operations may have an arm for all others. A new operation
+//! would silently fall into that arm. Such a decision is a fact of the operation, and belongs in its file.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use syn::{ExprMacro, ExprMatch, Pat, PatTupleStruct};
 
 use crate::repository;
 
-/// The matches that may have such an arm, by file, with how many there are and why.
+/// The matches that may have such an arm, by file, with their number and the reason.
 const EXCEPTIONS: &[(&str, usize, &str)] = &[
     ("bake/src/recipe.rs", 2, "`Operation::bakes` admits no others but elementwise ones"),
     ("inspect/src/lint.rs", 2, "advice about the operations that kernels are for"),
@@ -26,7 +26,7 @@ const EXCEPTIONS: &[(&str, usize, &str)] = &[
 #[derive(Default)]
 struct Matches(Vec<BTreeSet<String>>);
 
-/// The operations that a pattern names.
+/// The operations in a pattern.
 #[derive(Default)]
 struct Named(BTreeSet<String>);
 
@@ -54,7 +54,7 @@ impl<'ast> Visit<'ast> for Matches {
         syn::visit::visit_expr_match(self, found);
     }
 
-    /// `matches!(op, A | B)` answers for all others, too.
+    /// `matches!(op, A | B)` has an implicit arm for all others.
     fn visit_expr_macro(&mut self, found: &'ast ExprMacro) {
         if found.mac.path.is_ident("matches") {
             let named = in_tokens(found.mac.tokens.clone());
@@ -65,7 +65,7 @@ impl<'ast> Visit<'ast> for Matches {
     }
 }
 
-/// The operations that tokens name: `Op :: Name (`.
+/// The operations in tokens, which have the form `Op :: Name (`.
 fn in_tokens(tokens: TokenStream) -> BTreeSet<String> {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let mut named: BTreeSet<String> = BTreeSet::new();
@@ -81,7 +81,7 @@ fn in_tokens(tokens: TokenStream) -> BTreeSet<String> {
     named
 }
 
-/// Whether a pattern takes whatever is left of the operations.
+/// Whether a pattern matches all remaining operations.
 fn is_wild(pattern: &Pat) -> bool {
     match pattern {
         Pat::Wild(_) => true,

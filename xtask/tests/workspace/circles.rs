@@ -1,8 +1,7 @@
-//! Files of a crate do not stand in a circle: each can be read after those that it uses.
+//! Files of a crate do not depend on each other in a circle, so each can be read after its dependencies.
 //!
-//! A `use` or a path that begins with `crate` or `super` leads to the file that declares what it names, through the
-//! `pub use`s on the way. What a file says in its unit tests does not count, nor does the root of a crate, which names
-//! all its files.
+//! A `use` or a path that begins with `crate` or `super` leads to the declaring file, through the `pub use`s on the
+//! way. Unit tests do not count, and neither does the root of a crate, which names all its files.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -22,12 +21,12 @@ struct Uses {
     module: Module,
     /// Paths from the crate's root that the file names.
     paths: Vec<Module>,
-    /// What the file offers under another path: name to path.
+    /// Names that the file re-exports, with their paths.
     offers: HashMap<String, Module>,
 }
 
 impl Uses {
-    /// A path as it is written, from the crate's root; `None` if it leads to another crate.
+    /// A written path as a path from the crate's root; `None` if it leads to another crate.
     fn absolute(&self, path: &[String]) -> Option<Module> {
         let mut base = match path.first()?.as_str() {
             "crate" => return Some(path[1..].to_vec()),
@@ -110,7 +109,7 @@ fn files(folder: &Path, module: &[String], found: &mut BTreeMap<Module, Uses>) {
     }
 }
 
-/// The file that declares what a path names.
+/// The file that declares the item of a path.
 fn declared(files: &BTreeMap<Module, Uses>, path: &[String], steps: usize) -> Option<Module> {
     let module = (0..=path.len()).rev().map(|n| &path[..n]).find(|module| files.contains_key(*module))?;
     let offered = path.get(module.len()).and_then(|name| files[module].offers.get(name));
@@ -172,7 +171,7 @@ fn no_crate_has_a_circle_of_files() {
     assert!(read > 100, "{read} files");
 }
 
-/// The test itself: a circle through a `pub use` is found, and one that only unit tests close is not.
+/// The test finds a circle through a `pub use`, and ignores one that only unit tests close.
 #[test]
 fn a_circle_is_found() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The floors of the house and its invariants of absence: what must not depend on what, and what no source says.
+//! The floors of crates, and things that must be absent: forbidden dependencies and forbidden words in sources.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,7 +18,9 @@ const FLOORS: &[(&str, u32)] = &[
     ("tracewright-files", 1),
     ("tracewright-kernels", 1),
     ("tracewright-trace", 1),
+    ("tracewright-hub", 2),
     ("tracewright-irpa", 2),
+    ("tracewright-pjrt", 2),
     ("tracewright-runtime", 2),
     ("tracewright-simplify", 2),
     ("tracewright-bake", 3),
@@ -46,28 +48,32 @@ const FLOORS: &[(&str, u32)] = &[
     ("xtask", 6),
 ];
 
-/// What a crate must not reach, neither itself nor through other members.
+/// Packages that a crate must not depend on, directly or through other members.
 const ABSENT: &[(&str, &[&str], &str)] = &[
     ("tracewright-runtime", &["tracewright-trace", "petgraph"], "the runtime never sees a graph"),
+    ("tracewright-pjrt", &["tracewright-trace", "petgraph"], "a plugin never sees a graph"),
     ("tracewright-irpa", &["tracewright-trace", "tracewright-models"], "an archive never sees a model"),
     ("tracewright-dsl", &["tracewright-irpa", "safetensors", "memmap2"], "tracing reads no weight"),
     ("tracewright-lower", &["tracewright-irpa", "safetensors", "memmap2"], "lowering reads no weight"),
     ("xtask", &["tracewright-ops", "tracewright"], "chores build without the house"),
 ];
 
-/// What is for a command line, and not for whoever calls the library.
+/// Packages for command lines, which libraries must not need.
 const FOR_PROGRAMS: &[&str] = &["clap", "ctrlc", "indicatif", "tracing-subscriber"];
 
-/// Where `unsafe` may stand, and how often: the foreign functions of the runtime, the mapping of the archives.
-const UNSAFE: &[(&str, usize)] = &[("runtime/src/", usize::MAX), ("irpa/src/", 1)];
+/// The places of `unsafe`, and how often it may occur: the foreign functions of IREE and of PJRT, the mapping of
+/// archives.
+const UNSAFE: &[(&str, usize)] =
+    &[("runtime/src/", usize::MAX), ("pjrt/src/ffi/", usize::MAX), ("irpa/src/", 1)];
 
-/// Crates that are programs, or evidence about programs; all others are libraries.
+/// Crates that are programs, or tests of programs. All others are libraries.
 const PROGRAMS: &[&str] = &["cli/", "console/", "examples/", "fuzz/", "inspect/", "tests/", "xtask/"];
 
-/// A member of the workspace, as far as the floors care.
+/// A member of the workspace, with the facts about its floor.
 struct Member {
     name: String,
-    /// Name, and whether the product needs it: true for normal and build dependencies, false for tests only.
+    /// The names of its dependencies, and whether the product needs them: true for normal and build
+    /// dependencies, false for tests.
     needs: Vec<(String, bool)>,
 }
 
@@ -127,7 +133,8 @@ fn a_bad_graph_is_found() {
     assert!(reached.contains("serde") && reached.contains("base") && !reached.contains("right"));
 }
 
-/// The edges that do not go down. A crate's tests may use their neighbours, but nothing from above.
+/// Dependencies that do not lead to a lower floor. Tests of a crate may use crates of the same floor, but
+/// none from above.
 fn violations(floors: &[(&str, u32)], members: &[Member]) -> Vec<String> {
     let floor = |name: &str| floors.iter().find(|(known, _)| *known == name).map(|&(_, floor)| floor);
     let mut found = Vec::new();
@@ -151,7 +158,7 @@ fn violations(floors: &[(&str, u32)], members: &[Member]) -> Vec<String> {
     found
 }
 
-/// All that the product `from` needs, through the members of the workspace.
+/// All packages that the product `from` needs, through members of the workspace.
 fn reach(from: &str, members: &[Member]) -> BTreeSet<String> {
     let mut reached = BTreeSet::new();
     let mut open = vec![from.to_string()];
@@ -166,7 +173,7 @@ fn reach(from: &str, members: &[Member]) -> BTreeSet<String> {
     reached
 }
 
-/// What each package of the build needs when it is not tested, by id; strangers included, all features on.
+/// For each package of a build without tests, by id, the packages that it needs, with all features.
 fn resolved() -> BTreeMap<PackageId, (String, Vec<PackageId>)> {
     let mut command = MetadataCommand::new();
     command.manifest_path(repository().join("Cargo.toml")).features(CargoOpt::AllFeatures);
@@ -186,7 +193,7 @@ fn resolved() -> BTreeMap<PackageId, (String, Vec<PackageId>)> {
     nodes.map(|node| (node.id.clone(), (named(&node.id), needed(node)))).collect()
 }
 
-/// The names of all packages that a package brings along.
+/// The names of all direct and indirect dependencies of a package.
 fn closure(graph: &BTreeMap<PackageId, (String, Vec<PackageId>)>, name: &str) -> BTreeSet<String> {
     let mut open: Vec<&PackageId> =
         graph.iter().filter(|(_, (known, _))| known == name).map(|(id, _)| id).collect();
@@ -215,7 +222,7 @@ fn workspace() -> Vec<Member> {
 }
 
 #[test]
-fn unsafe_stands_in_two_places() {
+fn unsafe_stands_in_three_places() {
     for (path, tokens) in sources(|_| true) {
         let count = tokens.iter().filter(|token| *token == "unsafe").count();
         let allowed =
@@ -308,15 +315,15 @@ fn reads_environment(tokens: &[String]) -> bool {
     })
 }
 
-/// The message of an error type, as its attribute says it.
+/// The message of an error type, from its attribute.
 struct Message {
     text: String,
-    /// Whether it shows the error's source.
+    /// Whether the message contains the error's source.
     repeats: bool,
 }
 
 impl Message {
-    /// `--version` is not ours: it is what a program is asked to find out what it is.
+    /// Whether the message names a flag. `--version` is allowed, because it is a question to another program.
     fn names_a_flag(&self) -> bool {
         self.text.replace("`--version`", "").contains("`--")
     }
@@ -334,7 +341,7 @@ fn messages(tokens: &[String]) -> Vec<Message> {
     tokens.iter().enumerate().filter_map(attribute).collect()
 }
 
-/// A literal that spells an operation IREE computes inexactly.
+/// A literal with an operation that IREE computes inexactly.
 fn inexact(tokens: &[String]) -> Option<String> {
     let spells = |token: &&String| {
         let text = token.trim_matches('"');
@@ -380,7 +387,7 @@ fn sources(wanted: impl Fn(&str) -> bool) -> Vec<(String, Vec<String>)> {
     rust.filter_map(read).collect()
 }
 
-/// Tokens without comments, documentation and unit tests.
+/// The tokens without comments, documentation and unit tests.
 fn tokens(stream: TokenStream) -> Vec<String> {
     let mut out = Vec::new();
     let mut trees = stream.into_iter().peekable();
@@ -420,7 +427,7 @@ fn tokens(stream: TokenStream) -> Vec<String> {
     out
 }
 
-/// What git tracks.
+/// The files that git tracks.
 fn tracked() -> Vec<String> {
     let listed =
         Command::new("git").args(["ls-files", "-z"]).current_dir(repository()).output().expect("git runs");

@@ -1,4 +1,4 @@
-//! The workspace itself: which crate may need which, what it may say, what its packages have in them.
+//! House rules of the workspace: dependencies of crates, forbidden words, contents of packages.
 
 mod arms;
 mod circles;

@@ -1,6 +1,6 @@
-//! What is published builds by itself: each package has all files that its build reads.
+//! Checks published packages: each contains all files that its build reads.
 //!
-//! Whether it builds indeed, only `cargo package --workspace` can say, which takes many minutes.
+//! Only `cargo package --workspace` proves that packages build, but it takes many minutes.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::BTreeSet;
@@ -12,20 +12,20 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
 use crate::repository;
 
-/// What cargo says of the packages here.
+/// cargo's metadata of the packages in the workspace.
 fn metadata() -> Metadata {
     let manifest = repository().join("Cargo.toml");
     MetadataCommand::new().manifest_path(manifest).no_deps().exec().unwrap()
 }
 
-/// What a command prints, line by line.
+/// The lines that a command prints.
 fn lines(command: &mut Command) -> Vec<String> {
     let output = command.current_dir(repository()).output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// `a/b` for `a/c/../b`.
+/// A path without `..`: `a/b` for `a/c/../b`.
 fn normal(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut path, component| {
         match component {
@@ -36,14 +36,14 @@ fn normal(path: &Path) -> PathBuf {
     })
 }
 
-/// The files that a file takes in by `include_str!` or `include_bytes!`, as it names them.
+/// The files that a file includes by `include_str!` or `include_bytes!`, as it names them.
 fn included(source: &str) -> Vec<&str> {
     let after = |name| source.split(name).skip(1);
     let names = after("include_str!(\"").chain(after("include_bytes!(\""));
     names.filter_map(|rest| rest.split('"').next()).collect()
 }
 
-/// Of the tracked files of a package, those that its build reads and its list lacks.
+/// The tracked files of a package that its build reads and its list lacks.
 fn missing(folder: &Path, tracked: &[PathBuf], listed: &BTreeSet<PathBuf>) -> Vec<PathBuf> {
     let is_read = |path: &&PathBuf| ["build.rs", "native", "src"].iter().any(|part| path.starts_with(part));
     let mut needed: BTreeSet<PathBuf> = tracked.iter().filter(is_read).cloned().collect();
@@ -77,7 +77,7 @@ fn every_package_has_what_its_build_reads() {
     assert!(packages > 10, "{packages} packages");
 }
 
-/// What a registry asks of a package, and what its page says: all that is published has it, and needs only what is.
+/// Every published package has the metadata that a registry requires, and depends only on published packages.
 #[test]
 fn every_package_says_what_it_is() {
     let metadata = metadata();
@@ -111,7 +111,8 @@ fn every_package_says_what_it_is() {
     }
 }
 
-/// What says that it has no tests within has none: a library is not built a second time for them, and none is overlooked.
+/// A library that declares to have no unit tests has none. Such a library is not built a second time, and no
+/// test is overlooked.
 #[test]
 fn no_test_stands_where_none_is_run() {
     let metadata = metadata();
@@ -138,7 +139,7 @@ fn no_test_stands_where_none_is_run() {
     assert!(untested > 10, "{untested}");
 }
 
-/// The programs of a release are built as README says, and tried before they are packed.
+/// The programs of a release are built by the commands in the README, and tried before they are packed.
 #[test]
 fn the_release_is_built_as_the_readme_says() {
     let read = |path: &str| fs::read_to_string(repository().join(path)).unwrap();
@@ -165,7 +166,7 @@ fn the_release_is_built_as_the_readme_says() {
     }
 }
 
-/// The test itself: what is read and not listed is found, also where only a macro names it.
+/// The test finds a file that is read but not listed, even if only a macro names it.
 #[test]
 fn a_file_that_is_left_out_is_found() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,13 +1,13 @@
-//! `tracewright export --engine xla`
+//! `tracewright export --engine xla` writes an export for XLA.
 
-use console::{KernelUse, Layout, print, usage};
+use console::{KernelUse, LayoutChoice, print, usage};
 use tracewright::Plan;
 use tracewright::export::manifest::XlaManifest;
 use tracewright::export::xla;
 use tracewright::footprint::readable;
 use tracewright::targets::Target;
 
-use super::Arguments;
+use super::{Arguments, BuildArguments};
 use crate::checkpoint::open;
 use crate::error::Error;
 use crate::{Invocation, progress};
@@ -15,13 +15,14 @@ use crate::{Invocation, progress};
 pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> {
     let &Invocation { read, ref interrupt } = invocation;
     check(arguments)?;
-    let Arguments { model: folder, out, model_arguments: model, xla: asked, .. } = arguments;
+    let Arguments { model: folder, out, build: BuildArguments { model_arguments: model, .. }, .. } =
+        arguments;
+    let asked = &arguments.xla;
     // What its blocks ask for is no mistake of the user.
     xla::check_model(folder)?;
     let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;
-    let plan = model.plan(network, model.context)?;
+    let plan = model.plan(network, folder, model.context)?;
     let plan = xla::planned(Plan { batch: asked.batch.map_or(1, usize::from), ..plan })?;
-    let checkpoint = plan.named(checkpoint);
     let bar = progress::bytes("making weights", 0);
     let mut watch = progress::watch(&bar, interrupt);
     let manifest = xla::export(&plan, folder, &checkpoint, asked.mesh.rules()?, out, Some(&mut watch))?;
@@ -29,19 +30,19 @@ pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> 
     report(arguments, &manifest)
 }
 
-/// What is said for IREE alone.
+/// Rejects options for IREE alone.
 fn check(arguments: &Arguments) -> Result<(), Error> {
-    let network = &arguments.model_arguments.network;
-    let kernels = network.kernels == Some(KernelUse::On) || network.layout == Some(Layout::Kernels);
+    let network = &arguments.build.model_arguments.network;
+    let kernels = network.kernels == Some(KernelUse::On) || network.layout == Some(LayoutChoice::Kernels);
     let option = match () {
         () if arguments.target != Target::host() => "--target",
-        () if arguments.tuning.source.is_some() => "--tuning",
+        () if arguments.build.tuning.source.is_some() => "--tuning",
         () if kernels => "--kernels",
         () if arguments.print_commands => "--print-commands",
         () => return Ok(arguments.xla.mesh.rules().map(drop)?),
     };
     let what = format!(
-        "`{option}` is for IREE; XLA compiles for the devices that it finds, without kernels of ours"
+        "`{option}` is for IREE; XLA compiles for the devices that it finds, without Tracewright's kernels"
     );
     Err(usage(what).into())
 }

@@ -1,4 +1,4 @@
-//! State that an encoder fills.
+//! State that an encoder fills and a decoder reads.
 
 use trace::Role;
 
@@ -8,22 +8,23 @@ use crate::argument::TraceArg;
 use crate::element::Element;
 use crate::tracer::Raw;
 
-/// What an encoder gives one layer, `[B, …]`: the function `encode` fills it, `forward` reads it.
+/// The output of an encoder for one layer, `[B, …]`. The function `encode` fills this state, and `forward`
+/// reads it.
 ///
-/// `cache { L of cross: Encoded[N, D] }` declares one with the axes N and D. It is as long as it is declared: how much of it is
-/// real is memory of its own, such as a `Encoded<I32>[]`.
+/// `cache { L of cross: Encoded[N, D] }` declares a state with the axes N and D. Its extents are fixed. If
+/// the encoder's output can be shorter, store its length as another state, such as an `Encoded<I32>[]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Encoded<T: Element> {
     tensor: Tensor<T>,
 }
 
 impl<T: Element> Encoded<T> {
-    /// What the encoder gave.
+    /// The tensor that `encode` stored.
     pub fn read(&self) -> Tensor<T> {
         self.tensor
     }
 
-    /// Gives it, in `encode`.
+    /// Stores the encoder's output. Call it in `encode`.
     pub fn fill(&mut self, tensor: Tensor<T>) {
         self.tensor = tensor;
     }

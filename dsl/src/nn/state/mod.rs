@@ -1,7 +1,8 @@
-//! What layers remember, as a network sees it: it is written here, and so that the promises of
-//! [`trace::StateKind`] hold.
+//! The state of layers, as a network reads and writes it. The functions here keep the promises of
+//! [`trace::StateKind`].
 
 mod encoded;
+mod kv;
 mod recurrent;
 mod slots;
 
@@ -11,9 +12,7 @@ use std::panic::Location;
 
 use trace::{KvFormat, Part, Role, Sizes, StateAxis, StateKind, StateName};
 
-pub use encoded::Encoded;
-pub use recurrent::Recurrent;
-pub use slots::{Kv, Slots};
+pub use states::*;
 
 use crate::argument::TraceArg;
 use crate::element::{Element, Float};
@@ -21,22 +20,45 @@ use crate::record::EntryRecorder;
 use crate::tracer::{self, Raw};
 use crate::{Axis, Dim, Tensor, TraceErrorKind};
 
-/// A kind of state, as a network reads and writes it: the type that `cache` names.
+macro_rules! states {
+    ($($file:ident::$ty:ident is [$($kind:ident),*];)+) => {
+        /// The types that `cache` can name. `model!` looks them up here.
+        pub mod states {
+            $(pub use super::$file::$ty;)+
+        }
+
+        /// Fails to compile if a kind of the trace has no type in this list.
+        #[allow(dead_code, unreachable_patterns, reason = "several types write one kind")]
+        const fn is_written(kind: StateKind) {
+            match kind { $($(StateKind::$kind(_) => {})*)+ }
+        }
+    };
+}
+
+// A type, and the kinds of the trace that its tensors have.
+states! {
+    kv::Kv is [Kv, Ring];
+    slots::Slots is [Kv, Ring];
+    recurrent::Recurrent is [Recurrent];
+    encoded::Encoded is [];
+}
+
+/// A kind of state, as a network reads and writes it. `cache` names types that implement this trait.
 pub trait State: TraceArg {
-    /// Whether `encode` fills it and other entry points only read it.
+    /// Whether only `encode` fills the state, and other entry points only read it.
     #[doc(hidden)]
     const IS_MEMORY: bool = false;
 
-    /// Takes what a layer declares as arguments of an entry point, in the order of [`TraceArg::flatten`].
+    /// Creates the arguments of an entry point for a declared state, in the order of [`TraceArg::flatten`].
     #[doc(hidden)]
     fn take(declared: &LayerState, arguments: &mut StateArguments<'_>) -> Self;
 
-    /// What stands for a state that is not declared, after the error.
+    /// A placeholder for a state that is not declared. The error is already reported.
     #[doc(hidden)]
     fn missing() -> Self;
 }
 
-/// A kind of state that a layer declares with `N` axes of its own.
+/// A kind of state that a layer declares with `N` axes.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no state with {N} axes",
     label = "a state with other axes",
@@ -44,14 +66,14 @@ pub trait State: TraceArg {
 )]
 pub trait HasAxes<const N: usize>: State {}
 
-/// A kind of state of which a layer with a window keeps a part.
+/// A kind of state that stores less in a layer with a window.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no window",
     label = "a state that is declared with `within`"
 )]
 pub trait Windowed: State {}
 
-/// A state that a layer declares.
+/// The declaration of a state of one layer.
 #[derive(Clone, Debug)]
 pub struct LayerState {
     name: Option<&'static str>,
@@ -62,7 +84,7 @@ pub struct LayerState {
 }
 
 impl LayerState {
-    /// A state of the kind `S` whose tensors have these axes, beside those that the kind gives them.
+    /// A state of the kind `S` with these axes. The kind adds its own axes, such as the batch.
     pub fn new<S: HasAxes<N>, const N: usize>(dims: [Dim; N]) -> Self {
         let take = |declared: &Self, arguments: &mut StateArguments<'_>| -> Box<dyn AnyState> {
             Box::new(S::take(declared, arguments))
@@ -70,12 +92,12 @@ impl LayerState {
         Self { name: None, dims: dims.into(), window: None, is_memory: S::IS_MEMORY, take }
     }
 
-    /// The same in a layer that sees this many positions, if not all.
+    /// A state of a layer that sees only the last `window` positions. `None` stands for all positions.
     pub fn windowed<S: HasAxes<N> + Windowed, const N: usize>(dims: [Dim; N], window: Option<usize>) -> Self {
         Self { window, ..Self::new::<S, N>(dims) }
     }
 
-    /// The same with a name: a layer can have several states of a kind.
+    /// Gives the state a name. A layer with several states of a kind needs names.
     #[must_use]
     pub fn named(self, name: &'static str) -> Self {
         Self { name: Some(name), ..self }
@@ -89,7 +111,8 @@ impl LayerState {
         self.window
     }
 
-    /// The name of a tensor of the state: the state's own name if it has one and the kind calls its only tensor `state` or `slots`.
+    /// The name of a tensor of the state. A state with a name uses it in place of the kind's default `state`
+    /// or `slots`.
     fn tensor_name(&self, tensor: &str) -> String {
         match (self.name, tensor) {
             (None, _) => tensor.to_owned(),
@@ -99,15 +122,15 @@ impl LayerState {
     }
 }
 
-/// The arguments of an entry point that hold the state of one layer.
+/// Creates the arguments of an entry point for the state of one layer.
 pub struct StateArguments<'a> {
     pub(crate) entry: &'a mut EntryRecorder,
     pub(crate) layer: usize,
     pub(crate) format: KvFormat,
     pub(crate) sizes: Sizes,
-    /// Whether the entry point fills memory instead of taking it.
+    /// Whether the entry point fills the state of an encoder instead of taking it.
     pub(crate) fills: bool,
-    /// All tensors so far.
+    /// All tensors of state so far.
     pub(crate) kept: &'a mut Vec<StateTensor>,
 }
 
@@ -116,18 +139,18 @@ pub(crate) struct StateTensor {
     pub name: String,
     pub role: Role,
     pub dims: Vec<Dim>,
-    /// The argument; poisoned where the entry point fills it.
+    /// The argument; poisoned if the entry point fills the state.
     pub raw: Raw,
 }
 
 impl StateArguments<'_> {
-    /// The axes of a tensor of which a layer declares `own`.
+    /// All axes of a tensor for which a layer declares the axes `own`.
     fn axes(&self, kind: StateKind, own: &[Dim]) -> Vec<StateAxis> {
         let own: Vec<StateAxis> = own.iter().map(|d| (d.axis.0.into(), d.extent)).collect();
         kind.axes(&own, self.sizes)
     }
 
-    /// The next tensor, called `keys3` if its name is `keys`.
+    /// Creates the argument for the next tensor. The name `keys` becomes `keys3` in layer 3.
     fn input<E: Element>(&mut self, kind: StateKind, name: String, axes: &[StateAxis]) -> Tensor<E> {
         let layer = self.layer;
         self.tensor(name, |name| Role::State { layer, part: Part { kind, name } }, axes)
@@ -180,15 +203,15 @@ impl<S: State> AnyState for S {
     }
 }
 
-/// The state of all layers.
+/// The states of all layers.
 pub struct Cache<T: Float> {
     states: Vec<Declared>,
-    /// The longest sequence that fits.
+    /// The longest sequence that fits, in tokens.
     pub context: usize,
     element: PhantomData<T>,
 }
 
-/// A state, and where it is declared.
+/// A state, and the layer and name that declare it.
 struct Declared {
     layer: usize,
     name: Option<&'static str>,
@@ -205,13 +228,13 @@ impl<T: Float> Cache<T> {
         self.states.push(Declared { layer: arguments.layer, name: declared.name, state });
     }
 
-    /// The state of the kind `S` that a layer declares without a name.
+    /// The state of kind `S` that a layer declares without a name.
     #[track_caller]
     pub fn state<S: State>(&mut self, layer: usize) -> &mut S {
         self.find(layer, None, Location::caller())
     }
 
-    /// The state of the kind `S` that a layer declares by this name.
+    /// The state of kind `S` that a layer declares with this name.
     #[track_caller]
     pub fn named<S: State>(&mut self, layer: usize, name: &'static str) -> &mut S {
         self.find(layer, Some(name), Location::caller())

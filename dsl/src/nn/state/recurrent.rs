@@ -1,4 +1,4 @@
-//! State that a recurrence carries.
+//! State that a recurrence carries from token to token.
 
 use std::panic::Location;
 
@@ -13,13 +13,13 @@ use crate::tensor::axes;
 use crate::tracer::Raw;
 use crate::{Axis, Tensor};
 
-/// What one layer carries from token to token, `[B, …]`: see [`trace::RecurrentState`].
+/// The tensor that a recurrent layer carries from token to token, `[B, …]`: see [`trace::RecurrentState`].
 ///
-/// `cache { L of recurrent [C, D] }` declares one, and `cache { L of delta: Recurrent<F32>[H, K, E] }` one with a name and
-/// an element type of its own.
+/// `cache { L of recurrent [C, D] }` declares a state without a name. `cache { L of delta: Recurrent<F32>[H,
+/// K, E] }` declares a state with a name and an element type of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Recurrent<T: Float> {
-    /// The state. What is read of it is [`Recurrent::before`].
+    /// The state after the last token. To read the state before new tokens, call [`Recurrent::before`].
     pub state: Tensor<T>,
 }
 
@@ -40,15 +40,16 @@ impl<T: Float> State for Recurrent<T> {
 impl<T: Float, const N: usize> HasAxes<N> for Recurrent<T> {}
 
 impl<T: Float> Recurrent<T> {
-    /// The state before the first new token: zeros where a row begins.
+    /// The state before the first new token. It is zero at the beginning of a sequence.
     #[track_caller]
     pub fn before(&self, at: Position) -> Tensor<T> {
         let begins = at.start.equals(at.start.filled(0.0));
         begins.select(self.state.filled(0.0), self.state)
     }
 
-    /// What a causal convolution sees, where the state is its last inputs on the axis `kept`: those, then the new
-    /// inputs `x` on its axis `tokens`. The last real ones are kept.
+    /// The window of a causal convolution: the last inputs, which the state stores on the axis `kept`, and
+    /// then the new inputs `x`, which the axis `tokens` counts. The call stores the last real inputs as the
+    /// new state.
     #[track_caller]
     pub fn append(&mut self, x: Tensor<T>, kept: Axis, tokens: Axis, at: Position) -> Tensor<T> {
         let place = Location::caller();

@@ -1,4 +1,4 @@
-//! State with a slot for each position: keys and values, or any other tensors.
+//! State with a slot for each position, such as keys and values.
 
 use std::panic::Location;
 
@@ -6,72 +6,30 @@ use ops::ops::{Append, Dequantize, DynamicUpdateSlice};
 use trace::{KvFormat, KvState, RingState, StateKind};
 
 use super::{HasAxes, LayerState, State, StateArguments, Windowed};
-use crate::argument::{TraceArg, trace_arg};
+use crate::argument::TraceArg;
 use crate::element::{Element, F32, Float, I8};
 use crate::nn::{Attend, Position, RING};
 use crate::tensor::{axes, permuted};
 use crate::tracer::{self, Place, Raw};
 use crate::{Axis, Dim, NamedType, Tensor, TraceErrorKind};
 
-/// The keys and values of one layer: `[B, K, N, E]` each, N slots (see [`trace::KvState`]); or `[B, K, ring, E]` (see
-/// [`trace::RingState`]).
+/// A tensor with a slot for each position (see [`trace::KvFormat`]): keys, values, or a state of another
+/// kind.
 ///
-/// `cache { L of [K, E] }` declares them. With a third axis, `[K, E, W]`, a value has the features W.
-#[derive(Clone, Copy, Debug)]
-pub struct Kv<T: Float> {
-    /// The keys.
-    pub k: Slots<T>,
-    /// The values.
-    pub v: Slots<T>,
-}
-
-/// A tensor with a slot for each position (see [`trace::KvFormat`]): keys, values, or a state by itself.
-///
-/// `cache { L of latent: Slots[R] }` declares one: `[B, N, R]`. Other axes stand in front of the slots.
+/// `cache { L of latent: Slots[R] }` declares a tensor `[B, N, R]`. Further declared axes come before the
+/// slots.
 #[derive(Clone, Copy, Debug)]
 pub enum Slots<T: Float> {
-    /// As the network computes with them.
+    /// In the element type of the network.
     Computed(Tensor<T>),
-    /// As integers.
+    /// Quantized to integers of 8 bits, with a scale for each slot and head.
     Q8 {
-        /// The integers, `[B, K, N, E]`.
+        /// The quantized integers, `[B, K, N, E]`.
         integers: Tensor<I8>,
-        /// What one of them stands for, `[B, K, N]`.
+        /// The scales, `[B, K, N]`. An integer times its scale is the stored value.
         scales: Tensor<F32>,
     },
 }
-
-trace_arg!(Kv<T> { k, v });
-
-impl<T: Float> Kv<T> {
-    /// Writes keys and values of new positions into their slots, and returns all of them.
-    ///
-    /// `k` and `v` have one axis that the cache has not (it counts the new positions); the cache has one that they
-    /// have not (its slots). The slots are those of the positions of `at`, in a ring modulo their number. Tokens that
-    /// pad a chunk write nothing.
-    #[track_caller]
-    pub fn append(&mut self, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> (Tensor<T>, Tensor<T>) {
-        (self.k.append(k, at), self.v.append(v, at))
-    }
-}
-
-impl<T: Float> State for Kv<T> {
-    fn take(declared: &LayerState, arguments: &mut StateArguments<'_>) -> Self {
-        let dims = declared.dims();
-        // Heads, features of a key, features of a value.
-        let values = [&dims[..1], &dims[dims.len() - 1..]].concat();
-        let k = Slots::of("keys", "key", &dims[..2], declared, arguments);
-        Self { k, v: Slots::of("values", "value", &values, declared, arguments) }
-    }
-
-    fn missing() -> Self {
-        Self { k: Slots::missing(), v: Slots::missing() }
-    }
-}
-
-impl<T: Float> HasAxes<2> for Kv<T> {}
-impl<T: Float> HasAxes<3> for Kv<T> {}
-impl<T: Float> Windowed for Kv<T> {}
 
 impl<T: Float> State for Slots<T> {
     fn take(declared: &LayerState, arguments: &mut StateArguments<'_>) -> Self {
@@ -89,8 +47,9 @@ impl<T: Float> HasAxes<3> for Slots<T> {}
 impl<T: Float> Windowed for Slots<T> {}
 
 impl<T: Float> Slots<T> {
-    /// Those of a layer with these axes; `one` of the tensors called `all` has scales.
-    fn of(
+    /// The slots of a layer with these axes. The tensor is called `all`, and its scales have the name `one`
+    /// with a suffix.
+    pub(super) fn of(
         all: &str,
         one: &str,
         dims: &[Dim],
@@ -113,10 +72,11 @@ impl<T: Float> Slots<T> {
         }
     }
 
-    /// Writes new rows into the slots of their positions, and returns all slots as the network computes with them.
+    /// Writes vectors of new positions into their slots, and returns all slots in the element type of the
+    /// network.
     ///
-    /// `new` has one axis that the slots have not (it counts the new positions); the slots have one that it has not.
-    /// Tokens that pad a chunk write nothing.
+    /// `new` has one axis that the state lacks, which counts the new positions. In its place, the state has
+    /// the axis of slots. Tokens that pad a chunk are not written.
     #[track_caller]
     pub fn append(&mut self, new: Tensor<T>, at: &Attend<T>) -> Tensor<T> {
         let place = Location::caller();
@@ -165,7 +125,7 @@ impl<T: Float> TraceArg for Slots<T> {
 }
 
 impl<T: Float> Tensor<T> {
-    /// Whole numbers of a byte, and what one of them stands for in each row along an axis, whose largest is ±127.
+    /// Quantizes each row along an axis to 8 bits: integers up to ±127, and their scale.
     #[track_caller]
     fn quantized(self, features: Axis) -> (Tensor<I8>, Tensor<F32>) {
         let x = self.to::<F32>();
@@ -176,8 +136,8 @@ impl<T: Float> Tensor<T> {
 }
 
 impl<T: Element> Tensor<T> {
-    /// The real ones of new rows in the slots of their positions. The new rows have one axis that this cache has not (it
-    /// counts them), and lack one (its slots).
+    /// Writes the real ones of new vectors into the slots of their positions. `new` has an axis that counts
+    /// the new positions, in place of the axis of slots.
     #[track_caller]
     fn appended(self, new: Self, at: Position) -> Self {
         let place = Location::caller();
@@ -199,8 +159,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// New rows with the axes of this cache but for one: in their order, with the axis they add and the one they
-    /// replace.
+    /// New vectors with their axes in the order of this state, the axis that counts them, and the axis of
+    /// slots that it replaces.
     fn aligned_with(self, new: Self, place: Place) -> Option<(Self, Dim, Dim)> {
         let (slots, rows) = (self.dims(place), new.dims(place));
         let lacks = |a: &[Dim], b: &[Dim]| -> Vec<Dim> {

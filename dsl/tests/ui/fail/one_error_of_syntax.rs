@@ -1,4 +1,4 @@
-//! What cannot be read costs the item it stands in, and no more.
+//! A syntax error removes only the item that contains it.
 
 use tracewright_dsl::*;
 

@@ -21,9 +21,9 @@ model! {
         //                         ^^^^^^^^^ `style` is one of `scale`, `wide` and `one_plus`, not `one_minus`
         d: Weight[D](bias),
         //           ^^^^ `Weight` has no settings
-        e: Linear[D -> E](bias = true, bias),
-        //                ^^^^ `bias` is on or off: `bias` or `bias if key`
-        //                             ^^^^ the setting `bias` is declared twice
+        e: Linear[D -> E](bias = 1, bias),
+        //                ^^^^ `bias` is on or off: `bias`, `bias = false` or `bias if key`
+        //                          ^^^^ the setting `bias` is declared twice
         f: RmsNorm[D](style),
         //            ^^^^^ `style` is one of `scale`, `wide` and `one_plus`: `style = scale`
         fn forward(x: T[B, D]) -> T[B, D] { self.a(self.b(self.c(x))) * self.d() + self.e(self.f(x)) }

@@ -14,8 +14,8 @@ model! {
         dims { V = 11, D = hidden_size, E = hidden_size, L = num_layers }
         embed: Embedding[V, D](transposed),
         //                     ^^^^^^^^^^ `Embedding` has no settings
-        up: Linear[D -> E](transposed = true),
-        //                 ^^^^^^^^^^ `transposed` is on or off: `transposed` or `transposed if key`
+        up: Linear[D -> E](transposed = 1),
+        //                 ^^^^^^^^^^ `transposed` is on or off: `transposed`, `transposed = false` or `transposed if key`
         down: Linear[D -> E](transposed) = tied(middle),
         //                   ^^^^^^^^^^ a tied weight is stored as the leaf that it belongs to says; remove `transposed`
         middle: Linear[D -> E],

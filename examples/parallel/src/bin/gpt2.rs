@@ -56,7 +56,7 @@ model! {
     }
 }
 
-/// What config.json says, under its own names.
+/// The keys of config.json, under their own names.
 #[derive(Clone)]
 pub struct Config {
     pub vocab_size: usize,
@@ -79,7 +79,7 @@ impl Config {
             n_layer: keys.count("n_layer"),
             layer_norm_epsilon: keys.number("layer_norm_epsilon"),
         };
-        // What says nothing about this network, beside `IGNORED`, which says nothing about any.
+        // Keys that do not matter for this network. `IGNORED` lists those that matter for none.
         keys.ignore(&["attn_pdrop", "embd_pdrop", "resid_pdrop", "n_ctx", "torch_dtype"]);
         keys.ignore(&["summary_activation", "summary_first_dropout", "summary_proj_to_labels"]);
         keys.ignore(&["summary_type", "summary_use_proj", "task_specific_params"]);

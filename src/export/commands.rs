@@ -1,14 +1,19 @@
-//! What compiles a module and calls it.
+//! The commands of IREE's own tools that do the same with the same files.
 
 use std::path::Path;
 
-use tracewright::ops::{ElementType, TensorType};
-use tracewright::runtime::{CompileOptions, Compiler};
-use tracewright::trace::{Argument, Role, Signature};
+use ops::{ElementType, TensorType};
+use runtime::{CompileOptions, Compiler};
+use trace::{Argument, Role, Signature};
 
-use super::line;
+/// A command line as a shell takes it.
+fn line<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    // A word with a zero byte is no argument of any program.
+    shlex::try_join(words).unwrap_or_default()
+}
 
-/// What compiles the text of a module into `vmfb`. From standard input: the path of a file would become part of the module.
+/// The command that compiles the text of a module into `vmfb`. It reads standard input, because the path of a file would become
+/// part of the module.
 pub fn compile(compiler: &Compiler, options: &CompileOptions, text: &Path, vmfb: &Path) -> String {
     let [program, text, vmfb] =
         [compiler.path.as_path(), text, vmfb].map(|path| path.to_string_lossy().into_owned());
@@ -18,7 +23,7 @@ pub fn compile(compiler: &Compiler, options: &CompileOptions, text: &Path, vmfb:
     format!("{} < {}", line(words), line([text.as_str()]))
 }
 
-/// What calls an entry point once: with these tokens, as many as it takes, at the beginning of a text.
+/// The command that calls an entry point once, at the beginning of a text, with as many of these tokens as it takes.
 pub fn call(vmfb: &Path, archive: &Path, entry: &Signature, tokens: &[u32]) -> String {
     let mut words = vec![
         "iree-run-module".to_owned(),

@@ -1,0 +1,52 @@
+//! State with keys and values.
+
+use super::{HasAxes, LayerState, Slots, State, StateArguments, Windowed};
+use crate::Tensor;
+use crate::argument::trace_arg;
+use crate::element::Float;
+use crate::nn::Attend;
+
+/// The keys and values of one layer, `[B, K, N, E]` each: N slots (see [`trace::KvState`]), or `[B, K, ring,
+/// E]` (see [`trace::RingState`]).
+///
+/// `cache { L of [K, E] }` declares a state of this kind. With a third axis, `[K, E, W]`, values have the
+/// features W.
+#[derive(Clone, Copy, Debug)]
+pub struct Kv<T: Float> {
+    /// The keys, with a slot per position.
+    pub k: Slots<T>,
+    /// The values, with a slot per position.
+    pub v: Slots<T>,
+}
+
+trace_arg!(Kv<T> { k, v });
+
+impl<T: Float> Kv<T> {
+    /// Writes keys and values of new positions into their slots, and returns all slots.
+    ///
+    /// `k` and `v` have one axis that the cache lacks, which counts the new positions. In its place, the
+    /// cache has the axis of slots. The token at position p is written to slot p, or in a ring of R slots to
+    /// slot p mod R. Tokens that pad a chunk are not written.
+    #[track_caller]
+    pub fn append(&mut self, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> (Tensor<T>, Tensor<T>) {
+        (self.k.append(k, at), self.v.append(v, at))
+    }
+}
+
+impl<T: Float> State for Kv<T> {
+    fn take(declared: &LayerState, arguments: &mut StateArguments<'_>) -> Self {
+        let dims = declared.dims();
+        // Heads, features of a key, features of a value.
+        let values = [&dims[..1], &dims[dims.len() - 1..]].concat();
+        let k = Slots::of("keys", "key", &dims[..2], declared, arguments);
+        Self { k, v: Slots::of("values", "value", &values, declared, arguments) }
+    }
+
+    fn missing() -> Self {
+        Self { k: Slots::missing(), v: Slots::missing() }
+    }
+}
+
+impl<T: Float> HasAxes<2> for Kv<T> {}
+impl<T: Float> HasAxes<3> for Kv<T> {}
+impl<T: Float> Windowed for Kv<T> {}

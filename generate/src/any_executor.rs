@@ -1,0 +1,119 @@
+//! [`AnyExecutor`]: the executor of an engine that is chosen when the program runs.
+
+use ops::TensorType;
+use pjrt::PjrtBuffer;
+use runtime::{Buffer, Transfers};
+
+use crate::GenerateError;
+use crate::executor::{CallArgument, Executor, Iree};
+use crate::xla::Xla;
+
+/// An executor of one of the engines.
+pub enum AnyExecutor {
+    /// A program that IREE has loaded.
+    Iree(Iree),
+    /// A program that XLA has compiled.
+    Xla(Xla),
+}
+
+/// A tensor of an [`AnyExecutor`].
+pub enum AnyBuffer {
+    /// A tensor on a device of IREE.
+    Iree(Buffer),
+    /// A tensor on a device of XLA.
+    Xla(PjrtBuffer),
+}
+
+impl AnyExecutor {
+    /// The bytes copied between host and device so far.
+    pub fn transfers(&self) -> Transfers {
+        match self {
+            Self::Iree(iree) => iree.runtime().transfers(),
+            Self::Xla(xla) => {
+                let (host_to_device, device_to_host) = xla.client().transferred();
+                Transfers { host_to_device, device_to_host }
+            }
+        }
+    }
+}
+
+impl Executor for AnyExecutor {
+    type Buffer = AnyBuffer;
+
+    fn zeros(&self, ty: &TensorType) -> Result<AnyBuffer, GenerateError> {
+        Ok(match self {
+            Self::Iree(iree) => AnyBuffer::Iree(iree.zeros(ty)?),
+            Self::Xla(xla) => AnyBuffer::Xla(xla.zeros(ty)?),
+        })
+    }
+
+    fn upload(&self, ty: &TensorType, bytes: &[u8]) -> Result<AnyBuffer, GenerateError> {
+        Ok(match self {
+            Self::Iree(iree) => AnyBuffer::Iree(iree.upload(ty, bytes)?),
+            Self::Xla(xla) => AnyBuffer::Xla(xla.upload(ty, bytes)?),
+        })
+    }
+
+    fn copy(&self, ty: &TensorType, buffer: &AnyBuffer) -> Result<AnyBuffer, GenerateError> {
+        match (self, buffer) {
+            (Self::Iree(iree), AnyBuffer::Iree(buffer)) => iree.copy(ty, buffer).map(AnyBuffer::Iree),
+            (Self::Xla(xla), AnyBuffer::Xla(buffer)) => xla.copy(ty, buffer).map(AnyBuffer::Xla),
+            _ => Err(GenerateError::OtherEngine),
+        }
+    }
+
+    fn read(&self, buffer: &AnyBuffer) -> Result<Vec<u8>, GenerateError> {
+        match (self, buffer) {
+            (Self::Iree(iree), AnyBuffer::Iree(buffer)) => iree.read(buffer),
+            (Self::Xla(xla), AnyBuffer::Xla(buffer)) => xla.read(buffer),
+            _ => Err(GenerateError::OtherEngine),
+        }
+    }
+
+    fn read_element(&self, buffer: &AnyBuffer, index: usize) -> Result<Vec<u8>, GenerateError> {
+        match (self, buffer) {
+            (Self::Iree(iree), AnyBuffer::Iree(buffer)) => iree.read_element(buffer, index),
+            (Self::Xla(xla), AnyBuffer::Xla(buffer)) => xla.read_element(buffer, index),
+            _ => Err(GenerateError::OtherEngine),
+        }
+    }
+
+    fn call(
+        &self,
+        entry: &str,
+        arguments: Vec<CallArgument<AnyBuffer>>,
+    ) -> Result<Vec<AnyBuffer>, GenerateError> {
+        match self {
+            Self::Iree(iree) => {
+                let own = |buffer| match buffer {
+                    AnyBuffer::Iree(buffer) => Ok(buffer),
+                    AnyBuffer::Xla(_) => Err(GenerateError::OtherEngine),
+                };
+                let results = iree.call(entry, converted(arguments, own)?)?;
+                Ok(results.into_iter().map(AnyBuffer::Iree).collect())
+            }
+            Self::Xla(xla) => {
+                let own = |buffer| match buffer {
+                    AnyBuffer::Xla(buffer) => Ok(buffer),
+                    AnyBuffer::Iree(_) => Err(GenerateError::OtherEngine),
+                };
+                let results = xla.call(entry, converted(arguments, own)?)?;
+                Ok(results.into_iter().map(AnyBuffer::Xla).collect())
+            }
+        }
+    }
+}
+
+/// The arguments with the tensors of one engine.
+fn converted<B>(
+    arguments: Vec<CallArgument<AnyBuffer>>,
+    own: impl Fn(AnyBuffer) -> Result<B, GenerateError>,
+) -> Result<Vec<CallArgument<B>>, GenerateError> {
+    let convert = |argument| {
+        Ok(match argument {
+            CallArgument::Buffer(buffer) => CallArgument::Buffer(own(buffer)?),
+            CallArgument::Scalar(number) => CallArgument::Scalar(number),
+        })
+    };
+    arguments.into_iter().map(convert).collect()
+}

@@ -1,0 +1,39 @@
+//! The tokens of a model as llguidance sees them.
+
+use llguidance::toktrie::{TokTrie, TokenId, TokenizerEnv};
+
+use crate::Tokenizer;
+
+/// The bytes of all tokens, and the tokenizer, which divides a text that a grammar forces into tokens.
+pub struct Vocabulary {
+    trie: TokTrie,
+    tokenizer: Tokenizer,
+    /// Whether every byte is a token. Otherwise some texts have no tokens, and the model must find its own way.
+    has_all_bytes: bool,
+}
+
+impl Vocabulary {
+    pub fn new(trie: TokTrie, tokenizer: Tokenizer) -> Self {
+        let has_all_bytes = (0..=u8::MAX).all(|byte| trie.token_id(&[byte]).is_some());
+        Self { trie, tokenizer, has_all_bytes }
+    }
+}
+
+impl TokenizerEnv for Vocabulary {
+    fn tok_trie(&self) -> &TokTrie {
+        &self.trie
+    }
+
+    /// The tokenizer's own tokens where they spell just these bytes. It may add a space in front, or read the name of a special
+    /// token; then the longest token that fits at each place.
+    fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
+        let text = std::str::from_utf8(bytes).ok();
+        let tokens = text.and_then(|text| self.tokenizer.encode_plain(text).ok());
+        let spells = |tokens: &Vec<TokenId>| self.trie.decode_raw(tokens) == bytes;
+        tokens.filter(spells).unwrap_or_else(|| self.trie.greedy_tokenize(bytes))
+    }
+
+    fn tokenize_is_canonical(&self) -> bool {
+        self.has_all_bytes
+    }
+}

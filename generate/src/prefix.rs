@@ -1,0 +1,187 @@
+//! Texts that begin as others did: their state is copied, and not computed.
+
+use std::ops::Range;
+
+use crate::executor::Executor;
+use crate::row::Row;
+use crate::sequences::Sequences;
+use crate::snapshot::{Snapshot, keeps_all};
+use crate::{GenerateError, Network, SavedSequence};
+
+/// Snapshots that a row keeps at most.
+const SNAPSHOTS: usize = 8;
+
+/// The state of a row after so many of its tokens.
+struct Prefix {
+    row: usize,
+    length: usize,
+    /// The snapshot with the tensors that do not keep all positions; `None` where the row's own are right.
+    snapshot: Option<usize>,
+}
+
+impl Row {
+    /// The longest prefix of `prompt` whose state this row has or can go back to.
+    fn prefix(&self, row: usize, prompt: &[u32], rewinds: impl Fn(usize, usize) -> bool) -> Prefix {
+        let same = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        // Features of two positions may differ where their placeholders do not.
+        let features = self.features.first_key_value().map_or(same, |(&first, _)| first);
+        let shared = same.min(features);
+        let to = shared.min(self.seen);
+        let own = if to == self.seen || rewinds(self.written, to) { to } else { 0 };
+        let mut best = Prefix { row, length: own, snapshot: None };
+        for (i, snapshot) in self.snapshots.iter().enumerate().filter(|(_, one)| one.length <= self.seen) {
+            let length = match snapshot.length <= shared {
+                true => snapshot.length,
+                false if rewinds(snapshot.written, shared) => shared,
+                false => 0,
+            };
+            if length > best.length {
+                best = Prefix { row, length, snapshot: Some(i) };
+            }
+        }
+        best
+    }
+
+    /// Keeps a snapshot. If there are too many, the one whose neighbours are nearest to each other is removed.
+    fn keep(&mut self, snapshot: Snapshot) {
+        self.snapshots.retain(|one| one.length < snapshot.length);
+        self.snapshots.push(snapshot);
+        if self.snapshots.len() > SNAPSHOTS {
+            let length = |i: usize| self.snapshots.get(i).map_or(0, |one| one.length);
+            let gap = |&i: &usize| length(i + 1) - if i == 0 { 0 } else { length(i - 1) };
+            if let Some(nearest) = (0..SNAPSHOTS).min_by_key(gap) {
+                self.snapshots.remove(nearest);
+            }
+        }
+    }
+}
+
+impl<E: Executor> Network<E> {
+    /// Whether a row's state after fewer tokens is always a part of its state.
+    fn keeps_all(&self) -> bool {
+        self.state().iter().filter_map(|tensor| tensor.part()).all(keeps_all)
+    }
+}
+
+impl<E: Executor> Sequences<'_, E> {
+    /// Keeps the state after each chunk of a prompt, as far as it is overwritten later.
+    pub(crate) fn keep_snapshots(&mut self, ranges: &[Range<usize>]) -> Result<(), GenerateError> {
+        if !self.keeps_prefixes || self.network.keeps_all() {
+            return Ok(());
+        }
+        for (number, (row, range)) in self.rows.iter_mut().zip(ranges).enumerate() {
+            if range.len() > 1 && row.drafted == 0 {
+                let at = (row.seen, row.written);
+                row.keep(self.network.save(&self.state, number, at, |part| !keeps_all(part))?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes one of the `free` rows begin with as much of `prompt` as any row has seen, but its last token, whose logits choose the
+    /// next. Returns the row, and how many tokens it has; `None` if no row is free.
+    ///
+    /// # Errors
+    /// If state cannot be read.
+    pub(crate) fn adopt(
+        &mut self,
+        free: &[usize],
+        prompt: &[u32],
+    ) -> Result<Option<(usize, usize)>, GenerateError> {
+        // The free row that was not used for longest.
+        let Some(&oldest) = free.iter().min_by_key(|&&row| self.rows[row].used) else { return Ok(None) };
+        let wanted = &prompt[..prompt.len().saturating_sub(1)];
+        let best = self.best_prefix(wanted, free);
+        let Some(best) = best.filter(|best| best.length > 0) else {
+            return Ok(Some((oldest, 0)));
+        };
+        let is_over = best.length == self.rows[best.row].tokens.len() && free.contains(&best.row);
+        if is_over || best.row == oldest {
+            self.go_back(&best);
+            return Ok(Some((best.row, best.length)));
+        }
+        let state = self.state_of(&best)?;
+        let source = &self.rows[best.row];
+        let snapshots = source.snapshots.iter().filter(|one| one.length <= best.length).cloned().collect();
+        let tokens = source.tokens[..best.length].to_vec();
+        self.put(oldest, Row { tokens, snapshots, ..Row::default() }, state);
+        Ok(Some((oldest, best.length)))
+    }
+
+    /// Copies the state of the longest prefix of `tokens` that a row has seen.
+    ///
+    /// # Errors
+    /// If state cannot be read.
+    pub(crate) fn save(&self, model: &str, tokens: &[u32]) -> Result<SavedSequence, GenerateError> {
+        let best = self.best_prefix(tokens, &[]).filter(|best| best.length > 0);
+        let state = match &best {
+            Some(best) => self.state_of(best)?,
+            None => Snapshot {
+                length: 0,
+                written: 0,
+                tensors: self.network.state().iter().map(|_| None).collect(),
+            },
+        };
+        Ok(self.network.saved(model, &tokens[..state.length], state))
+    }
+
+    /// Puts a saved sequence into one of the `free` rows. Returns the row; `None` if no row is free.
+    ///
+    /// # Errors
+    /// If the sequence belongs to another network.
+    pub(crate) fn load(
+        &mut self,
+        free: &[usize],
+        model: &str,
+        saved: SavedSequence,
+    ) -> Result<Option<usize>, GenerateError> {
+        self.network.check_saved(model, &saved)?;
+        let Some(&oldest) = free.iter().min_by_key(|&&row| self.rows[row].used) else { return Ok(None) };
+        if !saved.tokens().is_empty() {
+            self.put(oldest, Row { tokens: saved.header.tokens, ..Row::default() }, saved.state);
+        }
+        Ok(Some(oldest))
+    }
+
+    /// The row with the longest prefix of `tokens`; of equals one that is free.
+    fn best_prefix(&self, tokens: &[u32], free: &[usize]) -> Option<Prefix> {
+        // Rows whose state follows from tokens alone.
+        let rows = self.rows.iter().enumerate().filter(|(_, row)| row.adapter == 0 && row.source.is_none());
+        let prefixes =
+            rows.map(|(row, one)| one.prefix(row, tokens, |from, to| self.network.rewinds(from, to)));
+        prefixes.max_by_key(|prefix| (prefix.length, free.contains(&prefix.row)))
+    }
+
+    /// Takes a row back to a prefix of its own.
+    fn go_back(&mut self, prefix: &Prefix) {
+        let one = &mut self.rows[prefix.row];
+        let snapshot = prefix.snapshot.map(|i| one.snapshots[i].clone());
+        self.truncate(prefix.row, prefix.length);
+        if let Some(snapshot) = snapshot {
+            let one = &mut self.rows[prefix.row];
+            (one.seen, one.written) = (prefix.length, snapshot.written);
+            one.restore = Some(snapshot);
+        }
+    }
+
+    /// The whole state of a prefix.
+    fn state_of(&self, prefix: &Prefix) -> Result<Snapshot, GenerateError> {
+        let one = &self.rows[prefix.row];
+        let snapshot = prefix.snapshot.map(|i| &one.snapshots[i]);
+        let written = snapshot.map_or(one.written, |snapshot| snapshot.written);
+        let from_row = |part| snapshot.is_none() || keeps_all(part);
+        let mut state = self.network.save(&self.state, prefix.row, (prefix.length, written), from_row)?;
+        // Also what the row itself must become before its next call.
+        let saved = snapshot.or(one.restore.as_ref()).map_or(&[][..], |snapshot| &snapshot.tensors);
+        for (tensor, saved) in state.tensors.iter_mut().zip(saved).filter(|(_, saved)| saved.is_some()) {
+            tensor.clone_from(saved);
+        }
+        Ok(state)
+    }
+
+    /// Puts a sequence into a row, whose state becomes `state` before the next call.
+    fn put(&mut self, row: usize, one: Row, state: Snapshot) {
+        let (seen, written) = (state.length, state.written);
+        self.rows[row] = Row { seen, written, used: self.clock, restore: Some(state), ..one };
+    }
+}

@@ -1,0 +1,195 @@
+//! A sequence and its state in a file.
+//!
+//! The file has a mark, the length of a header, the header in JSON, the bytes of the state, and the BLAKE3 hash of all that.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use files::{FileKind, NewFile, limits};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::entry::KeptTensor;
+use crate::executor::Executor;
+use crate::snapshot::{Snapshot, keeps_all};
+use crate::{GenerateError, Network, SavedFault};
+
+/// The first bytes of the file; the last of them is the version.
+const MARK: [u8; 8] = *b"TWSEQ\0\0\x01";
+const HASH: usize = 32;
+
+/// The tokens that a row has seen, and its state: a text that begins with them need not compute them again.
+#[derive(Clone, Debug)]
+pub struct SavedSequence {
+    pub(crate) header: Header,
+    pub(crate) state: Snapshot,
+    path: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Header {
+    /// What names the weights.
+    pub model: String,
+    pub tokens: Vec<u32>,
+    /// The position after the last one written.
+    pub written: usize,
+    /// Each tensor of state, and its bytes.
+    pub tensors: Vec<(String, usize)>,
+    /// Anything that the writer adds.
+    pub notes: Value,
+}
+
+impl SavedSequence {
+    pub(crate) fn new(header: Header, state: Snapshot) -> Self {
+        Self { header, state, path: None }
+    }
+
+    /// The tokens.
+    pub fn tokens(&self) -> &[u32] {
+        &self.header.tokens
+    }
+
+    /// Anything that the writer added.
+    pub fn notes(&self) -> &Value {
+        &self.header.notes
+    }
+
+    /// The sequence with other notes.
+    #[must_use]
+    pub fn with_notes(mut self, notes: Value) -> Self {
+        self.header.notes = notes;
+        self
+    }
+
+    /// The content of a file that [`read`](Self::read) reads.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let Header { model, tokens, written, tensors, notes } = &self.header;
+        let header = json!({
+            "model": model, "tokens": tokens, "written": written, "tensors": tensors, "notes": notes,
+        });
+        let header = header.to_string();
+        let mut bytes = MARK.to_vec();
+        bytes.extend((header.len() as u64).to_le_bytes());
+        bytes.extend(header.as_bytes());
+        self.state.tensors.iter().flatten().for_each(|tensor| bytes.extend_from_slice(tensor));
+        bytes.extend(blake3::hash(&bytes).as_bytes());
+        bytes
+    }
+
+    /// Writes a file, which appears whole or not at all.
+    ///
+    /// # Errors
+    /// If it cannot be written, or would replace a file of another kind.
+    pub fn write(&self, path: &Path) -> Result<(), GenerateError> {
+        Ok(NewFile::write(path, FileKind::SEQUENCE, &self.to_bytes())?)
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// If it cannot be read, is another kind of file, or is damaged.
+    pub fn read(path: &Path) -> Result<Self, GenerateError> {
+        let bytes = files::read(path, limits::SEQUENCE)?;
+        let fault = |fault| GenerateError::Saved { path: path.into(), fault };
+        let read = parse(&bytes).map_err(fault)?;
+        Ok(Self { path: Some(path.into()), ..read })
+    }
+
+    /// An error about this sequence.
+    pub fn refuse(&self, fault: SavedFault) -> GenerateError {
+        GenerateError::Saved { path: self.path.clone().unwrap_or_default(), fault }
+    }
+}
+
+impl KeptTensor {
+    /// The tensor as a saved sequence names it: without the batch, and without the context where every position has a slot.
+    fn saved_name(&self, context: usize) -> String {
+        let slots = self.part().filter(|&part| keeps_all(part));
+        let axis = slots.and_then(|part| Some(part.slots(context, self.ty.rank())?.1));
+        let extents = self.ty.shape.iter().enumerate().skip(1).map(|(i, extent)| match Some(i) == axis {
+            true => "positions".to_owned(),
+            false => extent.to_string(),
+        });
+        format!("{} {}[{}]", self.role, self.ty.element, extents.collect::<Vec<_>>().join(","))
+    }
+
+    /// The bytes of the tensor in a saved sequence.
+    fn saved_size(&self, state: &Snapshot, context: usize) -> usize {
+        self.ranges(0, state.length, state.written, context).iter().map(Range::len).sum()
+    }
+}
+
+impl<E: Executor> Network<E> {
+    /// The sequence with these tokens and this state.
+    pub(crate) fn saved(&self, model: &str, tokens: &[u32], state: Snapshot) -> SavedSequence {
+        let names = self.state().iter().map(|tensor| tensor.saved_name(self.context()));
+        let sizes = state.tensors.iter().map(|tensor| tensor.as_ref().map_or(0, |tensor| tensor.len()));
+        let header = Header {
+            model: model.to_owned(),
+            tokens: tokens.to_vec(),
+            written: state.written,
+            tensors: names.zip(sizes).collect(),
+            notes: serde_json::Value::Null,
+        };
+        SavedSequence::new(header, state)
+    }
+
+    /// Whether a saved sequence belongs to this network with the weights that `model` names.
+    ///
+    /// # Errors
+    /// The first difference.
+    pub(crate) fn check_saved(&self, model: &str, saved: &SavedSequence) -> Result<(), GenerateError> {
+        let (header, context) = (&saved.header, self.context());
+        let refuse = |fault| Err(saved.refuse(fault));
+        if header.model != model {
+            return refuse(SavedFault::Model { found: header.model.clone(), expected: model.to_owned() });
+        }
+        if header.tokens.len() > context {
+            return refuse(SavedFault::Length { found: header.tokens.len(), expected: context });
+        }
+        let none = || "nothing".to_owned();
+        let own =
+            |tensor: &KeptTensor| (tensor.saved_name(context), tensor.saved_size(&saved.state, context));
+        let own: Vec<_> = self.state().iter().map(own).collect();
+        for i in 0..own.len().max(header.tensors.len()) {
+            let (found, expected) = (header.tensors.get(i), own.get(i));
+            if found != expected {
+                let named = |tensor: &(String, usize)| format!("{} of {} bytes", tensor.0, tensor.1);
+                let [found, expected] = [found, expected].map(|tensor| tensor.map_or_else(none, named));
+                return refuse(SavedFault::State { found, expected });
+            }
+        }
+        self.check(&header.tokens, 0)
+    }
+}
+
+fn parse(bytes: &[u8]) -> Result<SavedSequence, SavedFault> {
+    let Some((mark, rest)) = bytes.split_first_chunk::<8>() else { return Err(SavedFault::Kind) };
+    match mark {
+        mark if mark[..7] != MARK[..7] => return Err(SavedFault::Kind),
+        mark if *mark != MARK => return Err(SavedFault::Version { found: mark[7], expected: MARK[7] }),
+        _ => {}
+    }
+    let damaged = || SavedFault::Damaged;
+    let (hashed, hash) = bytes.split_last_chunk::<HASH>().ok_or_else(damaged)?;
+    if blake3::hash(hashed).as_bytes() != hash || rest.len() < 8 + HASH {
+        return Err(SavedFault::Damaged);
+    }
+    let (length, rest) = hashed[8..].split_first_chunk().ok_or_else(damaged)?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| SavedFault::Damaged)?;
+    let (header, mut data) = rest.split_at_checked(length).ok_or_else(damaged)?;
+    let header: Header = serde_json::from_slice(header).map_err(|_| SavedFault::Damaged)?;
+    let mut tensors = Vec::with_capacity(header.tensors.len());
+    for &(_, size) in &header.tensors {
+        let (tensor, others) = data.split_at_checked(size).ok_or_else(damaged)?;
+        tensors.push(Some(Arc::new(tensor.to_vec())));
+        data = others;
+    }
+    let state = Snapshot { length: header.tokens.len(), written: header.written, tensors };
+    match data.is_empty() {
+        true => Ok(SavedSequence::new(header, state)),
+        false => Err(SavedFault::Damaged),
+    }
+}

@@ -1,0 +1,33 @@
+//! Which rows a call serves, and with how many of their tokens.
+
+mod budgeted;
+mod together;
+
+pub use budgeted::Budgeted;
+pub use together::Together;
+
+/// The work that a row waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowWork {
+    /// Tokens that the network has still to see.
+    pub tokens: usize,
+    /// Whether the row is behind its prompt: each call that it takes part in gives it a token.
+    pub decodes: bool,
+}
+
+/// Decides what each call does. It changes when a text gets its tokens, and no token.
+///
+/// ```
+/// use tracewright_generate::{Budgeted, RowWork, Schedule};
+///
+/// let prompt = RowWork { tokens: 500, decodes: false };
+/// let text = RowWork { tokens: 1, decodes: true };
+/// // A call takes as many positions in each of its two rows.
+/// assert_eq!(Budgeted::new(64).plan(&[prompt, text]), [32, 1]);
+/// assert_eq!(Budgeted::new(64).plan(&[prompt, RowWork { tokens: 0, decodes: false }]), [500, 0]);
+/// ```
+pub trait Schedule {
+    /// How many of its tokens each row should show in the next call. A call takes at most as many as its entry point does, and at
+    /// least one row must show some.
+    fn plan(&mut self, rows: &[RowWork]) -> Vec<usize>;
+}

@@ -1,0 +1,61 @@
+//! [`SequenceInput`]: the beginning of a text, for networks that take more than tokens.
+
+/// The beginning of a text in a batch. For a text that begins with tokens alone, call
+/// [`Batch::join`](crate::Batch::join) instead.
+///
+/// ```
+/// use tracewright_generate::{EncoderInput, InputPart, SequenceInput};
+///
+/// // The network's encoder reads three tokens; the text begins with token 0 and goes through the second adapter.
+/// let input = SequenceInput {
+///     parts: vec![InputPart::Tokens(&[0])],
+///     source: Some(EncoderInput::Tokens(&[5, 17, 3])),
+///     adapter: 2,
+/// };
+/// assert_eq!(input.tokens(4), [0]);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SequenceInput<'a> {
+    /// The positions of the beginning, in order.
+    pub parts: Vec<InputPart<'a>>,
+    /// The input of the encoder, if the network has one.
+    pub source: Option<EncoderInput<'a>>,
+    /// The index of the adapter for the whole text; 0 selects none.
+    pub adapter: u32,
+}
+
+/// Some consecutive positions of a text.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum InputPart<'a> {
+    /// Token ids, one for each position.
+    Tokens(&'a [u32]),
+    /// Vectors in place of the tokens' embeddings.
+    Features {
+        /// The features of all positions, one position after the other.
+        numbers: &'a [f32],
+        /// The token id that stands for each of these positions in the text.
+        placeholder: u32,
+    },
+}
+
+/// The input of an encoder.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum EncoderInput<'a> {
+    /// Token ids, for an encoder that takes tokens.
+    Tokens(&'a [u32]),
+    /// The features of all positions, for an encoder that takes features.
+    Features(&'a [f32]),
+}
+
+impl SequenceInput<'_> {
+    /// The token of each position. A position with features has `width` numbers and its placeholder as token.
+    pub fn tokens(&self, width: usize) -> Vec<u32> {
+        let of_part = |part: &InputPart<'_>| match *part {
+            InputPart::Tokens(tokens) => tokens.to_vec(),
+            InputPart::Features { numbers, placeholder } => {
+                vec![placeholder; numbers.len().checked_div(width).unwrap_or_default()]
+            }
+        };
+        self.parts.iter().flat_map(of_part).collect()
+    }
+}

@@ -1,0 +1,101 @@
+//! Drafts that copy what followed the same tokens earlier in the prompt or the answer.
+
+use std::collections::HashMap;
+
+use super::{Certainty, Drafter};
+use crate::GenerateError;
+
+/// Tokens that must have been there before.
+const GRAM: usize = 3;
+
+/// Tokens that must have been there before, where a draft must be nearly certain.
+const LONG: usize = 8;
+
+/// Drafts by prompt lookup: where the last tokens were there before, what followed them then.
+///
+/// ```
+/// use tracewright_generate::{Certainty, Drafter, GenerateError, Lookup};
+///
+/// let seen = [1, 2, 3, 4, 5, 9, 1, 2, 3];
+/// assert_eq!(Lookup::default().draft(&seen, 2, Certainty::Likely)?, [4, 5]);
+/// # Ok::<(), GenerateError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Lookup {
+    /// The tokens that are indexed.
+    indexed: Vec<u32>,
+    /// The place behind the last occurrence of each gram, and behind the one before it.
+    places: HashMap<[u32; GRAM], [Option<usize>; 2]>,
+}
+
+impl Lookup {
+    /// Indexes the tokens that are new; all of them where another text was indexed.
+    fn index(&mut self, seen: &[u32]) {
+        if !seen.starts_with(&self.indexed) {
+            self.indexed.clear();
+            self.places.clear();
+        }
+        let known = self.indexed.len();
+        self.indexed.extend_from_slice(&seen[known..]);
+        for end in known.max(GRAM - 1) + 1..=seen.len() {
+            if let Some(gram) = seen[..end].last_chunk() {
+                let places = self.places.entry(*gram).or_default();
+                *places = [Some(end), places[0]];
+            }
+        }
+    }
+}
+
+impl Drafter for Lookup {
+    fn draft(&mut self, seen: &[u32], most: usize, certainty: Certainty) -> Result<Vec<u32>, GenerateError> {
+        self.index(seen);
+        let Some(gram) = seen.last_chunk() else { return Ok(Vec::new()) };
+        // The last occurrence is the end of the text itself.
+        let Some([_, Some(place)]) = self.places.get(gram) else { return Ok(Vec::new()) };
+        let least = match certainty {
+            Certainty::Likely => GRAM,
+            Certainty::NearlyCertain => LONG,
+        };
+        let earlier = seen[..*place].iter().rev();
+        let shared = earlier.zip(seen.iter().rev()).take_while(|(a, b)| a == b).count();
+        match shared >= least {
+            true => Ok(seen[*place..].iter().take(most).copied().collect()),
+            false => Ok(Vec::new()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drafted(lookup: &mut Lookup, seen: &[u32], certainty: Certainty) -> Vec<u32> {
+        lookup.draft(seen, 4, certainty).unwrap()
+    }
+
+    #[test]
+    fn drafts_follow_the_last_place_where_the_same_tokens_were() {
+        let mut lookup = Lookup::default();
+        for (seen, expected) in [
+            (&[1, 2][..], &[][..]),
+            (&[1, 2, 3], &[]),
+            (&[1, 2, 3, 9, 8, 1, 2, 3], &[9, 8, 1, 2]),
+            (&[1, 2, 3, 9, 8, 1, 2, 3, 7, 1, 2, 3], &[7, 1, 2, 3]),
+            // Another text.
+            (&[1, 2, 3, 4], &[]),
+            (&[6, 6, 6, 6], &[6]),
+        ] {
+            assert_eq!(drafted(&mut lookup, seen, Certainty::Likely), expected, "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn a_draft_that_must_be_nearly_certain_follows_a_longer_repetition() {
+        let once: Vec<u32> = (0..12).collect();
+        let again = |length: u32| [&once[..], &(0..length).collect::<Vec<_>>()].concat();
+        for (length, expected) in [(7, false), (8, true)] {
+            let draft = drafted(&mut Lookup::default(), &again(length), Certainty::NearlyCertain);
+            assert_eq!(draft == [8, 9, 10, 11], expected, "{length}: {draft:?}");
+        }
+    }
+}

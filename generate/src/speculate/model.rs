@@ -1,0 +1,38 @@
+//! Drafts of a smaller model.
+
+use std::ops::ControlFlow;
+
+use super::{Certainty, Drafter};
+use crate::executor::{Executor, Iree};
+use crate::{GenerateError, Network, Session, TokenOptions};
+
+/// Drafts the tokens that a smaller model favours. Its token ids must mean what those of the large model do.
+pub struct DraftModel<'a, E: Executor = Iree> {
+    session: Session<'a, E>,
+    network: &'a Network<E>,
+}
+
+impl<'a, E: Executor> DraftModel<'a, E> {
+    /// Drafts by this network.
+    pub fn new(network: &'a Network<E>) -> Self {
+        Self { session: Session::new(network), network }
+    }
+}
+
+impl<E: Executor> Drafter for DraftModel<'_, E> {
+    fn draft(&mut self, seen: &[u32], most: usize, _: Certainty) -> Result<Vec<u32>, GenerateError> {
+        // A text that is too long for the small model, or has a token that it lacks, goes on without drafts.
+        let room = (self.network.context() + 1).saturating_sub(seen.len());
+        let is_known = |token: &u32| (*token as usize) < self.network.vocabulary();
+        if room == 0 || !seen.iter().all(is_known) {
+            return Ok(Vec::new());
+        }
+        let shared = seen.iter().zip(self.session.tokens()).take_while(|(a, b)| a == b).count();
+        // The last token is shown in any case: its logits choose the next.
+        let shared = shared.min(seen.len().saturating_sub(1));
+        self.session.truncate(shared);
+        let options = TokenOptions { max_tokens: most.min(room), ..TokenOptions::default() };
+        let drafted = self.session.generate(&seen[shared..], &options, |_| ControlFlow::Continue(()))?;
+        Ok(drafted.tokens)
+    }
+}

@@ -1,0 +1,81 @@
+//! [`Xla`]: an executor whose entry points XLA has compiled.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use ops::{ElementType, TensorType};
+use pjrt::{Client, Executable, PjrtArgument, PjrtBuffer};
+
+use crate::GenerateError;
+use crate::executor::{CallArgument, Executor};
+
+/// A program of XLA: an executable for each entry point, and the weights on the device.
+pub struct Xla {
+    client: Client,
+    ordinal: usize,
+    functions: HashMap<String, XlaFunction>,
+}
+
+/// An entry point that XLA has compiled.
+pub struct XlaFunction {
+    /// The executable. It takes the arguments of the entry point, then its weights.
+    pub executable: Executable,
+    /// The weights in their order. Entry points share them.
+    pub weights: Vec<Rc<PjrtBuffer>>,
+}
+
+impl Xla {
+    /// An executor for entry points by name. They are compiled for the device of this number, which also has their weights.
+    pub fn new(client: &Client, ordinal: usize, functions: HashMap<String, XlaFunction>) -> Self {
+        Self { client: client.clone(), ordinal, functions }
+    }
+
+    /// The client whose device runs the calls.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl Executor for Xla {
+    type Buffer = PjrtBuffer;
+
+    fn zeros(&self, ty: &TensorType) -> Result<PjrtBuffer, GenerateError> {
+        self.upload(ty, &vec![0; ty.bytes()])
+    }
+
+    fn upload(&self, ty: &TensorType, bytes: &[u8]) -> Result<PjrtBuffer, GenerateError> {
+        Ok(self.client.upload(self.ordinal, ty, bytes)?)
+    }
+
+    fn read(&self, buffer: &PjrtBuffer) -> Result<Vec<u8>, GenerateError> {
+        Ok(buffer.read()?)
+    }
+
+    fn read_element(&self, buffer: &PjrtBuffer, index: usize) -> Result<Vec<u8>, GenerateError> {
+        Ok(buffer.read_element(index)?)
+    }
+
+    fn call(
+        &self,
+        entry: &str,
+        arguments: Vec<CallArgument<PjrtBuffer>>,
+    ) -> Result<Vec<PjrtBuffer>, GenerateError> {
+        let Some(function) = self.functions.get(entry) else {
+            return Err(GenerateError::EntryPoint {
+                name: entry.into(),
+                why: "is missing in the program".into(),
+            });
+        };
+        let mut passed = Vec::with_capacity(arguments.len() + function.weights.len());
+        for argument in arguments {
+            passed.push(PjrtArgument::Donated(match argument {
+                CallArgument::Buffer(buffer) => buffer,
+                CallArgument::Scalar(number) => {
+                    self.upload(&TensorType::new(ElementType::I32, []), &number.to_le_bytes())?
+                }
+            }));
+        }
+        passed.extend(function.weights.iter().map(|weight| PjrtArgument::Kept(weight)));
+        Ok(function.executable.execute(passed)?)
+    }
+}

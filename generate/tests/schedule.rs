@@ -1,0 +1,115 @@
+//! A schedule changes when tokens come, and no token.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod support;
+
+use std::ops::ControlFlow;
+
+use proptest::prelude::*;
+use support::{CHUNK, LAYERS, Layers, go_on, hashing, mixed};
+use tracewright_generate::{Batch, Budgeted, Lookup, RowWork, Schedule, Session, Together, TokenOptions};
+
+const VOCABULARY: usize = 40;
+const ROWS: usize = 8;
+
+fn options(max_tokens: usize) -> TokenOptions {
+    TokenOptions { max_tokens, ..TokenOptions::default() }
+}
+
+/// Seven texts are continued when a long prompt arrives. Returns the positions of the longest call that their tokens wait for, and
+/// how many tokens they get until the prompt is read.
+fn gaps(schedule: impl Schedule) -> (usize, usize) {
+    let network = hashing(VOCABULARY, ROWS, Layers::KvAndRing);
+    let mut batch = Batch::new(&network).schedule(schedule);
+    for row in 1..ROWS {
+        batch.join(&[row as u32], &options(590)).unwrap();
+    }
+    batch.step(|_, _| ControlFlow::Continue(())).unwrap();
+    let prompt: Vec<u32> = (0..512).map(|i| i % 30).collect();
+    let late = batch.join(&prompt, &options(1)).unwrap();
+    let (mut longest, mut told) = (0, 0);
+    loop {
+        let before = network.executor().positions.get();
+        let mut has_gap = true;
+        let ended = batch.step(|row, _| {
+            has_gap &= row == late;
+            told += usize::from(row != late);
+            ControlFlow::Continue(())
+        });
+        assert!(!has_gap);
+        longest = longest.max(network.executor().positions.get() - before);
+        if ended.unwrap().iter().any(|(row, _)| *row == late) {
+            return (longest, told);
+        }
+    }
+}
+
+#[test]
+fn a_long_prompt_does_not_stall_the_others() {
+    let calls = 512 / CHUNK;
+    assert_eq!(gaps(Together), (ROWS * CHUNK, 7 * calls));
+    // A token of each row: the same work in more calls.
+    assert_eq!(gaps(Budgeted::new(ROWS)), (ROWS, 7 * 512));
+}
+
+/// Shows any rows any part of their tokens.
+struct Wild(u64);
+
+impl Schedule for Wild {
+    fn plan(&mut self, rows: &[RowWork]) -> Vec<usize> {
+        let mut plan: Vec<usize> = rows
+            .iter()
+            .map(|row| {
+                self.0 = mixed(self.0, row.tokens as u64);
+                self.0 as usize % (row.tokens + 1)
+            })
+            .collect();
+        if plan.iter().all(|&tokens| tokens == 0) {
+            plan = rows.iter().map(|row| row.tokens.min(1)).collect();
+        }
+        plan
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn any_schedule_gives_each_text_its_tokens(
+        seed in any::<u64>(),
+        layers in 0..LAYERS.len(),
+        kind in 0..3usize,
+        drafts in any::<bool>(),
+        texts in proptest::collection::vec((1..6 * CHUNK, 1..30usize), 1..6),
+    ) {
+        let layers = LAYERS[layers];
+        let network = hashing(VOCABULARY, 3, layers);
+        let batch = Batch::new(&network);
+        let mut batch = match kind {
+            0 => batch.schedule(Wild(seed)),
+            1 => batch.schedule(Budgeted::new(1 + seed as usize % 40)),
+            _ => batch.schedule(Together),
+        };
+        if drafts {
+            batch = batch.speculate(|| Box::new(Lookup::default()));
+        }
+        let prompts: Vec<Vec<u32>> = texts.iter().enumerate().map(|(i, &(length, _))| {
+            (0..length as u64).map(|j| (mixed(seed ^ i as u64, j) % 9) as u32).collect()
+        }).collect();
+        let alone = hashing(VOCABULARY, 1, layers);
+        let (mut waiting, mut rows) = (prompts.iter().zip(&texts), [None; 3]);
+        loop {
+            while batch.free() > 0 && let Some((prompt, &(_, max_tokens))) = waiting.next() {
+                rows[batch.join(prompt, &options(max_tokens)).unwrap()] = Some((prompt, max_tokens));
+            }
+            if batch.free() == 3 {
+                break;
+            }
+            for (row, found) in batch.step(|_, _| ControlFlow::Continue(())).unwrap() {
+                let (prompt, max_tokens) = rows[row].unwrap();
+                let expected = Session::new(&alone).generate(prompt, &options(max_tokens), go_on).unwrap();
+                prop_assert_eq!(found.tokens, expected.tokens);
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! A network in plain Rust whose logits depend on all tokens that it read, by way of its state. Any wrong state gives other
+//! logits. The partition of tokens into calls does not matter.
+#![allow(dead_code, clippy::unwrap_used, reason = "helpers of several tests, which fail as tests do")]
+
+use std::cell::Cell;
+use std::ops::ControlFlow;
+
+use ops::{ElementType, TensorType};
+use trace::{
+    Argument, KvFormat, KvState, Part, RecurrentState, RingState, Role, Signature, StateKind, StateName,
+};
+use tracewright_generate::{CallArgument, Executor, GenerateError, Network};
+
+pub const CONTEXT: usize = 600;
+pub const CHUNK: usize = 16;
+/// Tokens of the entry point that verifies drafts.
+pub const WIDTH: usize = 8;
+const WINDOW: usize = 5;
+
+pub fn go_on<T>(_: T) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+/// The parts of a network's state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Layers {
+    Kv,
+    KvAndRing,
+    All,
+}
+
+pub const LAYERS: [Layers; 3] = [Layers::Kv, Layers::KvAndRing, Layers::All];
+
+pub struct Hashing {
+    vocabulary: usize,
+    batch: usize,
+    states: Vec<StateKind>,
+    /// How many calls there were.
+    pub calls: Cell<usize>,
+    /// Tokens that the calls took, padding included.
+    pub positions: Cell<usize>,
+}
+
+pub fn hashing(vocabulary: usize, batch: usize, layers: Layers) -> Network<Hashing> {
+    let kv = StateKind::Kv(KvState { format: KvFormat::Computed });
+    let ring = StateKind::Ring(RingState { window: WINDOW, slack: CHUNK, format: KvFormat::Computed });
+    let states = match layers {
+        Layers::Kv => vec![kv],
+        Layers::KvAndRing => vec![kv, ring],
+        Layers::All => vec![kv, ring, StateKind::Recurrent(RecurrentState)],
+    };
+    let executor = Hashing { vocabulary, batch, states, calls: Cell::new(0), positions: Cell::new(0) };
+    let signatures = executor.signatures();
+    Network::on(executor, &signatures).unwrap()
+}
+
+/// A number that looks random.
+pub fn mixed(a: u64, b: u64) -> u64 {
+    let mut x = a.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ b.wrapping_add(0x7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+impl Hashing {
+    fn state_type(&self, kind: StateKind) -> TensorType {
+        let slots = match kind {
+            StateKind::Recurrent(_) => return TensorType::new(ElementType::I32, [self.batch, 1]),
+            kind => kind.slots(CONTEXT).unwrap(),
+        };
+        TensorType::new(ElementType::I32, [self.batch, 1, slots, 1])
+    }
+
+    fn signatures(&self) -> Vec<Signature> {
+        let of = |name: &str, role, element, shape: &[usize]| Argument {
+            name: name.into(),
+            role,
+            ty: TensorType::new(element, shape),
+            axes: Vec::new(),
+        };
+        let (i32, batch, vocabulary) = (ElementType::I32, self.batch, self.vocabulary);
+        let states = || {
+            self.states.iter().zip(0..).map(|(&kind, layer)| {
+                let part = Part { kind, name: StateName::new("seen").unwrap() };
+                let ty = self.state_type(kind);
+                of(&format!("seen{layer}"), Role::State { layer, part }, i32, &ty.shape)
+            })
+        };
+        let entry = |name: &str, chunk: usize| {
+            let each = name == "verify";
+            let (logits, token) = match each {
+                true => (vec![batch, chunk, vocabulary], vec![batch, chunk]),
+                false => (vec![batch, vocabulary], vec![batch]),
+            };
+            let mut arguments = vec![
+                of("tokens", Role::Tokens, i32, &[batch, chunk]),
+                of("start", Role::Start { context: CONTEXT }, i32, &[batch]),
+                of("count", Role::Count, i32, &[batch]),
+            ];
+            arguments.extend(states());
+            let mut results = vec![
+                of("logits", Role::Logits, ElementType::F32, &logits),
+                of("token", Role::Token, i32, &token),
+            ];
+            results.extend(states());
+            Signature { name: name.into(), arguments, results }
+        };
+        vec![entry("prefill", CHUNK), entry("decode", 1), entry("verify", WIDTH)]
+    }
+
+    /// The logits after position `at` of a row, by what its state holds.
+    fn logits(&self, states: &[Vec<i32>], row: usize, at: usize) -> Vec<f32> {
+        let mut hash = 1;
+        let (mut last, mut before) = (0, 0);
+        for (&kind, state) in self.states.iter().zip(states) {
+            let slots = state.len() / self.batch;
+            let own = &state[row * slots..][..slots];
+            match kind {
+                StateKind::Kv(_) => {
+                    own[..=at].iter().for_each(|&token| hash = mixed(hash, token as u64));
+                    (last, before) = (own[at], own[at.saturating_sub(1)]);
+                }
+                StateKind::Ring(_) => {
+                    let window = (at + 1).saturating_sub(WINDOW)..=at;
+                    window.for_each(|position| hash = mixed(hash, own[position % slots] as u64));
+                }
+                StateKind::Recurrent(_) => hash = mixed(hash, own[0] as u64),
+            }
+        }
+        // What follows two tokens is mostly the same, so that texts repeat.
+        let usual = mixed(last as u64 / 3, before as u64 % 2) % self.vocabulary as u64;
+        let rare = hash.is_multiple_of(6);
+        (0..self.vocabulary as u64)
+            .map(|token| {
+                let noise = (mixed(hash, token) >> 40) as f32 / (1u64 << 24) as f32;
+                if token == usual && !rare { noise + 3.0 } else { noise * 2.0 }
+            })
+            .collect()
+    }
+}
+
+fn numbers(bytes: &[u8]) -> Vec<i32> {
+    bytes.as_chunks().0.iter().copied().map(i32::from_le_bytes).collect()
+}
+
+impl Executor for Hashing {
+    type Buffer = Vec<u8>;
+
+    /// Garbage: position 0 is empty whatever the buffers hold.
+    fn zeros(&self, ty: &TensorType) -> Result<Vec<u8>, GenerateError> {
+        Ok((0..4 * ty.count()).map(|i| (i % 7) as u8).collect())
+    }
+
+    fn upload(&self, _: &TensorType, bytes: &[u8]) -> Result<Vec<u8>, GenerateError> {
+        Ok(bytes.to_vec())
+    }
+
+    fn read(&self, buffer: &Vec<u8>) -> Result<Vec<u8>, GenerateError> {
+        Ok(buffer.clone())
+    }
+
+    fn read_element(&self, buffer: &Vec<u8>, index: usize) -> Result<Vec<u8>, GenerateError> {
+        Ok(buffer[4 * index..][..4].to_vec())
+    }
+
+    fn call(&self, name: &str, arguments: Vec<CallArgument<Vec<u8>>>) -> Result<Vec<Vec<u8>>, GenerateError> {
+        let mut arguments = arguments.into_iter().map(|argument| match argument {
+            CallArgument::Buffer(bytes) => numbers(&bytes),
+            CallArgument::Scalar(number) => vec![number],
+        });
+        let mut next = || arguments.next().unwrap();
+        let (tokens, start, count) = (next(), next(), next());
+        let mut states: Vec<Vec<i32>> = self.states.iter().map(|_| next()).collect();
+        let chunk = tokens.len() / self.batch;
+        self.calls.set(self.calls.get() + 1);
+        self.positions.set(self.positions.get() + tokens.len());
+        let nothing = vec![0.0; self.vocabulary];
+        let mut after = vec![nothing.clone(); tokens.len()];
+        for row in 0..self.batch {
+            for i in 0..count[row] as usize {
+                let (position, token) = (start[row] as usize + i, tokens[row * chunk + i]);
+                for (&kind, state) in self.states.iter().zip(&mut states) {
+                    let slots = state.len() / self.batch;
+                    let own = &mut state[row * slots..][..slots];
+                    match kind {
+                        StateKind::Recurrent(_) => {
+                            let before = if position == 0 { 0 } else { own[0] };
+                            own[0] = mixed(before as u64, token as u64) as i32;
+                        }
+                        _ => own[position % slots] = token,
+                    }
+                }
+                after[row * chunk + i] = self.logits(&states, row, position);
+            }
+        }
+        if name != "verify" {
+            let last = |row: usize| match count[row] as usize {
+                0 => nothing.clone(),
+                count => after[row * chunk + count - 1].clone(),
+            };
+            after = (0..self.batch).map(last).collect();
+        }
+        let best = |row: &Vec<f32>| {
+            (1..row.len()).fold(0, |best, token| if row[token] > row[best] { token } else { best }) as u32
+        };
+        let favoured = after.iter().flat_map(|row| best(row).to_le_bytes()).collect();
+        let logits = after.iter().flatten().flat_map(|logit| logit.to_le_bytes()).collect();
+        let states = states.iter().map(|state| state.iter().flat_map(|x| x.to_le_bytes()).collect());
+        Ok([logits, favoured].into_iter().chain(states).collect())
+    }
+}

@@ -1,0 +1,86 @@
+//! [`HubError`]: errors of finding or downloading a model by name.
+
+use std::path::PathBuf;
+
+use errors::{FileError, Listed};
+
+use crate::ModelName;
+
+/// Why a model was not found or downloaded.
+#[derive(Debug, thiserror::Error)]
+pub enum HubError {
+    /// Neither a variable nor a home folder determines the cache.
+    #[error("no folder for models is known, expected `HF_HOME`, `HF_HUB_CACHE` or a home folder")]
+    NoCache,
+    /// The model is not in the cache, and downloads are disabled.
+    #[error("`{name}` is not in the cache `{}`, and `HF_HUB_OFFLINE` forbids downloads", .cache.display())]
+    Offline { name: Box<ModelName>, cache: PathBuf },
+    /// The hub has no such model, or hides it.
+    #[error("the hub at {endpoint} shows no model `{name}`")]
+    NoModel { name: Box<ModelName>, endpoint: String },
+    /// The token is missing or not accepted.
+    #[error("the hub at {endpoint} gives `{name}` only to users with access")]
+    NoAccess {
+        name: Box<ModelName>,
+        endpoint: String,
+        /// Whether a token was sent.
+        with_token: bool,
+    },
+    /// The model has no such branch, tag or commit.
+    #[error("`{}` has no revision `{}`", .name.repository, .name.revision())]
+    NoRevision { name: Box<ModelName> },
+    /// The model has no such file.
+    #[error("`{}` has no file `{file}`, expected one of:{}", .name.repository, Listed(.known))]
+    NoFile { name: Box<ModelName>, file: String, known: Vec<String> },
+    /// Several files match the name.
+    #[error("`{name}` fits {} GGUF files, expected one:{}", .files.len(), Listed(.files))]
+    SeveralFiles { name: Box<ModelName>, files: Vec<String> },
+    /// The repository contains no weights that Tracewright supports.
+    #[error("`{name}` has no safetensors and no GGUF files, only:{}", Listed(.known))]
+    NoWeights { name: Box<ModelName>, known: Vec<String> },
+    /// The hub answered with an error status.
+    #[error("{url} answered with status {status}, expected 200")]
+    Status { url: String, status: u16 },
+    /// The connection failed, or was interrupted too often.
+    #[error("cannot download {url}")]
+    Connection { url: String, source: Box<dyn std::error::Error + Send + Sync> },
+    /// The hub's description of a model is invalid.
+    #[error("the answer of {url} does not describe a model: {what}")]
+    Answer { url: String, what: String },
+    /// A downloaded file has another hash than the hub declares.
+    #[error("`{file}` of `{name}` has the hash {found}, expected {expected}")]
+    Hash { name: Box<ModelName>, file: String, found: String, expected: String },
+    /// The caller stopped the download. The next download continues it.
+    #[error("stopped")]
+    Stopped,
+    /// A file of the cache cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+impl HubError {
+    /// The remedy for the error.
+    pub fn help(&self) -> Option<String> {
+        Some(match self {
+            Self::NoCache => "set `HF_HOME` to a folder".into(),
+            Self::Offline { .. } => "unset `HF_HUB_OFFLINE`, or copy the model into the cache".into(),
+            Self::NoModel { .. } => "check the spelling; a private model needs `HF_TOKEN`".into(),
+            Self::NoAccess { name, endpoint, with_token: true } => {
+                format!("ask for access at {endpoint}/{}", name.repository)
+            }
+            Self::NoAccess { name, endpoint, with_token: false } => format!(
+                "ask for access at {endpoint}/{}, make a token at {endpoint}/settings/tokens, and set `HF_TOKEN` to it",
+                name.repository
+            ),
+            Self::NoFile { name, .. } | Self::SeveralFiles { name, .. } => {
+                format!("name one as `{}:FILE`", ModelName { file: None, ..(**name).clone() })
+            }
+            Self::NoWeights { .. } => "name another repository: one with safetensors or GGUF files".into(),
+            Self::Connection { .. } => {
+                "run the command again: it continues where the download broke off".into()
+            }
+            Self::Hash { .. } => "run the command again: the damaged file is removed".into(),
+            _ => return None,
+        })
+    }
+}

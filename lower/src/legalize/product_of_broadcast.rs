@@ -1,0 +1,103 @@
+use std::collections::BTreeSet;
+
+use ops::ops::{DotGeneral, OptimizationBarrier};
+use ops::{InferError, Op, OpClass};
+use targets::{Backend, DeviceKind};
+use trace::{Builder, Function, NodeId, NodeKind};
+
+use super::{FaultExample, Legalization};
+
+pub(super) const LEGALIZATION: Legalization = Legalization {
+    name: "product of broadcast",
+    backends: &[Backend::Iree3_13],
+    devices: &[DeviceKind::Cpu],
+    fault: "a batched matmul whose operand is computed with a broadcast is wrong: every batch but the first is read at wrong \
+        addresses, if the last tile is more than half full (docs/upstream/padded_tile.mlir)",
+    examples: &[
+        FaultExample {
+            operations: &[
+                ("broadcast_in_dim shape=[1,2,15,4] axes=[0,1,2]", &[2]),
+                ("binary kind=multiply", &[1, 3]),
+                (SCORES, &[0, 4]),
+            ],
+            operands: &["f32[1,2,1,4]", "f32[1,2,15,4]", "f32[1,2,15]"],
+        },
+        FaultExample {
+            operations: &[
+                ("broadcast_in_dim shape=[1,2,15,4] axes=[3]", &[2]),
+                ("binary kind=add", &[1, 3]),
+                (SCORES, &[0, 4]),
+            ],
+            operands: &["f32[1,2,1,4]", "f32[1,2,15,4]", "f32[4]"],
+        },
+        FaultExample {
+            operations: &[
+                ("broadcast_in_dim shape=[1,2,15,4] axes=[0,1,2]", &[2]),
+                ("binary kind=multiply", &[1, 3]),
+                (SCORES, &[4, 0]),
+            ],
+            operands: &["f32[1,2,1,4]", "f32[1,2,15,4]", "f32[1,2,15]"],
+        },
+    ],
+    operation: "dot_general",
+    shows,
+    rewrite,
+};
+
+const SCORES: &str =
+    "dot_general left_batch=[0,1] right_batch=[0,1] left_contract=[3] right_contract=[3] element=f32";
+
+/// The extents of tiles: 16 with AVX-512, 8 with AVX2, 4 with SSE.
+const TILES: [usize; 3] = [4, 8, 16];
+
+/// In the operands of a product of batches that are at fault.
+fn at_fault(function: &Function, product: &DotGeneral, operands: &[NodeId]) -> [bool; 2] {
+    let sides =
+        [(&product.left_batch, &product.left_contract), (&product.right_batch, &product.right_contract)];
+    std::array::from_fn(|side| {
+        let ((batch, contract), operand) = (sides[side], operands[side]);
+        let shape = &function.node(operand).ty().shape;
+        let batches: usize = batch.iter().map(|&axis| shape[axis]).product();
+        let is_free = |axis: &usize| !batch.contains(axis) && !contract.contains(axis);
+        let free: usize = (0..shape.len()).filter(is_free).map(|axis| shape[axis]).product();
+        batches > 1
+            && TILES.iter().any(|tile| free % tile > tile / 2)
+            && is_computed_with_a_broadcast(function, operand)
+    })
+}
+
+/// Whether a broadcast, but one of a scalar, is among what the compiler computes with this value.
+fn is_computed_with_a_broadcast(function: &Function, value: NodeId) -> bool {
+    let (mut open, mut known) = (vec![value], BTreeSet::new());
+    while let Some(id) = open.pop() {
+        let NodeKind::Op(op) = &function.node(id).kind else { continue };
+        let operands = function.operands(id);
+        if matches!(op, Op::BroadcastInDim(broadcast) if !broadcast.axes.is_empty()) {
+            return true;
+        }
+        // A barrier keeps what stands before it in memory.
+        let is_joined = matches!(op.class(), OpClass::Elementwise | OpClass::Movement);
+        if is_joined && !matches!(op, Op::OptimizationBarrier(_)) {
+            open.extend(operands.into_iter().filter(|&operand| known.insert(operand)));
+        }
+    }
+    false
+}
+
+fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
+    let Op::DotGeneral(product) = op else { unreachable!("a product") };
+    at_fault(function, product, operands).contains(&true)
+}
+
+/// With the operand in memory before it is packed.
+fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
+    let Op::DotGeneral(product) = op else { unreachable!("it shows") };
+    let faults = at_fault(b.function, product, operands);
+    let mut alone = operands.to_vec();
+    for (operand, is_at_fault) in alone.iter_mut().zip(faults) {
+        if is_at_fault {
+            *operand = b.op(OptimizationBarrier {}, &[*operand])?;
+        }
+    }
+    b.op(op.clone(), &alone)
+}

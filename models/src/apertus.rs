@@ -1,0 +1,101 @@
+//! Apertus: Swiss AI, "Apertus: Democratizing Open and Compliant LLMs" (2025), §2. Names follow the HF checkpoint
+//! (`modeling_apertus.py`). A Qwen3 with a feed-forward network without a gate, whose activation has trained
+//! parameters.
+
+use dsl::nn::{Attend, Kv};
+use dsl::{F32, Float, Tensor, model};
+
+use crate::config::Keys;
+use crate::decoder::{AttentionBlock, Decoder, Defaults, LlamaConfig};
+use crate::family::Family;
+use crate::qwen3::Attention;
+use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
+
+/// The whole network of an Apertus.
+pub type Apertus<T> = Decoder<T, Layer<T>>;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "norms of q and k, xIELU without a gate",
+    ..Family::of(&["ApertusForCausalLM"], &["ApertusModel"], &["apertus"])
+};
+
+model! {
+    /// Llama's layer. The norms have other names.
+    pub Layer<T: Float>(LlamaConfig): AttentionBlock<T> {
+        // The trained numbers of the activation have one axis, with one element.
+        dims { D = hidden_size, F = intermediate_size, O = 1 }
+
+        attention_layernorm: RmsNorm[D](eps = rms_norm_eps),
+        self_attn: Attention<T>,
+        feedforward_layernorm: RmsNorm[D](eps = rms_norm_eps),
+        mlp: Mlp,
+
+        fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
+            let x = x + self.self_attn.forward(self.attention_layernorm(x), at, kv);
+            x + self.mlp(self.feedforward_layernorm(x))
+        }
+    }
+
+    /// Two linear layers with xIELU in between.
+    pub Mlp {
+        up_proj: Linear[D -> F],
+        act_fn: Xielu,
+        down_proj: Linear[F -> D],
+
+        fn forward(x: T[B, S, D]) -> T[B, S, D] {
+            self.down_proj(self.act_fn(self.up_proj(x)))
+        }
+    }
+
+    /// xIELU (Huang and Schlag, "Deriving Activation Functions Using Integration", 2024; `XIELUActivation`).
+    pub Xielu {
+        alpha_p: Weight[O],
+        alpha_n: Weight[O],
+        beta: Weight[],
+        eps: Weight[],
+
+        fn forward(x: T[B, S, F]) -> T[B, S, F] {
+            let [alpha_p, alpha_n] = [self.alpha_p(), self.alpha_n()].map(|one| one.sum(O).softplus());
+            let (beta, eps) = (self.beta(), self.eps());
+            let linear = x * beta;
+            let positive = x * alpha_p * x + linear;
+            let negative = (expm1(x.minimum(eps)) - x) * (alpha_n + beta) + linear;
+            x.less_equal(0.0).select(negative, positive)
+        }
+    }
+}
+
+/// eˣ − 1 in f32 for x ≤ 0, without the cancellation near 0: 2t / (1 − t) with t = tanh(x/2).
+#[track_caller]
+fn expm1<T: Float>(x: Tensor<T>) -> Tensor<T> {
+    let t = (x.to::<F32>() * 0.5).tanh();
+    (t * 2.0 / (-t + 1.0)).to()
+}
+
+/// Reads the `config.json` of an Apertus. Defaults are those of `ApertusConfig` in transformers.
+pub(crate) fn read(keys: &Keys) -> LlamaConfig {
+    // transformers does not read these keys of the published checkpoints.
+    keys.ignore(&["hidden_dropout"]);
+    keys.always("mlp_bias", false);
+    keys.always("post_norm", false);
+    keys.always("qk_norm", true);
+    let defaults = Defaults {
+        hidden_act: &["xielu"],
+        rms_norm_eps: 1e-5,
+        ..Defaults::of(RopeDefaults { theta: 12e6, ..RopeDefaults::new(65_536) })
+    };
+    let attention_bias = keys.flag("attention_bias", false);
+    let llama = LlamaConfig::with_rope(keys, defaults, |keys, defaults| {
+        let read = RopeParameters::read(keys, defaults);
+        let is_default =
+            ["rope_parameters", "rope_theta", "rope_scaling"].iter().all(|key| keys.get(key).is_none());
+        let scaling = RopeScaling::Llama3 {
+            factor: 8.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_max_position_embeddings: 8192.0,
+        };
+        if is_default { RopeParameters { scaling, ..read } } else { read }
+    });
+    LlamaConfig { attention_bias, ..llama }
+}

@@ -1,0 +1,59 @@
+//! EXAONE 4.0: LG AI Research, "EXAONE 4.0: Unified Large Language Models" (2025), §2.1. Names follow the HF checkpoint
+//! (`modeling_exaone4.py`). The norms of an OLMo 2 around the attention of a Qwen3. If some layers have a window, the
+//! others have no rotary embedding.
+
+use dsl::nn::{Attend, Kv};
+use dsl::{Float, model};
+
+use crate::config::Keys;
+use crate::decoder::{AttentionBlock, Decoder, Defaults, LlamaConfig};
+use crate::family::Family;
+use crate::llama::Mlp;
+use crate::qwen3::Attention;
+use crate::smollm3::SmolLm3Config;
+
+/// The whole network of an EXAONE 4.0.
+pub type Exaone4<T> = Decoder<T, Layer<T>, SmolLm3Config>;
+
+pub(crate) const FAMILY: Family = Family {
+    // The same as SmolLM3's, so that they share a row.
+    about: crate::smollm3::FAMILY.about,
+    ..Family::of(&["Exaone4ForCausalLM"], &["Exaone4Model"], &["exaone4"])
+};
+
+model! {
+    /// OLMo 2's layer. The norms round before they apply their weight.
+    pub Layer<T: Float>(LlamaConfig): AttentionBlock<T> {
+        dims { D = hidden_size }
+
+        self_attn: Attention<T>,
+        post_attention_layernorm: RmsNorm[D](eps = rms_norm_eps),
+        mlp: Mlp<T>,
+        post_feedforward_layernorm: RmsNorm[D](eps = rms_norm_eps),
+
+        fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
+            let x = x + self.post_attention_layernorm(self.self_attn.forward(x, at, kv));
+            x + self.post_feedforward_layernorm(self.mlp.forward(x))
+        }
+    }
+}
+
+/// Reads the `config.json` of an EXAONE 4.0. Defaults are those of `Exaone4Config` in transformers.
+pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
+    let defaults = Defaults { num_key_value_heads: Some(32), rms_norm_eps: 1e-5, ..Defaults::new(2048) };
+    let llama = LlamaConfig::shared(keys, defaults);
+    let window = keys.nullable_count("sliding_window", Some(4096));
+    let period = match keys.get("layer_types") {
+        // The published pattern is a text, such as `LLLG`. transformers reads the list.
+        Some(_) => {
+            keys.ignore(&["sliding_window_pattern"]);
+            None
+        }
+        None => keys.optional_count("sliding_window_pattern"),
+    };
+    let period = period.unwrap_or(4);
+    let windows =
+        keys.windows(llama.num_hidden_layers, window, |layer| window.is_some() && (layer + 1) % period != 0);
+    let rotary = windows.iter().map(|sees| window.is_none() || sees.is_some()).collect();
+    SmolLm3Config { llama: LlamaConfig { windows, ..llama }, rotary }
+}

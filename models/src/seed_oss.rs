@@ -1,0 +1,32 @@
+//! Seed-OSS: ByteDance Seed, "Seed-OSS Open-Source Models" (2025). Names follow the HF checkpoint
+//! (`modeling_seed_oss.py`). A Llama with biases on queries, keys and values, and with a separate key for the bias
+//! after attention.
+
+use crate::config::Keys;
+use crate::decoder::{Defaults, LlamaConfig};
+use crate::family::Family;
+use crate::llama::Llama;
+
+/// The whole network of a Seed-OSS.
+pub type SeedOss<T> = Llama<T>;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "biases on q, k, v",
+    ..Family::of(&["SeedOssForCausalLM"], &["SeedOssModel"], &["seed_oss"])
+};
+
+/// Reads the `config.json` of a Seed-OSS. Defaults are those of `SeedOssConfig` in transformers.
+pub(crate) fn read(keys: &Keys) -> LlamaConfig {
+    if let Some(found) = keys.optional_count("pretraining_tp").filter(|&tp| tp != 1) {
+        keys.refuse("pretraining_tp", found, "1");
+    }
+    // Only training drops features.
+    keys.ignore(&["residual_dropout"]);
+    let defaults = Defaults { num_key_value_heads: Some(8), head_dim: Some(128), ..Defaults::new(524_288) };
+    LlamaConfig {
+        attention_bias: keys.flag("attention_bias", true),
+        attention_out_bias: keys.flag("attention_out_bias", false),
+        mlp_bias: keys.flag("mlp_bias", false),
+        ..LlamaConfig::shared(keys, defaults)
+    }
+}

@@ -1,0 +1,137 @@
+//! [`PjrtError`] and [`PjrtStatus`]: failures of a plugin.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use ops::{ElementType, TensorType};
+
+/// A failure that a plugin reported: a code of Abseil's `status.h`, and the plugin's message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PjrtStatus {
+    pub code: i32,
+    pub message: String,
+}
+
+impl PjrtStatus {
+    /// The code of a plugin that has no memory left.
+    const EXHAUSTED: i32 = 8;
+
+    /// The names of the codes from 1.
+    const NAMES: [&str; 16] = [
+        "CANCELLED",
+        "UNKNOWN",
+        "INVALID_ARGUMENT",
+        "DEADLINE_EXCEEDED",
+        "NOT_FOUND",
+        "ALREADY_EXISTS",
+        "PERMISSION_DENIED",
+        "RESOURCE_EXHAUSTED",
+        "FAILED_PRECONDITION",
+        "ABORTED",
+        "OUT_OF_RANGE",
+        "UNIMPLEMENTED",
+        "INTERNAL",
+        "UNAVAILABLE",
+        "DATA_LOSS",
+        "UNAUTHENTICATED",
+    ];
+
+    pub fn is_out_of_memory(&self) -> bool {
+        self.code == Self::EXHAUSTED
+    }
+}
+
+impl fmt::Display for PjrtStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let index = usize::try_from(self.code).ok().and_then(|code| code.checked_sub(1));
+        let name = index.and_then(|index| Self::NAMES.get(index)).unwrap_or(&"an unknown code");
+        write!(f, "the plugin reports {name}")?;
+        if self.message.is_empty() { Ok(()) } else { write!(f, ": {}", self.message) }
+    }
+}
+
+/// A plugin cannot be loaded, or one of its calls failed.
+#[derive(Debug, thiserror::Error)]
+pub enum PjrtError {
+    /// No known Python package has a plugin for the platform.
+    #[error("there is no PJRT plugin for `{platform}` in {folders} folders of Python packages{}", install(*.package))]
+    NoPlugin {
+        platform: String,
+        /// The Python package that ships such a plugin.
+        package: Option<&'static str>,
+        /// How many folders were searched.
+        folders: usize,
+    },
+    /// The file is missing, damaged, for another platform, or lacks a library of the system.
+    #[error("the plugin `{}` cannot be loaded", .path.display())]
+    Library { path: PathBuf, source: libloading::Error },
+    /// The library is no plugin.
+    #[error("`{}` is no PJRT plugin: it exports no `GetPjrtApi`", .path.display())]
+    NoApi { path: PathBuf },
+    /// The plugin has another version of the C API.
+    #[error(
+        "the plugin `{}` has version {}.{} of the PJRT API, expected 0.{} or a later 0.N; install a newer plugin",
+        .path.display(), .found.0, .found.1, crate::OLDEST_MINOR
+    )]
+    Version {
+        path: PathBuf,
+        /// The major and the minor version.
+        found: (i32, i32),
+    },
+    /// The plugin's table of functions has a hole.
+    #[error("the plugin `{}` lacks the function `{function}` of the PJRT API; install another plugin", .path.display())]
+    Missing { path: PathBuf, function: &'static str },
+    /// The plugin does not start: a driver or a library is missing.
+    #[error("the plugin `{}` does not start: {status}", .path.display())]
+    Start { path: PathBuf, status: PjrtStatus },
+    /// The platform has no device of this number.
+    #[error("there is no device {ordinal}: the platform `{platform}` has {count}")]
+    NoDevice { platform: String, ordinal: usize, count: usize },
+    /// The plugin does not compile the module.
+    #[error("the module does not compile: {0}")]
+    Compile(PjrtStatus),
+    /// The module returns numbers that Tracewright has no type for.
+    #[error("result {index} of the module has an element type that is not supported")]
+    ResultType { index: usize },
+    /// The host's bytes of such a type are not those of XLA.
+    #[error("a tensor of {0} cannot be uploaded, expected f32, f16, bf16, i32, i8 or i1")]
+    Element(ElementType),
+    /// The number of bytes differs from that of the type.
+    #[error("type `{ty}` takes {expected} bytes, found {found}")]
+    ByteCount { ty: TensorType, expected: usize, found: usize },
+    /// The range of bytes is not inside the tensor.
+    #[error("bytes {start} to {end} are outside a tensor of type `{ty}`")]
+    Range { ty: TensorType, start: usize, end: usize },
+    /// The device has no memory left.
+    #[error("the device has no memory left to {action}: {status}")]
+    OutOfMemory {
+        /// The operation, such as `call the module`.
+        action: String,
+        status: PjrtStatus,
+    },
+    /// A tensor belongs to another client.
+    #[error("argument {index} belongs to another client")]
+    OtherClient { index: usize },
+    /// Another operation failed.
+    #[error("cannot {action}: {status}")]
+    Failed {
+        /// The operation, such as `call the module`.
+        action: String,
+        status: PjrtStatus,
+    },
+}
+
+/// The package to install, as the end of a message.
+fn install(package: Option<&str>) -> String {
+    package.map_or_else(String::new, |package| format!("; install the package `{package}`"))
+}
+
+impl PjrtError {
+    pub(crate) fn failed(action: impl Into<String>, status: PjrtStatus) -> Self {
+        let action = action.into();
+        match status.is_out_of_memory() {
+            true => Self::OutOfMemory { action, status },
+            false => Self::Failed { action, status },
+        }
+    }
+}

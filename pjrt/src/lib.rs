@@ -1,0 +1,37 @@
+//! Compiles StableHLO and calls it through a PJRT plugin: a shared library with XLA for one kind of device.
+//!
+//! A [`Plugin`] starts a [`Client`], which owns the devices. The client compiles the text of a module to an [`Executable`],
+//! and copies tensors to a device as [`PjrtBuffer`]s. No Python runs.
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use ops::{ElementType, TensorType};
+//! use tracewright_pjrt::{PjrtArgument, PjrtError, Plugin, XlaOptions};
+//!
+//! let client = Plugin::load(Path::new("libpjrt_cpu.so"))?.client()?;
+//! let module = "func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> {
+//!   %0 = stablehlo.add %a, %a : tensor<2xf32>
+//!   return %0 : tensor<2xf32>
+//! }";
+//! let double = client.compile(module, 0, &XlaOptions::default())?;
+//! let ones = [1f32; 2].map(f32::to_le_bytes).concat();
+//! let ones = client.upload(0, &TensorType::new(ElementType::F32, [2]), &ones)?;
+//! let results = double.execute(vec![PjrtArgument::Kept(&ones)])?;
+//! assert_eq!(results[0].read()?, [2f32; 2].map(f32::to_le_bytes).concat());
+//! # Ok::<(), PjrtError>(())
+//! ```
+//!
+//! A client and everything created on it stay on one thread. The plugin has its own threads.
+
+mod client;
+mod error;
+mod ffi;
+mod options;
+mod packages;
+
+pub use client::{Client, Executable, PjrtArgument, PjrtBuffer, PjrtDevice, Plugin};
+pub use error::{PjrtError, PjrtStatus};
+pub use ffi::OLDEST_MINOR;
+pub use options::XlaOptions;
+pub use packages::{PACKAGES, PluginPackage, find_plugin, packaged};

@@ -1,0 +1,77 @@
+//! The options of a compilation, in the wire format of Protocol Buffers.
+//!
+//! The fields are those of `xla/pjrt/proto/compile_options.proto` and of `DeviceAssignmentProto` in `xla/xla_data.proto`.
+
+/// Options of XLA's compiler for a program on one device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct XlaOptions {
+    /// Settings of XLA by name, such as `xla_cpu_scheduler_type`, which take precedence over its own.
+    pub settings: Vec<(String, String)>,
+}
+
+impl XlaOptions {
+    /// The bytes of a `CompileOptionsProto` for the device with this id.
+    pub(crate) fn encode(&self, device: i64) -> Vec<u8> {
+        let assignment = {
+            let computation = Message::default().bytes(1, &varint(device));
+            Message::default().number(1, 1).number(2, 1).bytes(3, &computation.0)
+        };
+        // Replicas, partitions, and the device of each.
+        let build = Message::default().number(4, 1).number(5, 1).bytes(9, &assignment.0);
+        let all = Message::default().bytes(3, &build.0);
+        let with = |message: Message, (name, value): &(String, String)| {
+            let value = Message::default().bytes(1, value.as_bytes());
+            message.bytes(7, &Message::default().bytes(1, name.as_bytes()).bytes(2, &value.0).0)
+        };
+        self.settings.iter().fold(all, with).0
+    }
+}
+
+/// A message under construction.
+#[derive(Default)]
+struct Message(Vec<u8>);
+
+impl Message {
+    fn number(mut self, field: u8, value: i64) -> Self {
+        self.0.push(field << 3);
+        self.0.extend(varint(value));
+        self
+    }
+
+    /// A field of text, bytes, packed numbers or another message.
+    fn bytes(mut self, field: u8, value: &[u8]) -> Self {
+        self.0.push(field << 3 | 2);
+        self.0.extend(varint(value.len() as i64));
+        self.0.extend(value);
+        self
+    }
+}
+
+/// Seven bits a byte, the lowest first. The top bit of all but the last byte is set.
+fn varint(value: i64) -> Vec<u8> {
+    let mut rest = value as u64;
+    let mut bytes = Vec::new();
+    while rest >= 0x80 {
+        bytes.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    bytes.push(rest as u8);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes that the Python package `protobuf` writes for the same message.
+    #[test]
+    fn options_are_a_protocol_buffer() {
+        assert_eq!(varint(300), [0xac, 0x02]);
+        assert_eq!(varint(-1), [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01]);
+        let options = XlaOptions { settings: vec![("a".into(), "bc".into())] };
+        let assignment = [0x4a, 0x09, 0x08, 0x01, 0x10, 0x01, 0x1a, 0x03, 0x0a, 0x01, 0x07];
+        let build = [&[0x1a, 0x0f, 0x20, 0x01, 0x28, 0x01], &assignment[..]].concat();
+        let setting = [0x3a, 0x09, 0x0a, 0x01, b'a', 0x12, 0x04, 0x0a, 0x02, b'b', b'c'];
+        assert_eq!(options.encode(7), [&build[..], &setting].concat());
+    }
+}

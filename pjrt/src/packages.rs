@@ -1,0 +1,52 @@
+//! The Python packages that ship a plugin. Their files are used without Python.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::PjrtError;
+
+/// A Python package with a plugin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PluginPackage {
+    /// The platform that the plugin reports.
+    pub platform: &'static str,
+    /// The name by which `pip install` knows the package.
+    pub name: &'static str,
+    /// The path of the plugin in a folder of Python packages.
+    file: &'static str,
+}
+
+/// The known packages. The first of a platform is preferred.
+pub const PACKAGES: [PluginPackage; 6] = [
+    of("cpu", "fastatomstruct-xla-cpu", "fastatomstruct_xla_cpu/libpjrt_cpu.so"),
+    of("cuda", "jax-cuda13-pjrt", "jax_plugins/xla_cuda13/xla_cuda_plugin.so"),
+    of("cuda", "jax-cuda12-pjrt", "jax_plugins/xla_cuda12/xla_cuda_plugin.so"),
+    of("rocm", "jax-rocm10-pjrt", "jax_plugins/xla_rocm10/xla_rocm_plugin.so"),
+    of("rocm", "jax-rocm7-pjrt", "jax_plugins/xla_rocm7/xla_rocm_plugin.so"),
+    of("tpu", "libtpu", "libtpu/libtpu.so"),
+];
+
+const fn of(platform: &'static str, name: &'static str, file: &'static str) -> PluginPackage {
+    PluginPackage { platform, name, file }
+}
+
+/// The plugins in folders of Python packages (`site-packages`), with their packages.
+pub fn packaged(folders: &[PathBuf]) -> Vec<(PluginPackage, PathBuf)> {
+    let found = |package: PluginPackage| {
+        let in_folder = |folder: &PathBuf| Path::new(folder).join(package.file);
+        Some((package, folders.iter().map(in_folder).find(|path| path.is_file())?))
+    };
+    PACKAGES.into_iter().filter_map(found).collect()
+}
+
+/// The plugin of a platform in folders of Python packages.
+///
+/// # Errors
+/// If no folder has one.
+pub fn find_plugin(platform: &str, folders: &[PathBuf]) -> Result<PathBuf, PjrtError> {
+    let found = packaged(folders).into_iter().find(|(package, _)| package.platform == platform);
+    found.map(|(_, path)| path).ok_or_else(|| PjrtError::NoPlugin {
+        platform: platform.to_owned(),
+        package: PACKAGES.into_iter().find(|package| package.platform == platform).map(|found| found.name),
+        folders: folders.len(),
+    })
+}

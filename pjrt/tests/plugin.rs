@@ -1,0 +1,175 @@
+//! Calls modules through the CPU plugin that `cargo xtask setup --xla` installs. Without it, the tests that need it pass
+//! unseen, unless `TRACEWRIGHT_TEST_XLA` is set.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ops::{ElementType, TensorType};
+use tracewright_pjrt::{Client, PjrtArgument, PjrtBuffer, PjrtError, Plugin, XlaOptions, find_plugin};
+
+/// A client takes all cores; one at a time is enough.
+static ONE: Mutex<()> = Mutex::new(());
+
+fn cpu() -> Option<(Client, MutexGuard<'static, ()>)> {
+    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tracewright/xla-cpu/lib");
+    let pythons = fs::read_dir(&installed).into_iter().flatten().flatten();
+    let folders: Vec<PathBuf> = pythons.map(|python| python.path().join("site-packages")).collect();
+    let found = find_plugin("cpu", &folders);
+    assert!(
+        found.is_ok() || env::var_os("TRACEWRIGHT_TEST_XLA").is_none(),
+        "no plugin in `{}`; `cargo xtask setup --xla` installs it",
+        installed.display()
+    );
+    let plugin = Plugin::load(&found.ok()?).unwrap();
+    assert!(plugin.version() >= (0, tracewright_pjrt::OLDEST_MINOR));
+    let client = plugin.client().unwrap();
+    assert_eq!(client.platform(), "cpu");
+    Some((client, guard))
+}
+
+fn floats(buffer: &PjrtBuffer) -> Vec<f32> {
+    buffer.read().unwrap().as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+fn upload(client: &Client, numbers: &[f32]) -> PjrtBuffer {
+    let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    client.upload(0, &TensorType::new(ElementType::F32, [numbers.len()]), &bytes).unwrap()
+}
+
+const ADD: &str = "func.func @main(
+    %a: tensor<4xf32> {tf.aliasing_output = 0 : i32}, %b: tensor<4xf32>
+) -> (tensor<4xf32>, tensor<2x2xi32>) {
+  %0 = stablehlo.add %a, %b : tensor<4xf32>
+  %1 = stablehlo.convert %b : (tensor<4xf32>) -> tensor<4xi32>
+  %2 = stablehlo.reshape %1 : (tensor<4xi32>) -> tensor<2x2xi32>
+  return %0, %2 : tensor<4xf32>, tensor<2x2xi32>
+}";
+
+#[test]
+fn a_module_computes() {
+    let Some((client, _guard)) = cpu() else { return };
+    let device = client.devices().next().unwrap();
+    assert_eq!(device.ordinal, 0);
+    let add = client.compile(ADD, 0, &XlaOptions::default()).unwrap();
+    let shown: Vec<String> = add.results().iter().map(TensorType::to_string).collect();
+    assert_eq!(shown, ["f32[4]", "i32[2,2]"]);
+    let b = upload(&client, &[10.0, 20.0, 30.0, 40.0]);
+    let mut a = upload(&client, &[1.0, 2.0, 3.0, 4.0]);
+    for round in 1..=3 {
+        let mut results =
+            add.execute(vec![PjrtArgument::Donated(a), PjrtArgument::Kept(&b)]).unwrap().into_iter();
+        a = results.next().unwrap();
+        let of = |start: f32, step: f32| start + step * round as f32;
+        assert_eq!(floats(&a), [of(1.0, 10.0), of(2.0, 20.0), of(3.0, 30.0), of(4.0, 40.0)]);
+        let converted = results.next().unwrap();
+        assert_eq!(converted.read_element(2).unwrap(), 30i32.to_le_bytes());
+        assert_eq!(converted.ty().to_string(), "i32[2,2]");
+    }
+    assert!(matches!(a.read_element(4), Err(PjrtError::Range { .. })));
+    // Two tensors of four numbers up; three times four numbers and one down.
+    assert_eq!(client.transferred(), (32, 3 * 20));
+}
+
+/// A kept argument keeps its numbers, also where the module would let a result reuse its memory.
+#[test]
+fn a_kept_argument_survives() {
+    let Some((client, _guard)) = cpu() else { return };
+    let add = client.compile(ADD, 0, &XlaOptions::default()).unwrap();
+    let [a, b] = [[1.0; 4], [2.0; 4]].map(|numbers| upload(&client, &numbers));
+    for _ in 0..2 {
+        let results = add.execute(vec![PjrtArgument::Kept(&a), PjrtArgument::Kept(&b)]).unwrap();
+        assert_eq!(floats(&results[0]), [3.0; 4]);
+        assert_eq!(floats(&a), [1.0; 4]);
+    }
+}
+
+#[test]
+fn every_type_goes_up_and_comes_back() {
+    let Some((client, _guard)) = cpu() else { return };
+    for element in ElementType::ALL {
+        let ty = TensorType::new(element, [3, 8]);
+        // The bytes of i1 are 0 and 1.
+        let bytes: Vec<u8> = (0..ty.bytes()).map(|at| (at % 2) as u8).collect();
+        match client.upload(0, &ty, &bytes) {
+            Ok(buffer) => assert_eq!(buffer.read().unwrap(), bytes, "{element}"),
+            Err(error) => {
+                assert_eq!(element, ElementType::I4);
+                assert!(matches!(error, PjrtError::Element(ElementType::I4)), "{error}");
+            }
+        }
+    }
+    let empty = TensorType::new(ElementType::F32, [0, 4]);
+    assert_eq!(client.upload(0, &empty, &[]).unwrap().read().unwrap(), Vec::<u8>::new());
+}
+
+#[test]
+fn mistakes_are_errors_with_the_plugins_message() {
+    let Some((client, _guard)) = cpu() else { return };
+    let refused = |module: &str| client.compile(module, 0, &XlaOptions::default()).err().unwrap();
+    let error = refused("func.func @main() -> tensor<2xf32> { return }");
+    assert!(matches!(error, PjrtError::Compile(_)), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("func.return") && text.len() < 2500, "{text}");
+    let error = refused("func.func @main(%a: tensor<2xf64>) -> tensor<2xf64> { return %a : tensor<2xf64> }");
+    assert!(matches!(error, PjrtError::ResultType { index: 0 }), "{error}");
+    let error = client.compile(ADD, 9, &XlaOptions::default()).err().unwrap();
+    assert!(error.to_string().starts_with("there is no device 9: the platform `cpu` has"), "{error}");
+    let setting = XlaOptions { settings: vec![("xla_no_such_flag".into(), "1".into())] };
+    let error = client.compile(ADD, 0, &setting).err().unwrap();
+    assert!(error.to_string().contains("xla_no_such_flag"), "{error}");
+
+    let add = client.compile(ADD, 0, &XlaOptions::default()).unwrap();
+    let a = upload(&client, &[1.0; 4]);
+    let error = add.execute(vec![PjrtArgument::Kept(&a)]).err().unwrap();
+    assert!(matches!(error, PjrtError::Failed { .. }), "{error}");
+    let short = upload(&client, &[1.0; 3]);
+    let called = add.execute(vec![PjrtArgument::Kept(&a), PjrtArgument::Kept(&short)]);
+    let failed = called.and_then(|results| results[0].read());
+    assert!(failed.is_err(), "a tensor of another size is accepted");
+    // The client works on.
+    let results = add.execute(vec![PjrtArgument::Kept(&a), PjrtArgument::Kept(&a)]).unwrap();
+    assert_eq!(floats(&results[0]), [2.0; 4]);
+
+    let error = client.upload(0, &TensorType::new(ElementType::F32, [4]), &[0; 15]).err().unwrap();
+    assert_eq!(error.to_string(), "type `f32[4]` takes 16 bytes, found 15");
+    let huge = "func.func @main() -> tensor<1152921504606846976xf32> {
+      %0 = stablehlo.constant dense<1.0> : tensor<f32>
+      %1 = stablehlo.broadcast_in_dim %0, dims = [] : (tensor<f32>) -> tensor<1152921504606846976xf32>
+      return %1 : tensor<1152921504606846976xf32>
+    }";
+    let called = client.compile(huge, 0, &XlaOptions::default()).and_then(|huge| {
+        let results = huge.execute(vec![])?;
+        results[0].read_element(0)
+    });
+    assert!(called.is_err(), "4 exabytes are allocated");
+}
+
+#[test]
+fn what_is_no_plugin_is_an_error() {
+    let error = find_plugin("cuda", &[PathBuf::from("no_such_folder")]).err().unwrap();
+    assert_eq!(
+        error.to_string(),
+        "there is no PJRT plugin for `cuda` in 1 folders of Python packages; install the package `jax-cuda13-pjrt`"
+    );
+    let missing = Path::new("no_such_folder/libpjrt.so");
+    let error = Plugin::load(missing).err().unwrap();
+    assert!(matches!(error, PjrtError::Library { .. }), "{error}");
+    assert_eq!(error.to_string(), "the plugin `no_such_folder/libpjrt.so` cannot be loaded");
+    let damaged = env::temp_dir().join(format!("tracewright-pjrt-{}.so", std::process::id()));
+    fs::write(&damaged, b"\x7fELF and no more").unwrap();
+    let error = Plugin::load(&damaged).err().unwrap();
+    fs::remove_file(&damaged).unwrap();
+    assert!(matches!(error, PjrtError::Library { .. }), "{error}");
+    if cfg!(target_os = "linux") {
+        let libc =
+            ["/lib/x86_64-linux-gnu/libm.so.6", "/lib64/libm.so.6", "/lib/aarch64-linux-gnu/libm.so.6"];
+        if let Some(libc) = libc.map(Path::new).into_iter().find(|path| path.exists()) {
+            let error = Plugin::load(libc).err().unwrap();
+            assert!(matches!(error, PjrtError::NoApi { .. }), "{error}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! A checkpoint as a network that XLA runs, through a PJRT plugin.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Instant;
+
+use bake::{BakeOptions, Ignorable};
+use generate::{AnyExecutor, Network, Xla, XlaFunction};
+use irpa::{Archive, Checkpoint, StoredOrder};
+use lower::Quantization;
+use models::Architecture;
+use pjrt::{Client, PjrtBuffer, Plugin, XlaOptions};
+use targets::{DeviceKind, DeviceName};
+use trace::Parameter;
+
+use super::source::{BuildInfo, entries, planned};
+use super::{ModelError, OpenOptions};
+use crate::build::{BuildStep, LoadError, cached_archive};
+use crate::export::xla::{self, XlaError, XlaProgram};
+use crate::{Footprint, Memory, Plan, PlanError};
+
+/// A processor multiplies bf16 as f32. XLA's scheduler for many idle cores converts the weights of all layers before the first
+/// matmul, which takes twice their memory. This one converts a weight where it is needed.
+const CPU_SETTINGS: [(&str, &str); 1] = [("xla_cpu_scheduler_type", "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED")];
+
+/// Compiles a checkpoint's network with a plugin, and copies the weights to its device.
+pub(super) fn build_xla(
+    path: &Path,
+    model: Box<dyn Architecture>,
+    options: &OpenOptions,
+    score: bool,
+    plugin: &Path,
+) -> Result<(Network<AnyExecutor>, BuildInfo), ModelError> {
+    let quantize = options.quantize.clone().unwrap_or(Quantization::Computed);
+    let plan = planned(model, options, Some(quantize))?;
+    let plan = xla::planned(plan)?;
+    let traced = plan.record(&entries(&plan, options, score))?;
+    let checkpoint = plan.model.weights(Checkpoint::open(path)?)?;
+    let program = XlaProgram::new(&plan, &traced.trace, None, &[])?;
+    let ignorable = ignorable(&plan, &traced.trace, &program)?;
+    bake::check(&checkpoint, &program.parameters, &ignorable)
+        .map_err(|refused| XlaError::from(refused.declared_in(&traced.trace)))?;
+
+    let client = Plugin::load(plugin)?.client()?;
+    let ordinal = ordinal(&client, options.device)?;
+    if client.platform() == "cpu"
+        && let Some(memory) = Memory::of_machine()
+    {
+        let footprint = Footprint::of(&plan.expand(&traced.trace)?).map_err(PlanError::from)?;
+        footprint.check(memory).map_err(LoadError::from)?;
+    }
+    let start = Instant::now();
+    let mut watch = options.watch_steps();
+    if watch(BuildStep::Compile).is_break() {
+        return Err(LoadError::Stopped.into());
+    }
+    let mut compiled = HashMap::new();
+    for module in &program.modules {
+        let settings = if client.platform() == "cpu" { &CPU_SETTINGS[..] } else { &[] };
+        let settings = settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
+        let executable =
+            client.compile(&module.text, ordinal, &XlaOptions { settings: settings.collect() })?;
+        compiled.insert(module.signatures[0].name.clone(), executable);
+    }
+    let compile = start.elapsed();
+    let start = Instant::now();
+    let (weights, archive) =
+        upload(&client, ordinal, &checkpoint, &program.parameters, ignorable, options, &mut watch)?;
+    let mut functions = HashMap::new();
+    for module in &program.modules {
+        let name = &module.signatures[0].name;
+        let weights = module.parameters.iter().filter_map(|p| weights.get(p.key.as_str()).cloned()).collect();
+        if let Some(executable) = compiled.remove(name) {
+            functions.insert(name.clone(), XlaFunction { executable, weights });
+        }
+    }
+    let signatures: Vec<_> = program.modules.iter().flat_map(|module| module.signatures.clone()).collect();
+    let executor = AnyExecutor::Xla(Xla::new(&client, ordinal, functions));
+    let build = BuildInfo {
+        compile,
+        load: start.elapsed(),
+        module: None,
+        options: None,
+        archive: archive.map_or_else(|| path.to_owned(), |archive| archive.path().to_owned()),
+        baked: None,
+        signatures: signatures.clone(),
+        damaged: Vec::new(),
+    };
+    Ok((Network::on(executor, &signatures)?, build))
+}
+
+/// The tensors that the checkpoint may contain in addition to the program's weights.
+fn ignorable(
+    plan: &Plan,
+    recorded: &trace::Trace,
+    program: &XlaProgram,
+) -> Result<Vec<Ignorable>, PlanError> {
+    let mut ignorable = plan.model.ignorable();
+    ignorable.extend(bake::unread(&recorded.parameters()?, &program.parameters));
+    Ok(ignorable)
+}
+
+/// The number of the device with this name. Without a name it is the first of the plugin.
+fn ordinal(client: &Client, device: Option<DeviceName>) -> Result<usize, ModelError> {
+    let Some(DeviceName { kind, ordinal }) = device else { return Ok(0) };
+    let platform = match kind {
+        DeviceKind::Cpu => "cpu",
+        DeviceKind::Cuda => "cuda",
+        DeviceKind::Hip => "rocm",
+        DeviceKind::Vulkan | DeviceKind::Metal => "",
+    };
+    match client.platform() == platform {
+        true => Ok(ordinal),
+        false => Err(ModelError::Platform { device: kind, platform: client.platform().to_owned() }),
+    }
+}
+
+/// Weights on the device by key.
+type Weights<'a> = HashMap<&'a str, Rc<PjrtBuffer>>;
+
+/// Copies all weights to the device, and returns the archive with those that are computed. A weight that the checkpoint stores
+/// in the network's type is copied straight from the mapped file. All others are in an archive of the cache.
+fn upload<'a>(
+    client: &Client,
+    ordinal: usize,
+    checkpoint: &Checkpoint,
+    parameters: &'a [Parameter],
+    mut ignorable: Vec<Ignorable>,
+    options: &OpenOptions,
+    watch: &mut dyn FnMut(BuildStep) -> ControlFlow<()>,
+) -> Result<(Weights<'a>, Option<Archive>), ModelError> {
+    let (stored, made): (Vec<&Parameter>, Vec<_>) = parameters.iter().partition(|p| is_stored(checkpoint, p));
+    let mut weights = HashMap::new();
+    let mut put = |parameter: &'a Parameter, bytes: &[u8]| -> Result<(), ModelError> {
+        weights.insert(parameter.key.as_str(), Rc::new(client.upload(ordinal, &parameter.ty, bytes)?));
+        Ok(())
+    };
+    for parameter in stored {
+        put(parameter, checkpoint.data(&parameter.key)?)?;
+    }
+    let mut archive = None;
+    if !made.is_empty() {
+        let computed: Vec<Parameter> = made.iter().copied().cloned().collect();
+        ignorable.extend(bake::unread(parameters, &computed));
+        let cache = options.cache_folder()?;
+        let (made_archive, _) = cached_archive(checkpoint, &computed, &cache, |path| {
+            let mut watch = |progress| watch(BuildStep::Bake(progress));
+            let options = BakeOptions { watch: Some(&mut watch), ..BakeOptions::default() };
+            Ok(bake::bake(checkpoint, &computed, &ignorable, path, options)?)
+        })?;
+        for parameter in made {
+            let missing = || LoadError::Parameter {
+                path: made_archive.path().to_owned(),
+                key: parameter.key.clone(),
+                expected: parameter.ty.to_string(),
+                found: "missing".into(),
+            };
+            put(parameter, made_archive.data(&parameter.key).ok_or_else(missing)?)?;
+        }
+        archive = Some(made_archive);
+    }
+    Ok((weights, archive))
+}
+
+/// Whether the checkpoint's bytes are those of the parameter.
+fn is_stored(checkpoint: &Checkpoint, parameter: &Parameter) -> bool {
+    let tensor = checkpoint.get(&parameter.key);
+    parameter.recipe.is_none()
+        && tensor.is_some_and(|tensor| {
+            tensor.element() == Some(parameter.ty.element)
+                && tensor.shape == parameter.ty.shape
+                && tensor.arranged == StoredOrder::Same
+        })
+}

@@ -1,0 +1,238 @@
+//! The logits of a position depend only on its tokens. They do not depend on the number of tokens of a step, the number and order of
+//! sequences, or tokens that a sequence read before and took back.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRng, TestRunner};
+use tracewright::ops::ElementType::{Bf16, F16, F32};
+use tracewright::ops::format::ActivationBits::{self, Eight, Sixteen};
+use tracewright::ops::{ElementType, WeightFormat};
+use tracewright::targets::host_features;
+use tracewright::trace::KvFormat;
+use tracewright_tests::chunked::{Chunked, StepSize, StepTokens, Variant};
+use tracewright_tests::long;
+
+/// The sizes of steps: those of one sequence, which are one more than a tile has rows at most; and those of several.
+const SIZES: [StepSize; 5] = [(1, 1), (1, 3), (1, 17), (SEQUENCES, 1), (SEQUENCES, 5)];
+const ALONE: usize = 3;
+const SEQUENCES: usize = 3;
+
+/// Texts that sequences have, and schedules in all: of the short form and of the long one.
+const TEXTS: usize = 4;
+const SCHEDULES: [u32; 2] = [256, 5000];
+
+/// A Llama, a Gemma 3 with rings and whole caches, an LFM2 with convolutions, and a Mixtral.
+const MODELS: [&str; 4] = ["llama-untied", "gemma3-b", "lfm2", "mixtral"];
+
+const FORMATS: [(ElementType, Option<WeightFormat>, ActivationBits); 9] = [
+    (F32, None, Eight),
+    (Bf16, None, Eight),
+    (F16, None, Eight),
+    (Bf16, Some(WeightFormat::Q8), Eight),
+    (F32, Some(WeightFormat::Q8), Sixteen),
+    (F32, Some(WeightFormat::Q4), Eight),
+    (Bf16, Some(WeightFormat::Q4K), Sixteen),
+    (F32, Some(WeightFormat::Q4K), Eight),
+    (Bf16, Some(WeightFormat::Q4), Sixteen),
+];
+
+/// Processors whose kernels have other instructions than this machine's, and what it needs to run them.
+const LEVELS: [(&str, &str); 2] = [("x86-64-v3", "avx2"), ("x86-64-v4", "avx512bw")];
+
+/// Each model in each format in the long form; in the short one each format once.
+fn variants() -> Vec<Variant> {
+    let has = |feature: &str| host_features().iter().any(|&(name, has)| has && name == feature);
+    let levels = LEVELS.into_iter().filter(|(_, feature)| has(feature)).map(|(level, _)| Some(level));
+    let levels: Vec<Option<&str>> = [None].into_iter().chain(levels).collect();
+    let mut variants = Vec::new();
+    for (m, model) in MODELS.into_iter().enumerate() {
+        for (f, (element, format, activations)) in FORMATS.into_iter().enumerate() {
+            for (k, kv) in [KvFormat::Computed, KvFormat::Q8].into_iter().enumerate() {
+                let target = levels[(f + m * k) % levels.len()];
+                let first = f % MODELS.len() == m && k == f / MODELS.len() % 2;
+                if first || long::is_wanted() {
+                    variants.push(Variant { model, element, format, kv, activations, target });
+                }
+            }
+        }
+    }
+    variants
+}
+
+/// The events before a step of a sequence, and the most of its tokens that the step takes.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    /// It leaves, and another begins in its place.
+    leaves: bool,
+    text: usize,
+    /// It goes back by so many tokens, if its state can.
+    back: usize,
+    count: usize,
+}
+
+/// Steps: the place of its size, as far as there are so many, and the turn of each sequence.
+type Schedule = Vec<(usize, [Turn; SEQUENCES])>;
+
+fn schedule() -> impl Strategy<Value = (bool, Schedule)> {
+    let back = prop_oneof![4 => Just(0usize), 1 => 1..6usize];
+    let turn = (proptest::bool::weighted(0.1), 0..TEXTS, back, 0..20usize)
+        .prop_map(|(leaves, text, back, count)| Turn { leaves, text, back, count });
+    let step = (0..ALONE, [turn.clone(), turn.clone(), turn]);
+    (any::<bool>(), proptest::collection::vec(step, 3..16))
+}
+
+/// A text, how many of its tokens were seen, and below which position something was written.
+#[derive(Clone, Copy)]
+struct Sequence {
+    text: usize,
+    seen: usize,
+    written: usize,
+}
+
+/// A model, texts, and the logits after each of their tokens, one by one.
+struct Subject {
+    chunked: Chunked,
+    texts: Vec<Vec<u32>>,
+    logits: Vec<Vec<Vec<f32>>>,
+}
+
+impl Subject {
+    fn new(chunked: Chunked) -> Self {
+        let length = chunked.context - 1;
+        let token = |text: usize, i: usize| ((i * i * 7 + i * 37 + text * 41) % chunked.vocabulary) as u32;
+        let texts: Vec<Vec<u32>> =
+            (0..TEXTS).map(|text| (0..length - 3 * text).map(|i| token(text, i)).collect()).collect();
+        let alone = |text: &Vec<u32>| {
+            let mut state = chunked.empty((1, 1)).unwrap();
+            let next = |start| {
+                let runs = [StepTokens { start, tokens: &text[start..=start] }];
+                chunked.step((1, 1), &runs, &mut state).unwrap().remove(0).remove(0)
+            };
+            (0..text.len()).map(next).collect()
+        };
+        let logits = texts.iter().map(alone).collect();
+        Self { chunked, texts, logits }
+    }
+
+    /// Every logit of a schedule has the bits that it has alone.
+    fn run(&self, batched: bool, schedule: &Schedule) -> Result<(), TestCaseError> {
+        let sizes = if batched { &SIZES[ALONE..] } else { &SIZES[..ALONE] };
+        let mut state = self.chunked.empty(sizes[0]).unwrap();
+        let mut sequences: Vec<Option<Sequence>> = vec![None; sizes[0].0];
+        for (size, turns) in schedule {
+            let size = sizes[*size % sizes.len()];
+            let mut runs = Vec::new();
+            for (sequence, turn) in sequences.iter_mut().zip(turns) {
+                let ended = sequence.is_none_or(|s| turn.leaves || s.seen == self.texts[s.text].len());
+                let begun = Sequence { text: turn.text, seen: 0, written: 0 };
+                let mut now = sequence.filter(|_| !ended).unwrap_or(begun);
+                let to = now.seen.saturating_sub(turn.back);
+                if self.chunked.rewinds(now.written, to) {
+                    now.seen = to;
+                }
+                let text = &self.texts[now.text];
+                let count = turn.count.min(size.1).min(text.len() - now.seen);
+                runs.push(StepTokens { start: now.seen, tokens: &text[now.seen..now.seen + count] });
+                *sequence = Some(now);
+            }
+            let found = self.chunked.step(size, &runs, &mut state).unwrap();
+            for (sequence, rows) in sequences.iter_mut().flatten().zip(found) {
+                for (i, row) in rows.iter().enumerate() {
+                    let expected = &self.logits[sequence.text][sequence.seen + i];
+                    let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                    prop_assert!(
+                        bits(row) == bits(expected),
+                        "{size:?}: position {} has other bits than alone, a difference of {:e}",
+                        sequence.seen + i,
+                        row.iter().zip(expected).fold(0.0, |most: f32, (a, b)| most.max((a - b).abs()))
+                    );
+                }
+                sequence.seen += rows.len();
+                sequence.written = sequence.written.max(sequence.seen);
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, cases: u32) -> Result<(), String> {
+        let config = Config { cases, failure_persistence: None, ..Config::default() };
+        let seed = TestRng::deterministic_rng(config.rng_algorithm);
+        let mut runner = TestRunner::new_with_rng(config, seed);
+        runner
+            .run(&schedule(), |(batched, schedule)| self.run(batched, &schedule))
+            .map_err(|error| error.to_string())
+    }
+}
+
+#[test]
+fn logits_have_the_same_bits_in_any_schedule() {
+    let variants = variants();
+    let all = SCHEDULES[usize::from(long::is_wanted())];
+    let cases = all.div_ceil(variants.len() as u32);
+    let mut failed = Vec::new();
+    for variant in variants {
+        let subject = Subject::new(variant.build(&SIZES, |text| text).unwrap());
+        if let Err(error) = subject.check(cases) {
+            failed.push(format!("{variant:?}: {error}"));
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// Products of one row add their columns from the last to the first.
+fn reversed(text: String) -> String {
+    let (mut edited, mut inside, mut renamed) = (String::new(), false, Vec::<(String, String)>::new());
+    for (number, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("func.func @") {
+            inside = line.contains("@product_") && line.contains("_1x");
+            renamed.clear();
+        }
+        let mut line = line.to_owned();
+        for (old, new) in &renamed {
+            line = replaced(&line, old, new);
+        }
+        edited += &line;
+        edited.push('\n');
+        if inside && line.contains("scf.for") && line.contains("iter_args") {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let place_of = |word: &str| words.iter().position(|found| *found == word).unwrap();
+            let (place, first) = (words[place_of("scf.for") + 1], words[place_of("to") - 1]);
+            let (end, step) = (words[place_of("to") + 1], words[place_of("step") + 1]);
+            edited += &format!(
+                "%both{number} = arith.addi {first}, {end} : index\n\
+                 %last{number} = arith.subi %both{number}, {step} : index\n\
+                 %back{number} = arith.subi %last{number}, {place} : index\n"
+            );
+            renamed.push((place.to_owned(), format!("%back{number}")));
+        }
+    }
+    edited
+}
+
+/// A line with another name for a value.
+fn replaced(line: &str, old: &str, new: &str) -> String {
+    let mut rest = line;
+    let mut edited = String::new();
+    while let Some(at) = rest.find(old) {
+        let after = &rest[at + old.len()..];
+        let whole = !after.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+        edited += &rest[..at];
+        edited += if whole { new } else { old };
+        rest = after;
+    }
+    edited + rest
+}
+
+#[test]
+fn another_order_of_additions_is_found() {
+    let variant = Variant {
+        model: MODELS[0],
+        element: F32,
+        format: None,
+        kv: KvFormat::Computed,
+        activations: Eight,
+        target: None,
+    };
+    let error = Subject::new(variant.build(&SIZES, reversed).unwrap()).check(16).unwrap_err();
+    assert!(error.contains("other bits than alone"), "{error}");
+}

