@@ -103,7 +103,7 @@ fn what_an_export_for_xla_has_of_its_own_is_compared() {
         let weight = content["weights"].as_array_mut().unwrap().iter_mut().find(is_made).unwrap();
         weight["offset"] = (weight["offset"].as_u64().unwrap() + 64).into();
     });
-    refused(&["error[TW0904]: ", &format!("made.irpa` has `{MADE}` at byte "), "where the manifest has "]);
+    refused(&["error[TW0904]: ", &format!("made.irpa` has `{MADE}` at byte "), "as in the manifest"]);
     changed(&|content| content["entry_points"][0]["module"] = "../decode.mlir".into());
     refused(&["error[TW0902]: ", "`../decode.mlir` is no plain file name"]);
     changed(&|content| content["format"] = 99.into());

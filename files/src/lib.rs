@@ -13,6 +13,16 @@ mod owned;
 mod read;
 mod stand_in;
 
+/// The files of a model's folder that the tokenizer, the chat template and the stop tokens are read from.
+pub const TOKENIZER_FILES: &[&str] = &[
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+];
+
 pub use json::{as_written, parse_json, with_json};
 pub use kind::{FileKind, NotReplaced};
 pub use leftovers::Scratch;

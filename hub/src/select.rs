@@ -2,18 +2,9 @@
 
 use crate::{HubError, ModelName};
 
-/// Small files that are read together with the weights, if they exist.
-const BESIDE: [&str; 9] = [
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "modules.json",
-    "config_sentence_transformers.json",
-    "sentence_bert_config.json",
-];
+/// The files of sentence-transformers that are read together with the weights, if they exist.
+const SENTENCE_FILES: [&str; 3] =
+    ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"];
 
 /// The index of a checkpoint with several files.
 pub const INDEX: &str = "model.safetensors.index.json";
@@ -60,7 +51,8 @@ pub fn select(name: &ModelName, files: &[String]) -> Result<Selection, HubError>
             };
             let weights = if has(INDEX) { INDEX } else { WHOLE };
             let is_read = |file: &&String| {
-                BESIDE.contains(&file.as_str())
+                ::files::TOKENIZER_FILES.contains(&file.as_str())
+                    || SENTENCE_FILES.contains(&file.as_str())
                     || *file == weights
                     || (has("modules.json") && of_module(file))
             };

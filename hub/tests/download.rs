@@ -211,7 +211,7 @@ fn errors_name_the_cause() {
             r#"{{"sha": "{COMMIT}", "siblings": [{{"rfilename": "{bad}", "size": 1, "blobId": "{COMMIT}"}}]}}"#
         );
         server.set(Fault::Description(description.leak()));
-        assert!(told(&hub, "org/name").contains("did not answer with"), "{bad}");
+        assert!(told(&hub, "org/name").contains("does not describe a model"), "{bad}");
     }
 }
 

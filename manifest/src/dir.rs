@@ -18,14 +18,7 @@ pub mod names {
     /// For XLA: the weights that recipes compute.
     pub const MADE: &str = "made.irpa";
     /// The files that a tokenizer is read from. They are copied if they exist.
-    pub const COPIED: &[&str] = &[
-        "config.json",
-        "generation_config.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "special_tokens_map.json",
-        "chat_template.jinja",
-    ];
+    pub const COPIED: &[&str] = files::TOKENIZER_FILES;
 }
 
 /// The files of exports for either engine, except XLA's modules, which the manifest names.

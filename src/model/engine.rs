@@ -127,7 +127,7 @@ pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>
     match &engine {
         Engine::Embedding(model) => Embeddings::new(&path, &options, &**model).serve(jobs),
         Engine::Text(build, network) => {
-            let batch = batch(network, &options.speculate, draft.as_ref());
+            let batch = batch(network, &options, draft.as_ref());
             Texts::new(&path, &options, (build, network), tokenizer.as_deref(), batch).serve(jobs);
         }
     }
@@ -136,11 +136,13 @@ pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>
 /// The slots of a network, and what drafts for them.
 fn batch<'a>(
     network: &'a AnyNetwork,
-    speculate: &Speculation,
+    options: &OpenOptions,
     draft: Option<&'a AnyNetwork>,
 ) -> Batch<'a, AnyExecutor> {
-    let batch = Batch::new(network).keep_prefixes().schedule(Budgeted::default());
-    match (speculate, draft) {
+    let batch = Batch::new(network).schedule(Budgeted::default());
+    // Through XLA, state stays on the device.
+    let batch = if options.plugin.is_none() { batch.keep_prefixes() } else { batch };
+    match (&options.speculate, draft) {
         (_, Some(draft)) => batch.speculate(|| Box::new(DraftModel::new(draft))),
         (Speculation::Lookup, None) => batch.speculate(|| Box::new(Lookup::default())),
         _ => batch,

@@ -42,12 +42,9 @@ impl Opening {
     /// If a file is missing or damaged, a name cannot be downloaded, the model is not supported, or an option
     /// differs from the export's.
     pub fn read(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
-        let downloaded = by_name(path.as_ref(), &options)?;
-        let path = downloaded.as_deref().unwrap_or(path.as_ref());
-        let hub = HubFolder::at(path);
-        let path = hub.as_ref().map(HubFolder::snapshot).transpose()?.unwrap_or(path);
-        let (source, warnings) = Source::read(path, &options)?;
-        let text = ModelText::read(path, &source, &options)?;
+        let path = located(path.as_ref(), &options)?;
+        let (source, warnings) = Source::read(&path, &options)?;
+        let text = ModelText::read(&path, &source, &options)?;
         Ok(Self { options, source, text, warnings })
     }
 
@@ -148,22 +145,21 @@ impl Opening {
     /// The model that drafts, if the options name one.
     fn draft(&self) -> Result<Option<DraftSource>, ModelError> {
         let Speculation::Draft(draft) = &self.options.speculate else { return Ok(None) };
-        let hub = HubFolder::at(draft);
-        let draft = hub.as_ref().map(HubFolder::snapshot).transpose()?.unwrap_or(draft);
+        let draft = located(draft, &self.options)?;
         let mut options = self.options.of_draft();
-        let (source, _) = Source::read(draft, &options)?;
+        let (source, _) = Source::read(&draft, &options)?;
         if let Source::Checkpoint(model) = &source {
             options.context = Some(self.context().min(model.max_context()));
         }
-        let tokenizer = with_room(|| Tokenizer::load(draft))??;
+        let tokenizer = with_room(|| Tokenizer::load(&draft))??;
         let is_same = match (&tokenizer, self.tokenizer()) {
             (Some(draft), Some(own)) => own.has_tokens_of(draft),
             (None, None) => true,
             _ => false,
         };
         match is_same {
-            true => Ok(Some(DraftSource { path: draft.into(), source, options })),
-            false => Err(ModelError::DraftTokenizer { draft: draft.into(), path: self.text.path.clone() }),
+            true => Ok(Some(DraftSource { path: draft, source, options })),
+            false => Err(ModelError::DraftTokenizer { draft, path: self.text.path.clone() }),
         }
     }
 
@@ -189,13 +185,17 @@ impl Opening {
     }
 }
 
-/// The path of a model with this name on the hub. `None` if `path` exists, or is not such a name.
-fn by_name(path: &Path, options: &OpenOptions) -> Result<Option<PathBuf>, ModelError> {
+/// The path to read for a model. A name on the hub leads to its download, unless a file or folder has that name. A folder
+/// `models--ORG--NAME` leads to its snapshot.
+fn located(path: &Path, options: &OpenOptions) -> Result<PathBuf, ModelError> {
+    if let Some(hub) = HubFolder::at(path) {
+        return Ok(hub.snapshot()?.to_owned());
+    }
     let name = path.to_str().filter(|_| !path.exists()).and_then(ModelName::parse);
-    let Some(name) = name else { return Ok(None) };
+    let Some(name) = name else { return Ok(path.to_owned()) };
     let mut watch = |at: Fetched<'_>| {
         let step = BuildStep::Download(irpa::Progress { done: at.done, total: at.total });
         options.watch.as_ref().map_or(ControlFlow::Continue(()), |watch| watch.tell(step))
     };
-    Ok(Some(options.hub()?.fetch(&name, &mut watch)?))
+    Ok(options.hub()?.fetch(&name, &mut watch)?)
 }
