@@ -14,7 +14,7 @@ pub struct Arguments {
     /// File with the text, `-` for stdin
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
-    /// What the model is compared with, in f32: itself in another format, or another model with the same tokens
+    /// The reference: a format of the same model, or another model with the same tokens, computed in f32
     #[arg(long, value_name = "none|q8|q4[:pure]|q4_k[:pure]|MODEL", default_value = "none")]
     pub against: String,
     /// Tokens per window; only the second half of each window counts
