@@ -28,10 +28,10 @@ pub struct Arguments {
     /// Formats for some matrices, as for `generate`
     #[arg(long, value_name = "FILE.json")]
     pub quant_map: Option<PathBuf>,
-    /// Tokens of a window of the text
+    /// Tokens per window of the text
     #[arg(long, value_name = "N", default_value = "512", requires = "calibrate")]
     pub window: NonZeroUsize,
-    /// Windows at most
+    /// Largest number of windows to read
     #[arg(long, value_name = "N", default_value = "128", requires = "calibrate")]
     pub windows: NonZeroUsize,
     /// Worker threads; 0 for as many as there are cores
