@@ -24,13 +24,13 @@ use engine::Job;
 use text::ModelText;
 
 pub use conversation::{Conversation, PreparedTurn, Turn};
-pub use engine::{Completion, Embedded, ModelInfo};
+pub use engine::{Completion, Embedded, ModelInfo, News};
 pub use error::ModelError;
 pub use models::fit::OpenWarning;
 pub use opening::Opening;
 pub use options::{OpenOptions, Speculation, UnknownSpeculation, WatchOpen, cache_folder};
 pub use render::{TemplateProgram, TemplateRequest};
-pub use request::{Pieces, Request};
+pub use request::{Pieces, Request, Running};
 pub use source::{BuildInfo, choose_target};
 
 pub use crate::tuning::TuningSource;
@@ -151,7 +151,7 @@ impl Model {
     /// Continues a sequence of token ids.
     pub fn continue_tokens(&self, prompt: impl Into<Vec<u32>>) -> Request {
         let (model, options) = (self.inner.clone(), GenerateOptions::default());
-        Request { model, prompt: prompt.into(), options, continues: false }
+        Request { model, prompt: prompt.into(), options, continues: false, shown: Vec::new() }
     }
 
     /// The text of a conversation, rendered by the model's chat template.
