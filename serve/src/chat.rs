@@ -1,0 +1,292 @@
+//! `POST /v1/chat/completions`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::answers::{Answers, Ask, EndReason, Update, Usage};
+use crate::app::App;
+use crate::body::{fields, shown};
+use crate::collect::{Answer, collect};
+use crate::failure::Failure;
+use crate::ids::{id, now};
+use crate::logprobs;
+use crate::models::Loaded;
+use crate::prepare::{Dialogue, messages, tokens};
+use crate::reader::{Reading, ToolCall};
+use crate::sampling::SamplingFields;
+use crate::stream::{self, Events, Sent};
+
+/// The most probabilities per token.
+const TOP: u64 = 20;
+
+#[derive(Deserialize)]
+struct ChatFields {
+    model: Option<String>,
+    messages: Vec<Value>,
+    stream: Option<bool>,
+    stream_options: Option<StreamFields>,
+    max_tokens: Option<u64>,
+    max_completion_tokens: Option<u64>,
+    logprobs: Option<bool>,
+    top_logprobs: Option<u64>,
+    reasoning_effort: Option<String>,
+    chat_template_kwargs: Option<Map<String, Value>>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+pub struct StreamFields {
+    pub include_usage: Option<bool>,
+}
+
+impl ChatFields {
+    fn max_tokens(&self, context: usize) -> Result<usize, Failure> {
+        let (param, given) = match self.max_completion_tokens {
+            Some(most) => ("max_completion_tokens", Some(most)),
+            None => ("max_tokens", self.max_tokens),
+        };
+        max_tokens(param, given, context)
+    }
+
+    /// How many probabilities per token the client wants.
+    fn logprobs(&self) -> Result<Option<usize>, Failure> {
+        let top = self.top_logprobs.unwrap_or_default();
+        match self.logprobs.unwrap_or_default() {
+            _ if top > TOP => {
+                Err(Failure::field("top_logprobs", top.to_string(), format!("a number from 0 to {TOP}")))
+            }
+            true => Ok(Some(top as usize)),
+            false if top > 0 => {
+                Err(Failure::field("logprobs", "false", "true, because `top_logprobs` is set"))
+            }
+            false => Ok(None),
+        }
+    }
+
+    /// Variables of the chat template.
+    fn variables(&self) -> Result<Map<String, Value>, Failure> {
+        let mut variables = self.chat_template_kwargs.clone().unwrap_or_default();
+        for name in ["messages", "tools", "add_generation_prompt"] {
+            if let Some(value) = variables.get(name) {
+                let param = format!("chat_template_kwargs.{name}");
+                return Err(Failure::field(param, shown(value), "no value, because the server sets it"));
+            }
+        }
+        if let Some(effort) = &self.reasoning_effort {
+            variables.insert("reasoning_effort".to_owned(), json!(effort));
+        }
+        Ok(variables)
+    }
+}
+
+/// The largest number of new tokens. Without a limit an answer may fill the context.
+pub fn max_tokens(param: &str, given: Option<u64>, context: usize) -> Result<usize, Failure> {
+    match given {
+        None => Ok(context),
+        Some(0) => Err(Failure::field(param, "0", "at least 1")),
+        Some(most) => Ok(usize::try_from(most).unwrap_or(usize::MAX).min(context)),
+    }
+}
+
+/// Answers a conversation.
+pub async fn chat(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Result<Response, Failure> {
+    let permit = app.permit()?;
+    let body = app.read(&headers, body).await?;
+    let request: ChatFields = fields(&body)?;
+    let sampling: SamplingFields = fields(&body)?;
+    let loaded = app.models.get(request.model.as_deref()).await?;
+    loaded.check_generates()?;
+    let count = sampling.count()?;
+    let head = Head { loaded: loaded.clone(), id: id("chatcmpl-"), created: now() };
+    let with_logprobs = request.logprobs()?.is_some();
+    let is_streamed = request.stream.unwrap_or_default();
+    let includes_usage = request.stream_options.is_some_and(|options| options.include_usage == Some(true));
+    let (defaults, metrics) = (app.options.defaults.clone(), app.metrics.clone());
+    let answers = app
+        .blocking(move || {
+            let variables = request.variables()?;
+            let dialogue = Dialogue { messages: messages(&request.messages)?, tools: None, variables };
+            let prompt = tokens(&loaded, &dialogue.render(&loaded)?)?;
+            let mut options = sampling.options(&defaults)?;
+            options.max_tokens = request.max_tokens(loaded.model.info().context)?;
+            options.logprobs = request.logprobs()?;
+            let (reuse, reading) = (sampling.reuses(), Reading::default());
+            Answers::begin(Ask { loaded, prompt, options, count, reuse, reading }, metrics, permit)
+        })
+        .await?;
+    if is_streamed {
+        let choices = vec![Choice::default(); count];
+        let chunks = Chunks { head, choices, with_logprobs, includes_usage, usage: Usage::default() };
+        return Ok(stream::respond(answers, chunks));
+    }
+    let (answers, usage) = collect(answers, count).await?;
+    let choice = |(index, answer)| head.choice(index, answer, with_logprobs);
+    let choices: Vec<Value> = answers.iter().enumerate().map(choice).collect();
+    let mut body = head.object("chat.completion", choices);
+    body["usage"] = self::usage(usage);
+    Ok(Json(body).into_response())
+}
+
+/// The fields that all parts of an answer have.
+struct Head {
+    loaded: Arc<Loaded>,
+    id: String,
+    created: u64,
+}
+
+impl Head {
+    fn object(&self, kind: &str, choices: Vec<Value>) -> Value {
+        json!({
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.loaded.name,
+            "choices": choices,
+        })
+    }
+
+    fn choice(&self, index: usize, answer: &Answer, with_logprobs: bool) -> Value {
+        let content = match answer.content.is_empty() && !answer.calls.is_empty() {
+            true => Value::Null,
+            false => json!(answer.content),
+        };
+        let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+        if !answer.reasoning.is_empty() {
+            message["reasoning_content"] = json!(answer.reasoning);
+        }
+        if !answer.calls.is_empty() {
+            message["tool_calls"] = answer.calls.iter().map(tool_call).collect();
+        }
+        let content = logprobs::content(&self.loaded, &answer.logprobs);
+        json!({
+            "index": index,
+            "message": message,
+            "logprobs": if with_logprobs { json!({ "content": content, "refusal": null }) } else { Value::Null },
+            "finish_reason": finish_reason(answer.reason),
+        })
+    }
+}
+
+fn tool_call(call: &ToolCall) -> Value {
+    let ToolCall { id, name, arguments } = call;
+    json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
+}
+
+pub fn finish_reason(reason: EndReason) -> &'static str {
+    match reason {
+        EndReason::Stop | EndReason::StopString => "stop",
+        EndReason::Length => "length",
+        EndReason::ToolCalls => "tool_calls",
+    }
+}
+
+/// The counts of tokens in OpenAI's form.
+pub fn usage(usage: Usage) -> Value {
+    json!({
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.completion,
+        "total_tokens": usage.prompt + usage.completion,
+        "prompt_tokens_details": { "cached_tokens": usage.cached },
+    })
+}
+
+/// The state of one answer that is streamed.
+#[derive(Clone, Default)]
+struct Choice {
+    /// Text that waits for the probabilities of its tokens.
+    held: String,
+    calls: usize,
+}
+
+/// The events of a streamed answer.
+struct Chunks {
+    head: Head,
+    choices: Vec<Choice>,
+    with_logprobs: bool,
+    includes_usage: bool,
+    usage: Usage,
+}
+
+impl Chunks {
+    fn chunk(&self, choices: Vec<Value>) -> Value {
+        let mut chunk = self.head.object("chat.completion.chunk", choices);
+        if self.includes_usage {
+            chunk["usage"] = Value::Null;
+        }
+        chunk
+    }
+
+    fn delta(&self, index: usize, delta: Value) -> Sent {
+        self.delta_with(index, delta, Value::Null, Value::Null)
+    }
+
+    fn delta_with(&self, index: usize, delta: Value, logprobs: Value, finish: Value) -> Sent {
+        let choice = json!({ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish });
+        Sent::Data(self.chunk(vec![choice]))
+    }
+
+    fn flushed(&mut self, index: usize) -> Option<Sent> {
+        let held = std::mem::take(&mut self.choices[index].held);
+        (!held.is_empty()).then(|| self.delta(index, json!({ "content": held })))
+    }
+}
+
+impl Events for Chunks {
+    fn begin(&mut self) -> Vec<Sent> {
+        let role = |index| self.delta(index, json!({ "role": "assistant", "content": "" }));
+        (0..self.choices.len()).map(role).collect()
+    }
+
+    fn update(&mut self, index: usize, update: Update) -> Vec<Sent> {
+        match update {
+            Update::Reasoning(text) => vec![self.delta(index, json!({ "reasoning_content": text }))],
+            Update::Content(text) if self.with_logprobs => {
+                self.choices[index].held += &text;
+                Vec::new()
+            }
+            Update::Content(text) => vec![self.delta(index, json!({ "content": text }))],
+            Update::Logprobs(new) => {
+                let held = std::mem::take(&mut self.choices[index].held);
+                let logprobs =
+                    json!({ "content": logprobs::content(&self.head.loaded, &new), "refusal": null });
+                vec![self.delta_with(index, json!({ "content": held }), logprobs, Value::Null)]
+            }
+            Update::Call(call) => {
+                let number = self.choices[index].calls;
+                self.choices[index].calls += 1;
+                let mut call = tool_call(&call);
+                call["index"] = json!(number);
+                let flushed = self.flushed(index);
+                flushed.into_iter().chain([self.delta(index, json!({ "tool_calls": [call] }))]).collect()
+            }
+            Update::End(end) => {
+                self.usage.add(end.usage);
+                let flushed = self.flushed(index);
+                let finish = json!(finish_reason(end.reason));
+                let last = self.delta_with(index, json!({}), Value::Null, finish);
+                flushed.into_iter().chain([last]).collect()
+            }
+        }
+    }
+
+    fn finish(&mut self) -> Vec<Sent> {
+        let mut last = Vec::new();
+        if self.includes_usage {
+            let mut chunk = self.chunk(Vec::new());
+            chunk["usage"] = usage(self.usage);
+            last.push(Sent::Data(chunk));
+        }
+        last.push(Sent::Done);
+        last
+    }
+
+    fn fail(&mut self, failure: &Failure) -> Vec<Sent> {
+        vec![Sent::Data(failure.json())]
+    }
+}

@@ -1,0 +1,29 @@
+//! An HTTP server for open models. Clients of OpenAI's interface use it unchanged.
+//!
+//! The server reads requests, renders chat templates, and turns news of the engine into answers. Each model's engine
+//! thread continues the texts of several requests in parallel; see [`tracewright::Model`].
+
+mod access;
+mod answers;
+mod app;
+mod body;
+mod chat;
+mod collect;
+mod error;
+mod failure;
+mod ids;
+mod listener;
+mod logprobs;
+mod metrics;
+mod models;
+mod options;
+mod prepare;
+mod reader;
+mod sampling;
+mod stream;
+
+pub use access::ApiKeys;
+pub use error::ServeError;
+pub use listener::Server;
+pub use models::{OpenModel, ServedModel};
+pub use options::ServeOptions;
