@@ -102,7 +102,9 @@ impl Answers {
                 request = request.reuse();
             }
             let send = send.clone();
-            let request = request.show(reading.shown());
+            let is_special =
+                |name: &str| loaded.model.tokenizer().is_some_and(|all| all.special_token(name).is_some());
+            let request = request.show(reading.shown(is_special));
             running.push(request.listen(move |news| send.send((index, news)).is_ok())?);
         }
         metrics.began(count);
