@@ -15,12 +15,12 @@ use crate::metrics::Metrics;
 use crate::models::Loaded;
 use crate::reader::{Reader, Reading, ToolCall};
 
-/// A prompt, and how to continue it.
+/// Prompts, and how to continue them.
 pub struct Ask {
     pub loaded: Arc<Loaded>,
-    pub prompt: Vec<u32>,
+    pub prompts: Vec<Vec<u32>>,
     pub options: GenerateOptions,
-    /// The number of answers. Each has a seed of its own.
+    /// The number of answers to each prompt. Each has a seed of its own.
     pub count: usize,
     /// Whether a slot may reuse the state of an earlier prompt with the same beginning.
     pub reuse: bool,
@@ -41,22 +41,22 @@ pub enum Update {
 }
 
 /// How an answer ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct End {
     pub reason: EndReason,
     pub usage: Usage,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndReason {
     Stop,
-    /// As `Stop`, by one of the request's stop strings.
-    StopString,
+    /// As `Stop`, by this stop string of the request.
+    StopString(String),
     Length,
     ToolCalls,
 }
 
-/// Counts of tokens.
+/// Counts of tokens. A prompt counts for the first of its answers alone.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     pub prompt: usize,
@@ -66,10 +66,9 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Adds another answer to the same prompt.
     pub fn add(&mut self, other: Self) {
-        self.prompt = self.prompt.max(other.prompt);
-        self.cached = self.cached.max(other.cached);
+        self.prompt += other.prompt;
+        self.cached += other.cached;
         self.completion += other.completion;
     }
 }
@@ -81,6 +80,11 @@ pub struct Answers {
     readers: Vec<Reader>,
     /// How many answers have not ended.
     open: usize,
+    /// The number of answers to each prompt.
+    count: usize,
+    prompt_tokens: usize,
+    stop: Vec<String>,
+    loaded: Arc<Loaded>,
     metrics: Arc<Metrics>,
     start: Instant,
     is_first: bool,
@@ -91,34 +95,50 @@ pub struct Answers {
 impl Answers {
     /// Begins to generate. Errors in the request's options appear here.
     pub fn begin(ask: Ask, metrics: Arc<Metrics>, permit: OwnedSemaphorePermit) -> Result<Self, Failure> {
-        let Ask { loaded, prompt, options, count, reuse, reading } = ask;
+        let Ask { loaded, prompts, options, count, reuse, reading } = ask;
         let (send, news) = unbounded_channel();
+        let is_special =
+            |name: &str| loaded.model.tokenizer().is_some_and(|all| all.special_token(name).is_some());
+        let (shown, stop) = (reading.shown(is_special), options.stop.clone());
         let mut running = Vec::new();
-        for index in 0..count {
+        for index in 0..prompts.len() * count {
             let mut options = options.clone();
-            options.sampling.seed = options.sampling.seed.wrapping_add(index as u64);
-            let mut request = loaded.model.continue_tokens(prompt.clone()).options(options);
+            options.sampling.seed = options.sampling.seed.wrapping_add((index % count) as u64);
+            let mut request = loaded.model.continue_tokens(prompts[index / count].clone()).options(options);
             if reuse {
                 request = request.reuse();
             }
             let send = send.clone();
-            let is_special =
-                |name: &str| loaded.model.tokenizer().is_some_and(|all| all.special_token(name).is_some());
-            let request = request.show(reading.shown(is_special));
+            let request = request.show(shown.clone());
             running.push(request.listen(move |news| send.send((index, news)).is_ok())?);
         }
-        metrics.began(count);
+        let open = running.len();
+        metrics.began(open);
         Ok(Self {
             news,
             updates: VecDeque::new(),
-            readers: (0..count).map(|_| Reader::new(reading.clone())).collect(),
-            open: count,
+            readers: (0..open).map(|_| Reader::new(reading.clone())).collect(),
+            open,
+            count,
+            prompt_tokens: prompts.iter().map(Vec::len).sum(),
+            stop,
+            loaded,
             metrics,
             start: Instant::now(),
             is_first: true,
             _running: running,
             _permit: permit,
         })
+    }
+
+    /// The tokens of all prompts.
+    pub fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
+    }
+
+    /// How many answers there are.
+    pub fn len(&self) -> usize {
+        self.readers.len()
     }
 
     /// The next part of an answer, with the answer's number; `None` after the end of all.
@@ -154,7 +174,8 @@ impl Answers {
             News::Failed(error) => return Err(error.into()),
             News::Done(completion) => {
                 updates = reader.finish();
-                let end = end(&completion, reader.has_calls());
+                let has_calls = reader.has_calls();
+                let end = self.end(index, &completion, has_calls);
                 self.metrics.answered(&end.usage, &completion.generated);
                 self.metrics.ended(1);
                 self.open -= 1;
@@ -172,18 +193,31 @@ impl Drop for Answers {
     }
 }
 
-fn end(completion: &Completion, has_calls: bool) -> End {
-    let Completion { generated, prompt_tokens, is_cut, .. } = completion;
-    let usage = Usage {
-        prompt: *prompt_tokens,
-        cached: prompt_tokens.saturating_sub(generated.prefill_tokens),
-        completion: generated.tokens.len(),
-    };
-    let reason = match generated.finish {
-        _ if has_calls => EndReason::ToolCalls,
-        Finish::Length | Finish::Context => EndReason::Length,
-        Finish::Stop | Finish::Cancelled if *is_cut => EndReason::StopString,
-        Finish::Stop | Finish::Cancelled => EndReason::Stop,
-    };
-    End { reason, usage }
+impl Answers {
+    fn end(&self, index: usize, completion: &Completion, has_calls: bool) -> End {
+        let Completion { generated, prompt_tokens, .. } = completion;
+        let is_first = index.is_multiple_of(self.count);
+        let prompt = if is_first { *prompt_tokens } else { 0 };
+        let usage = Usage {
+            prompt,
+            cached: prompt.saturating_sub(generated.prefill_tokens),
+            completion: generated.tokens.len(),
+        };
+        let reason = match generated.finish {
+            _ if has_calls => EndReason::ToolCalls,
+            Finish::Length | Finish::Context => EndReason::Length,
+            Finish::Stop | Finish::Cancelled => {
+                self.stop_string(completion).map_or(EndReason::Stop, EndReason::StopString)
+            }
+        };
+        End { reason, usage }
+    }
+
+    /// The stop string that ended an answer. Its tokens spell it behind the text.
+    fn stop_string(&self, completion: &Completion) -> Option<String> {
+        let tokenizer = self.loaded.model.tokenizer().filter(|_| completion.is_cut)?;
+        let whole = tokenizer.decode(&completion.generated.tokens).ok()?;
+        let behind = whole.strip_prefix(&*completion.text).unwrap_or_default();
+        self.stop.iter().filter(|stop| behind.starts_with(&***stop)).max_by_key(|stop| stop.len()).cloned()
+    }
 }

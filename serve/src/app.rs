@@ -18,7 +18,7 @@ use crate::access::check_origin;
 use crate::failure::Failure;
 use crate::metrics::Metrics;
 use crate::models::Models;
-use crate::{ServeOptions, body, chat};
+use crate::{ServeOptions, body, chat, completions, embeddings, messages, responses, tokens};
 
 /// How many requests are rendered and tokenized at the same time.
 const PREPARED: usize = 8;
@@ -69,6 +69,14 @@ impl App {
             .route("/v1/models", get(models))
             .route("/v1/models/{*name}", get(model))
             .route("/v1/chat/completions", post(chat::chat))
+            .route("/v1/completions", post(completions::complete))
+            .route("/v1/embeddings", post(embeddings::embed))
+            .route("/v1/responses", post(responses::respond))
+            .route("/v1/messages", post(messages::answer))
+            .route("/v1/messages/count_tokens", post(messages::count))
+            .route("/tokenize", post(tokens::tokenize))
+            .route("/detokenize", post(tokens::detokenize))
+            .route("/apply-template", post(chat::apply_template))
             .route("/metrics", get(metrics))
             .route_layer(from_fn_with_state(self.clone(), admit));
         let router = open

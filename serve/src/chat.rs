@@ -10,21 +10,23 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::answers::{Answers, Ask, EndReason, Update, Usage};
+use crate::answers::{EndReason, Update, Usage};
 use crate::app::App;
-use crate::body::{fields, shown};
+use crate::body::fields;
 use crate::collect::{Answer, collect};
 use crate::failure::Failure;
+use crate::generation::{self, ChatRequest, variables};
 use crate::ids::{id, now};
 use crate::logprobs;
 use crate::models::Loaded;
-use crate::prepare::{Dialogue, messages, tokens};
-use crate::reader::{Reading, ToolCall};
+use crate::prepare::messages;
+use crate::reader::ToolCall;
 use crate::sampling::SamplingFields;
 use crate::stream::{self, Events, Sent};
+use crate::tools::{self, Tools};
 
 /// The most probabilities per token.
-const TOP: u64 = 20;
+pub const TOP: u64 = 20;
 
 #[derive(Deserialize)]
 struct ChatFields {
@@ -36,7 +38,11 @@ struct ChatFields {
     max_completion_tokens: Option<u64>,
     logprobs: Option<bool>,
     top_logprobs: Option<u64>,
+    tools: Option<Vec<Value>>,
+    tool_choice: Option<Value>,
+    response_format: Option<Value>,
     reasoning_effort: Option<String>,
+    reasoning_format: Option<String>,
     chat_template_kwargs: Option<Map<String, Value>>,
 }
 
@@ -46,12 +52,23 @@ pub struct StreamFields {
 }
 
 impl ChatFields {
-    fn max_tokens(&self, context: usize) -> Result<usize, Failure> {
-        let (param, given) = match self.max_completion_tokens {
-            Some(most) => ("max_completion_tokens", Some(most)),
-            None => ("max_tokens", self.max_tokens),
-        };
-        max_tokens(param, given, context)
+    fn request(&self, sampling: SamplingFields) -> Result<ChatRequest, Failure> {
+        let tools = tools::of_chat(self.tools.as_deref())?;
+        let schema = generation::schema("response_format", self.response_format.as_ref(), "json_schema.schema");
+        Ok(ChatRequest {
+            messages: messages(&self.messages)?,
+            tools: Tools::new(tools, &tools::choice(self.tool_choice.as_ref())?, "tool_choice")?,
+            variables: variables(self.chat_template_kwargs.as_ref(), self.reasoning_effort.as_deref())?,
+            schema: schema?,
+            max_tokens: match self.max_completion_tokens {
+                Some(most) => ("max_completion_tokens", Some(most)),
+                None => ("max_tokens", self.max_tokens),
+            },
+            logprobs: self.logprobs()?,
+            sampling,
+            stop: Vec::new(),
+            keeps_reasoning: self.reasoning_format.as_deref() == Some("none"),
+        })
     }
 
     /// How many probabilities per token the client wants.
@@ -62,75 +79,52 @@ impl ChatFields {
                 Err(Failure::field("top_logprobs", top.to_string(), format!("a number from 0 to {TOP}")))
             }
             true => Ok(Some(top as usize)),
-            false if top > 0 => {
-                Err(Failure::field("logprobs", "false", "true, because `top_logprobs` is set"))
-            }
+            false if top > 0 => Err(Failure::field("logprobs", "false", "true, because `top_logprobs` is set")),
             false => Ok(None),
         }
-    }
-
-    /// Variables of the chat template.
-    fn variables(&self) -> Result<Map<String, Value>, Failure> {
-        let mut variables = self.chat_template_kwargs.clone().unwrap_or_default();
-        for name in ["messages", "tools", "add_generation_prompt"] {
-            if let Some(value) = variables.get(name) {
-                let param = format!("chat_template_kwargs.{name}");
-                return Err(Failure::field(param, shown(value), "no value, because the server sets it"));
-            }
-        }
-        if let Some(effort) = &self.reasoning_effort {
-            variables.insert("reasoning_effort".to_owned(), json!(effort));
-        }
-        Ok(variables)
-    }
-}
-
-/// The largest number of new tokens. Without a limit an answer may fill the context.
-pub fn max_tokens(param: &str, given: Option<u64>, context: usize) -> Result<usize, Failure> {
-    match given {
-        None => Ok(context),
-        Some(0) => Err(Failure::field(param, "0", "at least 1")),
-        Some(most) => Ok(usize::try_from(most).unwrap_or(usize::MAX).min(context)),
     }
 }
 
 /// Answers a conversation.
-pub async fn chat(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Result<Response, Failure> {
+pub async fn chat(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Failure> {
     let permit = app.permit()?;
     let body = app.read(&headers, body).await?;
-    let request: ChatFields = fields(&body)?;
-    let sampling: SamplingFields = fields(&body)?;
-    let loaded = app.models.get(request.model.as_deref()).await?;
-    loaded.check_generates()?;
-    let count = sampling.count()?;
+    let fields: ChatFields = fields(&body)?;
+    let request = fields.request(crate::body::fields(&body)?)?;
+    let with_logprobs = request.logprobs.is_some();
+    let loaded = app.models.get(fields.model.as_deref()).await?;
     let head = Head { loaded: loaded.clone(), id: id("chatcmpl-"), created: now() };
-    let with_logprobs = request.logprobs()?.is_some();
-    let is_streamed = request.stream.unwrap_or_default();
-    let includes_usage = request.stream_options.is_some_and(|options| options.include_usage == Some(true));
-    let (defaults, metrics) = (app.options.defaults.clone(), app.metrics.clone());
-    let answers = app
-        .blocking(move || {
-            let variables = request.variables()?;
-            let dialogue = Dialogue { messages: messages(&request.messages)?, tools: None, variables };
-            let prompt = tokens(&loaded, &dialogue.render(&loaded)?)?;
-            let mut options = sampling.options(&defaults)?;
-            options.max_tokens = request.max_tokens(loaded.model.info().context)?;
-            options.logprobs = request.logprobs()?;
-            let (reuse, reading) = (sampling.reuses(), Reading::default());
-            Answers::begin(Ask { loaded, prompt, options, count, reuse, reading }, metrics, permit)
-        })
-        .await?;
-    if is_streamed {
-        let choices = vec![Choice::default(); count];
+    let answers = request.begin(&app, &loaded, permit).await?;
+    if fields.stream.unwrap_or_default() {
+        let includes_usage = fields.stream_options.is_some_and(|options| options.include_usage == Some(true));
+        let choices = vec![StreamedChoice::default(); answers.len()];
         let chunks = Chunks { head, choices, with_logprobs, includes_usage, usage: Usage::default() };
         return Ok(stream::respond(answers, chunks));
     }
-    let (answers, usage) = collect(answers, count).await?;
+    let (answers, usage) = collect(answers).await?;
     let choice = |(index, answer)| head.choice(index, answer, with_logprobs);
     let choices: Vec<Value> = answers.iter().enumerate().map(choice).collect();
     let mut body = head.object("chat.completion", choices);
     body["usage"] = self::usage(usage);
     Ok(Json(body).into_response())
+}
+
+/// The text that the chat template makes of a conversation.
+pub async fn apply_template(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, Failure> {
+    let body = app.read(&headers, body).await?;
+    let fields: ChatFields = fields(&body)?;
+    let request = fields.request(crate::body::fields(&body)?)?;
+    let loaded = app.models.get(fields.model.as_deref()).await?;
+    let prompt = app.blocking(move || request.render(&loaded)).await?;
+    Ok(Json(json!({ "prompt": prompt })))
 }
 
 /// The fields that all parts of an answer have.
@@ -168,7 +162,7 @@ impl Head {
             "index": index,
             "message": message,
             "logprobs": if with_logprobs { json!({ "content": content, "refusal": null }) } else { Value::Null },
-            "finish_reason": finish_reason(answer.reason),
+            "finish_reason": finish_reason(&answer.reason),
         })
     }
 }
@@ -178,9 +172,9 @@ fn tool_call(call: &ToolCall) -> Value {
     json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
 }
 
-pub fn finish_reason(reason: EndReason) -> &'static str {
+pub fn finish_reason(reason: &EndReason) -> &'static str {
     match reason {
-        EndReason::Stop | EndReason::StopString => "stop",
+        EndReason::Stop | EndReason::StopString(_) => "stop",
         EndReason::Length => "length",
         EndReason::ToolCalls => "tool_calls",
     }
@@ -198,7 +192,7 @@ pub fn usage(usage: Usage) -> Value {
 
 /// The state of one answer that is streamed.
 #[derive(Clone, Default)]
-struct Choice {
+struct StreamedChoice {
     /// Text that waits for the probabilities of its tokens.
     held: String,
     calls: usize,
@@ -207,7 +201,7 @@ struct Choice {
 /// The events of a streamed answer.
 struct Chunks {
     head: Head,
-    choices: Vec<Choice>,
+    choices: Vec<StreamedChoice>,
     with_logprobs: bool,
     includes_usage: bool,
     usage: Usage,
@@ -268,7 +262,7 @@ impl Events for Chunks {
             Update::End(end) => {
                 self.usage.add(end.usage);
                 let flushed = self.flushed(index);
-                let finish = json!(finish_reason(end.reason));
+                let finish = json!(finish_reason(&end.reason));
                 let last = self.delta_with(index, json!({}), Value::Null, finish);
                 flushed.into_iter().chain([last]).collect()
             }

@@ -17,7 +17,7 @@ pub struct Answer {
 }
 
 /// Waits for all answers, and counts their tokens.
-pub async fn collect(mut answers: Answers, count: usize) -> Result<(Vec<Answer>, Usage), Failure> {
+pub async fn collect(mut answers: Answers) -> Result<(Vec<Answer>, Usage), Failure> {
     let empty = Answer {
         reasoning: String::new(),
         content: String::new(),
@@ -25,7 +25,7 @@ pub async fn collect(mut answers: Answers, count: usize) -> Result<(Vec<Answer>,
         logprobs: Vec::new(),
         reason: EndReason::Stop,
     };
-    let mut all = vec![empty; count];
+    let mut all = vec![empty; answers.len()];
     let mut usage = Usage::default();
     while let Some(update) = answers.next().await {
         let (index, update) = update?;

@@ -22,16 +22,16 @@ pub struct Dialogue {
 impl Dialogue {
     /// The text that the model's chat template makes of the conversation.
     pub fn render(&self, loaded: &Loaded) -> Result<String, Failure> {
-        let refusal = match self.rendered(loaded, self.messages.clone()) {
+        let refusal = match self.rendered(loaded) {
             Ok(text) => return Ok(text),
             Err(error) => error,
         };
         let Some(why) = template_refusal(&refusal) else { return Err(refusal.into()) };
         // Many templates take a system message at the beginning only, or none at all.
         for merge in [systems_first, systems_to_user] {
-            let merged = merge(&self.messages);
-            if merged != self.messages
-                && let Ok(text) = self.rendered(loaded, merged)
+            let merged = Self { messages: merge(&self.messages), ..self.clone() };
+            if merged.messages != self.messages
+                && let Ok(text) = merged.rendered(loaded)
             {
                 return Ok(text);
             }
@@ -39,10 +39,65 @@ impl Dialogue {
         Err(Failure::Template { model: loaded.name.clone(), why })
     }
 
-    fn rendered(&self, loaded: &Loaded, messages: Vec<Value>) -> Result<String, ModelError> {
-        let (tools, variables) = (self.tools.clone(), self.variables.clone());
-        loaded.model.render(&Chat { messages, tools, variables, add_generation_prompt: true, now: None })
+    fn rendered(&self, loaded: &Loaded) -> Result<String, ModelError> {
+        let mut chat = Chat {
+            messages: self.messages.clone(),
+            tools: self.tools.clone(),
+            variables: self.variables.clone(),
+            add_generation_prompt: true,
+            now: None,
+        };
+        let uses_tools = chat.messages.iter().any(|message| message.get("tool_calls").is_some());
+        if uses_tools && chat.tools.is_none() {
+            // The template shows earlier calls only if it reads tools.
+            chat.tools = Some(Vec::new());
+        }
+        let mut unread = loaded.model.unread_by_template(&chat)?;
+        chat.tools = chat.tools.filter(|tools| !tools.is_empty());
+        loop {
+            if unread.iter().any(|name| name == "tools") {
+                chat.messages = without_tools(&chat.messages, chat.tools.take().as_deref());
+            }
+            match loaded.model.render(&chat) {
+                // Another process refuses variables that have no effect, and names the first.
+                Err(ModelError::Template { message }) => match unread_name(&message) {
+                    Some(name) if name == "tools" && chat.tools.is_some() => unread = vec![name],
+                    Some(name) if chat.variables.remove(&name).is_some() => unread.clear(),
+                    _ => return Err(ModelError::Template { message }),
+                },
+                result => return result,
+            }
+        }
     }
+}
+
+/// The variable that a template does not read, in the message of the process that renders it.
+fn unread_name(message: &str) -> Option<String> {
+    let (_, rest) = message.strip_prefix("error[TW0821]")?.split_once("does not use `")?;
+    Some(rest.split_once('`')?.0.to_owned())
+}
+
+/// The messages for a template that knows no tools: a system message describes the functions, calls are JSON, and their
+/// results come from the user.
+fn without_tools(messages: &[Value], tools: Option<&[Value]>) -> Vec<Value> {
+    let plain = |message: &Value| {
+        let calls = message["tool_calls"].as_array();
+        let call = |call: &Value| call["function"].to_string();
+        let calls: Vec<String> = calls.into_iter().flatten().map(call).collect();
+        let content = [&[content_of(message).to_owned()], &calls[..]].concat().join("\n");
+        match message["role"].as_str() {
+            Some("tool") => json!({ "role": "user", "content": format!("Result of the call: {content}") }),
+            role => json!({ "role": role, "content": content.trim() }),
+        }
+    };
+    let Some(tools) = tools else { return messages.iter().map(plain).collect() };
+    let functions: Vec<String> = tools.iter().map(|tool| tool["function"].to_string()).collect();
+    let text = format!(
+        "You can call functions. To call one, write only JSON: {{\"name\": NAME, \"arguments\": {{…}}}}. The functions are:\n{}",
+        functions.join("\n")
+    );
+    let system = json!({ "role": "system", "content": text });
+    systems_first(&[&[system], &messages.iter().map(plain).collect::<Vec<_>>()[..]].concat())
 }
 
 /// The tokens of a rendered text, if they and one more fit into the context.

@@ -78,6 +78,11 @@ impl SamplingFields {
         list.iter().map(|stop| stop.as_str().map(str::to_owned).ok_or_else(|| refuse(stop))).collect()
     }
 
+    /// These fields for an interface with one answer to a request.
+    pub fn single(self) -> Self {
+        Self { n: None, ..self }
+    }
+
     /// The number of answers.
     pub fn count(&self) -> Result<usize, Failure> {
         match self.n.unwrap_or(1) {

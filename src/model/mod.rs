@@ -165,6 +165,15 @@ impl Model {
         self.inner.text.renderer.render(chat)
     }
 
+    /// The parts of a conversation that the chat template does not read: `tools`, or names of variables. None are known if
+    /// [`OpenOptions::template_program`] renders it.
+    ///
+    /// # Errors
+    /// The errors of [`render`](Self::render).
+    pub fn unread_by_template(&self, chat: &Chat) -> Result<Vec<String>, ModelError> {
+        self.inner.text.renderer.unread(chat)
+    }
+
     /// The logits after each of `tokens`: f32 [tokens, vocabulary].
     ///
     /// The first call builds the entry point for scores, unless [`OpenOptions::score`] was set.
@@ -204,14 +213,25 @@ impl Model {
     /// # Errors
     /// If the model does not compute embeddings, has no such prompt, or a text is too long.
     pub fn embed(&self, texts: &[&str], prompt_name: Option<&str>) -> Result<Vec<Vec<f32>>, ModelError> {
+        Ok(self.embed_tokens(self.embedding_prompts(texts, prompt_name)?)?.embeddings)
+    }
+
+    /// The tokens of texts as [`embed`](Self::embed) reads them: with the model's prompt and special tokens.
+    ///
+    /// # Errors
+    /// If the model does not compute embeddings, or has no such prompt.
+    pub fn embedding_prompts(
+        &self,
+        texts: &[&str],
+        prompt_name: Option<&str>,
+    ) -> Result<Vec<Vec<u32>>, ModelError> {
         let tokenizer = self.inner.text.tokenizer()?;
         let prompt = match &self.inner.text.sentence {
             Some(sentence) => sentence.prompt(prompt_name)?,
             None => return Err(engine::continues_text(&self.inner.text.path)),
         };
         let tokens = texts.iter().map(|text| tokenizer.encode(&format!("{prompt}{text}")));
-        let tokens = tokens.collect::<Result<Vec<_>, _>>()?;
-        Ok(self.embed_tokens(tokens)?.embeddings)
+        Ok(tokens.collect::<Result<Vec<_>, _>>()?)
     }
 
     /// Embeddings of texts that are given as token ids, including special tokens.

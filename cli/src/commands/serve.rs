@@ -111,6 +111,10 @@ mod run {
             let path = resolved(&model.path, interrupt)?;
             let program = self.isolate_templates.then(load::template_program).transpose()?;
             let mut opening = load::read_any(&path, &self.run, read, interrupt, program)?;
+            if opening.sentence().is_some() {
+                // `--context` is for models that continue text. Texts of embeddings have a limit of their own.
+                opening.options.context = None;
+            }
             opening.options.slots = self.slots.get();
             opening.options.speculate = self.sampling.speculate.clone();
             Ok(opening)

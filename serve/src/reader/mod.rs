@@ -23,8 +23,8 @@ pub struct Reading {
     pub is_call: bool,
     /// Whether the text is content from beginning to end.
     pub is_plain: bool,
-    /// Whether the prompt ends inside of the model's reasoning.
-    pub reasons: bool,
+    /// The marker that opens reasoning, if the prompt ends with it.
+    pub reasons: Option<&'static str>,
 }
 
 /// A call of a function by the model.
@@ -37,7 +37,7 @@ pub struct ToolCall {
 }
 
 /// The beginning and the end of reasoning.
-const REASONING: [(&str, &str); 2] = [("<think>", "</think>"), ("[THINK]", "[/THINK]")];
+pub const REASONING: [(&str, &str); 2] = [("<think>", "</think>"), ("[THINK]", "[/THINK]")];
 
 /// Special tokens of calls.
 const OF_CALLS: [&str; 8] = [
@@ -118,8 +118,10 @@ impl Reader {
         let state = match &reading {
             Reading { is_call: true, .. } => State::Forced,
             Reading { is_plain: true, .. } => State::Plain,
-            Reading { reasons: true, .. } => State::Reasoning(REASONING[0].1),
-            _ => State::Start,
+            Reading { reasons, .. } => {
+                let closes = REASONING.iter().find(|(open, _)| *reasons == Some(open));
+                closes.map_or(State::Start, |(_, close)| State::Reasoning(close))
+            }
         };
         Self { reading, state, rest: String::new(), space: String::new(), has_reasoned: false, calls: 0 }
     }

@@ -127,7 +127,7 @@ fn reasoning() {
     check(&plain, "<think>\nNever ends", "Never ends", "", &[]);
     check(&plain, "<think>\n\n</think>\n\nFour.", "", "Four.", &[]);
     check(&plain, "The tag <think> is text here.", "", "The tag <think> is text here.", &[]);
-    let inside = Reading { reasons: true, ..Reading::default() };
+    let inside = Reading { reasons: Some("<think>"), ..Reading::default() };
     check(&inside, "Hm.\n</think>\n\nFour.", "Hm.", "Four.", &[]);
     let all = Reading { is_plain: true, ..Reading::default() };
     check(&all, "<think>\nA</think>", "", "<think>\nA</think>", &[]);
@@ -180,7 +180,7 @@ proptest! {
         let reading = match which {
             0 => Reading::default(),
             1 => with_tools(),
-            2 => Reading { reasons: true, ..with_tools() },
+            2 => Reading { reasons: Some("<think>"), ..with_tools() },
             _ => Reading { is_call: true, ..with_tools() },
         };
         let mut cuts: Vec<usize> = cuts.into_iter().filter(|&cut| cut < text.len() && text.is_char_boundary(cut)).collect();
