@@ -54,7 +54,8 @@ pub struct StreamFields {
 impl ChatFields {
     fn request(&self, sampling: SamplingFields) -> Result<ChatRequest, Failure> {
         let tools = tools::of_chat(self.tools.as_deref())?;
-        let schema = generation::schema("response_format", self.response_format.as_ref(), "json_schema.schema");
+        let schema =
+            generation::schema("response_format", self.response_format.as_ref(), "json_schema.schema");
         Ok(ChatRequest {
             messages: messages(&self.messages)?,
             tools: Tools::new(tools, &tools::choice(self.tool_choice.as_ref())?, "tool_choice")?,
@@ -79,18 +80,16 @@ impl ChatFields {
                 Err(Failure::field("top_logprobs", top.to_string(), format!("a number from 0 to {TOP}")))
             }
             true => Ok(Some(top as usize)),
-            false if top > 0 => Err(Failure::field("logprobs", "false", "true, because `top_logprobs` is set")),
+            false if top > 0 => {
+                Err(Failure::field("logprobs", "false", "true, because `top_logprobs` is set"))
+            }
             false => Ok(None),
         }
     }
 }
 
 /// Answers a conversation.
-pub async fn chat(
-    State(app): State<Arc<App>>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, Failure> {
+pub async fn chat(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Result<Response, Failure> {
     let permit = app.permit()?;
     let body = app.read(&headers, body).await?;
     let fields: ChatFields = fields(&body)?;

@@ -74,7 +74,9 @@ pub async fn complete(
             let most = request.max_tokens.unwrap_or(USUAL);
             options.max_tokens = max_tokens("max_tokens", Some(most), of_model.model.info().context)?;
             options.logprobs = logprobs;
-            let echo = |prompt: &Prompt| if request.echo == Some(true) { prompt.text.clone() } else { String::new() };
+            let echo = |prompt: &Prompt| {
+                if request.echo == Some(true) { prompt.text.clone() } else { String::new() }
+            };
             let echoes: Vec<String> = prompts.iter().map(echo).collect();
             let prompts = prompts.into_iter().map(|prompt| prompt.tokens).collect();
             let (reuse, reading) = (sampling.reuses(), Reading { is_plain: true, ..Reading::default() });
@@ -131,7 +133,11 @@ fn prompts(loaded: &Loaded, given: &Value) -> Result<Vec<Prompt>, Failure> {
         one => vec![one],
     };
     if list.len() > PROMPTS {
-        return Err(Failure::field("prompt", format!("a list of {}", list.len()), format!("at most {PROMPTS}")));
+        return Err(Failure::field(
+            "prompt",
+            format!("a list of {}", list.len()),
+            format!("at most {PROMPTS}"),
+        ));
     }
     let tokenizer = loaded.tokenizer()?;
     let prompt = |one: &Value| {

@@ -126,7 +126,10 @@ pub fn schema(param: &str, format: Option<&Value>, schema: &str) -> Result<Optio
 }
 
 /// Variables of the chat template that a request may set.
-pub fn variables(given: Option<&Map<String, Value>>, effort: Option<&str>) -> Result<Map<String, Value>, Failure> {
+pub fn variables(
+    given: Option<&Map<String, Value>>,
+    effort: Option<&str>,
+) -> Result<Map<String, Value>, Failure> {
     let mut variables = given.cloned().unwrap_or_default();
     for name in ["messages", "tools", "add_generation_prompt"] {
         if let Some(value) = variables.get(name) {

@@ -32,5 +32,5 @@ mod tools;
 pub use access::ApiKeys;
 pub use error::ServeError;
 pub use listener::Server;
-pub use models::{OpenModel, ServedModel};
+pub use models::{OpenModel, ServedModel, check_names};
 pub use options::ServeOptions;

@@ -49,14 +49,14 @@ impl Server {
     /// [`ServeOptions::drain`].
     ///
     /// # Errors
-    /// If two models have the same name, or the system starts no threads.
+    /// If the system starts no threads.
     pub fn run(
         self,
         models: Vec<ServedModel>,
         options: ServeOptions,
         stop: impl Fn() -> bool,
     ) -> Result<(), ServeError> {
-        let app = App::new(Models::new(models)?, options, self.address.ip().is_loopback());
+        let app = App::new(Models::new(models), options, self.address.ip().is_loopback());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .max_blocking_threads(64)

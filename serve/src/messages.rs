@@ -292,7 +292,11 @@ impl Events for MessageEvents {
             }
             Update::Call(ToolCall { id, name, arguments }) => {
                 self.close(&mut out);
-                self.open("tool_use", json!({ "type": "tool_use", "id": id, "name": name, "input": {} }), &mut out);
+                self.open(
+                    "tool_use",
+                    json!({ "type": "tool_use", "id": id, "name": name, "input": {} }),
+                    &mut out,
+                );
                 self.delta(json!({ "type": "input_json_delta", "partial_json": arguments }), &mut out);
                 self.close(&mut out);
             }

@@ -22,6 +22,15 @@ pub struct ServedModel {
     pub open: OpenModel,
 }
 
+/// Checks that no two models have the same name.
+///
+/// # Errors
+/// If two have the same name.
+pub fn check_names(names: &[String]) -> Result<(), ServeError> {
+    let again = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name));
+    again.map_or(Ok(()), |(_, name)| Err(ServeError::Name { name: name.clone() }))
+}
+
 /// An open model, and what its answers need.
 pub struct Loaded {
     pub name: String,
@@ -76,15 +85,9 @@ pub struct Models {
 }
 
 impl Models {
-    pub fn new(models: Vec<ServedModel>) -> Result<Self, ServeError> {
-        let mut entries: Vec<Arc<Entry>> = Vec::new();
-        for ServedModel { name, open } in models {
-            if entries.iter().any(|entry| entry.name == name) {
-                return Err(ServeError::Name { name });
-            }
-            entries.push(Arc::new(Entry { name, open, loaded: OnceCell::new() }));
-        }
-        Ok(Self { entries: Arc::new(entries), since: now() })
+    pub fn new(models: Vec<ServedModel>) -> Self {
+        let entry = |ServedModel { name, open }| Arc::new(Entry { name, open, loaded: OnceCell::new() });
+        Self { entries: Arc::new(models.into_iter().map(entry).collect()), since: now() }
     }
 
     pub fn names(&self) -> impl Iterator<Item = &str> {

@@ -22,24 +22,22 @@ pub struct Dialogue {
 impl Dialogue {
     /// The text that the model's chat template makes of the conversation.
     pub fn render(&self, loaded: &Loaded) -> Result<String, Failure> {
-        let refusal = match self.rendered(loaded) {
+        let refusal = match self.rendered(loaded, <[Value]>::to_vec) {
             Ok(text) => return Ok(text),
             Err(error) => error,
         };
         let Some(why) = template_refusal(&refusal) else { return Err(refusal.into()) };
         // Many templates take a system message at the beginning only, or none at all.
-        for merge in [systems_first, systems_to_user] {
-            let merged = Self { messages: merge(&self.messages), ..self.clone() };
-            if merged.messages != self.messages
-                && let Ok(text) = merged.rendered(loaded)
-            {
+        for arrange in [systems_first, systems_to_user] {
+            if let Ok(text) = self.rendered(loaded, arrange) {
                 return Ok(text);
             }
         }
         Err(Failure::Template { model: loaded.name.clone(), why })
     }
 
-    fn rendered(&self, loaded: &Loaded) -> Result<String, ModelError> {
+    /// The text of the messages as `arrange` orders them.
+    fn rendered(&self, loaded: &Loaded, arrange: fn(&[Value]) -> Vec<Value>) -> Result<String, ModelError> {
         let mut chat = Chat {
             messages: self.messages.clone(),
             tools: self.tools.clone(),
@@ -58,7 +56,7 @@ impl Dialogue {
             if unread.iter().any(|name| name == "tools") {
                 chat.messages = without_tools(&chat.messages, chat.tools.take().as_deref());
             }
-            match loaded.model.render(&chat) {
+            match loaded.model.render(&Chat { messages: arrange(&chat.messages), ..chat.clone() }) {
                 // Another process refuses variables that have no effect, and names the first.
                 Err(ModelError::Template { message }) => match unread_name(&message) {
                     Some(name) if name == "tools" && chat.tools.is_some() => unread = vec![name],

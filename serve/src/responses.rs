@@ -137,7 +137,11 @@ fn item(item: &Value, at: &str, messages: &mut Vec<Value>) -> Result<(), Failure
         Some("function_call") => {
             let function = json!({ "name": text("name")?, "arguments": text("arguments")? });
             let call = json!({ "id": text("call_id")?, "type": "function", "function": function });
-            match messages.last_mut().and_then(|last| last.get_mut("tool_calls")).and_then(Value::as_array_mut) {
+            match messages
+                .last_mut()
+                .and_then(|last| last.get_mut("tool_calls"))
+                .and_then(Value::as_array_mut)
+            {
                 Some(calls) => calls.push(call),
                 None => messages.push(json!({ "role": "assistant", "content": null, "tool_calls": [call] })),
             }

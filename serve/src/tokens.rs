@@ -63,7 +63,8 @@ pub async fn detokenize(
     let loaded = app.models.get(request.model.as_deref()).await?;
     let text = app
         .blocking(move || {
-            let refuse = || Failure::field("tokens", shown(&request.tokens), "a list of token ids of the model");
+            let refuse =
+                || Failure::field("tokens", shown(&request.tokens), "a list of token ids of the model");
             let tokens = token_ids(&request.tokens, &loaded).ok_or_else(refuse)?;
             Ok(loaded.tokenizer()?.decode(&tokens)?)
         })

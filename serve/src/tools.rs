@@ -31,7 +31,9 @@ impl Tools {
         match choice {
             Choice::Auto => Ok(Self { offered, is_forced: false }),
             Choice::None => Ok(Self::default()),
-            Choice::Required if offered.is_empty() => refuse("`required`", "`tools` with at least one function"),
+            Choice::Required if offered.is_empty() => {
+                refuse("`required`", "`tools` with at least one function")
+            }
             Choice::Required => Ok(Self { offered, is_forced: true }),
             Choice::Named(name) => {
                 let offered: Vec<Value> =

@@ -81,6 +81,7 @@ mod run {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let interrupt = &invocation.interrupt;
             let keys = self.api_key_file.as_deref().map(ApiKeys::read).transpose()?;
+            serve::check_names(&self.models.iter().map(NamedModel::name).collect::<Vec<_>>())?;
             // A port in use is reported before anything slow begins.
             let server = Server::bind(&self.host, self.port)?;
             let [first, others @ ..] = self.models.as_slice() else { return Ok(()) };
@@ -112,8 +113,8 @@ mod run {
             let program = self.isolate_templates.then(load::template_program).transpose()?;
             let mut opening = load::read_any(&path, &self.run, read, interrupt, program)?;
             if opening.sentence().is_some() {
-                // `--context` is for models that continue text. Texts of embeddings have a limit of their own.
-                opening.options.context = None;
+                // Both are for models that continue text. An embedding model has its own limit of a text.
+                (opening.options.context, opening.options.chunk) = (None, None);
             }
             opening.options.slots = self.slots.get();
             opening.options.speculate = self.sampling.speculate.clone();

@@ -29,17 +29,8 @@ pub struct Response {
     pub body: String,
 }
 
-/// The server of most tests. It ends with the test program, which closes a pipe then.
-pub static DEMO: LazyLock<Serving> = LazyLock::new(|| {
-    let mut server = tracewright(&["serve", text(&demo()), "--port", "0"]);
-    server.args(SIZES);
-    let mut shell = Command::new("/bin/sh");
-    shell.args(["-c", "\"$@\" </dev/null & server=$!; cat; kill -KILL $server", "sh"]);
-    shell.arg(server.get_program()).args(server.get_args()).env_clear().stdin(Stdio::piped());
-    shell.env("PATH", "/usr/bin:/bin");
-    shell.envs(server.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    Serving::start(shell)
-});
+/// The server of most tests.
+pub static DEMO: LazyLock<Serving> = LazyLock::new(|| Serving::until_the_end(&[text(&demo())]));
 
 impl Serving {
     /// Serves with these arguments on any free port.
@@ -47,6 +38,18 @@ impl Serving {
         let mut command = tracewright(&["serve", "--port", "0"]);
         command.args(arguments).args(SIZES);
         Self::start(command)
+    }
+
+    /// A server that ends with the test program, which closes a pipe then.
+    pub fn until_the_end(arguments: &[&str]) -> Self {
+        let mut server = tracewright(&["serve", "--port", "0"]);
+        server.args(arguments).args(SIZES);
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", "\"$@\" </dev/null & server=$!; cat; kill -KILL $server", "sh"]);
+        shell.arg(server.get_program()).args(server.get_args()).env_clear().stdin(Stdio::piped());
+        shell.env("PATH", "/usr/bin:/bin");
+        shell.envs(server.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        Self::start(shell)
     }
 
     pub fn start(mut command: Command) -> Self {
