@@ -1,6 +1,6 @@
 //! The functions that a request offers to the model, and which of them it must call.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::body::shown;
 use crate::failure::Failure;
@@ -51,7 +51,7 @@ impl Tools {
         let call = |tool: &Value| {
             let function = &tool["function"];
             let arguments = match function.get("parameters") {
-                Some(parameters) if parameters.is_object() => parameters.clone(),
+                Some(parameters) if parameters.is_object() => closed(parameters),
                 _ => json!({ "type": "object" }),
             };
             json!({
@@ -72,6 +72,29 @@ impl Tools {
     pub fn for_template(&self) -> Option<Vec<Value>> {
         (!self.offered.is_empty()).then(|| self.offered.clone())
     }
+}
+
+/// A schema of arguments without properties that it does not declare. A model that may invent some does not stop.
+fn closed(schema: &Value) -> Value {
+    const SAYS: [&str; 6] =
+        ["additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf"];
+    let Value::Object(object) = schema else { return schema.clone() };
+    let within = |(key, value): (&String, &Value)| {
+        let value = match (key.as_str(), value) {
+            ("properties" | "$defs" | "definitions", Value::Object(named)) => {
+                named.iter().map(|(name, one)| (name.clone(), closed(one))).collect()
+            }
+            ("anyOf" | "oneOf" | "prefixItems", Value::Array(list)) => list.iter().map(closed).collect(),
+            ("items", one) => closed(one),
+            (_, other) => other.clone(),
+        };
+        (key.clone(), value)
+    };
+    let mut object: Map<String, Value> = object.iter().map(within).collect();
+    if object.get("properties").is_some_and(Value::is_object) && !SAYS.iter().any(|key| object.contains_key(*key)) {
+        object.insert("additionalProperties".to_owned(), json!(false));
+    }
+    object.into()
 }
 
 /// Checks a function and brings it into OpenAI's form of chats. `function` has name, description and parameters.

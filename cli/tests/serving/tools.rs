@@ -15,7 +15,6 @@ fn tools() -> Value {
             "type": "object",
             "properties": { "city": { "enum": ["Paris", "Rome"] }, "days": { "type": "integer", "minimum": 0, "maximum": 9 } },
             "required": ["city", "days"],
-            "additionalProperties": false,
         });
         let function = json!({ "name": name, "description": "Look it up", "parameters": parameters });
         json!({ "type": "function", "function": function })
