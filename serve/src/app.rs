@@ -8,8 +8,9 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
+use schemars::{Schema, schema_for};
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower_http::cors::{AllowOrigin, Any, CorsLayer};
@@ -18,7 +19,8 @@ use crate::access::check_origin;
 use crate::failure::Failure;
 use crate::metrics::Metrics;
 use crate::models::Models;
-use crate::{ServeOptions, body, chat, completions, embeddings, messages, responses, tokens};
+use crate::sampling::SamplingFields;
+use crate::{ServeOptions, body, chat, completions, embeddings, messages, openapi, page, responses, tokens};
 
 /// How many requests are rendered and tokenized at the same time.
 const PREPARED: usize = 8;
@@ -64,23 +66,14 @@ impl App {
 
     /// The server's paths.
     pub fn router(self: &Arc<Self>) -> Router {
-        let open = Router::new().route("/health", get(health));
-        let closed = Router::new()
-            .route("/v1/models", get(models))
-            .route("/v1/models/{*name}", get(model))
-            .route("/v1/chat/completions", post(chat::chat))
-            .route("/v1/completions", post(completions::complete))
-            .route("/v1/embeddings", post(embeddings::embed))
-            .route("/v1/responses", post(responses::respond))
-            .route("/v1/messages", post(messages::answer))
-            .route("/v1/messages/count_tokens", post(messages::count))
-            .route("/tokenize", post(tokens::tokenize))
-            .route("/detokenize", post(tokens::detokenize))
-            .route("/apply-template", post(chat::apply_template))
-            .route("/metrics", get(metrics))
-            .route_layer(from_fn_with_state(self.clone(), admit));
-        let router = open
-            .merge(closed)
+        let mut closed = Router::new();
+        for Endpoint { path, route, .. } in endpoints() {
+            closed = closed.route(path, route);
+        }
+        let router = page::router()
+            .route("/health", get(health))
+            .route("/openapi.json", get(openapi::document))
+            .merge(closed.route_layer(from_fn_with_state(self.clone(), admit)))
             .fallback(nothing)
             .method_not_allowed_fallback(no_method)
             .layer(from_fn_with_state(self.clone(), watch))
@@ -90,6 +83,67 @@ impl App {
             origins => router.layer(cors(origins)),
         }
     }
+}
+
+/// A path that needs a key, if there are keys.
+pub struct Endpoint {
+    pub path: &'static str,
+    pub about: &'static str,
+    pub route: MethodRouter<Arc<App>>,
+    /// The JSON Schemas of the body; none for `GET`.
+    pub body: Vec<Schema>,
+}
+
+/// All paths that need a key: the router and the OpenAPI document follow from this list.
+pub fn endpoints() -> Vec<Endpoint> {
+    let of = |path, about, route, body| Endpoint { path, about, route, body };
+    let sampled = |schema| vec![schema, schema_for!(SamplingFields)];
+    let chats = || sampled(schema_for!(chat::ChatFields));
+    let messages = || sampled(schema_for!(messages::MessageFields));
+    vec![
+        of("/v1/models", "List the models", get(models), vec![]),
+        of("/v1/models/{*name}", "Describe a model", get(model), vec![]),
+        of("/v1/chat/completions", "Answer a conversation", post(chat::chat), chats()),
+        of(
+            "/v1/completions",
+            "Continue texts",
+            post(completions::complete),
+            sampled(schema_for!(completions::CompletionFields)),
+        ),
+        of(
+            "/v1/embeddings",
+            "Compute embeddings of texts",
+            post(embeddings::embed),
+            vec![schema_for!(embeddings::EmbeddingFields)],
+        ),
+        of(
+            "/v1/responses",
+            "Answer a conversation, in OpenAI's newer form",
+            post(responses::respond),
+            sampled(schema_for!(responses::ResponseFields)),
+        ),
+        of("/v1/messages", "Answer a conversation, in Anthropic's form", post(messages::answer), messages()),
+        of(
+            "/v1/messages/count_tokens",
+            "Count the tokens of a conversation",
+            post(messages::count),
+            messages(),
+        ),
+        of(
+            "/tokenize",
+            "Print the tokens of a text",
+            post(tokens::tokenize),
+            vec![schema_for!(tokens::TokenizeFields)],
+        ),
+        of(
+            "/detokenize",
+            "Print the text of tokens",
+            post(tokens::detokenize),
+            vec![schema_for!(tokens::DetokenizeFields)],
+        ),
+        of("/apply-template", "Print the prompt of a conversation", post(chat::apply_template), chats()),
+        of("/metrics", "Report counts and times, for Prometheus", get(metrics), vec![]),
+    ]
 }
 
 /// The headers with which web pages of these origins may read answers.

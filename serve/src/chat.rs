@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -28,26 +29,40 @@ use crate::tools::{self, Tools};
 /// The most probabilities per token.
 pub const TOP: u64 = 20;
 
-#[derive(Deserialize)]
-struct ChatFields {
+#[derive(Deserialize, JsonSchema)]
+pub struct ChatFields {
+    /// The first model of the server, unless set.
     model: Option<String>,
+    /// Objects with a role (system, developer, user, assistant, tool) and a content: a text, or a list of texts in parts.
     messages: Vec<Value>,
+    /// Send server-sent events, the last of which is `[DONE]`.
     stream: Option<bool>,
     stream_options: Option<StreamFields>,
+    /// The largest number of new tokens. Without it, an answer may fill the context.
     max_tokens: Option<u64>,
+    /// The newer name of `max_tokens`.
     max_completion_tokens: Option<u64>,
+    /// Report the probability of each token.
     logprobs: Option<bool>,
+    /// Report so many of the most likely tokens, too: at most 20.
     top_logprobs: Option<u64>,
+    /// Functions that the model may call. Tools of other types are skipped.
     tools: Option<Vec<Value>>,
+    /// `auto`, `none`, `required`, or an object that names a function.
     tool_choice: Option<Value>,
+    /// `text`, `json_object`, or a `json_schema` that the answer follows.
     response_format: Option<Value>,
+    /// A variable of the chat template.
     reasoning_effort: Option<String>,
+    /// `none` leaves the reasoning in the content.
     reasoning_format: Option<String>,
+    /// Variables of the chat template, such as `enable_thinking`.
     chat_template_kwargs: Option<Map<String, Value>>,
 }
 
-#[derive(Clone, Copy, Deserialize)]
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
 pub struct StreamFields {
+    /// Send the counts of tokens in front of `[DONE]`.
     pub include_usage: Option<bool>,
 }
 

@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use generate::TokenLogprobs;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -32,15 +33,21 @@ const PROMPTS: usize = 256;
 /// The new tokens of a request that sets no limit, as OpenAI's interface declares.
 const USUAL: u64 = 16;
 
-#[derive(Deserialize)]
-struct CompletionFields {
+#[derive(Deserialize, JsonSchema)]
+pub struct CompletionFields {
+    /// The first model of the server, unless set.
     model: Option<String>,
+    /// A text, a list of texts, a list of token ids, or a list of such lists.
     prompt: Value,
     stream: Option<bool>,
     stream_options: Option<StreamFields>,
+    /// The largest number of new tokens; 16 unless set.
     max_tokens: Option<u64>,
+    /// Report so many of the most likely tokens: at most 20.
     logprobs: Option<u64>,
+    /// Begin the text with the prompt.
     echo: Option<bool>,
+    /// Not supported: a text is an error.
     suffix: Option<String>,
 }
 

@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -20,11 +21,15 @@ use crate::models::Loaded;
 /// The most texts of a request, as in OpenAI's interface.
 const TEXTS: usize = 2048;
 
-#[derive(Deserialize)]
-struct EmbeddingFields {
+#[derive(Deserialize, JsonSchema)]
+pub struct EmbeddingFields {
+    /// The first model of the server, unless set.
     model: Option<String>,
+    /// A text, a list of texts, a list of token ids, or a list of such lists.
     input: Value,
+    /// `float` or `base64`.
     encoding_format: Option<String>,
+    /// The model's own number of dimensions, if set.
     dimensions: Option<u64>,
     /// The name of one of the model's prompts, such as `query`.
     prompt_name: Option<String>,

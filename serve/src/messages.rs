@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -23,16 +24,21 @@ use crate::sampling::SamplingFields;
 use crate::stream::{self, Events, Sent};
 use crate::tools::{self, Choice, Tools};
 
-#[derive(Deserialize)]
-struct MessageFields {
+#[derive(Deserialize, JsonSchema)]
+pub struct MessageFields {
     model: Option<String>,
+    /// Objects with a role and a content: a text, or a list of blocks.
     messages: Vec<Value>,
+    /// A system message: a text, or a list of texts in blocks.
     system: Option<Value>,
     max_tokens: Option<u64>,
     stop_sequences: Option<Vec<String>>,
     stream: Option<bool>,
+    /// Functions with an `input_schema`. Tools of other types are skipped.
     tools: Option<Vec<Value>>,
+    /// An object with the type `auto`, `any`, `none`, or `tool` and a name.
     tool_choice: Option<Value>,
+    /// `{"type": "disabled"}` sets `enable_thinking` of the chat template to false.
     thinking: Option<Value>,
 }
 

@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -23,19 +24,26 @@ use crate::sampling::SamplingFields;
 use crate::stream::{self, Events, Sent};
 use crate::tools::{self, Tools};
 
-#[derive(Deserialize)]
-struct ResponseFields {
+#[derive(Deserialize, JsonSchema)]
+pub struct ResponseFields {
     model: Option<String>,
+    /// A text, or a list of messages, calls and results of calls.
     input: Value,
+    /// A system message.
     instructions: Option<String>,
     stream: Option<bool>,
     max_output_tokens: Option<u64>,
+    /// Functions that the model may call. Tools of other types are skipped.
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
+    /// The format of the answer: `{"format": {"type": "json_schema", "schema": …}}`.
     text: Option<Value>,
+    /// `effort` is a variable of the chat template.
     reasoning: Option<Value>,
+    /// Not supported: the server keeps no responses.
     previous_response_id: Option<String>,
+    /// Not supported, unless false.
     background: Option<bool>,
     metadata: Option<Value>,
 }

@@ -2,6 +2,7 @@
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use tracewright::GenerateOptions;
@@ -16,8 +17,9 @@ const STOPS: usize = 64;
 const ANSWERS: u64 = 16;
 
 /// Fields of all requests that generate text.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 pub struct SamplingFields {
+    /// 0 takes the most likely token. The server's flags set the default of this and the next fields.
     temperature: Option<f32>,
     top_p: Option<f32>,
     top_k: Option<i64>,
@@ -25,13 +27,20 @@ pub struct SamplingFields {
     typical_p: Option<f32>,
     frequency_penalty: Option<f32>,
     presence_penalty: Option<f32>,
+    /// llama.cpp's name of `repetition_penalty`.
     repeat_penalty: Option<f32>,
     repetition_penalty: Option<f32>,
+    /// The same seed draws the same tokens. Without it, each request draws others.
     seed: Option<i64>,
+    /// A text or a list of texts, in front of which the answer ends.
     stop: Option<Value>,
+    /// The number of answers: at most 16.
     n: Option<u64>,
+    /// Whether a slot may reuse the state of an earlier prompt with the same beginning; true unless set.
     cache_prompt: Option<bool>,
+    /// Go on behind the tokens that end an answer.
     ignore_eos: Option<bool>,
+    /// Not supported: anything but an empty object is an error.
     logit_bias: Option<Value>,
 }
 

@@ -6,6 +6,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -14,18 +15,23 @@ use crate::body::{fields, shown};
 use crate::completions::token_ids;
 use crate::failure::Failure;
 
-#[derive(Deserialize)]
-struct TokenizeFields {
+#[derive(Deserialize, JsonSchema)]
+pub struct TokenizeFields {
     model: Option<String>,
+    /// The text, in llama.cpp's form: without special tokens unless set.
     content: Option<String>,
+    /// The text, in vLLM's form: with special tokens unless set.
     prompt: Option<String>,
+    /// Whether to add special tokens.
     add_special: Option<bool>,
+    /// vLLM's name of `add_special`.
     add_special_tokens: Option<bool>,
 }
 
-#[derive(Deserialize)]
-struct DetokenizeFields {
+#[derive(Deserialize, JsonSchema)]
+pub struct DetokenizeFields {
     model: Option<String>,
+    /// A list of token ids.
     tokens: Value,
 }
 

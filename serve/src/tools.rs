@@ -91,7 +91,9 @@ fn closed(schema: &Value) -> Value {
         (key.clone(), value)
     };
     let mut object: Map<String, Value> = object.iter().map(within).collect();
-    if object.get("properties").is_some_and(Value::is_object) && !SAYS.iter().any(|key| object.contains_key(*key)) {
+    if object.get("properties").is_some_and(Value::is_object)
+        && !SAYS.iter().any(|key| object.contains_key(*key))
+    {
         object.insert("additionalProperties".to_owned(), json!(false));
     }
     object.into()
