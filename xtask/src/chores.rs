@@ -403,6 +403,20 @@ fn built(root: &Path) -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from).join("debug")
 }
 
+/// Builds the Python wheel into `out`, and prints its path. `profile` is a profile of cargo.
+pub fn wheel(root: &Path, out: &Path, profile: &str) -> Result<PathBuf, Error> {
+    let tools = setup(root)?;
+    let pins = root.join("xtask/wheel.txt");
+    let maturin = python::install(&root.join(".tracewright/maturin"), &pins, "maturin: about 10 MB")?;
+    let out = empty(std::path::absolute(out).with_path("find", out)?)?;
+    let mut build = Command::new(maturin.bin()[0].join("maturin"));
+    build.args(["build", "--locked", "--profile", profile, "--interpreter", "python3", "--out"]).arg(&out);
+    step("wheel", build.current_dir(root.join("python")).env("PATH", &tools.path))?;
+    let mut files = fs::read_dir(&out).with_path("read", &out)?.flatten().map(|file| file.path());
+    let wheel = files.find(|path| path.extension().is_some_and(|extension| extension == "whl"));
+    wheel.ok_or_else(|| Error::NoWheel { folder: out })
+}
+
 /// Runs tests of the shim and IREE's runtime with AddressSanitizer.
 pub fn sanitize(root: &Path) -> Result<(), Error> {
     let tools = setup(root)?;

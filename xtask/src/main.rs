@@ -1,4 +1,4 @@
-//! Set-up and chores: `cargo xtask setup | demo | test | bless | newcomer | parity | differential | xla | sanitize | fuzz`.
+//! Set-up and chores: `cargo xtask setup | demo | test | bless | newcomer | parity | differential | xla | wheel | sanitize | fuzz`.
 //!
 //! Needs Rust, Python 3 with pip, a C and a C++ compiler; everything else goes into `.tracewright/`, once.
 
@@ -84,6 +84,15 @@ enum Chore {
         #[arg(short = 'k', value_name = "NAME")]
         name: Option<String>,
     },
+    /// Build the Python wheel of `python/`, and print its path.
+    Wheel {
+        /// Folder of the wheel; what is in it is deleted.
+        #[arg(short, long, value_name = "DIR", default_value = "target/wheel")]
+        out: PathBuf,
+        /// Profile of cargo.
+        #[arg(long, default_value = "release")]
+        profile: String,
+    },
     /// Run the runtime's tests with its C code under AddressSanitizer, which finds memory errors and leaks.
     Sanitize,
     /// Fuzz one reader of files with libFuzzer, and keep the inputs that break it.
@@ -153,6 +162,9 @@ fn main() -> ExitCode {
         },
         Chore::Differential { graphs } => chores::differential(&cli.root, *graphs),
         Chore::Xla { name } => chores::xla(&cli.root, name.as_deref()),
+        Chore::Wheel { out, profile } => {
+            chores::wheel(&cli.root, out, profile).map(|wheel| println!("{}", wheel.display()))
+        }
         Chore::Sanitize => chores::sanitize(&cli.root),
         Chore::Fuzz(fuzz) => chores::fuzz(&cli.root, fuzz),
     };
