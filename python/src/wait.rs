@@ -31,7 +31,10 @@ pub fn result<T: Send + 'static>(
 ) -> PyResult<T> {
     let (send, receive) = channel();
     let work = move || drop(send.send(work()));
-    thread::Builder::new().name("call".into()).spawn(work).map_err(|error| raised(ModelError::Thread(error)))?;
+    thread::Builder::new()
+        .name("call".into())
+        .spawn(work)
+        .map_err(|error| raised(ModelError::Thread(error)))?;
     let done = until(py, move || match receive.recv_timeout(MOMENT) {
         Ok(done) => Poll::Ready(done),
         Err(RecvTimeoutError::Timeout) => Poll::Pending,

@@ -39,8 +39,15 @@ const ASAN_OPTIONS: (&str, &str) = ("ASAN_OPTIONS", "allocator_may_return_null=1
 
 /// Packages that use `tracewright` with IREE. All other packages are built together without it, so that
 /// shared dependencies are built only once.
-const NEED_IREE: [&str; 6] =
-    ["tracewright-tests", "tracewright-fuzz", "chat", "parallel", "parallel-cli", "programs"];
+const NEED_IREE: [&str; 7] = [
+    "tracewright-tests",
+    "tracewright-fuzz",
+    "tracewright-python",
+    "chat",
+    "parallel",
+    "parallel-cli",
+    "programs",
+];
 
 /// A processor whose features are a subset of this machine's and change the compiled modules, and the tests
 /// to skip for it. Without bf16 instructions, weights are not packed. Without AVX2, multiplications and
@@ -251,6 +258,12 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     programs.retain(|program| [root, &root.join("cli")].contains(&&*program.folder));
     programs::run("tests without IREE", 1, programs, &|program: &Path| Command::new(program))?;
     step("examples in documentation without IREE", cargo(&["test", "--doc"]).args(without_iree()))?;
+    if let Err(error) = test_wheel(root) {
+        match error {
+            Error::Failed { .. } | Error::Interrupted => return Err(error),
+            error => left_out.push(format!("the Python wheel: {}", WithCauses(&error))),
+        }
+    }
     left_out.push("Vulkan beyond a prompt of a shipped model: `cargo xtask test --vulkan`".into());
     left_out.push(match jax {
         Ok(_) => "XLA beyond a prompt of each shipped model on two devices: `cargo xtask xla`".into(),
@@ -414,7 +427,19 @@ pub fn wheel(root: &Path, out: &Path, profile: &str) -> Result<PathBuf, Error> {
     step("wheel", build.current_dir(root.join("python")).env("PATH", &tools.path))?;
     let mut files = fs::read_dir(&out).with_path("read", &out)?.flatten().map(|file| file.path());
     let wheel = files.find(|path| path.extension().is_some_and(|extension| extension == "whl"));
-    wheel.ok_or_else(|| Error::NoWheel { folder: out })
+    wheel.ok_or(Error::NoWheel { folder: out })
+}
+
+/// Builds the Python wheel without optimization, installs it into a fresh environment, and runs its tests there.
+pub fn test_wheel(root: &Path) -> Result<(), Error> {
+    let wheel = wheel(root, &root.join("target/wheel-test"), "dev")?;
+    let folder = Scratch::new_in(&env::temp_dir())?;
+    // The compiler and NumPy are in the folder of the tools.
+    let tools = python::find_packages(&root.join(".tracewright/venv"))?;
+    let python = python::environment_with(&folder.path().join("venv"), &wheel, &tools)?;
+    let mut tests = Command::new(python);
+    tests.arg(root.join("python/wheel_tests/test_wheel.py")).arg("--verbose").current_dir(folder.path());
+    step("tests of the wheel", tests.env("TRACEWRIGHT_ROOT", root))
 }
 
 /// Runs tests of the shim and IREE's runtime with AddressSanitizer.

@@ -92,6 +92,9 @@ enum Chore {
         /// Profile of cargo.
         #[arg(long, default_value = "release")]
         profile: String,
+        /// Build without optimization instead, install the wheel into a fresh environment, and run its tests.
+        #[arg(long, conflicts_with_all = ["out", "profile"])]
+        test: bool,
     },
     /// Run the runtime's tests with its C code under AddressSanitizer, which finds memory errors and leaks.
     Sanitize,
@@ -162,7 +165,8 @@ fn main() -> ExitCode {
         },
         Chore::Differential { graphs } => chores::differential(&cli.root, *graphs),
         Chore::Xla { name } => chores::xla(&cli.root, name.as_deref()),
-        Chore::Wheel { out, profile } => {
+        Chore::Wheel { test: true, .. } => chores::test_wheel(&cli.root),
+        Chore::Wheel { out, profile, .. } => {
             chores::wheel(&cli.root, out, profile).map(|wheel| println!("{}", wheel.display()))
         }
         Chore::Sanitize => chores::sanitize(&cli.root),
