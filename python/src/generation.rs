@@ -13,8 +13,8 @@ use crate::error::raised;
 use crate::wait::{self, MOMENT};
 
 /// An iterator over the pieces of a text as they are generated. Dropping it stops the generation.
-#[pyclass(frozen, module = "tracewright")]
-pub struct Generation {
+#[pyclass(frozen, module = "tracewright", name = "Generation")]
+pub struct PyGeneration {
     /// The number of tokens in the prompt.
     #[pyo3(get)]
     prompt_tokens: usize,
@@ -22,7 +22,7 @@ pub struct Generation {
     pieces: Mutex<Option<Pieces>>,
 }
 
-impl Generation {
+impl PyGeneration {
     pub fn begin(py: Python<'_>, request: Request) -> PyResult<Self> {
         let prompt_tokens = request.prompt_tokens().len();
         let pieces = py.detach(|| request.stream()).map_err(raised)?;
@@ -53,7 +53,7 @@ impl Generation {
 }
 
 #[pymethods]
-impl Generation {
+impl PyGeneration {
     fn __iter__(slf: Py<Self>) -> Py<Self> {
         slf
     }

@@ -17,9 +17,9 @@ mod _native {
     #[pymodule_export]
     use super::error::TracewrightError;
     #[pymodule_export]
-    use super::generation::Generation;
+    use super::generation::PyGeneration;
     #[pymodule_export]
-    use super::model::Model;
+    use super::model::PyModel;
 
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name")]

@@ -14,18 +14,18 @@ use tracewright::model::Request;
 use tracewright::{ModelError, user};
 
 use crate::error::raised;
-use crate::generation::Generation;
+use crate::generation::PyGeneration;
 use crate::{options, wait};
 
 /// An open model. Threads can share it.
-#[pyclass(frozen, module = "tracewright")]
-pub struct Model {
+#[pyclass(frozen, module = "tracewright", name = "Model")]
+pub struct PyModel {
     path: PathBuf,
     /// `None` once the model is closed.
     model: Mutex<Option<tracewright::Model>>,
 }
 
-impl Model {
+impl PyModel {
     fn model(&self) -> PyResult<tracewright::Model> {
         let model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
         model.clone().ok_or_else(|| raised(ModelError::Gone))
@@ -55,10 +55,10 @@ impl Model {
         py: Python<'_>,
         tokens: Vec<u32>,
         arguments: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<Generation> {
+    ) -> PyResult<PyGeneration> {
         let (options, reuse) = options::generation(arguments)?;
         let request = self.model()?.continue_tokens(tokens).options(options);
-        Generation::begin(py, if reuse { Request::reuse(request) } else { request })
+        PyGeneration::begin(py, if reuse { Request::reuse(request) } else { request })
     }
 }
 
@@ -88,7 +88,7 @@ fn conversation(
 }
 
 #[pymethods]
-impl Model {
+impl PyModel {
     #[new]
     #[pyo3(signature = (model, **options))]
     fn new(py: Python<'_>, model: PathBuf, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
@@ -113,7 +113,7 @@ impl Model {
         tools: Option<&Bound<'_, PyAny>>,
         template_vars: Option<&Bound<'_, PyAny>>,
         options: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<Generation> {
+    ) -> PyResult<PyGeneration> {
         let text = self.render(py, messages, tools, template_vars)?;
         let tokens = self.encode(py, &text, false)?;
         self.request(py, tokens, options)
@@ -126,7 +126,7 @@ impl Model {
         py: Python<'_>,
         prompt: &Bound<'_, PyAny>,
         options: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<Generation> {
+    ) -> PyResult<PyGeneration> {
         let tokens = self.tokens(&self.model()?, prompt)?;
         self.request(py, tokens, options)
     }
@@ -220,7 +220,7 @@ impl Model {
     }
 }
 
-impl Model {
+impl PyModel {
     fn encode(&self, py: Python<'_>, text: &str, special: bool) -> PyResult<Vec<u32>> {
         let model = self.model()?;
         let encoded = || {
@@ -231,7 +231,7 @@ impl Model {
     }
 }
 
-impl Drop for Model {
+impl Drop for PyModel {
     /// Waits for the device without the interpreter's lock.
     fn drop(&mut self) {
         Python::attach(|py| self.close(py));
