@@ -33,6 +33,13 @@ pub enum Ignorable {
     Suffix(&'static str),
     /// Any key with this prefix, such as another part of a multimodal checkpoint.
     Prefix(&'static str),
+    /// Any key with this prefix and then a number of at least `from`, such as `model.layers.46.`: layers that predict
+    /// further tokens.
+    LayersFrom {
+        /// The prefix before the number.
+        prefix: &'static str,
+        from: usize,
+    },
     /// This key. The network declares it, but simplification found that no result depends on it.
     Unread(String),
     /// This key, if its content equals that of another key: a tied weight that is stored twice.
@@ -274,6 +281,11 @@ pub fn check(
         let matches = |rule: &&Ignorable| match rule {
             Ignorable::Suffix(suffix) => key.ends_with(suffix),
             Ignorable::Prefix(prefix) => key.starts_with(prefix),
+            Ignorable::LayersFrom { prefix, from } => {
+                let number =
+                    key.strip_prefix(prefix).and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+                number.is_some_and(|number| number >= *from)
+            }
             Ignorable::Unread(twin) | Ignorable::EqualTo { key: twin, .. } => key == twin,
         };
         match ignorable.iter().find(matches) {

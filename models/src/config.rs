@@ -357,6 +357,19 @@ impl Keys {
         Some(types)
     }
 
+    /// A list of indices below `layers`, each of which `found` gets. The result is whether the key exists.
+    pub fn layers(&self, key: &'static str, layers: usize, mut found: impl FnMut(usize)) -> bool {
+        let Some(listed) = self.get(key) else { return false };
+        for index in listed.as_array().map_or(std::slice::from_ref(listed), Vec::as_slice) {
+            match index.as_u64().and_then(|index| usize::try_from(index).ok()).filter(|&index| index < layers)
+            {
+                Some(index) => found(index),
+                None => self.refuse(key, listed, format!("a list of layers, from 0 to {}", layers - 1)),
+            }
+        }
+        true
+    }
+
     /// An integer that is 0 or larger; `None` if the key is missing.
     pub fn optional_integer(&self, key: &'static str) -> Option<usize> {
         let read = |value: &Value| value.as_u64().filter(|&n| n <= u32::MAX.into()).map(|n| n as usize);

@@ -2,28 +2,34 @@
 #![warn(missing_docs)]
 
 /// Makes a configuration an extension of another: it derefs to the other, and its network can have the
-/// other's blocks as fields.
+/// other's blocks as fields. If a third configuration is between the two, its blocks can be fields, too.
 macro_rules! descends {
-    ($config:ident from $field:tt: $base:ident) => {
+    ($config:ident from $($field:tt).+: $base:ident $(, through $other:tt: $between:ident)?) => {
         impl std::ops::Deref for $config {
             type Target = $base;
 
             fn deref(&self) -> &$base {
-                &self.$field
+                &self.$($field).+
             }
         }
 
         impl std::ops::DerefMut for $config {
             fn deref_mut(&mut self) -> &mut $base {
-                &mut self.$field
+                &mut self.$($field).+
             }
         }
 
         impl dsl::Project<$base> for $config {
             fn project(&self) -> $base {
-                self.$field.clone()
+                self.$($field).+.clone()
             }
         }
+
+        $(impl dsl::Project<$between> for $config {
+            fn project(&self) -> $between {
+                self.$other.clone()
+            }
+        })?
     };
 }
 
@@ -67,6 +73,7 @@ macro_rules! families {
                         max_context: config.max_position_embeddings,
                         vocabulary: config.vocab_size,
                         tied: config.tie_word_embeddings,
+                        layers: config.num_hidden_layers,
                         sizes: config.sizes(),
                     },)+
                 }
@@ -102,7 +109,7 @@ macro_rules! read {
 
 pub mod config;
 pub mod decoder;
-mod experts;
+pub mod experts;
 mod family;
 pub mod fit;
 pub mod gguf;
@@ -125,6 +132,7 @@ use quantized::QuantizedModel;
 
 pub use decoder::LlamaConfig;
 pub use embedding_gemma::EmbeddingGemmaConfig;
+pub use experts::ExpertsConfig;
 pub use family::{Family, Stacks};
 pub use gemma3::{Gemma, GemmaConfig};
 pub use gguf::{GgufFamily, GgufModel};
@@ -140,19 +148,27 @@ families! {
     apertus::Apertus(LlamaConfig);
     cohere2::Cohere2(cohere2::Cohere2Config);
     embedding_gemma::EmbeddingGemma(EmbeddingGemmaConfig) beside;
+    ernie4_5::Ernie45(LlamaConfig);
+    ernie4_5_moe::Ernie45Moe(ExpertsConfig);
     exaone4::Exaone4(smollm3::SmolLm3Config);
     gemma3::Gemma3(GemmaConfig);
     gemma2::Gemma2(GemmaConfig);
+    glm4_moe::Glm4Moe(glm4_moe::Glm4MoeConfig);
     gpt2::Gpt2(Gpt2Config);
     granite::Granite(granite::GraniteConfig);
     lfm2::Lfm2(Lfm2Config);
+    lfm2_moe::Lfm2Moe(Lfm2Config);
+    ministral3::Ministral3(ministral3::Ministral3Config);
+    minimax_m2::MinimaxM2(olmoe::OlmoeConfig);
     mistral::Mistral(LlamaConfig);
-    mixtral::Mixtral(mixtral::MixtralConfig);
+    mixtral::Mixtral(ExpertsConfig);
     olmo2::Olmo2(LlamaConfig);
+    olmo3::Olmo3(LlamaConfig);
     olmoe::Olmoe(olmoe::OlmoeConfig);
     phi3::Phi3(LlamaConfig);
     qwen2::Qwen2(LlamaConfig);
     qwen3::Qwen3(LlamaConfig);
+    qwen3_moe::Qwen3Moe(ExpertsConfig);
     seed_oss::SeedOss(LlamaConfig);
     smollm3::SmolLm3(smollm3::SmolLm3Config);
     starcoder2::Starcoder2(LlamaConfig);
@@ -168,6 +184,7 @@ struct Facts {
     max_context: usize,
     vocabulary: usize,
     tied: bool,
+    layers: usize,
     /// Sizes that a checkpoint's header can confirm.
     sizes: Vec<DeclaredSize>,
 }
@@ -225,9 +242,11 @@ impl Architecture for ModelConfig {
     }
 
     fn ignorable(&self) -> Vec<Ignorable> {
-        let Facts { family, tied, .. } = self.facts();
+        let Facts { family, tied, layers, .. } = self.facts();
         let head = || Ignorable::EqualTo { key: head::HEAD.into(), other: family.embedding.into() };
-        family.ignorable.iter().cloned().chain(tied.then(head)).collect()
+        let further = || Ignorable::LayersFrom { prefix: "model.layers.", from: layers };
+        let (head, further) = (tied.then(head), family.further_layers.then(further));
+        family.ignorable.iter().cloned().chain(head).chain(further).collect()
     }
 
     fn named(&self, checkpoint: Checkpoint) -> Checkpoint {

@@ -62,6 +62,9 @@ def spread(model):
             p.add_(factor - 1.0)  # A Gemma's norm multiplies by 1 + w, and w begins at 0.
         if any(part in name for part in ("norm", "ln_", "bias")):
             p.add_(0.1 * torch.randn_like(p))
+    for name, buffer in model.named_buffers():
+        if name.endswith("bias"):
+            buffer.add_(0.1 * torch.randn_like(buffer))  # What a router adds to its scores begins at 0.
     return model
 
 

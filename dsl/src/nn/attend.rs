@@ -30,6 +30,8 @@ pub struct Attend<T: Float> {
     pub mask: Mask<T>,
     /// The factor on the scores. `None` stands for 1/√E, where E is the number of features of a head.
     pub scale: Option<f64>,
+    /// The factor on the queries of each position: `[S]`, or `[B, S]` if each sequence has its own position. `None`: 1.
+    pub temperature: Option<Tensor<T>>,
     /// The bound on the scores, which become `softcap · tanh(score / softcap)`. `None`: no bound.
     pub softcap: Option<f64>,
 }
@@ -49,7 +51,17 @@ impl<T: Float> Attend<T> {
     /// positions `at`.
     pub fn causal(at: Position, queries: Axis) -> Self {
         let layout = RopeLayout::HalfSplit;
-        Self { queries, at, cos: None, sin: None, layout, mask: Mask::causal(), scale: None, softcap: None }
+        Self {
+            queries,
+            at,
+            cos: None,
+            sin: None,
+            layout,
+            mask: Mask::causal(),
+            scale: None,
+            temperature: None,
+            softcap: None,
+        }
     }
 
     /// Causal attention with rotary embedding. The axis `queries` counts the `length` queries, which are at
@@ -89,9 +101,19 @@ impl<T: Float> Attend<T> {
         }
     }
 
+    /// Rotates the features 2i and 2i + 1 together. Default: i and i + R/2, where R is the number of rotated features.
+    pub fn interleaved(self) -> Self {
+        Self { layout: RopeLayout::Interleaved, ..self }
+    }
+
     /// Sets the factor on the scores.
     pub fn scaled(self, scale: f64) -> Self {
         Self { scale: Some(scale), ..self }
+    }
+
+    /// Multiplies the queries of each position by a factor `[S]` or `[B, S]`.
+    pub fn tempered(self, factors: Tensor<T>) -> Self {
+        Self { temperature: Some(factors), ..self }
     }
 
     /// Bounds the scores to `softcap · tanh(score / softcap)`. `None` changes nothing.
@@ -125,6 +147,10 @@ impl<T: Float> Attend<T> {
 #[track_caller]
 pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> Tensor<T> {
     let place = Location::caller();
+    let q = match at.temperature {
+        Some(factors) => q * factors.broadcast(q),
+        None => q,
+    };
     q.apply(place, |t, raw, query| {
         let (Some(key), Some(value)) = (t.named_type(k.raw, place), t.named_type(v.raw, place)) else {
             return Raw::POISON;
@@ -204,4 +230,4 @@ fn placed(t: &mut Tracer, raw: Raw, order: &[Axis], place: Place) -> Raw {
     }
 }
 
-trace_arg!(Attend<T> { queries, at, cos, sin, layout, mask, scale, softcap });
+trace_arg!(Attend<T> { queries, at, cos, sin, layout, mask, scale, temperature, softcap });
