@@ -60,17 +60,17 @@ pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     let count = |key, default| keys.optional_count(key).unwrap_or(default);
     let (layers, features) = (llama.num_hidden_layers, count("moe_intermediate_size", 1536));
     let shared = keys.optional_integer("moe_num_shared_experts").unwrap_or(2);
-    let config = ExpertsConfig {
-        num_experts: experts::count(keys, "moe_num_experts", 64),
-        num_experts_per_tok: count("moe_k", 6),
+    let num_experts = experts::count(keys, "moe_num_experts", 64);
+    ExpertsConfig {
+        num_experts,
+        num_experts_per_tok: experts::chosen(keys, "moe_k", 6, num_experts),
         moe_intermediate_size: features,
         shared_intermediate_size: (shared > 0).then_some(shared * features),
         sparse: sparse(keys, layers),
         biased: true,
         keys: ["moe_num_experts", "moe_intermediate_size"],
         ..ExpertsConfig::like_llama(llama, routing)
-    };
-    config.checked(keys, "moe_k")
+    }
 }
 
 /// Whether each of `layers` layers has experts: every so many, from a first layer to a last. The last is −1 for the last layer.

@@ -313,15 +313,6 @@ impl ExpertsConfig {
             llama,
         }
     }
-
-    /// Refuses more chosen experts than there are, by the key of their number.
-    pub(crate) fn checked(self, keys: &Keys, key: &'static str) -> Self {
-        let Self { num_experts: all, num_experts_per_tok: chosen, .. } = self;
-        if chosen > all {
-            keys.refuse(key, chosen, format!("at most {all}, the experts there are"));
-        }
-        self
-    }
 }
 
 /// The tensors that show how many experts there are.
@@ -350,6 +341,15 @@ pub(crate) fn count(keys: &Keys, published: &'static str, default: usize) -> usi
     keys.agreed(published, saved).unwrap_or(default)
 }
 
+/// The number of experts that each token chooses, of `experts`.
+pub(crate) fn chosen(keys: &Keys, key: &'static str, default: usize, experts: usize) -> usize {
+    let chosen = keys.optional_count(key).unwrap_or(default);
+    if chosen > experts {
+        keys.refuse(key, chosen, format!("at most {experts}, the experts there are"));
+    }
+    chosen
+}
+
 /// The experts of DeepSeek-V3 and the networks after it: sigmoid scores, groups of experts, a bias on the choice, shared experts, and
 /// dense layers first. Defaults are the numbers of experts, of chosen ones and of their features; then groups, factor and dense layers.
 pub(crate) fn deepseek(
@@ -376,17 +376,16 @@ pub(crate) fn deepseek(
     let moe_intermediate_size = number("moe_intermediate_size", features);
     let shared = keys.optional_integer("n_shared_experts").unwrap_or(1);
     let dense = keys.optional_integer("first_k_dense_replace").unwrap_or(dense);
-    let config = ExpertsConfig {
+    ExpertsConfig {
         num_experts,
-        num_experts_per_tok: number("num_experts_per_tok", chosen),
+        num_experts_per_tok: self::chosen(keys, "num_experts_per_tok", chosen, num_experts),
         moe_intermediate_size,
         shared_intermediate_size: (shared > 0).then_some(shared * moe_intermediate_size),
         sparse: (0..llama.num_hidden_layers).map(|layer| layer >= dense).collect(),
         biased: true,
         keys: ["n_routed_experts", "moe_intermediate_size"],
         ..ExpertsConfig::like_llama(llama, routing)
-    };
-    config.checked(keys, "num_experts_per_tok")
+    }
 }
 
 /// Keys of layers that predict further tokens, which are ignored.

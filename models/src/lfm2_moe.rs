@@ -31,14 +31,15 @@ pub(crate) fn read(keys: &Keys) -> Lfm2Config {
         factor: keys.number_or("routed_scaling_factor", 1.0),
         ..Routing::plain(Scores::Sigmoid)
     };
+    let num_experts = experts::count(keys, "num_experts", 32);
     let experts = ExpertsConfig {
-        num_experts: experts::count(keys, "num_experts", 32),
-        num_experts_per_tok: count("num_experts_per_tok", 4),
+        num_experts,
+        num_experts_per_tok: experts::chosen(keys, "num_experts_per_tok", 4, num_experts),
         moe_intermediate_size: count("moe_intermediate_size", 1792),
         sparse: (0..config.num_hidden_layers).map(|layer| layer >= dense).collect(),
         biased: keys.flag("use_expert_bias", true),
         routing,
         ..config.experts
     };
-    Lfm2Config { experts: experts.checked(keys, "num_experts_per_tok"), ..config }
+    Lfm2Config { experts, ..config }
 }

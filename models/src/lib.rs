@@ -155,6 +155,7 @@ families! {
     gemma2::Gemma2(GemmaConfig);
     glm4_moe::Glm4Moe(glm4_moe::Glm4MoeConfig);
     gpt2::Gpt2(Gpt2Config);
+    gpt_oss::GptOss(gpt_oss::GptOssConfig);
     granite::Granite(granite::GraniteConfig);
     lfm2::Lfm2(Lfm2Config);
     lfm2_moe::Lfm2Moe(Lfm2Config);

@@ -54,9 +54,10 @@ pub(crate) fn read(keys: &Keys) -> OlmoeConfig {
         head_dim: Some(head_dim),
         ..Defaults::of(rope)
     };
+    let num_experts = keys.optional_count("num_local_experts").unwrap_or(256);
     let config = ExpertsConfig {
-        num_experts: keys.optional_count("num_local_experts").unwrap_or(256),
-        num_experts_per_tok: keys.optional_count("num_experts_per_tok").unwrap_or(8),
+        num_experts,
+        num_experts_per_tok: experts::chosen(keys, "num_experts_per_tok", 8, num_experts),
         biased: true,
         keys: ["num_local_experts", "intermediate_size"],
         ..ExpertsConfig::like_llama(
@@ -64,5 +65,5 @@ pub(crate) fn read(keys: &Keys) -> OlmoeConfig {
             Routing::normalized(Scores::Sigmoid),
         )
     };
-    OlmoeConfig { experts: config.checked(keys, "num_experts_per_tok"), clip_qkv: None }
+    OlmoeConfig { experts: config, clip_qkv: None }
 }

@@ -109,11 +109,11 @@ pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     let defaults = Defaults { num_key_value_heads: Some(8), rms_norm_eps: 1e-5, ..Defaults::of(rope) };
     let llama = LlamaConfig::shared(keys, defaults);
     let windows = vec![keys.optional_count("sliding_window"); llama.num_hidden_layers].into();
-    let config = ExpertsConfig {
-        num_experts: keys.optional_count("num_local_experts").unwrap_or(8),
-        num_experts_per_tok: keys.optional_count("num_experts_per_tok").unwrap_or(2),
+    let num_experts = keys.optional_count("num_local_experts").unwrap_or(8);
+    ExpertsConfig {
+        num_experts,
+        num_experts_per_tok: experts::chosen(keys, "num_experts_per_tok", 2, num_experts),
         keys: ["num_local_experts", "intermediate_size"],
         ..ExpertsConfig::like_llama(LlamaConfig { windows, ..llama }, Routing::normalized(Scores::Softmax))
-    };
-    config.checked(keys, "num_experts_per_tok")
+    }
 }

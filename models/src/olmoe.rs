@@ -83,12 +83,12 @@ pub(crate) fn read(keys: &Keys) -> OlmoeConfig {
     let llama = LlamaConfig::shared(keys, Defaults { rms_norm_eps: 1e-5, ..Defaults::new(4096) });
     let divisor = keys.flag("norm_topk_prob", false).then_some(Divisor::SumPlus(0.0));
     let routing = Routing { divisor, ..Routing::plain(Scores::Softmax) };
+    let num_experts = experts::count(keys, "num_experts", 64);
     let experts = ExpertsConfig {
-        num_experts: experts::count(keys, "num_experts", 64),
-        num_experts_per_tok: keys.optional_count("num_experts_per_tok").unwrap_or(8),
+        num_experts,
+        num_experts_per_tok: experts::chosen(keys, "num_experts_per_tok", 8, num_experts),
         keys: ["num_experts", "intermediate_size"],
         ..ExpertsConfig::like_llama(LlamaConfig { attention_bias, ..llama }, routing)
     };
-    let experts = experts.checked(keys, "num_experts_per_tok");
     OlmoeConfig { experts, clip_qkv: keys.optional_number("clip_qkv") }
 }

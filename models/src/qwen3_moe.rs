@@ -28,14 +28,14 @@ pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     let layers = llama.num_hidden_layers;
     let llama = LlamaConfig { attention_bias, windows: vec![window; layers].into(), ..llama };
     let divisor = keys.flag("norm_topk_prob", false).then_some(Divisor::SumPlus(0.0));
-    let config = ExpertsConfig {
-        num_experts: experts::count(keys, "num_experts", 128),
-        num_experts_per_tok: keys.optional_count("num_experts_per_tok").unwrap_or(8),
+    let num_experts = experts::count(keys, "num_experts", 128);
+    ExpertsConfig {
+        num_experts,
+        num_experts_per_tok: experts::chosen(keys, "num_experts_per_tok", 8, num_experts),
         moe_intermediate_size: keys.optional_count("moe_intermediate_size").unwrap_or(768),
         sparse: sparse(keys, layers),
         ..ExpertsConfig::like_llama(llama, Routing { divisor, ..Routing::plain(Scores::Softmax) })
-    };
-    config.checked(keys, "num_experts_per_tok")
+    }
 }
 
 fn window(keys: &Keys) -> Option<usize> {

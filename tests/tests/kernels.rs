@@ -671,7 +671,14 @@ fn attention_of(
             };
             let softcap = (case % 2 == 1).then_some(ops::Real(2.0));
             let scale = (case % 3 == 1).then_some(ops::Real(0.25));
-            all.push((Op::from(Sdpa { mask, scale, softcap, offset: true }), vec![q, k, v, offset]));
+            let (mut mask, mut operands) = (mask, vec![q, k, v, offset]);
+            // Of all masks, positions and elements.
+            if (case + position) % 4 < 2 {
+                let ring = mask.iter().position(|term| *term == MaskTerm::Ring).unwrap_or(mask.len());
+                mask.insert(ring, MaskTerm::Sinks);
+                operands.push(tensor(&[2, group], seed + 3));
+            }
+            all.push((Op::from(Sdpa { mask, scale, softcap, offset: true }), operands));
         }
     }
     all
@@ -703,7 +710,7 @@ fn attention_by_tiles() {
     for calls in [&small, &large].into_iter().take(if runs { 2 } else { 1 }) {
         let built = built(calls, &target, &as_it_is);
         let lines = built.module.text.lines();
-        let tiled = lines.filter(|line| line.contains("flow.dispatch") && line.contains("_tiles(")).count();
+        let tiled = lines.filter(|line| line.contains("flow.dispatch") && line.contains("_tiles")).count();
         assert_eq!(tiled, calls.calls.len(), "not all by tiles");
         if runs {
             let found = built.load(&calls.weights).violations(calls);

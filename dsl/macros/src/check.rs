@@ -112,7 +112,8 @@ fn headers(model: &Model, errors: &mut Errors) {
     }
     for block in &model.blocks[1..] {
         if block.functions.is_empty() {
-            errors.at(&block.name, format!("the block `{}` has no function, such as `fn forward`", block.name));
+            errors
+                .at(&block.name, format!("the block `{}` has no function, such as `fn forward`", block.name));
         }
     }
 }
