@@ -102,6 +102,7 @@ impl FromBlocks {
             (BlockFormat::Q4_0, (Some(WeightFormat::Q4), _)) => true,
             (BlockFormat::Q4K, (Some(WeightFormat::Q4K), _)) => true,
             (_, (Some(WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Q4K), _)) => false,
+            (BlockFormat::Mxfp4, (_, ElementType::Bf16)) => true,
             (_, (_, element)) => element == ElementType::F32,
         }
     }
@@ -266,11 +267,13 @@ pub fn check(
             (_, Some(element)) if element.is_float() && ty.element.is_float() => {
                 baked.converted.push((key.to_owned(), element, ty.element));
             }
-            (StoredNumbers::Blocks(_) | StoredNumbers::Rows(..), _) if ty.element.is_float() => {}
+            (StoredNumbers::Blocks(_) | StoredNumbers::Rows(..) | StoredNumbers::Mxfp4, _)
+                if ty.element.is_float() => {}
             (stored, _) => {
                 let found = match stored {
                     StoredNumbers::Each(dtype) => format!("{dtype:?}"),
                     StoredNumbers::Blocks(blocks) | StoredNumbers::Rows(blocks, _) => blocks.to_string(),
+                    StoredNumbers::Mxfp4 => BlockFormat::Mxfp4.to_string(),
                 };
                 problems.push(Problem::Element { key: key.to_owned(), file, expected: ty.element, found });
             }

@@ -32,6 +32,8 @@ pub struct Family {
     /// Whether a checkpoint may contain layers after the last one, which predict further tokens (Gloeckle et al., "Better &
     /// Faster Large Language Models via Multi-token Prediction", 2024). They are ignored.
     pub further_layers: bool,
+    /// The methods of `quantization_config` whose tensors are read.
+    pub quantized: &'static [&'static str],
     /// Tensors of a checkpoint that contain several parameters.
     pub stacks: Stacks,
     /// Whether a `config.json` that names it is its own, where another family has the name too.
@@ -66,6 +68,7 @@ impl Family {
             embedding: "model.embed_tokens.weight",
             ignorable: &[Ignorable::Suffix(".rotary_emb.inv_freq")],
             further_layers: false,
+            quantized: &[],
             stacks: &[],
             is: |_| true,
             entry_points: EntryPoint::all,

@@ -16,7 +16,8 @@ use crate::shape_check::DeclaredSize;
 pub type GptOss<T> = Decoder<T, Layer<T, Attention<T>, Experts<T>, GptOssConfig>, GptOssConfig>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "attention sinks, experts with biases and clamped gates",
+    about: "attention sinks, experts with biases and clamped gates, MXFP4",
+    quantized: &["mxfp4"],
     ..Family::of(&["GptOssForCausalLM"], &["GptOssModel"], &["gpt_oss"])
 };
 
@@ -60,20 +61,17 @@ model! {
 
         fn forward(x: T[B, S, D]) -> T[B, S, D] {
             let routed = route(self.router(x).to::<F32>(), None, self.dim(C), &Routing::normalized(Scores::Softmax));
-            let every_second = |of: Tensor<T>, first| {
-                let pairs = of.unmerge(P, &[F.of(self.dim(F)), Axis("Two").of(2)]);
-                pairs.narrow(Axis("Two"), first, 1).merge(&[F, Axis("Two")], F)
-            };
-            let (matrices, biases) = (self.gate_up_proj().permute(&[X, P, D]), self.gate_up_bias());
-            let [gate, up] = [0, 1].map(|first| every_second(matrices, first)); // [X, F, D]
-            let [gate_bias, up_bias] = [0, 1].map(|first| every_second(biases, first)); // [X, F]
-            let down = self.down_proj().permute(&[X, D, F]);
-            let weights = [gate, gate_bias, up, up_bias, down, self.down_bias()];
+            // Gates first: the order of rows is part of a recipe.
+            const TWO: Axis = Axis("Two");
+            let pairs = |of: Tensor<T>| of.unmerge(P, &[F.of(self.dim(F)), TWO.of(2)]);
+            let gate_up = pairs(self.gate_up_proj()).permute(&[X, TWO, F, D]).merge(&[TWO, F], P); // [X, P, D]
+            let gate_up_bias = pairs(self.gate_up_bias()).permute(&[X, TWO, F]).merge(&[TWO, F], P); // [X, P]
+            let weights = [gate_up, gate_up_bias, self.down_proj().permute(&[X, D, F]), self.down_bias()];
             let &GptOssConfig { alpha, limit, .. } = &*self.config;
-            mixture(x, routed, weights, |[gate, gate_bias, up, up_bias, down, down_bias]| {
-                let gate = (dot(x, gate, D) + gate_bias).minimum(limit);
-                let up = (dot(x, up, D) + up_bias).minimum(limit).maximum(-limit);
-                dot((up + 1.0) * (gate * (gate * alpha).logistic()), down, F) + down_bias
+            mixture(x, routed, weights, |[gate_up, gate_up_bias, down, down_bias]| {
+                let both = dot(x, gate_up, D) + gate_up_bias;
+                let [gate, up] = both.split(P, [self.dim(F); 2]).map(|half| half.rename(P, F).minimum(limit));
+                dot((up.maximum(-limit) + 1.0) * (gate * (gate * alpha).logistic()), down, F) + down_bias
             })
         }
     }

@@ -55,11 +55,13 @@ macro_rules! families {
         }
 
         impl ModelConfig {
-            /// Reads the keys of the family that `found` names, if there is one.
-            fn reader(found: &str, keys: &Keys) -> Option<ReadKeys> {
+            /// The family that `found` names, and the function that reads its keys; `None` if there is none.
+            fn reader(found: &str, keys: &Keys) -> Option<(&'static Family, ReadKeys)> {
                 $(
                     if $module::FAMILY.is_named(found) && ($module::FAMILY.is)(keys) {
-                        return Some(|keys, allowed| Ok(Self::$family(read!($module keys allowed $($beside)?))));
+                        let read: ReadKeys =
+                            |keys, allowed| Ok(Self::$family(read!($module keys allowed $($beside)?)));
+                        return Some((&$module::FAMILY, read));
                     }
                 )+
                 None
@@ -209,10 +211,10 @@ impl ModelConfig {
     /// Reads the keys of a configuration whose file was parsed.
     pub(crate) fn of(keys: Keys, allowed: &[String]) -> Result<Self, ConfigError> {
         let (found, path) = (architecture(&keys), keys.path().to_owned());
-        let Some(read) = Self::reader(&found, &keys) else {
+        let Some((family, read)) = Self::reader(&found, &keys) else {
             return Err(ConfigError::Architecture { path, found, known: architectures() });
         };
-        check_storage(&keys)?;
+        check_storage(&keys, family.quantized)?;
         read(keys, allowed)
     }
 
@@ -252,7 +254,7 @@ impl Architecture for ModelConfig {
 
     fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
         let Facts { family, tied, .. } = self.facts();
-        let named = checkpoint.renamed(family.prefixes).apart(family.stacks);
+        let named = checkpoint.renamed(family.prefixes).with_scales().apart(family.stacks);
         // A checkpoint may have either of two tied weights.
         if tied { named.renamed(&[(head::HEAD, family.embedding)]) } else { named }
     }

@@ -769,16 +769,17 @@ fn attention_reads_integers() {
     // Every other one: of each element, position and mask.
     let all_cases = attention(3, false).into_iter().chain(attention(4, true));
     for (case, (op, arguments)) in all_cases.step_by(2).enumerate() {
-        let [q, k, v, offset] = &arguments[..] else { unreachable!() };
+        let [q, k, v, others @ ..] = &arguments[..] else { unreachable!() };
         let text = format!("{op:?} of {} and integers", q.ty);
         let [[k, k_scales], [v, v_scales]] =
             [k, v].map(|of| integers(&of.ty, 1000 + 10 * case as u64 + of.ty.shape[3] as u64));
         let dequantize = Dequantize { element: q.ty.element };
-        let arguments = vec![q.clone(), k, k_scales, v, v_scales, offset.clone()];
+        let mut arguments = vec![q.clone(), k, k_scales, v, v_scales];
+        arguments.extend(others.iter().cloned());
         all.graph(text, arguments, op.bound(), |b, ids| {
             let k = b.op(dequantize.clone(), &ids[1..3])?;
             let v = b.op(dequantize.clone(), &ids[3..5])?;
-            b.op(op.clone(), &[ids[0], k, v, ids[5]])
+            b.op(op.clone(), &[&[ids[0], k, v], &ids[5..]].concat())
         });
     }
     for target in widths() {
