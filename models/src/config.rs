@@ -345,13 +345,18 @@ impl Keys {
 
     /// The key `layer_types`: one of two `kinds` for each of `layers` layers. `None` if it is missing.
     pub fn layer_types_of(&self, layers: usize, kinds: [&str; 2]) -> Option<Vec<String>> {
+        self.kinds_of_layers("layer_types", layers, kinds)
+    }
+
+    /// The list `key`: one of two `kinds` for each of `layers` layers. `None` if it is missing.
+    pub fn kinds_of_layers(&self, key: &'static str, layers: usize, kinds: [&str; 2]) -> Option<Vec<String>> {
         let expected = format!("a list of {layers} of `{}` and `{}`", kinds[0], kinds[1]);
-        let value = self.get("layer_types")?;
+        let value = self.get(key)?;
         let known = |name: &&str| kinds.contains(name);
         let types = value.as_array().map(Vec::as_slice).unwrap_or_default().iter();
         let types: Vec<String> = types.filter_map(Value::as_str).filter(known).map(str::to_owned).collect();
         if types.len() != layers || value.as_array().map(Vec::len) != Some(layers) {
-            self.refuse("layer_types", value, expected);
+            self.refuse(key, value, expected);
             return None;
         }
         Some(types)

@@ -149,6 +149,7 @@ families! {
     llama::Llama(LlamaConfig);
     apertus::Apertus(LlamaConfig);
     cohere2::Cohere2(cohere2::Cohere2Config);
+    deepseek_v3::DeepseekV3(deepseek_v3::DeepseekV3Config);
     embedding_gemma::EmbeddingGemma(EmbeddingGemmaConfig) beside;
     ernie4_5::Ernie45(LlamaConfig);
     ernie4_5_moe::Ernie45Moe(ExpertsConfig);
@@ -156,6 +157,7 @@ families! {
     gemma3::Gemma3(GemmaConfig);
     gemma2::Gemma2(GemmaConfig);
     glm4_moe::Glm4Moe(glm4_moe::Glm4MoeConfig);
+    glm4_moe_lite::Glm4MoeLite(deepseek_v3::DeepseekV3Config);
     gpt2::Gpt2(Gpt2Config);
     gpt_oss::GptOss(gpt_oss::GptOssConfig);
     granite::Granite(granite::GraniteConfig);
