@@ -69,8 +69,7 @@ impl<'a, E: Executor> Batch<'a, E> {
     /// # Errors
     /// If no row is free, the prompt is empty or too long, or a setting is out of range.
     pub fn join(&mut self, prompt: &[u32], options: &TokenOptions) -> Result<usize, GenerateError> {
-        let row = self.running.iter().position(Option::is_none);
-        let row = row.ok_or(GenerateError::Full { rows: self.running.len() })?;
+        let row = self.free_row()?;
         self.begin(row, 0, prompt, options)
     }
 
@@ -84,8 +83,7 @@ impl<'a, E: Executor> Batch<'a, E> {
         input: &SequenceInput<'_>,
         options: &TokenOptions,
     ) -> Result<usize, GenerateError> {
-        let row = self.running.iter().position(Option::is_none);
-        let row = row.ok_or(GenerateError::Full { rows: self.running.len() })?;
+        let row = self.free_row()?;
         let has_features = input.parts.iter().any(|part| matches!(part, InputPart::Features { .. }));
         let width = if has_features { self.rows.network.features()? } else { 0 };
         let tokens = input.tokens(width);
@@ -98,6 +96,16 @@ impl<'a, E: Executor> Batch<'a, E> {
         }
         self.running[row] = Some(generation);
         Ok(row)
+    }
+
+    /// The free row that is nearest to the others in use: calls serve rows that follow each other.
+    fn free_row(&self) -> Result<usize, GenerateError> {
+        let used = |row: &usize| self.running[*row].is_some();
+        let rows = 0..self.running.len();
+        let (first, last) = (rows.clone().find(used), rows.clone().rev().find(used));
+        let span = |&row: &usize| last.unwrap_or(row).max(row) - first.unwrap_or(row).min(row);
+        let free = rows.filter(|row| !used(row)).min_by_key(span);
+        free.ok_or(GenerateError::Full { rows: self.running.len() })
     }
 
     fn fill(&mut self, row: usize, input: &SequenceInput<'_>) -> Result<(), GenerateError> {

@@ -65,11 +65,15 @@ impl<E: Executor> Network<E> {
 
 impl<E: Executor> Sequences<'_, E> {
     /// Keeps the state after each chunk of a prompt, as far as it is overwritten later.
-    pub(crate) fn keep_snapshots(&mut self, ranges: &[Range<usize>]) -> Result<(), GenerateError> {
+    pub(crate) fn keep_snapshots(
+        &mut self,
+        first: usize,
+        ranges: &[Range<usize>],
+    ) -> Result<(), GenerateError> {
         if !self.keeps_prefixes || self.network.keeps_all() {
             return Ok(());
         }
-        for (number, (row, range)) in self.rows.iter_mut().zip(ranges).enumerate() {
+        for ((number, row), range) in self.rows.iter_mut().enumerate().skip(first).zip(ranges) {
             if range.len() > 1 && row.drafted == 0 {
                 let at = (row.seen, row.written);
                 row.keep(self.network.save(&self.state, number, at, |part| !keeps_all(part))?);

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::entry::EntryPoint;
 use crate::network::{Feed, check_tokens};
+use crate::schedule::RowWork;
 use crate::snapshot::Snapshot;
 use crate::{EncoderInput, GenerateError};
 
@@ -86,6 +87,11 @@ impl Row {
     pub fn next(&self, of_features: bool) -> usize {
         let is = |position: &usize| self.features.contains_key(position) == of_features;
         (self.seen..self.tokens.len()).take_while(is).count()
+    }
+
+    /// What the row waits for. `alone` is whether calls can serve it without the others.
+    pub fn work(&self, of_features: bool, alone: bool) -> RowWork {
+        RowWork { tokens: self.next(of_features), decodes: self.decodes, alone }
     }
 
     pub fn feed(&self, range: Range<usize>, of_features: bool) -> Feed<'_> {
