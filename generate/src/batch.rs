@@ -6,6 +6,7 @@ use trace::Role;
 
 use crate::executor::{Executor, Iree};
 use crate::generation::{Generated, Generation, TokenOptions};
+use crate::prefix::Adopted;
 use crate::sequences::Sequences;
 use crate::{Drafter, GenerateError, InputPart, Network, SavedSequence, Schedule, SequenceInput};
 
@@ -52,7 +53,7 @@ impl<'a, E: Executor> Batch<'a, E> {
     }
 
     /// The batch with rows that keep what [`join_seen`](Self::join_seen) needs of windows and recurrent state: copies of it, made
-    /// between the chunks of a prompt.
+    /// between the chunks of the prompts that joined by it.
     #[must_use]
     pub fn keep_prefixes(mut self) -> Self {
         self.rows.keeps_prefixes = true;
@@ -136,8 +137,13 @@ impl<'a, E: Executor> Batch<'a, E> {
         self.rows.network.check(prompt, 0)?;
         let free: Vec<usize> = (0..self.running.len()).filter(|&row| self.running[row].is_none()).collect();
         let adopted = self.rows.adopt(&free, prompt)?;
-        let (row, seen) = adopted.ok_or(GenerateError::Full { rows: self.running.len() })?;
-        self.begin(row, seen, prompt, options)
+        let Adopted { row, seen, parts_at } =
+            adopted.ok_or(GenerateError::Full { rows: self.running.len() })?;
+        let row = self.begin(row, seen, prompt, options)?;
+        let parts_at = parts_at.filter(|_| self.rows.keeps_prefixes);
+        let one = &mut self.rows.rows[row];
+        (one.is_kept, one.parts_at) = (true, parts_at);
+        Ok(row)
     }
 
     /// Copies the longest prefix of `tokens` that a row has seen, and its state. `model` names the weights and their format.

@@ -119,6 +119,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
     /// input and its adapter.
     pub fn begin(&mut self, row: usize, seen: usize) {
         self.truncate(row, seen);
+        (self.rows[row].is_kept, self.rows[row].parts_at) = (false, None);
         if seen == 0 {
             (self.rows[row].adapter, self.rows[row].source) = (0, None);
         }
