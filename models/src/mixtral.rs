@@ -17,7 +17,7 @@ use crate::shape_check::DeclaredSize;
 pub type Mixtral<T> = Decoder<T, Layer<T>, MixtralConfig>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "the likeliest of several experts for each token; per-expert and stacked checkpoints",
+    about: "mixture of experts; a checkpoint may store experts one by one or stacked",
     stacks: STACKS,
     gguf: Some(GgufFamily {
         is: |file| file.experts().is_some(),
