@@ -18,7 +18,7 @@ use crate::rope::RopeDefaults;
 use crate::shape_check::DeclaredSize;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "short convolutions between layers that attend",
+    about: "short convolutions between attention layers",
     gguf: Some(GgufFamily {
         config: gguf_config,
         keys: &[("norm_eps", "attention.layer_norm_rms_epsilon"), ("conv_L_cache", "shortconv.l_cache")],

@@ -12,7 +12,7 @@ use crate::family::{Family, GgufFamily, interleaved, presets};
 pub type Llama<T> = Decoder<T, Layer<T>>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "Llama 3.x, SmolLM2: llama3 rope scaling, grouped heads, tied and untied heads, biases",
+    about: "Llama 3.x and SmolLM2: llama3 rope scaling, grouped-query attention, tied or separate head, biases",
     gguf: Some(GgufFamily { is: |file| file.experts().or(file.window()).is_none(), ..GGUF }),
     presets: presets!("llama-3.1-8b": "meta-llama/Llama-3.1-8B", "llama-3.1-405b": "meta-llama/Llama-3.1-405B", "llama-3.2-1b": "meta-llama/Llama-3.2-1B", "smollm2-1.7b": "HuggingFaceTB/SmolLM2-1.7B"),
     ..Family::of(&["LlamaForCausalLM"], &["LlamaModel"], &["llama"])

@@ -16,7 +16,7 @@ use crate::rope::RopeDefaults;
 pub type Mixtral<T> = Decoder<T, Layer<T>, ExpertsConfig>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "the likeliest of several experts for each token; per-expert and stacked checkpoints",
+    about: "mixture of experts; a checkpoint may store experts one by one or stacked",
     stacks: STACKS,
     gguf: Some(GgufFamily {
         is: |file| file.experts().is_some(),

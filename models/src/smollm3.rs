@@ -15,7 +15,7 @@ use crate::rope::RopeDefaults;
 pub type SmolLm3<T> = Decoder<T, Layer<T, Attention<T>, Mlp<T>, SmolLm3Config>, SmolLm3Config>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "layers without rotary embedding",
+    about: "some layers without rotary embedding",
     gguf: Some(GgufFamily { architecture: "smollm3", is: |_| true, ..llama::GGUF }),
     presets: presets!("smollm3-3b": "HuggingFaceTB/SmolLM3-3B"),
     ..Family::of(&["SmolLM3ForCausalLM"], &["SmolLM3Model"], &["smollm3"])
