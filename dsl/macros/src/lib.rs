@@ -94,8 +94,9 @@ use proc_macro::TokenStream;
 /// `TraceArg`. Tracing the body checks the axes of the tensors. Values of other types pass by value, by `&`,
 /// or by `&mut` for state. An axis that `dims` does not declare is free: the first argument with this axis
 /// sets its extent. (The macro rejects a free axis if only one place names it and its name is almost that of
-/// a dim.) `T[.., D]` may have any axes before D. In the body, every axis is a constant, `self.dim(D)` is its
-/// extent, and `self` is the block. The macro does not rewrite the body.
+/// a dim.) `T[.., D]` may have any axes before D. In the body, the axes of `dims` and of the function's own
+/// signature are constants, and `self` is the block. `self.dim(D)` is the extent of an axis of `dims`. Declare any other axis
+/// yourself: `const X: Axis = Axis("X");`. The macro does not rewrite the body.
 ///
 /// Each function can be an entry point: `Net::<F32>::record(&config)?.entry("predict", Net::predict, [("B", 8)])`.
 ///
@@ -129,6 +130,11 @@ use proc_macro::TokenStream;
 /// }
 /// Mlp<T: Float>: Maps<T> { … }
 /// ```
+///
+/// **Layers of two kinds.** A function can take a `bool` or a number, and each value is a function of the trace of its own:
+/// `layer.forward(x, &at, cache.state(i), self.config.is_sparse(i))`. A block reads only the weights that its functions use,
+/// so it can have fields for both kinds, with the same key: `experts: Experts at "mlp"`. Or write an enum of two blocks that
+/// implements `Block`. Its `build` chooses by `scope.index()`, the index of the layer.
 ///
 /// An inner block has the visibility of the root, unless you write another.
 #[proc_macro]
