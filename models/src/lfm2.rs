@@ -171,11 +171,7 @@ model! {
         fn forward(x: T[B, S, D], at: Position, state: &mut Recurrent<T>) -> T[B, S, D] {
             let parts = self.in_proj(x).split(P, [self.dim(D); 3]);
             let [before, behind, x] = parts.map(|part| part.rename(P, D)); // [B, S, D]
-            let seen = state.append(before * x, C, S, at).to::<F32>();
-            let (length, taps) = (x.extent(S), self.taps().to::<F32>());
-            let tap = |j| seen.narrow(S, j, length) * taps.narrow(J, j, 1).reshape(&[self.dims.dim(D)]);
-            // The last tap is that of the newest position.
-            let mixed = (1..self.dim(J)).fold(tap(0), |sum, j| sum + tap(j));
+            let mixed = state.convolve(before * x, self.taps(), [C, J, S], at);
             let mixed = match self.config.conv_bias {
                 true => mixed + self.bias().to::<F32>(),
                 false => mixed,
