@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
 use crate::family::{Family, GgufFamily, Metadata, joined, presets};
+use crate::hybrid::{self, alternates};
 use crate::rope::RopeDefaults;
 
 pub(crate) const FAMILY: Family = Family {
@@ -90,7 +91,7 @@ model! {
             // comes out.
             P = 3 * D, I = 1, M = D,
         }
-        cache { L of [K, E] if attends, L of recurrent [C, D] if convolves }
+        cache { L of [K, E] if attends, L of recurrent [C, D] if recurs }
         shard { K, F, V over model; B over data }
 
         model: BaseModel,
@@ -236,28 +237,15 @@ pub(crate) fn read(keys: &Keys) -> Lfm2Config {
         tie_word_embeddings: true,
         ..Defaults::of(rope)
     };
-    let taps = keys.optional_count("conv_L_cache").unwrap_or(3);
-    if taps < 2 {
-        keys.refuse("conv_L_cache", taps, "at least 2");
-    }
+    let conv_memory = hybrid::conv_memory(keys, "conv_L_cache", 3);
     let mut llama = LlamaConfig::shared(keys, defaults);
     llama.intermediate_size = intermediate_size(keys, llama.intermediate_size);
     llama.tie_word_embeddings = keys.flag("tie_embedding", llama.tie_word_embeddings);
     let (attention, conv_bias) = (attention(keys, llama.num_hidden_layers), keys.flag("conv_bias", false));
-    Lfm2Config { llama, attention, conv_memory: taps - 1, conv_bias }
+    Lfm2Config { llama, attention, conv_memory, conv_bias }
 }
 
-impl Lfm2Config {
-    /// Whether a layer has attention.
-    pub fn attends(&self, layer: usize) -> bool {
-        self.attention.get(layer).copied().unwrap_or_default()
-    }
-
-    /// Whether a layer has a convolution.
-    pub fn convolves(&self, layer: usize) -> bool {
-        !self.attends(layer)
-    }
-}
+alternates!(Lfm2Config);
 
 /// The features of the feed-forward network. With automatic adjustment, the configured number times two
 /// thirds and a factor, rounded up to a multiple.
@@ -275,8 +263,8 @@ fn intermediate_size(keys: &Keys, size: usize) -> usize {
 /// keys, all layers do.
 fn attention(keys: &Keys, layers: usize) -> Vec<bool> {
     let listed = keys.get("full_attn_idxs");
-    if let Some(types) = keys.layer_types_of(layers, ["full_attention", "conv"]) {
-        return types.iter().map(|name| name == "full_attention").collect();
+    if let Some(attention) = hybrid::attention(keys, layers, ["full_attention", "conv"]) {
+        return attention;
     }
     let Some(listed) = listed else { return vec![true; layers] };
     let mut attention = vec![false; layers];

@@ -107,6 +107,7 @@ mod family;
 pub mod fit;
 pub mod gguf;
 mod head;
+mod hybrid;
 pub mod presets;
 mod quantized;
 mod rope;
@@ -145,6 +146,7 @@ families! {
     gemma2::Gemma2(GemmaConfig);
     gpt2::Gpt2(Gpt2Config);
     granite::Granite(granite::GraniteConfig);
+    granitemoehybrid::GraniteMoeHybrid(granitemoehybrid::GraniteMoeHybridConfig);
     lfm2::Lfm2(Lfm2Config);
     mistral::Mistral(LlamaConfig);
     mixtral::Mixtral(mixtral::MixtralConfig);
@@ -153,6 +155,7 @@ families! {
     phi3::Phi3(LlamaConfig);
     qwen2::Qwen2(LlamaConfig);
     qwen3::Qwen3(LlamaConfig);
+    qwen3_5::Qwen35(qwen3_5::Qwen35Config);
     seed_oss::SeedOss(LlamaConfig);
     smollm3::SmolLm3(smollm3::SmolLm3Config);
     starcoder2::Starcoder2(LlamaConfig);

@@ -19,7 +19,7 @@ use crate::tensor::{axes, fail_extents};
 use crate::tracer::Raw;
 use crate::{Axis, Dim, NamedType, Tensor, TraceErrorKind};
 
-pub use activation::{gelu, gelu_tanh, relu, silu, softmax};
+pub use activation::{gelu, gelu_tanh, relu, rms_norm, silu, softmax};
 pub use attend::{Attend, RopeFrequencies, attend};
 pub use largest::{argmax, topk};
 pub use mask::{Mask, RING};
