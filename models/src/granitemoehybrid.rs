@@ -3,7 +3,7 @@
 //! beside it in the larger networks.
 
 use dsl::nn::{Attend, Cache, Kv, MatrixTokens, Position, Recurrent, rms_norm, silu, softmax, topk};
-use dsl::{F32, Float, Project, model};
+use dsl::{F32, Float, Project, Tensor, model};
 use serde_json::Value;
 
 use crate::config::Keys;
@@ -105,12 +105,12 @@ model! {
 
         fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
             let y = self.self_attn.forward(self.input_layernorm(x), at, kv);
-            self.feed_forward(x + y * self.config.residual_multiplier)
+            self.feed_forward(x + scaled(y, self.config.residual_multiplier))
         }
 
         fn recur(x: T[B, S, D], at: Position, scan: &mut Recurrent<F32>, conv: &mut Recurrent<T>) -> T[B, S, D] {
             let y = self.mamba(self.input_layernorm(x), at, scan, conv);
-            self.feed_forward(x + y * self.config.residual_multiplier)
+            self.feed_forward(x + scaled(y, self.config.residual_multiplier))
         }
 
         fn feed_forward(x: T[B, S, D]) -> T[B, S, D] {
@@ -119,7 +119,7 @@ model! {
                 true => self.block_sparse_moe(normed) + self.shared_mlp(normed),
                 false => self.shared_mlp(normed),
             };
-            x + y * self.config.residual_multiplier
+            x + scaled(y, self.config.residual_multiplier)
         }
     }
 
@@ -176,6 +176,12 @@ model! {
             mixture(x, share, chosen.rename(X, C), [self.gate(), self.up(), self.down()])
         }
     }
+}
+
+/// `x` times a number that is not rounded to T, as in PyTorch.
+#[track_caller]
+fn scaled<T: Float>(x: Tensor<T>, factor: f64) -> Tensor<T> {
+    (x.to::<F32>() * factor).to()
 }
 
 /// The `config.json` of a Granite 4 hybrid. Its keys have the names of `GraniteMoeHybridConfig` in transformers.

@@ -129,7 +129,7 @@ model! {
         taps: Weight[P, I, J] at "conv1d.weight",
         dt_bias: Weight<F32>[N],
         a_log: Weight<F32>[N] at "A_log",
-        norm: RmsNorm[X](eps = rms_norm_eps),
+        norm: RmsNorm<F32>[X](eps = rms_norm_eps),
         out_proj: Linear[W, R, X -> D],
 
         fn forward(x: T[B, S, D], at: Position, delta: &mut Recurrent<F32>, conv: &mut Recurrent<T>) -> T[B, S, D] {
@@ -148,7 +148,7 @@ model! {
             };
             let read = delta.write_delta(tokens, S, at); // [B, S, W, R, X]
             let gate = silu(self.in_proj_z(x).to::<F32>());
-            self.out_proj((self.norm(read.to()).to::<F32>() * gate).to())
+            self.out_proj((self.norm(read) * gate).to())
         }
     }
 }
