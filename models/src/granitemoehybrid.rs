@@ -2,35 +2,31 @@
 //! (Dao and Gu, "Transformers are SSMs", 2024, §7), the others attention. All have a feed-forward network, and experts
 //! beside it in the larger networks.
 
-use dsl::nn::{Attend, Cache, Kv, MatrixTokens, Position, Recurrent, rms_norm, silu, softmax, topk};
+use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, silu};
 use dsl::{F32, Float, Project, Tensor, model};
 use serde_json::Value;
 
 use crate::config::Keys;
 use crate::decoder::{DecoderConfig, LlamaConfig};
-use crate::experts::mixture;
+use crate::experts::{self, Experts, ExpertsConfig, Routing, Scores};
 use crate::family::Family;
 use crate::granite::{self, GraniteConfig};
 use crate::hybrid::{self, alternates};
 use crate::llama::Attention;
-use crate::shape_check::DeclaredSize;
+use crate::mamba2::{Mamba2, Mamba2Config};
 
 pub(crate) const FAMILY: Family = Family {
     about: "Mamba-2 in most layers, experts beside a feed-forward network, Granite's factors",
-    // As published, and as transformers 5 holds them.
     stacks: &[
-        ("block_sparse_moe.input_linear.weight", GATE_UP),
-        ("block_sparse_moe.output_linear.weight", DOWN),
-        ("block_sparse_moe.experts.gate_up_proj", GATE_UP),
-        ("block_sparse_moe.experts.down_proj", DOWN),
-        ("block_sparse_moe.router.weight", &["block_sparse_moe.router.layer.weight"]),
+        ("block_sparse_moe.router.layer.weight", &["block_sparse_moe.gate.weight"]),
+        (
+            "block_sparse_moe.input_linear.weight",
+            &["block_sparse_moe.experts.*.gate_proj.weight", "block_sparse_moe.experts.*.up_proj.weight"],
+        ),
+        ("block_sparse_moe.output_linear.weight", &["block_sparse_moe.experts.*.down_proj.weight"]),
     ],
     ..Family::of(&["GraniteMoeHybridForCausalLM"], &["GraniteMoeHybridModel"], &["granitemoehybrid"])
 };
-
-const GATE_UP: &[&str] =
-    &["block_sparse_moe.experts.*.gate.weight", "block_sparse_moe.experts.*.up.weight"];
-const DOWN: &[&str] = &["block_sparse_moe.experts.*.down.weight"];
 
 model! {
     /// The whole network, from token ids `[B, S]` to logits over the vocabulary.
@@ -40,14 +36,9 @@ model! {
             H = num_attention_heads, K = num_key_value_heads, E = head_dim or D / H,
             // The feed-forward network: its features, and the gate beside them.
             A = shared_intermediate_size, AA = A + A,
-            // All experts, those chosen, and the features of an expert.
-            X = num_local_experts, C = num_experts_per_tok, F = intermediate_size,
-            // Mamba-2: heads of values, of keys, of values for each key; features of a key and of a value.
+            // Mamba-2, as its block declares them.
             N = mamba_n_heads, W = mamba_n_groups, R = N / W, U = mamba_d_state, O = mamba_d_head,
-            // The inputs of the convolution: values, keys and queries. The gate and the time steps beside them.
-            Y = N * O, Q = W * U, P = Y + Q + Q, Z = Y + P + N,
-            // What the convolution remembers, its taps, and the inputs of each.
-            M = conv_memory, J = M + 1, I = 1,
+            Y = N * O, Q = W * U, P = Y + Q + Q, M = conv_memory,
         }
         cache {
             L of [K, E] if attends,
@@ -98,10 +89,10 @@ model! {
     pub Layer {
         input_layernorm: RmsNorm[D](eps = rms_norm_eps),
         self_attn: Attention<T>,
-        mamba: Mamba,
+        mamba: Mamba2<T>,
         post_attention_layernorm: RmsNorm[D](eps = rms_norm_eps),
         shared_mlp: Mlp,
-        block_sparse_moe: Experts,
+        block_sparse_moe: Experts<T>,
 
         fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
             let y = self.self_attn.forward(self.input_layernorm(x), at, kv);
@@ -109,46 +100,17 @@ model! {
         }
 
         fn recur(x: T[B, S, D], at: Position, scan: &mut Recurrent<F32>, conv: &mut Recurrent<T>) -> T[B, S, D] {
-            let y = self.mamba(self.input_layernorm(x), at, scan, conv);
+            let y = self.mamba.forward(self.input_layernorm(x), at, scan, conv);
             self.feed_forward(x + scaled(y, self.config.residual_multiplier))
         }
 
         fn feed_forward(x: T[B, S, D]) -> T[B, S, D] {
             let normed = self.post_attention_layernorm(x);
             let y = match self.config.has_experts {
-                true => self.block_sparse_moe(normed) + self.shared_mlp(normed),
+                true => self.block_sparse_moe.forward(normed) + self.shared_mlp(normed),
                 false => self.shared_mlp(normed),
             };
             x + scaled(y, self.config.residual_multiplier)
-        }
-    }
-
-    /// Mamba-2 (`GraniteMoeHybridMambaLayer`): keys are its B, queries its C, and values its x.
-    pub Mamba {
-        in_proj: Linear[D -> Z](bias if mamba_proj_bias),
-        taps: Weight[P, I, J] at "conv1d.weight",
-        bias: Weight[P] at "conv1d.bias",
-        dt_bias: Weight<F32>[N],
-        a_log: Weight<F32>[N] at "A_log",
-        skip: Weight<F32>[N] at "D",
-        norm: Weight[Y] at "norm.weight",
-        out_proj: Linear[Y -> D](bias if mamba_proj_bias),
-
-        fn forward(x: T[B, S, D], at: Position, scan: &mut Recurrent<F32>, conv: &mut Recurrent<T>) -> T[B, S, D] {
-            let [w, r, u, o] = [W, R, U, O].map(|axis| self.dims.dim(axis));
-            let [gate, mixed, time] = self.in_proj(x).split(Z, [self.dim(Y), self.dim(P), self.dim(N)]);
-            let mixed = conv.convolve(mixed.rename(Z, P), self.taps(), [M, J, S], at); // [B, S, P]
-            let mixed = if self.config.mamba_conv_bias { mixed + self.bias().to::<F32>() } else { mixed };
-            let [value, key, query] = silu(mixed).split(P, [self.dim(Y), self.dim(Q), self.dim(Q)]);
-            let value = value.unmerge(P, &[w, r, o]);
-            let [key, query] = [key, query].map(|x| x.unmerge(P, &[w, u]));
-            let time = (time.rename(Z, N).to::<F32>() + self.dt_bias()).softplus();
-            let decay = (-(time * self.a_log().exp())).unmerge(N, &[w, r]);
-            let tokens = MatrixTokens { query, key, value, decay, rate: time.unmerge(N, &[w, r]) };
-            let read = scan.write(tokens, S, at) + value * self.skip().unmerge(N, &[w, r]); // [B, S, W, R, O]
-            let gated = read * silu(gate.to::<F32>()).unmerge(Z, &[w, r, o]);
-            let normed = rms_norm(gated, &[R, O], self.config.rms_norm_eps).to::<T>().merge(&[W, R, O], Y);
-            self.out_proj(normed * self.norm())
         }
     }
 
@@ -160,20 +122,6 @@ model! {
         fn forward(x: T[B, S, D]) -> T[B, S, D] {
             let [gate, up] = self.input_linear(x).split(AA, [self.dim(A); 2]).map(|half| half.rename(AA, A));
             self.output_linear(silu(gate) * up)
-        }
-    }
-
-    /// A mixture of experts, weighted by a softmax over those chosen.
-    pub Experts {
-        router: Linear[D -> X] at "router.layer",
-        gate: Weight[X, F, D] at "experts.*.gate.weight",
-        up: Weight[X, F, D] at "experts.*.up.weight",
-        down: Weight[X, D, F] at "experts.*.down.weight",
-
-        fn forward(x: T[B, S, D]) -> T[B, S, D] {
-            let (scores, chosen) = topk(self.router(x).to::<F32>(), X, self.dim(C));
-            let share = softmax(scores.rename(X, C), C); // [B, S, C]
-            mixture(x, share, chosen.rename(X, C), [self.gate(), self.up(), self.down()])
         }
     }
 }
@@ -195,9 +143,8 @@ pub struct GraniteMoeHybridConfig {
     pub rotary: bool,
     pub shared_intermediate_size: usize,
     pub has_experts: bool,
-    /// At least 1, also without experts.
-    pub num_local_experts: usize,
-    pub num_experts_per_tok: usize,
+    /// The experts. Without any, there is one that nothing reads.
+    pub experts: ExpertsConfig,
     pub mamba_n_heads: usize,
     pub mamba_n_groups: usize,
     pub mamba_d_state: usize,
@@ -210,6 +157,28 @@ pub struct GraniteMoeHybridConfig {
 
 descends!(GraniteMoeHybridConfig from granite: GraniteConfig);
 
+impl Project<Mamba2Config> for GraniteMoeHybridConfig {
+    fn project(&self) -> Mamba2Config {
+        Mamba2Config {
+            hidden_size: self.hidden_size,
+            heads: self.mamba_n_heads,
+            groups: self.mamba_n_groups,
+            state_size: self.mamba_d_state,
+            head_dim: self.mamba_d_head,
+            conv_memory: self.conv_memory,
+            conv_bias: self.mamba_conv_bias,
+            proj_bias: self.mamba_proj_bias,
+            epsilon: self.rms_norm_eps,
+        }
+    }
+}
+
+impl Project<ExpertsConfig> for GraniteMoeHybridConfig {
+    fn project(&self) -> ExpertsConfig {
+        self.experts.clone()
+    }
+}
+
 impl Project<LlamaConfig> for GraniteMoeHybridConfig {
     fn project(&self) -> LlamaConfig {
         self.llama.clone()
@@ -218,22 +187,13 @@ impl Project<LlamaConfig> for GraniteMoeHybridConfig {
 
 alternates!(GraniteMoeHybridConfig);
 
-impl GraniteMoeHybridConfig {
-    /// Sizes in the configuration that the checkpoint's header can confirm.
-    pub fn sizes(&self) -> Vec<DeclaredSize> {
-        let heads = &[("model.layers.*.mamba.A_log", 0)];
-        let mut sizes = self.llama.sizes();
-        sizes.push(DeclaredSize::extent("mamba_n_heads", self.mamba_n_heads, heads));
-        sizes
-    }
-}
-
-/// Keys that only training reads, and the tokens of a chunk, which do not change the results.
-const IGNORED: &[&str] = &["mamba_chunk_size", "output_router_logits", "router_aux_loss_coef", "init_method"];
+/// The tokens of a chunk, which do not change the results, and a key that only training reads.
+const IGNORED: &[&str] = &["mamba_chunk_size", "init_method"];
 
 /// Reads the `config.json` of a Granite 4 hybrid. Defaults are those of `GraniteMoeHybridConfig` in transformers.
 pub(crate) fn read(keys: &Keys) -> GraniteMoeHybridConfig {
     keys.ignore(IGNORED);
+    keys.ignore(experts::IGNORED);
     let count = |key, default| keys.optional_count(key).unwrap_or(default);
     let granite = granite::read(keys);
     let layers = granite.num_hidden_layers;
@@ -246,7 +206,13 @@ pub(crate) fn read(keys: &Keys) -> GraniteMoeHybridConfig {
     let attention = hybrid::attention(keys, layers, kinds).unwrap_or_else(|| vec![false; layers]);
     keys.one_of("position_embedding_type", &["rope", "nope"]);
     let rotary = keys.optional_text("position_embedding_type").as_deref() == Some("rope");
-    let experts = keys.optional_integer("num_local_experts").unwrap_or(8);
+    let num_experts = keys.optional_integer("num_local_experts").unwrap_or(8);
+    let routing = Routing::normalized(Scores::Softmax);
+    let experts = ExpertsConfig {
+        num_experts: num_experts.max(1),
+        num_experts_per_tok: count("num_experts_per_tok", 2).min(num_experts.max(1)),
+        ..ExpertsConfig::like_llama(granite.llama.clone(), routing)
+    };
     let heads = count("mamba_n_heads", 128);
     let features = count("mamba_expand", 2) * granite.hidden_size / heads;
     let is_other = |given: &&Value| **given != "auto" && **given != features;
@@ -258,15 +224,13 @@ pub(crate) fn read(keys: &Keys) -> GraniteMoeHybridConfig {
     {
         keys.refuse("time_step_limit", limit, "[0, Infinity]");
     }
-    let num_experts_per_tok = count("num_experts_per_tok", 2).min(experts.max(1));
     GraniteMoeHybridConfig {
         granite,
         attention,
         rotary,
         shared_intermediate_size: count("shared_intermediate_size", 1024),
-        has_experts: experts > 0,
-        num_local_experts: experts.max(1),
-        num_experts_per_tok,
+        has_experts: num_experts > 0,
+        experts,
         mamba_n_heads: heads,
         mamba_n_groups: count("mamba_n_groups", 1),
         mamba_d_state: count("mamba_d_state", 256),
