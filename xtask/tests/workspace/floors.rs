@@ -36,6 +36,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("tracewright-instruments", 6),
     ("tracewright-report", 7),
     ("tracewright-error-codes", 7),
+    ("tracewright-serve", 6),
     ("tracewright-console", 8),
     ("tracewright-inspect", 9),
     ("tracewright-cli", 10),
