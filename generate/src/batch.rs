@@ -8,7 +8,9 @@ use crate::executor::{Executor, Iree};
 use crate::generation::{Generated, Generation, TokenOptions};
 use crate::prefix::Adopted;
 use crate::sequences::Sequences;
-use crate::{Drafter, GenerateError, InputPart, Network, SavedSequence, Schedule, SequenceInput};
+use crate::{
+    Drafter, GenerateError, InputPart, Network, SavedSequence, Schedule, SequenceInput, TokenLogprobs,
+};
 
 /// Texts that a network continues in parallel. Each step reads the weights once for all texts.
 ///
@@ -181,6 +183,11 @@ impl<'a, E: Executor> Batch<'a, E> {
         self.rows.push(row, &prompt[seen..])?;
         self.running[row] = Some(generation);
         Ok(row)
+    }
+
+    /// The most likely tokens at each position of a row's text so far; empty unless [`TokenOptions::logprobs`] is set.
+    pub fn logprobs(&self, row: usize) -> &[TokenLogprobs] {
+        self.running.get(row).and_then(Option::as_ref).map_or(&[], Generation::logprobs)
     }
 
     /// Cancels all texts and clears all rows. Call it after a failed call.

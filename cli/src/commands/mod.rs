@@ -18,6 +18,7 @@ mod prompt;
 mod quality;
 mod quantize;
 mod random;
+mod serve;
 mod tokenize;
 mod tune;
 mod verify;
@@ -97,6 +98,8 @@ commands! {
     Generate: generate(model) iree;
     /// Talk with a model
     Chat: chat(model) iree;
+    /// Answer requests over HTTP, as OpenAI's servers do
+    Serve: serve() iree;
     /// Print the text that the model's chat template makes of a chat
     Prompt: prompt(model) iree;
     /// Print the tokens of texts, as the model reads them
@@ -113,9 +116,9 @@ commands! {
     Bisect: bisect(model) iree;
     /// Compare a format with full precision on a text: KL divergence, same tokens, perplexity
     Quality: quality(model) iree;
-    /// Write a model with rounded weights, for the text that it will read
+    /// Write a model directory with quantized weights, calibrated on a text
     Quantize: quantize(model) iree;
-    /// Say what a model will hold in memory, without reading a weight
+    /// Report the memory that a model needs, without reading a weight
     Plan: plan(model);
     /// Measure the speed of variants in turn, beside the bandwidth of the memory
     #[command(subcommand)]
