@@ -244,8 +244,18 @@ mod tests {
     /// own.
     #[test]
     fn commands_of_documents_are_commands() {
-        const OTHERS: [&str; 9] =
-            ["cd", "cp", "mkdir", "export", "pip", "python", "python3", "iree-run-module", "benches/gpu/run"];
+        const OTHERS: [&str; 10] = [
+            "cd",
+            "cp",
+            "curl",
+            "mkdir",
+            "export",
+            "pip",
+            "python",
+            "python3",
+            "iree-run-module",
+            "benches/gpu/run",
+        ];
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut count = 0;
         for block in

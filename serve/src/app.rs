@@ -10,7 +10,8 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
-use schemars::{Schema, schema_for};
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema};
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower_http::cors::{AllowOrigin, Any, CorsLayer};
@@ -97,9 +98,9 @@ pub struct Endpoint {
 /// All paths that need a key: the router and the OpenAPI document follow from this list.
 pub fn endpoints() -> Vec<Endpoint> {
     let of = |path, about, route, body| Endpoint { path, about, route, body };
-    let sampled = |schema| vec![schema, schema_for!(SamplingFields)];
-    let chats = || sampled(schema_for!(chat::ChatFields));
-    let messages = || sampled(schema_for!(messages::MessageFields));
+    let sampled = |one| vec![one, schema::<SamplingFields>()];
+    let chats = || sampled(schema::<chat::ChatFields>());
+    let messages = || sampled(schema::<messages::MessageFields>());
     vec![
         of("/v1/models", "List the models", get(models), vec![]),
         of("/v1/models/{*name}", "Describe a model", get(model), vec![]),
@@ -108,19 +109,19 @@ pub fn endpoints() -> Vec<Endpoint> {
             "/v1/completions",
             "Continue texts",
             post(completions::complete),
-            sampled(schema_for!(completions::CompletionFields)),
+            sampled(schema::<completions::CompletionFields>()),
         ),
         of(
             "/v1/embeddings",
             "Compute embeddings of texts",
             post(embeddings::embed),
-            vec![schema_for!(embeddings::EmbeddingFields)],
+            vec![schema::<embeddings::EmbeddingFields>()],
         ),
         of(
             "/v1/responses",
             "Answer a conversation, in OpenAI's newer form",
             post(responses::respond),
-            sampled(schema_for!(responses::ResponseFields)),
+            sampled(schema::<responses::ResponseFields>()),
         ),
         of("/v1/messages", "Answer a conversation, in Anthropic's form", post(messages::answer), messages()),
         of(
@@ -133,17 +134,26 @@ pub fn endpoints() -> Vec<Endpoint> {
             "/tokenize",
             "Print the tokens of a text",
             post(tokens::tokenize),
-            vec![schema_for!(tokens::TokenizeFields)],
+            vec![schema::<tokens::TokenizeFields>()],
         ),
         of(
             "/detokenize",
             "Print the text of tokens",
             post(tokens::detokenize),
-            vec![schema_for!(tokens::DetokenizeFields)],
+            vec![schema::<tokens::DetokenizeFields>()],
         ),
         of("/apply-template", "Print the prompt of a conversation", post(chat::apply_template), chats()),
         of("/metrics", "Report counts and times, for Prometheus", get(metrics), vec![]),
     ]
+}
+
+/// The JSON Schema of a type, without references to others.
+fn schema<T: JsonSchema>() -> Schema {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    });
+    settings.into_generator().into_root_schema_for::<T>()
 }
 
 /// The headers with which web pages of these origins may read answers.
