@@ -328,6 +328,10 @@ impl Generation {
         Ok(Some(token))
     }
 
+    pub fn logprobs(&self) -> &[TokenLogprobs] {
+        &self.generated.logprobs
+    }
+
     /// The tokens so far, and the reason for the end.
     pub fn into_generated(self) -> Generated {
         self.generated

@@ -8,11 +8,11 @@ use dsl::nn::Attend;
 use crate::config::Keys;
 use crate::decoder::{Decoder, DecoderConfig, Defaults, LlamaConfig};
 use crate::family::{Family, GgufFamily, presets};
-use crate::llama::{self, Layer};
+use crate::llama::{self, Attention, Layer, Mlp};
 use crate::rope::RopeDefaults;
 
 /// The whole network of a SmolLM3.
-pub type SmolLm3<T> = Decoder<T, Layer<T>, SmolLm3Config>;
+pub type SmolLm3<T> = Decoder<T, Layer<T, Attention<T>, Mlp<T>, SmolLm3Config>, SmolLm3Config>;
 
 pub(crate) const FAMILY: Family = Family {
     about: "some layers without rotary embedding",

@@ -18,6 +18,7 @@ mod prompt;
 mod quality;
 mod quantize;
 mod random;
+mod serve;
 mod tokenize;
 mod tune;
 mod verify;
@@ -97,6 +98,8 @@ commands! {
     Generate: generate(model) iree;
     /// Talk with a model
     Chat: chat(model) iree;
+    /// Answer requests over HTTP, as OpenAI's servers do
+    Serve: serve() iree;
     /// Print the text that the model's chat template makes of a chat
     Prompt: prompt(model) iree;
     /// Print the tokens of texts, as the model reads them
