@@ -94,7 +94,7 @@ fn sizes_that_the_model_does_not_allow() {
     let cases: &[(&[&str], &str, &str)] = &[
         (
             &["--context", "100"],
-            "`context` is 100, expected 1 to 64, the longest that the model was made for",
+            "the option `context` is 100, expected 1 to 64 tokens, the longest context that the model supports",
             "`--context N`",
         ),
         (&["--context", "0"], "`context` is 0", "`--context N`"),

@@ -515,7 +515,7 @@ fn an_export_that_lost_a_file() {
         }
         fs::rename(&file, &away).unwrap();
         let mut command = bare(&["generate", text(out.path()), "--tokens", "5", "-n", "1"]);
-        refused(&mut command, 1, &[name, "which the manifest names, is missing", "export the model again"]);
+        refused(&mut command, 1, &[name, "but this file is missing", "export the model again"]);
         fs::rename(&away, &file).unwrap();
     }
     succeed(&mut bare(&["generate", text(out.path()), "--tokens", "5", "-n", "1"]));

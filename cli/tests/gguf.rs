@@ -306,7 +306,7 @@ fn what_is_not_one_that_is_known_is_said() {
     );
     let cut = out.path().join("cut.gguf");
     fs::write(&cut, &fs::read(gguf("llama")).unwrap()[..900]).unwrap();
-    baked(cut, &["is not a readable GGUF file: it is cut off", "download it again"]);
+    baked(cut, &["is not a readable GGUF file: the file is cut off", "download the file again"]);
     refused(&mut bare(&["random", text(&gguf("llama")), "-o", text(out.path())]), 2, &["config.json"]);
     // A folder of them: which one?
     let folder = folder();

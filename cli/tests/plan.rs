@@ -129,7 +129,7 @@ fn a_manifest_names_no_path_that_is_no_text() {
     std::fs::rename(held.path(), &model).unwrap();
     let export = out.path().join("out");
     let mut command = bare(&["export", "--engine", "xla", "-o", text(&export)]);
-    refused(command.arg(&model).args(SMALL), 1, &["is no UTF-8", "rename it"]);
+    refused(command.arg(&model).args(SMALL), 1, &["is not valid UTF-8", "rename the checkpoint"]);
     assert!(!export.exists());
     std::fs::rename(&model, held.path()).unwrap();
 }
@@ -153,14 +153,14 @@ fn a_plan_for_no_devices_is_refused() {
     for (more, code, words) in [
         (&["--shard", "K=model"][..], 2, "name the mesh with `--mesh`"),
         (&["--machine", "abacus"], 2, "expected cpu, gpu, h100, mi300x, tpu-v5e, or bytes"),
-        (&["--machine", "1e9:2e9:3e9:4e9"], 2, "names no machine"),
+        (&["--machine", "1e9:2e9:3e9:4e9"], 2, "is not a machine"),
         (
             &["--mesh", "model=2", "--shard", "V=none", "--shard", "K,V=model"],
             2,
             "both divides `V` and leaves it whole",
         ),
         (&["--mesh", "model=5"], 1, "not divisible by the 5 devices"),
-        (&["--mesh", "model=2", "--quant", "q8"], 1, "quantized weights are for IREE"),
+        (&["--mesh", "model=2", "--quant", "q8"], 1, "XLA cannot read quantized weights"),
     ] {
         refused(bare(&plan).args(more), code, &[words]);
     }

@@ -151,7 +151,7 @@ fn exports_into_one_folder_at_once_do_not_mix() {
             match output.status.code() {
                 Some(0) => made += 1,
                 code => assert!(
-                    code == Some(1) && said.contains("another export is being written into"),
+                    code == Some(1) && said.contains("another process is writing an export into"),
                     "{code:?} {said}"
                 ),
             }
@@ -165,7 +165,11 @@ fn exports_into_one_folder_at_once_do_not_mix() {
     let before = listing(&target);
     let file = fs::File::create(target.join(".tracewright-lock")).unwrap();
     file.lock().unwrap();
-    refused(&mut export(&models[0], &target), 1, &["another export is being written into", text(&target)]);
+    refused(
+        &mut export(&models[0], &target),
+        1,
+        &["another process is writing an export into", text(&target)],
+    );
     drop(file);
     fs::remove_file(target.join(".tracewright-lock")).unwrap();
     assert_eq!(listing(&target), before);
@@ -205,7 +209,7 @@ fn an_export_replaces_no_files_of_others() {
             refused(
                 &mut write(&model, out.path()),
                 1,
-                &[text(&file), "is not of an export", "write elsewhere"],
+                &[text(&file), "contains no export", "write to another folder"],
             );
             assert_eq!(listing(out.path()), before);
         }

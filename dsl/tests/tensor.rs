@@ -263,8 +263,7 @@ fn what_is_repeated_without_a_word() {
     let lost = |x: Tensor<F32>| x.sum(S);
     let said = refused(move |x| x + linear(lost(x)));
     let expected = format!(
-        "`add`: `f32[B=2]` lacks the axis `S` of `f32[B=2, S=3]`, which it lost at dsl/tests/tensor.rs:{line}; an \
-         activation is repeated only where that is asked for: `.broadcast(other)`"
+        "`add`: `f32[B=2]` lacks the axis `S` of `f32[B=2, S=3]`, which it lost at dsl/tests/tensor.rs:{line}; call `.broadcast(other)` to repeat an activation along an axis"
     );
     assert_eq!(said, expected);
     // What another tensor's reduction is, or one place of the tensor itself.
@@ -292,7 +291,7 @@ fn a_given_weight_is_repeated_in_a_body_and_an_activation_is_not() {
     assert_eq!((result(&traced.trace), traced.body_runs), (vec![3., 7., 11., 6., 10., 14.], 1));
     let said = refused(move |x| layers(x, |x| x.sum(B)));
     assert!(
-        said.starts_with("`add`: `f32[S=3]` lacks the axis `B` of `f32[B=2, S=3]`; an activation"),
+        said.starts_with("`add`: `f32[S=3]` lacks the axis `B` of `f32[B=2, S=3]`; call `.broadcast(other)`"),
         "{said}"
     );
 }
@@ -311,7 +310,7 @@ fn a_table_of_positions_is_as_long_as_the_context() {
     });
     let line = line!() - 4;
     let expected = format!(
-        "the table of positions has 8 rows (axis `N`), and the context 9 positions; a context of at most 8 fits\n  \
+        "the table of position embeddings has 8 rows (axis `N`), but the context has 9 positions; choose a context of at most 8 positions\n  \
          in `wpe` at dsl/tests/tensor.rs:{line}"
     );
     assert_eq!(error.unwrap_err().to_string(), expected);
@@ -338,21 +337,21 @@ fn the_error_names_types_axis_and_line() {
         case(line!(), |x| x.sum(E), "`sum`: `f32[B=2, S=3]` has no axis `E`"),
         case(line!(), |x| x.mean(E), "`mean`: `f32[B=2, S=3]` has no axis `E`"),
         case(line!(), |x| x + weight("w", &[dim(S, 4)]), "`add`: axis `S` has two extents: `f32[B=2, S=3]` against `f32[S=4]`"),
-        case(line!(), |x| x * weight("w", &[dim(E, 4)]), "`multiply`: neither of `f32[B=2, S=3]` and `f32[E=4]` has all axes of the other"),
-        case(line!(), |x| x.rename(B, S), "`rename`: axis `S` would occur twice, in `f32[B=2, S=3]`; use `.rename(S, …)` on one of them"),
+        case(line!(), |x| x * weight("w", &[dim(E, 4)]), "`multiply`: `f32[B=2, S=3]` and `f32[E=4]` each lack an axis that the other tensor has"),
+        case(line!(), |x| x.rename(B, S), "`rename`: the result would have the axis `S` of `f32[B=2, S=3]` twice; call `.rename(S, …)` on one of the operands"),
         case(line!(), |x| x.permute(&[B]), "`permute`: `f32[B=2, S=3]` cannot have its axes ordered as [B]"),
         case(line!(), |x| x.permute(&[B, E]), "`permute`: `f32[B=2, S=3]` cannot have its axes ordered as [B, E]"),
         case(line!(), |x| x.permute(&[B, B]), "`permute`: `f32[B=2, S=3]` cannot have its axes ordered as [B, B]"),
         case(line!(), |x| x.split(S, [1, 1])[0], "`split`: axis `S` of `f32[B=2, S=3]`: pieces of [1, 1], expected a sum of 3"),
         case(line!(), |x| x.unmerge(S, &[dim(K, 2), dim(E, 2)]), "`unmerge`: axis `S` of `f32[B=2, S=3]`: parts of [2, 2], expected a product of 3"),
-        case(line!(), |x| x.unmerge(S, &[dim(B, 3)]), "`unmerge`: axis `B` would occur twice, in `f32[B=2, S=3]`; use `.rename(B, …)` on one of them"),
+        case(line!(), |x| x.unmerge(S, &[dim(B, 3)]), "`unmerge`: the result would have the axis `B` of `f32[B=2, S=3]` twice; call `.rename(B, …)` on one of the operands"),
         case(line!(), |x| x.merge(&[B, E], K), "`merge`: `f32[B=2, S=3]` has no axis `E`"),
         case(line!(), |x| nn::dot(x, weight("w", &[dim(E, 4)]), S), "`dot`: `f32[E=4]` has no axis `S`"),
         case(line!(), |x| nn::dot(x, weight("w", &[dim(S, 3), dim(B, 5)]), S), "`dot`: axis `B` has two extents: `f32[B=2, S=3]` against `f32[S=3, B=5]`"),
         case(line!(), |x| nn::softmax(x, E), "`softmax`: `f32[B=2, S=3]` has no axis `E`"),
         case(line!(), |x| Linear::build(Scope::root("l"), &[dim(E, 4)], &[dim(K, 2)]).call(x), "`linear`: `f32[B=2, S=3]` has no axis `E`"),
         case(line!(), |x| Linear::build(Scope::root("l"), &[dim(S, 4)], &[dim(K, 2)]).call(x), "`linear`: axis `S` has two extents: `f32[B=2, S=3]` against `f32[S=4]`"),
-        case(line!(), |x| Linear::build(Scope::root("l"), &[dim(S, 3)], &[dim(B, 2)]).call(x), "`linear`: axis `B` would occur twice, in `f32[B=2, S=3]`; use `.rename(B, …)` on one of them"),
+        case(line!(), |x| Linear::build(Scope::root("l"), &[dim(S, 3)], &[dim(B, 2)]).call(x), "`linear`: the result would have the axis `B` of `f32[B=2, S=3]` twice; call `.rename(B, …)` on one of the operands"),
         case(line!(), |x| RmsNorm::build(Scope::root("n"), &[dim(E, 4)]).call(x), "`rms_norm`: `f32[B=2, S=3]` has no axis `E`"),
         case(line!(), |x| RmsNorm::build(Scope::root("n"), &[dim(S, 4)]).call(x), "`rms_norm`: axis `S` has two extents: `f32[B=2, S=3]` against `f32[S=4]`"),
         case(line!(), |x| SignatureCheck::new("Toy::forward", &Dims(vec![dim(S, 4)])).result(x, declared(&[B, S])), "`Toy::forward`: the result is `f32[B=2, S=3]`, declared as `[B, S=4]`"),
@@ -362,7 +361,7 @@ fn the_error_names_types_axis_and_line() {
         case(line!(), |x| Tensor::concat(&[x, x], E), "`concat`: `f32[B=2, S=3]` has no axis `E`"),
         case(line!(), |x| Tensor::concat(&[x, x.narrow(B, 0, 1)], S), "`concat`: axis `B` has two extents: `f32[B=2, S=3]` against `f32[B=1, S=3]`"),
         case(line!(), |_| Tensor::concat(&[], S), "`concatenate` takes 1 or more operands, found 0"),
-        case(line!(), |x| Tensor::stack(&[x, x], S), "`stack`: axis `S` would occur twice, in `f32[B=2, S=3]`; use `.rename(S, …)` on one of them"),
+        case(line!(), |x| Tensor::stack(&[x, x], S), "`stack`: the result would have the axis `S` of `f32[B=2, S=3]` twice; call `.rename(S, …)` on one of the operands"),
         case(line!(), |x| x.sum(B).broadcast(weight("w", &[dim(S, 4)])), "`broadcast`: axis `S` has two extents: `f32[S=3]` against `f32[S=4]`"),
         case(line!(), |x| x.cumsum(E), "`cumsum`: `f32[B=2, S=3]` has no axis `E`"),
     ];
@@ -600,5 +599,5 @@ fn elements_that_differ_are_found() {
             TraceErrorKind::Unequal { block: "Layer::forward".into(), prefix: format!("layers.{at}") };
         assert_eq!(*error.kind, expected);
     }
-    assert!(refused(differing(0)).starts_with("`Layer::forward` at `layers.1` records something else"));
+    assert!(refused(differing(0)).starts_with("`Layer::forward` at `layers.1` records other operations"));
 }

@@ -1,4 +1,4 @@
-//! Texts that begin as others did: their state is copied, and not computed.
+//! Reuses state for texts with a common beginning: the state is copied instead of computed.
 
 use std::ops::Range;
 
@@ -8,19 +8,20 @@ use crate::sequences::Sequences;
 use crate::snapshot::{Snapshot, keeps_all};
 use crate::{GenerateError, Network, SavedSequence};
 
-/// Snapshots that a row keeps at most.
+/// The largest number of snapshots that a row of the batch keeps.
 const SNAPSHOTS: usize = 8;
 
-/// The state of a row after so many of its tokens.
+/// The state of a row after some of its tokens.
 struct Prefix {
     row: usize,
     length: usize,
-    /// The snapshot with the tensors that do not keep all positions; `None` where the row's own are right.
+    /// The snapshot with the tensors that do not contain all positions; `None` if the row's own tensors are
+    /// right.
     snapshot: Option<usize>,
 }
 
 impl Row {
-    /// The longest prefix of `prompt` whose state this row has or can go back to.
+    /// The longest prefix of `prompt` whose state this row has, or to which the row can go back.
     fn prefix(&self, row: usize, prompt: &[u32], rewinds: impl Fn(usize, usize) -> bool) -> Prefix {
         let same = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         // Features of two positions may differ where their placeholders do not.
@@ -42,7 +43,8 @@ impl Row {
         best
     }
 
-    /// Keeps a snapshot. If there are too many, the one whose neighbours are nearest to each other is removed.
+    /// Adds a snapshot to the row. If there are too many snapshots, the function removes the snapshot whose
+    /// neighbours are nearest to each other.
     fn keep(&mut self, snapshot: Snapshot) {
         self.snapshots.retain(|one| one.length < snapshot.length);
         self.snapshots.push(snapshot);
@@ -57,14 +59,14 @@ impl Row {
 }
 
 impl<E: Executor> Network<E> {
-    /// Whether a row's state after fewer tokens is always a part of its state.
+    /// Whether a row's state after fewer tokens is always contained in the row's current state.
     fn keeps_all(&self) -> bool {
         self.state().iter().filter_map(|tensor| tensor.part()).all(keeps_all)
     }
 }
 
 impl<E: Executor> Sequences<'_, E> {
-    /// Keeps the state after each chunk of a prompt, as far as it is overwritten later.
+    /// Keeps snapshots of the state after each chunk of a prompt, for the state that later calls overwrite.
     pub(crate) fn keep_snapshots(&mut self, ranges: &[Range<usize>]) -> Result<(), GenerateError> {
         if !self.keeps_prefixes || self.network.keeps_all() {
             return Ok(());
@@ -78,11 +80,12 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(())
     }
 
-    /// Makes one of the `free` rows begin with as much of `prompt` as any row has seen, but its last token, whose logits choose the
-    /// next. Returns the row, and how many tokens it has; `None` if no row is free.
+    /// Gives one of the `free` rows the longest prefix of `prompt` that any row has computed, without the
+    /// last token, whose logits choose the next token. Returns the row, and the number of its tokens; `None`
+    /// if no row is free.
     ///
     /// # Errors
-    /// If state cannot be read.
+    /// Returns an error if the state cannot be read.
     pub(crate) fn adopt(
         &mut self,
         free: &[usize],
@@ -108,10 +111,10 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(Some((oldest, best.length)))
     }
 
-    /// Copies the state of the longest prefix of `tokens` that a row has seen.
+    /// Copies the state of the longest prefix of `tokens` that a row has computed.
     ///
     /// # Errors
-    /// If state cannot be read.
+    /// Returns an error if the state cannot be read.
     pub(crate) fn save(&self, model: &str, tokens: &[u32]) -> Result<SavedSequence, GenerateError> {
         let best = self.best_prefix(tokens, &[]).filter(|best| best.length > 0);
         let state = match &best {
@@ -125,10 +128,11 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(self.network.saved(model, &tokens[..state.length], state))
     }
 
-    /// Puts a saved sequence into one of the `free` rows. Returns the row; `None` if no row is free.
+    /// Puts a saved sequence into one of the `free` rows of the batch. Returns the index of the row; `None`
+    /// if no row is free.
     ///
     /// # Errors
-    /// If the sequence belongs to another network.
+    /// Returns an error if the sequence belongs to another network.
     pub(crate) fn load(
         &mut self,
         free: &[usize],
@@ -143,7 +147,7 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(Some(oldest))
     }
 
-    /// The row with the longest prefix of `tokens`; of equals one that is free.
+    /// The row with the longest prefix of `tokens`; if several are equal, a free row.
     fn best_prefix(&self, tokens: &[u32], free: &[usize]) -> Option<Prefix> {
         // Rows whose state follows from tokens alone.
         let rows = self.rows.iter().enumerate().filter(|(_, row)| row.adapter == 0 && row.source.is_none());
@@ -152,7 +156,7 @@ impl<E: Executor> Sequences<'_, E> {
         prefixes.max_by_key(|prefix| (prefix.length, free.contains(&prefix.row)))
     }
 
-    /// Takes a row back to a prefix of its own.
+    /// Takes a row back to a prefix of its own tokens.
     fn go_back(&mut self, prefix: &Prefix) {
         let one = &mut self.rows[prefix.row];
         let snapshot = prefix.snapshot.map(|i| one.snapshots[i].clone());
@@ -164,7 +168,7 @@ impl<E: Executor> Sequences<'_, E> {
         }
     }
 
-    /// The whole state of a prefix.
+    /// The whole state after a prefix of the row's tokens.
     fn state_of(&self, prefix: &Prefix) -> Result<Snapshot, GenerateError> {
         let one = &self.rows[prefix.row];
         let snapshot = prefix.snapshot.map(|i| &one.snapshots[i]);
@@ -179,7 +183,7 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(state)
     }
 
-    /// Puts a sequence into a row, whose state becomes `state` before the next call.
+    /// Puts a sequence into a row of the batch, whose state becomes `state` before the next call.
     fn put(&mut self, row: usize, one: Row, state: Snapshot) {
         let (seen, written) = (state.length, state.written);
         self.rows[row] = Row { seen, written, used: self.clock, restore: Some(state), ..one };

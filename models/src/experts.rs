@@ -1,4 +1,4 @@
-//! A mixture of experts: the sum over the chosen experts of each token.
+//! Computes a mixture of experts: the sum over the chosen experts of each token.
 
 use dsl::nn::{dot, silu, topk};
 use dsl::{Axis, F32, Float, I32, Tensor};
@@ -7,16 +7,17 @@ const B: Axis = Axis("B");
 const S: Axis = Axis("S");
 const D: Axis = Axis("D");
 const F: Axis = Axis("F");
-/// All experts, and the chosen ones.
+/// The axis of all experts, and the axis of the chosen experts.
 const X: Axis = Axis("X");
 const C: Axis = Axis("C");
 
-/// The sum over the chosen experts' SwiGLUs for features `x` `[B, S, D]`, weighted by `share` `[B, S, C]`. The experts at the
-/// indices `chosen` `[B, S, C]` have the weights gate `[X, F, D]`, up `[X, F, D]` and down `[X, D, F]`.
+/// Computes the sum over the SwiGLUs of the chosen experts for features `x` `[B, S, D]`, weighted by `share`
+/// `[B, S, C]`. The indices `chosen` `[B, S, C]` select experts, whose weights are gate `[X, F, D]`, up `[X,
+/// F, D]` and down `[X, D, F]`.
 ///
-/// For few tokens, only the weights of chosen experts are read. If the tokens choose as many experts as there are, every
-/// expert computes every token, with the weight 0 for tokens that did not choose it. Both forms add in the order of the
-/// experts, so that they have the same bits.
+/// For few tokens, the network reads only the weights of the chosen experts. If the tokens choose as many
+/// experts as there are, every expert computes every token. The weight is 0 for tokens that did not choose
+/// the expert. Both methods add in the order of the experts, so that their results have the same bits.
 #[track_caller]
 pub(crate) fn mixture<T: Float>(
     x: Tensor<T>,

@@ -1,5 +1,6 @@
-//! LFM2: "LFM2 Technical Report" (2025), §2. Names follow the HF checkpoint (`modeling_lfm2.py`). Most layers mix
-//! neighbouring tokens by a short gated convolution. The other layers have attention like Qwen3's.
+//! LFM2: "LFM2 Technical Report" (2025), §2. The names follow the Hugging Face checkpoint
+//! (`modeling_lfm2.py`). Most layers mix neighbouring tokens with a short gated convolution. The other layers
+//! have attention like Qwen3.
 
 use std::iter;
 
@@ -104,7 +105,7 @@ model! {
         }
     }
 
-    /// The network without its head: embedding, layers and final norm.
+    /// The network without its head: the embedding, the layers and the final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Layer; L],
@@ -196,12 +197,12 @@ model! {
     }
 }
 
-/// `config.json` of an LFM2 (`configuration_lfm2.py`).
+/// The `config.json` of an LFM2 (`configuration_lfm2.py`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lfm2Config {
     /// The keys that LFM2 shares with Llama.
     pub llama: LlamaConfig,
-    /// Whether each layer attends. The other layers have a convolution.
+    /// Whether each layer has attention. The other layers have a convolution.
     pub attention: Vec<bool>,
     /// The number of earlier positions that a convolution sees.
     pub conv_memory: usize,
@@ -227,7 +228,7 @@ const IGNORED: &[&str] = &[
     "use_pos_enc",
 ];
 
-/// Reads the `config.json` of an LFM2. Defaults are those of `Lfm2Config` in transformers.
+/// Reads the `config.json` of an LFM2. The defaults are the same as in `Lfm2Config` of transformers.
 pub(crate) fn read(keys: &Keys) -> Lfm2Config {
     keys.ignore(IGNORED);
     let rope = RopeDefaults { theta: 1e6, ..RopeDefaults::new(128_000) };
@@ -263,8 +264,8 @@ impl Lfm2Config {
     }
 }
 
-/// The features of the feed-forward network. With automatic adjustment, the configured number times two
-/// thirds and a factor, rounded up to a multiple.
+/// The number of features of the feed-forward network. With automatic adjustment, this is the configured
+/// number multiplied by two thirds and a factor, rounded up to a multiple.
 fn intermediate_size(keys: &Keys, size: usize) -> usize {
     let size = keys.optional_count("block_ff_dim").unwrap_or(size);
     let factor = keys.number_or("block_ffn_dim_multiplier", 1.0);
@@ -275,8 +276,8 @@ fn intermediate_size(keys: &Keys, size: usize) -> usize {
     }
 }
 
-/// Whether each of `layers` layers attends: from `layer_types`, or else from `full_attn_idxs`. Without both
-/// keys, all layers do.
+/// Whether each of `layers` layers has attention, from `layer_types`, or otherwise from `full_attn_idxs`.
+/// Without both keys, all layers have attention.
 fn attention(keys: &Keys, layers: usize) -> Vec<bool> {
     let listed = keys.get("full_attn_idxs");
     if let Some(types) = keys.layer_types_of(layers, ["full_attention", "conv"]) {

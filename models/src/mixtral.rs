@@ -1,5 +1,6 @@
-//! Mixtral: Jiang et al., "Mixtral of Experts" (2024), §2. Names follow the published checkpoints. A Mistral with
-//! several experts in place of a feed-forward network. A router chooses a few experts for each token.
+//! Mixtral: Jiang et al., "Mixtral of Experts" (2024), §2. The names follow the published checkpoints. The
+//! network is a Mistral with several experts instead of a feed-forward network. A router chooses a few
+//! experts for each token.
 
 use dsl::nn::{Attend, Kv, softmax, topk};
 use dsl::{F32, Float, model};
@@ -42,7 +43,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Llama's layer, with experts in place of the feed-forward network.
+    /// The layer of a Llama, with experts instead of the feed-forward network.
     pub Layer<T: Float>(MixtralConfig): AttentionBlock<T> {
         dims {
             D = hidden_size, F = intermediate_size,
@@ -61,8 +62,8 @@ model! {
         }
     }
 
-    /// A mixture of experts. The result is a sum over the chosen experts' SwiGLUs, weighted by the router's
-    /// probabilities.
+    /// A mixture of experts with a router. The result is a sum over the chosen experts' SwiGLUs, weighted by
+    /// the router's probabilities.
     pub Experts {
         gate: Linear[D -> X],
         w1: Weight[X, F, D] at "experts.*.w1.weight",
@@ -120,7 +121,7 @@ const STACKS: Stacks = &[
     ("ffn_up_exps.weight", &["experts.*.w3.weight"]),
 ];
 
-/// Reads the `config.json` of a Mixtral. Defaults are those of `MixtralConfig` in transformers.
+/// Reads the `config.json` of a Mixtral. The defaults are the same as in `MixtralConfig` of transformers.
 pub(crate) fn read(keys: &Keys) -> MixtralConfig {
     keys.ignore(IGNORED);
     let rope = RopeDefaults { theta: 1e6, ..RopeDefaults::new(131_072) };

@@ -1,6 +1,6 @@
-//! OLMoE: Muennighoff et al., "OLMoE: Open Mixture-of-Experts Language Models" (2024), §2. Names follow the published
-//! checkpoints. A Mixtral that normalizes all queries and all keys, and does not renormalize the router's
-//! probabilities.
+//! OLMoE: Muennighoff et al., "OLMoE: Open Mixture-of-Experts Language Models" (2024), §2. The names follow
+//! the published checkpoints. The network is a Mixtral that normalizes all queries and all keys, and does not
+//! renormalize the router's probabilities.
 
 use dsl::nn::{Attend, Kv, attend, softmax, topk};
 use dsl::{F32, Float, Tensor, model};
@@ -25,7 +25,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Llama's layer, with experts in place of the feed-forward network.
+    /// The layer of a Llama, with experts instead of the feed-forward network.
     pub Layer<T: Float>(OlmoeConfig): AttentionBlock<T> {
         dims {
             D = hidden_size, F = intermediate_size,
@@ -99,7 +99,7 @@ pub struct OlmoeConfig {
     pub num_experts_per_tok: usize,
     /// Whether the probabilities of the chosen experts are divided by their sum.
     pub norm_topk_prob: bool,
-    /// The bound on queries, keys and values; `None`: no bound.
+    /// The bound on queries, keys and values; `None` means that there is no bound.
     pub clip_qkv: Option<f64>,
 }
 
@@ -117,7 +117,7 @@ impl OlmoeConfig {
     }
 }
 
-/// Reads the `config.json` of an OLMoE. Defaults are those of `OlmoeConfig` in transformers.
+/// Reads the `config.json` of an OLMoE. The defaults are the same as in `OlmoeConfig` of transformers.
 pub(crate) fn read(keys: &Keys) -> OlmoeConfig {
     // Only training reads these keys.
     keys.ignore(&["output_router_logits", "router_aux_loss_coef"]);

@@ -1,4 +1,4 @@
-//! The error of [`Model`](super::Model) and its requests.
+//! The error type of [`Model`](super::Model) and its requests.
 
 use std::fmt::{self, Display as _};
 use std::io;
@@ -23,10 +23,10 @@ use crate::export::xla::XlaError;
 use crate::export::{ExportError, ManifestError};
 use crate::tuning::TuningFileError;
 
-/// Why a [`Model`](super::Model) cannot be opened, or cannot answer.
+/// The reason why a [`Model`](super::Model) cannot be opened, or cannot answer.
 ///
-/// `Debug` shows the message and the causes behind it, because a `main` that returns an error prints it with
-/// `Debug`.
+/// The `Debug` output shows the message and its causes, because a `main` function that returns an error
+/// prints the error with `Debug`.
 ///
 /// ```
 /// use tracewright::Model;
@@ -44,7 +44,7 @@ pub enum ModelError {
     /// The `config.json` cannot be read, or has invalid values.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A name on the Hugging Face hub did not lead to a model.
+    /// A name on the Hugging Face hub could not be resolved to a model.
     #[error(transparent)]
     Hub(#[from] HubError),
     /// The weights have other sizes than the configuration declares.
@@ -53,7 +53,7 @@ pub enum ModelError {
     /// The checkpoint cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The archive in the cache is damaged. Delete it: the next start bakes it again.
+    /// The archive in the cache is damaged. Delete the archive: the next start bakes a new archive.
     #[error(transparent)]
     Cached(ArchiveError),
     /// The options ask for sizes that the model cannot have.
@@ -62,7 +62,7 @@ pub enum ModelError {
     /// Compiling, baking or loading the network failed.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The network cannot be lowered for XLA, or its checkpoint does not fit it.
+    /// The network cannot be lowered for XLA, or the checkpoint does not fit the network.
     #[error(transparent)]
     Xla(Box<XlaError>),
     /// XLA or its plugin failed.
@@ -87,7 +87,7 @@ pub enum ModelError {
     /// The tokenizer, the chat template, the sampling options or the network failed.
     #[error(transparent)]
     Generate(#[from] GenerateError),
-    /// A call of the network failed. This ended all running texts.
+    /// A call of the network failed. The error ended all texts that were running.
     #[error(transparent)]
     Failed(Arc<GenerateError>),
     /// An embedding cannot be computed.
@@ -112,18 +112,18 @@ pub enum ModelError {
         /// Path of the folder or file.
         path: PathBuf,
     },
-    /// A draft model whose tokens mean something else.
+    /// The draft model has another tokenizer, so its token ids mean other texts.
     #[error(
-        "the draft model `{}` has another tokenizer than `{}`, so its tokens mean something else; expected a model of the \
-         same family", .draft.display(), .path.display()
+        "the draft model `{}` has another tokenizer than `{}`, so the two models use different token ids; \
+        choose a draft model of the same family", .draft.display(), .path.display()
     )]
     DraftTokenizer {
         /// The draft model.
         draft: PathBuf,
-        /// The model that it drafts for.
+        /// The model that verifies the draft tokens.
         path: PathBuf,
     },
-    /// An option differs from the export's.
+    /// An option differs from the value in the export.
     #[error(
         "`{option}` is {asked}, but the model was exported with {exported}; leave the option out, or export again"
     )]
@@ -132,7 +132,7 @@ pub enum ModelError {
         option: &'static str,
         /// The value that was asked for.
         asked: String,
-        /// The value that the export was made with.
+        /// The value that the model was exported with.
         exported: String,
     },
     /// The option affects compiling, but an export is already compiled.

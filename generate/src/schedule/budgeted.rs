@@ -1,23 +1,25 @@
-//! Short calls while somebody waits for the next token.
+//! Keeps calls short while a text waits for its next token.
 
 use super::{RowWork, Schedule};
 
-/// While a text is continued, a call takes a budget of positions: prompts are read in pieces, and no text waits for a whole chunk of
-/// every row. A call computes as many positions in each row as its longest row has, so the budget is divided among all rows.
+/// While a text is being continued, a call processes a limited number of positions. Prompts are read in
+/// pieces, and no text waits for a whole chunk of every row. A call computes as many positions in each row of
+/// the batch as its longest row has, so the limit is divided among all rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Budgeted {
     positions: usize,
 }
 
 impl Budgeted {
-    /// Calls of at most this many positions in all rows together, and at least one in each.
+    /// Creates a schedule whose calls have at most this many positions in all rows together, and at least one
+    /// position in each row.
     pub fn new(positions: usize) -> Self {
         Self { positions }
     }
 }
 
 impl Default for Budgeted {
-    /// As many positions as one chunk of a prompt has.
+    /// The default limit is the number of positions in one chunk of a prompt.
     fn default() -> Self {
         Self::new(128)
     }

@@ -19,7 +19,7 @@ use crate::{Axis, Tensor};
 /// K, E] }` declares a state with a name and an element type of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Recurrent<T: Float> {
-    /// The state after the last token. To read the state before new tokens, call [`Recurrent::before`].
+    /// The state after the last token. To read the state before the new tokens, call [`Recurrent::before`].
     pub state: Tensor<T>,
 }
 
@@ -40,16 +40,16 @@ impl<T: Float> State for Recurrent<T> {
 impl<T: Float, const N: usize> HasAxes<N> for Recurrent<T> {}
 
 impl<T: Float> Recurrent<T> {
-    /// The state before the first new token. It is zero at the beginning of a sequence.
+    /// The state before the first new token. The state is zero at the beginning of a sequence.
     #[track_caller]
     pub fn before(&self, at: Position) -> Tensor<T> {
         let begins = at.start.equals(at.start.filled(0.0));
         begins.select(self.state.filled(0.0), self.state)
     }
 
-    /// The window of a causal convolution: the last inputs, which the state stores on the axis `kept`, and
-    /// then the new inputs `x`, which the axis `tokens` counts. The call stores the last real inputs as the
-    /// new state.
+    /// The window of a causal convolution: the last inputs, which the state stores on the axis `kept`,
+    /// followed by the new inputs `x` on the axis `tokens`. The call stores the last real inputs as the new
+    /// state.
     #[track_caller]
     pub fn append(&mut self, x: Tensor<T>, kept: Axis, tokens: Axis, at: Position) -> Tensor<T> {
         let place = Location::caller();
