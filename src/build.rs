@@ -152,7 +152,7 @@ pub enum LoadError {
     #[error(transparent)]
     Archive(#[from] irpa::ArchiveError),
     /// The archive lacks a parameter of the module, or contains this parameter with another type.
-    #[error("`{}` does not fit the module: parameter `{key}` is {found}, expected `{expected}`", .path.display())]
+    #[error("`{}` does not fit the module: the parameter `{key}` is {found}, expected `{expected}`", .path.display())]
     Parameter {
         /// Path of the archive file.
         path: PathBuf,
@@ -167,7 +167,7 @@ pub enum LoadError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The function that observes the build stopped the build.
-    #[error("stopped on request")]
+    #[error("the build was stopped on request")]
     Stopped,
     /// `iree-compile` failed, or is not installed.
     #[error(transparent)]

@@ -83,7 +83,7 @@ pub enum EmbedError {
         length: usize,
     },
     /// A token id is not in the vocabulary.
-    #[error("token {index} of text {text} has the id {token}, expected one below {vocabulary}")]
+    #[error("token {index} of text {text} has the id {token}, expected an id below {vocabulary}")]
     Token {
         /// Index of the text, from 0.
         text: usize,

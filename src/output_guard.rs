@@ -8,7 +8,7 @@ use irpa::Gguf;
 
 /// An output path that is one of the model's own files.
 #[derive(Debug, thiserror::Error)]
-#[error("`{}` is a file of the model itself; write elsewhere", .0.display())]
+#[error("`{}` is a file of the model itself; write to another path", .0.display())]
 pub struct OverwritesModel(pub PathBuf);
 
 /// Extensions of the files that a checkpoint consists of.

@@ -64,7 +64,7 @@ pub enum PlanError {
         longest: usize,
     },
     /// The chunk is longer than the context.
-    #[error("`chunk` is {found}, expected 1 to {context}, the context")]
+    #[error("the option `chunk` is {found}, expected 1 to {context} tokens, the length of the context")]
     Chunk {
         /// The chunk that was asked for, in tokens.
         found: usize,
@@ -83,7 +83,7 @@ pub enum PlanError {
         longest: usize,
     },
     /// The element type is not f32, f16 or bf16.
-    #[error("`element` is {0}, expected f32, f16 or bf16")]
+    #[error("the option `element` is {0}, expected f32, f16 or bf16")]
     Element(ElementType),
     /// The network cannot be recorded, because its declaration or its configuration has an error.
     #[error(transparent)]

@@ -48,7 +48,7 @@ pub enum CallError {
         arguments: Vec<String>,
     },
     /// An argument has another element type or shape.
-    #[error("`{entry}`: argument `{name}` is {found}, expected {expected}")]
+    #[error("the entry point `{entry}`: the argument `{name}` is {found}, expected {expected}")]
     Argument {
         /// Name of the entry point.
         entry: String,

@@ -28,7 +28,7 @@ pub enum QuantizeError {
     #[error(transparent)]
     Archive(#[from] ArchiveError),
     /// The folder already contains a checkpoint.
-    #[error("`{}` exists; remove it, or write to another folder", .0.display())]
+    #[error("`{}` exists; remove this file, or write to another folder", .0.display())]
     Exists(PathBuf),
     /// The checkpoint cannot be written.
     #[error("cannot write `{}`", .path.display())]

@@ -21,7 +21,7 @@ pub enum RandomError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The folder already contains a checkpoint, or another configuration.
-    #[error("`{}` exists; remove it, or write to another folder", .0.display())]
+    #[error("`{}` exists; remove this file, or write to another folder", .0.display())]
     Exists(PathBuf),
     /// The function that observes the progress stopped the work.
     #[error("stopped on request while writing `{}`", .0.display())]

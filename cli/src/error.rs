@@ -73,17 +73,17 @@ pub enum Error {
     #[error("`{}` has no effect: the chat template does not use `{name}`", option(.name))]
     Unread { name: String, variables: Vec<String> },
     /// The terminal cannot be read.
-    #[error("cannot read from the terminal")]
+    #[error("Tracewright cannot read from the terminal")]
     Typed(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The chat template exceeded a limit on time or memory.
     #[error(
-        "the chat template was stopped: it takes more than {} s or {} MiB, nests too deep, or writes more \
-         than {} MiB",
+        "the chat template was stopped, because the template takes more than {} s or {} MiB, nests too deep, \
+        or writes more than {} MiB",
         limits::TEMPLATE_SECONDS, limits::TEMPLATE_MEMORY >> 20, limits::PROMPT >> 20
     )]
     Template,
     /// The system cannot start a thread.
-    #[error("cannot start a thread")]
+    #[error("the system cannot start a thread")]
     Thread(#[source] io::Error),
     /// A text, such as `the prompt`, has more tokens than the network can take.
     #[error("{what} has {found} tokens, expected at most {limit}")]

@@ -53,7 +53,7 @@ fn what_cannot_be_compared() {
     refused(
         &mut tracewright(&["bisect", text(&model), "--tokens", "515"]),
         1,
-        &["token 0", "expected one below 515"],
+        &["token 0", "expected an id below 515"],
     );
 }
 

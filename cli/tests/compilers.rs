@@ -91,7 +91,7 @@ fn a_compiler_that_is_none_is_killed_or_fails() {
     refused(
         generate(cache.path()).args(["--iree-compile", "/bin/echo"]),
         1,
-        &["`/bin/echo` does not look like iree-compile"],
+        &["`/bin/echo` is not `iree-compile`"],
     );
 }
 

@@ -26,8 +26,8 @@ fn a_device_that_cannot_be_used_is_named() {
     let demo = demo();
     let generate = ["generate", demo.to_str().unwrap(), "-p", "Once", "-n", "1"];
     for (arguments, code, words) in [
-        (&["--device", "gpu"][..], 2, "`gpu` names no device; expected cpu, or vulkan"),
-        (&["--device", "cpu:1"], 2, "`cpu:1` names no device"),
+        (&["--device", "gpu"][..], 2, "`gpu` is not a device; expected cpu, or vulkan"),
+        (&["--device", "cpu:1"], 2, "`cpu:1` is not a device"),
         (
             &["--device", "hip"],
             1,

@@ -322,12 +322,12 @@ fn a_module_of_another_version_or_no_module() {
     refused(
         &mut generate(own.path()),
         1,
-        &["another version of iree", "compile it again with iree-base-compiler==3.13.0"],
+        &["another version of IREE", "compile the model again with iree-base-compiler==3.13.0"],
     );
     edit_module(own.path(), |vmfb| vmfb.truncate(5000));
-    refused(&mut generate(own.path()), 1, &["compile it again"]);
+    refused(&mut generate(own.path()), 1, &["compile the model again"]);
     edit_module(own.path(), |vmfb| *vmfb = b"no module".to_vec());
-    refused(&mut generate(own.path()), 1, &["compile it again"]);
+    refused(&mut generate(own.path()), 1, &["compile the model again"]);
 }
 
 #[test]
@@ -350,12 +350,12 @@ fn a_module_for_another_processor() {
                 "needs the processor features",
                 lacking,
                 "which this machine lacks",
-                "export again for this machine",
+                "export the model again for this machine",
             ],
         );
     }
     edit_manifest(own.path(), |manifest| manifest["architecture"] = json!("vax"));
-    refused(&mut generate(own.path()), 1, &["compiled for vax and this machine is", "`--target`"]);
+    refused(&mut generate(own.path()), 1, &["compiled for vax, but this machine is", "`--target`"]);
     // The same without the manifest's help.
     let out = folder();
     let other = if std::env::consts::ARCH == "aarch64" { "x86_64" } else { "aarch64" };
@@ -365,12 +365,12 @@ fn a_module_for_another_processor() {
         &target,
         &["--target", &format!("{other}-linux-gnu:generic")],
     ));
-    refused(&mut generate(&target), 1, &[&format!("compiled for {other} and this machine is")]);
+    refused(&mut generate(&target), 1, &[&format!("compiled for {other}, but this machine is")]);
     edit_manifest(&target, |manifest| {
         manifest["architecture"] = json!(std::env::consts::ARCH);
         manifest["cpu_features"] = json!([]);
     });
-    refused(&mut generate(&target), 1, &["another processor", "compile it again"]);
+    refused(&mut generate(&target), 1, &["another processor", "compile the model again"]);
 }
 
 #[test]
@@ -396,7 +396,7 @@ fn an_archive_that_does_not_fit() {
         refused(
             &mut generate(own.path()),
             1,
-            &["model.irpa` does not fit the module: parameter `", word, "expected `f32["],
+            &["model.irpa` does not fit the module: the parameter `", word, "expected `f32["],
         );
     }
     fs::remove_file(&path).unwrap();
@@ -452,7 +452,7 @@ fn an_export_is_what_it_is() {
     refused(
         &mut bare(&["generate", text(&export), "--tokens", "515"]),
         1,
-        &["token 0", "expected one below 515"],
+        &["token 0", "expected an id below 515"],
     );
 }
 

@@ -108,7 +108,7 @@ fn what_is_asked_for_has_a_meaning() {
         &["plan", text(&gguf), "--mesh", "model=1"][..],
         &["export", text(&gguf), "-o", "/nowhere/x", "--engine", "xla"],
     ] {
-        refused(&mut bare(command), 1, &["is a GGUF file, and XLA reads safetensors"]);
+        refused(&mut bare(command), 1, &["is a GGUF file, but XLA reads only safetensors"]);
     }
     let damaged = copied("llama-untied");
     std::fs::write(damaged.path().join("model.safetensors"), "").unwrap();

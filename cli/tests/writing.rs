@@ -48,7 +48,7 @@ fn no_output_replaces_a_file_of_the_model() {
                 places.push(soft);
             }
             for place in &places {
-                let words = [text(place), "a file of the model itself", "write elsewhere"];
+                let words = [text(place), "a file of the model itself", "write to another path"];
                 refused(&mut write(model.path(), place), 1, &words);
                 assert_eq!(fs::read(place).unwrap(), content, "{}", place.display());
             }
@@ -71,7 +71,7 @@ fn no_archive_replaces_what_is_beside_a_file_of_the_model() {
     ] {
         let [source, out] = [source, out].map(|name| model.path().join(name));
         let mut bake = bare(&["bake", text(&source), "-o", text(&out)]);
-        refused(&mut bake, 1, &[text(&out), "a file of the model itself", "write elsewhere"]);
+        refused(&mut bake, 1, &[text(&out), "a file of the model itself", "write to another path"]);
         assert_eq!(listing(model.path()), before);
     }
 }
@@ -98,7 +98,11 @@ fn no_logits_replace_a_file_of_an_export() {
 fn an_export_does_not_go_into_the_model_s_own_folder() {
     let model = copied("llama-untied");
     let before = listing(model.path());
-    refused(&mut export(model.path(), model.path()), 1, &["the model's own folder", "write elsewhere"]);
+    refused(
+        &mut export(model.path(), model.path()),
+        1,
+        &["the model's own folder", "write to another folder"],
+    );
     assert_eq!(listing(model.path()), before);
 }
 

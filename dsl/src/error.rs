@@ -12,8 +12,8 @@ use crate::{Axis, Dim};
 pub enum BuildError {
     /// `dims` declares an exact quotient, but there is a remainder.
     #[error(
-        "`{dividend}` ({dividend_value}) is not a multiple of `{divisor}` ({divisor_value}); \
-         correct one of the two in the configuration"
+        "`{dividend}` ({dividend_value}) is not a multiple of `{divisor}` ({divisor_value}); correct one of \
+        these keys in the configuration"
     )]
     Indivisible {
         /// The key or expression that is divided.
@@ -26,7 +26,7 @@ pub enum BuildError {
         divisor_value: usize,
     },
     /// The extent of an axis is 0.
-    #[error("`{key}` is 0; the axis `{axis}` needs at least 1")]
+    #[error("`{key}` is 0, but the axis `{axis}` needs an extent of at least 1")]
     Empty {
         /// The key or expression that sets the extent.
         key: String,
@@ -105,7 +105,7 @@ pub enum TraceErrorKind {
         ty: NamedType,
     },
     /// Two tensors have different extents for one axis.
-    #[error("`{op}`: axis `{axis}` has two extents: `{left}` against `{right}`")]
+    #[error("`{op}`: the axis `{axis}` has two extents: `{left}` against `{right}`")]
     Extents {
         /// Name of the operation that failed.
         op: &'static str,
@@ -170,7 +170,7 @@ pub enum TraceErrorKind {
         ty: NamedType,
     },
     /// A list of axes does not name each axis of the tensor exactly once.
-    #[error("`{op}`: `{ty}` cannot have its axes ordered as {}", list(.axes))]
+    #[error("`{op}`: the axes of `{ty}` cannot be reordered to {}", list(.axes))]
     Order {
         /// Name of the operation that failed.
         op: &'static str,
@@ -206,7 +206,7 @@ pub enum TraceErrorKind {
         context: usize,
     },
     /// An argument or a result has other axes than its signature declares.
-    #[error("`{function}`: {what} is `{found}`, declared as {declared}")]
+    #[error("`{function}`: {what} is `{found}`, but the signature declares {declared}")]
     Signature {
         /// The block and the function.
         function: String,
@@ -227,7 +227,7 @@ pub enum TraceErrorKind {
     #[error("this code uses a tensor while no `trace` is open")]
     Closed,
     /// `trace` is called within `trace`.
-    #[error("`trace` is called while another trace is open on this thread")]
+    #[error("this code calls `trace` while another trace is open on the same thread")]
     Nested,
     /// Two elements of a repeated block record different operations.
     #[error(
@@ -272,7 +272,7 @@ pub enum TraceErrorKind {
         axis: Axis,
     },
     /// Two entry points have the same name.
-    #[error("the entry point `{name}` is recorded twice")]
+    #[error("two entry points have the name `{name}`")]
     EntryTwice {
         /// The name of both entry points.
         name: String,
@@ -310,7 +310,9 @@ pub enum TraceErrorKind {
         layer: usize,
     },
     /// An entry point needs a function that the network does not declare.
-    #[error("the entry point `{name}` needs the function `{function}`, which the root block does not have")]
+    #[error(
+        "the entry point `{name}` calls the function `{function}`, which the root block does not declare"
+    )]
     NoFunction {
         /// Name of the entry point.
         name: String,

@@ -36,7 +36,7 @@ pub enum GenerateError {
         expected: &'static str,
     },
     /// The tokenizers library rejects a `tokenizer.json`.
-    #[error("`{path}` is not a tokenizer", path = path.display())]
+    #[error("`{path}` is not a valid tokenizer file", path = path.display())]
     Tokenizer {
         /// Path of the tokenizer file.
         path: PathBuf,
@@ -81,7 +81,8 @@ pub enum GenerateError {
     },
     /// A logit is NaN or infinite, so no token can be chosen.
     #[error(
-        "step {step}: logit of token {token} is {found}, expected a number below infinity; the weights or the compiled program are broken"
+        "step {step}: the logit of token {token} is {found}, expected a number below infinity; the weights \
+        or the compiled program are broken"
     )]
     Logit {
         /// Index of the token to choose, from 0.
@@ -92,7 +93,9 @@ pub enum GenerateError {
         found: f32,
     },
     /// The program chose an id that is not in the vocabulary.
-    #[error("the program chose the token {token}, expected one below {vocabulary}; it is broken")]
+    #[error(
+        "the program chose the token {token}, expected a token below {vocabulary}; the program is broken"
+    )]
     Favoured {
         /// The id that the program chose.
         token: u32,
@@ -123,7 +126,7 @@ pub enum GenerateError {
         context: usize,
     },
     /// A token id is not in the vocabulary.
-    #[error("token {index} of the prompt has the id {token}, expected one below {vocabulary}")]
+    #[error("token {index} of the prompt has the id {token}, expected an id below {vocabulary}")]
     Token {
         /// Index of the token in its text, from 0.
         index: usize,

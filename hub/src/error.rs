@@ -10,7 +10,7 @@ use crate::ModelName;
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
     /// Neither an environment variable nor a home folder determines the cache.
-    #[error("no folder for models is known, expected `HF_HOME`, `HF_HUB_CACHE` or a home folder")]
+    #[error("Tracewright knows no folder for models, expected `HF_HOME`, `HF_HUB_CACHE` or a home folder")]
     NoCache,
     /// The model is not in the cache, and downloads are disabled.
     #[error("`{name}` is not in the cache `{}`, and `HF_HUB_OFFLINE` forbids downloads", .cache.display())]
@@ -19,7 +19,7 @@ pub enum HubError {
     #[error("the hub at {endpoint} does not list a model `{name}`")]
     NoModel { name: Box<ModelName>, endpoint: String },
     /// The token is missing or not accepted.
-    #[error("the hub at {endpoint} gives `{name}` only to users with access")]
+    #[error("the hub at {endpoint} gives the model `{name}` only to users with access")]
     NoAccess {
         name: Box<ModelName>,
         endpoint: String,
@@ -27,16 +27,16 @@ pub enum HubError {
         with_token: bool,
     },
     /// The model has no such branch, tag or commit.
-    #[error("`{}` has no revision `{}`", .name.repository, .name.revision())]
+    #[error("the model `{}` has no revision `{}`", .name.repository, .name.revision())]
     NoRevision { name: Box<ModelName> },
     /// The model has no such file.
-    #[error("`{}` has no file `{file}`, expected one of:{}", .name.repository, Listed(.known))]
+    #[error("the model `{}` has no file `{file}`, expected one of:{}", .name.repository, Listed(.known))]
     NoFile { name: Box<ModelName>, file: String, known: Vec<String> },
     /// Several files match the name.
     #[error("`{name}` matches {} GGUF files, expected one of:{}", .files.len(), Listed(.files))]
     SeveralFiles { name: Box<ModelName>, files: Vec<String> },
     /// The repository contains no weights that Tracewright supports.
-    #[error("`{name}` has no safetensors and no GGUF files, only:{}", Listed(.known))]
+    #[error("the model `{name}` has no safetensors and no GGUF files, only:{}", Listed(.known))]
     NoWeights { name: Box<ModelName>, known: Vec<String> },
     /// The hub answered with an error status.
     #[error("{url} answered with status {status}, expected 200")]

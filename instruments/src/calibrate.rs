@@ -49,10 +49,10 @@ pub enum CalibrateError {
     )]
     Between { path: String },
     /// The text is shorter than one window.
-    #[error("the text has {found} tokens, expected at least {window}, which is one window")]
+    #[error("the text has {found} tokens, expected at least the {window} tokens of one window")]
     Short { found: usize, window: usize },
     /// The function that observes the calibration stopped it.
-    #[error("interrupted")]
+    #[error("the calibration was interrupted")]
     Interrupted,
 }
 

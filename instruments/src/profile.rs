@@ -85,7 +85,8 @@ pub enum ProfileError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The file is not a profile.
-    #[error("`{}` is no profile: {reason}; `tracewright bench decode MODEL --trace FILE` writes one", .path.display())]
+    #[error("`{}` is not a profile: {reason}; write a profile with `tracewright bench decode MODEL --trace \
+        FILE`", .path.display())]
     Syntax { path: PathBuf, reason: String },
     /// The network was built with other options.
     #[error("the profile was recorded with other sizes of the network: {}", .differences.join("; "))]

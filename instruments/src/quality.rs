@@ -122,13 +122,13 @@ impl QualityReport {
 #[derive(Debug, thiserror::Error)]
 pub enum QualityError {
     /// The text is shorter than a window.
-    #[error("the text has {found} tokens, expected at least {window}, which is one window")]
+    #[error("the text has {found} tokens, expected at least the {window} tokens of one window")]
     Short { found: usize, window: usize },
     /// A window has no position that counts.
-    #[error("a window has {0} tokens, expected at least 4")]
+    #[error("a window of the text has {0} tokens, expected at least 4")]
     Window(usize),
     /// The models have different vocabularies.
-    #[error("the model has {found} token ids, the reference has {reference}")]
+    #[error("the model has {found} token ids, but the reference model has {reference}")]
     Vocabulary { found: usize, reference: usize },
     /// A logit is not a finite number.
     #[error("the logits after token {position} of window {window} are not finite")]
@@ -141,7 +141,7 @@ pub enum QualityError {
     #[error(transparent)]
     Model(#[from] ModelError),
     /// The caller stopped the comparison.
-    #[error("interrupted")]
+    #[error("the quality measurement was interrupted")]
     Interrupted,
 }
 

@@ -29,7 +29,7 @@ pub enum ArchiveError {
     File(#[from] FileError),
     /// The disk has too little free space for the archive.
     #[error(
-        "no room for `{path}`: it needs {needed} bytes, {}; free some space or write elsewhere",
+        "no room for `{path}`: the file needs {needed} bytes, {}; free some space, or write to another disk",
         available.map_or("the file system or quota is full".into(), |bytes| format!("{bytes} are available"))
     )]
     DiskFull {
@@ -88,8 +88,8 @@ pub enum ArchiveError {
     Rows { path: PathBuf, problem: RowsProblem },
     /// The checkpoint contains an element type that Tracewright does not support.
     #[error(
-        "`{path}`: tensor `{name}` is stored as {dtype}; expected one of F32, F16, BF16, I32, I8, BOOL: \
-         save the checkpoint with one of these"
+        "`{path}`: the tensor `{name}` is stored as {dtype}; expected one of F32, F16, BF16, I32, I8, BOOL: \
+        save the checkpoint with one of these types"
     )]
     Dtype { path: PathBuf, name: String, dtype: Dtype },
     /// The file or directory has an unsupported format.
@@ -119,7 +119,7 @@ pub enum ArchiveError {
     )]
     NoCheckpoint { path: PathBuf, found: Vec<String> },
     /// The safetensors crate rejects the file.
-    #[error("`{path}` ({size} bytes) is not a valid safetensors file; download or save it again")]
+    #[error("`{path}` ({size} bytes) is not a valid safetensors file; download or save the file again")]
     Safetensors { path: PathBuf, size: u64, source: SafeTensorError },
     /// A safetensors file is truncated, or has bytes after its end.
     #[error(
@@ -133,7 +133,7 @@ pub enum ArchiveError {
         found: u64,
     },
     /// The index is not valid JSON, or has another structure.
-    #[error("`{path}` is not a checkpoint index")]
+    #[error("`{path}` is not a valid index of a checkpoint")]
     Index { path: PathBuf, source: serde_json::Error },
     /// The index and its shards contradict each other. The error lists all contradictions.
     #[error("`{path}` does not match its shards: {}", List(problems))]
@@ -141,7 +141,7 @@ pub enum ArchiveError {
     #[error("no tensor `{name}` in `{path}`")]
     NoTensor { path: PathBuf, name: String },
     /// The archive would replace a file of its own checkpoint.
-    #[error("`{path}` is a file of the checkpoint itself: write the archive elsewhere")]
+    #[error("`{path}` is a file of the checkpoint itself; write the archive to another path")]
     OutputIsInput { path: PathBuf },
 }
 

@@ -41,7 +41,7 @@ pub enum Quantization {
 pub enum PatternError {
     #[error("the pattern `{pattern}` matches no weight matrix of the network{}", nearest.as_ref().map_or(String::new(), |known| format!("; did you mean `{known}`?")))]
     Unknown { pattern: String, nearest: Option<String> },
-    #[error("`{pattern}` has fewer than two axes, expected a matrix; leave it out")]
+    #[error("the weight `{pattern}` has fewer than two axes, expected a matrix; leave this weight out")]
     NoMatrix { pattern: String },
 }
 

@@ -86,7 +86,7 @@ pub enum LowerError {
         lack: Unsupported,
     },
     /// No entry point has this name.
-    #[error("there is no entry point `{0}`")]
+    #[error("the network has no entry point `{0}`")]
     NoEntry(String),
     /// A parameter is declared with two types.
     #[error(transparent)]

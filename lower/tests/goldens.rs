@@ -1485,7 +1485,7 @@ fn xla_has_weights_behind_arguments_and_says_how_all_are_divided() {
         }
     "#]].assert_eq(&text(Some(&shards)));
     let error = xla(&primitives, "prefill", None).unwrap_err().to_string();
-    assert_eq!(error, "there is no entry point `prefill`");
+    assert_eq!(error, "the network has no entry point `prefill`");
 }
 
 /// Accelerators round the operands of matmuls of f32 unless the module asks for more.

@@ -31,7 +31,7 @@ pub enum FolderError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The export's folder would be the folder of the model.
-    #[error("`{}` is the model's own folder; write elsewhere", .0.display())]
+    #[error("`{}` is the model's own folder; write to another folder", .0.display())]
     Own(PathBuf),
     /// The export would replace a file that does not belong to an export.
     #[error("the folder `{}` exists and contains no export; write to another folder, or move this folder away", .0.display())]

@@ -32,15 +32,15 @@ pub enum ManifestError {
         reason: String,
     },
     /// The export is for another engine.
-    #[error("`{}` was exported for XLA; `python -m tracewright_xla run` runs it", .0.display())]
+    #[error("`{}` was exported for XLA; run this export with `python -m tracewright_xla run`", .0.display())]
     Engine(PathBuf),
     /// A file of the export is missing.
     #[error("the manifest lists the file `{}`, but this file is missing; export the model again", .path.display())]
     Lost { path: PathBuf },
     /// The module was exported for an unknown kind of device.
     #[error(
-        "the module was exported for the device `{found}`, expected cpu, vulkan, cuda, hip or metal; use the version that \
-         exported it, or export again"
+        "the module was exported for the device `{found}`, expected cpu, vulkan, cuda, hip or metal; use the \
+        version that exported the module, or export again"
     )]
     Device { found: String },
     /// A module was changed after the export.

@@ -42,7 +42,7 @@ pub enum ConfigError {
         problems: Vec<KeyProblem>,
     },
     /// The file lists other modules of the embedding model than the network has.
-    #[error("`{}`: the modules are {found}, expected {expected}", .path.display())]
+    #[error("`{}`: the model has the modules {found}, expected {expected}", .path.display())]
     Modules {
         /// Path of the configuration file.
         path: PathBuf,
@@ -52,7 +52,7 @@ pub enum ConfigError {
         expected: String,
     },
     /// The architecture is not supported.
-    #[error("`{}`: architecture `{found}` is not known; known are {known:?}", .path.display())]
+    #[error("`{}`: the architecture `{found}` is not supported; supported are {known:?}", .path.display())]
     Architecture {
         /// Path of the configuration file.
         path: PathBuf,
@@ -62,7 +62,7 @@ pub enum ConfigError {
         known: Vec<&'static str>,
     },
     /// The model computes embeddings, but the caller expects a language model.
-    #[error("`{}`: `{found}` embeds texts and predicts no token", .path.display())]
+    #[error("`{}`: the architecture `{found}` computes embeddings and does not generate text", .path.display())]
     Embeds {
         /// Path of the configuration file.
         path: PathBuf,
@@ -70,7 +70,7 @@ pub enum ConfigError {
         found: String,
     },
     /// The model is a language model, but the caller expects a model that computes embeddings.
-    #[error("`{}`: `{found}` predicts tokens and embeds no texts", .path.display())]
+    #[error("`{}`: the architecture `{found}` generates text and does not compute embeddings", .path.display())]
     Generates {
         /// Path of the configuration file.
         path: PathBuf,

@@ -18,7 +18,7 @@ pub struct SentenceConfig {
 
 /// No prompt of the model has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no prompt `{name}`; the model's prompts are {known:?}")]
+#[error("the model has no prompt `{name}`; the model's prompts are {known:?}")]
 pub struct UnknownPrompt {
     /// The requested name of a prompt.
     pub name: String,

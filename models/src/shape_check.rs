@@ -45,7 +45,7 @@ pub struct OtherSizes {
 
 /// A size that differs between a configuration and a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{key}` is {claimed}, the checkpoint has {found} ({shown})")]
+#[error("the key `{key}` is {claimed}, but the checkpoint has {found} ({shown})")]
 pub struct OtherSize {
     /// The key of the configuration.
     pub key: String,

@@ -66,7 +66,7 @@ pub enum PjrtError {
     #[error("the plugin `{}` cannot be loaded", .path.display())]
     Library { path: PathBuf, source: libloading::Error },
     /// The library is not a plugin.
-    #[error("`{}` is no PJRT plugin: it exports no `GetPjrtApi`", .path.display())]
+    #[error("`{}` is not a PJRT plugin: the library exports no `GetPjrtApi`", .path.display())]
     NoApi { path: PathBuf },
     /// The plugin has another version of the C API.
     #[error(
@@ -97,7 +97,7 @@ pub enum PjrtError {
     #[error("a tensor of {0} cannot be uploaded, expected f32, f16, bf16, i32, i8 or i1")]
     Element(ElementType),
     /// The number of bytes differs from the number that the type takes.
-    #[error("type `{ty}` takes {expected} bytes, found {found}")]
+    #[error("a tensor of the type `{ty}` takes {expected} bytes, found {found}")]
     ByteCount { ty: TensorType, expected: usize, found: usize },
     /// The range of bytes is outside the tensor.
     #[error("bytes {start} to {end} are outside a tensor of type `{ty}`")]

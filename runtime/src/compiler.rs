@@ -47,14 +47,14 @@ pub struct Compiler {
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
     #[error(
-        "no `iree-compile` {}; `pip install {WHEEL}` installs it, or name its path if it is elsewhere",
+        "no `iree-compile` {}; install the compiler with `pip install {WHEEL}`, or name its path",
         searched(places)
     )]
     NotFound { places: Vec<PathBuf> },
     #[error("cannot run `{}`", path.display())]
     Spawn { path: PathBuf, source: io::Error },
     /// The program does not print a version of `iree-compile`.
-    #[error("`{}` does not look like iree-compile: it answers `--version` with `{answer}`", path.display())]
+    #[error("`{}` is not `iree-compile`: the program answers `--version` with `{answer}`", path.display())]
     NotACompiler { path: PathBuf, answer: String },
     /// The compiler exceeded its time limit and was stopped.
     #[error(

@@ -126,10 +126,10 @@ pub enum RuntimeError {
     #[error("a buffer of type `{0}` does not fit into the address space")]
     TooLarge(TensorType),
     /// The number of bytes differs from the number that the buffer's type takes.
-    #[error("type `{ty}` takes {expected} bytes, found {found}")]
+    #[error("a tensor of the type `{ty}` takes {expected} bytes, found {found}")]
     Length { ty: TensorType, expected: usize, found: usize },
     /// IREE rejected a scope of parameters.
-    #[error("cannot provide the parameters of scope `{scope}`: {status}")]
+    #[error("IREE cannot provide the parameters of the scope `{scope}`: {status}")]
     Parameters { scope: String, status: Status },
     /// A parameter is outside of the archive's bytes.
     #[error(
@@ -138,18 +138,18 @@ pub enum RuntimeError {
     )]
     ParameterRange { scope: String, name: String, range: Range<usize>, size: usize },
     /// The module reads a parameter that no scope contains.
-    #[error("the module needs a parameter that was not given: {0}")]
+    #[error("the module needs a parameter that no archive provides: {0}")]
     MissingParameter(Status),
     /// A parameter has fewer bytes than the module reads.
     #[error("a parameter is shorter than the module expects: {0}")]
     ShortParameter(Status),
     /// The bytes are not a module, or only a part of a module.
-    #[error("this is not a compiled module, or it is truncated; compile it again: {0}")]
+    #[error("the file is not a compiled module, or the file is cut off; compile the model again: {0}")]
     NotAModule(Status),
     /// The module was compiled for another version of IREE, or for another machine.
     #[error(
-        "the module was compiled for another version of iree or another processor; compile it again \
-         with {wheel}: {0}", wheel = crate::WHEEL
+        "the module was compiled for another version of IREE or another processor; compile the model again \
+        with {wheel}: {0}", wheel = crate::WHEEL
     )]
     OtherVersion(Status),
     /// The module cannot be loaded for another reason.

@@ -32,7 +32,8 @@ pub enum ExportError {
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     /// The archive belongs to another export.
-    #[error("`{}` is not the archive that the manifest names (its table has blake3 {found}, expected {expected}); export the model again", .path.display())]
+    #[error("`{}` is not the archive that the manifest lists (its table has blake3 {found}, expected \
+        {expected}); export the model again", .path.display())]
     Archive {
         /// Path of the archive file.
         path: PathBuf,
@@ -49,7 +50,8 @@ pub enum ExportError {
     },
     /// The module targets another processor architecture.
     #[error(
-        "the module was compiled for {expected} and this machine is {found}; export again for this machine"
+        "the module was compiled for {expected}, but this machine is {found}; export the model again for \
+        this machine"
     )]
     Architecture {
         /// The architecture in the manifest.
@@ -59,8 +61,8 @@ pub enum ExportError {
     },
     /// The processor lacks features that the module uses.
     #[error(
-        "the module was compiled for `{cpu}` and needs the processor features {missing:?}, which this machine lacks; \
-         export again for this machine"
+        "the module was compiled for `{cpu}` and needs the processor features {missing:?}, which this \
+        machine lacks; export the model again for this machine"
     )]
     Cpu {
         /// Name of the processor that the module targets.

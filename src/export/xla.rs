@@ -40,7 +40,7 @@ pub enum XlaError {
     #[error("XLA cannot read quantized weights, only IREE can; export for XLA without quantization")]
     Quantized,
     /// The model is a GGUF file, whose weights are in quantized blocks that XLA cannot read.
-    #[error("`{}` is a GGUF file, and XLA reads safetensors; name a model directory", .0.display())]
+    #[error("`{}` is a GGUF file, but XLA reads only safetensors; name a model directory", .0.display())]
     Gguf(PathBuf),
     /// The folder's path is not UTF-8, so a manifest cannot contain it.
     #[error("the path `{}` is not valid UTF-8, but the manifest contains the checkpoint's path; rename the \

@@ -70,7 +70,7 @@ pub enum ModelError {
     Plugin(#[from] PjrtError),
     /// The plugin is for another kind of device than the selected device.
     #[error(
-        "the plugin's platform is `{platform}` and the device is `{device}`; name a plugin of that device"
+        "the plugin's platform is `{platform}`, but the device is `{device}`; name a plugin for this device"
     )]
     Platform {
         /// The kind of the selected device.
@@ -97,7 +97,7 @@ pub enum ModelError {
     #[error(transparent)]
     Prompt(#[from] UnknownPrompt),
     /// The model does not support this kind of request.
-    #[error("`{}` {does}, and cannot {asked}", .path.display())]
+    #[error("the model `{}` {does}, and cannot {asked}", .path.display())]
     Kind {
         /// Path of the folder or file.
         path: PathBuf,
@@ -125,7 +125,8 @@ pub enum ModelError {
     },
     /// An option differs from the value in the export.
     #[error(
-        "`{option}` is {asked}, but the model was exported with {exported}; leave the option out, or export again"
+        "`{option}` is {asked}, but the model was exported with {exported}; leave the option out, or export \
+        the model again"
     )]
     AsExported {
         /// Name of the option in [`OpenOptions`](super::OpenOptions).
@@ -137,15 +138,15 @@ pub enum ModelError {
     },
     /// The option affects compiling, but an export is already compiled.
     #[error(
-        "`{option}` changes the compilation, and an export is compiled already; leave the option out, or \
-         export again with it"
+        "`{option}` changes the compilation, but an export is already compiled; leave the option out, or \
+        export the model again with it"
     )]
     Compiled {
         /// Name of the option in [`OpenOptions`](super::OpenOptions).
         option: &'static str,
     },
     /// The target is for another kind of device than the selected device.
-    #[error("the target is for {target} and the device is {device}; name a target of that device")]
+    #[error("the target is for {target}, but the device is {device}; name a target for this device")]
     Target {
         /// The kind of device of the target.
         target: DeviceKind,
@@ -156,7 +157,7 @@ pub enum ModelError {
     #[error("there is no home folder for the cache; set `cache` to a folder")]
     NoCache,
     /// The program that renders chat templates cannot be started.
-    #[error("the program that renders chat templates does not start")]
+    #[error("the system cannot start the program that renders chat templates")]
     Program(#[source] io::Error),
     /// The program that renders chat templates reported an error.
     #[error("{message}")]
@@ -165,13 +166,13 @@ pub enum ModelError {
         message: String,
     },
     /// The system ended the program that renders chat templates, because it exceeded a limit.
-    #[error("the model's chat template takes more memory or time than is allowed")]
+    #[error("the model's chat template takes more memory or time than the limit allows")]
     TemplateLimit,
     /// The thread of the engine cannot be started.
-    #[error("the engine's thread does not start")]
+    #[error("the system cannot start the engine's thread")]
     Thread(#[source] io::Error),
     /// The thread of the engine has ended.
-    #[error("the engine has ended; open the model again")]
+    #[error("the engine's thread has ended; open the model again")]
     Gone,
 }
 

@@ -141,7 +141,7 @@ impl fmt::Display for Speculation {
 
 /// The name of a drafting method that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no way of drafting tokens, expected `off`, `lookup` or `draft=MODEL`")]
+#[error("`{0}` is not a drafting method, expected `off`, `lookup` or `draft=MODEL`")]
 pub struct UnknownSpeculation(String);
 
 /// A function that receives each step of opening a model, from the thread that runs the step.

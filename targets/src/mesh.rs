@@ -47,7 +47,7 @@ pub enum MeshError {
     )]
     Axis(String),
     /// A mesh axis occurs twice.
-    #[error("the mesh has the axis `{0}` twice")]
+    #[error("the mesh has two axes with the name `{0}`")]
     Twice(String),
     /// The mesh has too many devices.
     #[error("the mesh `{0}` has more than {most} devices", most = Mesh::MOST)]

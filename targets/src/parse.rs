@@ -13,7 +13,7 @@ const FORMS: &str = "`host`, a processor that LLVM knows, PLATFORM:PROCESSOR[:FE
 pub enum TargetError {
     #[error("the target is empty; expected {FORMS}")]
     Empty,
-    #[error("the target `{target}` names no {part}; expected {FORMS}")]
+    #[error("the target `{target}` has no {part}; expected {FORMS}")]
     Missing { target: String, part: &'static str },
     /// A feature of the target has neither `+` nor `-`.
     #[error(

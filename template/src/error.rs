@@ -17,7 +17,7 @@ pub enum TemplateError {
     #[error("the chat template{} failed{}: {why}", .at.of(), .at.line())]
     Render { at: Box<TemplatePlace>, why: String },
     /// The chat template rejected this conversation with `raise_exception`.
-    #[error("the chat template refuses this conversation: {message}")]
+    #[error("the chat template rejects this conversation: {message}")]
     Raised { message: String },
     #[error("the conversation is empty, expected at least one message")]
     Empty,

@@ -263,7 +263,7 @@ fn memory_without_its_encoder_is_an_error() {
     let error = Translate::<F32>::trace(&config, &[short]).unwrap_err();
     assert!(matches!(*error.kind, TraceErrorKind::Signature { .. }), "{error}");
     let error = Translate::<F32>::trace(&config, &[encoder(1).of_features()]).unwrap_err().to_string();
-    assert!(error.starts_with("the entry point `encode` needs the function `encode_features`"), "{error}");
+    assert!(error.starts_with("the entry point `encode` calls the function `encode_features`"), "{error}");
 }
 
 struct Sees<'a>(&'a WeightValues);
@@ -356,7 +356,7 @@ fn features_stand_in_place_of_tokens_and_tokens_follow_each_position() {
         &[EntryPoint::new("see", 1, 4, CONTEXT, LogitsMode::Next).of_features()],
     );
     let error = error.unwrap_err().to_string();
-    assert!(error.starts_with("the entry point `see` needs the function `forward_features`"), "{error}");
+    assert!(error.starts_with("the entry point `see` calls the function `forward_features`"), "{error}");
 }
 
 /// A row's logits are its adapter and the number of its sequence.

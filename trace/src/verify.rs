@@ -30,7 +30,7 @@ pub enum VerifyError {
     #[error("the node %{node} of `{function}`: {what}")]
     Structure { function: String, node: usize, what: &'static str },
     /// Two functions have the same name.
-    #[error("two functions are named `{0}`")]
+    #[error("two functions have the name `{0}`")]
     DuplicateFunction(String),
     /// An entry point reads an encoder's output that no entry point fills, or that an entry point fills with
     /// another type.

@@ -132,7 +132,7 @@ fn every_kind_of_broken_trace_is_refused() {
     }
 
     let twice = parse(&format!("{LAYER}{LAYER}"));
-    assert_eq!(twice.verify().unwrap_err().to_string(), "two functions are named `layer`");
+    assert_eq!(twice.verify().unwrap_err().to_string(), "two functions have the name `layer`");
 }
 
 #[test]
@@ -258,13 +258,16 @@ fn what_cannot_be_evaluated_is_an_error() {
             .to_string()
     };
     let x = value(f32s(&[2]));
-    assert_eq!(attempt("layer", vec![], f32s(&[2])), "no entry point `layer`; there are [\"main\"]");
+    assert_eq!(
+        attempt("layer", vec![], f32s(&[2])),
+        "the trace has no entry point `layer`; there are [\"main\"]"
+    );
     assert_eq!(attempt("main", vec![], f32s(&[2])), "`main` takes arguments of the types (f32[2]), found ()");
     assert_eq!(
         attempt("main", vec![value(f32s(&[3]))], f32s(&[2])),
         "`main` takes arguments of the types (f32[2]), found (f32[3])"
     );
-    let lacks = "no value of type `f32[2]` for parameter";
+    let lacks = "there is no value of the type `f32[2]` for the parameter";
     assert_eq!(attempt("main", vec![x.clone()], f32s(&[2])), format!("{lacks} `layers.5.w`"));
     assert_eq!(attempt("main", vec![x], f32s(&[5])), format!("{lacks} `layers.3.w`"));
 }

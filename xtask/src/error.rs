@@ -29,12 +29,12 @@ pub enum Error {
     /// A line of the requirements file is not a pinned version.
     #[error("line {line} of `{path}` is `{found}`, expected `NAME==VERSION [--hash=sha256:HEX]`", path = path.display())]
     Pin { path: PathBuf, line: usize, found: String },
-    #[error("`{program}` did not start")]
+    #[error("the program `{program}` did not start")]
     Start { program: String, source: io::Error },
     /// A file or folder cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    #[error("interrupted")]
+    #[error("the command was interrupted")]
     Interrupted,
 }
 

@@ -201,7 +201,7 @@ pub enum BenchError {
     #[error("only the CPU can be profiled: the other devices report no time per dispatch")]
     NotWatched,
     /// The function that observes the rounds stopped the measurement.
-    #[error("stopped on request")]
+    #[error("the benchmark was stopped on request")]
     Stopped,
 }
 

@@ -60,7 +60,7 @@ pub enum BisectError {
     #[error(transparent)]
     Runtime(#[from] runtime::RuntimeError),
     /// The function that observes the comparison stopped it.
-    #[error("stopped on request")]
+    #[error("the comparison was stopped on request")]
     Stopped,
 }
 

@@ -51,7 +51,7 @@ pub enum TuneError {
     #[error(transparent)]
     Bench(Box<BenchError>),
     /// The function that observes the trials stopped the tuning.
-    #[error("stopped on request")]
+    #[error("the tuning was stopped on request")]
     Stopped,
 }
 

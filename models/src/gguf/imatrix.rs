@@ -25,7 +25,8 @@ pub enum ImatrixError {
         an importance matrix", .0.display())]
     NoNames(PathBuf),
     /// The file contains no data about matrices of the network.
-    #[error("`{}` has no tensor `….in_sum2` for a matrix of the network; write it with `llama-imatrix`", .0.display())]
+    #[error("the importance matrix `{}` has no tensor `….in_sum2` for a matrix of the network; write the \
+        importance matrix with `llama-imatrix`", .0.display())]
     Empty(PathBuf),
 }
 

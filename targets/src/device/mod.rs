@@ -131,7 +131,8 @@ impl fmt::Display for DeviceName {
 /// The text is not the name of a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` names no device; expected cpu, or vulkan, cuda, hip or metal with or without a number, as `vulkan:1`"
+    "`{0}` is not a device; expected cpu, or vulkan, cuda, hip or metal with or without a number, such as \
+    `vulkan:1`"
 )]
 pub struct DeviceNameError(pub String);
 
