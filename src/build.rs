@@ -77,9 +77,9 @@ pub enum BuildStep {
 pub struct ProgramOptions<'a> {
     /// The compiler and the cache, and the function that observes the build.
     pub tools: BuildTools<'a>,
-    /// The target of the module. The default is this machine.
+    /// The target of the module. The default target is this machine.
     pub target: Target,
-    /// The rules that simplify the trace. The default is the exact rules.
+    /// The rules that simplify the trace. By default, the exact rules apply.
     pub rules: Rules,
     /// How weights are stored, and whether kernels or the compiler's own code compute matmuls. By default,
     /// kernels compute matmuls, and weights have the element type of the network.
@@ -124,7 +124,7 @@ pub struct BuiltProgram {
     pub runtime: Runtime,
     /// The module text that was compiled.
     pub module: Module,
-    /// The options of the compiler.
+    /// The options with which `iree-compile` is called.
     pub options: CompileOptions,
     /// The archive with the weights.
     pub archive: Archive,
@@ -220,7 +220,7 @@ pub fn build_program(
 pub struct Build<'a, 't> {
     /// The module text and the list of weights.
     pub lowered: Lowered,
-    /// The options of the compiler.
+    /// The options with which `iree-compile` is called.
     pub options: CompileOptions,
     /// The compiled module, and the time that the compilation took.
     pub compiled: Compiled,

@@ -3,7 +3,7 @@
 //! This crate is the facade of the project, and the only crate that you need to depend on. Each compilation
 //! stage is a crate that this crate re-exports. The stages are, in order:
 //!
-//! 1. records a network, declared with [`model!`], as a [`trace::Trace`]. Recording reads no weights.
+//! 1. [`dsl`]: records a network, declared with [`model!`], as a [`trace::Trace`]. Recording reads no weights.
 //! 2. [`lower`]: expands composite operations to primitives, and writes primitives as StableHLO text.
 //!    [`Lowered`] runs both steps.
 //! 3. [`bake`]: turns a checkpoint into the archive of the trace's parameters.

@@ -36,13 +36,13 @@ pub struct Plan {
     pub context: usize,
     /// The number of tokens of each sequence per prefill call.
     pub chunk: usize,
-    /// Number of sequences per call. The default is 1.
+    /// Number of sequences per call. The default number is 1.
     pub batch: usize,
-    /// The storage format of cached keys and values. The default is the element type.
+    /// The storage format of cached keys and values. The default format is the element type.
     pub kv: KvFormat,
-    /// The target of the compiler. The default is this machine.
+    /// The target of the compiler. The default target is this machine.
     pub target: Target,
-    /// The rules that simplify the trace. The default is the exact rules.
+    /// The rules that simplify the trace. By default, the exact rules apply.
     pub rules: Rules,
     /// How weights are stored, and whether kernels compute matmuls. By default, kernels compute matmuls;
     /// weights have the groups of the checkpoint, or otherwise the element type.
@@ -141,7 +141,7 @@ impl Plan {
         rounded_up(tokens, 512, longest)
     }
 
-    /// The model's entry points: see [`Architecture::entry_points`].
+    /// The entry points of the model: see [`Architecture::entry_points`].
     pub fn entry_points(&self) -> Vec<EntryPoint> {
         self.remembering(self.model.entry_points(self.batch, self.chunk, self.context))
     }

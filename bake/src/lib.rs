@@ -1,8 +1,8 @@
 //! Turns a checkpoint into the archive of a trace's parameters.
 //!
 //! Before it writes the first byte, `bake` checks that the checkpoint contains every parameter with its shape
-//! and a convertible element type. It also checks that every tensor of the checkpoint is used or known to be
-//! ignorable. `bake` reports all problems together.
+//! and a convertible element type. `bake` also checks that every tensor of the checkpoint is used or known to
+//! be ignorable. `bake` reports all problems together.
 
 mod compensate;
 mod mismatch;
@@ -155,7 +155,7 @@ impl BakeError {
 ///
 /// # Errors
 /// Returns all differences between the checkpoint and the parameters before anything is written, or an error
-/// if reading or writing fails. After such an error, no new file is left.
+/// if reading or writing fails. After an error while files are written, no new file is left.
 pub fn bake(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],

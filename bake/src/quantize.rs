@@ -51,8 +51,8 @@ struct Source {
 }
 
 impl<'a> Quantizer<'a> {
-    /// Creates a quantizer for the tensors from which the recorded parameters are made, and for the formats
-    /// of matrices by the patterns of their keys.
+    /// Creates a quantizer. Its arguments are the tensors from which the recorded parameters are made, and
+    /// the formats of matrices by the patterns of their keys.
     pub fn new(
         checkpoint: &'a Checkpoint,
         parameters: &[Parameter],

@@ -195,7 +195,8 @@ enum PieceSource<'a> {
 
 impl<'a> PieceReader<'a> {
     /// Creates a reader for the result of a recipe. `grouped` is set if the result will be stored in groups.
-    /// In this case, numbers from the checkpoint's quantized blocks are not first rounded to an element type.
+    /// If `grouped` is set, numbers from the checkpoint's quantized blocks are not first rounded to an
+    /// element type.
     fn new(recipe: &'a Recipe, checkpoint: &'a Checkpoint, grouped: bool) -> Result<Self, ArchiveError> {
         match recipe {
             Recipe::Source(key, ty) => Self::source(key, ty, checkpoint, grouped),

@@ -53,7 +53,7 @@ pub enum Error {
     /// Some checks of the installation failed.
     #[error("{missing} of {looked_at} checks failed")]
     Missing { missing: usize, looked_at: usize },
-    /// The file of messages has another structure.
+    /// The file of messages is not a JSON list of messages.
     #[error("`{}` is not a JSON list of messages", .path.display())]
     Messages { path: PathBuf, source: serde_json::Error },
     /// The file of tools or of documents is not a list.
@@ -127,10 +127,10 @@ fn in_options(error: ModelError) -> Error {
             ))
         }
         ModelError::AsExported { option, asked, exported } => usage(format!(
-            "`--{option}` is {asked}, but the model was exported with {exported}; leave the option out, or export again"
+            "`--{option}` is {asked}, but the model was exported with {exported}; leave the option out, or export the model again"
         )),
         ModelError::Compiled { option } => usage(format!(
-            "`--{option}` changes the compilation, and an export is compiled already; leave the option out, or export again with it"
+            "`--{option}` changes the compilation, but an export is already compiled; leave the option out, or export the model again with this option"
         )),
         ModelError::NoCache => {
             usage("there is no home folder for the cache; name a folder with `--cache`".to_owned())

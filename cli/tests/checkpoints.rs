@@ -265,7 +265,8 @@ fn a_truncated_checkpoint() {
     let bytes = fs::read(&file).unwrap();
     for length in [bytes.len() - 1, 1000, 4, 0] {
         fs::write(&file, &bytes[..length]).unwrap();
-        let ran = not_baked(model.path(), &["model.safetensors", "truncated", "download or save it again"]);
+        let ran =
+            not_baked(model.path(), &["model.safetensors", "truncated", "download or save the file again"]);
         assert!(ran.err.contains(&length.to_string()), "the size is not in\n{}", ran.err);
     }
     fs::write(&file, [&bytes[..], &[0; 3]].concat()).unwrap();

@@ -433,11 +433,12 @@ fn an_export_is_what_it_is() {
     let export = shared();
     for (option, value, is) in [("--dtype", "bf16", "f32"), ("--context", "64", "40"), ("--chunk", "4", "8")]
     {
-        let words = [&*format!("`{option}` is {value}"), &format!("exported with {is}"), "export again"];
+        let words =
+            [&*format!("`{option}` is {value}"), &format!("exported with {is}"), "export the model again"];
         refused(generate(&export).args([option, value]), 2, &words);
     }
     succeed(generate(&export).args(["--context", "40", "--dtype", "f32"]));
-    refused(generate(&export).args(["--tuning", "off"]), 2, &["`--tuning`", "export again"]);
+    refused(generate(&export).args(["--tuning", "off"]), 2, &["`--tuning`", "export the model again"]);
     // Nothing is compiled there.
     for command in ["bake", "plan", "random"] {
         let model = fixture("llama-untied");

@@ -78,7 +78,7 @@ fn a_plan_for_many_devices_says_what_each_holds_and_exchanges() {
     ] {
         assert!(table.contains(word), "`{word}` is not in\n{table}");
     }
-    let words = ["each device needs 101.", "there are 80.00 GB", "--mesh"];
+    let words = ["each device needs 101.", "only 80.00 GB are available", "--mesh"];
     let ran =
         refused(&mut bare(&["plan", "llama-3.1-405b", "--mesh", "model=8", "--machine", "h100"]), 1, &words);
     assert!(ran.out.contains("each of 8 devices"), "{}", ran.out);

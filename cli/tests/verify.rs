@@ -189,7 +189,7 @@ fn what_carries_no_hash_is_said() {
         json_of(&refused(&mut bare(&["verify", text(&archive), "--json"]), 1, &["contains no hashes"]));
     assert_eq!(said["tensors"], 0);
     assert!(said["without_hash"].as_array().unwrap().contains(&json!(TENSOR)), "{said}");
-    refused(&mut bare(&["verify", text(out.path())]), 1, &["is no export directory", "manifest.json"]);
+    refused(&mut bare(&["verify", text(out.path())]), 1, &["is not an export directory", "manifest.json"]);
     refused(&mut bare(&["verify", text(&out.path().join("none"))]), 1, &["cannot open", "none"]);
     refused(&mut bare(&["verify", text(&model.join("config.json"))]), 1, &["not a valid parameter archive"]);
 }

@@ -22,8 +22,8 @@ pub fn read(file: &str) -> Option<String> {
     [path, &beside].into_iter().find_map(|path| files::read_text(path, limits::SOURCE).ok())
 }
 
-/// Prints the lines of these places on stderr, in the format of rustc. The function prints each line once. It
-/// skips files that cannot be read.
+/// Prints the lines of these places on stderr, in the format of rustc. The function prints each line once.
+/// The function skips files that cannot be read.
 pub fn show(places: &[Place]) {
     let mut lines: Vec<(&str, u32, Vec<&str>)> = Vec::new();
     for Place { path, file, line } in places {

@@ -6,8 +6,8 @@ use crate::element::Element;
 use crate::tracer::Raw;
 use crate::{Axis, Tensor};
 
-/// An argument or result of a block: tensors, and plain data on which the body may depend. Derive it for your
-/// own types.
+/// An argument or result of a block: tensors, and plain data on which the body may depend. Derive this trait
+/// for your own types.
 pub trait TraceArg: Clone + 'static {
     /// Appends the tensors in this value to `tensors` in a fixed order, and the plain data to `data` as
     /// bytes.

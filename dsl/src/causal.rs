@@ -27,7 +27,7 @@ pub trait CausalLm: Sized {
     type Element: Float;
     /// The type of the network's configuration.
     type Config;
-    /// The axes that `shard` partitions over the axes of a device mesh. The default is none.
+    /// The axes that `shard` partitions over the axes of a device mesh. By default, no axes are partitioned.
     const SHARDS: DeclaredShards = &[];
 
     /// Builds the network for a configuration.
@@ -97,8 +97,8 @@ pub trait CausalLm: Sized {
     /// Records the trace of the given entry points. The recording reads no weights.
     ///
     /// Each entry point takes `tokens: i32[B,S]`, `start` and `count` (`i32[]`, or `i32[B]` for several
-    /// sequences), and then the state of each layer. It returns the `logits` and `token` that its
-    /// [`LogitsMode`] selects, and then the new state of each layer. An entry point with
+    /// sequences), and then the state of each layer. The entry point returns the `logits` and `token` that
+    /// its [`LogitsMode`] selects, and then the new state of each layer. An entry point with
     /// [`EntryInput::Features`] takes `features` instead of `tokens`. An entry point without logits takes no
     /// `start`, and fills the state of an encoder.
     ///

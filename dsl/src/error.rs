@@ -61,8 +61,8 @@ impl From<BuildError> for TraceError {
     }
 }
 
-/// A type of a tensor: its element type, and named axes with extents. A message shows it as `bf16[B=1, S=3,
-/// D=8]`.
+/// A type of a tensor: its element type, and named axes with extents. An error message shows the type as
+/// `bf16[B=1, S=3, D=8]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedType {
     /// The type of the tensor's elements.
@@ -246,7 +246,7 @@ pub enum TraceErrorKind {
         axes are unknown; call the function first, or record with `entry_with`"
     )]
     Unnamed,
-    /// An axis of an entry point's argument has no extent, or two different extents.
+    /// An axis of an argument of an entry point has no extent, or two different extents.
     #[error("`{function}`: argument `{argument}` has the axis `{axis}`, {}", size(.axis, .known, .sized))]
     Size {
         /// The block and the function.

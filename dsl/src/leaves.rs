@@ -94,7 +94,7 @@ impl<T: Float> Linear<T> {
         Self { stored, inputs, outputs, bias: false, transposed: false, of }
     }
 
-    /// Sets whether the layer has a bias `[outputs…]`. The default is no bias.
+    /// Sets whether the layer has a bias `[outputs…]`. By default, the layer has no bias.
     pub fn bias(self, bias: bool) -> Self {
         Self { bias, ..self }
     }

@@ -1,8 +1,8 @@
 //! Writes files atomically, so that an incomplete file never appears, and reads untrusted files under limits.
 //!
-//! [`NewFile`] writes a file under a temporary name and then renames it. It replaces only existing files of
-//! its [`FileKind`]. [`read()`] accepts regular files up to a size limit. The module [`limits`] contains the
-//! limits of all readers.
+//! [`NewFile`] writes a file under a temporary name and then renames it. A new file replaces an existing file
+//! only if both have the same [`FileKind`]. [`read()`] accepts regular files up to a size limit. The module
+//! [`limits`] contains the limits of all readers.
 
 mod json;
 mod kind;

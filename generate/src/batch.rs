@@ -79,7 +79,7 @@ impl<'a, E: Executor> Batch<'a, E> {
     ///
     /// # Errors
     /// Returns the same errors as [`join`](Self::join), or an error if the network does not take such an
-    /// input. After such an error, the row stays free.
+    /// input. If the network rejects the input, the row stays free.
     pub fn join_input(
         &mut self,
         input: &SequenceInput<'_>,

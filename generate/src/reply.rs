@@ -116,8 +116,8 @@ impl GenerateOptions {
     }
 }
 
-/// Converts the tokens of an answer to text, one by one. It returns text as soon as no later token can change
-/// the text, and finds stop strings.
+/// Converts the tokens of an answer to text, one by one. A `Reply` returns text as soon as no later token can
+/// change the text, and finds stop strings.
 ///
 /// Without a tokenizer, the text of a token is its token id and a space.
 #[derive(Clone, Debug)]

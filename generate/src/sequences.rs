@@ -149,7 +149,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
     /// Returns an output for each row.
     ///
     /// # Errors
-    /// Returns an error if the call fails. After such an error the state is lost, and the next calls process
+    /// Returns an error if the call fails. After a failed call the state is lost, and the next calls process
     /// all rows from their beginning.
     pub fn step(&mut self, want: StepRequest) -> Result<Vec<StepOutput>, GenerateError> {
         // Rows whose next positions are tokens wait for features, of which there is an end.

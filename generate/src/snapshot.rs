@@ -71,7 +71,7 @@ impl<E: Executor> Network<E> {
     /// Replaces the state of a row by the state in a snapshot. Tensors that the snapshot omits do not change.
     ///
     /// # Errors
-    /// Returns an error if the device fails. After such an error the state is lost.
+    /// Returns an error if the device fails. After a failure of the device the state is lost.
     pub(crate) fn restore(
         &self,
         state: &mut Vec<E::Buffer>,

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::GenerateError;
 use crate::model_file::read_keys;
 
-/// The tokens that end a text. They are under the key `eos_token_id` of `generation_config.json`, or
+/// The tokens that end a text. The token ids are under the key `eos_token_id` of `generation_config.json`, or
 /// otherwise of `config.json` or of its `text_config`. For a GGUF file, these are the tokens that its
 /// metadata contain.
 pub fn stop_tokens(dir: &Path) -> Result<Vec<u32>, GenerateError> {

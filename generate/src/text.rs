@@ -235,7 +235,8 @@ thread_local! {
     static CATCHES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread currently converts panics to errors. In this case a panic hook should print nothing.
+/// Whether this thread currently converts panics to errors. A panic hook should print nothing while the
+/// thread does this.
 pub fn catches_panics() -> bool {
     CATCHES.get()
 }
@@ -443,7 +444,7 @@ mod tests {
         fs::write(dir.path().join("tokenizer.json"), "{}").unwrap();
         let error = Tokenizer::load(dir.path()).unwrap_err();
         let error = WithCauses(&error).to_string();
-        assert!(error.contains("tokenizer.json` is not a tokenizer\n  because: "), "{error}");
+        assert!(error.contains("tokenizer.json` is not a valid tokenizer file\n  because: "), "{error}");
     }
 
     /// The error message for a changed file, when the file is read or when it is used.
@@ -466,7 +467,7 @@ mod tests {
         let merge = |file: &mut Value| file["model"]["merges"] = json!([["Ġa", "Ã©"]]);
         assert!(
             refused(merge, "a")
-                .contains("tokenizer.json` is not a tokenizer\n  because: the tokenizers library")
+                .contains("tokenizer.json` is not a valid tokenizer file\n  because: the tokenizers library")
         );
         let length = |file: &mut Value| file["pre_tokenizer"] = json!({"type": "FixedLength", "length": 0});
         assert!(refused(length, "a").contains("cannot encode this text\n  because: the tokenizers library"));

@@ -91,7 +91,7 @@ pub enum ProfileError {
     /// The network was built with other options.
     #[error("the profile was recorded with other sizes of the network: {}", .differences.join("; "))]
     Variant {
-        /// The differences, with both values.
+        /// The options that differ, with the values of the profile and of the network.
         differences: Vec<String>,
     },
     /// The network has no such entry point.

@@ -318,7 +318,7 @@ pub enum GgufProblem {
         alignment: u64,
     },
     /// The data of a tensor lie beyond the end of the file.
-    #[error("the data of tensor `{name}` end {}, and the file has {size} bytes; download it again",
+    #[error("the data of the tensor `{name}` end {}, but the file has {size} bytes; download the file again",
         match end { Some(end) => format!("at byte {end}"), None => "beyond any file".into() })]
     Beyond { name: String, end: Option<u64>, size: u64 },
 }

@@ -1,7 +1,7 @@
 //! Reads GGUF files: metadata, a table of tensors, and the tensors' data.
 //!
 //! `docs/gguf.md` of ggml describes the format. This reader supports versions 2 and 3 with little-endian
-//! numbers. It checks all counts and offsets before use, and reports all problems of tensors and keys
+//! numbers. The reader checks all counts and offsets before use, and reports all problems of tensors and keys
 //! together.
 
 mod blocks;

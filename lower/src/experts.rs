@@ -15,7 +15,7 @@ pub(crate) struct Experts {
     element: ElementType,
 }
 
-/// The matrices that the rows of x are multiplied with.
+/// The matrices with which the rows of x are multiplied.
 enum Which {
     /// Each row is multiplied with all matrices.
     All,

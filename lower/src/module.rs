@@ -36,13 +36,13 @@ const INLINE_BYTES: usize = 1024;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
-    /// The text for `iree-compile`.
+    /// The text of the module, for `iree-compile`.
     pub text: String,
     /// The text without locations. Equal programs have equal texts, even if they were declared in different
     /// places.
     pub text_without_locs: String,
     pub signatures: Vec<Signature>,
-    /// The parameters, sorted by key. The module reads them in the scope `model`.
+    /// The parameters, sorted by key. The module reads its parameters in the scope `model`.
     pub parameters: Vec<Parameter>,
     /// The tilings of kernels in the module's text that come from the target's tuning.
     pub tuned: BTreeMap<String, Tiling>,

@@ -40,7 +40,7 @@ pub enum ManifestError {
     /// The module was exported for an unknown kind of device.
     #[error(
         "the module was exported for the device `{found}`, expected cpu, vulkan, cuda, hip or metal; use the \
-        version that exported the module, or export again"
+        version that exported the module, or export the model again"
     )]
     Device { found: String },
     /// A module was changed after the export.
@@ -150,8 +150,8 @@ pub struct IreeManifest {
     pub chunk: usize,
     /// The rules that simplified the trace: off, exact or approximate.
     pub simplify: String,
-    /// The format of matmul weights: q8, q4 or q4_k. It is `stored` if each weight has the checkpoint's
-    /// format, and null if weights have the type `dtype`.
+    /// The format of matmul weights: q8, q4 or q4_k. The value is `stored` if each weight has the
+    /// checkpoint's format, and null if weights have the type `dtype`.
     pub quant: Option<String>,
     /// The storage format of the KV cache: `computed`, `q8`.
     pub kv: String,

@@ -27,9 +27,9 @@ pub struct UnknownPrompt {
 }
 
 impl SentenceConfig {
-    /// Reads the files about text preparation in `folder`. Each file may be missing. If no file limits the
-    /// length of a text, the limit is `positions`, the network's own limit. The keys in `allowed` may be in a
-    /// file although no code reads them.
+    /// Reads the files in `folder` that describe the text preparation. Each file may be missing. If no file
+    /// limits the length of a text, the limit is `positions`, the network's own limit. The keys in `allowed`
+    /// may be in a file although no code reads them.
     ///
     /// # Errors
     /// Returns an error if keys of a file are unknown or invalid. The error lists all of these keys.

@@ -56,7 +56,7 @@ pub enum ArrayError {
     )]
     Element { ty: TensorType, asked: ElementType },
     /// The number of names differs from the number of axes.
-    #[error("the names are {names:?}, expected one for each axis of {ty}")]
+    #[error("the names of the axes are {names:?}, expected one name for each axis of {ty}")]
     Axes { ty: TensorType, names: Vec<String> },
 }
 
@@ -141,10 +141,13 @@ mod tests {
         let half = [bf16::from_f32(1.5), bf16::from_f32(-0.1)];
         assert_eq!(Array::from_slice(&half, [2]).unwrap().to_vec::<bf16>().unwrap(), half);
         let said = array.to_vec::<i32>().unwrap_err().to_string();
-        assert!(said.starts_with("the array is f32[2,3], and its numbers were asked for as i32"), "{said}");
+        assert!(
+            said.starts_with("the array has the type f32[2,3], but your code reads its numbers as i32"),
+            "{said}"
+        );
         let said = Array::from_slice(&[1, 2, 3], [2, 2]).unwrap_err().to_string();
         assert_eq!(said, "the array has 3 numbers, expected 4 for the shape [2, 2]");
         let said = array.with_axes(&["B"]).unwrap_err().to_string();
-        assert_eq!(said, "the names are [\"B\"], expected one for each axis of f32[2,3]");
+        assert_eq!(said, "the names of the axes are [\"B\"], expected one name for each axis of f32[2,3]");
     }
 }

@@ -44,8 +44,8 @@ pub struct Footprint {
     /// The bound is the sum of all values that the entry point itself computes, and of the values of the
     /// largest function that it calls. The compiler may reorder operations within a layer, but layers run one
     /// after another. Views need no memory, and an operation can overwrite an operand that nothing else
-    /// reads. A cache counts twice if a call reads a part of it in addition to updating it, because IREE then
-    /// copies it.
+    /// reads. A KV cache counts twice if a call updates the cache and also reads a part of it, because IREE
+    /// then copies the cache.
     pub activations: BTreeMap<String, usize>,
     /// The number of bytes of constants in the compiled module, such as rotary tables.
     pub constants: usize,
@@ -86,7 +86,7 @@ pub struct Memory {
 /// The program does not fit into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{what} needs {} of memory (weights {}, state {}, activations {}), but the device has {}",
+    "{what} needs {} of memory (weights {}, state {}, activations {}), but only {} are available",
     readable(*.needs), readable(*.weights as u64), readable(*.state as u64), readable(*.activations as u64),
     readable(*.total)
 )]

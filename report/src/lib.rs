@@ -1,8 +1,8 @@
 //! Reports everything known about a network before it runs: as JSON, DOT, SVG and an HTML page.
 //!
-//! A [`NetworkReport`] needs a plan and its trace, but no weights and no compiler. It contains functions and
-//! nodes at every stage with their cost, source and StableHLO, and also weights, rules, memory and masks.
-//! [`NetworkReport::json`] returns everything as JSON. [`html`](NetworkReport::html),
+//! A [`NetworkReport`] needs a plan and its trace, but no weights and no compiler. The report contains
+//! functions and nodes at every stage with their cost, source and StableHLO, and also weights, rules, memory
+//! and masks. [`NetworkReport::json`] returns everything as JSON. [`html`](NetworkReport::html),
 //! [`svg`](NetworkReport::svg) and [`dot`](NetworkReport::dot) draw the network.
 //!
 //! ```

@@ -58,7 +58,7 @@ pub enum CompileError {
     NotACompiler { path: PathBuf, answer: String },
     /// The compiler exceeded its time limit and was stopped.
     #[error(
-        "`iree-compile` did not end within {} s and was stopped (log: `{}`); raise the limit",
+        "`iree-compile` did not end within {} s and was stopped (its log is `{}`); raise the limit",
         limit.as_secs_f64(), log.display()
     )]
     TimedOut { limit: Duration, log: PathBuf },
@@ -71,7 +71,7 @@ pub enum CompileError {
     #[error("`iree-compile` failed; its log is `{}`, and the module is in the same folder: {diagnostics}", log.display())]
     Failed { log: PathBuf, diagnostics: String, place: Option<Box<Place>> },
     /// The compiler reported success, but its output is not a module.
-    #[error("`{}` did not write a valid module (log: `{}`, with the module's text in the same folder): \
+    #[error("`{}` did not write a valid module (its log is `{}`, with the module's text in the same folder): \
         {status}", path.display(), log.display())]
     NoModule { path: PathBuf, log: PathBuf, status: Status },
     /// The compiler does not know the target.
@@ -83,7 +83,8 @@ pub enum CompileError {
 }
 
 impl CompileError {
-    /// Whether the error contains the path of a log file. If it does, the function sets this path.
+    /// Whether the error contains the path of a log file. If the error contains such a path, the function
+    /// sets it.
     pub(crate) fn keeps_log(&mut self, path: &Path) -> bool {
         match self {
             Self::TimedOut { log, .. }

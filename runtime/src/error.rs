@@ -93,7 +93,8 @@ pub enum RuntimeError {
     Device(Status),
     /// This program was built without the driver.
     #[error(
-        "this program was built without the driver for {0} devices; build it with the cargo feature `{0}`"
+        "this program was built without the driver for {0} devices; build Tracewright with the cargo feature \
+        `{0}`"
     )]
     DriverNotBuilt(DeviceKind),
     /// This program can compile and export programs for such devices, but cannot run them.
@@ -156,7 +157,7 @@ pub enum RuntimeError {
     #[error("cannot load the module: {0}")]
     Load(Status),
     /// The module exports no function with this name.
-    #[error("the module has no function `{name}`; it has {}", list(exports))]
+    #[error("the module has no function `{name}`; the module has {}", list(exports))]
     NoFunction {
         name: String,
         /// The names of the exported functions.

@@ -208,7 +208,7 @@ fn wrong_arguments_are_refused_and_the_program_goes_on() {
     let dot = program.function("dot").unwrap();
 
     let error = program.function("dto").err().unwrap();
-    assert_eq!(error.to_string(), "the module has no function `dto`; it has `dot`");
+    assert_eq!(error.to_string(), "the module has no function `dto`; the module has `dot`");
 
     let error = refused(&dot, vec![tensor(&runtime, &[2, 3], &[0.; 6])]);
     assert!(error.starts_with("function `dot` takes 2 arguments, found 1: `sync func @dot("), "{error}");

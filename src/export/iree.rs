@@ -43,7 +43,7 @@ pub enum ExportError {
         found: String,
     },
     /// The folder has no `manifest.json`, so it is not an export.
-    #[error("`{}` is no export directory: it has no `{}`", .path.display(), names::MANIFEST)]
+    #[error("`{}` is not an export directory: the folder has no `{}`", .path.display(), names::MANIFEST)]
     NoManifest {
         /// Path of the export folder.
         path: PathBuf,

@@ -9,7 +9,8 @@ use super::{Completion, Model, ModelError, Pieces, Request, assistant, user};
 /// A conversation with a model. A clone is an independent conversation with the same beginning.
 ///
 /// A turn computes only the tokens that the chat template adds. Some templates rewrite earlier messages, for
-/// example to remove old reasoning. In this case the turn recomputes all tokens from the first difference on.
+/// example to remove old reasoning. After such a change, the turn recomputes all tokens from the first
+/// difference on.
 ///
 /// ```no_run
 /// use tracewright::Model;

@@ -58,7 +58,8 @@ pub struct Completion {
     pub text: String,
     /// The tokens, the reason for the end, and timings.
     pub generated: Generated,
-    /// Whether a stop string ended the text. In this case the tokens decode to a longer text than `text`.
+    /// Whether a stop string ended the text. If a stop string ended the text, the tokens decode to a longer
+    /// text than `text`.
     pub is_cut: bool,
     /// Number of tokens in the prompt, including the tokens that a slot had already computed.
     pub prompt_tokens: usize,

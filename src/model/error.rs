@@ -139,7 +139,7 @@ pub enum ModelError {
     /// The option affects compiling, but an export is already compiled.
     #[error(
         "`{option}` changes the compilation, but an export is already compiled; leave the option out, or \
-        export the model again with it"
+        export the model again with this option"
     )]
     Compiled {
         /// Name of the option in [`OpenOptions`](super::OpenOptions).

@@ -121,7 +121,7 @@ impl Model {
         self.inner.text.tokenizer.as_deref()
     }
 
-    /// The tokens that end a text.
+    /// The ids of the tokens that end a generated text.
     pub fn stop_tokens(&self) -> &[u32] {
         &self.inner.text.stop_tokens
     }

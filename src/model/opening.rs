@@ -26,7 +26,7 @@ use crate::export::IreeManifest;
 /// [`Model::open`] reads the files and builds the network in one call. Use `Opening` if your program chooses
 /// options from the files, for example the context from the length of a prompt.
 pub struct Opening {
-    /// The options for the model. You can change them before you build the network.
+    /// The options for the model. You can change these options before you build the network.
     pub options: OpenOptions,
     source: Source,
     text: ModelText,
@@ -53,7 +53,7 @@ impl Opening {
         self.text.tokenizer.as_deref()
     }
 
-    /// The tokens that end a text.
+    /// The ids of the tokens that end a generated text.
     pub fn stop_tokens(&self) -> &[u32] {
         &self.text.stop_tokens
     }
@@ -135,8 +135,8 @@ impl Opening {
     }
 
     /// Chooses a context for at least `tokens` tokens, unless the options set one. The context is a power of
-    /// two, which keeps the number of different modules small. It is at most the model's own limit. For an
-    /// export, the function does not change the context.
+    /// two, which keeps the number of different modules small. The context is at most the model's own limit.
+    /// For an export, the function does not change the context.
     pub fn fit_context(&mut self, tokens: usize) {
         if let (Source::Checkpoint(model), None) = (&self.source, self.options.context) {
             self.options.context = Some(Plan::context_for(tokens, model.max_context()));

@@ -37,13 +37,13 @@ use crate::tuning::TuningSource;
 pub struct OpenOptions {
     /// Type of weights and activations: f32, f16 or bf16. The default is the type in the checkpoint.
     pub dtype: Option<ElementType>,
-    /// The longest sequence in tokens, prompt and answer together. The default is 4096, or the model's own
-    /// limit if that is less. For embedding models the default is the model's own limit.
+    /// The longest sequence in tokens, prompt and answer together. The default is 4096 tokens, or the model's
+    /// own limit if the limit is smaller. For embedding models the default is the model's own limit.
     pub context: Option<usize>,
     /// Tokens per prefill call. The default is 128, or the value that [`tuning`](Self::tuning) measured.
     pub chunk: Option<usize>,
     /// The number of sequences that the model continues in parallel. Further sequences wait for a free slot.
-    /// The default is 1.
+    /// The default number is 1.
     pub slots: usize,
     /// The storage format of weights. The default is the checkpoint's own format.
     pub quantize: Option<Quantization>,
@@ -55,11 +55,11 @@ pub struct OpenOptions {
     pub kernels: Option<bool>,
     /// The storage format of cached keys and values. The default is the element type of the network.
     pub kv: Option<KvFormat>,
-    /// The rules that simplify the network. The default is the rules that keep results bit for bit.
+    /// The rules that simplify the network. By default, only rules that keep results bit for bit apply.
     pub rules: Option<Rules>,
     /// The device that runs the network. The default is the processor, or the device that the export targets.
     pub device: Option<DeviceName>,
-    /// The target of the compiler. The default is the device's own description.
+    /// The target of the compiler. The default target follows from the device's own description.
     pub target: Option<Target>,
     /// Path of a PJRT plugin, whose XLA runs the network on the plugin's device. The plugin's code runs in
     /// this process. By default, IREE runs the network instead of XLA.
@@ -80,7 +80,7 @@ pub struct OpenOptions {
     pub allow_config_keys: Vec<String>,
     /// The function that reads a configuration. You can replace this function to add your own architectures.
     pub read: ReadModel,
-    /// The compiler. By default, Tracewright uses `iree-compile` on the `PATH`. An export needs none.
+    /// The compiler. By default, Tracewright uses `iree-compile` on the `PATH`. An export needs no compiler.
     pub compiler: Option<Compiler>,
     /// The folder for compiled modules and baked archives. The default is `tracewright` in the user's cache
     /// folder.

@@ -38,11 +38,11 @@ pub struct Chat {
 /// A model's chat template with its special tokens.
 ///
 /// A template is an untrusted program that comes with the model. Limits stop templates that grow, recurse or
-/// loop. They apply to steps, to operators in a tag, to the sizes of named values, and to the output. These
-/// limits stop all known attacks, but they do not prove that rendering is safe, because the engine itself
-/// does not limit memory. For example, comparing a list that contains itself can still exhaust the stack. A
-/// filter such as `sort` on a long list can take much time and memory. If you render templates from unknown
-/// authors, use a separate process with limits of the operating system, as `tracewright prompt` does.
+/// loop. The limits apply to steps, to operators in a tag, to the sizes of named values, and to the output.
+/// These limits stop all known attacks, but they do not prove that rendering is safe, because the engine
+/// itself does not limit memory. For example, comparing a list that contains itself can still exhaust the
+/// stack. A filter such as `sort` on a long list can take much time and memory. If you render templates from
+/// unknown authors, use a separate process with limits of the operating system, as `tracewright prompt` does.
 ///
 /// ```
 /// use serde_json::{Map, json};

@@ -12,7 +12,10 @@ pub enum Error {
     #[error("{what} is missing ({tried}); install it: {how}")]
     Missing { what: &'static str, tried: String, how: &'static str },
     /// A step ended with a status other than 0.
-    #[error("step `{step}` failed ({status}): its messages are above; fix the problem and run this again")]
+    #[error(
+        "step `{step}` failed ({status}): the messages of the step are above; fix the problem and run \
+        this command again"
+    )]
     Failed { step: String, status: ExitStatus },
     /// Some test programs ended with a status other than 0.
     #[error("step `{step}` failed: {}. Their messages are above; fix the problem and run this again", failed.join(", "))]
@@ -24,7 +27,8 @@ pub enum Error {
     #[error("{what} failed ({status}); the last lines of `{log}`:\n{tail}", log = log.display())]
     Quiet { what: String, status: ExitStatus, log: PathBuf, tail: String },
     /// pip reported success, but a pinned package is missing.
-    #[error("pip reported success, but `{pin}` is not in `{dir}`: delete that folder and run this again", dir = dir.display())]
+    #[error("pip reported success, but `{pin}` is not in `{dir}`: delete that folder and run this command \
+        again", dir = dir.display())]
     Incomplete { pin: String, dir: PathBuf },
     /// A line of the requirements file is not a pinned version.
     #[error("line {line} of `{path}` is `{found}`, expected `NAME==VERSION [--hash=sha256:HEX]`", path = path.display())]

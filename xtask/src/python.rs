@@ -13,9 +13,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::error::Error;
 use crate::step::{check, human, start_error};
 
-/// A copy of the requirements, which the installation writes at its end. The copy is removed before the first
-/// change. A folder without the copy is unfinished, and a folder with another content of the copy is out of
-/// date.
+/// A copy of the requirements, which the installation writes at its end. The copy of the requirements is
+/// removed before the first change. A folder without the copy is unfinished, and a folder with another
+/// content of the copy is out of date.
 const STAMP: &str = "installed.txt";
 
 const HOW_PYTHON: &str =

@@ -76,7 +76,7 @@ mod tests {
         let error = step("lint", Command::new("sh").args(["-c", "exit 3"])).unwrap_err().to_string();
         assert_eq!(
             error,
-            "step `lint` failed (exit status: 3): its messages are above; fix the problem and run this again"
+            "step `lint` failed (exit status: 3): the messages of the step are above; fix the problem and run this command again"
         );
         assert!(matches!(step("x", &mut Command::new("no-such-program")), Err(Error::Start { .. })));
     }

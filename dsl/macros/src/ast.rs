@@ -288,7 +288,7 @@ impl SignatureType {
     }
 }
 
-/// Whether a name in `dims` is an axis. Otherwise it is a key of the configuration.
+/// Whether a name in `dims` is an axis. Otherwise the name is a key of the configuration.
 pub fn is_axis_name(name: &Ident) -> bool {
     name.to_string().starts_with(char::is_uppercase)
 }

@@ -114,8 +114,8 @@ use proc_macro::TokenStream;
 /// name.
 ///
 /// **`shard`** declares which axes are partitioned over the axes of a device mesh: `shard { K, F, V over
-/// model; B over data }`. It partitions every weight, state, argument and result with one of these axes. If a
-/// mesh has no axis `model` or `data`, the rule for this axis has no effect.
+/// model; B over data }`. The rule partitions every weight, state, argument and result that has one of these
+/// axes. If a mesh has no axis `model` or `data`, the rule for this axis has no effect.
 ///
 /// **Parameters.** A block can take other blocks as type parameters after the element type. A trait bound
 /// declares what such a block must offer. A block declares the trait that its `forward` implements after its

@@ -29,8 +29,8 @@ pub fn argmax<T: Float>(x: Tensor<T>, axis: Axis) -> Tensor<I32> {
 /// `k`. Among equal elements, the lowest index comes first. NaN is larger than any number, as in
 /// `torch.topk`.
 ///
-/// The function searches `k` times for the largest remaining element. Use it for a small `k`, such as the
-/// number of active experts.
+/// The function searches `k` times for the largest remaining element. Use this function for a small `k`, such
+/// as the number of active experts.
 #[track_caller]
 pub fn topk<T: Float>(x: Tensor<T>, axis: Axis, k: usize) -> (Tensor<T>, Tensor<I32>) {
     let place = Location::caller();

@@ -26,8 +26,8 @@ impl TokenizerEnv for Vocabulary {
     }
 
     /// Splits bytes into the tokenizer's own tokens, if these tokens decode to exactly these bytes. The
-    /// tokenizer may add a space in front, or interpret the name of a special token. In this case the
-    /// function uses the longest token that fits at each position.
+    /// tokenizer may add a space in front, or interpret the name of a special token. The function then uses
+    /// the longest token that fits at each position.
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
         let text = std::str::from_utf8(bytes).ok();
         let tokens = text.and_then(|text| self.tokenizer.encode_plain(text).ok());

@@ -132,8 +132,8 @@ impl SamplingStep {
 }
 
 impl Sampling {
-    /// Whether these settings always choose the most likely token. In this case the program can choose the
-    /// token, without logits on the host.
+    /// Whether these settings always choose the most likely token. The program can then choose the token,
+    /// without logits on the host.
     pub(crate) fn takes_the_likeliest(&self) -> bool {
         if self.temperature != 0.0 {
             return false;

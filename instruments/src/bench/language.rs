@@ -134,8 +134,8 @@ impl Language {
     /// Checks that a case of this model can be profiled.
     ///
     /// # Errors
-    /// Returns an error if the device is not watched. It also returns an error if calls of several entry
-    /// points read the prompt, because their times cannot be separated.
+    /// Returns an error if the device is not watched. The function also returns an error if calls of several
+    /// entry points read the prompt, because their times cannot be separated.
     pub fn can_profile(&self, case: &Case<'_>) -> Result<(), BenchError> {
         match case.watched {
             Some(_) => self.profiled_calls(&case.label).map(drop),

@@ -128,7 +128,7 @@ enum Location<'a> {
     /// A location such as `callsite(#loc1 at #loc2)`: the place of an inlined operation, and the place of its
     /// function's call.
     CallSite(Box<[Self; 2]>),
-    /// Several fused locations, such as `fused[#loc4, #loc5]`.
+    /// A list of fused locations, such as `fused[#loc4, #loc5]`.
     Fused(Vec<Self>),
     Unknown,
 }

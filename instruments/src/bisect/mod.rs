@@ -3,8 +3,8 @@
 //!
 //! `bisect` compares the nodes of a recorded trace. Each node becomes an additional result of its function.
 //! Results keep their meaning in every [`Form`]: with simplification, kernels, or another weight format.
-//! First it compares the nodes of the entry point, among which each layer is one node. Then it compares the
-//! nodes of the layer that differs, with the same arguments in both variants. The allowed difference of a
+//! `bisect` first compares the nodes of the entry point, where each layer is one node. Then `bisect` compares
+//! the nodes of the layer that differs, with the same arguments in both variants. The allowed difference of a
 //! whole layer can hide an error inside the layer. Therefore, if no layer differs, `bisect` still compares
 //! the nodes of the first layer of each kind. Exposing a value as a result stops the compiler from fusing it
 //! with its consumer. If the difference disappears while all values are exposed, `bisect` exposes them one at

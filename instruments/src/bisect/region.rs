@@ -24,8 +24,8 @@ impl Region {
         Self { trace: trace.with_entries(&[name]), arguments }
     }
 
-    /// The function of a call within this function as a separate program. Calls within this function are
-    /// inlined.
+    /// The function of a call within this function as a separate program. The separate program inlines the
+    /// calls within this function.
     pub fn of_call(&self, call: NodeId, arguments: Vec<Value>) -> Self {
         let node = self.function().node(call);
         let NodeKind::Call { function, .. } = &node.kind else { unreachable!("a call is looked into") };

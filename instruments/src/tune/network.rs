@@ -121,9 +121,9 @@ impl Maker<'_> {
         Ok(loaded.program.network().map_err(BenchError::from)?)
     }
 
-    /// The allowed difference of logits if sums have another order. In f32 it is 3e-5 of the largest logit,
-    /// as in the comparison with transformers. Element types with few digits and activations in bytes allow
-    /// some additional roundings.
+    /// The allowed difference of logits if sums have another order. In f32, the allowed difference is 3e-5 of
+    /// the largest logit, as in the comparison with transformers. Element types with few digits and
+    /// activations in bytes allow some additional roundings.
     fn bound(&self) -> Bound {
         let share = match (self.plan.weights.quantize.rounds(), self.plan.element) {
             (false, ElementType::F32) => 3e-5,

@@ -73,7 +73,7 @@ impl Isa {
     /// column has 64 bytes, and for each row four bytes of x in a word of 32 bits. The bytes of x are signed
     /// and never −128. `bytes` are signed only if [`is_signed`](Self::is_signed).
     ///
-    /// `small` promises that the bytes are from 0 to 15. In this case the sums of their products fit into 16
+    /// `small` promises that the bytes are from 0 to 15. The sums of products of such small bytes fit into 16
     /// bits, even without special instructions.
     pub(crate) fn add_bytes<'k>(
         self,

@@ -31,7 +31,7 @@ const BLOCK: usize = 8;
 /// The number of groups whose products wait for their scales.
 const SLOTS: usize = 4;
 
-/// The number of rows from which on tiles are used. Tiles add in another order, so a smaller number of rows
+/// Tiles are used for at least this number of rows. Tiles add in another order, so a smaller number of rows
 /// never uses tiles.
 const FEWEST: usize = ROWS + 1;
 

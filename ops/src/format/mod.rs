@@ -20,8 +20,8 @@ pub const PANEL: usize = 16;
 /// The number of values of a row that share a scale, in formats with scales.
 pub const GROUP: usize = 32;
 
-/// The version of the rounding in [`WeightFormat::quantize`]. It changes if the same numbers are rounded to
-/// other integers, and archives in caches are then baked again.
+/// The version of the rounding in [`WeightFormat::quantize`]. The version changes if the same numbers are
+/// rounded to other integers, and archives in caches are then baked again.
 pub const ROUNDING: u32 = 1;
 
 /// The number of bytes in a line of a panel: each line contains the same number of bytes of each row.

@@ -27,7 +27,7 @@ pub enum MaskTerm {
     Ring,
 }
 
-/// A term with a number, as a function of that number.
+/// A constructor of a mask term that takes a number.
 type Sized = fn(usize) -> MaskTerm;
 
 impl MaskTerm {

@@ -18,8 +18,8 @@ use ops::{ElementType, TensorType};
 
 use crate::error::{PjrtError, PjrtStatus};
 
-/// The oldest minor version of the C API whose plugins this crate calls. The structs of this version end
-/// where the structs in `abi` end.
+/// The oldest minor version of the C API whose plugins this crate calls. The structs of this version of the
+/// API end with the same fields as the structs in `abi`.
 pub const OLDEST_MINOR: i32 = 106;
 
 /// The major version of the C API. Another major version has other structs.
@@ -421,7 +421,8 @@ impl RawTensor {
         self.library().finish(args.done)
     }
 
-    /// Fills `bytes` with a part of the tensor's memory. The plugin checks the range.
+    /// Fills `bytes` with a part of the tensor's memory. The plugin checks that this part is inside the
+    /// tensor.
     pub fn read_part(&self, offset: usize, bytes: &mut [u8]) -> Result<(), PjrtStatus> {
         let mut args = abi::BufferCopyRaw::new();
         (args.buffer, args.data) = (self.raw, bytes.as_mut_ptr().cast());

@@ -131,8 +131,8 @@ impl Rules {
         }
     }
 
-    /// The rules except those that move computations to the baking of an archive. Without an archive, every
-    /// call would repeat these computations.
+    /// All rules except the rules that move computations to the baking of an archive. Without an archive,
+    /// every call would repeat these computations.
     pub(crate) fn rewrites_without_archive(self) -> &'static [Rewrite<Term, Context>] {
         static EXACT: Rewrites = LazyLock::new(|| rewrites(without_archive(Rules::Exact)));
         static APPROXIMATE: Rewrites = LazyLock::new(|| rewrites(without_archive(Rules::Approximate)));

@@ -9,8 +9,8 @@ use crate::nn::Attend;
 /// The keys and values of one layer, each with the shape `[B, K, N, E]`: N slots (see [`trace::KvState`]), or
 /// `[B, K, ring, E]` (see [`trace::RingState`]).
 ///
-/// `cache { L of [K, E] }` declares a state of this kind. With a third axis, `[K, E, W]`, values have the
-/// features W.
+/// `cache { L of [K, E] }` declares a state of this kind. With a third axis, as in `[K, E, W]`, the values
+/// have W features.
 #[derive(Clone, Copy, Debug)]
 pub struct Kv<T: Float> {
     /// The keys, with a slot per position.
