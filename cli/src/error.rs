@@ -122,7 +122,7 @@ fn in_options(error: ModelError) -> Error {
         ModelError::AsExported { option: "device", asked, exported } => {
             let kind = asked.split(':').next().unwrap_or_default();
             usage(format!(
-                "`--device` is {asked}, but the model was exported for {exported}; leave the option out, or export again with \
+                "`--device` is {asked}, but the model was exported for {exported}; leave the option out, or export the model again with \
                  `--target {kind}`"
             ))
         }
