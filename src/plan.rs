@@ -54,8 +54,7 @@ pub struct Plan {
 pub enum PlanError {
     /// The context is longer than the model or the chunk allows.
     #[error(
-        "the option `context` is {found}, expected 1 to {longest} tokens, the longest context that the \
-        model supports"
+        "the option `context` is {found}, expected 1 to {longest} tokens, the longest context that the model supports"
     )]
     Context {
         /// The context that was asked for, in tokens.
@@ -73,8 +72,7 @@ pub enum PlanError {
     },
     /// The texts are longer than the model allows.
     #[error(
-        "the option `length` is {found}, expected 1 to {longest} tokens, the longest text that the model \
-        supports"
+        "the option `length` is {found}, expected 1 to {longest} tokens, the longest text that the model supports"
     )]
     Length {
         /// The length that was asked for, in tokens.
@@ -149,6 +147,15 @@ impl Plan {
     /// All entry points except those for scores.
     pub fn steps(&self) -> Vec<EntryPoint> {
         self.steps_of(self.chunk, self.context)
+    }
+
+    /// The entry points of an export for IREE: all of the model, and the one that verifies drafts if the model predicts tokens.
+    pub fn exported(&self) -> Vec<EntryPoint> {
+        let mut entries = self.entry_points();
+        if entries.iter().any(|entry| entry.logits == LogitsMode::Next) {
+            entries.extend(self.verifier());
+        }
+        entries.into_iter().flat_map(EntryPoint::in_parts).collect()
     }
 
     /// The entry point that verifies draft tokens. If weights are read from memory, a call for this many

@@ -77,8 +77,7 @@ pub enum Error {
     Typed(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The chat template exceeded a limit on time or memory.
     #[error(
-        "the chat template was stopped, because the template takes more than {} s or {} MiB, nests too deep, \
-        or writes more than {} MiB",
+        "the chat template was stopped, because the template takes more than {} s or {} MiB, nests too deep, or writes more than {} MiB",
         limits::TEMPLATE_SECONDS, limits::TEMPLATE_MEMORY >> 20, limits::PROMPT >> 20
     )]
     Template,
@@ -210,7 +209,7 @@ macro_rules! helps {
 }
 
 /// The option of this command line that can fix an error.
-fn library_help(error: &AnyCoded) -> Vec<String> {
+pub fn library_help(error: &AnyCoded) -> Vec<String> {
     if let Some(error) = error.find() {
         return smaller(error);
     }

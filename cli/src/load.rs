@@ -1,7 +1,9 @@
 //! Opens a model from the arguments of a command.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use console::{KernelUse, LayoutChoice, ModelArguments, NetworkArguments, warn};
 use tracewright::build::LoadError;
@@ -30,6 +32,20 @@ pub fn read(
     read: ReadModel,
     interrupt: &Interrupt,
 ) -> Result<Opening, Error> {
+    let program = Some(template_program()?);
+    let opening = read_any(model, arguments, read, interrupt, program)?;
+    opening.network().map_or(Ok(()), |network| check_generates(network, model))?;
+    Ok(opening)
+}
+
+/// Reads the files of a model that continues text or computes embeddings. `program` renders its chat template.
+pub fn read_any(
+    model: &Path,
+    arguments: &RunArguments,
+    read: ReadModel,
+    interrupt: &Interrupt,
+    program: Option<TemplateProgram>,
+) -> Result<Opening, Error> {
     let ModelArguments { network, context, chunk, kv } = &arguments.build.model_arguments;
     let plugin = plugins::selected(arguments)?;
     let through_xla = plugin.is_some();
@@ -44,7 +60,7 @@ pub fn read(
         threads: arguments.threads,
         verify: arguments.verify,
         read,
-        template_program: Some(template_program()?),
+        template_program: program,
         watch: Some(watch(interrupt)),
         ..network_options(network, &arguments.build.tuning)?
     };
@@ -55,7 +71,6 @@ pub fn read(
         None if through_xla => {}
         None => choose(&mut opening.options, network, &arguments.device)?,
     }
-    opening.network().map_or(Ok(()), |network| check_generates(network, model))?;
     warn(opening.warnings());
     Ok(opening)
 }
@@ -164,13 +179,27 @@ pub fn choose(
     Ok(())
 }
 
-/// The command that runs this program as a second process, under limits of the operating system and without
-/// this process's environment variables.
+/// The words that start this command line in another process, if they are not the path of this program.
+static AGAIN: OnceLock<Vec<OsString>> = OnceLock::new();
+
+/// Sets the words that start this command line in another process.
+pub fn start_again_by(words: Vec<OsString>) {
+    // Only the first call of a process counts.
+    let _ = AGAIN.set(words);
+}
+
+/// This command line as a second process, under limits of the system and without this process's environment
+/// variables.
 pub fn template_program() -> Result<TemplateProgram, Error> {
     let names = std::env::vars_os().map(|(name, _)| name);
+    let (program, first) = match AGAIN.get().and_then(|words| words.split_first()) {
+        Some((program, rest)) => (program.into(), rest),
+        None => (std::env::current_exe().map_err(Error::Program)?, &[][..]),
+    };
+    let rest = ["prompt", "--limited", "--messages=-"].map(OsString::from);
     Ok(TemplateProgram {
-        program: std::env::current_exe().map_err(Error::Program)?,
-        arguments: ["prompt", "--limited", "--messages=-"].map(Into::into).into(),
+        program,
+        arguments: first.iter().cloned().chain(rest).collect(),
         without: names.filter(|name| name.to_string_lossy().starts_with(VARIABLES)).collect(),
     })
 }

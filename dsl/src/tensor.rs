@@ -98,6 +98,14 @@ impl<T: Element> Tensor<T> {
         Self::new(raw.unwrap_or(Raw::POISON))
     }
 
+    /// A constant of these numbers along one axis, rounded to the element type.
+    #[track_caller]
+    pub fn numbers(values: &[f64], axis: Axis) -> Self {
+        let ty = TensorType::new(T::TYPE, [values.len()]);
+        let data = values.iter().map(|&value| T::TYPE.round(value)).collect();
+        Self::constant(Literal::from_value(&ops::Value { ty, data }), &[axis])
+    }
+
     /// The extent of an axis: the number of its elements. After an error, the extent is 0.
     #[track_caller]
     pub fn extent(self, axis: Axis) -> usize {
@@ -271,7 +279,7 @@ impl<T: Element> Tensor<T> {
     /// The cumulative sum along an axis: element i becomes the sum of the elements 0 to i.
     ///
     /// The function needs ⌈log₂ n⌉ additions per element (Hillis and Steele, "Data Parallel Algorithms",
-    /// 1986), and each addition rounds floats once. The types f16 and bf16 are summed in f32 and rounded at the end.
+    /// 1986), and each addition rounds floats once. f16 and bf16 are summed in f32 and rounded at the end.
     /// Integers wrap around.
     #[track_caller]
     pub fn cumsum(self, axis: Axis) -> Self {

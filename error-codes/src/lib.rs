@@ -130,8 +130,8 @@ macro_rules! codes {
         /// system, 1 the configuration, 2 the checkpoint, 3 archives, 4 the declaration of a network, 5 plans
         /// and lowering.
         ///
-        /// Group 6 is the compiler, 7 the runtime, 8 generation, 9 exports, 10 the instruments, and 11 the
-        /// Hugging Face hub.
+        /// 6 is the compiler, 7 the runtime, 8 generation, 9 exports, 10 the instruments, 11 the Hugging
+        /// Face hub, and 12 the server.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Code {
             $($name),*
@@ -173,6 +173,7 @@ codes! {
     TW0901 TW0902 TW0903 TW0904 TW0905 TW0906 TW0907 TW0908
     TW1001 TW1002 TW1003 TW1004 TW1005 TW1006 TW1007 TW1008 TW1009 TW1010
     TW1101 TW1102 TW1103 TW1104 TW1105
+    TW1201 TW1202 TW1203
 }
 
 impl Code {

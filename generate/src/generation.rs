@@ -335,6 +335,10 @@ impl Generation {
         Ok(Some(token))
     }
 
+    pub fn logprobs(&self) -> &[TokenLogprobs] {
+        &self.generated.logprobs
+    }
+
     /// The tokens so far, and the reason why the text ended.
     pub fn into_generated(self) -> Generated {
         self.generated

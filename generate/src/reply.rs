@@ -139,6 +139,13 @@ impl<'a> Reply<'a> {
         }
     }
 
+    /// The same answer, with these special tokens shown by their names.
+    #[must_use]
+    pub fn showing(mut self, special_tokens: &[String]) -> Self {
+        self.detokenizer = self.detokenizer.map(|stream| stream.showing(special_tokens));
+        self
+    }
+
     /// Takes the next token, and returns the text that no later token can change. The returned text can be
     /// empty.
     ///

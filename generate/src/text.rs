@@ -111,7 +111,14 @@ impl Tokenizer {
 
     /// A decoder for text that arrives token by token.
     pub fn stream(&self) -> Stream<'_> {
-        Stream { tokenizer: self, tokens: Vec::new(), context: 0, fresh: 0, emitted: String::new() }
+        Stream {
+            tokenizer: self,
+            tokens: Vec::new(),
+            context: 0,
+            fresh: 0,
+            emitted: String::new(),
+            shown: Vec::new(),
+        }
     }
 
     /// The number of tokens in the vocabulary, including special tokens.
@@ -168,6 +175,11 @@ impl Tokenizer {
         self.special.contains(&token)
     }
 
+    /// The special token of this name.
+    pub fn special_token(&self, name: &str) -> Option<u32> {
+        self.inner.token_to_id(name).filter(|&token| self.is_special(token))
+    }
+
     /// Whether a token represents one byte (`<0x0A>`). Only a whole run of such tokens determines characters.
     fn is_byte(&self, token: u32) -> bool {
         let text = self.inner.id_to_token(token);
@@ -190,18 +202,37 @@ pub struct Stream<'a> {
     /// The index of the first token whose text has not been returned yet.
     fresh: usize,
     emitted: String,
+    /// Special tokens that have a text: their names.
+    shown: Vec<(u32, String)>,
 }
 
 impl Stream<'_> {
+    /// The same decoder, for which these special tokens have a text: their names.
+    #[must_use]
+    pub fn showing(mut self, special_tokens: &[String]) -> Self {
+        let known = |name: &String| Some((self.tokenizer.special_token(name)?, name.clone()));
+        self.shown = special_tokens.iter().filter_map(known).collect();
+        self
+    }
+
     /// Takes a token, and returns the text that no later token can change. The returned text can be empty.
     pub fn push(&mut self, token: u32) -> Result<String, GenerateError> {
         if self.tokenizer.is_special(token) {
-            return Ok(String::new());
+            let name = self.shown.iter().find(|(shown, _)| *shown == token).map(|(_, name)| name.clone());
+            return match name {
+                Some(name) => Ok(self.next_piece()? + &name),
+                None => Ok(String::new()),
+            };
         }
         self.tokens.push(token);
         if self.tokenizer.is_byte(token) {
             return Ok(String::new());
         }
+        self.next_piece()
+    }
+
+    /// The text of the tokens that were not returned yet, unless their last character is incomplete.
+    fn next_piece(&mut self) -> Result<String, GenerateError> {
         let before = self.tokenizer.decode(&self.tokens[self.context..self.fresh])?;
         let now = self.tokenizer.decode(&self.tokens[self.context..])?;
         match now.strip_prefix(&before) {

@@ -1,7 +1,7 @@
 //! [`Checkpoint`] contains the tensors of a safetensors file, of an index with shards, or of a GGUF file.
 
 use crate::error::{ArchiveError, RowsProblem};
-use crate::gguf::{BlockFormat, Gguf, StoredNumbers};
+use crate::gguf::{BlockFormat, Gguf, ScaledFloats, StoredNumbers};
 use crate::index::PassedOver;
 use crate::progress::Watch;
 use crate::rows::{BLOCKS, BlockRows};
@@ -55,6 +55,8 @@ pub struct CheckpointTensor {
     /// replace some tensors of a checkpoint.
     pub unlisted: bool,
     pub(crate) file: usize,
+    /// The place of the scales of [`StoredNumbers::Mxfp4`]: a file, and the bytes in it.
+    pub(crate) scales: Option<(usize, Range<usize>)>,
 }
 
 /// How the stored order of the numbers differs from the tensor's own order. Conversion to GGUF changes the
@@ -68,7 +70,7 @@ pub enum StoredOrder {
     /// even positions and the second half at odd positions, so that the pairs that rope rotates are
     /// neighbours.
     PermutedRope { heads: usize },
-    /// The file stores the transposed matrix.
+    /// The file stores the transposed matrix, or the last two axes in the other order.
     Transposed,
     /// The file stores each number plus 1.
     PlusOne,
@@ -80,6 +82,7 @@ pub struct TensorNumbers<'a> {
     bytes: &'a [u8],
     stored: StoredNumbers,
     element: Option<ElementType>,
+    scales: &'a [u8],
 }
 
 impl TensorNumbers<'_> {
@@ -101,6 +104,7 @@ impl TensorNumbers<'_> {
                 }
             }
             (StoredNumbers::Each(_), Some(element)) => element.decode_all(self.bytes, start, out),
+            (StoredNumbers::Mxfp4, _) => self.floats().decode(start, out),
             (StoredNumbers::Each(_), None) => out.fill(0.0),
         }
     }
@@ -120,8 +124,13 @@ impl TensorNumbers<'_> {
                 let padded = length.next_multiple_of(format.numbers());
                 whole.then(|| format.quantized(self.bytes, row * padded + column))?
             }
+            StoredNumbers::Mxfp4 => self.floats().quantized(start, count),
             StoredNumbers::Blocks(_) | StoredNumbers::Each(_) => None,
         }
+    }
+
+    fn floats(&self) -> ScaledFloats<'_> {
+        ScaledFloats { pairs: self.bytes, scales: self.scales }
     }
 }
 
@@ -171,7 +180,9 @@ impl Checkpoint {
             let (stored, arranged) = (tensor.numbers, StoredOrder::Same);
             let source = name.clone();
             let unlisted = false;
-            let tensor = CheckpointTensor { name, source, stored, shape, range, arranged, unlisted, file: 0 };
+            let scales = None;
+            let tensor =
+                CheckpointTensor { name, source, stored, shape, range, arranged, unlisted, file: 0, scales };
             (tensor.name.clone(), tensor)
         };
         let files = vec![(file.path().to_owned(), file.map().clone())];
@@ -248,6 +259,34 @@ impl Checkpoint {
         self
     }
 
+    /// Joins floats of four bits with their scales, as gpt-oss is published: `NAME_blocks` `[…, rows, inputs / 32, 16]` and
+    /// `NAME_scales` `[…, rows, inputs / 32]` become `NAME` `[…, inputs, rows]`. Tensors without a partner stay.
+    #[must_use]
+    pub fn with_scales(mut self) -> Self {
+        for name in self.tensors.keys().cloned().collect::<Vec<_>>() {
+            let Some(joined) = name.strip_suffix("_blocks") else { continue };
+            let scales_name = format!("{joined}_scales");
+            let (Some(blocks), Some(scales)) = (self.get(&name), self.get(&scales_name)) else { continue };
+            let are_bytes = [blocks, scales].iter().all(|part| part.stored == StoredNumbers::Each(Dtype::U8));
+            let [before @ .., rows, groups, 16] = &blocks.shape[..] else { continue };
+            if !are_bytes || scales.shape[..] != blocks.shape[..blocks.shape.len() - 1] {
+                continue;
+            }
+            let tensor = CheckpointTensor {
+                name: joined.to_owned(),
+                stored: StoredNumbers::Mxfp4,
+                shape: [before, &[groups * BlockFormat::Mxfp4.numbers(), *rows]].concat(),
+                arranged: StoredOrder::Transposed,
+                scales: Some((scales.file, scales.range.clone())),
+                ..blocks.clone()
+            };
+            self.tensors.remove(&name);
+            self.tensors.remove(&scales_name);
+            self.tensors.insert(tensor.name.clone(), tensor);
+        }
+        self
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -277,6 +316,9 @@ impl Checkpoint {
         let tensor = self.require(name)?;
         let (path, name) = (self.file(tensor).to_owned(), name.to_owned());
         match (tensor.stored, tensor.element()) {
+            (StoredNumbers::Mxfp4, _) => {
+                Err(ArchiveError::Blocks { path, name, format: BlockFormat::Mxfp4.word() })
+            }
             (StoredNumbers::Blocks(format) | StoredNumbers::Rows(format, _), _) => {
                 Err(ArchiveError::Blocks { path, name, format: format.word() })
             }
@@ -295,7 +337,9 @@ impl Checkpoint {
     pub fn numbers(&self, name: &str) -> Result<TensorNumbers<'_>, ArchiveError> {
         let tensor = self.require(name)?;
         let (bytes, stored) = (self.data(name)?, tensor.stored);
-        Ok(TensorNumbers { bytes, stored, element: tensor.element() })
+        let scales =
+            tensor.scales.as_ref().map_or(&[][..], |(file, range)| &self.files[*file].1[range.clone()]);
+        Ok(TensorNumbers { bytes, stored, element: tensor.element(), scales })
     }
 
     /// Whether both tensors exist and contain the same numbers. The stored types of the tensors may differ.
@@ -344,6 +388,7 @@ impl Checkpoint {
             arranged: StoredOrder::Same,
             unlisted: false,
             file,
+            scales: None,
         };
         let mut tensors: Vec<_> = metadata.tensors().into_iter().map(tensor).collect();
         if let Some(text) = metadata.metadata().as_ref().and_then(|texts| texts.get(BLOCKS)) {
@@ -382,7 +427,7 @@ fn in_blocks(tensors: &mut [CheckpointTensor], text: &str) -> Result<(), RowsPro
             StoredNumbers::Each(dtype) => {
                 return Err(RowsProblem::Bytes { name, dtype, found: tensor.range.len(), expected });
             }
-            StoredNumbers::Blocks(_) | StoredNumbers::Rows(..) => {}
+            StoredNumbers::Blocks(_) | StoredNumbers::Rows(..) | StoredNumbers::Mxfp4 => {}
         }
         let [outputs, inputs] = rows.shape;
         tensor.stored = StoredNumbers::Rows(format, inputs);
@@ -419,6 +464,7 @@ impl CheckpointTensor {
     pub fn blocks(&self) -> Option<BlockFormat> {
         match self.stored {
             StoredNumbers::Blocks(format) | StoredNumbers::Rows(format, _) => Some(format),
+            StoredNumbers::Mxfp4 => Some(BlockFormat::Mxfp4),
             StoredNumbers::Each(_) => None,
         }
     }

@@ -4,7 +4,7 @@ use generate::{Chat, Finish, GenerateOptions, SavedFault, SavedSequence};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Completion, Model, ModelError, Pieces, Request, assistant, user};
+use super::{Completion, Model, ModelError, Pieces, assistant, user};
 
 /// A conversation with a model. A clone is an independent conversation with the same beginning.
 ///
@@ -122,9 +122,8 @@ impl Conversation {
     /// # Errors
     /// Returns an error if the model does not support an option.
     pub fn begin(&mut self, prepared: PreparedTurn) -> Result<Turn<'_>, ModelError> {
-        let model = self.model.inner.clone();
-        let (prompt, options) = (prepared.prompt.clone(), self.options.clone());
-        let pieces = Request { model, prompt, options, continues: true }.stream()?;
+        let request = self.model.continue_tokens(prepared.prompt.clone());
+        let pieces = request.options(self.options.clone()).reuse().stream()?;
         Ok(Turn { conversation: self, pieces, prepared })
     }
 }

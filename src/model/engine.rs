@@ -10,8 +10,8 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use generate::{
-    AnyExecutor, Batch, Budgeted, DraftModel, Finish, GenerateError, Generated, Lookup, Network, Reply,
-    SavedSequence, Session, TokenOptions, Tokenizer, check_tokens,
+    AnyExecutor, Batch, Budgeted, DraftModel, Executor, Finish, GenerateError, Generated, Lookup, Network,
+    Reply, SavedSequence, Session, TokenLogprobs, TokenOptions, Tokenizer, check_tokens,
 };
 use irpa::Archive;
 use models::Architecture;
@@ -41,13 +41,23 @@ pub(super) struct GenerateJob {
     pub continues: bool,
     /// Another thread sets this flag to end the text.
     pub cancelled: Arc<AtomicBool>,
-    pub events: Sender<Event>,
+    /// Special tokens that the text shows by their names.
+    pub shown: Vec<String>,
+    pub listener: Listener,
 }
 
-/// A message of the engine about a [`GenerateJob`].
-pub(super) enum Event {
+/// Receives news of a text, and returns whether anybody still waits for it.
+pub(super) type Listener = Box<dyn FnMut(News) -> bool + Send>;
+
+/// The engine's news of a text that it generates.
+pub enum News {
+    /// Text that no later token can change. It can be empty.
     Piece(String),
+    /// Probabilities of the tokens that were chosen since the last news, if the options ask for them.
+    Logprobs(Vec<TokenLogprobs>),
+    /// The text has ended.
     Done(Box<Completion>),
+    /// The text has failed.
     Failed(ModelError),
 }
 
@@ -143,8 +153,7 @@ fn batch<'a>(
     draft: Option<&'a AnyNetwork>,
 ) -> Batch<'a, AnyExecutor> {
     let batch = Batch::new(network).schedule(Budgeted::default());
-    // Through XLA, state stays on the device.
-    let batch = if options.plugin.is_none() { batch.keep_prefixes() } else { batch };
+    let batch = if network.executor().is_in_host_memory() { batch.keep_prefixes() } else { batch };
     match (&options.speculate, draft) {
         (_, Some(draft)) => batch.speculate(|| Box::new(DraftModel::new(draft))),
         (Speculation::Lookup, None) => batch.speculate(|| Box::new(Lookup::default())),
@@ -245,7 +254,9 @@ struct Texts<'a> {
 /// A text in a slot.
 struct Running<'a> {
     reply: Reply<'a>,
-    events: Sender<Event>,
+    listener: Listener,
+    /// How many tokens' probabilities the listener has.
+    told: usize,
     cancelled: Arc<AtomicBool>,
     prompt_tokens: usize,
     start: Instant,
@@ -282,7 +293,10 @@ impl<'a> Texts<'a> {
             {
                 self.begin(*job);
             }
-            self.step();
+            self.leave();
+            if self.batch.free() < self.running.len() {
+                self.step();
+            }
         }
     }
 
@@ -310,17 +324,18 @@ impl<'a> Texts<'a> {
     }
 
     fn begin(&mut self, job: GenerateJob) {
-        let GenerateJob { prompt, options, stop, continues, cancelled, events } = job;
+        let GenerateJob { prompt, options, stop, continues, cancelled, shown, mut listener } = job;
         let joined = match continues {
             true => self.batch.join_seen(&prompt, &options),
             false => self.batch.join(&prompt, &options),
         };
         match joined {
-            Err(error) => drop(events.send(Event::Failed(error.into()))),
+            Err(error) => drop(listener(News::Failed(error.into()))),
             Ok(slot) => {
                 self.running[slot] = Some(Running {
-                    reply: Reply::new(self.tokenizer, &stop),
-                    events,
+                    reply: Reply::new(self.tokenizer, &stop).showing(&shown),
+                    listener,
+                    told: 0,
                     cancelled,
                     prompt_tokens: prompt.len(),
                     start: Instant::now(),
@@ -328,6 +343,18 @@ impl<'a> Texts<'a> {
                     before: self.network.executor().transfers(),
                     failed: None,
                 });
+            }
+        }
+    }
+
+    /// Ends the texts that were cancelled before their first token. The others end at their next token.
+    fn leave(&mut self) {
+        for slot in 0..self.running.len() {
+            let leaves = |text: &Running| text.first_token.is_none() && text.is_cancelled();
+            if let Some(text) = self.running[slot].take_if(|text| leaves(text))
+                && let Some(generated) = self.batch.leave(slot)
+            {
+                text.end(generated, self.network.executor().transfers());
             }
         }
     }
@@ -346,11 +373,16 @@ impl<'a> Texts<'a> {
                         text.end(generated, self.network.executor().transfers());
                     }
                 }
+                for (slot, text) in self.running.iter_mut().enumerate() {
+                    if let Some(text) = text {
+                        text.tell_logprobs(self.batch.logprobs(slot));
+                    }
+                }
             }
             Err(error) => {
                 let error = Arc::new(error);
-                for text in self.running.iter_mut().filter_map(Option::take) {
-                    let _ = text.events.send(Event::Failed(ModelError::Failed(error.clone())));
+                for mut text in self.running.iter_mut().filter_map(Option::take) {
+                    (text.listener)(News::Failed(ModelError::Failed(error.clone())));
                 }
                 self.batch.clear();
             }
@@ -387,12 +419,10 @@ impl Running<'_> {
     /// receiver is gone or a stop string is complete.
     fn push(&mut self, token: u32) -> ControlFlow<()> {
         self.first_token.get_or_insert_with(|| self.start.elapsed());
-        let told = self.reply.push(token).map(|piece| self.events.send(Event::Piece(piece)).is_ok());
+        let told = self.reply.push(token).map(|piece| (self.listener)(News::Piece(piece)));
         match told {
             Ok(false) => ControlFlow::Break(()),
-            Ok(_) if self.reply.is_stopped() || self.cancelled.load(Ordering::Relaxed) => {
-                ControlFlow::Break(())
-            }
+            Ok(_) if self.reply.is_stopped() || self.is_cancelled() => ControlFlow::Break(()),
             Ok(_) => ControlFlow::Continue(()),
             Err(error) => {
                 self.failed = Some(error);
@@ -401,14 +431,26 @@ impl Running<'_> {
         }
     }
 
+    fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    fn tell_logprobs(&mut self, all: &[TokenLogprobs]) {
+        if let Some(new) = all.get(self.told..).filter(|new| !new.is_empty()) {
+            self.told = all.len();
+            (self.listener)(News::Logprobs(new.to_vec()));
+        }
+    }
+
     fn end(mut self, generated: Generated, after: Transfers) {
+        self.tell_logprobs(&generated.logprobs);
         let rest = match self.failed.take() {
             Some(error) => Err(error),
             None if generated.finish == Finish::Cancelled && !self.reply.is_stopped() => Ok(String::new()),
             None => self.reply.finish(),
         };
         let _ = match rest {
-            Err(error) => self.events.send(Event::Failed(error.into())),
+            Err(error) => (self.listener)(News::Failed(error.into())),
             Ok(rest) => {
                 let completion = Completion {
                     text: self.reply.text().to_owned(),
@@ -421,8 +463,8 @@ impl Running<'_> {
                         device_to_host: after.device_to_host - self.before.device_to_host,
                     },
                 };
-                let _ = self.events.send(Event::Piece(rest));
-                self.events.send(Event::Done(Box::new(completion)))
+                (self.listener)(News::Piece(rest));
+                (self.listener)(News::Done(Box::new(completion)))
             }
         };
     }
@@ -447,7 +489,7 @@ impl<'a> Embeddings<'a> {
             let does = "makes embeddings of texts";
             let kind = |asked| ModelError::Kind { path: self.path.clone(), does, asked };
             match job {
-                Job::Generate(job) => drop(job.events.send(Event::Failed(kind("continue text")))),
+                Job::Generate(mut job) => drop((job.listener)(News::Failed(kind("continue text")))),
                 Job::Score(_, answer) => drop(answer.send(Err(kind("score tokens")))),
                 Job::Save(_, answer) => drop(answer.send(Err(kind("save a text")))),
                 Job::Load(_, answer) => drop(answer.send(Err(kind("load a text")))),

@@ -24,13 +24,13 @@ use engine::Job;
 use text::ModelText;
 
 pub use conversation::{Conversation, PreparedTurn, Turn};
-pub use engine::{Completion, Embedded, ModelInfo};
+pub use engine::{Completion, Embedded, ModelInfo, News};
 pub use error::ModelError;
 pub use models::fit::OpenWarning;
 pub use opening::Opening;
 pub use options::{OpenOptions, Speculation, UnknownSpeculation, WatchOpen, cache_folder};
 pub use render::{TemplateProgram, TemplateRequest};
-pub use request::{Pieces, Request};
+pub use request::{Pieces, Request, Running};
 pub use source::{BuildInfo, choose_target};
 
 pub use crate::tuning::TuningSource;
@@ -155,7 +155,7 @@ impl Model {
     /// Continues a sequence of token ids.
     pub fn continue_tokens(&self, prompt: impl Into<Vec<u32>>) -> Request {
         let (model, options) = (self.inner.clone(), GenerateOptions::default());
-        Request { model, prompt: prompt.into(), options, continues: false }
+        Request { model, prompt: prompt.into(), options, continues: false, shown: Vec::new() }
     }
 
     /// The text of a conversation, rendered by the model's chat template.
@@ -167,6 +167,15 @@ impl Model {
     /// Returns an error if there is no chat template, or if the template fails or rejects the conversation.
     pub fn render(&self, chat: &Chat) -> Result<String, ModelError> {
         self.inner.text.renderer.render(chat)
+    }
+
+    /// The parts of a conversation that the chat template does not read: `tools`, or names of variables. None are known if
+    /// [`OpenOptions::template_program`] renders it.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`render`](Self::render).
+    pub fn unread_by_template(&self, chat: &Chat) -> Result<Vec<String>, ModelError> {
+        self.inner.text.renderer.unread(chat)
     }
 
     /// Computes the logits after each token of `tokens`, as f32 [tokens, vocabulary].
@@ -210,14 +219,25 @@ impl Model {
     /// Returns an error if the model does not compute embeddings or has no prompt with this name, or if a
     /// text is too long.
     pub fn embed(&self, texts: &[&str], prompt_name: Option<&str>) -> Result<Vec<Vec<f32>>, ModelError> {
+        Ok(self.embed_tokens(self.embedding_prompts(texts, prompt_name)?)?.embeddings)
+    }
+
+    /// The tokens of texts as [`embed`](Self::embed) reads them: with the model's prompt and special tokens.
+    ///
+    /// # Errors
+    /// Returns an error if the model does not compute embeddings, or has no such prompt.
+    pub fn embedding_prompts(
+        &self,
+        texts: &[&str],
+        prompt_name: Option<&str>,
+    ) -> Result<Vec<Vec<u32>>, ModelError> {
         let tokenizer = self.inner.text.tokenizer()?;
         let prompt = match &self.inner.text.sentence {
             Some(sentence) => sentence.prompt(prompt_name)?,
             None => return Err(engine::continues_text(&self.inner.text.path)),
         };
         let tokens = texts.iter().map(|text| tokenizer.encode(&format!("{prompt}{text}")));
-        let tokens = tokens.collect::<Result<Vec<_>, _>>()?;
-        Ok(self.embed_tokens(tokens)?.embeddings)
+        Ok(tokens.collect::<Result<Vec<_>, _>>()?)
     }
 
     /// Computes embeddings of texts that are given as token ids, including special tokens.

@@ -62,14 +62,27 @@ impl Renderer {
         if let Some(program) = &self.program {
             return program.render(&self.path, chat);
         }
-        let template = match self.template.get() {
+        let template = self.template()?;
+        Ok(with_room(|| template.render(chat).map_err(GenerateError::from))??)
+    }
+
+    /// The parts of a conversation that the template does not read; none if another program renders it.
+    pub fn unread(&self, chat: &Chat) -> Result<Vec<String>, ModelError> {
+        if self.program.is_some() {
+            return Ok(Vec::new());
+        }
+        let unread = self.template()?.unread(chat).map_err(GenerateError::from)?;
+        Ok(unread.into_iter().map(str::to_owned).collect())
+    }
+
+    fn template(&self) -> Result<&ChatTemplate, ModelError> {
+        Ok(match self.template.get() {
             Some(template) => template,
             None => {
                 let template = with_room(|| chat_template(&self.path))??;
                 self.template.get_or_init(|| template)
             }
-        };
-        Ok(with_room(|| template.render(chat).map_err(GenerateError::from))??)
+        })
     }
 }
 

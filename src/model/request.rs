@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::task::Poll;
+use std::time::Duration;
 
 use generate::{Follow, GenerateOptions};
 
-use super::engine::{Completion, Event, GenerateJob, Job};
+use super::engine::{Completion, GenerateJob, Job, Listener, News};
 use super::{Inner, ModelError};
 
 /// A request for a text, with options. [`into_iter`](IntoIterator::into_iter) starts the generation and
@@ -20,6 +22,7 @@ pub struct Request {
     pub(super) options: GenerateOptions,
     /// Whether the text may reuse the part of the prompt that its slot has already computed.
     pub(super) continues: bool,
+    pub(super) shown: Vec<String>,
 }
 
 impl Request {
@@ -67,6 +70,13 @@ impl Request {
         self
     }
 
+    /// Shows these special tokens by their names in the text, such as the `[TOOL_CALLS]` in front of a call. By default
+    /// special tokens have no text.
+    pub fn show(mut self, special_tokens: Vec<String>) -> Self {
+        self.shown = special_tokens;
+        self
+    }
+
     /// The token ids of the prompt.
     pub fn prompt_tokens(&self) -> &[u32] {
         &self.prompt
@@ -77,15 +87,26 @@ impl Request {
     /// # Errors
     /// Returns an error if the model does not support an option. The iterator returns later errors as items.
     pub fn stream(self) -> Result<Pieces, ModelError> {
-        let Self { model, prompt, options, continues } = self;
+        let (send, events) = channel();
+        let running = self.listen(move |news| send.send(news).is_ok())?;
+        Ok(Pieces { events: Some(events), completion: None, running })
+    }
+
+    /// Starts the generation. `listener` gets its news on the engine's thread, and returns whether to go on. It must not block,
+    /// because all texts of the model wait for it, and it must not own the model. Dropping the result stops the generation.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`stream`](Self::stream).
+    pub fn listen(self, listener: impl FnMut(News) -> bool + Send + 'static) -> Result<Running, ModelError> {
+        let Self { model, prompt, options, continues, shown } = self;
         let stop = options.stop.clone();
         let options = model.text.token_options(&options)?;
-        let (send, events) = channel();
+        let listener: Listener = Box::new(listener);
         let cancelled = Arc::new(AtomicBool::new(false));
         let job =
-            GenerateJob { prompt, options, stop, continues, cancelled: cancelled.clone(), events: send };
+            GenerateJob { prompt, options, stop, continues, cancelled: cancelled.clone(), shown, listener };
         model.ask(Job::Generate(Box::new(job)))?;
-        Ok(Pieces { events: Some(events), completion: None, cancelled, _model: model })
+        Ok(Running { cancelled, _model: model })
     }
 
     /// Waits for the whole text.
@@ -117,8 +138,9 @@ impl IntoIterator for Request {
         self.stream().unwrap_or_else(|error| {
             let (send, events) = channel();
             // The receiver is here.
-            let _ = send.send(Event::Failed(error));
-            Pieces { events: Some(events), completion: None, cancelled: Arc::default(), _model: model }
+            let _ = send.send(News::Failed(error));
+            let running = Running { cancelled: Arc::default(), _model: model };
+            Pieces { events: Some(events), completion: None, running }
         })
     }
 }
@@ -126,18 +148,73 @@ impl IntoIterator for Request {
 /// An iterator over pieces of a text as they are generated. Each piece is a `String` that is not empty.
 /// Dropping the iterator stops the generation.
 pub struct Pieces {
-    events: Option<Receiver<Event>>,
+    events: Option<Receiver<News>>,
     completion: Option<Completion>,
+    running: Running,
+}
+
+/// A text that is generated or waits for a slot. Dropping it stops the generation.
+pub struct Running {
     cancelled: Arc<AtomicBool>,
-    /// Keeps the engine alive while this iterator exists.
+    /// Keeps the engine alive while the text is generated.
     _model: Arc<Inner>,
+}
+
+impl Running {
+    /// Ends the generation after the next token.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.cancel();
+    }
 }
 
 impl Pieces {
     /// Ends the generation after the next token. The iterator still returns the text that exists by then, and
     /// [`completion`](Self::completion) reports [`Finish::Cancelled`](generate::Finish::Cancelled).
     pub fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Relaxed);
+        self.running.cancel();
+    }
+
+    /// The next item of the iterator, or `Pending` if none arrives within `time`. A caller can look after something else then.
+    pub fn next_within(&mut self, time: Duration) -> Poll<Option<Result<String, ModelError>>> {
+        loop {
+            let Some(events) = &self.events else { return Poll::Ready(None) };
+            let event = match events.recv_timeout(time) {
+                Err(RecvTimeoutError::Timeout) => return Poll::Pending,
+                event => event.ok(),
+            };
+            if let Poll::Ready(item) = self.take(event) {
+                return Poll::Ready(item);
+            }
+        }
+    }
+
+    /// The item of an event, or `Pending` for an event without one. The engine is gone if there is no event.
+    fn take(&mut self, event: Option<News>) -> Poll<Option<Result<String, ModelError>>> {
+        match event {
+            // A token may complete no text.
+            Some(News::Logprobs(_)) => Poll::Pending,
+            Some(News::Piece(piece)) if piece.is_empty() => Poll::Pending,
+            Some(News::Piece(piece)) => Poll::Ready(Some(Ok(piece))),
+            Some(News::Done(completion)) => {
+                self.completion = Some(*completion);
+                self.events = None;
+                Poll::Ready(None)
+            }
+            Some(News::Failed(error)) => {
+                self.events = None;
+                Poll::Ready(Some(Err(error)))
+            }
+            None => {
+                self.events = None;
+                Poll::Ready(Some(Err(ModelError::Gone)))
+            }
+        }
     }
 
     /// The same tokens and timings as [`completion`](Self::completion), by value.
@@ -156,22 +233,9 @@ impl Iterator for Pieces {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            match self.events.as_ref()?.recv() {
-                // A token may complete no text.
-                Ok(Event::Piece(piece)) if piece.is_empty() => {}
-                Ok(Event::Piece(piece)) => return Some(Ok(piece)),
-                Ok(Event::Done(completion)) => {
-                    self.completion = Some(*completion);
-                    self.events = None;
-                }
-                Ok(Event::Failed(error)) => {
-                    self.events = None;
-                    return Some(Err(error));
-                }
-                Err(_) => {
-                    self.events = None;
-                    return Some(Err(ModelError::Gone));
-                }
+            let event = self.events.as_ref()?.recv().ok();
+            if let Poll::Ready(item) = self.take(event) {
+                return item;
             }
         }
     }

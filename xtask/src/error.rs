@@ -13,8 +13,7 @@ pub enum Error {
     Missing { what: &'static str, tried: String, how: &'static str },
     /// A step ended with a status other than 0.
     #[error(
-        "step `{step}` failed ({status}): the messages of the step are above; fix the problem and run \
-        this command again"
+        "step `{step}` failed ({status}): the messages of the step are above; fix the problem and run this command again"
     )]
     Failed { step: String, status: ExitStatus },
     /// Some test programs ended with a status other than 0.
@@ -27,12 +26,14 @@ pub enum Error {
     #[error("{what} failed ({status}); the last lines of `{log}`:\n{tail}", log = log.display())]
     Quiet { what: String, status: ExitStatus, log: PathBuf, tail: String },
     /// pip reported success, but a pinned package is missing.
-    #[error("pip reported success, but `{pin}` is not in `{dir}`: delete that folder and run this command \
-        again", dir = dir.display())]
+    #[error("pip reported success, but `{pin}` is not in `{dir}`: delete that folder and run this command again", dir = dir.display())]
     Incomplete { pin: String, dir: PathBuf },
     /// A line of the requirements file is not a pinned version.
     #[error("line {line} of `{path}` is `{found}`, expected `NAME==VERSION [--hash=sha256:HEX]`", path = path.display())]
     Pin { path: PathBuf, line: usize, found: String },
+    /// maturin reported success, but wrote no wheel.
+    #[error("maturin reported success, but no wheel is in `{folder}`", folder = folder.display())]
+    NoWheel { folder: PathBuf },
     #[error("the program `{program}` did not start")]
     Start { program: String, source: io::Error },
     /// A file or folder cannot be read or written.

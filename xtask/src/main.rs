@@ -1,5 +1,5 @@
 //! Runs the setup and the chores of Tracewright: `cargo xtask setup | demo | test | bless | newcomer | parity
-//! | differential | xla | sanitize | fuzz`.
+//! | differential | xla | wheel | sanitize | fuzz`.
 //!
 //! Needs Rust, Python 3 with pip, and a C and a C++ compiler; everything else is installed once into
 //! `.tracewright/`.
@@ -45,10 +45,14 @@ enum Chore {
         /// Also install XLA's plugin for the CPU, which `--engine xla` finds (a Python package of 63 MB; Linux on x86-64).
         #[arg(long, conflicts_with_all = ["vulkan", "smollm2"])]
         xla: bool,
+        /// Also install clients that tests of `serve` run: openai, anthropic and langchain-openai for Python, openai for
+        /// JavaScript (100 MB).
+        #[arg(long, conflicts_with_all = ["vulkan", "smollm2", "xla"])]
+        clients: bool,
     },
-    /// Stream a story from the shipped model.
+    /// Let SmolLM2 135M Instruct answer a question (a Python package of 93 MB); without it, the shipped model tells a story.
     Demo {
-        /// Arguments of `tracewright generate demo`, instead of the default prompt.
+        /// Arguments of `tracewright generate MODEL`, instead of the default prompt.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
@@ -68,8 +72,8 @@ enum Chore {
     },
     /// Renew the texts that tests expect, and list the files that changed.
     Bless,
-    /// Follow the first steps of a new user in a fresh clone, and report the minutes of each: the demo, an
-    /// HTML page, a wrong shape, an own network.
+    /// Follow the first steps of a new user in a fresh clone, and report the minutes of each step: the demo,
+    /// an HTML page, a wrong shape, a network of your own.
     Newcomer,
     /// Compare a checkpoint, or fresh random configurations, with Hugging Face transformers and sentence-transformers
     /// (installs torch: 3 GB).
@@ -88,6 +92,18 @@ enum Chore {
         /// Run only the tests with this name, as unittest matches names.
         #[arg(short = 'k', value_name = "NAME")]
         name: Option<String>,
+    },
+    /// Build the Python wheel of `python/`, and print its path.
+    Wheel {
+        /// Folder of the wheel; what is in it is deleted.
+        #[arg(short, long, value_name = "DIR", default_value = "target/wheel")]
+        out: PathBuf,
+        /// Profile of cargo.
+        #[arg(long, default_value = "release")]
+        profile: String,
+        /// Build without optimization instead, install the wheel into a fresh environment, and run its tests.
+        #[arg(long, conflicts_with_all = ["out", "profile"])]
+        test: bool,
     },
     /// Run the runtime's tests with its C code under AddressSanitizer, which finds memory errors and leaks.
     Sanitize,
@@ -144,6 +160,7 @@ fn main() -> ExitCode {
     let done = match &cli.chore {
         Chore::Setup { smollm2: true, .. } => chores::setup_smollm2(&cli.root),
         Chore::Setup { xla: true, .. } => chores::setup_xla(&cli.root),
+        Chore::Setup { clients: true, .. } => chores::setup_clients(&cli.root),
         Chore::Setup { vulkan: false, .. } => chores::setup(&cli.root).map(drop),
         Chore::Setup { vulkan: true, .. } => chores::setup_vulkan(&cli.root),
         Chore::Demo { args } => chores::demo(&cli.root, args),
@@ -158,6 +175,10 @@ fn main() -> ExitCode {
         },
         Chore::Differential { graphs } => chores::differential(&cli.root, *graphs),
         Chore::Xla { name } => chores::xla(&cli.root, name.as_deref()),
+        Chore::Wheel { test: true, .. } => chores::test_wheel(&cli.root),
+        Chore::Wheel { out, profile, .. } => {
+            chores::wheel(&cli.root, out, profile).map(|wheel| println!("{}", wheel.display()))
+        }
         Chore::Sanitize => chores::sanitize(&cli.root),
         Chore::Fuzz(fuzz) => chores::fuzz(&cli.root, fuzz),
     };

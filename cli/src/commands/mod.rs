@@ -19,6 +19,7 @@ mod prompt;
 mod quality;
 mod quantize;
 mod random;
+mod serve;
 mod tokenize;
 mod tune;
 mod verify;
@@ -98,6 +99,8 @@ commands! {
     Generate: generate(model) iree;
     /// Chat with a model
     Chat: chat(model) iree;
+    /// Answer requests over HTTP, as OpenAI's servers do
+    Serve: serve() iree;
     /// Print the text that the model's chat template produces from a chat
     Prompt: prompt(model) iree;
     /// Print the tokens that the model's tokenizer makes from texts

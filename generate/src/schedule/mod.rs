@@ -13,6 +13,9 @@ pub struct RowWork {
     pub tokens: usize,
     /// Whether the row has finished its prompt, so that each call that processes the row produces a token.
     pub decodes: bool,
+    /// Whether a call can serve the row without the others. Otherwise a call computes as many positions in each row as its longest
+    /// row has.
+    pub alone: bool,
 }
 
 /// Decides which tokens each call processes. A schedule changes when a text gets its tokens, but never
@@ -21,11 +24,9 @@ pub struct RowWork {
 /// ```
 /// use tracewright_generate::{Budgeted, RowWork, Schedule};
 ///
-/// let prompt = RowWork { tokens: 500, decodes: false };
-/// let text = RowWork { tokens: 1, decodes: true };
-/// // A call takes as many positions in each of its two rows.
-/// assert_eq!(Budgeted::new(64).plan(&[prompt, text]), [32, 1]);
-/// assert_eq!(Budgeted::new(64).plan(&[prompt, RowWork { tokens: 0, decodes: false }]), [500, 0]);
+/// let prompt = RowWork { tokens: 500, decodes: false, alone: true };
+/// let text = RowWork { tokens: 1, decodes: true, alone: true };
+/// assert_eq!(Budgeted::new(64).plan(&[prompt, text, prompt]), [64, 1, 0]);
 /// ```
 pub trait Schedule {
     /// The number of tokens of each row that the next call processes. A call processes at most as many tokens

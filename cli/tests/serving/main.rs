@@ -1,0 +1,13 @@
+//! `tracewright serve`, as clients use it.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod access;
+mod chat;
+mod client;
+mod clients;
+mod ends;
+mod interfaces;
+mod malformed;
+#[path = "../support.rs"]
+mod support;
+mod tools;
