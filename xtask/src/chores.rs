@@ -136,7 +136,7 @@ fn clients(root: &Path) -> Result<(), Error> {
     let mut npm = Command::new("npm");
     npm.args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix"]).arg(&folder).arg(OPENAI);
     step("install a JavaScript client", &mut npm)?;
-    fs::write(&stamp, OPENAI).with_path("write", &stamp)
+    Ok(fs::write(&stamp, OPENAI).with_path("write", &stamp)?)
 }
 
 /// Installs the tools, and XLA's plugin for the CPU.
