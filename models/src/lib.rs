@@ -49,6 +49,7 @@ macro_rules! families {
 
         /// The configuration of a supported architecture.
         #[derive(Clone, Debug, PartialEq)]
+        #[expect(clippy::large_enum_variant, reason = "a program has one configuration per model")]
         pub enum ModelConfig {
             $(
                 #[doc = concat!("A network of [`", stringify!($module), "`].")]
