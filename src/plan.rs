@@ -145,6 +145,15 @@ impl Plan {
         self.steps_of(self.chunk, self.context)
     }
 
+    /// The entry points of an export for IREE: all of the model, and the one that verifies drafts if the model predicts tokens.
+    pub fn exported(&self) -> Vec<EntryPoint> {
+        let mut entries = self.entry_points();
+        if entries.iter().any(|entry| entry.logits == LogitsMode::Next) {
+            entries.extend(self.verifier());
+        }
+        entries.into_iter().flat_map(EntryPoint::in_parts).collect()
+    }
+
     /// The entry point that verifies drafts. A call for this many tokens costs little more than one for a single token, where
     /// weights are read from memory.
     pub fn verifier(&self) -> Vec<EntryPoint> {

@@ -18,7 +18,7 @@ pub enum QuantMapError {
     Json {
         /// The file.
         path: PathBuf,
-        /// Where it stops being one.
+        /// The JSON error, with its line and column.
         source: serde_json::Error,
     },
     /// A word that names no format.

@@ -1,20 +1,20 @@
-//! Rounding of a matrix for the inputs that it meets.
+//! Rounds a matrix for the inputs it is multiplied with.
 //!
-//! Columns are rounded one after the other. The error of a column is taken from the columns after it, as far as they can make up for
-//! it (Frantar et al., "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers", 2023).
+//! Columns are rounded one after another. After each, the columns behind it change so that they cancel its error as far as they can.
+//! This is GPTQ (Frantar et al., "Accurate Post-Training Quantization for Generative Pre-trained Transformers", 2023).
 
 use irpa::BlockFormat;
 use ops::WeightFormat;
 use ops::format::{GROUP, Group, Quantized};
 use rayon::prelude::*;
 
-/// What the diagonal of the moments grows by, as a share of its mean: GPTQ's `percdamp`.
+/// This share of the diagonal's mean is added to the diagonal of the moments: GPTQ's `percdamp`.
 const DAMPING: f64 = 0.01;
 
 /// Rows that are rounded together, so that a row of the factor is read once for all of them.
 const TOGETHER: usize = 16;
 
-/// What is known of a matmul's inputs.
+/// Known statistics of a matmul's inputs.
 pub enum Importance {
     /// Nothing: all count the same.
     Equal,

@@ -33,6 +33,13 @@ pub enum Ignorable {
     Suffix(&'static str),
     /// Any key with this prefix, such as another part of a multimodal checkpoint.
     Prefix(&'static str),
+    /// Any key with this prefix and then a number of at least `from`, such as `model.layers.46.`: layers that predict
+    /// further tokens.
+    LayersFrom {
+        /// The prefix before the number.
+        prefix: &'static str,
+        from: usize,
+    },
     /// This key. The network declares it, but simplification found that no result depends on it.
     Unread(String),
     /// This key, if its content equals that of another key: a tied weight that is stored twice.
@@ -95,6 +102,7 @@ impl FromBlocks {
             (BlockFormat::Q4_0, (Some(WeightFormat::Q4), _)) => true,
             (BlockFormat::Q4K, (Some(WeightFormat::Q4K), _)) => true,
             (_, (Some(WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Q4K), _)) => false,
+            (BlockFormat::Mxfp4, (_, ElementType::Bf16)) => true,
             (_, (_, element)) => element == ElementType::F32,
         }
     }
@@ -259,11 +267,13 @@ pub fn check(
             (_, Some(element)) if element.is_float() && ty.element.is_float() => {
                 baked.converted.push((key.to_owned(), element, ty.element));
             }
-            (StoredNumbers::Blocks(_) | StoredNumbers::Rows(..), _) if ty.element.is_float() => {}
+            (StoredNumbers::Blocks(_) | StoredNumbers::Rows(..) | StoredNumbers::Mxfp4, _)
+                if ty.element.is_float() => {}
             (stored, _) => {
                 let found = match stored {
                     StoredNumbers::Each(dtype) => format!("{dtype:?}"),
                     StoredNumbers::Blocks(blocks) | StoredNumbers::Rows(blocks, _) => blocks.to_string(),
+                    StoredNumbers::Mxfp4 => BlockFormat::Mxfp4.to_string(),
                 };
                 problems.push(Problem::Element { key: key.to_owned(), file, expected: ty.element, found });
             }
@@ -274,6 +284,11 @@ pub fn check(
         let matches = |rule: &&Ignorable| match rule {
             Ignorable::Suffix(suffix) => key.ends_with(suffix),
             Ignorable::Prefix(prefix) => key.starts_with(prefix),
+            Ignorable::LayersFrom { prefix, from } => {
+                let number =
+                    key.strip_prefix(prefix).and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+                number.is_some_and(|number| number >= *from)
+            }
             Ignorable::Unread(twin) | Ignorable::EqualTo { key: twin, .. } => key == twin,
         };
         match ignorable.iter().find(matches) {

@@ -117,8 +117,8 @@ impl<'a> Quantizer<'a> {
         }
         let described: BTreeMap<&String, &BlockRows> =
             self.rounded.iter().map(|(key, (rows, _))| (key, rows)).collect();
-        let texts = [("format", "pt".to_owned()), (BLOCKS, serde_json::json!(described).to_string())];
-        let texts: HashMap<String, String> = texts.map(|(key, text)| (key.to_owned(), text)).into();
+        // One entry: the library writes several in the order of a `HashMap`, which differs from run to run.
+        let texts = HashMap::from([(BLOCKS.to_owned(), serde_json::json!(described).to_string())]);
         let tensors: Vec<(&String, Written<'_>)> =
             self.sources.iter().map(|(key, source)| (key, self.written(key, source))).collect();
         let bytes = tensors.iter().map(|(_, tensor)| (&tensor).data_len() as u64).sum();

@@ -248,8 +248,11 @@ impl<'a> PieceReader<'a> {
         Ok(match tensor.map_or(StoredOrder::Same, |tensor| tensor.arranged) {
             StoredOrder::Same => as_stored(shape, element),
             StoredOrder::Transposed => {
-                let stored = as_stored(shape.into_iter().rev().collect(), element);
-                one(Permute { order: vec![1, 0] }.into(), stored)
+                let (mut stored, mut order) = (shape, (0..ty.rank()).collect::<Vec<_>>());
+                let last = ty.rank().saturating_sub(2);
+                stored[last..].reverse();
+                order[last..].reverse();
+                one(Permute { order }.into(), as_stored(stored, element))
             }
             StoredOrder::PermutedRope { heads } => {
                 let (rows, row) = shape.split_first().map_or((1, &[][..]), |(rows, row)| (*rows, row));

@@ -209,7 +209,7 @@ macro_rules! helps {
 }
 
 /// The option of this command line that helps.
-fn library_help(error: &AnyCoded) -> Vec<String> {
+pub fn library_help(error: &AnyCoded) -> Vec<String> {
     if let Some(error) = error.find() {
         return smaller(error);
     }

@@ -52,9 +52,11 @@ mod plugins;
 mod progress;
 mod sampling;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use commands::Arguments;
+pub use error::library_help as help;
 pub use inspect::main as trace_dump;
 use interrupt::{CAUGHT, Interrupt};
 use tracewright::models::ReadModel;
@@ -68,13 +70,25 @@ struct Invocation {
 
 /// The command line `tracewright` for the networks that `read` knows.
 pub fn main(read: ReadModel) -> ExitCode {
+    run(read, std::env::args_os(), Vec::new()).into()
+}
+
+/// Runs [`main`] for these words, which begin with the program's name, and returns the exit code.
+///
+/// Some commands start the command line again, in another process. `again` are the words that do it where this
+/// process is another program, such as a Python interpreter. Without words, they start the program of this process.
+pub fn run(read: ReadModel, words: impl IntoIterator<Item = OsString>, again: Vec<OsString>) -> u8 {
+    #[cfg(feature = "iree")]
+    load::start_again_by(again);
+    #[cfg(not(feature = "iree"))]
+    drop(again);
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if std::thread::current().name() != Some(CAUGHT) && !catches_panics() {
             usual(panic);
         }
     }));
-    let arguments: Arguments = console::parsed(commands::command());
+    let arguments: Arguments = console::parsed(commands::command(), words);
     if let Some(filter) = &arguments.log {
         let filter = tracing_subscriber::EnvFilter::new(filter);
         tracing_subscriber::fmt()
@@ -244,10 +258,11 @@ mod tests {
     /// own.
     #[test]
     fn commands_of_documents_are_commands() {
-        const OTHERS: [&str; 10] = [
+        const OTHERS: [&str; 11] = [
             "cd",
             "cp",
             "curl",
+            "docker",
             "mkdir",
             "export",
             "pip",

@@ -1,7 +1,9 @@
 //! Opens a model from the arguments of a command.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use console::{KernelUse, LayoutChoice, ModelArguments, NetworkArguments, warn};
 use tracewright::build::LoadError;
@@ -177,13 +179,27 @@ pub fn choose(
     Ok(())
 }
 
-/// This program as a second process, under limits of the system and without this process's environment
+/// The words that start this command line in another process, if they are not the path of this program.
+static AGAIN: OnceLock<Vec<OsString>> = OnceLock::new();
+
+/// Sets the words that start this command line in another process.
+pub fn start_again_by(words: Vec<OsString>) {
+    // Only the first call of a process counts.
+    let _ = AGAIN.set(words);
+}
+
+/// This command line as a second process, under limits of the system and without this process's environment
 /// variables.
 pub fn template_program() -> Result<TemplateProgram, Error> {
     let names = std::env::vars_os().map(|(name, _)| name);
+    let (program, first) = match AGAIN.get().and_then(|words| words.split_first()) {
+        Some((program, rest)) => (program.into(), rest),
+        None => (std::env::current_exe().map_err(Error::Program)?, &[][..]),
+    };
+    let rest = ["prompt", "--limited", "--messages=-"].map(OsString::from);
     Ok(TemplateProgram {
-        program: std::env::current_exe().map_err(Error::Program)?,
-        arguments: ["prompt", "--limited", "--messages=-"].map(Into::into).into(),
+        program,
+        arguments: first.iter().cloned().chain(rest).collect(),
         without: names.filter(|name| name.to_string_lossy().starts_with(VARIABLES)).collect(),
     })
 }

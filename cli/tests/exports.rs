@@ -93,11 +93,28 @@ fn m10_an_export_runs_with_no_python_no_compiler_and_no_environment() {
 }
 
 #[test]
+fn an_export_verifies_drafts() {
+    let export = shared();
+    let draft = format!("draft={}", text(&export));
+    let answers = ["off", &draft].map(|speculate| {
+        let mut command =
+            bare(&["generate", text(&export), "--tokens", "5,17,3", "-n", "20", "--ignore-eos"]);
+        let ran = succeed(command.args(["--json", "--speculate", speculate]));
+        serde_json::from_str::<Value>(&ran.out).unwrap()
+    });
+    let [plain, drafted] = &answers;
+    assert_eq!(drafted["tokens"], plain["tokens"]);
+    let steps = |answer: &Value| answer["timings"]["decode_steps"].as_u64().unwrap();
+    // The export drafts for itself.
+    assert!(2 * steps(drafted) < steps(plain), "{drafted}");
+}
+
+#[test]
 fn the_manifest_says_what_can_be_called() {
     let manifest = manifest(&shared());
     let entries = manifest["entry_points"].as_array().unwrap();
     let names: Vec<_> = entries.iter().map(|e| e["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["prefill", "decode", "score"]);
+    assert_eq!(names, ["prefill", "decode", "score", "verify"]);
     let types = |list: &Value| {
         list.as_array()
             .unwrap()
@@ -232,7 +249,7 @@ fn printed_commands_do_the_same() {
     let mut export = tracewright(&["export", text(&demo()), "-o", text(&out)]);
     let said = succeed(export.args(sizes).env("TRACEWRIGHT_CACHE", folder.path())).err;
     let [compile, calls @ ..] = &commands(&said)[..] else { panic!("{said}") };
-    assert_eq!(calls.len(), 3, "{said}");
+    assert_eq!(calls.len(), 4, "{said}");
     let vmfb = out.join("model.vmfb");
     let before = fs::read(&vmfb).unwrap();
     fs::remove_file(&vmfb).unwrap();

@@ -1,8 +1,8 @@
 //! Errors that all command lines share, and how errors are printed.
 
 use std::error::Error;
+use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write as _};
-use std::process::ExitCode;
 
 use clap::{Command, FromArgMatches};
 use error_codes::{AnyCoded, Code, Coded, coded};
@@ -131,9 +131,10 @@ pub fn told(text: &str) -> Option<(Code, &str)> {
     Some((code.parse().ok()?, what.trim_end()))
 }
 
-/// The arguments of this process. If they are invalid, the process ends with a printed error.
-pub fn parsed<A: FromArgMatches>(command: Command) -> A {
-    let read = command.try_get_matches().and_then(|matches| A::from_arg_matches(&matches));
+/// Parses the words of a command line, beginning with the program's name. If they are invalid, the process ends with a
+/// printed error.
+pub fn parsed<A: FromArgMatches>(command: Command, words: impl IntoIterator<Item = OsString>) -> A {
+    let read = command.try_get_matches_from(words).and_then(|matches| A::from_arg_matches(&matches));
     read.unwrap_or_else(|error| {
         if !error.use_stderr() {
             error.exit();
@@ -154,25 +155,25 @@ pub fn tell(error: &impl CommandError) {
 }
 
 /// Ends a command: prints its error, and returns the exit code. Ctrl-C may have `interrupted` it.
-pub fn exit(result: Result<(), impl CommandError>, interrupted: bool) -> ExitCode {
+pub fn exit(result: Result<(), impl CommandError>, interrupted: bool) -> u8 {
     const INTERRUPTED: u8 = 130;
-    let Err(error) = result else { return ExitCode::SUCCESS };
+    let Err(error) = result else { return 0 };
     match error.library().and_then(AnyCoded::find) {
         // A reader that has seen enough, as `head`, is no failure.
-        Some(ConsoleError::Output(closed)) if closed.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Some(ConsoleError::Output(closed)) if closed.kind() == ErrorKind::BrokenPipe => 0,
         _ if error.is_interruption() => {
             say!("interrupted");
-            ExitCode::from(INTERRUPTED)
+            INTERRUPTED
         }
         _ if interrupted => {
             say!("interrupted: {error}");
-            ExitCode::from(INTERRUPTED)
+            INTERRUPTED
         }
         console => {
             tell(&error);
             match console {
-                Some(ConsoleError::Usage { .. }) => ExitCode::from(2),
-                _ => ExitCode::FAILURE,
+                Some(ConsoleError::Usage { .. }) => 2,
+                _ => 1,
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::{Axis, Dim, TraceErrorKind};
 /// each kind of element, and called. Otherwise it is recorded in place.
 #[doc(hidden)]
 #[track_caller]
-pub fn block<A: TraceArg, R: TraceArg>(
+pub fn block<B: 'static, A: TraceArg, R: TraceArg>(
     scope: &Scope,
     name: &'static str,
     arguments: A,
@@ -26,7 +26,8 @@ pub fn block<A: TraceArg, R: TraceArg>(
     let mut tensors = Vec::new();
     let mut data = Vec::new();
     arguments.flatten(&mut tensors, &mut data);
-    let element = Element { scope, block: name, arguments: TypeId::of::<A>(), tensors, data, place };
+    let (owner, arguments_type) = (TypeId::of::<B>(), TypeId::of::<A>());
+    let element = Element { scope, owner, block: name, arguments: arguments_type, tensors, data, place };
     if element.runs_in_place() {
         enter(scope);
         let returned = body(arguments);
@@ -58,6 +59,8 @@ fn leave() {
 /// lists of tensors, so that this code is compiled once, and not for every function, block and element type.
 struct Element<'a> {
     scope: &'a Scope,
+    /// The block's type: the elements of an array may be blocks of several types.
+    owner: TypeId,
     block: &'static str,
     arguments: TypeId,
     tensors: Vec<Raw>,
@@ -85,6 +88,7 @@ impl Element<'_> {
             tracer::with(|t| (t.relative(&scope.pattern()), t.types(&tensors), t.are_activations(&tensors)));
         let (pattern, types, activations) = found.unwrap_or_default();
         let key = TraceKey {
+            owner: self.owner,
             block: self.block,
             pattern,
             arguments: self.arguments,

@@ -82,6 +82,31 @@ impl EntryPoint {
         entries
     }
 
+    /// The entry points that replace this one in a program whose calls serve any of its sequences, if they follow each other: so
+    /// sequences without work cost nothing. One token is decoded for 1, 2, 4, … or all sequences. Chunks are longer, so they are for
+    /// one sequence, and `verify` is for one or all.
+    ///
+    /// ```
+    /// use tracewright_dsl::EntryPoint;
+    ///
+    /// let parts = EntryPoint::steps(6, 128, 2048).into_iter().flat_map(EntryPoint::in_parts);
+    /// let names: Vec<String> = parts.map(|entry| entry.name).collect();
+    /// assert_eq!(names, ["prefill_1", "prefill_short_1", "decode_1", "decode_2", "decode_4", "decode"]);
+    /// ```
+    pub fn in_parts(self) -> Vec<Self> {
+        let of = |batch: usize| Self { name: format!("{}_{batch}", self.name), batch, ..self.clone() };
+        match (self.logits, self.chunk) {
+            _ if self.batch == 1 => vec![self],
+            (LogitsMode::None, _) => vec![self],
+            (LogitsMode::Next, 1) => {
+                let fewer = (0..).map(|i| 1 << i).take_while(|&batch| batch < self.batch);
+                fewer.map(of).chain([self.clone()]).collect()
+            }
+            (LogitsMode::Verify, _) => vec![of(1), self],
+            (LogitsMode::Next | LogitsMode::All | LogitsMode::Each, _) => vec![of(1)],
+        }
+    }
+
     /// `verify`: the logits after each of `width` tokens, and the tokens that they favour.
     pub fn verify(batch: usize, width: usize, context: usize) -> Self {
         Self::new("verify", batch, width, context, LogitsMode::Verify)

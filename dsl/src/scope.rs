@@ -36,6 +36,12 @@ impl Scope {
         Self { root: self.root.clone(), path: join(&self.root, path).into(), element: false }
     }
 
+    /// The index of this element of a `[Block; L]`; `None` for other places.
+    pub fn index(&self) -> Option<usize> {
+        let index = self.path.rsplit('.').next().filter(|_| self.element);
+        index.and_then(|index| index.parse().ok())
+    }
+
     /// The field path, with dots between fields.
     pub fn path(&self) -> &Rc<str> {
         &self.path

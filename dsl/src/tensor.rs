@@ -98,6 +98,14 @@ impl<T: Element> Tensor<T> {
         Self::new(raw.unwrap_or(Raw::POISON))
     }
 
+    /// A constant of these numbers along one axis, rounded to the element type.
+    #[track_caller]
+    pub fn numbers(values: &[f64], axis: Axis) -> Self {
+        let ty = TensorType::new(T::TYPE, [values.len()]);
+        let data = values.iter().map(|&value| T::TYPE.round(value)).collect();
+        Self::constant(Literal::from_value(&ops::Value { ty, data }), &[axis])
+    }
+
     /// The extent of an axis: its number of elements. After an error it is 0.
     #[track_caller]
     pub fn extent(self, axis: Axis) -> usize {

@@ -44,6 +44,8 @@ impl Raw {
 /// The key of a recorded body. Two runs with equal keys record the same function.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct TraceKey {
+    /// The type of the block.
+    pub owner: TypeId,
     pub block: &'static str,
     pub pattern: String,
     pub arguments: TypeId,

@@ -6,6 +6,7 @@ use trace::Role;
 
 use crate::executor::{Executor, Iree};
 use crate::generation::{Generated, Generation, TokenOptions};
+use crate::prefix::Adopted;
 use crate::sequences::Sequences;
 use crate::{
     Drafter, GenerateError, InputPart, Network, SavedSequence, Schedule, SequenceInput, TokenLogprobs,
@@ -54,7 +55,7 @@ impl<'a, E: Executor> Batch<'a, E> {
     }
 
     /// The batch with rows that keep what [`join_seen`](Self::join_seen) needs of windows and recurrent state: copies of it, made
-    /// between the chunks of a prompt.
+    /// between the chunks of the prompts that joined by it.
     #[must_use]
     pub fn keep_prefixes(mut self) -> Self {
         self.rows.keeps_prefixes = true;
@@ -71,8 +72,7 @@ impl<'a, E: Executor> Batch<'a, E> {
     /// # Errors
     /// If no row is free, the prompt is empty or too long, or a setting is out of range.
     pub fn join(&mut self, prompt: &[u32], options: &TokenOptions) -> Result<usize, GenerateError> {
-        let row = self.running.iter().position(Option::is_none);
-        let row = row.ok_or(GenerateError::Full { rows: self.running.len() })?;
+        let row = self.free_row()?;
         self.begin(row, 0, prompt, options)
     }
 
@@ -86,8 +86,7 @@ impl<'a, E: Executor> Batch<'a, E> {
         input: &SequenceInput<'_>,
         options: &TokenOptions,
     ) -> Result<usize, GenerateError> {
-        let row = self.running.iter().position(Option::is_none);
-        let row = row.ok_or(GenerateError::Full { rows: self.running.len() })?;
+        let row = self.free_row()?;
         let has_features = input.parts.iter().any(|part| matches!(part, InputPart::Features { .. }));
         let width = if has_features { self.rows.network.features()? } else { 0 };
         let tokens = input.tokens(width);
@@ -100,6 +99,16 @@ impl<'a, E: Executor> Batch<'a, E> {
         }
         self.running[row] = Some(generation);
         Ok(row)
+    }
+
+    /// The free row that is nearest to the others in use: calls serve rows that follow each other.
+    fn free_row(&self) -> Result<usize, GenerateError> {
+        let used = |row: &usize| self.running[*row].is_some();
+        let rows = 0..self.running.len();
+        let (first, last) = (rows.clone().find(used), rows.clone().rev().find(used));
+        let span = |&row: &usize| last.unwrap_or(row).max(row) - first.unwrap_or(row).min(row);
+        let free = rows.filter(|row| !used(row)).min_by_key(span);
+        free.ok_or(GenerateError::Full { rows: self.running.len() })
     }
 
     fn fill(&mut self, row: usize, input: &SequenceInput<'_>) -> Result<(), GenerateError> {
@@ -130,8 +139,13 @@ impl<'a, E: Executor> Batch<'a, E> {
         self.rows.network.check(prompt, 0)?;
         let free: Vec<usize> = (0..self.running.len()).filter(|&row| self.running[row].is_none()).collect();
         let adopted = self.rows.adopt(&free, prompt)?;
-        let (row, seen) = adopted.ok_or(GenerateError::Full { rows: self.running.len() })?;
-        self.begin(row, seen, prompt, options)
+        let Adopted { row, seen, parts_at } =
+            adopted.ok_or(GenerateError::Full { rows: self.running.len() })?;
+        let row = self.begin(row, seen, prompt, options)?;
+        let parts_at = parts_at.filter(|_| self.rows.keeps_prefixes);
+        let one = &mut self.rows.rows[row];
+        (one.is_kept, one.parts_at) = (true, parts_at);
+        Ok(row)
     }
 
     /// Copies the longest prefix of `tokens` that a row has seen, and its state. `model` names the weights and their format.

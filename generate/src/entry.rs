@@ -5,6 +5,10 @@ use trace::{Argument, Part, Role, Signature};
 
 use crate::GenerateError;
 
+/// The fixed cost of a call, in units of a token's cost. Measured with kernels, where a chunk of 128 tokens takes as long as eight
+/// single tokens. Without kernels the fixed cost is lower.
+const CALL: usize = 16;
+
 /// A tensor that stays on the device between calls: a state of a layer, or a state that an encoder fills.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeptTensor {
@@ -52,6 +56,8 @@ pub(crate) enum EntryKind {
 pub(crate) struct EntryPoint {
     pub name: String,
     pub kind: EntryKind,
+    /// Rows per call: all of the network, or some that follow each other.
+    pub rows: usize,
     /// New positions of each row per call.
     pub chunk: usize,
     pub arguments: Vec<ArgBinding>,
@@ -126,6 +132,12 @@ impl EntryPoint {
         let is_input = |role| matches!(role, Role::Tokens | Role::Features);
         let (_, input) = only(signature, arguments, "tokens", is_input)?;
         let chunk = input.ty.shape.get(1).copied().unwrap_or(1);
+        let rows = input.ty.shape.first().copied().unwrap_or_default();
+        let of_rows = |all: &[KeptTensor]| -> Vec<KeptTensor> {
+            all.iter().map(|one| KeptTensor { role: one.role, ty: one.ty.with_rows(rows) }).collect()
+        };
+        let (state, memory) = (of_rows(&shared.state), of_rows(&shared.memory));
+        let shared = &Shared { batch: rows, state, memory, ..*shared };
         only(signature, arguments, "count", |role| role == Role::Count)?;
         let kind = Self::kind(signature, shared, chunk)?;
         let kept = match kind {
@@ -145,6 +157,7 @@ impl EntryPoint {
         Ok(Self {
             name: name.clone(),
             kind,
+            rows,
             chunk,
             arguments: bound,
             logits: place(Role::Logits),
@@ -180,6 +193,11 @@ impl EntryPoint {
             Some(token) if token.ty == each => EntryKind::Verifier,
             Some(_) => EntryKind::Step,
         })
+    }
+
+    /// The cost of a call, in units of a token's: every call reads all weights.
+    pub fn cost(&self) -> usize {
+        CALL + self.rows * self.chunk
     }
 
     /// The number of features per position, if the entry point takes features in place of tokens.

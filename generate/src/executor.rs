@@ -78,6 +78,40 @@ pub trait Executor {
         self.upload(ty, &all)
     }
 
+    /// Rows of a tensor from `first` on, as a tensor of the type `ty` for a call: in the same memory, or else a copy.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn rows(
+        &self,
+        buffer: &mut Self::Buffer,
+        ty: &TensorType,
+        first: usize,
+    ) -> Result<Self::Buffer, GenerateError> {
+        let offset = ty.with_rows(first).bytes();
+        self.upload(ty, &self.read_range(buffer, offset..offset + ty.bytes())?)
+    }
+
+    /// The tensor with what a call made of its rows from `first` on, which [`rows`](Self::rows) returned.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    fn put_rows(
+        &self,
+        ty: &TensorType,
+        buffer: Self::Buffer,
+        first: usize,
+        rows: Self::Buffer,
+    ) -> Result<Self::Buffer, GenerateError> {
+        self.write_range(ty, buffer, ty.with_rows(first).bytes(), &self.read(&rows)?)
+    }
+
+    /// Whether the host reads and writes parts of tensors as fast as its own memory. Otherwise the engine copies no state while
+    /// texts are generated.
+    fn is_in_host_memory(&self) -> bool {
+        true
+    }
+
     /// Calls an entry point, and returns its results.
     ///
     /// # Errors
@@ -147,6 +181,21 @@ impl Executor for Iree {
         bytes: &[u8],
     ) -> Result<Buffer, GenerateError> {
         buffer.write_range(offset, bytes)?;
+        Ok(buffer)
+    }
+
+    fn rows(&self, buffer: &mut Buffer, ty: &TensorType, first: usize) -> Result<Buffer, GenerateError> {
+        Ok(buffer.rows(first, ty.shape[0])?)
+    }
+
+    fn put_rows(
+        &self,
+        _: &TensorType,
+        mut buffer: Buffer,
+        first: usize,
+        rows: Buffer,
+    ) -> Result<Buffer, GenerateError> {
+        buffer.put_rows(first, rows)?;
         Ok(buffer)
     }
 

@@ -6,6 +6,7 @@
 
 mod any_executor;
 mod batch;
+mod calls;
 mod chat_template;
 mod constraint;
 mod entry;

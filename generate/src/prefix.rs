@@ -11,10 +11,24 @@ use crate::{GenerateError, Network, SavedSequence};
 /// Snapshots that a row keeps at most.
 const SNAPSHOTS: usize = 8;
 
+/// The least number of tokens that are worth a call that ends where texts part.
+const WORTH_A_CALL: usize = 8;
+
+/// A row for a new text.
+pub(crate) struct Adopted {
+    pub row: usize,
+    /// How many tokens of the text its state has.
+    pub seen: usize,
+    /// How many tokens the text has in common with another one, if there is no state after so many.
+    pub parts_at: Option<usize>,
+}
+
 /// The state of a row after so many of its tokens.
 struct Prefix {
     row: usize,
     length: usize,
+    /// How many tokens are the same, with or without state.
+    shared: usize,
     /// The snapshot with the tensors that do not keep all positions; `None` where the row's own are right.
     snapshot: Option<usize>,
 }
@@ -28,7 +42,7 @@ impl Row {
         let shared = same.min(features);
         let to = shared.min(self.seen);
         let own = if to == self.seen || rewinds(self.written, to) { to } else { 0 };
-        let mut best = Prefix { row, length: own, snapshot: None };
+        let mut best = Prefix { row, length: own, shared, snapshot: None };
         for (i, snapshot) in self.snapshots.iter().enumerate().filter(|(_, one)| one.length <= self.seen) {
             let length = match snapshot.length <= shared {
                 true => snapshot.length,
@@ -36,7 +50,7 @@ impl Row {
                 false => 0,
             };
             if length > best.length {
-                best = Prefix { row, length, snapshot: Some(i) };
+                best = Prefix { length, snapshot: Some(i), ..best };
             }
         }
         best
@@ -64,13 +78,17 @@ impl<E: Executor> Network<E> {
 }
 
 impl<E: Executor> Sequences<'_, E> {
-    /// Keeps the state after each chunk of a prompt, as far as it is overwritten later.
-    pub(crate) fn keep_snapshots(&mut self, ranges: &[Range<usize>]) -> Result<(), GenerateError> {
+    /// Keeps the state after each chunk of a prompt, as far as it is overwritten later, if others may begin with it.
+    pub(crate) fn keep_snapshots(
+        &mut self,
+        first: usize,
+        ranges: &[Range<usize>],
+    ) -> Result<(), GenerateError> {
         if !self.keeps_prefixes || self.network.keeps_all() {
             return Ok(());
         }
-        for (number, (row, range)) in self.rows.iter_mut().zip(ranges).enumerate() {
-            if range.len() > 1 && row.drafted == 0 {
+        for ((number, row), range) in self.rows.iter_mut().enumerate().skip(first).zip(ranges) {
+            if row.is_kept && range.len() > 1 && row.drafted == 0 {
                 let at = (row.seen, row.written);
                 row.keep(self.network.save(&self.state, number, at, |part| !keeps_all(part))?);
             }
@@ -79,33 +97,33 @@ impl<E: Executor> Sequences<'_, E> {
     }
 
     /// Makes one of the `free` rows begin with as much of `prompt` as any row has seen, but its last token, whose logits choose the
-    /// next. Returns the row, and how many tokens it has; `None` if no row is free.
+    /// next. `None` if no row is free.
     ///
     /// # Errors
     /// If state cannot be read.
-    pub(crate) fn adopt(
-        &mut self,
-        free: &[usize],
-        prompt: &[u32],
-    ) -> Result<Option<(usize, usize)>, GenerateError> {
+    pub(crate) fn adopt(&mut self, free: &[usize], prompt: &[u32]) -> Result<Option<Adopted>, GenerateError> {
         // The free row that was not used for longest.
         let Some(&oldest) = free.iter().min_by_key(|&&row| self.rows[row].used) else { return Ok(None) };
         let wanted = &prompt[..prompt.len().saturating_sub(1)];
-        let best = self.best_prefix(wanted, free);
+        let prefixes = || self.prefixes(wanted);
+        let shared = prefixes().map(|prefix| prefix.shared).max().unwrap_or_default();
+        let best = prefixes().max_by_key(|prefix| (prefix.length, free.contains(&prefix.row)));
         let Some(best) = best.filter(|best| best.length > 0) else {
-            return Ok(Some((oldest, 0)));
+            let parts_at = Some(shared).filter(|&shared| shared >= WORTH_A_CALL);
+            return Ok(Some(Adopted { row: oldest, seen: 0, parts_at }));
         };
+        let parts_at = Some(shared).filter(|&shared| shared >= best.length + WORTH_A_CALL);
         let is_over = best.length == self.rows[best.row].tokens.len() && free.contains(&best.row);
         if is_over || best.row == oldest {
             self.go_back(&best);
-            return Ok(Some((best.row, best.length)));
+            return Ok(Some(Adopted { row: best.row, seen: best.length, parts_at }));
         }
         let state = self.state_of(&best)?;
         let source = &self.rows[best.row];
         let snapshots = source.snapshots.iter().filter(|one| one.length <= best.length).cloned().collect();
         let tokens = source.tokens[..best.length].to_vec();
         self.put(oldest, Row { tokens, snapshots, ..Row::default() }, state);
-        Ok(Some((oldest, best.length)))
+        Ok(Some(Adopted { row: oldest, seen: best.length, parts_at }))
     }
 
     /// Copies the state of the longest prefix of `tokens` that a row has seen.
@@ -113,7 +131,7 @@ impl<E: Executor> Sequences<'_, E> {
     /// # Errors
     /// If state cannot be read.
     pub(crate) fn save(&self, model: &str, tokens: &[u32]) -> Result<SavedSequence, GenerateError> {
-        let best = self.best_prefix(tokens, &[]).filter(|best| best.length > 0);
+        let best = self.prefixes(tokens).max_by_key(|prefix| prefix.length).filter(|best| best.length > 0);
         let state = match &best {
             Some(best) => self.state_of(best)?,
             None => Snapshot {
@@ -143,13 +161,11 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(Some(oldest))
     }
 
-    /// The row with the longest prefix of `tokens`; of equals one that is free.
-    fn best_prefix(&self, tokens: &[u32], free: &[usize]) -> Option<Prefix> {
+    /// The longest prefix of `tokens` in each row.
+    fn prefixes(&self, tokens: &[u32]) -> impl Iterator<Item = Prefix> {
         // Rows whose state follows from tokens alone.
         let rows = self.rows.iter().enumerate().filter(|(_, row)| row.adapter == 0 && row.source.is_none());
-        let prefixes =
-            rows.map(|(row, one)| one.prefix(row, tokens, |from, to| self.network.rewinds(from, to)));
-        prefixes.max_by_key(|prefix| (prefix.length, free.contains(&prefix.row)))
+        rows.map(|(row, one)| one.prefix(row, tokens, |from, to| self.network.rewinds(from, to)))
     }
 
     /// Takes a row back to a prefix of its own.

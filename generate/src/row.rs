@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::entry::EntryPoint;
 use crate::network::{Feed, check_tokens};
+use crate::schedule::RowWork;
 use crate::snapshot::Snapshot;
 use crate::{EncoderInput, GenerateError};
 
@@ -29,6 +30,10 @@ pub(crate) struct Row {
     pub before_draft: Option<Snapshot>,
     /// State of this row that going back may need, shortest first.
     pub snapshots: Vec<Snapshot>,
+    /// Whether other texts may begin with its state.
+    pub is_kept: bool,
+    /// Where a call ends, so that the state there is kept: others have begun with the tokens before it.
+    pub parts_at: Option<usize>,
     /// The last call that showed it something.
     pub used: u64,
     /// The change of the state before the next call.
@@ -86,6 +91,12 @@ impl Row {
     pub fn next(&self, of_features: bool) -> usize {
         let is = |position: &usize| self.features.contains_key(position) == of_features;
         (self.seen..self.tokens.len()).take_while(is).count()
+    }
+
+    /// What the row waits for. `alone` is whether calls can serve it without the others.
+    pub fn work(&self, of_features: bool, alone: bool) -> RowWork {
+        let end = self.parts_at.filter(|&end| end > self.seen).unwrap_or(usize::MAX);
+        RowWork { tokens: self.next(of_features).min(end - self.seen), decodes: self.decodes, alone }
     }
 
     pub fn feed(&self, range: Range<usize>, of_features: bool) -> Feed<'_> {

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use trace::Part;
 
-use crate::entry::{EntryKind, EntryPoint};
+use crate::calls::Call;
+use crate::entry::EntryKind;
 use crate::executor::Executor;
 use crate::generation::{Generated, Generation, StepOutput, StepRequest};
 use crate::network::{Feed, StepResults, floats, ids};
@@ -107,7 +108,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         let feeds: Vec<Feed<'_>> =
             sources.map(|source| source.map_or_else(Feed::default, EncoderSource::feed)).collect();
         let mut memory = Vec::new();
-        self.network.call(entry, &feeds, &mut memory, &[])?;
+        self.network.call(entry, 0, &feeds, &mut memory, &[])?;
         self.memory = memory;
         self.truncate(row, 0);
         self.rows[row].source = Some(source);
@@ -118,6 +119,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
     /// input and its adapter.
     pub fn begin(&mut self, row: usize, seen: usize) {
         self.truncate(row, seen);
+        (self.rows[row].is_kept, self.rows[row].parts_at) = (false, None);
         if seen == 0 {
             (self.rows[row].adapter, self.rows[row].source) = (0, None);
         }
@@ -155,68 +157,76 @@ impl<'a, E: Executor> Sequences<'a, E> {
         if self.network.reads_memory() && self.rows.iter().any(unfilled) {
             return Err(GenerateError::NoMemory);
         }
+        let apart = self.network.serves_parts();
+        let work: Vec<RowWork> = self.rows.iter().map(|row| row.work(of_features, apart)).collect();
         let is_drafted = self.rows.iter().any(|row| row.drafted > 0);
-        let work = |row: &Row| RowWork { tokens: row.next(of_features), decodes: row.decodes };
-        let work: Vec<RowWork> = self.rows.iter().map(work).collect();
-        let plan = match want {
-            StepRequest::Nothing | StepRequest::Token | StepRequest::Logits if !is_drafted => {
-                self.schedule.plan(&work)
+        let is_text = matches!(want, StepRequest::Nothing | StepRequest::Token | StepRequest::Logits);
+        let plan = match is_text && (apart || !is_drafted) {
+            true => self.schedule.plan(&work),
+            false => Together.plan(&work),
+        };
+        let planned = self.rows.iter().zip(&work).zip(plan).map(|((row, work), planned)| match row.drafted {
+            0 => planned.min(work.tokens),
+            _ => work.tokens,
+        });
+        let calls = self.calls(want, &planned.collect::<Vec<_>>(), of_features)?;
+        let mut answers: Vec<StepOutput> = self.rows.iter().map(|_| StepOutput::Nothing).collect();
+        for call in calls {
+            let found = self.call(&call, want, of_features);
+            if found.is_err() {
+                self.lose();
             }
-            _ => Together.plan(&work),
-        };
-        let longest = plan.iter().copied().max().unwrap_or_default();
-        let entry = match want {
-            StepRequest::All => self.network.only(EntryKind::Scorer)?,
-            StepRequest::Each => self.network.only(EntryKind::Each)?,
-            _ if is_drafted => self.network.only(EntryKind::Verifier)?,
-            _ => self.network.step(longest, of_features)?,
-        };
+            for (row, answer) in (call.first..).zip(found?) {
+                if !matches!(answer, StepOutput::Nothing) {
+                    answers[row] = answer;
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Shows tokens of some rows to the network.
+    fn call(
+        &mut self,
+        call: &Call<'a>,
+        want: StepRequest,
+        of_features: bool,
+    ) -> Result<Vec<StepOutput>, GenerateError> {
+        let Call { entry, first, ranges } = call;
         if entry.features().is_some() != of_features {
             let why = "takes tokens, expected features".into();
             return Err(GenerateError::EntryPoint { name: entry.name.clone(), why });
         }
-        let planned = self.rows.iter().zip(work).zip(plan);
-        let ranges: Vec<_> = planned
-            .map(|((row, work), planned)| row.seen..row.seen + planned.min(work.tokens).min(entry.chunk))
-            .collect();
-        let answers = self.call(entry, want, &ranges, of_features);
-        if answers.is_err() {
-            self.lose();
-        }
-        answers
-    }
-
-    /// Shows these tokens of each row to the network.
-    fn call(
-        &mut self,
-        entry: &EntryPoint,
-        want: StepRequest,
-        ranges: &[Range<usize>],
-        of_features: bool,
-    ) -> Result<Vec<StepOutput>, GenerateError> {
         self.clock += 1;
-        self.prepare(ranges)?;
-        let feeds: Vec<Feed<'_>> =
-            self.rows.iter().zip(ranges).map(|(row, range)| row.feed(range.clone(), of_features)).collect();
-        let answered = self.network.call(entry, &feeds, &mut self.state, &self.memory)?;
-        for (row, range) in self.rows.iter_mut().zip(ranges) {
+        self.prepare(*first, ranges)?;
+        let rows = self.rows[*first..].iter().zip(ranges);
+        let feeds: Vec<Feed<'_>> = rows.map(|(row, range)| row.feed(range.clone(), of_features)).collect();
+        let answered = self.network.call(entry, *first, &feeds, &mut self.state, &self.memory)?;
+        let shown = self.rows[*first..].iter_mut().zip(ranges).filter(|(_, range)| !range.is_empty());
+        for (row, range) in shown {
             row.seen = range.end;
             row.written = row.written.max(range.end);
         }
-        self.keep_snapshots(ranges)?;
-        self.answers(want, answered, ranges, entry.chunk)
+        self.keep_snapshots(*first, ranges)?;
+        match entry.kind {
+            EntryKind::Verifier => self.verified(want, &answered, call),
+            _ => self.answers(want, answered, call),
+        }
     }
 
-    /// Makes the state what the rows expect, and keeps what a draft may have to go back to.
-    fn prepare(&mut self, ranges: &[Range<usize>]) -> Result<(), GenerateError> {
+    /// Makes the state what the rows from `first` on expect, and keeps what a draft may have to go back to.
+    fn prepare(&mut self, first: usize, ranges: &[Range<usize>]) -> Result<(), GenerateError> {
         if self.state.is_empty() {
             self.state = self.network.empty()?;
         }
-        for (number, (row, range)) in self.rows.iter_mut().zip(ranges).enumerate() {
+        for ((number, row), range) in self.rows.iter_mut().enumerate().skip(first).zip(ranges) {
+            if range.is_empty() {
+                continue;
+            }
+            row.used = self.clock;
             if let Some(snapshot) = row.restore.take() {
                 self.network.restore(&mut self.state, number, &snapshot)?;
             }
-            row.used = if range.is_empty() { row.used } else { self.clock };
             let written = row.written.max(range.end);
             if row.drafted > 0 && !self.network.rewinds(written, range.start) {
                 let stays = |part: Part| !part.kind.rewinds(written, range.start);
@@ -232,28 +242,25 @@ impl<'a, E: Executor> Sequences<'a, E> {
         &self,
         want: StepRequest,
         answered: StepResults<E::Buffer>,
-        ranges: &[Range<usize>],
-        chunk: usize,
+        Call { entry, first, ranges }: &Call<'a>,
     ) -> Result<Vec<StepOutput>, GenerateError> {
-        let answers = |row: usize| !ranges[row].is_empty() && self.is_settled(row);
+        let (first, chunk) = (*first, entry.chunk);
+        let answers = |i: usize| !ranges[i].is_empty() && self.is_settled(first + i);
         let vocabulary = self.network.vocabulary();
         let StepResults { logits, token } = &answered;
-        if self.rows.iter().any(|row| row.drafted > 0) {
-            return self.verified(want, &answered, ranges, chunk);
-        }
         Ok(match (want, token, logits) {
             (StepRequest::Token, Some(token), Some(logits)) if (0..ranges.len()).any(answers) => {
                 let tokens = ids(&self.network.executor.read(token)?);
-                let answer = |row: usize| match answers(row) {
-                    true => self.favoured(tokens[row], row, logits),
+                let answer = |i: usize| match answers(i) {
+                    true => self.favoured(tokens[i], i, logits),
                     false => Ok(StepOutput::Nothing),
                 };
                 (0..ranges.len()).map(answer).collect::<Result<_, _>>()?
             }
             (StepRequest::Logits, _, Some(logits)) if (0..ranges.len()).any(answers) => {
                 let logits = floats(&self.network.executor.read(logits)?);
-                let answer = |row: usize| match answers(row) {
-                    true => StepOutput::Logits(vec![logits[row * vocabulary..][..vocabulary].to_vec()]),
+                let answer = |i: usize| match answers(i) {
+                    true => StepOutput::Logits(vec![logits[i * vocabulary..][..vocabulary].to_vec()]),
                     false => StepOutput::Nothing,
                 };
                 (0..ranges.len()).map(answer).collect()
@@ -263,17 +270,18 @@ impl<'a, E: Executor> Sequences<'a, E> {
                 if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocabulary) {
                     return Err(GenerateError::Favoured { token, vocabulary });
                 }
-                let answer = |(row, range): (usize, &Range<usize>)| {
-                    StepOutput::Tokens(tokens[row * chunk..][..range.len()].to_vec())
+                let answer = |(i, range): (usize, &Range<usize>)| {
+                    StepOutput::Tokens(tokens[i * chunk..][..range.len()].to_vec())
                 };
                 ranges.iter().enumerate().map(answer).collect()
             }
             (StepRequest::All, _, Some(logits)) => {
                 let logits = floats(&self.network.executor.read(logits)?);
-                let after =
-                    |row: usize, i: usize| logits[(row * chunk + i) * vocabulary..][..vocabulary].to_vec();
-                let answer = |(row, range): (usize, &Range<usize>)| {
-                    StepOutput::Logits((0..range.len()).map(|i| after(row, i)).collect())
+                let after = |i: usize, place: usize| {
+                    logits[(i * chunk + place) * vocabulary..][..vocabulary].to_vec()
+                };
+                let answer = |(i, range): (usize, &Range<usize>)| {
+                    StepOutput::Logits((0..range.len()).map(|place| after(i, place)).collect())
                 };
                 ranges.iter().enumerate().map(answer).collect()
             }
@@ -286,8 +294,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         &self,
         want: StepRequest,
         answered: &StepResults<E::Buffer>,
-        ranges: &[Range<usize>],
-        chunk: usize,
+        Call { entry, first, ranges }: &Call<'a>,
     ) -> Result<Vec<StepOutput>, GenerateError> {
         let (Some(token), Some(logits)) = (&answered.token, &answered.logits) else {
             return Ok(ranges.iter().map(|_| StepOutput::Nothing).collect());
@@ -302,12 +309,12 @@ impl<'a, E: Executor> Sequences<'a, E> {
             StepRequest::Token => self.favoured(tokens[place], place, logits),
             _ => Ok(StepOutput::Logits(vec![all[place * vocabulary..][..vocabulary].to_vec()])),
         };
-        let answer = |(row, range): (usize, &Range<usize>)| {
-            if range.is_empty() || !self.is_settled(row) {
+        let answer = |(i, range): (usize, &Range<usize>)| {
+            if range.is_empty() || !self.is_settled(first + i) {
                 return Ok(StepOutput::Nothing);
             }
-            let first = range.len() - 1 - self.rows[row].drafted;
-            let outputs = (first..range.len()).map(|i| after(row * chunk + i));
+            let earliest = range.len() - 1 - self.rows[first + i].drafted;
+            let outputs = (earliest..range.len()).map(|place| after(i * entry.chunk + place));
             Ok(StepOutput::Verified(outputs.collect::<Result<_, _>>()?))
         };
         ranges.iter().enumerate().map(answer).collect()
@@ -369,8 +376,9 @@ impl<'a, E: Executor> Sequences<'a, E> {
         let Some(entry) = self.network.verifier() else { return Ok(()) };
         let new = |row: &Row| row.tokens.len() - row.seen;
         let reads = |row: &Row| new(row) > entry.chunk || row.next_is_features() == Some(true);
-        // Prompts are read in longer chunks.
-        if self.drafters.is_empty() || self.rows.iter().any(reads) {
+        // Prompts are read in longer chunks, which all rows may have to share.
+        let waits = !self.network.serves_parts() && self.rows.iter().any(reads);
+        if self.drafters.is_empty() || waits {
             return Ok(());
         }
         let mut drafted = 0;
@@ -378,6 +386,9 @@ impl<'a, E: Executor> Sequences<'a, E> {
             let (context, vocabulary) = (self.network.context(), self.network.vocabulary());
             for ((row, drafter), generation) in self.rows.iter_mut().zip(&mut self.drafters).zip(running) {
                 let room = generation.as_ref().map_or(0, Generation::room_for_draft);
+                if reads(row) {
+                    continue;
+                }
                 let most = (entry.chunk - new(row)).min(context - row.tokens.len()).min(room);
                 if most == 0 {
                     continue;

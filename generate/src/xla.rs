@@ -55,6 +55,10 @@ impl Executor for Xla {
         Ok(buffer.read_element(index)?)
     }
 
+    fn is_in_host_memory(&self) -> bool {
+        false
+    }
+
     fn call(
         &self,
         entry: &str,

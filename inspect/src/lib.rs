@@ -13,6 +13,7 @@ mod presets;
 mod recorded;
 mod stats;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
@@ -53,7 +54,12 @@ pub fn command() -> clap::Command {
 
 /// The command line `trace-dump` for the networks that `read` knows.
 pub fn main(read: ReadModel) -> ExitCode {
-    let Arguments { command, dump } = console::parsed(command());
+    run(read, std::env::args_os()).into()
+}
+
+/// Runs [`main`] for these words, which begin with the program's name, and returns the exit code.
+pub fn run(read: ReadModel, words: impl IntoIterator<Item = OsString>) -> u8 {
+    let Arguments { command, dump } = console::parsed(command(), words);
     let result = match command {
         None => dump.run(read),
         Some(Command::Ops(ops)) => ops.run(),

@@ -99,7 +99,7 @@ impl Calibration<'_> {
         Ok(())
     }
 
-    /// What layers read that no layer computes.
+    /// Computes the values that layers read and no layer computes.
     fn before_layers(
         &self,
         trace: &Trace,
@@ -239,7 +239,7 @@ const ENTRY: &str = "prefill";
 /// The keys of matrices that read one input, and the sums of products of that input.
 type InputSums = (Vec<String>, Vec<f32>);
 
-/// Of a node: its value in each window, or one value that all windows share.
+/// The value of each node in each window, or one value that all windows share.
 type Values = HashMap<NodeId, Vec<Array>>;
 
 /// The layers of an entry point, and what they read.
@@ -252,7 +252,7 @@ struct Layers {
     before: BTreeSet<NodeId>,
     /// Those of them that depend on tokens.
     by_window: BTreeSet<NodeId>,
-    /// Of each node that layers read, the last layer that does.
+    /// The last layer that reads each node.
     last_use: HashMap<NodeId, usize>,
 }
 
@@ -340,7 +340,7 @@ fn with_outputs(region: &Region, mut function: Function, outputs: Vec<(String, N
     region.with(vec![function])
 }
 
-/// What matmuls read, in order, and the keys of the matrices that read it.
+/// The inputs of matmuls, in order, and the keys of the matrices multiplied with each.
 fn matmul_inputs(function: &Function) -> Vec<(NodeId, Vec<String>)> {
     let mut inputs: BTreeMap<NodeId, Vec<String>> = BTreeMap::new();
     for id in function.ids() {

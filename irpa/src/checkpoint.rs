@@ -1,7 +1,7 @@
 //! [`Checkpoint`]: the tensors of a safetensors file, of an index with shards, or of a GGUF file.
 
 use crate::error::{ArchiveError, RowsProblem};
-use crate::gguf::{BlockFormat, Gguf, StoredNumbers};
+use crate::gguf::{BlockFormat, Gguf, ScaledFloats, StoredNumbers};
 use crate::index::PassedOver;
 use crate::progress::Watch;
 use crate::rows::{BLOCKS, BlockRows};
@@ -54,6 +54,8 @@ pub struct CheckpointTensor {
     /// replace some of a checkpoint's.
     pub unlisted: bool,
     pub(crate) file: usize,
+    /// The place of the scales of [`StoredNumbers::Mxfp4`]: a file, and the bytes in it.
+    pub(crate) scales: Option<(usize, Range<usize>)>,
 }
 
 /// How the stored order of numbers differs from the tensor's. Conversion to GGUF changes the order of some
@@ -66,7 +68,7 @@ pub enum StoredOrder {
     /// The rows belong to this number of heads. Within a head, the first half of the rows is at even places
     /// and the second half at odd places, so that rotated pairs are neighbours.
     PermutedRope { heads: usize },
-    /// The file stores the transposed matrix.
+    /// The file stores the transposed matrix, or the last two axes in the other order.
     Transposed,
     /// 1 is added to each number.
     PlusOne,
@@ -78,6 +80,7 @@ pub struct TensorNumbers<'a> {
     bytes: &'a [u8],
     stored: StoredNumbers,
     element: Option<ElementType>,
+    scales: &'a [u8],
 }
 
 impl TensorNumbers<'_> {
@@ -99,6 +102,7 @@ impl TensorNumbers<'_> {
                 }
             }
             (StoredNumbers::Each(_), Some(element)) => element.decode_all(self.bytes, start, out),
+            (StoredNumbers::Mxfp4, _) => self.floats().decode(start, out),
             (StoredNumbers::Each(_), None) => out.fill(0.0),
         }
     }
@@ -117,8 +121,13 @@ impl TensorNumbers<'_> {
                 let padded = length.next_multiple_of(format.numbers());
                 whole.then(|| format.quantized(self.bytes, row * padded + column))?
             }
+            StoredNumbers::Mxfp4 => self.floats().quantized(start, count),
             StoredNumbers::Blocks(_) | StoredNumbers::Each(_) => None,
         }
+    }
+
+    fn floats(&self) -> ScaledFloats<'_> {
+        ScaledFloats { pairs: self.bytes, scales: self.scales }
     }
 }
 
@@ -167,7 +176,9 @@ impl Checkpoint {
             let (stored, arranged) = (tensor.numbers, StoredOrder::Same);
             let source = name.clone();
             let unlisted = false;
-            let tensor = CheckpointTensor { name, source, stored, shape, range, arranged, unlisted, file: 0 };
+            let scales = None;
+            let tensor =
+                CheckpointTensor { name, source, stored, shape, range, arranged, unlisted, file: 0, scales };
             (tensor.name.clone(), tensor)
         };
         let files = vec![(file.path().to_owned(), file.map().clone())];
@@ -243,6 +254,34 @@ impl Checkpoint {
         self
     }
 
+    /// Joins floats of four bits with their scales, as gpt-oss is published: `NAME_blocks` `[…, rows, inputs / 32, 16]` and
+    /// `NAME_scales` `[…, rows, inputs / 32]` become `NAME` `[…, inputs, rows]`. Tensors without a partner stay.
+    #[must_use]
+    pub fn with_scales(mut self) -> Self {
+        for name in self.tensors.keys().cloned().collect::<Vec<_>>() {
+            let Some(joined) = name.strip_suffix("_blocks") else { continue };
+            let scales_name = format!("{joined}_scales");
+            let (Some(blocks), Some(scales)) = (self.get(&name), self.get(&scales_name)) else { continue };
+            let are_bytes = [blocks, scales].iter().all(|part| part.stored == StoredNumbers::Each(Dtype::U8));
+            let [before @ .., rows, groups, 16] = &blocks.shape[..] else { continue };
+            if !are_bytes || scales.shape[..] != blocks.shape[..blocks.shape.len() - 1] {
+                continue;
+            }
+            let tensor = CheckpointTensor {
+                name: joined.to_owned(),
+                stored: StoredNumbers::Mxfp4,
+                shape: [before, &[groups * BlockFormat::Mxfp4.numbers(), *rows]].concat(),
+                arranged: StoredOrder::Transposed,
+                scales: Some((scales.file, scales.range.clone())),
+                ..blocks.clone()
+            };
+            self.tensors.remove(&name);
+            self.tensors.remove(&scales_name);
+            self.tensors.insert(tensor.name.clone(), tensor);
+        }
+        self
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -272,6 +311,9 @@ impl Checkpoint {
         let tensor = self.require(name)?;
         let (path, name) = (self.file(tensor).to_owned(), name.to_owned());
         match (tensor.stored, tensor.element()) {
+            (StoredNumbers::Mxfp4, _) => {
+                Err(ArchiveError::Blocks { path, name, format: BlockFormat::Mxfp4.word() })
+            }
             (StoredNumbers::Blocks(format) | StoredNumbers::Rows(format, _), _) => {
                 Err(ArchiveError::Blocks { path, name, format: format.word() })
             }
@@ -290,7 +332,9 @@ impl Checkpoint {
     pub fn numbers(&self, name: &str) -> Result<TensorNumbers<'_>, ArchiveError> {
         let tensor = self.require(name)?;
         let (bytes, stored) = (self.data(name)?, tensor.stored);
-        Ok(TensorNumbers { bytes, stored, element: tensor.element() })
+        let scales =
+            tensor.scales.as_ref().map_or(&[][..], |(file, range)| &self.files[*file].1[range.clone()]);
+        Ok(TensorNumbers { bytes, stored, element: tensor.element(), scales })
     }
 
     /// Whether both tensors exist and contain the same numbers. Their stored types may differ.
@@ -339,6 +383,7 @@ impl Checkpoint {
             arranged: StoredOrder::Same,
             unlisted: false,
             file,
+            scales: None,
         };
         let mut tensors: Vec<_> = metadata.tensors().into_iter().map(tensor).collect();
         if let Some(text) = metadata.metadata().as_ref().and_then(|texts| texts.get(BLOCKS)) {
@@ -376,7 +421,7 @@ fn in_blocks(tensors: &mut [CheckpointTensor], text: &str) -> Result<(), RowsPro
             StoredNumbers::Each(dtype) => {
                 return Err(RowsProblem::Bytes { name, dtype, found: tensor.range.len(), expected });
             }
-            StoredNumbers::Blocks(_) | StoredNumbers::Rows(..) => {}
+            StoredNumbers::Blocks(_) | StoredNumbers::Rows(..) | StoredNumbers::Mxfp4 => {}
         }
         let [outputs, inputs] = rows.shape;
         tensor.stored = StoredNumbers::Rows(format, inputs);
@@ -413,6 +458,7 @@ impl CheckpointTensor {
     pub fn blocks(&self) -> Option<BlockFormat> {
         match self.stored {
             StoredNumbers::Blocks(format) | StoredNumbers::Rows(format, _) => Some(format),
+            StoredNumbers::Mxfp4 => Some(BlockFormat::Mxfp4),
             StoredNumbers::Each(_) => None,
         }
     }

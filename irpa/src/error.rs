@@ -1,4 +1,4 @@
-//! [`ArchiveError`]: errors of archives, checkpoints and conversions between them.
+//! [`ArchiveError`] and the problems it wraps.
 
 use crate::UnsupportedFormat;
 use errors::{FileError, LISTED};
@@ -6,7 +6,7 @@ use ops::{ElementType, TensorType};
 use safetensors::{Dtype, SafeTensorError};
 use std::{fmt, path::PathBuf};
 
-/// What is wrong with the matrices in blocks of a safetensors file.
+/// Errors of block-quantized matrices in a safetensors file.
 #[derive(Debug, thiserror::Error)]
 pub enum RowsProblem {
     #[error("its metadata do not describe matrices in blocks: {0}")]
@@ -19,7 +19,7 @@ pub enum RowsProblem {
     Bytes { name: String, dtype: Dtype, found: usize, expected: usize },
 }
 
-/// What was wrong, where, what was expected and found, and what to do.
+/// Errors of archives, checkpoints and conversions between them.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     #[error(transparent)]

@@ -6,6 +6,7 @@
 mod blocks;
 
 pub use blocks::BlockFormat;
+pub(crate) use blocks::ScaledFloats;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -65,6 +66,8 @@ pub enum StoredNumbers {
     Blocks(BlockFormat),
     /// In blocks, where each row of this length begins with a block: zeros fill its last one.
     Rows(BlockFormat, usize),
+    /// In floats of four bits, two in a byte, whose scales are in another tensor.
+    Mxfp4,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -550,6 +553,8 @@ impl StoredNumbers {
             Self::Each(Dtype::F32) => (1, 4),
             Self::Each(_) => (1, 2),
             Self::Blocks(format) | Self::Rows(format, _) => (format.numbers() as u64, format.bytes() as u64),
+            // Beside their scales, which no GGUF file stores so.
+            Self::Mxfp4 => (2, 1),
         }
     }
 }

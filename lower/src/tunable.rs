@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kernels::{Epilogue, FusedOp, Kernels, Tilings};
-use ops::ops::{PackedExperts, PackedLinear, RmsNorm, Sdpa};
+use ops::ops::{MaskTerm, PackedExperts, PackedLinear, RmsNorm, Sdpa};
 use ops::{Op, TensorType};
 use targets::Target;
 use trace::{FunctionId, NodeKind, Trace};
@@ -70,11 +70,19 @@ impl Tunable {
                 x: work.types[0].clone(),
                 indices: work.types.get(2).map(|&ty| ty.clone()),
             }),
-            Op::Sdpa(op) => Self::Attention(FusedAttention {
-                op: op.clone(),
-                types: work.types.iter().map(|&ty| ty.clone()).collect(),
-                quantized: work.quantized,
-            }),
+            Op::Sdpa(op) => {
+                // Sinks do not affect the speed: a sample has none.
+                let mask = op.mask.iter().copied().filter(|term| *term != MaskTerm::Sinks).collect();
+                let terms = op.mask.iter().filter(|term| term.has_operand());
+                let sinks = terms.into_iter().position(|term| *term == MaskTerm::Sinks);
+                let sinks = sinks.map(|term| 3 + usize::from(op.offset) + term);
+                let types = work.types.iter().enumerate().filter(|(at, _)| Some(*at) != sinks);
+                Self::Attention(FusedAttention {
+                    op: Sdpa { mask, ..op.clone() },
+                    types: types.map(|(_, &ty)| ty.clone()).collect(),
+                    quantized: work.quantized,
+                })
+            }
             _ => return None,
         })
     }

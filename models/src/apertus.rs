@@ -15,7 +15,7 @@ use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
 pub type Apertus<T> = Decoder<T, Layer<T>>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "norms of q and k, xIELU without a gate",
+    about: "norms on queries and keys; xIELU activation without a gate",
     ..Family::of(&["ApertusForCausalLM"], &["ApertusModel"], &["apertus"])
 };
 

@@ -15,7 +15,7 @@ use crate::llama::{Attention, Mlp};
 pub type Cohere2<T> = Decoder<T, Layer<T>, Cohere2Config>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "attention and feed-forward network in parallel, layer norms without bias, interleaved rotation",
+    about: "attention and feed-forward network in parallel, layer norms without bias, interleaved rotary embedding",
     ..Family::of(&["Cohere2ForCausalLM"], &["Cohere2Model"], &["cohere2"])
 };
 

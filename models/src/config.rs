@@ -345,16 +345,34 @@ impl Keys {
 
     /// The key `layer_types`: one of two `kinds` for each of `layers` layers. `None` if it is missing.
     pub fn layer_types_of(&self, layers: usize, kinds: [&str; 2]) -> Option<Vec<String>> {
+        self.kinds_of_layers("layer_types", layers, kinds)
+    }
+
+    /// The list `key`: one of two `kinds` for each of `layers` layers. `None` if it is missing.
+    pub fn kinds_of_layers(&self, key: &'static str, layers: usize, kinds: [&str; 2]) -> Option<Vec<String>> {
         let expected = format!("a list of {layers} of `{}` and `{}`", kinds[0], kinds[1]);
-        let value = self.get("layer_types")?;
+        let value = self.get(key)?;
         let known = |name: &&str| kinds.contains(name);
         let types = value.as_array().map(Vec::as_slice).unwrap_or_default().iter();
         let types: Vec<String> = types.filter_map(Value::as_str).filter(known).map(str::to_owned).collect();
         if types.len() != layers || value.as_array().map(Vec::len) != Some(layers) {
-            self.refuse("layer_types", value, expected);
+            self.refuse(key, value, expected);
             return None;
         }
         Some(types)
+    }
+
+    /// A list of indices below `layers`, each of which `found` gets. The result is whether the key exists.
+    pub fn layers(&self, key: &'static str, layers: usize, mut found: impl FnMut(usize)) -> bool {
+        let Some(listed) = self.get(key) else { return false };
+        for index in listed.as_array().map_or(std::slice::from_ref(listed), Vec::as_slice) {
+            match index.as_u64().and_then(|index| usize::try_from(index).ok()).filter(|&index| index < layers)
+            {
+                Some(index) => found(index),
+                None => self.refuse(key, listed, format!("a list of layers, from 0 to {}", layers - 1)),
+            }
+        }
+        true
     }
 
     /// An integer that is 0 or larger; `None` if the key is missing.

@@ -38,7 +38,7 @@ pub trait DecoderConfig: Deref<Target = LlamaConfig> + Clone + 'static {
         x
     }
 
-    /// The attention settings of a layer. `rotary` sees all earlier positions and uses the rotary embedding.
+    /// The attention settings of a layer. `rotary` sees all earlier positions and uses the layer's rotary embedding.
     /// Default: the layer's window.
     fn attention<T: Float>(&self, layer: usize, rotary: &Attend<T>) -> Attend<T> {
         rotary.clone().windowed(self.window(layer))
@@ -92,11 +92,15 @@ model! {
         norm: LastNorm<T, C>,
 
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
-            let rope = self.config.rope.frequencies(self.dim(E), cache.context);
-            let at = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
+            let rotary = |rope: &RopeParameters| {
+                let rope = rope.frequencies(self.dim(E), cache.context);
+                Attend::rotary(at, S, tokens.extent(S), &rope, cache.context)
+            };
+            let (global, local) = (rotary(&self.config.rope), self.config.local_rope.as_ref().map(rotary));
             let mut x = self.config.embedded(self.embed_tokens(tokens));
             for (i, layer) in self.layers.iter().enumerate() {
-                x = layer.forward(x, &self.config.attention(i, &at), cache.state(i));
+                let rotary = local.as_ref().filter(|_| self.config.window(i).is_some()).unwrap_or(&global);
+                x = layer.forward(x, &self.config.attention(i, rotary), cache.state(i));
             }
             self.norm.forward(x)
         }
@@ -172,6 +176,8 @@ pub struct LlamaConfig {
     pub rms_norm_eps: f64,
     /// The parameters of the rotary embedding.
     pub rope: RopeParameters,
+    /// The parameters of the rotary embedding in layers with a window, if they differ.
+    pub local_rope: Option<RopeParameters>,
     /// The window of each layer; `None` for a layer that sees all positions. An empty list means that all
     /// layers do.
     pub windows: Arc<[Option<usize>]>,
@@ -263,6 +269,7 @@ impl LlamaConfig {
             head_dim: keys.optional_count("head_dim").or(defaults.head_dim),
             rms_norm_eps: keys.number_or(defaults.norm_key, defaults.rms_norm_eps),
             rope: read(keys, &rope),
+            local_rope: None,
             windows: Arc::from([]),
             tie_word_embeddings: keys.flag("tie_word_embeddings", defaults.tie_word_embeddings),
             attention_bias: false,

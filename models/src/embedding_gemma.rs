@@ -32,7 +32,7 @@ const KEYS: Axis = Axis("N");
 const FOLDERS: [&str; 2] = ["2_Dense", "3_Dense"];
 
 pub(crate) const FAMILY: Family = Family {
-    about: "EmbeddingGemma, with the files of sentence-transformers: embeddings",
+    about: "EmbeddingGemma, which computes embeddings and needs the files of sentence-transformers",
     // A Gemma 3 that was saved without its head has the same class, and looks one way.
     is: |keys| keys.flag("use_bidirectional_attention", false),
     // A text is one chunk.

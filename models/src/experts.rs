@@ -1,7 +1,14 @@
-//! A mixture of experts: the sum over the chosen experts of each token.
+//! Mixtures of experts: a router chooses a few experts for each token, and the result is their weighted sum.
 
-use dsl::nn::{dot, silu, topk};
-use dsl::{Axis, F32, Float, I32, Tensor};
+use std::rc::Rc;
+
+use dsl::nn::{Attend, Kv, dot, silu, softmax, topk};
+use dsl::{Axis, Block, BuildError, F32, Float, I32, Scope, Tensor, model};
+
+use crate::config::Keys;
+use crate::decoder::{AttentionBlock, DecoderConfig, FeedForward, LlamaConfig};
+use crate::family::Stacks;
+use crate::shape_check::DeclaredSize;
 
 const B: Axis = Axis("B");
 const S: Axis = Axis("S");
@@ -11,36 +18,378 @@ const F: Axis = Axis("F");
 const X: Axis = Axis("X");
 const C: Axis = Axis("C");
 
-/// The sum over the chosen experts' SwiGLUs for features `x` `[B, S, D]`, weighted by `share` `[B, S, C]`. The experts at the
-/// indices `chosen` `[B, S, C]` have the weights gate `[X, F, D]`, up `[X, F, D]` and down `[X, D, F]`.
+/// How a router scores experts, chooses some of them, and weights their outputs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Routing {
+    /// The function from the router's logits to scores.
+    pub scores: Scores,
+    /// The number of groups of experts, and the number of groups that a token may choose from. The score of a
+    /// group is the sum of its two best scores. `None`: no groups.
+    pub groups: Option<[usize; 2]>,
+    /// The divisor of the chosen scores. `None`: they are not divided.
+    pub divisor: Option<Divisor>,
+    /// The factor on the weights of experts.
+    pub factor: f64,
+}
+
+/// A function from the logits of all experts to scores.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scores {
+    /// The softmax over all experts.
+    Softmax,
+    /// The sigmoid of each logit.
+    Sigmoid,
+}
+
+/// A divisor of the chosen scores, made from their sum.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Divisor {
+    /// The sum, plus a number that avoids a division by 0.
+    SumPlus(f64),
+    /// The sum, or this number if the sum is smaller.
+    SumAtLeast(f64),
+}
+
+impl Routing {
+    /// The scores of this function for the chosen experts, divided by their sum.
+    pub(crate) fn normalized(scores: Scores) -> Self {
+        Self { divisor: Some(Divisor::SumPlus(0.0)), ..Self::plain(scores) }
+    }
+
+    /// The scores of this function for the chosen experts.
+    pub(crate) fn plain(scores: Scores) -> Self {
+        Self { scores, groups: None, divisor: None, factor: 1.0 }
+    }
+}
+
+/// The experts that tokens choose.
+#[derive(Clone, Copy)]
+pub(crate) struct Routed {
+    /// The weight of each expert's output `[B, S, X]`, 0 for experts that the token did not choose.
+    share: Tensor<F32>,
+    /// 1 for the chosen experts, else 0: `[B, S, X]`.
+    chosen: Tensor<F32>,
+    /// The number of experts that each token chooses.
+    count: usize,
+}
+
+/// Chooses `count` experts for each token by the router's logits `[B, S, X]`. The `bias` `[X]` affects the choice, and not the
+/// weights of the chosen experts (Wang et al., "Auxiliary-Loss-Free Load Balancing", 2024).
+#[track_caller]
+pub(crate) fn route(
+    logits: Tensor<F32>,
+    bias: Option<Tensor<F32>>,
+    count: usize,
+    routing: &Routing,
+) -> Routed {
+    let scores = match routing.scores {
+        Scores::Softmax => softmax(logits, X),
+        Scores::Sigmoid => logits.logistic(),
+    };
+    let rank = bias.map_or(scores, |bias| scores + bias);
+    let rank = routing.groups.map_or(rank, |groups| within_groups(rank, groups));
+    let chosen = among(topk(rank, X, count).1.rename(X, C), scores.extent(X));
+    let chosen = chosen.select(1.0, 0.0).sum(C); // [B, S, X]
+    let share = scores * chosen;
+    let share = match routing.divisor {
+        Some(Divisor::SumPlus(0.0)) => share / share.sum(X),
+        Some(Divisor::SumPlus(number)) => share / (share.sum(X) + number),
+        Some(Divisor::SumAtLeast(number)) => share / share.sum(X).maximum(number),
+        None => share,
+    };
+    let share = if routing.factor == 1.0 { share } else { share * routing.factor };
+    Routed { share, chosen, count }
+}
+
+/// Whether each expert is at each place of a list of indices `[…, C]`: `[…, C, X]`.
+#[track_caller]
+fn among(indices: Tensor<I32>, experts: usize) -> Tensor<dsl::Bool> {
+    let expert = Tensor::<I32>::iota(X, experts);
+    indices.broadcast(expert).equals(expert.broadcast(indices))
+}
+
+/// The scores `[B, S, X]` of experts in the best groups, and −∞ for the others (DeepSeek-AI, "DeepSeek-V3 Technical Report",
+/// 2024, §2.1.2).
+#[track_caller]
+fn within_groups(scores: Tensor<F32>, [groups, chosen]: [usize; 2]) -> Tensor<F32> {
+    const GROUP: Axis = Axis("Group");
+    const MEMBER: Axis = Axis("Member");
+    let members = scores.extent(X) / groups;
+    let grouped = scores.unmerge(X, &[GROUP.of(groups), MEMBER.of(members)]);
+    let best = topk(grouped, MEMBER, members.min(2)).0.sum(MEMBER); // [B, S, GROUP]
+    let group = Tensor::<I32>::iota(GROUP, groups);
+    let best = topk(best, GROUP, chosen).1.rename(GROUP, C); // [B, S, C]
+    let allowed = best.broadcast(group).equals(group.broadcast(best));
+    let allowed: Tensor<F32> = allowed.select(1.0, 0.0).sum(C);
+    let allowed = allowed.filled(0.0).less(allowed).broadcast(grouped).permute(&[B, S, GROUP, MEMBER]);
+    allowed.select(grouped, f64::NEG_INFINITY).merge(&[GROUP, MEMBER], X)
+}
+
+/// The sum over the chosen experts' outputs for features `x` `[B, S, D]`. The function `expert` computes the outputs from weights of
+/// experts, whose first axis in `weights` counts all experts.
 ///
 /// For few tokens, only the weights of chosen experts are read. If the tokens choose as many experts as there are, every
 /// expert computes every token, with the weight 0 for tokens that did not choose it. Both forms add in the order of the
 /// experts, so that they have the same bits.
 #[track_caller]
-pub(crate) fn mixture<T: Float>(
+pub(crate) fn mixture<T: Float, const N: usize>(
     x: Tensor<T>,
-    share: Tensor<F32>,
-    chosen: Tensor<I32>,
-    weights: [Tensor<T>; 3],
+    routed: Routed,
+    weights: [Tensor<T>; N],
+    expert: impl Fn([Tensor<T>; N]) -> Tensor<T>,
 ) -> Tensor<T> {
-    let (all, count) = (weights[0].extent(X), chosen.extent(C));
-    let expert = Tensor::<I32>::iota(X, all);
-    let is = |chosen: Tensor<I32>| chosen.broadcast(expert).equals(expert.broadcast(chosen)); // [B, S, C, X]
-    let each = share.broadcast(expert); // [B, S, C, X]
-    let share = is(chosen).select(each, 0.0).sum(C); // [B, S, X]
+    let Routed { share, chosen, count } = routed;
+    let all = share.extent(X);
     let (weights, share, experts) = match x.extent(B) * x.extent(S) * count < all {
         true => {
             // The first expert leads.
-            let order = (-expert.to::<F32>() + all as f64).broadcast(each);
-            let (_, chosen) = topk(is(chosen).select(order, 0.0).sum(C), X, count);
-            let chosen = chosen.rename(X, C);
-            let share = is(chosen).select(share.broadcast(chosen), 0.0).sum(X);
-            (weights.map(|weight| weight.take(X, chosen)), share, C)
+            let order = -Tensor::<I32>::iota(X, all).to::<F32>() + all as f64;
+            let first = topk(chosen * order, X, count).1.rename(X, C); // [B, S, C]
+            let share = among(first, all).select(share.broadcast(first), 0.0).sum(X);
+            (weights.map(|weight| weight.take(X, first)), share, C)
         }
         false => (weights, share, X),
     };
-    let [gate, up, down] = weights;
-    let each = dot(silu(dot(x, gate, D)) * dot(x, up, D), down, F);
+    let each = expert(weights);
     (each.to::<F32>() * share.broadcast(each)).sum(experts).to()
 }
+
+/// The SwiGLU of `x` `[B, S, D]` by the weights of experts: gate `[X, F, D]`, up `[X, F, D]` and down `[X, D, F]`.
+#[track_caller]
+pub(crate) fn swiglu<T: Float>(x: Tensor<T>, [gate, up, down]: [Tensor<T>; 3]) -> Tensor<T> {
+    dot(silu(dot(x, gate, D)) * dot(x, up, D), down, F)
+}
+
+/// The configuration of a network some of whose layers have experts.
+pub trait Sparse: DecoderConfig {
+    /// The experts, and the layers that have them.
+    fn experts(&self) -> &ExpertsConfig;
+}
+
+/// A layer of either of two kinds: with experts, or dense.
+#[derive(Clone, Debug)]
+pub enum EitherLayer<S, Y> {
+    /// A layer with experts.
+    Sparse(S),
+    /// A layer with a dense feed-forward network.
+    Dense(Y),
+}
+
+impl<S: Block<Config: Sparse>, Y: Block<Config = S::Config>> Block for EitherLayer<S, Y> {
+    type Config = S::Config;
+
+    fn build(scope: Scope, config: &Rc<S::Config>) -> Result<Self, BuildError> {
+        match scope.index().is_some_and(|layer| config.experts().is_sparse(layer)) {
+            true => S::build(scope, config).map(Self::Sparse),
+            false => Y::build(scope, config).map(Self::Dense),
+        }
+    }
+}
+
+impl<T, S, Y> AttentionBlock<T> for EitherLayer<S, Y>
+where
+    T: Float,
+    S: AttentionBlock<T, Config: Sparse>,
+    Y: AttentionBlock<T, Config = S::Config>,
+{
+    #[track_caller]
+    fn forward(&self, x: Tensor<T>, at: &Attend<T>, kv: &mut Kv<T>) -> Tensor<T> {
+        match self {
+            Self::Sparse(layer) => layer.forward(x, at, kv),
+            Self::Dense(layer) => layer.forward(x, at, kv),
+        }
+    }
+}
+
+/// Llama's layer over the attention `A`, with [`Experts`] or Llama's feed-forward network.
+pub type ExpertsLayer<T, A, M = Experts<T>, C = ExpertsConfig> =
+    EitherLayer<crate::llama::Layer<T, A, M, C>, crate::llama::Layer<T, A, crate::llama::Mlp<T>, C>>;
+
+model! {
+    /// A mixture of experts, and the experts that compute each token.
+    pub Experts<T: Float>(ExpertsConfig): FeedForward<T> {
+        dims {
+            D = hidden_size, F = moe_intermediate_size,
+            // All experts, and those chosen.
+            X = num_experts, C = num_experts_per_tok,
+        }
+
+        gate: Linear[D -> X],
+        bias: Weight<F32>[X] at "gate.e_score_correction_bias",
+        gate_proj: Weight[X, F, D] at "experts.*.gate_proj.weight",
+        up_proj: Weight[X, F, D] at "experts.*.up_proj.weight",
+        down_proj: Weight[X, D, F] at "experts.*.down_proj.weight",
+        shared_experts: Shared<T>,
+
+        fn forward(x: T[B, S, D]) -> T[B, S, D] {
+            let bias = self.config.biased.then(|| self.bias());
+            let routed = route(self.gate(x).to::<F32>(), bias, self.dim(C), &self.config.routing);
+            let weights = [self.gate_proj(), self.up_proj(), self.down_proj()];
+            let mixed = mixture(x, routed, weights, |weights| swiglu(x, weights));
+            match self.config.shared_intermediate_size {
+                Some(_) => mixed + self.shared_experts.forward(x),
+                None => mixed,
+            }
+        }
+    }
+}
+
+model! {
+    /// The feed-forward network that computes each token.
+    pub Shared<T: Float>(ExpertsConfig): FeedForward<T> {
+        dims { D = hidden_size, F = moe_intermediate_size, W = shared_intermediate_size or F }
+
+        gate_proj: Linear[D -> W],
+        up_proj: Linear[D -> W],
+        down_proj: Linear[W -> D],
+
+        fn forward(x: T[B, S, D]) -> T[B, S, D] {
+            self.down_proj(silu(self.gate_proj(x)) * self.up_proj(x))
+        }
+    }
+}
+
+/// The keys of a network with experts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpertsConfig {
+    /// The keys that the network shares with Llama.
+    pub llama: LlamaConfig,
+    /// The number of experts in each layer that has some.
+    pub num_experts: usize,
+    /// The number of experts that each token chooses.
+    pub num_experts_per_tok: usize,
+    /// The number of features of an expert.
+    pub moe_intermediate_size: usize,
+    /// The number of features of the experts that compute each token. `None`: there are no such experts.
+    pub shared_intermediate_size: Option<usize>,
+    /// Whether each layer has experts.
+    pub sparse: Vec<bool>,
+    /// Whether a bias affects the choice of experts.
+    pub biased: bool,
+    /// How a token's experts are chosen.
+    pub routing: Routing,
+    /// The keys of `num_experts` and `moe_intermediate_size`, for messages.
+    pub keys: [&'static str; 2],
+}
+
+descends!(ExpertsConfig from llama: LlamaConfig);
+
+impl DecoderConfig for ExpertsConfig {}
+
+impl Sparse for ExpertsConfig {
+    fn experts(&self) -> &ExpertsConfig {
+        self
+    }
+}
+
+impl ExpertsConfig {
+    /// Whether a layer has experts. The other layers have a dense feed-forward network.
+    pub fn is_sparse(&self, layer: usize) -> bool {
+        self.sparse.get(layer).copied().unwrap_or_default()
+    }
+
+    /// Sizes in the configuration that the checkpoint's header can confirm.
+    pub fn sizes(&self) -> Vec<DeclaredSize> {
+        let mut sizes = self.llama.sizes();
+        // Dense layers have the size of this key, and experts another.
+        sizes.retain(|size| size.key != "intermediate_size");
+        let ([experts, features], routers) = (self.keys, ROUTERS);
+        sizes.push(DeclaredSize::extent(experts, self.num_experts, routers));
+        sizes.push(DeclaredSize::extent(features, self.moe_intermediate_size, DOWN_PROJECTIONS));
+        sizes
+    }
+
+    /// Experts in each layer, in place of the feed-forward network that the keys of Llama describe. Their numbers are set later.
+    pub(crate) fn like_llama(llama: LlamaConfig, routing: Routing) -> Self {
+        Self {
+            num_experts: 1,
+            num_experts_per_tok: 1,
+            moe_intermediate_size: llama.intermediate_size,
+            shared_intermediate_size: None,
+            sparse: vec![true; llama.num_hidden_layers],
+            biased: false,
+            routing,
+            keys: ["num_experts", "moe_intermediate_size"],
+            llama,
+        }
+    }
+}
+
+/// The tensors that show how many experts there are.
+const ROUTERS: &[(&str, usize)] = &[
+    ("model.layers.*.mlp.gate.weight", 0),
+    ("model.layers.*.block_sparse_moe.gate.weight", 0),
+    ("model.layers.*.feed_forward.gate.weight", 0),
+];
+
+/// The tensors that show how many features an expert has.
+const DOWN_PROJECTIONS: &[(&str, usize)] = &[
+    ("model.layers.*.mlp.experts.*.down_proj.weight", 1),
+    ("model.layers.*.block_sparse_moe.experts.*.w2.weight", 1),
+    ("model.layers.*.feed_forward.experts.*.w2.weight", 1),
+];
+
+/// Experts as transformers holds them, all of a layer in two tensors, and as they are published.
+pub(crate) const STACKS: Stacks = &[
+    ("mlp.experts.gate_up_proj", &["mlp.experts.*.gate_proj.weight", "mlp.experts.*.up_proj.weight"]),
+    ("mlp.experts.down_proj", &["mlp.experts.*.down_proj.weight"]),
+];
+
+/// The number of experts: the published key, or the key that transformers 5 saves.
+pub(crate) fn count(keys: &Keys, published: &'static str, default: usize) -> usize {
+    let [published, saved] = [published, "num_local_experts"].map(|key| (key, keys.optional_count(key)));
+    keys.agreed(published, saved).unwrap_or(default)
+}
+
+/// The number of experts that each token chooses, of `experts`.
+pub(crate) fn chosen(keys: &Keys, key: &'static str, default: usize, experts: usize) -> usize {
+    let chosen = keys.optional_count(key).unwrap_or(default);
+    if chosen > experts {
+        keys.refuse(key, chosen, format!("at most {experts}, the experts there are"));
+    }
+    chosen
+}
+
+/// The experts of DeepSeek-V3 and the networks after it: sigmoid scores, groups of experts, a bias on the choice, shared experts, and
+/// dense layers first. Defaults are the numbers of experts, of chosen ones and of their features; then groups, factor and dense layers.
+pub(crate) fn deepseek(
+    keys: &Keys,
+    llama: LlamaConfig,
+    [all, chosen, features]: [usize; 3],
+    ([groups, chosen_groups], factor, dense): ([usize; 2], f64, usize),
+) -> ExpertsConfig {
+    let number = |key, default| keys.optional_count(key).unwrap_or(default);
+    let num_experts = count(keys, "n_routed_experts", all);
+    let groups = [number("n_group", groups), number("topk_group", chosen_groups)];
+    if !num_experts.is_multiple_of(groups[0]) {
+        keys.refuse("n_group", groups[0], format!("a divisor of {num_experts}, the number of experts"));
+    }
+    if groups[1] > groups[0] {
+        keys.refuse("topk_group", groups[1], format!("at most {}, the groups there are", groups[0]));
+    }
+    let routing = Routing {
+        groups: (groups[0] > 1).then_some(groups),
+        divisor: keys.flag("norm_topk_prob", true).then_some(Divisor::SumPlus(1e-20)),
+        factor: keys.number_or("routed_scaling_factor", factor),
+        ..Routing::plain(Scores::Sigmoid)
+    };
+    let moe_intermediate_size = number("moe_intermediate_size", features);
+    let shared = keys.optional_integer("n_shared_experts").unwrap_or(1);
+    let dense = keys.optional_integer("first_k_dense_replace").unwrap_or(dense);
+    ExpertsConfig {
+        num_experts,
+        num_experts_per_tok: self::chosen(keys, "num_experts_per_tok", chosen, num_experts),
+        moe_intermediate_size,
+        shared_intermediate_size: (shared > 0).then_some(shared * moe_intermediate_size),
+        sparse: (0..llama.num_hidden_layers).map(|layer| layer >= dense).collect(),
+        biased: true,
+        keys: ["n_routed_experts", "moe_intermediate_size"],
+        ..ExpertsConfig::like_llama(llama, routing)
+    }
+}
+
+/// Keys of layers that predict further tokens, which are ignored.
+pub(crate) const FURTHER_LAYERS: &[&str] = &["num_mtp_layers", "num_nextn_predict_layers"];
+
+/// Keys that only training reads.
+pub(crate) const IGNORED: &[&str] = &["output_router_logits", "router_aux_loss_coef", "router_jitter_noise"];

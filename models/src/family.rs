@@ -29,6 +29,11 @@ pub struct Family {
     pub embedding: &'static str,
     /// Tensors that a checkpoint may contain in addition to the parameters and a tied head.
     pub ignorable: &'static [Ignorable],
+    /// Whether a checkpoint may contain layers after the last one, which predict further tokens (Gloeckle et al., "Better &
+    /// Faster Large Language Models via Multi-token Prediction", 2024). They are ignored.
+    pub further_layers: bool,
+    /// The methods of `quantization_config` whose tensors are read.
+    pub quantized: &'static [&'static str],
     /// Tensors of a checkpoint that contain several parameters.
     pub stacks: Stacks,
     /// Whether a `config.json` that names it is its own, where another family has the name too.
@@ -62,6 +67,8 @@ impl Family {
             prefixes: BASE,
             embedding: "model.embed_tokens.weight",
             ignorable: &[Ignorable::Suffix(".rotary_emb.inv_freq")],
+            further_layers: false,
+            quantized: &[],
             stacks: &[],
             is: |_| true,
             entry_points: EntryPoint::all,

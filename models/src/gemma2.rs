@@ -12,7 +12,7 @@ use crate::llama::Attention;
 pub type Gemma2<T> = Gemma<T, Attention<T>>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "softcaps, every other layer sliding",
+    about: "soft caps on attention scores and logits; a sliding window in every other layer",
     gguf: Some(GgufFamily {
         // Without the key it has the usual window.
         config: |file| file.llama(gemma3::gguf_keys(file, 46, 2, true)),

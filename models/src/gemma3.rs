@@ -17,7 +17,7 @@ use crate::rope::RopeParameters;
 pub type Gemma3<T> = Gemma<T, Attention<T>>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "Gemma 3 text (1B, FunctionGemma 270M), and the text tower of 4B, 12B, 27B",
+    about: "Gemma 3: 1B and FunctionGemma 270M, and the text network of 4B, 12B and 27B",
     gguf: Some(GgufFamily {
         config: |file| {
             let mut keys = gguf_keys(file, 62, 6, file.window().is_some());

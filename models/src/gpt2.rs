@@ -14,7 +14,7 @@ use crate::family::{Family, GgufFamily, presets};
 use crate::shape_check::DeclaredSize;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "learned positions, layer norms, matrices stored inputs first",
+    about: "learned positions, layer norms, and weights stored with the input axis first",
     gguf: Some(GgufFamily {
         config: |file| {
             file.shared(json!({

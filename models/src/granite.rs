@@ -15,7 +15,7 @@ use crate::llama::{self, Attention, Mlp};
 pub type Granite<T> = Decoder<T, Layer<T>, GraniteConfig>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "factors on embeddings, scores, residuals and logits",
+    about: "constant factors on embeddings, attention scores, residuals and logits",
     gguf: Some(GgufFamily { architecture: "granite", config: gguf, keys: FACTORS, ..llama::GGUF }),
     ..Family::of(&["GraniteForCausalLM"], &["GraniteModel"], &["granite"])
 };

@@ -11,11 +11,14 @@ use serde_json::{Value, json};
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
+use crate::experts::{ExpertsConfig, Routing, Scores};
 use crate::family::{Family, GgufFamily, Metadata, joined, presets};
+use crate::mixtral::Mixture;
 use crate::rope::RopeDefaults;
+use crate::shape_check::DeclaredSize;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "short convolutions between layers that attend",
+    about: "short convolutions between attention layers",
     gguf: Some(GgufFamily {
         config: gguf_config,
         keys: &[("norm_eps", "attention.layer_norm_rms_epsilon"), ("conv_L_cache", "shortconv.l_cache")],
@@ -89,6 +92,8 @@ model! {
             // The gate before the convolution, the one behind it and what goes through; the inputs of each tap; what
             // comes out.
             P = 3 * D, I = 1, M = D,
+            // All experts of a layer that has some.
+            X = num_experts,
         }
         cache { L of [K, E] if attends, L of recurrent [C, D] if convolves }
         shard { K, F, V over model; B over data }
@@ -116,31 +121,31 @@ model! {
             let mut x = self.embed_tokens(tokens);
             for (i, layer) in self.layers.iter().enumerate() {
                 x = match self.config.attends(i) {
-                    true => layer.forward(x, &attention, cache.state(i)),
-                    false => layer.convolve(x, at, cache.state(i)),
+                    true => layer.forward(x, &attention, cache.state(i), self.config.experts.is_sparse(i)),
+                    false => layer.convolve(x, at, cache.state(i), self.config.experts.is_sparse(i)),
                 };
             }
             self.norm(x)
         }
     }
 
-    /// A layer: attention or a convolution, and a feed-forward network, each after a norm and added to the
+    /// A layer: attention or a convolution, and a feed-forward network or experts, each after a norm and added to the
     /// residual.
     pub Layer {
         operator_norm: RmsNorm[D](eps = rms_norm_eps),
         self_attn: Attention,
         conv: Convolution,
         ffn_norm: RmsNorm[D](eps = rms_norm_eps),
-        feed_forward: Mlp,
+        feed_forward: FeedForward,
 
-        fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
+        fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>, sparse: bool) -> T[B, S, D] {
             let x = x + self.self_attn(self.operator_norm(x), at, kv);
-            x + self.feed_forward(self.ffn_norm(x))
+            x + self.feed_forward.either(self.ffn_norm(x), sparse)
         }
 
-        fn convolve(x: T[B, S, D], at: Position, state: &mut Recurrent<T>) -> T[B, S, D] {
+        fn convolve(x: T[B, S, D], at: Position, state: &mut Recurrent<T>, sparse: bool) -> T[B, S, D] {
             let x = x + self.conv(self.operator_norm(x), at, state);
-            x + self.feed_forward(self.ffn_norm(x))
+            x + self.feed_forward.either(self.ffn_norm(x), sparse)
         }
     }
 
@@ -184,14 +189,21 @@ model! {
         }
     }
 
-    /// SwiGLU, a gated feed-forward network.
-    pub Mlp {
+    /// SwiGLU, a gated feed-forward network, or experts.
+    pub FeedForward {
         w1: Linear[D -> F],
         w3: Linear[D -> F],
         w2: Linear[F -> D],
+        gate: Linear[D -> X],
+        expert_bias: Weight<F32>[X],
+        experts: Mixture<T> at "experts",
 
-        fn forward(x: T[B, S, D]) -> T[B, S, D] {
-            self.w2(silu(self.w1(x)) * self.w3(x))
+        fn either(x: T[B, S, D], sparse: bool) -> T[B, S, D] {
+            if !sparse {
+                return self.w2(silu(self.w1(x)) * self.w3(x));
+            }
+            let bias = self.config.experts.biased.then(|| self.expert_bias());
+            self.experts.mix(x, self.gate(x), bias)
         }
     }
 }
@@ -199,8 +211,8 @@ model! {
 /// `config.json` of an LFM2 (`configuration_lfm2.py`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lfm2Config {
-    /// The keys that LFM2 shares with Llama.
-    pub llama: LlamaConfig,
+    /// The keys that LFM2 shares with other networks, some of whose layers have experts.
+    pub experts: ExpertsConfig,
     /// Whether each layer attends. The other layers have a convolution.
     pub attention: Vec<bool>,
     /// The number of earlier positions that a convolution sees.
@@ -209,7 +221,7 @@ pub struct Lfm2Config {
     pub conv_bias: bool,
 }
 
-descends!(Lfm2Config from llama: LlamaConfig);
+descends!(Lfm2Config from experts: ExpertsConfig);
 
 /// Keys of the published checkpoints that transformers does not read, in addition to those of Llama.
 const IGNORED: &[&str] = &[
@@ -230,10 +242,17 @@ const IGNORED: &[&str] = &[
 /// Reads the `config.json` of an LFM2. Defaults are those of `Lfm2Config` in transformers.
 pub(crate) fn read(keys: &Keys) -> Lfm2Config {
     keys.ignore(IGNORED);
+    let mut config = shared(keys, [65_536, 2560, 12_288, 32, 32]);
+    config.intermediate_size = intermediate_size(keys, config.intermediate_size);
+    config
+}
+
+/// Reads the keys that all LFM2s have, with the defaults of these sizes. No layer has experts.
+pub(crate) fn shared(keys: &Keys, sizes: [usize; 5]) -> Lfm2Config {
     let rope = RopeDefaults { theta: 1e6, ..RopeDefaults::new(128_000) };
     let defaults = Defaults {
         hidden_act: &[],
-        sizes: Some([65_536, 2560, 12_288, 32, 32]),
+        sizes: Some(sizes),
         num_key_value_heads: Some(8),
         norm_key: "norm_eps",
         rms_norm_eps: 1e-5,
@@ -245,13 +264,21 @@ pub(crate) fn read(keys: &Keys) -> Lfm2Config {
         keys.refuse("conv_L_cache", taps, "at least 2");
     }
     let mut llama = LlamaConfig::shared(keys, defaults);
-    llama.intermediate_size = intermediate_size(keys, llama.intermediate_size);
     llama.tie_word_embeddings = keys.flag("tie_embedding", llama.tie_word_embeddings);
     let (attention, conv_bias) = (attention(keys, llama.num_hidden_layers), keys.flag("conv_bias", false));
-    Lfm2Config { llama, attention, conv_memory: taps - 1, conv_bias }
+    let experts = ExpertsConfig { sparse: Vec::new(), ..ExpertsConfig::like_llama(llama, Routing::plain(Scores::Sigmoid)) };
+    Lfm2Config { experts, attention, conv_memory: taps - 1, conv_bias }
 }
 
 impl Lfm2Config {
+    /// Sizes in the configuration that the checkpoint's header can confirm.
+    pub fn sizes(&self) -> Vec<DeclaredSize> {
+        match self.experts.sparse.contains(&true) {
+            true => self.experts.sizes(),
+            false => self.experts.llama.sizes(),
+        }
+    }
+
     /// Whether a layer has attention.
     pub fn attends(&self, layer: usize) -> bool {
         self.attention.get(layer).copied().unwrap_or_default()
@@ -278,20 +305,10 @@ fn intermediate_size(keys: &Keys, size: usize) -> usize {
 /// Whether each of `layers` layers attends: from `layer_types`, or else from `full_attn_idxs`. Without both
 /// keys, all layers do.
 fn attention(keys: &Keys, layers: usize) -> Vec<bool> {
-    let listed = keys.get("full_attn_idxs");
+    let mut attention = vec![false; layers];
+    let listed = keys.layers("full_attn_idxs", layers, |layer| attention[layer] = true);
     if let Some(types) = keys.layer_types_of(layers, ["full_attention", "conv"]) {
         return types.iter().map(|name| name == "full_attention").collect();
     }
-    let Some(listed) = listed else { return vec![true; layers] };
-    let mut attention = vec![false; layers];
-    for index in listed.as_array().map_or(std::slice::from_ref(listed), Vec::as_slice) {
-        let layer = index.as_u64().and_then(|index| attention.get_mut(usize::try_from(index).ok()?));
-        match layer {
-            Some(attends) => *attends = true,
-            None => {
-                keys.refuse("full_attn_idxs", listed, format!("a list of layers, from 0 to {}", layers - 1))
-            }
-        }
-    }
-    attention
+    if listed { attention } else { vec![true; layers] }
 }

@@ -2,28 +2,34 @@
 #![warn(missing_docs)]
 
 /// Makes a configuration an extension of another: it derefs to the other, and its network can have the
-/// other's blocks as fields.
+/// other's blocks as fields. If a third configuration is between the two, its blocks can be fields, too.
 macro_rules! descends {
-    ($config:ident from $field:tt: $base:ident) => {
+    ($config:ident from $($field:tt).+: $base:ident $(, through $other:tt: $between:ident)?) => {
         impl std::ops::Deref for $config {
             type Target = $base;
 
             fn deref(&self) -> &$base {
-                &self.$field
+                &self.$($field).+
             }
         }
 
         impl std::ops::DerefMut for $config {
             fn deref_mut(&mut self) -> &mut $base {
-                &mut self.$field
+                &mut self.$($field).+
             }
         }
 
         impl dsl::Project<$base> for $config {
             fn project(&self) -> $base {
-                self.$field.clone()
+                self.$($field).+.clone()
             }
         }
+
+        $(impl dsl::Project<$between> for $config {
+            fn project(&self) -> $between {
+                self.$other.clone()
+            }
+        })?
     };
 }
 
@@ -49,11 +55,13 @@ macro_rules! families {
         }
 
         impl ModelConfig {
-            /// Reads the keys of the family that `found` names, if there is one.
-            fn reader(found: &str, keys: &Keys) -> Option<ReadKeys> {
+            /// The family that `found` names, and the function that reads its keys; `None` if there is none.
+            fn reader(found: &str, keys: &Keys) -> Option<(&'static Family, ReadKeys)> {
                 $(
                     if $module::FAMILY.is_named(found) && ($module::FAMILY.is)(keys) {
-                        return Some(|keys, allowed| Ok(Self::$family(read!($module keys allowed $($beside)?))));
+                        let read: ReadKeys =
+                            |keys, allowed| Ok(Self::$family(read!($module keys allowed $($beside)?)));
+                        return Some((&$module::FAMILY, read));
                     }
                 )+
                 None
@@ -67,6 +75,7 @@ macro_rules! families {
                         max_context: config.max_position_embeddings,
                         vocabulary: config.vocab_size,
                         tied: config.tie_word_embeddings,
+                        layers: config.num_hidden_layers,
                         sizes: config.sizes(),
                     },)+
                 }
@@ -102,7 +111,7 @@ macro_rules! read {
 
 pub mod config;
 pub mod decoder;
-mod experts;
+pub mod experts;
 mod family;
 pub mod fit;
 pub mod gguf;
@@ -125,6 +134,7 @@ use quantized::QuantizedModel;
 
 pub use decoder::LlamaConfig;
 pub use embedding_gemma::EmbeddingGemmaConfig;
+pub use experts::ExpertsConfig;
 pub use family::{Family, Stacks};
 pub use gemma3::{Gemma, GemmaConfig};
 pub use gguf::{GgufFamily, GgufModel};
@@ -139,20 +149,31 @@ families! {
     llama::Llama(LlamaConfig);
     apertus::Apertus(LlamaConfig);
     cohere2::Cohere2(cohere2::Cohere2Config);
+    deepseek_v3::DeepseekV3(deepseek_v3::DeepseekV3Config);
     embedding_gemma::EmbeddingGemma(EmbeddingGemmaConfig) beside;
+    ernie4_5::Ernie45(LlamaConfig);
+    ernie4_5_moe::Ernie45Moe(ExpertsConfig);
     exaone4::Exaone4(smollm3::SmolLm3Config);
     gemma3::Gemma3(GemmaConfig);
     gemma2::Gemma2(GemmaConfig);
+    glm4_moe::Glm4Moe(glm4_moe::Glm4MoeConfig);
+    glm4_moe_lite::Glm4MoeLite(deepseek_v3::DeepseekV3Config);
     gpt2::Gpt2(Gpt2Config);
+    gpt_oss::GptOss(gpt_oss::GptOssConfig);
     granite::Granite(granite::GraniteConfig);
     lfm2::Lfm2(Lfm2Config);
+    lfm2_moe::Lfm2Moe(Lfm2Config);
+    ministral3::Ministral3(ministral3::Ministral3Config);
+    minimax_m2::MinimaxM2(olmoe::OlmoeConfig);
     mistral::Mistral(LlamaConfig);
-    mixtral::Mixtral(mixtral::MixtralConfig);
+    mixtral::Mixtral(ExpertsConfig);
     olmo2::Olmo2(LlamaConfig);
+    olmo3::Olmo3(LlamaConfig);
     olmoe::Olmoe(olmoe::OlmoeConfig);
     phi3::Phi3(LlamaConfig);
     qwen2::Qwen2(LlamaConfig);
     qwen3::Qwen3(LlamaConfig);
+    qwen3_moe::Qwen3Moe(ExpertsConfig);
     seed_oss::SeedOss(LlamaConfig);
     smollm3::SmolLm3(smollm3::SmolLm3Config);
     starcoder2::Starcoder2(LlamaConfig);
@@ -168,6 +189,7 @@ struct Facts {
     max_context: usize,
     vocabulary: usize,
     tied: bool,
+    layers: usize,
     /// Sizes that a checkpoint's header can confirm.
     sizes: Vec<DeclaredSize>,
 }
@@ -191,10 +213,10 @@ impl ModelConfig {
     /// Reads the keys of a configuration whose file was parsed.
     pub(crate) fn of(keys: Keys, allowed: &[String]) -> Result<Self, ConfigError> {
         let (found, path) = (architecture(&keys), keys.path().to_owned());
-        let Some(read) = Self::reader(&found, &keys) else {
+        let Some((family, read)) = Self::reader(&found, &keys) else {
             return Err(ConfigError::Architecture { path, found, known: architectures() });
         };
-        check_storage(&keys)?;
+        check_storage(&keys, family.quantized)?;
         read(keys, allowed)
     }
 
@@ -225,14 +247,16 @@ impl Architecture for ModelConfig {
     }
 
     fn ignorable(&self) -> Vec<Ignorable> {
-        let Facts { family, tied, .. } = self.facts();
+        let Facts { family, tied, layers, .. } = self.facts();
         let head = || Ignorable::EqualTo { key: head::HEAD.into(), other: family.embedding.into() };
-        family.ignorable.iter().cloned().chain(tied.then(head)).collect()
+        let further = || Ignorable::LayersFrom { prefix: "model.layers.", from: layers };
+        let (head, further) = (tied.then(head), family.further_layers.then(further));
+        family.ignorable.iter().cloned().chain(head).chain(further).collect()
     }
 
     fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
         let Facts { family, tied, .. } = self.facts();
-        let named = checkpoint.renamed(family.prefixes).apart(family.stacks);
+        let named = checkpoint.renamed(family.prefixes).with_scales().apart(family.stacks);
         // A checkpoint may have either of two tied weights.
         if tied { named.renamed(&[(head::HEAD, family.embedding)]) } else { named }
     }

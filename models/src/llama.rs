@@ -1,18 +1,18 @@
 //! Llama 3: "The Llama 3 Herd of Models" (2024), §3.2. Names follow the HF checkpoint (`modeling_llama.py`).
 
 use dsl::nn::{Attend, Kv, attend, silu};
-use dsl::{Float, model};
+use dsl::{Float, Project, model};
 use serde_json::json;
 
 use crate::config::Keys;
-use crate::decoder::{AttentionBlock, Decoder, Defaults, FeedForward, LlamaConfig};
+use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, FeedForward, LlamaConfig, Plain};
 use crate::family::{Family, GgufFamily, interleaved, presets};
 
 /// The whole network of a Llama.
 pub type Llama<T> = Decoder<T, Layer<T>>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "Llama 3.x, SmolLM2: llama3 rope scaling, grouped heads, tied and untied heads, biases",
+    about: "Llama 3.x and SmolLM2: llama3 rope scaling, grouped-query attention, tied or separate head, biases",
     gguf: Some(GgufFamily { is: |file| file.experts().or(file.window()).is_none(), ..GGUF }),
     presets: presets!("llama-3.1-8b": "meta-llama/Llama-3.1-8B", "llama-3.1-405b": "meta-llama/Llama-3.1-405B", "llama-3.2-1b": "meta-llama/Llama-3.2-1B", "smollm2-1.7b": "HuggingFaceTB/SmolLM2-1.7B"),
     ..Family::of(&["LlamaForCausalLM"], &["LlamaModel"], &["llama"])
@@ -30,11 +30,8 @@ pub(crate) const GGUF: GgufFamily = GgufFamily {
 
 model! {
     /// A layer: attention and feed-forward network, each after a norm and added to the residual.
-    pub Layer<T: Float, A: AttentionBlock<T, Config = LlamaConfig> = Attention<T>, M: FeedForward<T, Config = LlamaConfig> = Mlp<T>>(LlamaConfig): AttentionBlock<T> {
-        dims {
-            D = hidden_size, F = intermediate_size,
-            H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
-        }
+    pub Layer<T: Float, A: AttentionBlock<T> = Attention<T>, M: FeedForward<T> = Mlp<T>, C: DecoderConfig + Project<A::Config> + Project<M::Config> = Plain>(C): AttentionBlock<T> {
+        dims { D = hidden_size }
 
         input_layernorm: RmsNorm[D](eps = rms_norm_eps),
         self_attn: A,
@@ -46,9 +43,16 @@ model! {
             x + self.mlp.forward(self.post_attention_layernorm(x))
         }
     }
+}
 
+model! {
     /// Grouped-query attention with K heads of keys and values, and G query heads for each.
-    pub Attention<T: Float>: AttentionBlock<T> {
+    pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
+        dims {
+            D = hidden_size, F = intermediate_size,
+            H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
+        }
+
         q_proj: Linear[D -> K, G, E](bias if attention_bias),
         k_proj: Linear[D -> K, E](bias if attention_bias),
         v_proj: Linear[D -> K, E](bias if attention_bias),

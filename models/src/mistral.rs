@@ -12,7 +12,7 @@ use crate::llama::{self, Llama};
 pub type Mistral<T> = Llama<T>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "sliding window",
+    about: "attention with a sliding window",
     gguf: Some(GgufFamily {
         is: |file| file.experts().is_none() && file.window().is_some(),
         config: |file| file.llama(json!({ "sliding_window": file.window() })),

@@ -1,23 +1,22 @@
 //! Mixtral: Jiang et al., "Mixtral of Experts" (2024), §2. Names follow the published checkpoints. A Mistral with
 //! several experts in place of a feed-forward network. A router chooses a few experts for each token.
 
-use dsl::nn::{Attend, Kv, softmax, topk};
-use dsl::{F32, Float, model};
+use dsl::nn::{Attend, Kv};
+use dsl::{F32, Float, Project, Tensor, model};
 use serde_json::json;
 
 use crate::config::Keys;
-use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConfig};
-use crate::experts::mixture;
+use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, FeedForward, LlamaConfig};
+use crate::experts::{self, ExpertsConfig, Routing, Scores, mixture, route, swiglu};
 use crate::family::{Family, GgufFamily, Stacks, presets};
-use crate::llama;
+use crate::llama::{self, Attention};
 use crate::rope::RopeDefaults;
-use crate::shape_check::DeclaredSize;
 
 /// The whole network of a Mixtral.
-pub type Mixtral<T> = Decoder<T, Layer<T>, MixtralConfig>;
+pub type Mixtral<T> = Decoder<T, Layer<T>, ExpertsConfig>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "the likeliest of several experts for each token; per-expert and stacked checkpoints",
+    about: "mixture of experts; a checkpoint may store experts one by one or stacked",
     stacks: STACKS,
     gguf: Some(GgufFamily {
         is: |file| file.experts().is_some(),
@@ -43,72 +42,55 @@ pub(crate) const FAMILY: Family = Family {
 
 model! {
     /// Llama's layer, with experts in place of the feed-forward network.
-    pub Layer<T: Float>(MixtralConfig): AttentionBlock<T> {
-        dims {
-            D = hidden_size, F = intermediate_size,
-            // All experts, and those chosen.
-            X = num_local_experts, C = num_experts_per_tok,
-        }
+    pub Layer<T: Float, A: AttentionBlock<T> = Attention<T>, C: DecoderConfig + Project<A::Config> + Project<ExpertsConfig> = ExpertsConfig>(C): AttentionBlock<T> {
+        dims { D = hidden_size }
 
         input_layernorm: RmsNorm[D](eps = rms_norm_eps),
-        self_attn: llama::Attention<T>,
+        self_attn: A,
         post_attention_layernorm: RmsNorm[D](eps = rms_norm_eps),
-        block_sparse_moe: Experts,
+        block_sparse_moe: Experts<T>,
 
         fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
             let x = x + self.self_attn.forward(self.input_layernorm(x), at, kv);
-            x + self.block_sparse_moe(self.post_attention_layernorm(x))
+            x + self.block_sparse_moe.forward(self.post_attention_layernorm(x))
         }
     }
+}
 
-    /// A mixture of experts. The result is a sum over the chosen experts' SwiGLUs, weighted by the router's
-    /// probabilities.
-    pub Experts {
+model! {
+    /// A mixture of experts. The result is a sum over the chosen experts' SwiGLUs, weighted by the router.
+    pub Experts<T: Float>(ExpertsConfig): FeedForward<T> {
+        dims {
+            D = hidden_size, F = moe_intermediate_size,
+            // All experts, and those chosen.
+            X = num_experts, C = num_experts_per_tok,
+        }
+
         gate: Linear[D -> X],
-        w1: Weight[X, F, D] at "experts.*.w1.weight",
-        w3: Weight[X, F, D] at "experts.*.w3.weight",
-        w2: Weight[X, D, F] at "experts.*.w2.weight",
+        bias: Weight<F32>[X] at "e_score_correction_bias",
+        experts: Mixture<T>,
 
         fn forward(x: T[B, S, D]) -> T[B, S, D] {
-            let likely = softmax(self.gate(x).to::<F32>(), X);
-            let (share, chosen) = topk(likely, X, self.dim(C));
-            let (share, chosen) = ((share / share.sum(X)).rename(X, C), chosen.rename(X, C)); // [B, S, C]
-            mixture(x, share, chosen, [self.w1(), self.w3(), self.w2()])
+            self.experts.mix(x, self.gate(x), self.config.biased.then(|| self.bias()))
+        }
+    }
+
+    /// The sum over the experts' SwiGLUs that the router chooses by its logits.
+    pub Mixture<T: Float> {
+        w1: Weight[X, F, D] at "*.w1.weight",
+        w3: Weight[X, F, D] at "*.w3.weight",
+        w2: Weight[X, D, F] at "*.w2.weight",
+
+        fn mix(x: T[B, S, D], logits: T[B, S, X], bias: Option<Tensor<F32>>) -> T[B, S, D] {
+            let routed = route(logits.to(), bias, self.dim(C), &self.config.routing);
+            mixture(x, routed, [self.w1(), self.w3(), self.w2()], |weights| swiglu(x, weights))
         }
     }
 }
-
-/// The `config.json` of a Mixtral.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MixtralConfig {
-    /// The keys that Mixtral shares with Llama.
-    pub llama: LlamaConfig,
-    /// The number of experts in each layer.
-    pub num_local_experts: usize,
-    /// The number of experts that each token chooses.
-    pub num_experts_per_tok: usize,
-}
-
-descends!(MixtralConfig from llama: LlamaConfig);
-
-impl DecoderConfig for MixtralConfig {}
-
-impl MixtralConfig {
-    /// Sizes in the configuration that the checkpoint's header can confirm.
-    pub fn sizes(&self) -> Vec<DeclaredSize> {
-        let router = &[("model.layers.*.block_sparse_moe.gate.weight", 0)];
-        let mut sizes = self.llama.sizes();
-        sizes.push(DeclaredSize::extent("num_local_experts", self.num_local_experts, router));
-        sizes
-    }
-}
-
-/// Keys that only training reads.
-const IGNORED: &[&str] = &["output_router_logits", "router_aux_loss_coef", "router_jitter_noise"];
 
 /// Keys of the experts in the layout of transformers and GGUF, and the corresponding keys in the published
 /// layout.
-const STACKS: Stacks = &[
+pub(crate) const STACKS: Stacks = &[
     ("mlp.gate.weight", &["block_sparse_moe.gate.weight"]),
     (
         "mlp.experts.gate_up_proj",
@@ -121,17 +103,17 @@ const STACKS: Stacks = &[
 ];
 
 /// Reads the `config.json` of a Mixtral. Defaults are those of `MixtralConfig` in transformers.
-pub(crate) fn read(keys: &Keys) -> MixtralConfig {
-    keys.ignore(IGNORED);
+pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
+    keys.ignore(experts::IGNORED);
     let rope = RopeDefaults { theta: 1e6, ..RopeDefaults::new(131_072) };
     let defaults = Defaults { num_key_value_heads: Some(8), rms_norm_eps: 1e-5, ..Defaults::of(rope) };
     let llama = LlamaConfig::shared(keys, defaults);
-    let num_local_experts = keys.optional_count("num_local_experts").unwrap_or(8);
-    let num_experts_per_tok = keys.optional_count("num_experts_per_tok").unwrap_or(2);
-    if num_experts_per_tok > num_local_experts {
-        let expected = format!("at most {num_local_experts}, the experts there are");
-        keys.refuse("num_experts_per_tok", num_experts_per_tok, expected);
-    }
     let windows = vec![keys.optional_count("sliding_window"); llama.num_hidden_layers].into();
-    MixtralConfig { llama: LlamaConfig { windows, ..llama }, num_local_experts, num_experts_per_tok }
+    let num_experts = keys.optional_count("num_local_experts").unwrap_or(8);
+    ExpertsConfig {
+        num_experts,
+        num_experts_per_tok: experts::chosen(keys, "num_experts_per_tok", 2, num_experts),
+        keys: ["num_local_experts", "intermediate_size"],
+        ..ExpertsConfig::like_llama(LlamaConfig { windows, ..llama }, Routing::normalized(Scores::Softmax))
+    }
 }

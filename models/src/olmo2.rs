@@ -14,7 +14,7 @@ use crate::llama::Mlp;
 pub type Olmo2<T> = Decoder<T, Layer<T>, Wide>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "norms after each half",
+    about: "norms after attention and after the feed-forward network",
     gguf: Some(GgufFamily {
         config: |file| file.llama(json!({ "attention_bias": file.is_biased("attn_q") })),
         ..GgufFamily::llama("olmo2")

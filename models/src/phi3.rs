@@ -16,7 +16,7 @@ use crate::rope::{RopeDefaults, RopeScaling};
 pub type Phi3<T> = Decoder<T, Layer<T, Attention<T>, Mlp<T>>>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "fused projections, longrope, partial rotation",
+    about: "fused projections (q, k and v; gate and up), longrope scaling, partial rotary embedding",
     gguf: Some(GgufFamily {
         config: |file| {
             let rotated = file.optional_count("rope.dimension_count").zip(file.features());

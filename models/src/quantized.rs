@@ -13,9 +13,9 @@ use trace::key_pattern;
 use crate::shape_check::DeclaredSize;
 use crate::{Architecture, ModelConfig, UntiedHead};
 
-/// How matmuls read weights that a checkpoint stores in blocks, by the pattern of their keys: as they are, where a format
-/// of ours is the same; in eight bits, where none is, since nothing else of that size loses less. All layers share one
-/// format.
+/// The formats in which matmuls read weights that a checkpoint stores in blocks, by key pattern.
+///
+/// Blocks of q8, q4 or q4_k stay as they are. Others become q8, which loses least. All layers share one format.
 pub(crate) fn stored(checkpoint: &Checkpoint) -> Quantization {
     let mut blocks: BTreeMap<String, Vec<Option<BlockFormat>>> = BTreeMap::new();
     for tensor in checkpoint.tensors().filter(|tensor| tensor.shape.len() > 1) {

@@ -15,7 +15,7 @@ use crate::llama::Layer;
 pub type Qwen2<T> = Decoder<T, Layer<T, Attention<T>>>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "biases on q, k, v",
+    about: "biases on the query, key and value projections",
     gguf: Some(GgufFamily::llama("qwen2")),
     presets: presets!("qwen2-0.5b": "Qwen/Qwen2-0.5B", "qwen2-7b": "Qwen/Qwen2-7B"),
     ..Family::of(&["Qwen2ForCausalLM"], &["Qwen2Model"], &["qwen2"])

@@ -15,7 +15,7 @@ use crate::qwen2::windows;
 pub type Qwen3<T> = Decoder<T, Layer<T, Attention<T>>>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "norms of q and k",
+    about: "norms on queries and keys",
     gguf: Some(GgufFamily {
         config: |file| file.llama(json!({ "attention_bias": file.is_biased("attn_q") })),
         ..GgufFamily::llama("qwen3")

@@ -93,13 +93,21 @@ pub struct RopeDefaults {
     pub max_position_embeddings: usize,
     /// The longest sequence before the context was extended; `None` stands for `max_position_embeddings`.
     pub original_max_position_embeddings: Option<usize>,
+    /// Keys of the embedding's object that another reader reads.
+    pub others: &'static [&'static str],
 }
 
 impl RopeDefaults {
     /// The usual defaults: base 10,000, all features rotated, no extended context.
     pub fn new(max_position_embeddings: usize) -> Self {
         let (partial_rotary_factor, original_max_position_embeddings) = (None, None);
-        Self { theta: 1e4, partial_rotary_factor, max_position_embeddings, original_max_position_embeddings }
+        Self {
+            theta: 1e4,
+            partial_rotary_factor,
+            max_position_embeddings,
+            original_max_position_embeddings,
+            others: &[],
+        }
     }
 }
 
@@ -359,7 +367,7 @@ impl<'a> Outside<'a> {
         let kind = nested.agreed(("rope_type", new), ("type", old));
         let scaling = match self.scaling(name, &nested, kind.as_deref().unwrap_or("default")) {
             Some(scaling) => {
-                self.keys.close(nested);
+                self.keys.close_ignoring(nested, self.defaults.others);
                 scaling
             }
             None => {

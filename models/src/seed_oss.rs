@@ -11,7 +11,7 @@ use crate::llama::Llama;
 pub type SeedOss<T> = Llama<T>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "biases on q, k, v",
+    about: "biases on the query, key and value projections",
     ..Family::of(&["SeedOssForCausalLM"], &["SeedOssModel"], &["seed_oss"])
 };
 

@@ -8,14 +8,14 @@ use dsl::nn::Attend;
 use crate::config::Keys;
 use crate::decoder::{Decoder, DecoderConfig, Defaults, LlamaConfig};
 use crate::family::{Family, GgufFamily, presets};
-use crate::llama::{self, Layer};
+use crate::llama::{self, Attention, Layer, Mlp};
 use crate::rope::RopeDefaults;
 
 /// The whole network of a SmolLM3.
-pub type SmolLm3<T> = Decoder<T, Layer<T>, SmolLm3Config>;
+pub type SmolLm3<T> = Decoder<T, Layer<T, Attention<T>, Mlp<T>, SmolLm3Config>, SmolLm3Config>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "layers without rotary embedding",
+    about: "some layers without rotary embedding",
     gguf: Some(GgufFamily { architecture: "smollm3", is: |_| true, ..llama::GGUF }),
     presets: presets!("smollm3-3b": "HuggingFaceTB/SmolLM3-3B"),
     ..Family::of(&["SmolLM3ForCausalLM"], &["SmolLM3Model"], &["smollm3"])

@@ -13,7 +13,7 @@ use crate::llama::Attention;
 pub type Starcoder2<T> = Decoder<T, Layer<T>, LayerNormed>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "layer norms, biases, no gate",
+    about: "layer norms, biases, and a feed-forward network without a gate",
     ..Family::of(&["Starcoder2ForCausalLM"], &["Starcoder2Model"], &["starcoder2"])
 };
 

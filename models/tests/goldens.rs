@@ -23,6 +23,7 @@ fn recorded() -> Trace {
         head_dim: Some(4),
         rms_norm_eps: 1e-5,
         rope: RopeParameters::plain(10_000.0),
+        local_rope: None,
         windows: [].into(),
         tie_word_embeddings: true,
         attention_bias: false,

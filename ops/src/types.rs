@@ -128,6 +128,13 @@ impl TensorType {
         Self { element, shape: self.shape.clone() }
     }
 
+    /// The same type with this extent of the first axis. A scalar stays one.
+    pub fn with_rows(&self, rows: usize) -> Self {
+        let mut ty = self.clone();
+        ty.shape.iter_mut().take(1).for_each(|extent| *extent = rows);
+        ty
+    }
+
     /// The spelling in MLIR: `tensor<2x3xbf16>`.
     pub fn mlir(&self) -> String {
         let mut text = String::with_capacity(32);

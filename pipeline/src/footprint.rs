@@ -118,7 +118,7 @@ const COMPILED_CONSTANT: usize = 8;
 const PROCESS: usize = 32 << 20;
 
 impl Footprint {
-    /// Of each quantized format the weights, if there are several formats.
+    /// The weights of each quantized format, if there are several formats.
     pub fn mixture(&self) -> Vec<(WeightFormat, &WeightTotal)> {
         let quantized = |(stored_as, stored): (&WeightStorage, _)| Some((stored_as.quantized()?, stored));
         let formats: Vec<_> = self.weights.iter().filter_map(quantized).collect();

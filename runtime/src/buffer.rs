@@ -9,6 +9,9 @@ use crate::device::Runtime;
 use crate::error::RuntimeError;
 use crate::ffi;
 
+/// The alignment in bytes that the kernels of any device expect of a tensor's beginning, at most.
+const ALIGNMENT: usize = 256;
+
 /// A tensor in the device's memory, dense and row-major.
 ///
 /// `Buffer` has no `Clone`. A call may update its arguments in place, so it consumes them and returns new
@@ -126,6 +129,33 @@ impl Buffer {
         written.map_err(|status| RuntimeError::Buffer { action: "write", ty: self.ty.clone(), status })?;
         self.runtime.count(bytes.len(), 0);
         Ok(())
+    }
+
+    /// Some of the rows of the first axis, from `first` on, as a tensor of its own for a call. It shares their memory if its
+    /// beginning is aligned as kernels expect, and otherwise it is a copy. [`put_rows`](Self::put_rows) ends its use.
+    ///
+    /// # Errors
+    /// If there are fewer rows, or the device fails.
+    pub fn rows(&mut self, first: usize, count: usize) -> Result<Self, RuntimeError> {
+        let (ty, offset) = (self.ty.with_rows(count), self.ty.with_rows(first).bytes());
+        let part = self.raw.part(&ty, offset);
+        let raw = part.map_err(|status| RuntimeError::Buffer { action: "split", ty: ty.clone(), status })?;
+        let part = Self { raw, ty, runtime: self.runtime.clone() };
+        if offset.is_multiple_of(ALIGNMENT) { Ok(part) } else { part.separate() }
+    }
+
+    /// Makes the rows from `first` on what a call made of them. If it changed them in place, nothing is copied.
+    ///
+    /// # Errors
+    /// If there are fewer rows, or the device fails.
+    pub fn put_rows(&mut self, first: usize, rows: Self) -> Result<(), RuntimeError> {
+        let offset = self.ty.with_rows(first).bytes();
+        let (allocation, start) = self.address();
+        if rows.address() == (allocation, start + offset) {
+            return Ok(());
+        }
+        let put = self.raw.put(self.runtime.raw(), offset, &rows.raw);
+        put.map_err(|status| RuntimeError::Buffer { action: "join", ty: self.ty.clone(), status })
     }
 
     /// The address of the tensor: equal for two buffers at different times if they use the same memory.

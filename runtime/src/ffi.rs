@@ -122,6 +122,20 @@ unsafe extern "C" {
         buffer: *mut RawBuffer,
         out: *mut *mut RawBuffer,
     ) -> *mut RawStatus;
+    fn tw_buffer_part(
+        buffer: *mut RawBuffer,
+        offset: usize,
+        size: usize,
+        rank: usize,
+        shape: *const usize,
+        out: *mut *mut RawBuffer,
+    ) -> *mut RawStatus;
+    fn tw_buffer_put(
+        runtime: *mut RawRuntime,
+        buffer: *mut RawBuffer,
+        offset: usize,
+        part: *mut RawBuffer,
+    ) -> *mut RawStatus;
     fn tw_buffer_element(buffer: *const RawBuffer) -> u32;
     fn tw_buffer_rank(buffer: *const RawBuffer) -> usize;
     fn tw_buffer_extent(buffer: *const RawBuffer, axis: usize) -> usize;
@@ -357,6 +371,22 @@ impl Buffer {
         // SAFETY: both objects are alive.
         let status = unsafe { tw_buffer_copy(runtime.0.as_ptr(), self.0.as_ptr(), &mut raw) };
         Self::take(status, raw)
+    }
+
+    /// The bytes of a tensor of this type from `offset` on, in the same memory.
+    pub(crate) fn part(&mut self, ty: &TensorType, offset: usize) -> Result<Self, Status> {
+        let (mut raw, buffer) = (ptr::null_mut(), self.0.as_ptr());
+        // SAFETY: the buffer is alive, rank and shape describe one slice, and IREE checks the range against the
+        // buffer's own length.
+        let status =
+            unsafe { tw_buffer_part(buffer, offset, ty.bytes(), ty.rank(), ty.shape.as_ptr(), &mut raw) };
+        Self::take(status, raw)
+    }
+
+    /// Overwrites the buffer's bytes from `offset` on with those of another buffer.
+    pub(crate) fn put(&mut self, runtime: &Runtime, offset: usize, part: &Self) -> Result<(), Status> {
+        // SAFETY: all three objects are alive; IREE checks the range against the buffer's own length.
+        check(unsafe { tw_buffer_put(runtime.0.as_ptr(), self.0.as_ptr(), offset, part.0.as_ptr()) })
     }
 
     /// The element type, if Tracewright supports it.

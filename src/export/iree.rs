@@ -178,7 +178,7 @@ pub fn export(
     let folder = ExportFolder::new(model, out, [names::TEXT, names::MODULE, names::ARCHIVE])?;
     let compiler = tools.compiler;
     let plan = Plan { target: compiler.resolve(&plan.target)?, ..plan };
-    let recorded = plan.trace()?.trace;
+    let recorded = plan.record(&plan.exported())?.trace;
     let mut build = Build::new(plan.lower(&recorded)?, &recorded, checkpoint, tools)?;
     let made = made_of(model)?;
     let copied: Vec<&str> = match &made {

@@ -10,8 +10,8 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use generate::{
-    AnyExecutor, Batch, Budgeted, DraftModel, Finish, GenerateError, Generated, Lookup, Network, Reply,
-    SavedSequence, Session, TokenLogprobs, TokenOptions, Tokenizer, check_tokens,
+    AnyExecutor, Batch, Budgeted, DraftModel, Executor, Finish, GenerateError, Generated, Lookup, Network,
+    Reply, SavedSequence, Session, TokenLogprobs, TokenOptions, Tokenizer, check_tokens,
 };
 use irpa::Archive;
 use models::Architecture;
@@ -150,8 +150,7 @@ fn batch<'a>(
     draft: Option<&'a AnyNetwork>,
 ) -> Batch<'a, AnyExecutor> {
     let batch = Batch::new(network).schedule(Budgeted::default());
-    // Through XLA, state stays on the device.
-    let batch = if options.plugin.is_none() { batch.keep_prefixes() } else { batch };
+    let batch = if network.executor().is_in_host_memory() { batch.keep_prefixes() } else { batch };
     match (&options.speculate, draft) {
         (_, Some(draft)) => batch.speculate(|| Box::new(DraftModel::new(draft))),
         (Speculation::Lookup, None) => batch.speculate(|| Box::new(Lookup::default())),

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::task::Poll;
+use std::time::Duration;
 
 use generate::{Follow, GenerateOptions};
 
@@ -176,6 +178,43 @@ impl Pieces {
         self.running.cancel();
     }
 
+    /// The next item of the iterator, or `Pending` if none arrives within `time`. A caller can look after something else then.
+    pub fn next_within(&mut self, time: Duration) -> Poll<Option<Result<String, ModelError>>> {
+        loop {
+            let Some(events) = &self.events else { return Poll::Ready(None) };
+            let event = match events.recv_timeout(time) {
+                Err(RecvTimeoutError::Timeout) => return Poll::Pending,
+                event => event.ok(),
+            };
+            if let Poll::Ready(item) = self.take(event) {
+                return Poll::Ready(item);
+            }
+        }
+    }
+
+    /// The item of an event, or `Pending` for an event without one. The engine is gone if there is no event.
+    fn take(&mut self, event: Option<News>) -> Poll<Option<Result<String, ModelError>>> {
+        match event {
+            // A token may complete no text.
+            Some(News::Logprobs(_)) => Poll::Pending,
+            Some(News::Piece(piece)) if piece.is_empty() => Poll::Pending,
+            Some(News::Piece(piece)) => Poll::Ready(Some(Ok(piece))),
+            Some(News::Done(completion)) => {
+                self.completion = Some(*completion);
+                self.events = None;
+                Poll::Ready(None)
+            }
+            Some(News::Failed(error)) => {
+                self.events = None;
+                Poll::Ready(Some(Err(error)))
+            }
+            None => {
+                self.events = None;
+                Poll::Ready(Some(Err(ModelError::Gone)))
+            }
+        }
+    }
+
     /// The tokens and timings, as in [`completion`](Self::completion).
     pub fn into_completion(self) -> Option<Completion> {
         self.completion
@@ -192,23 +231,9 @@ impl Iterator for Pieces {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            match self.events.as_ref()?.recv() {
-                // A token may complete no text.
-                Ok(News::Piece(piece)) if piece.is_empty() => {}
-                Ok(News::Logprobs(_)) => {}
-                Ok(News::Piece(piece)) => return Some(Ok(piece)),
-                Ok(News::Done(completion)) => {
-                    self.completion = Some(*completion);
-                    self.events = None;
-                }
-                Ok(News::Failed(error)) => {
-                    self.events = None;
-                    return Some(Err(error));
-                }
-                Err(_) => {
-                    self.events = None;
-                    return Some(Err(ModelError::Gone));
-                }
+            let event = self.events.as_ref()?.recv().ok();
+            if let Poll::Ready(item) = self.take(event) {
+                return item;
             }
         }
     }

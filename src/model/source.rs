@@ -139,7 +139,8 @@ pub(super) fn build_checkpoint(
     let tunings = options.tunings(&plan.target)?;
     let (tuning, damaged) = (tunings.of(&plan)?, tunings.damaged().to_vec());
     let plan = plan.tuned(tuning, options.chunk);
-    let traced = plan.record(&entries(&plan, options, score))?;
+    let entries = entries(&plan, options, score).into_iter().flat_map(EntryPoint::in_parts);
+    let traced = plan.record(&entries.collect::<Vec<_>>())?;
     let checkpoint = plan.model.weights(Checkpoint::open(path)?)?;
     let ignorable = plan.model.ignorable();
     let ready = build(options, &traced, &checkpoint, plan.target, plan.weights, ignorable)?;

@@ -4,6 +4,8 @@ import json
 import math
 import os
 import random
+import tempfile
+from pathlib import Path
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -62,6 +64,9 @@ def spread(model):
             p.add_(factor - 1.0)  # A Gemma's norm multiplies by 1 + w, and w begins at 0.
         if any(part in name for part in ("norm", "ln_", "bias")):
             p.add_(0.1 * torch.randn_like(p))
+    for name, buffer in model.named_buffers():
+        if name.endswith("bias"):
+            buffer.add_(0.1 * torch.randn_like(buffer))  # What a router adds to its scores begins at 0.
     return model
 
 
@@ -74,6 +79,21 @@ def bare(tensors):
     for layer in layers:
         tensors |= {f"h.{layer}.attn.bias": triangle.clone(), f"h.{layer}.attn.masked_bias": torch.tensor(-1e4, dtype=positions.dtype)}
     return tensors
+
+
+def mxfp4(tensors):
+    """The experts of a gpt-oss as published: floats of four bits, and a power of two for each 32 of them along the inputs."""
+    numbers = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    for key in [key for key in tensors if key.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+        groups = tensors.pop(key).float().transpose(1, 2).unflatten(-1, (-1, 32))
+        exponents = groups.abs().amax(-1).log2().floor().clamp(min=-127) - 2
+        codes = (groups[..., None] / exponents.exp2()[..., None, None] - numbers).abs().argmin(-1).to(torch.uint8)
+        tensors[f"{key}_blocks"] = codes[..., 0::2] | codes[..., 1::2] << 4
+        tensors[f"{key}_scales"] = (exponents + 127).to(torch.uint8)
+    return tensors
+
+
+REWRITES = {"mxfp4": mxfp4}
 
 
 def write_config(path, published=False, drop=(), add=None):
@@ -93,7 +113,8 @@ def write_checkpoint(out, seed, model_type="llama", storage="f32", published=Fal
     """A fresh model whose weights are spread so that its tokens differ, saved as an HF directory.
 
     `published`, `drop` and `add` are those of `write_config`; `stacked` saves experts as transformers holds them, all of a
-    layer in one tensor; `rewrite` makes other tensors of those saved.
+    layer in one tensor; `rewrite` makes other tensors of those saved: a function, or the
+    name of one.
     """
     torch.manual_seed(seed)
     config.get("text_config", config).update(bos_token_id=1, eos_token_id=2, pad_token_id=None)
@@ -103,11 +124,28 @@ def write_checkpoint(out, seed, model_type="llama", storage="f32", published=Fal
     (out / "generation_config.json").unlink(missing_ok=True)
     if rewrite:
         path = out / "model.safetensors"
-        save_tensors(rewrite(load_file(path)), path, metadata={"format": "pt"})
+        save_tensors(REWRITES.get(rewrite, rewrite)(load_file(path)), path, metadata={"format": "pt"})
     write_config(out / "config.json", published, drop, add)
 
 
+def dequantized(directory, to):
+    """A copy of a checkpoint of MXFP4 whose experts transformers' own function made floats of. (Its quantizer wants more packages.)"""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    keys = json.loads((directory / "config.json").read_text())
+    keys.pop("quantization_config")
+    (to / "config.json").write_text(json.dumps(keys))
+    tensors = load_file(directory / "model.safetensors")
+    for key in [key.removesuffix("_blocks") for key in tensors if key.endswith("_blocks")]:
+        tensors[key] = convert_moe_packed_tensors(tensors.pop(f"{key}_blocks"), tensors.pop(f"{key}_scales"))
+    save_tensors(tensors, to / "model.safetensors", metadata={"format": "pt"})
+
+
 def load(directory, dtype=torch.float32):
+    if "quantization_config" in json.loads((Path(directory) / "config.json").read_text()):
+        with tempfile.TemporaryDirectory() as folder:
+            dequantized(Path(directory), Path(folder))
+            return load(folder, dtype)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, attn_implementation="eager", experts_implementation="eager")
     if hasattr(model.config, "output_router_logits"):
         model.config.output_router_logits = True

@@ -518,6 +518,9 @@ fn sdpa(dice: &mut Dice, q: TensorType) -> Option<(Op, Vec<TensorType>)> {
         mask.push(term);
     }
     if dice.chance(15) {
+        mask.push(MaskTerm::Sinks);
+    }
+    if dice.chance(15) {
         let window = 1 + dice.below(3);
         mask.extend([MaskTerm::Window(window), MaskTerm::Ring]);
         keys = window + queries.max(1) - 1 + dice.below(2);
@@ -538,6 +541,10 @@ fn sdpa(dice: &mut Dice, q: TensorType) -> Option<(Op, Vec<TensorType>)> {
                     }
                 }
                 extra.push(TensorType::new(q.element, shape));
+            }
+            MaskTerm::Sinks => {
+                let heads = &q.shape[..rank - 2];
+                extra.push(TensorType::new(q.element, &heads[dice.below(heads.len() + 1)..]));
             }
             _ => {}
         }

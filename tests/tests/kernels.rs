@@ -671,7 +671,14 @@ fn attention_of(
             };
             let softcap = (case % 2 == 1).then_some(ops::Real(2.0));
             let scale = (case % 3 == 1).then_some(ops::Real(0.25));
-            all.push((Op::from(Sdpa { mask, scale, softcap, offset: true }), vec![q, k, v, offset]));
+            let (mut mask, mut operands) = (mask, vec![q, k, v, offset]);
+            // Of all masks, positions and elements.
+            if (case + position) % 4 < 2 {
+                let ring = mask.iter().position(|term| *term == MaskTerm::Ring).unwrap_or(mask.len());
+                mask.insert(ring, MaskTerm::Sinks);
+                operands.push(tensor(&[2, group], seed + 3));
+            }
+            all.push((Op::from(Sdpa { mask, scale, softcap, offset: true }), operands));
         }
     }
     all
@@ -703,7 +710,7 @@ fn attention_by_tiles() {
     for calls in [&small, &large].into_iter().take(if runs { 2 } else { 1 }) {
         let built = built(calls, &target, &as_it_is);
         let lines = built.module.text.lines();
-        let tiled = lines.filter(|line| line.contains("flow.dispatch") && line.contains("_tiles(")).count();
+        let tiled = lines.filter(|line| line.contains("flow.dispatch") && line.contains("_tiles")).count();
         assert_eq!(tiled, calls.calls.len(), "not all by tiles");
         if runs {
             let found = built.load(&calls.weights).violations(calls);
@@ -762,16 +769,17 @@ fn attention_reads_integers() {
     // Every other one: of each element, position and mask.
     let all_cases = attention(3, false).into_iter().chain(attention(4, true));
     for (case, (op, arguments)) in all_cases.step_by(2).enumerate() {
-        let [q, k, v, offset] = &arguments[..] else { unreachable!() };
+        let [q, k, v, others @ ..] = &arguments[..] else { unreachable!() };
         let text = format!("{op:?} of {} and integers", q.ty);
         let [[k, k_scales], [v, v_scales]] =
             [k, v].map(|of| integers(&of.ty, 1000 + 10 * case as u64 + of.ty.shape[3] as u64));
         let dequantize = Dequantize { element: q.ty.element };
-        let arguments = vec![q.clone(), k, k_scales, v, v_scales, offset.clone()];
+        let mut arguments = vec![q.clone(), k, k_scales, v, v_scales];
+        arguments.extend(others.iter().cloned());
         all.graph(text, arguments, op.bound(), |b, ids| {
             let k = b.op(dequantize.clone(), &ids[1..3])?;
             let v = b.op(dequantize.clone(), &ids[3..5])?;
-            b.op(op.clone(), &[ids[0], k, v, ids[5]])
+            b.op(op.clone(), &[&[ids[0], k, v], &ids[5..]].concat())
         });
     }
     for target in widths() {

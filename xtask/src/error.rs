@@ -29,6 +29,9 @@ pub enum Error {
     /// A line of the requirements is not a pin.
     #[error("line {line} of `{path}` is `{found}`, expected `NAME==VERSION [--hash=sha256:HEX]`", path = path.display())]
     Pin { path: PathBuf, line: usize, found: String },
+    /// maturin reported success, but wrote no wheel.
+    #[error("maturin reported success, but no wheel is in `{folder}`", folder = folder.display())]
+    NoWheel { folder: PathBuf },
     #[error("`{program}` did not start")]
     Start { program: String, source: io::Error },
     /// A file or folder cannot be read or written.

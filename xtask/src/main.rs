@@ -1,4 +1,4 @@
-//! Set-up and chores: `cargo xtask setup | demo | test | bless | newcomer | parity | differential | xla | sanitize | fuzz`.
+//! Set-up and chores: `cargo xtask setup | demo | test | bless | newcomer | parity | differential | xla | wheel | sanitize | fuzz`.
 //!
 //! Needs Rust, Python 3 with pip, a C and a C++ compiler; everything else goes into `.tracewright/`, once.
 
@@ -48,9 +48,9 @@ enum Chore {
         #[arg(long, conflicts_with_all = ["vulkan", "smollm2", "xla"])]
         clients: bool,
     },
-    /// Stream a story from the shipped model.
+    /// Let SmolLM2 135M Instruct answer a question (a Python package of 93 MB); without it, the shipped model tells a story.
     Demo {
-        /// Arguments of `tracewright generate demo`, instead of the default prompt.
+        /// Arguments of `tracewright generate MODEL`, instead of the default prompt.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
@@ -87,6 +87,18 @@ enum Chore {
         /// Run only the tests of this name, as unittest matches it.
         #[arg(short = 'k', value_name = "NAME")]
         name: Option<String>,
+    },
+    /// Build the Python wheel of `python/`, and print its path.
+    Wheel {
+        /// Folder of the wheel; what is in it is deleted.
+        #[arg(short, long, value_name = "DIR", default_value = "target/wheel")]
+        out: PathBuf,
+        /// Profile of cargo.
+        #[arg(long, default_value = "release")]
+        profile: String,
+        /// Build without optimization instead, install the wheel into a fresh environment, and run its tests.
+        #[arg(long, conflicts_with_all = ["out", "profile"])]
+        test: bool,
     },
     /// Run the runtime's tests with its C code under AddressSanitizer, which finds memory errors and leaks.
     Sanitize,
@@ -158,6 +170,10 @@ fn main() -> ExitCode {
         },
         Chore::Differential { graphs } => chores::differential(&cli.root, *graphs),
         Chore::Xla { name } => chores::xla(&cli.root, name.as_deref()),
+        Chore::Wheel { test: true, .. } => chores::test_wheel(&cli.root),
+        Chore::Wheel { out, profile, .. } => {
+            chores::wheel(&cli.root, out, profile).map(|wheel| println!("{}", wheel.display()))
+        }
         Chore::Sanitize => chores::sanitize(&cli.root),
         Chore::Fuzz(fuzz) => chores::fuzz(&cli.root, fuzz),
     };

@@ -114,6 +114,26 @@ fn find(dir: &Path) -> Option<Python> {
     Some(Python { dir: dir.to_path_buf(), packages })
 }
 
+/// The packages of an installed folder.
+pub fn find_packages(dir: &Path) -> Result<PathBuf, Error> {
+    let pin = || Error::Incomplete { pin: "site-packages".into(), dir: dir.to_path_buf() };
+    find(dir).map(|python| python.packages).ok_or_else(pin)
+}
+
+/// The `python3` of a fresh environment in `dir` with a wheel. It also finds the packages in the folder `packages`.
+pub fn environment_with(dir: &Path, wheel: &Path, packages: &Path) -> Result<PathBuf, Error> {
+    let (lock, log) = (lock(dir)?, dir.with_extension("log"));
+    let mut venv = Command::new("python3");
+    run(venv.args(["-m", "venv"]).arg(dir), "making a virtual environment", &log, &lock)?;
+    let python = dir.join("bin/python3");
+    let own = find_packages(dir)?.join("tools.pth");
+    fs::write(&own, format!("{}\n", packages.display())).with_path("write", &own)?;
+    let mut pip = pip_of(&python);
+    pip.args(["install", "--no-index", "--no-deps"]).arg(wheel);
+    run(&mut pip, "installing the wheel", &log, &lock)?;
+    Ok(python)
+}
+
 fn pip(
     platform: Option<&str>,
     dir: &Path,

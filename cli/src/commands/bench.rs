@@ -98,10 +98,10 @@ pub struct MatmulBench {
     /// Types to compute in: f32, f16, bf16; separate several with commas
     #[arg(long, value_name = "TYPES", value_delimiter = ',', default_value = "bf16")]
     pub dtype: Vec<ElementType>,
-    /// Formats of the weight: none, q8, q4, q4_k; several with commas
+    /// Formats of the weight: none, q8, q4, q4_k; separate several with commas
     #[arg(long, value_name = "FORMATS", value_delimiter = ',')]
     pub quant: Vec<Quantization>,
-    /// Who multiplies: on, off, or both with a comma
+    /// Compute with kernels (on), with the compiler's code (off), or both with a comma
     #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]
     pub kernels: Vec<KernelUse>,
     #[command(flatten)]
@@ -152,10 +152,10 @@ pub struct VariantArguments {
     /// Types of weights and activations: f32, f16, bf16; separate several with commas [default: the checkpoint's]
     #[arg(long, value_name = "TYPES", value_delimiter = ',')]
     pub dtype: Vec<ElementType>,
-    /// Formats of the weights of matmuls: none, q8, q4, q4:pure, q4_k, q4_k:pure; several with commas [default: none]
+    /// Formats of the weights of matmuls: none, q8, q4, q4:pure, q4_k, q4_k:pure; separate several with commas [default: none]
     #[arg(long, value_name = "FORMATS", value_delimiter = ',')]
     pub quant: Vec<Quantization>,
-    /// Who multiplies: on, off, or both with a comma
+    /// Compute with kernels (on), with the compiler's code (off), or both with a comma
     #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]
     pub kernels: Vec<KernelUse>,
     /// Rules that simplify the network: off, exact, approximate; separate several with commas
@@ -361,7 +361,7 @@ mod run {
     /// The default context, in tokens.
     const CONTEXT: usize = 512;
 
-    /// The formats that were asked for: by default weights as they are.
+    /// The given formats, or by default the stored format.
     fn formats(asked: &[Quantization]) -> &[Quantization] {
         if asked.is_empty() { &[Quantization::Computed] } else { asked }
     }

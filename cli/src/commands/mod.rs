@@ -116,9 +116,9 @@ commands! {
     Bisect: bisect(model) iree;
     /// Compare a format with full precision on a text: KL divergence, same tokens, perplexity
     Quality: quality(model) iree;
-    /// Write a model with rounded weights, for the text that it will read
+    /// Write a model directory with quantized weights, calibrated on a text
     Quantize: quantize(model) iree;
-    /// Say what a model will hold in memory, without reading a weight
+    /// Report the memory that a model needs, without reading a weight
     Plan: plan(model);
     /// Measure the speed of variants in turn, beside the bandwidth of the memory
     #[command(subcommand)]

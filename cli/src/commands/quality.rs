@@ -14,7 +14,7 @@ pub struct Arguments {
     /// File with the text, `-` for stdin
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
-    /// What the model is compared with, in f32: itself in another format, or another model with the same tokens
+    /// The reference: a format of the same model, or another model with the same tokens, computed in f32
     #[arg(long, value_name = "none|q8|q4[:pure]|q4_k[:pure]|MODEL", default_value = "none")]
     pub against: String,
     /// Tokens per window; only the second half of each window counts
@@ -26,7 +26,7 @@ pub struct Arguments {
     /// Also measure the model with one matrix rounded in all layers, for each matrix
     #[arg(long)]
     pub layers: bool,
-    /// One JSON object on stdout instead of lines
+    /// Print one JSON object on stdout instead of lines
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -34,7 +34,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The model to compare with, and the format of its weights.
+    /// The model to compare with, and its format if that differs from the model's own.
     #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "models are compared by running them"))]
     fn reference(&self) -> (PathBuf, Quantization) {
         match self.against.parse() {

@@ -15,11 +15,11 @@ pub struct Arguments {
     /// The model directory to write
     #[arg(short, long, value_name = "DIR")]
     pub out: PathBuf,
-    /// A text such as the model will read: the network runs over it, and its weights are rounded for what it computes there; `-` for
-    /// stdin
+    /// A text like those the model will read; `-` reads stdin. The network runs over it, and weights are rounded for the values it
+    /// computes
     #[arg(long, value_name = "FILE")]
     pub calibrate: Option<PathBuf>,
-    /// What llama.cpp's `llama-imatrix` wrote, instead of a text
+    /// An importance matrix written by llama.cpp's `llama-imatrix`, in place of a text
     #[arg(long, value_name = "FILE.gguf", conflicts_with = "calibrate")]
     pub imatrix: Option<PathBuf>,
     /// Formats of matrices: q8, q4, q4_k, q4:pure, q4_k:pure
@@ -28,10 +28,10 @@ pub struct Arguments {
     /// Formats for some matrices, as for `generate`
     #[arg(long, value_name = "FILE.json")]
     pub quant_map: Option<PathBuf>,
-    /// Tokens of a window of the text
+    /// Tokens per window of the text
     #[arg(long, value_name = "N", default_value = "512", requires = "calibrate")]
     pub window: NonZeroUsize,
-    /// Windows at most
+    /// Largest number of windows to read
     #[arg(long, value_name = "N", default_value = "128", requires = "calibrate")]
     pub windows: NonZeroUsize,
     /// Worker threads; 0 for as many as there are cores

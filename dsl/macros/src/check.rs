@@ -111,8 +111,9 @@ fn headers(model: &Model, errors: &mut Errors) {
         errors.at(role, format!("`{name}` has no `fn forward`, which is what a trait here asks for"));
     }
     for block in &model.blocks[1..] {
-        if block.function("forward").is_none() {
-            errors.at(&block.name, format!("the block `{}` has no `fn forward`", block.name));
+        if block.functions.is_empty() {
+            errors
+                .at(&block.name, format!("the block `{}` has no function, such as `fn forward`", block.name));
         }
     }
 }

@@ -431,7 +431,7 @@ impl Generator<'_> {
         let here = name.span();
         let dsl = self.dsl_at(here);
         let run = quote_spanned! {here=>
-            #dsl::__private::block(
+            #dsl::__private::block::<Self, _, _>(
                 &self.scope,
                 #title,
                 (#(#passed,)*),

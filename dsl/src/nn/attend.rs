@@ -30,6 +30,10 @@ pub struct Attend<T: Float> {
     pub mask: Mask<T>,
     /// The factor on the scores. `None` stands for 1/√E, where E is the number of features of a head.
     pub scale: Option<f64>,
+    /// The factor on the queries of each position: `[S]`, or `[B, S]` if each sequence has its own position. `None`: 1.
+    pub temperature: Option<Tensor<T>>,
+    /// One more score for each query head, which the softmax counts and which weighs no value. `None`: no such score.
+    pub sinks: Option<Tensor<T>>,
     /// The bound on the scores, which become `softcap · tanh(score / softcap)`. `None`: no bound.
     pub softcap: Option<f64>,
 }
@@ -49,7 +53,18 @@ impl<T: Float> Attend<T> {
     /// positions `at`.
     pub fn causal(at: Position, queries: Axis) -> Self {
         let layout = RopeLayout::HalfSplit;
-        Self { queries, at, cos: None, sin: None, layout, mask: Mask::causal(), scale: None, softcap: None }
+        Self {
+            queries,
+            at,
+            cos: None,
+            sin: None,
+            layout,
+            mask: Mask::causal(),
+            scale: None,
+            temperature: None,
+            sinks: None,
+            softcap: None,
+        }
     }
 
     /// Causal attention with rotary embedding. The axis `queries` counts the `length` queries, which are at
@@ -89,9 +104,25 @@ impl<T: Float> Attend<T> {
         }
     }
 
+    /// Rotates the features 2i and 2i + 1 together. Default: i and i + R/2, where R is the number of rotated features.
+    pub fn interleaved(self) -> Self {
+        Self { layout: RopeLayout::Interleaved, ..self }
+    }
+
     /// Sets the factor on the scores.
     pub fn scaled(self, scale: f64) -> Self {
         Self { scale: Some(scale), ..self }
+    }
+
+    /// Multiplies the queries of each position by a factor `[S]` or `[B, S]`.
+    pub fn tempered(self, factors: Tensor<T>) -> Self {
+        Self { temperature: Some(factors), ..self }
+    }
+
+    /// Adds a score for each query head, which the softmax counts and which weighs no value. The axes of `sinks` are the
+    /// axes of the query heads, in the order that [`attend`] finds them in.
+    pub fn with_sinks(self, sinks: Tensor<T>) -> Self {
+        Self { sinks: Some(sinks), ..self }
     }
 
     /// Bounds the scores to `softcap · tanh(score / softcap)`. `None` changes nothing.
@@ -125,6 +156,10 @@ impl<T: Float> Attend<T> {
 #[track_caller]
 pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> Tensor<T> {
     let place = Location::caller();
+    let q = match at.temperature {
+        Some(factors) => q * factors.broadcast(q),
+        None => q,
+    };
     q.apply(place, |t, raw, query| {
         let (Some(key), Some(value)) = (t.named_type(k.raw, place), t.named_type(v.raw, place)) else {
             return Raw::POISON;
@@ -175,6 +210,11 @@ pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>
             }
         }
         let mut mask = at.mask.terms.clone();
+        if let Some(sinks) = at.sinks {
+            mask.push(MaskTerm::Sinks);
+            let heads = [&batch[..], &groups].concat();
+            operands.push(of_heads(t, sinks.raw, &heads, place));
+        }
         mask.extend((*keys == RING).then_some(MaskTerm::Ring));
         let op = Sdpa { mask, scale: at.scale.map(Real), softcap: at.softcap.map(Real), offset: true };
         let attended = t.op(None, op, &operands, &with_features(q_order), place);
@@ -183,6 +223,17 @@ pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>
             None => attended,
         }
     })
+}
+
+/// Arranges sinks in the order of the axes `heads`, of which they have the last.
+fn of_heads(t: &mut Tracer, raw: Raw, heads: &[Axis], place: Place) -> Raw {
+    let Some(ty) = t.named_type(raw, place) else { return Raw::POISON };
+    let own = heads.iter().copied().filter(|axis| ty.position(*axis).is_some());
+    let own: Vec<Axis> = own.collect();
+    match own.len() == ty.dims.len() && heads.ends_with(&own) {
+        true => permuted(t, raw, ty, &own, place),
+        false => t.fail(TraceErrorKind::Order { op: "sinks", ty, axes: heads.to_vec() }, place),
+    }
 }
 
 /// Arranges a tensor, whose axes are some of `order`, so that it broadcasts to `order` from the trailing
@@ -204,4 +255,4 @@ fn placed(t: &mut Tracer, raw: Raw, order: &[Axis], place: Place) -> Raw {
     }
 }
 
-trace_arg!(Attend<T> { queries, at, cos, sin, layout, mask, scale, softcap });
+trace_arg!(Attend<T> { queries, at, cos, sin, layout, mask, scale, temperature, sinks, softcap });

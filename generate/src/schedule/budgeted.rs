@@ -2,17 +2,21 @@
 
 use super::{RowWork, Schedule};
 
-/// While a text is continued, a call takes a budget of positions: prompts are read in pieces, and no text waits for a whole chunk of
-/// every row. A call computes as many positions in each row as its longest row has, so the budget is divided among all rows.
+/// A step serves every text that is continued, and a piece of one prompt. So a text never waits for more than one piece, and prompts
+/// get their first token in turn.
+///
+/// Where all rows share a call, prompts are read in pieces only while a text is continued, and the budget is divided among all rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Budgeted {
     positions: usize,
+    /// The row whose prompt is read.
+    reads: usize,
 }
 
 impl Budgeted {
-    /// Calls of at most this many positions in all rows together, and at least one in each.
+    /// Pieces of at most this many positions.
     pub fn new(positions: usize) -> Self {
-        Self { positions }
+        Self { positions, reads: 0 }
     }
 }
 
@@ -25,10 +29,24 @@ impl Default for Budgeted {
 
 impl Schedule for Budgeted {
     fn plan(&mut self, rows: &[RowWork]) -> Vec<usize> {
-        let most = match rows.iter().any(|row| row.decodes && row.tokens > 0) {
-            true => (self.positions / rows.len().max(1)).max(1),
-            false => usize::MAX,
+        let positions = self.positions.max(1);
+        if !rows.iter().all(|row| row.alone) {
+            let most = match rows.iter().any(|row| row.decodes && row.tokens > 0) {
+                true => (positions / rows.len().max(1)).max(1),
+                false => usize::MAX,
+            };
+            return rows.iter().map(|row| row.tokens.min(most)).collect();
+        }
+        // One token is served beside those of the texts.
+        let waits = |row: &RowWork| !row.decodes && row.tokens > 1;
+        // The same prompt until its end, then the next one behind it.
+        let mut next = (self.reads..rows.len()).chain(0..self.reads.min(rows.len()));
+        self.reads = next.find(|&row| waits(&rows[row])).unwrap_or(self.reads);
+        let planned = |(i, row): (usize, &RowWork)| match waits(row) {
+            true if i == self.reads => row.tokens.min(positions),
+            true => 0,
+            false => row.tokens,
         };
-        rows.iter().map(|row| row.tokens.min(most)).collect()
+        rows.iter().enumerate().map(planned).collect()
     }
 }

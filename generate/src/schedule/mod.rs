@@ -13,6 +13,9 @@ pub struct RowWork {
     pub tokens: usize,
     /// Whether the row is behind its prompt: each call that it takes part in gives it a token.
     pub decodes: bool,
+    /// Whether a call can serve the row without the others. Otherwise a call computes as many positions in each row as its longest
+    /// row has.
+    pub alone: bool,
 }
 
 /// Decides what each call does. It changes when a text gets its tokens, and no token.
@@ -20,11 +23,9 @@ pub struct RowWork {
 /// ```
 /// use tracewright_generate::{Budgeted, RowWork, Schedule};
 ///
-/// let prompt = RowWork { tokens: 500, decodes: false };
-/// let text = RowWork { tokens: 1, decodes: true };
-/// // A call takes as many positions in each of its two rows.
-/// assert_eq!(Budgeted::new(64).plan(&[prompt, text]), [32, 1]);
-/// assert_eq!(Budgeted::new(64).plan(&[prompt, RowWork { tokens: 0, decodes: false }]), [500, 0]);
+/// let prompt = RowWork { tokens: 500, decodes: false, alone: true };
+/// let text = RowWork { tokens: 1, decodes: true, alone: true };
+/// assert_eq!(Budgeted::new(64).plan(&[prompt, text, prompt]), [64, 1, 0]);
 /// ```
 pub trait Schedule {
     /// How many of its tokens each row should show in the next call. A call takes at most as many as its entry point does, and at

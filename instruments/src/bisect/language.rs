@@ -43,7 +43,7 @@ impl TokenCall {
         Self { entry: "score".into(), start: 0, tokens: tokens.into() }
     }
 
-    /// What the entry point gets, by role; a part of the state that there is none of yet is empty.
+    /// The arguments of the entry point, by role. A part of the state without a value yet is zero.
     pub(crate) fn arguments(&self, signature: &Signature, state: &HashMap<Role, Value>) -> Vec<Value> {
         let argument = |argument: &trace::Argument| {
             let ty: TensorType = argument.ty.clone();

@@ -31,11 +31,23 @@ pub enum BlockFormat {
     Q5K,
     /// 16 groups of 16 integers of six bits with 32 added. Scales have eight bits, in units of the block's.
     Q6K,
+    /// 32 floats of four bits (e2m1), and a power of two as their scale (OCP "Microscaling Formats (MX) Specification", 2023,
+    /// §5.3).
+    Mxfp4,
 }
 
 impl BlockFormat {
-    pub const ALL: [Self; 8] =
-        [Self::Q4_0, Self::Q4_1, Self::Q5_0, Self::Q5_1, Self::Q8_0, Self::Q4K, Self::Q5K, Self::Q6K];
+    pub const ALL: [Self; 9] = [
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q8_0,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+        Self::Mxfp4,
+    ];
 
     /// The format with this number in ggml's list of types.
     pub(super) fn of(number: u32) -> Option<Self> {
@@ -48,6 +60,7 @@ impl BlockFormat {
             12 => Self::Q4K,
             13 => Self::Q5K,
             14 => Self::Q6K,
+            39 => Self::Mxfp4,
             _ => return None,
         })
     }
@@ -62,12 +75,13 @@ impl BlockFormat {
             Self::Q4K => "Q4_K",
             Self::Q5K => "Q5_K",
             Self::Q6K => "Q6_K",
+            Self::Mxfp4 => "MXFP4",
         }
     }
 
     pub fn numbers(self) -> usize {
         match self {
-            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => GROUP,
+            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 | Self::Mxfp4 => GROUP,
             Self::Q4K | Self::Q5K | Self::Q6K => LONG,
         }
     }
@@ -82,6 +96,7 @@ impl BlockFormat {
             Self::Q4K => 2 + 2 + 12 + 128,
             Self::Q5K => 2 + 2 + 12 + 32 + 128,
             Self::Q6K => 128 + 64 + 16 + 2,
+            Self::Mxfp4 => 1 + 16,
         }
     }
 
@@ -111,6 +126,7 @@ impl BlockFormat {
         match self {
             Self::Q4_0 | Self::Q5_0 | Self::Q8_0 => Some(Quantized::Group(self.with_scale(block))),
             Self::Q4K => Some(Quantized::SuperBlock(Box::new(with_minima(block)))),
+            Self::Mxfp4 => four_bit_floats(block[0], nibbles(&block[1..])).map(Quantized::Group),
             Self::Q4_1 | Self::Q5_1 | Self::Q5K | Self::Q6K => None,
         }
     }
@@ -179,6 +195,11 @@ impl BlockFormat {
             Self::Q4K => *out = with_minima(block).numbers(),
             Self::Q5K => five_bits(block, out),
             Self::Q6K => six_bits(block, out),
+            Self::Mxfp4 => {
+                let scale = half_scale(block[0]);
+                let numbers = nibbles(&block[1..]).map(|code| f32::from(twice(code)) * scale);
+                out[..GROUP].copy_from_slice(&numbers);
+            }
         }
     }
 }
@@ -221,6 +242,52 @@ fn six_bits(block: &[u8], out: &mut [f32; LONG]) {
         let upper = high[side * 32 + at] >> (run * 2) & 3;
         let integer = (nibble | upper << 4) as i8 - 32;
         *x = scale * f32::from(scales[place / 16] as i8) * f32::from(integer);
+    }
+}
+
+/// Twice the number of a float of four bits: a sign, two bits of exponent and one of fraction.
+fn twice(code: u8) -> i8 {
+    const MAGNITUDES: [i8; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
+    let magnitude = MAGNITUDES[usize::from(code & 7)];
+    if code & 8 == 0 { magnitude } else { -magnitude }
+}
+
+/// Half of 2^(exponent − 127), the scale of a group.
+fn half_scale(exponent: u8) -> f32 {
+    match exponent {
+        0 | 1 => f32::from_bits(0x0020_0000 << exponent),
+        _ => f32::from_bits(u32::from(exponent - 1) << 23),
+    }
+}
+
+/// The integers and scale of a group; `None` if no f16 has the scale.
+fn four_bit_floats(exponent: u8, codes: [u8; GROUP]) -> Option<Group> {
+    let scale = f16::from_f32(half_scale(exponent));
+    (scale.to_f32() == half_scale(exponent)).then(|| Group { integers: codes.map(twice), scale })
+}
+
+/// Floats of four bits with their scales in another tensor: the first of two is in the lower bits of a byte.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScaledFloats<'a> {
+    pub(crate) pairs: &'a [u8],
+    pub(crate) scales: &'a [u8],
+}
+
+impl ScaledFloats<'_> {
+    fn code(&self, place: usize) -> u8 {
+        self.pairs[place / 2] >> (place % 2 * 4) & 15
+    }
+
+    pub(crate) fn decode(&self, start: usize, out: &mut [f32]) {
+        for (place, x) in (start..).zip(out) {
+            *x = f32::from(twice(self.code(place))) * half_scale(self.scales[place / GROUP]);
+        }
+    }
+
+    pub(crate) fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
+        let whole = count == GROUP && start.is_multiple_of(GROUP);
+        let codes = || std::array::from_fn(|place| self.code(start + place));
+        whole.then(|| four_bit_floats(self.scales[start / GROUP], codes()))?.map(Quantized::Group)
     }
 }
 

@@ -48,6 +48,8 @@ pub(crate) struct Attention {
     causal: bool,
     window: Option<usize>,
     ring: bool,
+    /// Whether each query head has a sink.
+    sinks: bool,
     scale: f64,
     softcap: Option<f64>,
     /// Whether keys and values are integers with a scale per key.
@@ -70,7 +72,10 @@ impl Attention {
         let (offset, terms) = op.operands(operands);
         let [q, k, v] = [operands[0], operands[1], operands[2]];
         let has = |term: MaskTerm| terms.iter().any(|(other, _)| *other == term);
-        let known = |term: &MaskTerm| matches!(term, MaskTerm::Causal | MaskTerm::Window(_) | MaskTerm::Ring);
+        let sinks = terms.iter().find(|(term, _)| *term == MaskTerm::Sinks).and_then(|(_, sinks)| *sinks);
+        let known = |term: &MaskTerm| {
+            matches!(term, MaskTerm::Causal | MaskTerm::Window(_) | MaskTerm::Sinks | MaskTerm::Ring)
+        };
         let mut windows = terms.iter().filter_map(|(term, _)| match term {
             MaskTerm::Window(width) => Some(*width),
             _ => None,
@@ -90,6 +95,7 @@ impl Attention {
             causal: has(MaskTerm::Causal),
             window: windows.next(),
             ring: has(MaskTerm::Ring),
+            sinks: sinks.is_some(),
             scale: op.scale_for(q.shape[q.rank() - 1]),
             softcap: op.softcap.map(|cap| cap.0),
             quantized: work.quantized,
@@ -109,6 +115,7 @@ impl Attention {
             && headed
             && terms.iter().all(|(term, _)| known(term))
             && windows.next().is_none()
+            && sinks.is_none_or(|sinks| sinks.count() == attention.heads * attention.group)
             && (attention.causal || attention.window.is_none() && !attention.ring)
             && attention.batch * attention.queries * attention.keys * attention.features * attention.values
                 > 0
@@ -116,9 +123,14 @@ impl Attention {
         served.then_some(attention)
     }
 
+    /// The first binding of the prologue, after those of the operation.
+    fn prologue(&self) -> usize {
+        3 + usize::from(self.offset) + usize::from(self.sinks)
+    }
+
     /// The binding of the keys' scales, after those of the prologue.
     fn scales(&self) -> usize {
-        3 + usize::from(self.offset) + self.before.bindings()
+        self.prologue() + self.before.bindings()
     }
 
     /// Rows of queries that read the same keys.
@@ -126,7 +138,7 @@ impl Attention {
         self.group * self.queries
     }
 
-    /// The name under which tuning files store this attention. It does not depend on the prologue or on the
+    /// The name under which tuning files store this attention. It does not depend on the prologue, the sinks or the
     /// order of tokens.
     pub(crate) fn name(&self) -> String {
         let mask = format!(
@@ -191,7 +203,8 @@ impl Attention {
         let (units, of_unit) = self.units(tile);
         let tokens = self.tokens.map(Tokens::name).unwrap_or_default();
         let by_token = if self.by_token { "_by_token" } else { "" };
-        let name = format!("{}{tokens}{by_token}{}", self.name(), self.before.name());
+        let sinks = if self.sinks { "_sinks" } else { "" };
+        let name = format!("{}{sinks}{tokens}{by_token}{}", self.name(), self.before.name());
         let bindings = self.scales() + 2 * usize::from(self.quantized) + 1;
         let kernel = move || {
             kernel::new(bindings, workgroups, |code| {
@@ -241,8 +254,17 @@ impl Attention {
             let row = self.row(code, head, first + i);
             tile.start.row(code, row.by_token, (tile.read, row.from), (tile.queries, i * self.features));
             tile.positions.store(i, offset + row.place.number());
-            tile.largest.store(i * KEYS, code.constant(LANES, Sdpa::HIDDEN));
-            tile.totals.store(i * KEYS, code.constant(LANES, 0.0));
+            let [hidden, zero, one] = [Sdpa::HIDDEN, 0.0, 1.0].map(|number| code.constant(LANES, number));
+            let (largest, total) = match self.sink(code, &row) {
+                // The total is the sum of all lanes: a sink has the weight 1 in the first.
+                Some(sink) => {
+                    let is_first = code.constant(PLACES, 1.0).greater(code.count(PLACES));
+                    (sink.broadcast(KEYS), one.or_else(is_first, zero))
+                }
+                None => (hidden, zero),
+            };
+            tile.largest.store(i * KEYS, largest);
+            tile.totals.store(i * KEYS, total);
         });
         let oldest = self.oldest(code, offset);
         let seen = self.seen(code, offset, (first, tile.rows), KEYS);
@@ -299,7 +321,15 @@ impl Attention {
             Some(tokens) => tokens.of(token) + of_token * self.features,
             None => by_head * self.features,
         };
-        Row { by_head, by_token, from, place }
+        Row { by_head, by_token, from, place, head: of_token }
+    }
+
+    /// The score of a row before its first key, if there are sinks.
+    fn sink<'k>(&self, code: &'k Code, row: &Row<'k>) -> Option<Value<'k>> {
+        self.sinks.then(|| {
+            let sinks = code.binding(3 + usize::from(self.offset), self.element, self.heads * self.group);
+            sinks.load(row.head, Type::Scalar(self.element)).convert(Element::F32)
+        })
     }
 
     fn cache<'k>(&self, code: &'k Code, stored: Element) -> [Buffer<'k>; 2] {
@@ -499,7 +529,7 @@ impl<'k> Tile<'k> {
         Self {
             rows,
             read: code.binding(0, of.element, of.batch / of.heads * of.queries * token),
-            start: of.before.start(code, 3 + usize::from(of.offset), of.features),
+            start: of.before.start(code, of.prologue(), of.features),
             queries: code.scratch(of.element, rows * of.features),
             positions: code.scratch(Element::I32, rows),
             largest: lanes(),
@@ -518,6 +548,8 @@ struct Row<'k> {
     from: Value<'k>,
     /// The query's number within its head.
     place: Value<'k>,
+    /// The query's head.
+    head: Value<'k>,
 }
 
 /// Sixteen keys of a head.

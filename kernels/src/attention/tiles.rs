@@ -115,10 +115,16 @@ impl Attention {
             let row = self.row(code, head, first + i);
             start.row(code, row.by_token, (read, row.from), (held.queries, i * self.features));
             held.positions.store(i, offset + row.place.number());
+            if let Some(sink) = self.sink(code, &row) {
+                held.largest.store(i, sink);
+                held.totals.store(i, code.constant(sink.ty(), 1.0));
+            }
         });
         code.repeat(code.index(0)..code.index(rows), ROWS, |tile| {
-            held.largest.store(tile, code.constant(LANES, Sdpa::HIDDEN));
-            held.totals.store(tile, code.constant(LANES, 0.0));
+            if !self.sinks {
+                held.largest.store(tile, code.constant(LANES, Sdpa::HIDDEN));
+                held.totals.store(tile, code.constant(LANES, 0.0));
+            }
             self.turn(code, held.queries, tile * self.features);
         });
         code.repeat(code.index(0)..code.index(rows * self.values), KEYS, |at| {

@@ -1,7 +1,8 @@
 //! Converts `sdpa` to primitives.
 
 use ops::ops::{
-    BinaryKind, BroadcastInDim, Compare, Direction, DotGeneral, Iota, MaskTerm, Sdpa, Select, UnaryKind,
+    BinaryKind, BroadcastInDim, Compare, Direction, DotGeneral, Iota, MaskTerm, ReduceKind, Sdpa, Select,
+    UnaryKind,
 };
 use ops::{ElementType, InferError, TensorType};
 use trace::{Builder, NodeId, functions};
@@ -46,10 +47,32 @@ pub(crate) fn convert(b: &mut Builder<'_>, op: &Sdpa, operands: &[NodeId]) -> Re
         let hidden = b.splat(scores, Sdpa::HIDDEN)?;
         scores = b.op(Select {}, &[visible, scores, hidden])?;
     }
-    let probabilities = functions::softmax(b, scores, rank - 1)?;
+    let sinks = terms.iter().find(|(term, _)| *term == MaskTerm::Sinks).and_then(|(_, sinks)| *sinks);
+    let probabilities = match sinks {
+        Some(sinks) => with_sinks(b, scores, sinks)?,
+        None => functions::softmax(b, scores, rank - 1)?,
+    };
     let probabilities = b.convert(probabilities, element)?;
     let attended = b.op(product(rank - 1, batch), &[probabilities, v])?;
     b.convert(attended, element)
+}
+
+/// The softmax of scores `[…, keys]` and a sink, without the sink's weight.
+fn with_sinks(b: &mut Builder<'_>, scores: NodeId, sinks: NodeId) -> Result<NodeId, InferError> {
+    let (shape, last) = (b.ty(scores).shape.clone(), b.ty(scores).rank() - 1);
+    let sinks = b.convert(sinks, ElementType::F32)?;
+    let axes = (last - 1 - b.ty(sinks).rank()..last - 1).collect();
+    let sinks = b.op(BroadcastInDim { shape, axes }, &[sinks])?;
+    let largest = b.reduced_along(ReduceKind::Maximum, scores, last)?;
+    let largest = b.binary(BinaryKind::Maximum, largest, sinks)?;
+    let exponential = |b: &mut Builder<'_>, x| {
+        let shifted = b.binary(BinaryKind::Subtract, x, largest)?;
+        b.unary(UnaryKind::Exponential, shifted)
+    };
+    let (weights, sinks) = (exponential(b, scores)?, exponential(b, sinks)?);
+    let sum = b.reduced_along(ReduceKind::Add, weights, last)?;
+    let sum = b.binary(BinaryKind::Add, sum, sinks)?;
+    b.binary(BinaryKind::Divide, weights, sum)
 }
 
 /// The mask of the positional terms: `[queries, keys]`, or `[sequences, queries, keys]` if a term differs

@@ -12,14 +12,15 @@ pub(super) const QUANTIZATION: [(&str, Option<&str>); 3] = [
     ("quantization", Some("mlx")),
 ];
 
-/// Rejects a configuration with quantized weights, in the model or in its text tower.
+/// Rejects a configuration with weights that are quantized by other methods than `read`, in the model or in its text tower.
 ///
 /// # Errors
-/// If the weights are quantized; the error has the key and the method.
-pub(crate) fn check_storage(keys: &Keys) -> Result<(), ConfigError> {
+/// If the weights are quantized so; the error has the key and the method.
+pub(crate) fn check_storage(keys: &Keys, read: &[&str]) -> Result<(), ConfigError> {
     let text = keys.map.get("text_config").and_then(Value::as_object);
     let towers = [Some(("", &keys.map)), text.map(|text| ("text_config.", text))];
-    match towers.into_iter().flatten().find_map(|(prefix, map)| packed(prefix, map)) {
+    let packed = towers.into_iter().flatten().find_map(|(prefix, map)| packed(prefix, map));
+    match packed.filter(|(_, method)| !read.contains(&method.as_str())) {
         Some((key, method)) => Err(ConfigError::Quantized { path: keys.path.clone(), key, method }),
         None => Ok(()),
     }

@@ -27,7 +27,7 @@ pub enum ImatrixError {
     Empty(PathBuf),
 }
 
-/// What ends the name of the sums of squares, and of the number of tokens.
+/// Suffixes of the tensors that hold sums of squares and token counts.
 const SUMS: &str = ".in_sum2";
 const COUNTS: &str = ".counts";
 

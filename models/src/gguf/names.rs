@@ -77,7 +77,7 @@ impl Renaming {
         Self { gguf, stacks: &[], heads: [0, 0] }
     }
 
-    /// What the network calls a tensor; `None` if it has no name for it.
+    /// The network's name of a tensor, or `None` if it has none.
     pub(super) fn name(&self, tensor: &str) -> Option<String> {
         let (before, end) = tensor.rsplit_once('.')?;
         let name = match before.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
@@ -87,7 +87,7 @@ impl Renaming {
         Some(format!("{}.{end}", name?))
     }
 
-    /// What metadata call a key, or a product of some, that a `config.json` calls so.
+    /// The metadata key of a `config.json` key, or of a product of keys.
     pub(super) fn key(&self, key: &str) -> String {
         let own = |key: &str| {
             let found = self.gguf.keys.iter().chain(KEYS).find(|(theirs, _)| *theirs == key);

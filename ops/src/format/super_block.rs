@@ -69,9 +69,10 @@ impl SuperBlock {
         })
     }
 
-    /// At most 256 numbers, rounded so that the squares of what they are off add up to little: each group's scale and minimum
-    /// are fitted to its integers and the integers to them, from several starts, then both rounded to steps. Each square counts
-    /// as much as its weight; all count the same if there are none.
+    /// Rounds at most 256 numbers for a small sum of squared errors, each multiplied by its weight.
+    ///
+    /// Scale, minimum and integers of each group are fitted in turn, from several starts. Scale and minimum are then rounded to
+    /// steps. Without weights, all numbers count equally.
     pub(super) fn nearest(numbers: &[f32], weights: &[f32]) -> Self {
         let groups: [Numbers; GROUPS] = std::array::from_fn(|group| {
             let [numbers, weights] =
@@ -98,7 +99,7 @@ impl SuperBlock {
 
 struct Numbers {
     x: [f32; GROUP],
-    /// What the square of each error counts.
+    /// The weight of each squared error.
     weights: [f32; GROUP],
     /// Those of a row; behind them one of them stands again.
     count: usize,

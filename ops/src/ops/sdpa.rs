@@ -21,6 +21,10 @@ pub enum MaskTerm {
     Prefix,
     /// The operand is added to the scores, broadcast from the trailing side.
     Additive,
+    /// The operand is one more score for each query head, `[…, G]`: the last axes of the queries before S. The softmax
+    /// counts it, and it weighs no value (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023;
+    /// HF `modeling_gpt_oss.py`).
+    Sinks,
     /// The keys are in a ring buffer of T slots. Slot t holds the last position j ≡ t (mod T) that is not
     /// after the last query, or nothing if it was never written. The other terms apply to j. The ring must
     /// hold all positions that a window shows to the queries.
@@ -33,14 +37,15 @@ type Sized = fn(usize) -> MaskTerm;
 impl MaskTerm {
     /// Whether the term has an operand.
     pub fn has_operand(self) -> bool {
-        matches!(self, Self::Padding | Self::Prefix | Self::Additive)
+        matches!(self, Self::Padding | Self::Prefix | Self::Additive | Self::Sinks)
     }
 
-    const PLAIN: [(&str, Self); 5] = [
+    const PLAIN: [(&str, Self); 6] = [
         ("causal", Self::Causal),
         ("padding", Self::Padding),
         ("prefix", Self::Prefix),
         ("additive", Self::Additive),
+        ("sinks", Self::Sinks),
         ("ring", Self::Ring),
     ];
     const SIZED: [(&str, Sized); 2] = [("window(", Self::Window), ("chunk(", Self::Chunk)];
@@ -59,8 +64,9 @@ impl Attribute for MaskTerm {
             return Ok(term);
         }
         let Some((_, term)) = Self::SIZED.into_iter().find(|(name, _)| reader.eat(name)) else {
-            return reader
-                .error("`causal`, `window(…)`, `chunk(…)`, `padding`, `prefix`, `additive` or `ring`");
+            return reader.error(
+                "`causal`, `window(…)`, `chunk(…)`, `padding`, `prefix`, `additive`, `sinks` or `ring`",
+            );
         };
         let size = usize::parse(reader)?;
         reader.expect(")")?;
@@ -247,6 +253,32 @@ impl Operation for Sdpa {
             &["bf16[2,3,2,4]", "bf16[2,7,4]", "bf16[2,7,4]", "i32[] 4"],
             "bf16[2,3,2,4]",
         ),
+        // A sink that is as likely as the only key halves its value.
+        good(
+            "sdpa mask=[sinks] scale=1.0 softcap=none offset=false",
+            &["f32[1,1,2] 1,1", "f32[1,1,2] 1,2", "f32[1,1,2] 6,8", "f32[1] 3"],
+            "f32[1,1,2] 3,4",
+        ),
+        good(
+            "sdpa mask=[causal,sinks] scale=none softcap=none offset=true",
+            &["f32[3,2,2,5,4]", "f32[3,2,9,4]", "f32[3,2,9,4]", "i32[3] 4,0,2", "f32[2,2] 1,-1,2,0"],
+            "f32[3,2,2,5,4]",
+        ),
+        good(
+            "sdpa mask=[causal,window(4),sinks,ring] scale=none softcap=1.5 offset=true",
+            &["f32[2,3,4]", "f32[2,7,4]", "f32[2,7,4]", "i32[] 31", "f32[2] 0.5,-0.5"],
+            "f32[2,3,4]",
+        ),
+        good(
+            "sdpa mask=[causal,sinks] scale=none softcap=none offset=true",
+            &["bf16[1,3,2,2,4]", "bf16[1,3,7,4]", "bf16[1,3,7,4]", "i32[] 4", "bf16[3,2] 1,2,3,0,-1,-2"],
+            "bf16[1,3,2,2,4]",
+        ),
+        bad(
+            "sdpa mask=[sinks] scale=none softcap=none offset=false",
+            &["f32[2,3,5,4]", "f32[2,3,6,4]", "f32[2,3,6,4]", "f32[2]"],
+            "the sinks must be the last axes of q before its queries",
+        ),
         bad(
             "sdpa mask=[] scale=none softcap=none offset=false",
             &["f32[2,4]", "f32[3,5]", "f32[3,5]"],
@@ -324,6 +356,8 @@ impl Operation for Sdpa {
             attribute(Self::NAME, "window", 0, "at least 1", term != MaskTerm::Window(0))?;
             attribute(Self::NAME, "chunk", 0, "at least 1", term != MaskTerm::Chunk(0))?;
         }
+        let sinks = self.mask.iter().filter(|term| **term == MaskTerm::Sinks).count();
+        attribute(Self::NAME, "sinks", sinks, "at most one operand", sinks <= 1)?;
         for (what, value) in [("scale", self.scale), ("softcap", self.softcap)] {
             let value = value.map_or(1.0, |v| v.0);
             attribute(Self::NAME, what, value, "a positive number", value > 0.0 && value.is_finite())?;
@@ -361,6 +395,11 @@ impl Operation for Sdpa {
                     let rule =
                         "padding or prefix must be `i32[]` or have a number for each of the first batch axis";
                     agree(Self::NAME, rule, lengths, k, by_row(lengths))?;
+                }
+                (MaskTerm::Sinks, Some(sinks)) => {
+                    let rule = "the sinks must be the last axes of q before its queries";
+                    let fits = q.shape[..q.rank() - 2].ends_with(&sinks.shape) && sinks.element == q.element;
+                    agree(Self::NAME, rule, sinks, q, fits)?;
                 }
                 (MaskTerm::Ring, _) => {
                     let shown = self.mask.iter().filter_map(|term| match term {
@@ -437,14 +476,19 @@ impl Operation for Sdpa {
         };
         let scores = Value::from_fn(TensorType::new(f32, scores_shape), score);
 
+        let sinks = terms.iter().find(|(term, _)| *term == MaskTerm::Sinks).and_then(|(_, sinks)| *sinks);
         let probabilities: Vec<f64> = scores
             .data
             .chunks(keys.max(1))
-            .flat_map(|row| {
-                let largest = row.iter().copied().fold(f64::NEG_INFINITY, super::binary::larger);
-                let exponentials: Vec<f64> =
-                    row.iter().map(|s| f32.round(libm::exp(f32.round(s - largest)))).collect();
-                let sum = f32.round(exact_sum(exponentials.iter().copied()));
+            .enumerate()
+            .flat_map(|(row, scores)| {
+                let head = row / q.ty.shape[rank - 2].max(1);
+                let sink = sinks.map(|sinks| sinks.data[head % sinks.data.len()]);
+                let largest =
+                    scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, super::binary::larger);
+                let exponential = |score: f64| f32.round(libm::exp(f32.round(score - largest)));
+                let exponentials: Vec<f64> = scores.iter().copied().map(exponential).collect();
+                let sum = f32.round(exact_sum(exponentials.iter().copied().chain(sink.map(exponential))));
                 exponentials.into_iter().map(move |e| ty.element.round(f32.round(e / sum)))
             })
             .collect();

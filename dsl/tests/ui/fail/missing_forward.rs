@@ -16,7 +16,7 @@ model! {
         fn forward(x: T[B, D]) -> T[B, D] { self.mlp(x) }
     }
     Mlp {
-//  ^^^ the block `Mlp` has no `fn forward`
+//  ^^^ the block `Mlp` has no function, such as `fn forward`
         up: RmsNorm[D],
     }
 }

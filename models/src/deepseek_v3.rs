@@ -1,0 +1,230 @@
+//! DeepSeek-V3: DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), §2.1. Names follow the HF checkpoint
+//! (`modeling_deepseek_v3.py`). Latent attention: a layer caches one vector for each token, from which keys and values follow.
+
+use dsl::nn::{Attend, Cache, Position, Slots, attend, dot};
+use dsl::{Float, Tensor, model};
+
+use crate::config::Keys;
+use crate::decoder::{Defaults, LlamaConfig};
+use crate::experts::{self, Experts, ExpertsConfig};
+use crate::family::Family;
+use crate::llama::Mlp;
+use crate::rope::{RopeDefaults, RopeParameters};
+use crate::shape_check::DeclaredSize;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "latent attention; experts in groups beside a shared one, chosen by sigmoid scores with a bias",
+    stacks: experts::STACKS,
+    further_layers: true,
+    ..Family::of(&["DeepseekV3ForCausalLM"], &["DeepseekV3Model"], &["deepseek_v3"])
+};
+
+model! {
+    /// The whole network, from token ids `[B, S]` to logits over the vocabulary.
+    pub DeepseekV3<T: Float>(DeepseekV3Config) {
+        dims {
+            V = vocab_size, D = hidden_size, L = num_hidden_layers, H = num_attention_heads,
+            // The features of compressed queries, and of keys and values, which all heads share.
+            Q = q_lora_rank or D, C = kv_lora_rank,
+            // The features of a head: without rotation, with it, and both; of a value; of a key and a value.
+            E = qk_nope_head_dim, I = qk_rope_head_dim, J = E + I, W = v_head_dim, P = E + W, Z = H * P,
+            // The features that a layer caches.
+            M = C + I,
+        }
+        cache { L of latent: Slots[M] }
+        shard { H, V over model; B over data }
+
+        model: BaseModel,
+        lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,
+
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
+            self.model(tokens, at, cache)
+        }
+        fn logits(x: T[.., D]) -> f32[.., V] {
+            self.lm_head(x).to()
+        }
+    }
+
+    /// The network without its head: embedding, layers and final norm.
+    pub BaseModel {
+        embed_tokens: Embedding[V, D],
+        layers: [Layer; L],
+        norm: RmsNorm[D](eps = rms_norm_eps),
+
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
+            let rope = self.config.rope.frequencies(self.dim(I), cache.context);
+            let at = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
+            let at = if self.config.rope_interleave { at.interleaved() } else { at }.scaled(self.config.scale());
+            let mut x = self.embed_tokens(tokens);
+            for (i, layer) in self.layers.iter().enumerate() {
+                let sparse = self.config.experts.is_sparse(i);
+                x = layer.forward(x, &at, cache.named(i, "latent"), sparse);
+            }
+            self.norm(x)
+        }
+    }
+
+    /// Llama's layer with latent attention, and with experts or Llama's feed-forward network.
+    pub Layer {
+        input_layernorm: RmsNorm[D](eps = rms_norm_eps),
+        self_attn: Attention,
+        post_attention_layernorm: RmsNorm[D](eps = rms_norm_eps),
+        mlp: Mlp<T>,
+        experts: Experts<T> at "mlp",
+
+        fn forward(x: T[B, S, D], at: &Attend<T>, latent: &mut Slots<T>, sparse: bool) -> T[B, S, D] {
+            let x = x + self.self_attn(self.input_layernorm(x), at, latent);
+            let normed = self.post_attention_layernorm(x);
+            x + if sparse { self.experts.forward(normed) } else { self.mlp.forward(normed) }
+        }
+    }
+
+    /// Attention whose heads share one cached vector for each token: C features that become keys and values, and I rotated ones.
+    /// The matrices of keys and values are applied to queries and results, so that nothing is computed again for cached tokens
+    /// (DeepSeek-AI, "DeepSeek-V2", 2024, §2.1.2).
+    pub Attention {
+        q_proj: Linear[D -> H, J],
+        q_a_proj: Linear[D -> Q](bias if attention_bias),
+        q_a_layernorm: RmsNorm[Q](eps = 1e-6),
+        q_b_proj: Linear[Q -> H, J],
+        kv_a_proj_with_mqa: Linear[D -> M](bias if attention_bias),
+        kv_a_layernorm: RmsNorm[C](eps = 1e-6),
+        kv_b_proj: Weight[Z, C] at "kv_b_proj.weight",
+        o_proj: Linear[H, W -> D](bias if attention_bias),
+
+        fn forward(x: T[B, S, D], at: &Attend<T>, latent: &mut Slots<T>) -> T[B, S, D] {
+            let q = match self.config.q_lora_rank {
+                Some(_) => self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))),
+                None => self.q_proj(x),
+            };
+            let [plain, rotated] = q.split(J, [self.dim(E), self.dim(I)]);
+            let [shared, key] = self.kv_a_proj_with_mqa(x).split(M, [self.dim(C), self.dim(I)]);
+            let heads = self.kv_b_proj().unmerge(Z, &[H.of(self.dim(H)), P.of(self.dim(P))]);
+            let [keys, values] = heads.split(P, [self.dim(E), self.dim(W)]); // [H, E, C], [H, W, C]
+
+            let plain = dot(plain.rename(J, E), keys.rename(P, E), E).permute(&[B, S, H, C]);
+            let q = Tensor::concat(&[plain.rename(C, M), at.rope(rotated.rename(J, M))], M); // [B, S, H, M]
+            let shared = self.kv_a_layernorm(shared.rename(M, C));
+            let k = latent.append(Tensor::concat(&[shared.rename(C, M), at.rope(key)], M), at); // [B, N, M]
+            let attended = attend(q, k, k, at).narrow(M, 0, self.dim(C)).rename(M, C); // [B, S, H, C]
+            self.o_proj(dot(attended, values.rename(P, W), C))
+        }
+    }
+}
+
+/// The `config.json` of a DeepSeek-V3.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeepseekV3Config {
+    /// The keys that DeepSeek-V3 shares with other networks with experts.
+    pub experts: ExpertsConfig,
+    /// The number of features of compressed queries; `None`: queries are not compressed.
+    pub q_lora_rank: Option<usize>,
+    /// The number of features from which keys and values follow.
+    pub kv_lora_rank: usize,
+    /// The number of features of a query head that are not rotated.
+    pub qk_nope_head_dim: usize,
+    /// The number of features of a query head that are rotated.
+    pub qk_rope_head_dim: usize,
+    /// The number of features of a value head.
+    pub v_head_dim: usize,
+    /// Whether neighbouring features are rotated together.
+    pub rope_interleave: bool,
+    /// The factor on scores beside 1/√(features): yarn's factor for long contexts, squared.
+    pub loudness: f64,
+}
+
+descends!(DeepseekV3Config from experts.llama: LlamaConfig, through experts: ExpertsConfig);
+
+impl DeepseekV3Config {
+    /// The factor on scores.
+    fn scale(&self) -> f64 {
+        self.loudness / ((self.qk_nope_head_dim + self.qk_rope_head_dim) as f64).sqrt()
+    }
+
+    /// Sizes in the configuration that the checkpoint's header can confirm.
+    pub fn sizes(&self) -> Vec<DeclaredSize> {
+        let mut sizes = self.experts.sizes();
+        sizes.retain(|size| !size.key.contains("head_dim"));
+        let compressed = &[("model.layers.*.self_attn.kv_b_proj.weight", 1)];
+        sizes.push(DeclaredSize::extent("kv_lora_rank", self.kv_lora_rank, compressed));
+        sizes
+    }
+}
+
+/// Defaults of keys that differ between networks with latent attention.
+pub(crate) struct LatentDefaults {
+    /// `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers`, `num_attention_heads`.
+    pub sizes: [usize; 5],
+    pub max_position_embeddings: usize,
+    pub rms_norm_eps: f64,
+    /// `q_lora_rank`, `kv_lora_rank`, `qk_nope_head_dim`, `qk_rope_head_dim`, `v_head_dim`.
+    pub heads: [usize; 5],
+    /// `n_routed_experts`, `num_experts_per_tok`, `moe_intermediate_size`.
+    pub experts: [usize; 3],
+    /// `n_group` and `topk_group`; `routed_scaling_factor`; `first_k_dense_replace`.
+    pub routing: ([usize; 2], f64, usize),
+}
+
+/// Reads the `config.json` of a DeepSeek-V3. Defaults are those of `DeepseekV3Config` in transformers.
+pub(crate) fn read(keys: &Keys) -> DeepseekV3Config {
+    let defaults = LatentDefaults {
+        sizes: [129_280, 7168, 18_432, 61, 128],
+        max_position_embeddings: 4096,
+        rms_norm_eps: 1e-6,
+        heads: [1536, 512, 128, 64, 128],
+        experts: [256, 8, 2048],
+        routing: ([8, 4], 2.5, 3),
+    };
+    // Published, and not read by transformers.
+    keys.ignore(&["aux_loss_alpha", "ep_size", "moe_layer_freq", "seq_aux"]);
+    read_with(keys, &defaults)
+}
+
+/// Reads the keys of a network with latent attention.
+pub(crate) fn read_with(keys: &Keys, own: &LatentDefaults) -> DeepseekV3Config {
+    keys.ignore(experts::IGNORED);
+    keys.ignore(experts::FURTHER_LAYERS);
+    keys.one_of("scoring_func", &["sigmoid"]);
+    keys.one_of("topk_method", &["noaux_tc"]);
+    if let Some(found) = keys.optional_count("pretraining_tp").filter(|&tp| tp != 1) {
+        keys.refuse("pretraining_tp", found, "1");
+    }
+    let count = |key, default| keys.optional_count(key).unwrap_or(default);
+    let [q_lora_rank, kv_lora_rank, plain, rotated, values] = own.heads;
+    let qk_rope_head_dim = count("qk_rope_head_dim", rotated);
+    let defaults = Defaults {
+        sizes: Some(own.sizes),
+        head_dim: Some(qk_rope_head_dim),
+        rms_norm_eps: own.rms_norm_eps,
+        ..Defaults::of(RopeDefaults::new(own.max_position_embeddings))
+    };
+    let mut loudness = 1.0;
+    let llama = LlamaConfig::with_rope(keys, defaults, |keys, defaults| {
+        let nested = keys.object("rope_parameters").or_else(|| keys.object("rope_scaling"));
+        if let Some(nested) = nested {
+            let kind = nested.optional_text("rope_type").or_else(|| nested.optional_text("type"));
+            let scale = nested.optional_number("mscale_all_dim").filter(|_| kind.is_some_and(|kind| kind != "default"));
+            let factor = nested.optional_number("factor").filter(|&factor| factor > 1.0);
+            if let (Some(scale), Some(factor)) = (scale, factor) {
+                loudness = (0.1 * scale * libm::log(factor) + 1.0).powi(2);
+            }
+        }
+        RopeParameters::read(keys, defaults)
+    });
+    let llama = LlamaConfig { attention_bias: keys.flag("attention_bias", false), ..llama };
+    let qk_nope_head_dim = count("qk_nope_head_dim", plain);
+    let both = qk_nope_head_dim + qk_rope_head_dim;
+    if let Some(found) = keys.optional_count("qk_head_dim").filter(|&found| found != both) {
+        keys.refuse("qk_head_dim", found, format!("{both}, `qk_nope_head_dim` + `qk_rope_head_dim`"));
+    }
+    DeepseekV3Config {
+        experts: experts::deepseek(keys, llama, own.experts, own.routing),
+        q_lora_rank: keys.nullable_count("q_lora_rank", Some(q_lora_rank)),
+        kv_lora_rank: count("kv_lora_rank", kv_lora_rank),
+        qk_nope_head_dim,
+        qk_rope_head_dim,
+        v_head_dim: count("v_head_dim", values),
+        rope_interleave: keys.flag("rope_interleave", true),
+        loudness,
+    }
+}

@@ -1,0 +1,59 @@
+//! ERNIE 4.5, dense: Baidu, "ERNIE 4.5 Technical Report" (2025). Names follow the HF checkpoint (`modeling_ernie4_5.py`). A
+//! Llama whose rotary embedding pairs neighbouring features, in f32.
+
+use dsl::nn::{Attend, Kv, attend};
+use dsl::{Float, model};
+
+use crate::config::Keys;
+use crate::decoder::{AttentionBlock, Decoder, Defaults, LlamaConfig};
+use crate::family::Family;
+use crate::llama::Layer;
+use crate::rope::RopeDefaults;
+
+/// The whole network of an ERNIE 4.5.
+pub type Ernie45<T> = Decoder<T, Layer<T, Attention<T>>>;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "a rotary embedding of neighbouring features",
+    ..Family::of(&["Ernie4_5ForCausalLM"], &["Ernie4_5Model"], &["ernie4_5"])
+};
+
+model! {
+    /// Llama's attention, whose rotary embedding pairs the features 2i and 2i + 1 (`apply_rotary_pos_emb`).
+    pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
+        dims {
+            D = hidden_size,
+            H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
+        }
+
+        q_proj: Linear[D -> K, G, E](bias if attention_bias),
+        k_proj: Linear[D -> K, E](bias if attention_bias),
+        v_proj: Linear[D -> K, E](bias if attention_bias),
+        o_proj: Linear[K, G, E -> D](bias if attention_bias),
+
+        fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
+            let at = at.clone().interleaved();
+            let q = at.rope(self.q_proj(x)); // [B, S, K, G, E]
+            let (k, v) = kv.append(at.rope(self.k_proj(x)), self.v_proj(x), &at); // [B, K, N, E]
+            self.o_proj(attend(q, k, v, &at))
+        }
+    }
+}
+
+/// The keys that both networks have, with the defaults of these sizes.
+pub(crate) fn shared(keys: &Keys, sizes: [usize; 5], defaults: Defaults) -> LlamaConfig {
+    let bias = keys.flag("use_bias", false);
+    let defaults = Defaults { sizes: Some(sizes), rms_norm_eps: 1e-5, tie_word_embeddings: true, ..defaults };
+    LlamaConfig { attention_bias: bias, attention_out_bias: bias, mlp_bias: bias, ..LlamaConfig::shared(keys, defaults) }
+}
+
+/// The defaults of the rotary embedding.
+pub(crate) fn rope() -> RopeDefaults {
+    RopeDefaults { theta: 5e5, ..RopeDefaults::new(131_072) }
+}
+
+/// Reads the `config.json` of an ERNIE 4.5. Defaults are those of `Ernie4_5Config` in transformers.
+pub(crate) fn read(keys: &Keys) -> LlamaConfig {
+    let defaults = Defaults { num_key_value_heads: Some(2), head_dim: Some(128), ..Defaults::of(rope()) };
+    shared(keys, [103_424, 1024, 3072, 18, 16], defaults)
+}

@@ -1,0 +1,83 @@
+//! ERNIE 4.5 with experts: Baidu, "ERNIE 4.5 Technical Report" (2025). Names follow the HF checkpoint
+//! (`modeling_ernie4_5_moe.py`). The attention of the dense network, and softmax scores whose bias affects the choice alone.
+
+use dsl::nn::dot;
+use dsl::{F32, Float, model};
+
+use crate::config::Keys;
+use crate::decoder::{Decoder, Defaults, FeedForward};
+use crate::ernie4_5::{self, Attention};
+use crate::experts::{self, Divisor, ExpertsConfig, ExpertsLayer, Routing, Scores, Shared, mixture, route, swiglu};
+use crate::family::Family;
+
+/// The whole network of an ERNIE 4.5 with experts.
+pub type Ernie45Moe<T> = Decoder<T, ExpertsLayer<T, Attention<T>, Experts<T>>, ExpertsConfig>;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "experts beside shared ones, chosen by softmax scores with a bias; neighbouring features rotated",
+    stacks: experts::STACKS,
+    ..Family::of(&["Ernie4_5_MoeForCausalLM"], &["Ernie4_5_MoeModel"], &["ernie4_5_moe"])
+};
+
+model! {
+    /// Experts whose router computes in f32, and the experts that compute each token (`Ernie4_5_MoeSparseMoeBlock`).
+    pub Experts<T: Float>(ExpertsConfig): FeedForward<T> {
+        dims {
+            D = hidden_size, F = moe_intermediate_size,
+            // All experts, those chosen, and the one group of biases.
+            X = num_experts, C = num_experts_per_tok, O = 1,
+        }
+
+        gate: Weight<F32>[X, D] at "gate.weight",
+        bias: Weight<F32>[O, X] at "moe_statics.e_score_correction_bias",
+        gate_proj: Weight[X, F, D] at "experts.*.gate_proj.weight",
+        up_proj: Weight[X, F, D] at "experts.*.up_proj.weight",
+        down_proj: Weight[X, D, F] at "experts.*.down_proj.weight",
+        shared_experts: Shared<T>,
+
+        fn forward(x: T[B, S, D]) -> T[B, S, D] {
+            let logits = dot(x.to::<F32>(), self.gate(), D); // [B, S, X]
+            let routed = route(logits, Some(self.bias().sum(O)), self.dim(C), &self.config.routing);
+            let weights = [self.gate_proj(), self.up_proj(), self.down_proj()];
+            let mixed = mixture(x, routed, weights, |weights| swiglu(x, weights));
+            match self.config.shared_intermediate_size {
+                Some(_) => mixed + self.shared_experts.forward(x),
+                None => mixed,
+            }
+        }
+    }
+}
+
+/// Reads the `config.json` of an ERNIE 4.5 with experts. Defaults are those of `Ernie4_5_MoeConfig` in transformers.
+pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
+    keys.ignore(experts::IGNORED);
+    // A head with a bias, and experts without, would be another network.
+    keys.always("use_bias", false);
+    let defaults = Defaults { num_key_value_heads: Some(4), ..Defaults::of(ernie4_5::rope()) };
+    let llama = ernie4_5::shared(keys, [103_424, 2560, 12_288, 28, 20], defaults);
+    let least = keys.number_or("moe_norm_min", 1e-12);
+    let routing = Routing { divisor: Some(Divisor::SumAtLeast(least)), ..Routing::plain(Scores::Softmax) };
+    let count = |key, default| keys.optional_count(key).unwrap_or(default);
+    let (layers, features) = (llama.num_hidden_layers, count("moe_intermediate_size", 1536));
+    let shared = keys.optional_integer("moe_num_shared_experts").unwrap_or(2);
+    let num_experts = experts::count(keys, "moe_num_experts", 64);
+    ExpertsConfig {
+        num_experts,
+        num_experts_per_tok: experts::chosen(keys, "moe_k", 6, num_experts),
+        moe_intermediate_size: features,
+        shared_intermediate_size: (shared > 0).then_some(shared * features),
+        sparse: sparse(keys, layers),
+        biased: true,
+        keys: ["moe_num_experts", "moe_intermediate_size"],
+        ..ExpertsConfig::like_llama(llama, routing)
+    }
+}
+
+/// Whether each of `layers` layers has experts: every so many, from a first layer to a last. The last is −1 for the last layer.
+fn sparse(keys: &Keys, layers: usize) -> Vec<bool> {
+    let first = keys.optional_integer("moe_layer_start_index").unwrap_or(1);
+    let last = keys.get("moe_layer_end_index").filter(|last| last.as_i64() != Some(-1));
+    let last = last.and_then(|_| keys.optional_integer("moe_layer_end_index")).unwrap_or(layers - 1);
+    let interval = keys.optional_count("moe_layer_interval").unwrap_or(1);
+    (0..layers).map(|layer| (layer + 1) % interval == 0 && (first..=last).contains(&layer)).collect()
+}

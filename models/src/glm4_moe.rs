@@ -1,0 +1,90 @@
+//! GLM-4.5 to 4.7: Zhipu AI, "GLM-4.5: Agentic, Reasoning, and Coding Foundation Models" (2025), §2. Names follow the HF
+//! checkpoint (`modeling_glm4_moe.py`). A Llama that rotates half of the features, with experts after the first layers.
+
+use dsl::nn::{Attend, Kv, attend};
+use dsl::{Float, model};
+
+use crate::config::Keys;
+use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConfig};
+use crate::experts::{self, Experts, ExpertsConfig, ExpertsLayer, Sparse};
+use crate::family::Family;
+use crate::rope::RopeDefaults;
+use crate::shape_check::DeclaredSize;
+
+/// The whole network of a GLM-4.5.
+pub type Glm4Moe<T> = Decoder<T, ExpertsLayer<T, Attention<T>, Experts<T>, Glm4MoeConfig>, Glm4MoeConfig>;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "experts beside a shared one, chosen by sigmoid scores with a bias; half of the features rotated",
+    stacks: experts::STACKS,
+    further_layers: true,
+    ..Family::of(&["Glm4MoeForCausalLM"], &["Glm4MoeModel"], &["glm4_moe"])
+};
+
+model! {
+    /// Attention with norms over the features of each head, if the configuration sets them (`Glm4MoeAttention`).
+    pub Attention<T: Float>(Glm4MoeConfig): AttentionBlock<T> {
+        dims {
+            D = hidden_size,
+            H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
+        }
+
+        q_proj: Linear[D -> K, G, E](bias if attention_bias),
+        k_proj: Linear[D -> K, E](bias if attention_bias),
+        v_proj: Linear[D -> K, E](bias if attention_bias),
+        q_norm: RmsNorm[E](eps = rms_norm_eps),
+        k_norm: RmsNorm[E](eps = rms_norm_eps),
+        o_proj: Linear[K, G, E -> D],
+
+        fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
+            let (q, k) = (self.q_proj(x), self.k_proj(x)); // [B, S, K, G, E], [B, S, K, E]
+            let (q, k) = match self.config.use_qk_norm {
+                true => (self.q_norm(q), self.k_norm(k)),
+                false => (q, k),
+            };
+            let (k, v) = kv.append(at.rope(k), self.v_proj(x), at); // [B, K, N, E]
+            self.o_proj(attend(at.rope(q), k, v, at))
+        }
+    }
+}
+
+/// The `config.json` of a GLM-4.5.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Glm4MoeConfig {
+    /// The keys that GLM-4.5 shares with other networks with experts.
+    pub experts: ExpertsConfig,
+    /// Whether queries and keys are normalized.
+    pub use_qk_norm: bool,
+}
+
+descends!(Glm4MoeConfig from experts.llama: LlamaConfig, through experts: ExpertsConfig);
+
+impl DecoderConfig for Glm4MoeConfig {}
+
+impl Sparse for Glm4MoeConfig {
+    fn experts(&self) -> &ExpertsConfig {
+        &self.experts
+    }
+}
+
+impl Glm4MoeConfig {
+    /// Sizes in the configuration that the checkpoint's header can confirm.
+    pub fn sizes(&self) -> Vec<DeclaredSize> {
+        self.experts.sizes()
+    }
+}
+
+/// Reads the `config.json` of a GLM-4.5. Defaults are those of `Glm4MoeConfig` in transformers.
+pub(crate) fn read(keys: &Keys) -> Glm4MoeConfig {
+    keys.ignore(experts::IGNORED);
+    keys.ignore(experts::FURTHER_LAYERS);
+    let rope = RopeDefaults { partial_rotary_factor: Some(0.5), ..RopeDefaults::new(131_072) };
+    let sizes = Some([151_552, 4096, 10_944, 46, 96]);
+    let defaults = Defaults { sizes, num_key_value_heads: Some(8), rms_norm_eps: 1e-5, ..Defaults::of(rope) };
+    let llama = LlamaConfig::shared(keys, defaults);
+    let llama = LlamaConfig { attention_bias: keys.flag("attention_bias", false), ..llama };
+    Glm4MoeConfig {
+        experts: experts::deepseek(keys, llama, [128, 8, 1408], ([1, 1], 1.0, 1)),
+        use_qk_norm: keys.flag("use_qk_norm", false),
+    }
+}

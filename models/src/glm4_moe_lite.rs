@@ -1,0 +1,33 @@
+//! GLM-4.7-Flash: Zhipu AI, "GLM-4.7" (2026). Names follow the HF checkpoint (`modeling_glm4_moe_lite.py`). The network of a
+//! DeepSeek-V3. A list of layers may select the dense ones.
+
+use crate::config::Keys;
+use crate::deepseek_v3::{self, DeepseekV3, DeepseekV3Config, LatentDefaults};
+use crate::family::Family;
+
+/// The whole network of a GLM-4.7-Flash.
+pub type Glm4MoeLite<T> = DeepseekV3<T>;
+
+pub(crate) const FAMILY: Family = Family {
+    architectures: &["Glm4MoeLiteForCausalLM"],
+    bases: &["Glm4MoeLiteModel"],
+    model_types: &["glm4_moe_lite"],
+    ..deepseek_v3::FAMILY
+};
+
+/// Reads the `config.json` of a GLM-4.7-Flash. Defaults are those of `Glm4MoeLiteConfig` in transformers.
+pub(crate) fn read(keys: &Keys) -> DeepseekV3Config {
+    let defaults = LatentDefaults {
+        sizes: [154_880, 2048, 10_240, 47, 20],
+        max_position_embeddings: 202_752,
+        rms_norm_eps: 1e-5,
+        heads: [768, 512, 192, 64, 256],
+        experts: [64, 4, 1536],
+        routing: ([1, 1], 1.8, 1),
+    };
+    let mut config = deepseek_v3::read_with(keys, &defaults);
+    if let Some(kinds) = keys.kinds_of_layers("mlp_layer_types", config.num_hidden_layers, ["sparse", "dense"]) {
+        config.experts.sparse = kinds.iter().map(|kind| kind == "sparse").collect();
+    }
+    config
+}

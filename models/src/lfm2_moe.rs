@@ -1,0 +1,45 @@
+//! LFM2 with experts: "LFM2 Technical Report" (2025), §2. Names follow the HF checkpoint (`modeling_lfm2_moe.py`). An LFM2 with
+//! experts after the first layers, chosen by sigmoid scores with a bias.
+
+use crate::config::Keys;
+use crate::experts::{self, Divisor, ExpertsConfig, Routing, Scores};
+use crate::family::Family;
+use crate::lfm2::{self, Lfm2, Lfm2Config};
+
+/// The whole network of an LFM2 with experts.
+pub type Lfm2Moe<T> = Lfm2<T>;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "short convolutions between layers that attend, and experts",
+    stacks: &[
+        ("feed_forward.experts.gate_up_proj", &["feed_forward.experts.*.w1.weight", "feed_forward.experts.*.w3.weight"]),
+        ("feed_forward.experts.down_proj", &["feed_forward.experts.*.w2.weight"]),
+    ],
+    gguf: None,
+    presets: &[],
+    ..Family { architectures: &["Lfm2MoeForCausalLM"], bases: &["Lfm2MoeModel"], model_types: &["lfm2_moe"], ..lfm2::FAMILY }
+};
+
+/// Reads the `config.json` of an LFM2 with experts. Defaults are those of `Lfm2MoeConfig` in transformers.
+pub(crate) fn read(keys: &Keys) -> Lfm2Config {
+    keys.ignore(experts::IGNORED);
+    let config = lfm2::shared(keys, [65_536, 2048, 7168, 32, 32]);
+    let count = |key, default| keys.optional_count(key).unwrap_or(default);
+    let dense = keys.optional_integer("num_dense_layers").unwrap_or(2);
+    let routing = Routing {
+        divisor: keys.flag("norm_topk_prob", true).then_some(Divisor::SumPlus(1e-6)),
+        factor: keys.number_or("routed_scaling_factor", 1.0),
+        ..Routing::plain(Scores::Sigmoid)
+    };
+    let num_experts = experts::count(keys, "num_experts", 32);
+    let experts = ExpertsConfig {
+        num_experts,
+        num_experts_per_tok: experts::chosen(keys, "num_experts_per_tok", 4, num_experts),
+        moe_intermediate_size: count("moe_intermediate_size", 1792),
+        sparse: (0..config.num_hidden_layers).map(|layer| layer >= dense).collect(),
+        biased: keys.flag("use_expert_bias", true),
+        routing,
+        ..config.experts
+    };
+    Lfm2Config { experts, ..config }
+}

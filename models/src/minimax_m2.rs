@@ -1,0 +1,69 @@
+//! MiniMax-M2: MiniMax, "MiniMax-M2" (2025). Names follow the published checkpoints (`modeling_minimax_m2.py`). A Mixtral
+//! with norms over all queries and over all keys, a rotary embedding of some features, and sigmoid scores with a bias.
+
+use crate::config::Keys;
+use crate::decoder::{Decoder, Defaults, LlamaConfig};
+use crate::experts::{self, ExpertsConfig, Routing, Scores};
+use crate::family::Family;
+use crate::mixtral::{self, Layer};
+use crate::olmoe::{Attention, OlmoeConfig};
+use crate::rope::RopeDefaults;
+
+/// The whole network of a MiniMax-M2.
+pub type MinimaxM2<T> = Decoder<T, Layer<T, Attention<T>, OlmoeConfig>, OlmoeConfig>;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "Mixtral's experts, chosen by sigmoid scores with a bias",
+    stacks: mixtral::STACKS,
+    ..Family::of(&["MiniMaxM2ForCausalLM"], &["MiniMaxM2Model"], &["minimax_m2"])
+};
+
+/// Keys of the published files that transformers does not read, at the values that they have there.
+const UNREAD: &[&str] = &[
+    "attn_type_list",
+    "layernorm_full_attention_beta",
+    "layernorm_linear_attention_beta",
+    "layernorm_mlp_beta",
+    "mlp_intermediate_size",
+    "mtp_transformer_layers",
+    "num_mtp_modules",
+    "qk_norm_type",
+    "scoring_func",
+    "shared_intermediate_size",
+    "shared_moe_mode",
+    "sliding_window",
+    "use_mtp",
+    "use_qk_norm",
+    "use_routing_bias",
+];
+
+/// Reads the `config.json` of a MiniMax-M2. Defaults are those of `MiniMaxM2Config` in transformers.
+pub(crate) fn read(keys: &Keys) -> OlmoeConfig {
+    keys.ignore(experts::IGNORED);
+    keys.ignore(UNREAD);
+    let head_dim = keys.optional_count("head_dim").unwrap_or(128);
+    let rotated = keys.optional_count("rotary_dim").map(|rotated| rotated as f64 / head_dim as f64);
+    let rope = RopeDefaults {
+        theta: 5e6,
+        partial_rotary_factor: Some(rotated.unwrap_or(1.0)),
+        ..RopeDefaults::new(196_608)
+    };
+    let defaults = Defaults {
+        sizes: Some([200_064, 3072, 1536, 62, 48]),
+        num_key_value_heads: Some(8),
+        head_dim: Some(head_dim),
+        ..Defaults::of(rope)
+    };
+    let num_experts = keys.optional_count("num_local_experts").unwrap_or(256);
+    let config = ExpertsConfig {
+        num_experts,
+        num_experts_per_tok: experts::chosen(keys, "num_experts_per_tok", 8, num_experts),
+        biased: true,
+        keys: ["num_local_experts", "intermediate_size"],
+        ..ExpertsConfig::like_llama(
+            LlamaConfig::shared(keys, defaults),
+            Routing::normalized(Scores::Sigmoid),
+        )
+    };
+    OlmoeConfig { experts: config, clip_qkv: None }
+}

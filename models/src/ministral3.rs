@@ -1,0 +1,91 @@
+//! Ministral 3: Mistral AI, "Ministral 3" (2025). Names follow the HF checkpoint (`modeling_ministral3.py`). A Mistral that
+//! multiplies queries at far positions by a factor, as Llama 4 does.
+
+use dsl::nn::Attend;
+use dsl::{Axis, F32, Float, Tensor};
+
+use crate::config::Keys;
+use crate::decoder::{Decoder, DecoderConfig, Defaults, LlamaConfig};
+use crate::family::Family;
+use crate::llama::{Attention, Layer, Mlp};
+use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
+
+/// The whole network of a Ministral 3.
+pub type Ministral3<T> = Decoder<T, Layer<T, Attention<T>, Mlp<T>, Ministral3Config>, Ministral3Config>;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "queries that grow with the position",
+    ..Family::of(&["Ministral3ForCausalLM"], &["Ministral3Model"], &["ministral3"])
+};
+
+/// The `config.json` of a Ministral 3.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ministral3Config {
+    /// The keys that Ministral 3 shares with Llama.
+    pub llama: LlamaConfig,
+    /// The factor β on queries of positions p: 1 + β · ln(1 + ⌊p / original⌋).
+    pub beta: f64,
+    /// The context before it was extended, in tokens.
+    pub original: usize,
+}
+
+descends!(Ministral3Config from llama: LlamaConfig);
+
+impl DecoderConfig for Ministral3Config {
+    fn attention<T: Float>(&self, layer: usize, rotary: &Attend<T>) -> Attend<T> {
+        let at = rotary.clone().windowed(self.window(layer));
+        // A number for each possible ⌊p / original⌋.
+        let factors: Vec<f64> = (0..self.max_position_embeddings.div_ceil(self.original))
+            .map(|turn| 1.0 + self.beta * libm::log1p(turn as f64))
+            .collect();
+        let length = at.cos.map_or(1, |cos| cos.extent(at.queries));
+        let turns = at.at.positions(at.queries, length) / self.original as f64;
+        at.tempered(Tensor::<F32>::numbers(&factors, Axis("Turn")).rows(turns).to())
+    }
+}
+
+/// Reads the `config.json` of a Ministral 3. Defaults are those of `Ministral3Config` in transformers.
+pub(crate) fn read(keys: &Keys) -> Ministral3Config {
+    // The object has keys for the queries, beside those of the embedding.
+    let rope = RopeDefaults {
+        theta: 1e6,
+        others: &["llama_4_scaling_beta", "max_position_embeddings"],
+        ..RopeDefaults::new(262_144)
+    };
+    let defaults = Defaults {
+        sizes: Some([131_072, 4096, 14_336, 34, 32]),
+        num_key_value_heads: Some(8),
+        head_dim: Some(128),
+        rms_norm_eps: 1e-5,
+        ..Defaults::of(rope)
+    };
+    let (mut beta, mut original) = (0.1, 16_384);
+    let llama = LlamaConfig::with_rope(keys, defaults, |keys, defaults| {
+        let Some(nested) = keys.object("rope_parameters") else { return unset(keys) };
+        beta = nested.number("llama_4_scaling_beta");
+        original = nested.count("original_max_position_embeddings");
+        keys.give_up(nested);
+        RopeParameters::read(keys, defaults)
+    });
+    let window = keys.optional_count("sliding_window");
+    let windows = vec![window; llama.num_hidden_layers].into();
+    Ministral3Config { llama: LlamaConfig { windows, ..llama }, beta, original }
+}
+
+/// The embedding of a configuration without the key.
+fn unset(keys: &Keys) -> RopeParameters {
+    for key in ["rope_scaling", "rope_theta"] {
+        if let Some(found) = keys.get(key) {
+            keys.refuse(key, found, "the embedding in `rope_parameters`, as transformers reads it");
+        }
+    }
+    let scaling = RopeScaling::Yarn {
+        factor: 16.0,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        original_max_position_embeddings: 16_384.0,
+        truncate: true,
+        attention_factor: 1.0,
+    };
+    RopeParameters { scaling, ..RopeParameters::plain(1e6) }
+}

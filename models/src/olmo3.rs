@@ -1,0 +1,34 @@
+//! OLMo 3: Ai2, "Olmo 3" (2025), §3. Names follow the HF checkpoint (`modeling_olmo3.py`). An OLMo 2 with windows in most
+//! layers. Only the other layers stretch the rotary embedding.
+
+use crate::config::Keys;
+use crate::decoder::{Defaults, LlamaConfig};
+use crate::family::Family;
+use crate::olmo2::Olmo2;
+use crate::rope::RopeParameters;
+
+/// The whole network of an OLMo 3.
+pub type Olmo3<T> = Olmo2<T>;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "norms after each half, sliding and global layers with a rotary embedding each",
+    ..Family::of(&["Olmo3ForCausalLM"], &["Olmo3Model"], &["olmo3"])
+};
+
+/// Reads the `config.json` of an OLMo 3. Defaults are those of `Olmo3Config` in transformers.
+pub(crate) fn read(keys: &Keys) -> LlamaConfig {
+    let defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::new(2048) };
+    let attention_bias = keys.flag("attention_bias", false);
+    let mut local_rope = None;
+    let llama = LlamaConfig::with_rope(keys, defaults, |keys, defaults| {
+        // In the old form, the base of local layers is the default, whatever `rope_theta` is (`convert_rope_params_to_dict`).
+        let [local, global] = RopeParameters::by_layer_type(keys, [5e5; 2], defaults.max_position_embeddings);
+        local_rope = Some(local);
+        global
+    });
+    let features = llama.head_dim.unwrap_or(llama.hidden_size / llama.num_attention_heads);
+    local_rope.iter().for_each(|rope| rope.check(keys, features));
+    let window = keys.nullable_count("sliding_window", Some(4096));
+    let windows = keys.windows(llama.num_hidden_layers, window, |layer| (layer + 1) % 4 != 0);
+    LlamaConfig { attention_bias, windows, local_rope, ..llama }
+}

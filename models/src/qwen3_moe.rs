@@ -1,0 +1,53 @@
+//! Qwen3 with experts: "Qwen3 Technical Report" (2025), §2. Names follow the published checkpoints
+//! (`modeling_qwen3_moe.py`). A Qwen3 in which all or some layers have experts.
+
+use crate::config::Keys;
+use crate::decoder::{Decoder, Defaults, LlamaConfig};
+use crate::experts::{self, Divisor, ExpertsConfig, ExpertsLayer, Routing, Scores};
+use crate::family::Family;
+use crate::qwen3::Attention;
+
+/// The whole network of a Qwen3 with experts.
+pub type Qwen3Moe<T> = Decoder<T, ExpertsLayer<T, Attention<T>>, ExpertsConfig>;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "norms of q and k, the likeliest of many experts",
+    stacks: experts::STACKS,
+    ..Family::of(&["Qwen3MoeForCausalLM"], &["Qwen3MoeModel"], &["qwen3_moe"])
+};
+
+/// Reads the `config.json` of a Qwen3 with experts. Defaults are those of `Qwen3MoeConfig` in transformers.
+pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
+    keys.ignore(experts::IGNORED);
+    // All layers have a window, or none.
+    keys.ignore(&["max_window_layers"]);
+    let sizes = Some([151_936, 2048, 6144, 24, 32]);
+    let defaults = Defaults { sizes, num_key_value_heads: Some(4), ..Defaults::new(32_768) };
+    let (attention_bias, window) = (keys.flag("attention_bias", false), window(keys));
+    let llama = LlamaConfig::shared(keys, defaults);
+    let layers = llama.num_hidden_layers;
+    let llama = LlamaConfig { attention_bias, windows: vec![window; layers].into(), ..llama };
+    let divisor = keys.flag("norm_topk_prob", false).then_some(Divisor::SumPlus(0.0));
+    let num_experts = experts::count(keys, "num_experts", 128);
+    ExpertsConfig {
+        num_experts,
+        num_experts_per_tok: experts::chosen(keys, "num_experts_per_tok", 8, num_experts),
+        moe_intermediate_size: keys.optional_count("moe_intermediate_size").unwrap_or(768),
+        sparse: sparse(keys, layers),
+        ..ExpertsConfig::like_llama(llama, Routing { divisor, ..Routing::plain(Scores::Softmax) })
+    }
+}
+
+fn window(keys: &Keys) -> Option<usize> {
+    let (used, window) =
+        (keys.flag("use_sliding_window", false), keys.nullable_count("sliding_window", Some(4096)));
+    window.filter(|_| used)
+}
+
+/// Whether each of `layers` layers has experts: every `decoder_sparse_step`-th that `mlp_only_layers` does not list.
+fn sparse(keys: &Keys, layers: usize) -> Vec<bool> {
+    let step = keys.optional_count("decoder_sparse_step").unwrap_or(1);
+    let mut sparse: Vec<bool> = (1..=layers).map(|layer| layer % step == 0).collect();
+    keys.layers("mlp_only_layers", layers, |layer| sparse[layer] = false);
+    sparse
+}
