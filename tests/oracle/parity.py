@@ -192,6 +192,24 @@ def qwen3_5(rng):
     )
 
 
+def gated_experts(rng, model_type):
+    context, config = qwen3_5(rng)
+    experts = rng.randrange(2, 8)
+    config.pop("intermediate_size")
+    return context, config | dict(
+        model_type=model_type, num_experts=experts, num_experts_per_tok=rng.randrange(1, experts + 1), moe_intermediate_size=rng.randrange(17, 40), shared_expert_intermediate_size=rng.randrange(9, 40),
+    )
+
+
+def qwen3_5_moe(rng):
+    return gated_experts(rng, "qwen3_5_moe_text")
+
+
+def qwen3_next(rng):
+    context, config = gated_experts(rng, "qwen3_next")
+    return context, config | dict(norm_topk_prob=rng.random() < 0.7)
+
+
 def granitemoehybrid(rng):
     """Groups of keys in any number, with and without experts and a rotary embedding."""
     context, _, config = common(rng, "granitemoehybrid", head_dim=False)
@@ -219,7 +237,7 @@ def embeddinggemma(rng):
     return {key: config[key] for key in kept} | dict(layer_types=layers, sliding_window=window(rng))
 
 
-LANGUAGE_MODELS = {f.__name__: f for f in (llama, gemma3, gemma2, mistral, qwen2, qwen3, smollm3, olmo2, phi3, gpt2, mixtral, lfm2, qwen3_5, granitemoehybrid)}
+LANGUAGE_MODELS = {f.__name__: f for f in (llama, gemma3, gemma2, mistral, qwen2, qwen3, smollm3, olmo2, phi3, gpt2, mixtral, lfm2, qwen3_5, qwen3_5_moe, qwen3_next, granitemoehybrid)}
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
@@ -234,8 +252,17 @@ def of_fixture(path):
     return family
 
 
-# A fixture beside one with the name of its family (`granitemoehybrid-stacked`) adds no family.
-LANGUAGE_MODELS |= {path.parent.name: of_fixture(path) for path in sorted(FIXTURES.glob("*/case.json")) if path.parent.name.partition("-")[0] not in LANGUAGE_MODELS}
+
+
+def families_of_fixtures():
+    """Those of which no function here makes a configuration."""
+    for path in sorted(FIXTURES.glob("*/case.json")):
+        case = json.loads(path.read_text())
+        if "text_config" not in case and case["model_type"].removesuffix("_text") not in LANGUAGE_MODELS:
+            yield path.parent.name, of_fixture(path)
+
+
+LANGUAGE_MODELS |= dict(families_of_fixtures())
 EMBEDDINGS = {f.__name__: f for f in (embeddinggemma,)}
 STORAGES = ["f32", "f32", "f16", "bf16"]
 
