@@ -114,6 +114,7 @@ macro_rules! read {
 
 pub mod config;
 pub mod decoder;
+pub mod delta_net;
 pub mod experts;
 mod family;
 pub mod fit;
@@ -180,6 +181,8 @@ families! {
     qwen2::Qwen2(LlamaConfig);
     qwen3::Qwen3(LlamaConfig);
     qwen3_5::Qwen35(qwen3_5::Qwen35Config);
+    qwen3_5_moe::Qwen35Moe(qwen3_5::Qwen35Config);
+    qwen3_next::Qwen3Next(qwen3_5::Qwen35Config);
     qwen3_moe::Qwen3Moe(ExpertsConfig);
     seed_oss::SeedOss(LlamaConfig);
     smollm3::SmolLm3(smollm3::SmolLm3Config);

@@ -355,6 +355,24 @@ def qwen3_5(rng):
     )
 
 
+def gated_experts(rng, model_type):
+    context, config = qwen3_5(rng)
+    experts = rng.randrange(2, 8)
+    config.pop("intermediate_size")
+    return context, config | dict(
+        model_type=model_type, num_experts=experts, num_experts_per_tok=rng.randrange(1, experts + 1), moe_intermediate_size=rng.randrange(17, 40), shared_expert_intermediate_size=rng.randrange(9, 40),
+    )
+
+
+def qwen3_5_moe(rng):
+    return gated_experts(rng, "qwen3_5_moe_text")
+
+
+def qwen3_next(rng):
+    context, config = gated_experts(rng, "qwen3_next")
+    return context, config | dict(norm_topk_prob=rng.random() < 0.7)
+
+
 def granitemoehybrid(rng):
     """Groups of keys in any number, with and without experts and a rotary embedding."""
     context, _, config = common(rng, "granitemoehybrid", head_dim=False)
@@ -386,7 +404,7 @@ LANGUAGE_MODELS = {
     f.__name__: f
     for f in (
         llama, gemma3, gemma2, mistral, qwen2, qwen3, smollm3, olmo2, phi3, gpt2, mixtral, lfm2, olmoe, qwen3_moe, glm4_moe, deepseek_v3, glm4_moe_lite, minimax_m2, ernie4_5, ernie4_5_moe,
-        lfm2_moe, olmo3, ministral3, gpt_oss, seed_oss, starcoder2, apertus, exaone4, cohere2, granite, qwen3_5, granitemoehybrid,
+        lfm2_moe, olmo3, ministral3, gpt_oss, seed_oss, starcoder2, apertus, exaone4, cohere2, granite, qwen3_5, qwen3_5_moe, qwen3_next, granitemoehybrid,
     )
 }
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -403,10 +421,17 @@ def of_fixture(path):
     return family
 
 
-# A fixture beside one with the name of its family (`gpt_oss-mxfp4`) adds no family.
-LANGUAGE_MODELS |= {
-    path.parent.name: of_fixture(path) for path in sorted(FIXTURES.glob("*/case.json")) if path.parent.name.replace("seed-oss", "seed_oss").partition("-")[0] not in LANGUAGE_MODELS
-}
+
+
+def families_of_fixtures():
+    """Those of which no function here makes a configuration."""
+    for path in sorted(FIXTURES.glob("*/case.json")):
+        case = json.loads(path.read_text())
+        if "text_config" not in case and case["model_type"].removesuffix("_text") not in LANGUAGE_MODELS:
+            yield path.parent.name, of_fixture(path)
+
+
+LANGUAGE_MODELS |= dict(families_of_fixtures())
 EMBEDDINGS = {f.__name__: f for f in (embeddinggemma,)}
 STORAGES = ["f32", "f32", "f16", "bf16"]
 
