@@ -1,5 +1,6 @@
-//! DeepSeek-V3: DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), §2.1. Names follow the HF checkpoint
-//! (`modeling_deepseek_v3.py`). Latent attention: a layer caches one vector for each token, from which keys and values follow.
+//! DeepSeek-V3: DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), §2.1. The names follow the Hugging Face
+//! checkpoint (`modeling_deepseek_v3.py`). Latent attention: a layer caches one vector for each token, from
+//! which keys and values follow.
 
 use dsl::nn::{Attend, Cache, Position, Slots, attend, dot};
 use dsl::{Float, Tensor, model};
@@ -165,7 +166,8 @@ pub(crate) struct LatentDefaults {
     pub routing: ([usize; 2], f64, usize),
 }
 
-/// Reads the `config.json` of a DeepSeek-V3. Defaults are those of `DeepseekV3Config` in transformers.
+/// Reads the `config.json` of a DeepSeek-V3. The defaults are the same as in `DeepseekV3Config` of
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> DeepseekV3Config {
     let defaults = LatentDefaults {
         sizes: [129_280, 7168, 18_432, 61, 128],

@@ -1,5 +1,6 @@
-//! ERNIE 4.5 with experts: Baidu, "ERNIE 4.5 Technical Report" (2025). Names follow the HF checkpoint
-//! (`modeling_ernie4_5_moe.py`). The attention of the dense network, and softmax scores whose bias affects the choice alone.
+//! ERNIE 4.5 with experts: Baidu, "ERNIE 4.5 Technical Report" (2025). The names follow the Hugging Face
+//! checkpoint (`modeling_ernie4_5_moe.py`). The attention of the dense network, and softmax scores whose bias
+//! affects the choice alone.
 
 use dsl::nn::dot;
 use dsl::{F32, Float, model};
@@ -48,7 +49,8 @@ model! {
     }
 }
 
-/// Reads the `config.json` of an ERNIE 4.5 with experts. Defaults are those of `Ernie4_5_MoeConfig` in transformers.
+/// Reads the `config.json` of an ERNIE 4.5 with experts. The defaults are the same as in `Ernie4_5_MoeConfig`
+/// of transformers.
 pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     keys.ignore(experts::IGNORED);
     // A head with a bias, and experts without, would be another network.

@@ -14,7 +14,7 @@ const B: Axis = Axis("B");
 const S: Axis = Axis("S");
 const D: Axis = Axis("D");
 const F: Axis = Axis("F");
-/// All experts, and the chosen ones.
+/// The axis of all experts, and the axis of the chosen experts.
 const X: Axis = Axis("X");
 const C: Axis = Axis("C");
 
@@ -128,9 +128,9 @@ fn within_groups(scores: Tensor<F32>, [groups, chosen]: [usize; 2]) -> Tensor<F3
 /// The sum over the chosen experts' outputs for features `x` `[B, S, D]`. The function `expert` computes the outputs from weights of
 /// experts, whose first axis in `weights` counts all experts.
 ///
-/// For few tokens, only the weights of chosen experts are read. If the tokens choose as many experts as there are, every
-/// expert computes every token, with the weight 0 for tokens that did not choose it. Both forms add in the order of the
-/// experts, so that they have the same bits.
+/// For few tokens, the network reads only the weights of the chosen experts. If the tokens choose as many
+/// experts as there are, every expert computes every token. The weight is 0 for tokens that did not choose
+/// the expert. Both methods add in the order of the experts, so that their results have the same bits.
 #[track_caller]
 pub(crate) fn mixture<T: Float, const N: usize>(
     x: Tensor<T>,

@@ -1,4 +1,4 @@
-//! Short calls while somebody waits for the next token.
+//! Keeps calls short while a text waits for its next token.
 
 use super::{RowWork, Schedule};
 
@@ -21,7 +21,7 @@ impl Budgeted {
 }
 
 impl Default for Budgeted {
-    /// As many positions as one chunk of a prompt has.
+    /// The default limit is the number of positions in one chunk of a prompt.
     fn default() -> Self {
         Self::new(128)
     }
