@@ -372,7 +372,8 @@ fn the_reference_lists_the_families() {
 #[test]
 fn the_readme_lists_the_architectures() {
     const COLUMNS: usize = 4;
-    let mut names: Vec<String> = tracewright_models::architectures().iter().map(|name| format!("`{name}`")).collect();
+    let mut names: Vec<String> =
+        tracewright_models::architectures().iter().map(|name| format!("`{name}`")).collect();
     names.sort();
     let mut table = format!("|{}\n|{}\n", " |".repeat(COLUMNS), "---|".repeat(COLUMNS));
     for row in names.chunks(COLUMNS) {

@@ -14,7 +14,7 @@ pub struct Tools {
     pub is_forced: bool,
 }
 
-/// What a request says about calls.
+/// The options of a request about tool calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
     Auto,

@@ -14,7 +14,7 @@ use crate::answers::Update;
 use calls::{Block, RawCall};
 use harmony::Harmony;
 
-/// What the text of an answer may contain.
+/// The kinds of content that the text of an answer may contain.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     /// The functions that the model may call, in OpenAI's form.
@@ -73,7 +73,7 @@ impl Reading {
     }
 }
 
-/// Where the unread text belongs to.
+/// The part of the answer to which the unread text belongs.
 #[derive(Clone, Debug)]
 enum State {
     Start,
