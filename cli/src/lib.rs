@@ -262,6 +262,7 @@ mod tests {
             "cd",
             "cp",
             "docker",
+            "curl",
             "mkdir",
             "export",
             "pip",

@@ -291,9 +291,14 @@ impl Tensor<Bool> {
         let place = Location::caller();
         let operands = (yes.into(), no.into());
         self.apply(place, |t, raw, from| {
-            let Some((yes, no, dims)) = meet(t, "select", operands, &from.dims, place) else {
+            let Some((mut yes, mut no, mut dims)) = meet(t, "select", operands, &from.dims, place) else {
                 return Raw::POISON;
             };
+            if dims.is_empty() {
+                let one = NamedType { element: T::TYPE, dims };
+                [yes, no] = [yes, no].map(|raw| broadcast(t, raw, &one, &from.dims, place));
+                dims = from.dims.clone();
+            }
             if let Some(d) = from.dims.iter().find(|d| !dims.contains(d)) {
                 let ty = NamedType { element: T::TYPE, dims };
                 return t.fail(TraceErrorKind::NoAxis { op: "select", axis: d.axis, ty }, place);

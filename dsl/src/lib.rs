@@ -36,7 +36,7 @@ pub use leaves::{Call, Embedding, LayerNorm, Linear, RmsNorm, Weight};
 pub use macros::{TraceArg, model};
 pub use nn::states::*;
 pub use nn::{Attend, Cache, LayerState, Mask, Position, State, attend, dot, softmax};
-pub use ops::ops::{MaskTerm, WeightStyle};
+pub use ops::ops::{MaskTerm, RopeLayout, WeightStyle};
 pub use record::{DeclaredShards, EntryArgument, EntryFunction, EntryRecorder, Recording, Traced};
 pub use scope::{Block, Project, Scope};
 pub use tensor::Tensor;

@@ -172,6 +172,7 @@ fn functions_of_each_element() {
     let softplus = [0.6931471824645996, 1.31326162815094, 2.1269280910491943];
     assert_eq!(of(|x| x.softplus())[..3], softplus);
     assert_eq!(of(nn::gelu)[..2], [0., 0.8413447141647339]);
+    assert_eq!(of(|x| x.less(3).select(0, Tensor::scalar(9.0))), [0., 0., 0., 9., 9., 9.]);
     assert_eq!(of(|x| (x / x).is_nan().select(1, 0)), [1., 0., 0., 0., 0., 0.]);
     let integers = recorded(|x| x.to::<I32>().abs().less(2).select(1, 2.0));
     assert_eq!(result(&integers), [1., 1., 2., 2., 2., 2.]);
@@ -284,7 +285,12 @@ fn a_given_weight_is_repeated_in_a_body_and_an_activation_is_not() {
     let layers = |x: Tensor<F32>, given: fn(Tensor<F32>) -> Tensor<F32>| {
         (0..3).fold(x, |x, i| {
             let scope = Scope::root("").element("layers", i);
-            block(&scope, "Layer::forward", (x, given(x)), |(x, given): (Tensor<F32>, Tensor<F32>)| x + given)
+            block::<(), _, _>(
+                &scope,
+                "Layer::forward",
+                (x, given(x)),
+                |(x, given): (Tensor<F32>, Tensor<F32>)| x + given,
+            )
         })
     };
     let traced = traced(move |x| layers(x, |_| weight("w", &[dim(S, 3)]))).unwrap();
@@ -303,7 +309,7 @@ fn a_table_of_positions_is_as_long_as_the_context() {
         x
     });
     let error = traced(|x| {
-        block(&Scope::root("wpe"), "Toy::forward", x, |x: Tensor<F32>| {
+        block::<(), _, _>(&Scope::root("wpe"), "Toy::forward", x, |x: Tensor<F32>| {
             nn::positions_within(dim(N, 8), 9);
             x
         })
@@ -405,7 +411,8 @@ fn a_signature_binds_its_free_axes() {
 #[test]
 fn the_error_names_the_field_path() {
     let run = |scope: Scope| {
-        let error = traced(move |x| block(&scope, "Mlp::forward", x, |x: Tensor<F32>| x.sum(E))).unwrap_err();
+        let error = traced(move |x| block::<(), _, _>(&scope, "Mlp::forward", x, |x: Tensor<F32>| x.sum(E)))
+            .unwrap_err();
         (error.provenance.path.to_string(), error.to_string())
     };
     let (path, said) = run(Scope::root("").child("model").child("mlp"));
@@ -427,8 +434,12 @@ fn the_first_error_wins_and_what_follows_is_silent() {
         let [left, right] = also.split(K, [7, 8]);
         let logits = nn::softmax(nn::dot(left, right, E), N).rename(K, B) / 0.0;
         assert_eq!(logits.extent(B), 0);
-        let block =
-            block(&Scope::root("").element("layers", 0), "L::forward", logits, |x: Tensor<F32>| x.sum(K));
+        let block = block::<(), _, _>(
+            &Scope::root("").element("layers", 0),
+            "L::forward",
+            logits,
+            |x: Tensor<F32>| x.sum(K),
+        );
         reached.set(true);
         -block.exp().maximum(x).less_equal(x).select(x, poisoned)
     })
@@ -449,8 +460,9 @@ fn handles_of_another_trace_are_refused() {
     assert_eq!(refused(move |x| x + stale), TraceErrorKind::Stranger.to_string());
     assert_eq!(refused(move |_| stale.exp()), TraceErrorKind::Stranger.to_string());
     assert_eq!(refused(move |_| stale), TraceErrorKind::Stranger.to_string());
-    let layer =
-        move |_| block(&Scope::root("").element("layers", 0), "Layer::forward", stale, |x: Tensor<F32>| x);
+    let layer = move |_| {
+        block::<(), _, _>(&Scope::root("").element("layers", 0), "Layer::forward", stale, |x: Tensor<F32>| x)
+    };
     assert_eq!(refused(layer), TraceErrorKind::Stranger.to_string());
     // Out of any trace it is silent, and does not disturb the next one unless it is used there.
     let nothing = (stale + stale).sum(S);
@@ -472,17 +484,27 @@ fn handles_of_another_function_are_refused() {
     assert_eq!(*error.kind, TraceErrorKind::Stranger);
     // A repeated body that captures a tensor instead of taking it as an argument.
     let layer = |x: Tensor<F32>, captured: Tensor<F32>| {
-        block(&Scope::root("").element("layers", 0), "Layer::forward", x, move |x: Tensor<F32>| x + captured)
+        block::<(), _, _>(
+            &Scope::root("").element("layers", 0),
+            "Layer::forward",
+            x,
+            move |x: Tensor<F32>| x + captured,
+        )
     };
     assert_eq!(refused(move |x| layer(x, x)), TraceErrorKind::Stranger.to_string());
     // A tensor of the body that is used outside of it.
     let escaped = |x: Tensor<F32>| {
         let kept = Rc::new(Cell::new(x));
         let keep = kept.clone();
-        block(&Scope::root("").element("layers", 0), "Layer::forward", x, move |x: Tensor<F32>| {
-            keep.set(x.exp());
-            x
-        });
+        block::<(), _, _>(
+            &Scope::root("").element("layers", 0),
+            "Layer::forward",
+            x,
+            move |x: Tensor<F32>| {
+                keep.set(x.exp());
+                x
+            },
+        );
         kept.get()
     };
     assert_eq!(refused(move |x| escaped(x) + x), TraceErrorKind::Stranger.to_string());
@@ -537,10 +559,28 @@ fn layers(n: usize, kind: fn(usize) -> usize) -> impl Fn(Tensor<F32>) -> Tensor<
             let body = move |(x, kind): (Tensor<F32>, usize)| {
                 x * Weight::<F32>::build(own.child("w"), &[dim(S, 3)]).call(()) + kind as f64
             };
-            x = block(&scope, "Layer::forward", (x, kind(i)), body);
+            x = block::<(), _, _>(&scope, "Layer::forward", (x, kind(i)), body);
         }
         x
     }
+}
+
+/// Blocks of two types with one name have a function each, though all else is equal.
+#[test]
+fn blocks_of_two_types_are_recorded_apart() {
+    let traced = traced(|mut x| {
+        for i in 0..4 {
+            let scope = Scope::root("").child("model").element("layers", i);
+            assert_eq!((scope.index(), scope.child("w").index()), (Some(i), None));
+            x = match i % 2 {
+                0 => block::<u8, _, _>(&scope, "Layer::forward", x, |x: Tensor<F32>| x + 1.0),
+                _ => block::<u16, _, _>(&scope, "Layer::forward", x, |x: Tensor<F32>| x * 2.0),
+            };
+        }
+        x
+    });
+    let traced = traced.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!((traced.body_runs, traced.trace.functions.len()), (2, 3));
 }
 
 #[test]
@@ -585,7 +625,7 @@ fn elements_that_differ_are_found() {
         move |mut x: Tensor<F32>| {
             for i in 0..5 {
                 let scope = Scope::root("").element("layers", i);
-                x = block(
+                x = block::<(), _, _>(
                     &scope,
                     "Layer::forward",
                     x,

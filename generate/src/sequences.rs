@@ -204,8 +204,14 @@ impl<'a, E: Executor> Sequences<'a, E> {
         }
         self.clock += 1;
         self.prepare(*first, ranges)?;
+        // An earlier call of the step may have moved a row that this one leaves as it is.
+        let shown = |row: &Row, range: &Range<usize>| match range.is_empty() {
+            true => row.seen..row.seen,
+            false => range.clone(),
+        };
         let rows = self.rows[*first..].iter().zip(ranges);
-        let feeds: Vec<Feed<'_>> = rows.map(|(row, range)| row.feed(range.clone(), of_features)).collect();
+        let feeds: Vec<Feed<'_>> =
+            rows.map(|(row, range)| row.feed(shown(row, range), of_features)).collect();
         let answered = self.network.call(entry, *first, &feeds, &mut self.state, &self.memory)?;
         let shown = self.rows[*first..].iter_mut().zip(ranges).filter(|(_, range)| !range.is_empty());
         for (row, range) in shown {

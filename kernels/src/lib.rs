@@ -13,6 +13,7 @@ mod dequantize;
 mod fused_op;
 mod isa;
 mod kernel;
+mod linear_attention;
 mod math;
 mod matmul;
 mod norm;
@@ -26,7 +27,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use ops::format::ActivationBits;
-use ops::ops::{Dequantize, PackedExperts, PackedLinear, PackedRows, RmsNorm};
+use ops::ops::{Dequantize, LinearAttention, PackedExperts, PackedLinear, PackedRows, RmsNorm};
 use ops::{ElementType, Op, Operand, Statements, TensorType, WeightFormat};
 use targets::{Target, Tiling};
 
@@ -49,6 +50,7 @@ enum Serving<'w> {
     Append(Appending),
     Dequantize(&'w Dequantize),
     Attention(Attention),
+    LinearAttention(&'w LinearAttention),
     Rope(Rotation, Option<Norm>),
     Norm(&'w RmsNorm),
 }
@@ -104,6 +106,9 @@ impl Kernels {
         }
         Some(match work.op {
             Op::Sdpa(op) if ends => Serving::Attention(Attention::of(isa, op, work)?),
+            Op::LinearAttention(op) if plain && ends && whole && work.types[5].count() > 0 => {
+                Serving::LinearAttention(op)
+            }
             Op::Append(op) if ends => Serving::Append(Appending::of(op, work)?),
             _ if work.tokens.is_some() => return None,
             Op::PackedLinear(op) if work.rope.is_none() => Serving::Matmul(linear(isa, op, work)?),
@@ -160,6 +165,10 @@ impl Kernels {
                 let (name, kernel) = attention.kernel(self.tiling(attention.name(), attention.usual()));
                 self.dispatch(name, kernel, &operands, &result)
             }
+            Serving::LinearAttention(op) => {
+                let (name, kernel) = linear_attention::kernel(op, &work.types);
+                self.dispatch(name, kernel, &operands, &result)
+            }
             Serving::Rope(rotation, norm) => {
                 let (name, kernel) = rope::kernel(rotation, norm);
                 self.dispatch(name, kernel, &operands, &result)
@@ -193,6 +202,7 @@ impl Kernels {
             Serving::Rows(_)
             | Serving::Append(_)
             | Serving::Dequantize(_)
+            | Serving::LinearAttention(_)
             | Serving::Rope(..)
             | Serving::Norm(_) => None,
         }

@@ -14,6 +14,7 @@ use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
 use crate::experts::{ExpertsConfig, Routing, Scores};
 use crate::family::{Family, GgufFamily, Metadata, joined, presets};
+use crate::hybrid::{self, alternates};
 use crate::mixtral::Mixture;
 use crate::rope::RopeDefaults;
 use crate::shape_check::DeclaredSize;
@@ -96,7 +97,7 @@ model! {
             // All experts of a layer that has some.
             X = num_experts,
         }
-        cache { L of [K, E] if attends, L of recurrent [C, D] if convolves }
+        cache { L of [K, E] if attends, L of recurrent [C, D] if recurs }
         shard { K, F, V over model; B over data }
 
         model: BaseModel,
@@ -177,11 +178,7 @@ model! {
         fn forward(x: T[B, S, D], at: Position, state: &mut Recurrent<T>) -> T[B, S, D] {
             let parts = self.in_proj(x).split(P, [self.dim(D); 3]);
             let [before, behind, x] = parts.map(|part| part.rename(P, D)); // [B, S, D]
-            let seen = state.append(before * x, C, S, at).to::<F32>();
-            let (length, taps) = (x.extent(S), self.taps().to::<F32>());
-            let tap = |j| seen.narrow(S, j, length) * taps.narrow(J, j, 1).reshape(&[self.dims.dim(D)]);
-            // The last tap is that of the newest position.
-            let mixed = (1..self.dim(J)).fold(tap(0), |sum, j| sum + tap(j));
+            let mixed = state.convolve(before * x, self.taps(), [C, J, S], at);
             let mixed = match self.config.conv_bias {
                 true => mixed + self.bias().to::<F32>(),
                 false => mixed,
@@ -260,15 +257,12 @@ pub(crate) fn shared(keys: &Keys, sizes: [usize; 5]) -> Lfm2Config {
         tie_word_embeddings: true,
         ..Defaults::of(rope)
     };
-    let taps = keys.optional_count("conv_L_cache").unwrap_or(3);
-    if taps < 2 {
-        keys.refuse("conv_L_cache", taps, "at least 2");
-    }
+    let conv_memory = hybrid::conv_memory(keys, "conv_L_cache", 3);
     let mut llama = LlamaConfig::shared(keys, defaults);
     llama.tie_word_embeddings = keys.flag("tie_embedding", llama.tie_word_embeddings);
     let (attention, conv_bias) = (attention(keys, llama.num_hidden_layers), keys.flag("conv_bias", false));
     let experts = ExpertsConfig { sparse: Vec::new(), ..ExpertsConfig::like_llama(llama, Routing::plain(Scores::Sigmoid)) };
-    Lfm2Config { experts, attention, conv_memory: taps - 1, conv_bias }
+    Lfm2Config { experts, attention, conv_memory, conv_bias }
 }
 
 impl Lfm2Config {
@@ -279,20 +273,12 @@ impl Lfm2Config {
             false => self.experts.llama.sizes(),
         }
     }
-
-    /// Whether a layer has attention.
-    pub fn attends(&self, layer: usize) -> bool {
-        self.attention.get(layer).copied().unwrap_or_default()
-    }
-
-    /// Whether a layer has a convolution.
-    pub fn convolves(&self, layer: usize) -> bool {
-        !self.attends(layer)
-    }
 }
 
-/// The number of features of the feed-forward network. With automatic adjustment, this is the configured
-/// number multiplied by two thirds and a factor, rounded up to a multiple.
+alternates!(Lfm2Config);
+
+/// The features of the feed-forward network. With automatic adjustment, the configured number times two
+/// thirds and a factor, rounded up to a multiple.
 fn intermediate_size(keys: &Keys, size: usize) -> usize {
     let size = keys.optional_count("block_ff_dim").unwrap_or(size);
     let factor = keys.number_or("block_ffn_dim_multiplier", 1.0);
@@ -308,8 +294,8 @@ fn intermediate_size(keys: &Keys, size: usize) -> usize {
 fn attention(keys: &Keys, layers: usize) -> Vec<bool> {
     let mut attention = vec![false; layers];
     let listed = keys.layers("full_attn_idxs", layers, |layer| attention[layer] = true);
-    if let Some(types) = keys.layer_types_of(layers, ["full_attention", "conv"]) {
-        return types.iter().map(|name| name == "full_attention").collect();
+    if let Some(attention) = hybrid::attention(keys, layers, ["full_attention", "conv"]) {
+        return attention;
     }
     if listed { attention } else { vec![true; layers] }
 }

@@ -118,6 +118,8 @@ mod family;
 pub mod fit;
 pub mod gguf;
 mod head;
+mod hybrid;
+pub mod mamba2;
 pub mod presets;
 mod quantized;
 mod rope;
@@ -163,6 +165,7 @@ families! {
     gpt2::Gpt2(Gpt2Config);
     gpt_oss::GptOss(gpt_oss::GptOssConfig);
     granite::Granite(granite::GraniteConfig);
+    granitemoehybrid::GraniteMoeHybrid(granitemoehybrid::GraniteMoeHybridConfig);
     lfm2::Lfm2(Lfm2Config);
     lfm2_moe::Lfm2Moe(Lfm2Config);
     ministral3::Ministral3(ministral3::Ministral3Config);
@@ -175,6 +178,7 @@ families! {
     phi3::Phi3(LlamaConfig);
     qwen2::Qwen2(LlamaConfig);
     qwen3::Qwen3(LlamaConfig);
+    qwen3_5::Qwen35(qwen3_5::Qwen35Config);
     qwen3_moe::Qwen3Moe(ExpertsConfig);
     seed_oss::SeedOss(LlamaConfig);
     smollm3::SmolLm3(smollm3::SmolLm3Config);

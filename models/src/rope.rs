@@ -358,6 +358,8 @@ impl<'a> Outside<'a> {
         let agreed = |key: &str, inner: Option<f64>, outer: (&str, Option<f64>)| {
             self.keys.agreed((&format!("{name}.{key}"), inner), outer)
         };
+        // The three positions of an image's token. Those of text are equal, so that the split changes nothing.
+        nested.ignore(&["mrope_interleaved", "mrope_section"]);
         let theta = agreed("rope_theta", nested.optional_number("rope_theta"), self.theta);
         let theta = theta.unwrap_or(self.defaults.theta);
         let partial_rotary_factor = match self.defaults.partial_rotary_factor {

@@ -14,13 +14,13 @@ use crate::models::Loaded;
 use crate::prepare::{Dialogue, tokens};
 use crate::reader::{REASONING, Reading};
 use crate::sampling::SamplingFields;
-use crate::tools::Tools;
+use crate::tools::OfferedTools;
 
 /// A conversation to answer, whichever interface it came by.
 pub struct ChatRequest {
     /// The messages in the form of chat templates.
     pub messages: Vec<Value>,
-    pub tools: Tools,
+    pub tools: OfferedTools,
     pub variables: Map<String, Value>,
     /// The JSON Schema that the answer must follow.
     pub schema: Option<Value>,
@@ -82,7 +82,7 @@ impl ChatRequest {
     }
 
     fn reading(&self, prompt: &str, follows: bool) -> Reading {
-        let Tools { offered, is_forced } = &self.tools;
+        let OfferedTools { offered, is_forced } = &self.tools;
         let end = prompt.trim_end();
         let opens = REASONING.iter().map(|&(open, _)| open).find(|open| end.ends_with(open));
         Reading {

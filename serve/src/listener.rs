@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 
 use crate::app::App;
 use crate::models::Models;
-use crate::{ServeError, ServeOptions, ServedModel};
+use crate::{ServeError, ServeOptions, ServedModel, routes};
 
 /// The most connections at the same time. Further ones wait.
 const CONNECTIONS: usize = 4096;
@@ -78,7 +78,7 @@ impl Server {
         if let Err(failure) = app.models.get(None).await {
             tracing::warn!("{failure}");
         }
-        let router = app.router();
+        let router = routes::router(&app);
         let places = Arc::new(Semaphore::new(CONNECTIONS));
         let graceful = GracefulShutdown::new();
         let mut look = tokio::time::interval(LOOK);

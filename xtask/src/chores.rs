@@ -189,26 +189,22 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     let usual = usual.map(String::from);
     let args = if args.is_empty() { &usual[..] } else { args };
     let what = ["--package", "tracewright-cli", "--features", "iree", "--bin", "tracewright"];
-    step(
-        "build (a few minutes the first time: it builds the IREE runtime)",
-        cargo(root, &["build"]).args(what).env("PATH", &tools.path),
-    )?;
-    step(
-        "demo",
-        cargo(root, &["run", "--quiet"])
-            .args(what)
-            .args(["--", "generate"])
-            .arg(model)
-            .args(args)
-            .arg("--iree-compile")
-            .arg(&tools.iree_compile)
-            .arg("--cache")
-            .arg(root.join(".tracewright/cache"))
-            .env("PATH", &tools.path),
-    )
+    let mut build = cargo(root, &["build"]);
+    build.args(what).args(HURRIED).envs(WITHOUT_DEBUG).env("PATH", &tools.path);
+    step("build (a few minutes the first time: it builds the IREE runtime)", &mut build)?;
+    let mut demo = Command::new(built(root).join("tracewright"));
+    demo.arg("generate").arg(model).args(args).arg("--iree-compile").arg(&tools.iree_compile);
+    demo.arg("--cache").arg(root.join(".tracewright/cache")).current_dir(root);
+    step("demo", &mut demo)
 }
 
-/// Runs the whole test suite, or its long form.
+/// One network is simplified as fast without optimization, which takes the compiler longest.
+const HURRIED: [&str; 2] = ["--config", "profile.dev.package.tracewright-simplify.opt-level=0"];
+
+/// The demo is built once and not debugged.
+const WITHOUT_DEBUG: [(&str, &str); 2] = [("CARGO_INCREMENTAL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "none")];
+
+/// Runs the whole suite, or its long form.
 pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     let start = Instant::now();
     let tools = setup(root)?;

@@ -32,7 +32,7 @@ fn joined(updates: Vec<Update>) -> Parts {
 }
 
 fn read(reading: &Reading, pieces: &[&str]) -> Parts {
-    let mut reader = Reader::new(reading.clone());
+    let mut reader = AnswerReader::new(reading.clone());
     let mut updates: Vec<Update> = pieces.iter().flat_map(|piece| reader.push(piece)).collect();
     updates.extend(reader.finish());
     joined(updates)

@@ -3,6 +3,7 @@
 
 mod encoded;
 mod kv;
+mod matrix;
 mod recurrent;
 mod slots;
 
@@ -12,6 +13,7 @@ use std::panic::Location;
 
 use trace::{KvFormat, Part, Role, Sizes, StateAxis, StateKind, StateName};
 
+pub use matrix::MatrixTokens;
 pub use states::*;
 
 use crate::argument::TraceArg;
@@ -222,6 +224,15 @@ struct Declared {
     state: Box<dyn AnyState>,
 }
 
+impl Declared {
+    fn of<S: State>(&mut self) -> &mut S {
+        match self.state.any().downcast_mut() {
+            Some(state) => state,
+            None => unreachable!("found by its type"),
+        }
+    }
+}
+
 impl<T: Float> Cache<T> {
     pub(crate) fn new(context: usize) -> Self {
         Self { states: Vec::new(), context, element: PhantomData }
@@ -244,24 +255,43 @@ impl<T: Float> Cache<T> {
         self.find(layer, Some(name), Location::caller())
     }
 
+    /// Two states that a layer declares with these names.
+    #[track_caller]
+    pub fn pair<A: State, B: State>(&mut self, layer: usize, names: [&'static str; 2]) -> (&mut A, &mut B) {
+        let place = Location::caller();
+        let (a, b) =
+            (self.index::<A>(layer, Some(names[0]), place), self.index::<B>(layer, Some(names[1]), place));
+        match self.states.get_disjoint_mut([a, b]) {
+            Ok([a, b]) => (a.of(), b.of()),
+            Err(_) => unreachable!("states with different names"),
+        }
+    }
+
     fn find<S: State>(
         &mut self,
         layer: usize,
         name: Option<&'static str>,
         place: &'static Location<'static>,
     ) -> &mut S {
+        let at = self.index::<S>(layer, name, place);
+        self.states[at].of()
+    }
+
+    /// The index of a state. If there is none, this adds a placeholder.
+    fn index<S: State>(
+        &mut self,
+        layer: usize,
+        name: Option<&'static str>,
+        place: &'static Location<'static>,
+    ) -> usize {
         let is = |one: &mut Declared| one.layer == layer && one.name == name && one.state.any().is::<S>();
-        let at = self.states.iter_mut().position(is).unwrap_or_else(|| {
+        self.states.iter_mut().position(is).unwrap_or_else(|| {
             let kind = type_name::<S>().split('<').next().and_then(|path| path.rsplit("::").next());
             let kind = kind.unwrap_or_default();
             tracer::with(|t| t.fail(TraceErrorKind::NoState { kind, layer, name }, place));
             self.states.push(Declared { layer, name, state: Box::new(S::missing()) });
             self.states.len() - 1
-        });
-        match self.states[at].state.any().downcast_mut() {
-            Some(state) => state,
-            None => unreachable!("found by its type"),
-        }
+        })
     }
 }
 
