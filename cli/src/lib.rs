@@ -258,7 +258,7 @@ mod tests {
     /// own.
     #[test]
     fn commands_of_documents_are_commands() {
-        const OTHERS: [&str; 10] = [
+        const OTHERS: [&str; 11] = [
             "cd",
             "cp",
             "docker",
