@@ -19,7 +19,8 @@ pub struct Network<E: Executor = Iree> {
     steps: Vec<EntryPoint>,
     /// Entry points like those in `steps`, but with features instead of tokens as input.
     feature_steps: Vec<EntryPoint>,
-    /// Entry points of other kinds, at most one of each for the same number of rows; fewest rows first.
+    /// Entry points of other kinds, sorted by their number of rows. There is at most one of each kind for the
+    /// same number of rows.
     others: Vec<EntryPoint>,
     shared: Shared,
 }
@@ -130,7 +131,7 @@ impl<E: Executor> Network<E> {
         check_tokens(tokens, seen, self.shared.context, self.shared.vocabulary)
     }
 
-    /// Whether calls can serve some rows alone, so that the others cost nothing.
+    /// Whether calls can serve some rows alone, so that the other rows cost nothing.
     pub(crate) fn serves_parts(&self) -> bool {
         self.steps.iter().any(|entry| entry.rows < self.shared.batch)
     }

@@ -30,7 +30,7 @@ pub(crate) struct Row {
     pub before_draft: Option<Snapshot>,
     /// Snapshots of this row's state, to which the row can go back; the shortest comes first.
     pub snapshots: Vec<Snapshot>,
-    /// Whether other texts may begin with its state.
+    /// Whether other texts may begin with the state of this row.
     pub is_kept: bool,
     /// The length at which a call must end so that the state there is kept, because other texts have begun
     /// with the same tokens.

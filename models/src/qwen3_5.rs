@@ -1,5 +1,6 @@
-//! Qwen3.5 for text. Names follow the HF checkpoint (`modeling_qwen3_5.py`). Three of four layers have a gated DeltaNet
-//! (Yang et al., "Gated Delta Networks", 2024) in place of attention. The others have attention with a gated output.
+//! Qwen3.5 for text. Names follow the HF checkpoint (`modeling_qwen3_5.py`). Three of four layers have a
+//! gated DeltaNet (Yang et al., "Gated Delta Networks", 2024) in place of attention. The other layers have
+//! attention with a gated output.
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, MatrixTokens, Position, Recurrent, attend, rms_norm, silu};
@@ -153,7 +154,7 @@ model! {
     }
 }
 
-/// Divides vectors by their length (`l2norm`). The norm has a mean in place of the sum.
+/// Divides vectors by their length (`l2norm`). [`rms_norm`] divides by the root of the mean square instead.
 #[track_caller]
 fn unit(x: Tensor<F32>, features: Axis) -> Tensor<F32> {
     let count = x.extent(features) as f64;
@@ -189,7 +190,8 @@ impl Qwen35Config {
     }
 }
 
-/// Reads the `config.json` of a Qwen3.5, or its `text_config`. Defaults are those of `Qwen3_5TextConfig` in transformers.
+/// Reads the `config.json` of a Qwen3.5, or its `text_config`. The defaults are the same as in
+/// `Qwen3_5TextConfig` of transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     let Some(text) = keys.object("text_config") else { return read_text(keys) };
     let mut config = read_text(&text);
