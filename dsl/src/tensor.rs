@@ -279,7 +279,7 @@ impl<T: Element> Tensor<T> {
     /// The cumulative sum along an axis: element i becomes the sum of the elements 0 to i.
     ///
     /// The function needs ⌈log₂ n⌉ additions per element (Hillis and Steele, "Data Parallel Algorithms",
-    /// 1986), and each addition rounds floats once. f16 and bf16 are summed in f32 and rounded at the end.
+    /// 1986), and each addition rounds floats once. The types f16 and bf16 are summed in f32 and rounded at the end.
     /// Integers wrap around.
     #[track_caller]
     pub fn cumsum(self, axis: Axis) -> Self {

@@ -102,7 +102,7 @@ impl<'a, E: Executor> Batch<'a, E> {
         Ok(row)
     }
 
-    /// The free row that is nearest to the others in use: calls serve rows that follow each other.
+    /// The free row that is nearest to the rows in use, because a call serves rows that follow each other.
     fn free_row(&self) -> Result<usize, GenerateError> {
         let used = |row: &usize| self.running[*row].is_some();
         let rows = 0..self.running.len();

@@ -5,8 +5,8 @@ use trace::{Argument, Part, Role, Signature};
 
 use crate::GenerateError;
 
-/// The fixed cost of a call, in units of a token's cost. Measured with kernels, where a chunk of 128 tokens takes as long as eight
-/// single tokens. Without kernels the fixed cost is lower.
+/// The fixed cost of a call, in units of a token's cost. It was measured with kernels, where a chunk of 128
+/// tokens takes as long as eight single tokens. Without kernels the fixed cost is lower.
 const CALL: usize = 16;
 
 /// A tensor that stays on the device between calls: the state of a layer, or a state that an encoder fills.
@@ -57,7 +57,7 @@ pub(crate) enum EntryKind {
 pub(crate) struct EntryPoint {
     pub name: String,
     pub kind: EntryKind,
-    /// Rows per call: all of the network, or some that follow each other.
+    /// The number of rows that a call serves: all rows of the network, or some rows that follow each other.
     pub rows: usize,
     /// The number of new positions of each row of the batch per call.
     pub chunk: usize,
@@ -198,7 +198,8 @@ impl EntryPoint {
         })
     }
 
-    /// The cost of a call, in units of a token's: every call reads all weights.
+    /// The cost of a call, in units of a token's cost. It has a fixed part, because every call reads all
+    /// weights.
     pub fn cost(&self) -> usize {
         CALL + self.rows * self.chunk
     }

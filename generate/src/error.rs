@@ -178,7 +178,7 @@ pub enum GenerateError {
     /// The bytes of the tokenizer's tokens cannot be determined.
     #[error(
         "the tokenizer does not define the bytes of its tokens, which a schema or a grammar needs: its \
-        decoder has neither `ByteLevel` nor `ByteFallback`, or its vocabulary is not a map"
+        decoder has neither `ByteLevel` nor `ByteFallback`, or its vocabulary is no map"
     )]
     NoBytes {
         /// The reason that the library gives.

@@ -81,7 +81,7 @@ pub trait Executor {
     /// Rows of a tensor from `first` on, as a tensor of the type `ty` for a call: in the same memory, or else a copy.
     ///
     /// # Errors
-    /// Returns an error if they cannot be read.
+    /// Returns an error if the rows cannot be read.
     fn rows(
         &self,
         buffer: &mut Self::Buffer,
@@ -92,10 +92,10 @@ pub trait Executor {
         self.upload(ty, &self.read_range(buffer, offset..offset + ty.bytes())?)
     }
 
-    /// The tensor with what a call made of its rows from `first` on, which [`rows`](Self::rows) returned.
+    /// The tensor after a call has changed its rows from `first` on, which [`rows`](Self::rows) returned.
     ///
     /// # Errors
-    /// Returns an error if it cannot be written.
+    /// Returns an error if the tensor cannot be written.
     fn put_rows(
         &self,
         ty: &TensorType,

@@ -19,7 +19,8 @@ pub struct Network<E: Executor = Iree> {
     steps: Vec<EntryPoint>,
     /// Entry points like those in `steps`, but with features instead of tokens as input.
     feature_steps: Vec<EntryPoint>,
-    /// Entry points of other kinds, at most one of each for the same number of rows; fewest rows first.
+    /// Entry points of other kinds, sorted by their number of rows. There is at most one of each kind for the
+    /// same number of rows.
     others: Vec<EntryPoint>,
     shared: Shared,
 }
@@ -130,13 +131,13 @@ impl<E: Executor> Network<E> {
         check_tokens(tokens, seen, self.shared.context, self.shared.vocabulary)
     }
 
-    /// Whether calls can serve some rows alone, so that the others cost nothing.
+    /// Whether calls can serve some rows alone, so that the other rows cost nothing.
     pub(crate) fn serves_parts(&self) -> bool {
         self.steps.iter().any(|entry| entry.rows < self.shared.batch)
     }
 
-    /// The entry point for the next `positions` new positions of at most `span` rows that follow each other: the longest that they
-    /// fill, or else the one that computes the rest at the lowest cost.
+    /// The entry point for the next `positions` positions of at most `span` neighbouring rows. It is the
+    /// longest entry point that the positions fill, or otherwise the cheapest for the rest.
     pub(crate) fn step(
         &self,
         span: usize,

@@ -11,15 +11,16 @@ use crate::{GenerateError, Network, SavedSequence};
 /// The largest number of snapshots that a row of the batch keeps.
 const SNAPSHOTS: usize = 8;
 
-/// The least number of tokens that are worth a call that ends where texts part.
+/// The least number of common tokens for which a call ends where two texts begin to differ.
 const WORTH_A_CALL: usize = 8;
 
 /// A row for a new text.
 pub(crate) struct Adopted {
     pub row: usize,
-    /// How many tokens of the text its state has.
+    /// The number of tokens of the text that the row's state already has.
     pub seen: usize,
-    /// How many tokens the text has in common with another one, if there is no state after so many.
+    /// The number of tokens that the text has in common with another text, if there is no state after that
+    /// many tokens.
     pub parts_at: Option<usize>,
 }
 
@@ -27,7 +28,7 @@ pub(crate) struct Adopted {
 struct Prefix {
     row: usize,
     length: usize,
-    /// How many tokens are the same, with or without state.
+    /// The number of common tokens, with or without state.
     shared: usize,
     /// The snapshot with the tensors that do not contain all positions; `None` if the row's own tensors are
     /// right.
@@ -80,7 +81,8 @@ impl<E: Executor> Network<E> {
 }
 
 impl<E: Executor> Sequences<'_, E> {
-    /// Keeps the state after each chunk of a prompt, as far as it is overwritten later, if others may begin with it.
+    /// Keeps the parts of the state after each chunk of a prompt that are overwritten later, if other texts
+    /// may begin with this prompt.
     pub(crate) fn keep_snapshots(
         &mut self,
         first: usize,

@@ -225,7 +225,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         }
     }
 
-    /// Makes the state what the rows from `first` on expect, and keeps what a draft may have to go back to.
+    /// Prepares the state of the rows from `first` on for a call, and keeps the parts that are needed again
+    /// if a draft is rejected.
     fn prepare(&mut self, first: usize, ranges: &[Range<usize>]) -> Result<(), GenerateError> {
         if self.state.is_empty() {
             self.state = self.network.empty()?;

@@ -202,12 +202,12 @@ pub struct Stream<'a> {
     /// The index of the first token whose text has not been returned yet.
     fresh: usize,
     emitted: String,
-    /// Special tokens that have a text: their names.
+    /// The special tokens whose names are part of the text.
     shown: Vec<(u32, String)>,
 }
 
 impl Stream<'_> {
-    /// The same decoder, for which these special tokens have a text: their names.
+    /// The same decoder, with the names of these special tokens in the text.
     #[must_use]
     pub fn showing(mut self, special_tokens: &[String]) -> Self {
         let known = |name: &String| Some((self.tokenizer.special_token(name)?, name.clone()));

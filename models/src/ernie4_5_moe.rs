@@ -75,7 +75,8 @@ pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     }
 }
 
-/// Whether each of `layers` layers has experts: every so many, from a first layer to a last. The last is −1 for the last layer.
+/// Whether each of `layers` layers has experts. The configuration has a first layer, a last layer and a step.
+/// The number −1 stands for the last layer of the network.
 fn sparse(keys: &Keys, layers: usize) -> Vec<bool> {
     let first = keys.optional_integer("moe_layer_start_index").unwrap_or(1);
     let last = keys.get("moe_layer_end_index").filter(|last| last.as_i64() != Some(-1));

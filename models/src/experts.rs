@@ -67,7 +67,7 @@ impl Routing {
 pub(crate) struct Routed {
     /// The weight of each expert's output `[B, S, X]`, 0 for experts that the token did not choose.
     share: Tensor<F32>,
-    /// 1 for the chosen experts, else 0: `[B, S, X]`.
+    /// 1 for the chosen experts, and 0 for the other experts: `[B, S, X]`.
     chosen: Tensor<F32>,
     /// The number of experts that each token chooses.
     count: usize,
@@ -299,7 +299,8 @@ impl ExpertsConfig {
         sizes
     }
 
-    /// Experts in each layer, in place of the feed-forward network that the keys of Llama describe. Their numbers are set later.
+    /// Experts in each layer, in place of the feed-forward network that the keys of Llama describe. The
+    /// numbers of experts are set later.
     pub(crate) fn like_llama(llama: LlamaConfig, routing: Routing) -> Self {
         Self {
             num_experts: 1,
@@ -350,8 +351,9 @@ pub(crate) fn chosen(keys: &Keys, key: &'static str, default: usize, experts: us
     chosen
 }
 
-/// The experts of DeepSeek-V3 and the networks after it: sigmoid scores, groups of experts, a bias on the choice, shared experts, and
-/// dense layers first. Defaults are the numbers of experts, of chosen ones and of their features; then groups, factor and dense layers.
+/// The experts of DeepSeek-V3 and the networks after it: sigmoid scores, groups of experts, a bias on the
+/// choice, shared experts, and dense layers first. The arguments are the defaults: the numbers of experts, of
+/// chosen experts and of their features, and then groups, factor and dense layers.
 pub(crate) fn deepseek(
     keys: &Keys,
     llama: LlamaConfig,

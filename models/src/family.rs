@@ -30,8 +30,9 @@ pub struct Family {
     pub embedding: &'static str,
     /// Tensors that a checkpoint may contain in addition to the parameters and a tied head.
     pub ignorable: &'static [Ignorable],
-    /// Whether a checkpoint may contain layers after the last one, which predict further tokens (Gloeckle et al., "Better &
-    /// Faster Large Language Models via Multi-token Prediction", 2024). They are ignored.
+    /// Whether a checkpoint may contain layers after the last one, which predict further tokens (Gloeckle et
+    /// al., "Better & Faster Large Language Models via Multi-token Prediction", 2024). These layers are
+    /// ignored.
     pub further_layers: bool,
     /// The methods of `quantization_config` whose tensors are read.
     pub quantized: &'static [&'static str],

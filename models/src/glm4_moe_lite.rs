@@ -1,5 +1,6 @@
 //! GLM-4.7-Flash: Zhipu AI, "GLM-4.7" (2026). The names follow the Hugging Face checkpoint
-//! (`modeling_glm4_moe_lite.py`). The network of a DeepSeek-V3. A list of layers may select the dense ones.
+//! (`modeling_glm4_moe_lite.py`). The network of a DeepSeek-V3. A list in the configuration may select the
+//! dense layers.
 
 use crate::config::Keys;
 use crate::deepseek_v3::{self, DeepseekV3, DeepseekV3Config, LatentDefaults};

@@ -140,7 +140,7 @@ pub(crate) fn read(keys: &Keys) -> GptOssConfig {
     }
 }
 
-/// The embedding of a configuration without one.
+/// The rotary embedding of a configuration that describes none.
 fn usual() -> RopeScaling {
     RopeScaling::Yarn {
         factor: 32.0,

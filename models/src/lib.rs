@@ -58,7 +58,8 @@ macro_rules! families {
         }
 
         impl ModelConfig {
-            /// The family that `found` names, and the function that reads its keys; `None` if there is none.
+            /// The family that `found` names, and the function that reads its keys. The result is `None` if
+            /// there is no such family.
             fn reader(found: &str, keys: &Keys) -> Option<(&'static Family, ReadKeys)> {
                 $(
                     if $module::FAMILY.is_named(found) && ($module::FAMILY.is)(keys) {

@@ -1,5 +1,5 @@
 //! OLMo 3: Ai2, "Olmo 3" (2025), §3. The names follow the Hugging Face checkpoint (`modeling_olmo3.py`). An
-//! OLMo 2 with windows in most layers. Only the other layers stretch the rotary embedding.
+//! OLMo 2 with windows in most layers. Only the layers without a window stretch the rotary embedding.
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};

@@ -129,7 +129,7 @@ impl TensorType {
         Self { element, shape: self.shape.clone() }
     }
 
-    /// The same type with this extent of the first axis. A scalar stays one.
+    /// The same type with this extent of the first axis. A scalar remains a scalar.
     pub fn with_rows(&self, rows: usize) -> Self {
         let mut ty = self.clone();
         ty.shape.iter_mut().take(1).for_each(|extent| *extent = rows);

@@ -9,7 +9,7 @@ use crate::device::Runtime;
 use crate::error::RuntimeError;
 use crate::ffi;
 
-/// The alignment in bytes that the kernels of any device expect of a tensor's beginning, at most.
+/// The largest alignment, in bytes, that kernels of any device expect of a tensor's first byte.
 const ALIGNMENT: usize = 256;
 
 /// A tensor in the memory of the device, dense and row-major.
@@ -131,8 +131,9 @@ impl Buffer {
         Ok(())
     }
 
-    /// Some of the rows of the first axis, from `first` on, as a tensor of its own for a call. It shares their memory if its
-    /// beginning is aligned as kernels expect, and otherwise it is a copy. [`put_rows`](Self::put_rows) ends its use.
+    /// Some rows of the first axis, from `first` on, as a separate tensor for a call. The tensor shares the
+    /// memory of the rows if their first byte has the alignment that kernels expect. Otherwise it is a copy.
+    /// [`put_rows`](Self::put_rows) ends its use.
     ///
     /// # Errors
     /// Returns an error if there are fewer rows, or the device fails.
@@ -144,7 +145,8 @@ impl Buffer {
         if offset.is_multiple_of(ALIGNMENT) { Ok(part) } else { part.separate() }
     }
 
-    /// Makes the rows from `first` on what a call made of them. If it changed them in place, nothing is copied.
+    /// Replaces the rows from `first` on with the rows that a call returned. If the call changed the rows in
+    /// place, nothing is copied.
     ///
     /// # Errors
     /// Returns an error if there are fewer rows, or the device fails.

@@ -51,7 +51,7 @@ pub(super) type Listener = Box<dyn FnMut(News) -> bool + Send>;
 
 /// The engine's news of a text that it generates.
 pub enum News {
-    /// Text that no later token can change. It can be empty.
+    /// Text that no later token can change. The text can be empty.
     Piece(String),
     /// Probabilities of the tokens that were chosen since the last news, if the options ask for them.
     Logprobs(Vec<TokenLogprobs>),
@@ -255,7 +255,7 @@ struct Texts<'a> {
 struct Running<'a> {
     reply: Reply<'a>,
     listener: Listener,
-    /// How many tokens' probabilities the listener has.
+    /// The number of tokens whose probabilities the listener has received.
     told: usize,
     cancelled: Arc<AtomicBool>,
     prompt_tokens: usize,
@@ -347,7 +347,8 @@ impl<'a> Texts<'a> {
         }
     }
 
-    /// Ends the texts that were cancelled before their first token. The others end at their next token.
+    /// Ends the texts that were cancelled before their first token. The other cancelled texts end at their
+    /// next token.
     fn leave(&mut self) {
         for slot in 0..self.running.len() {
             let leaves = |text: &Running| text.first_token.is_none() && text.is_cancelled();

@@ -169,8 +169,8 @@ impl Model {
         self.inner.text.renderer.render(chat)
     }
 
-    /// The parts of a conversation that the chat template does not read: `tools`, or names of variables. None are known if
-    /// [`OpenOptions::template_program`] renders it.
+    /// The parts of a conversation that the chat template does not read: `tools`, or names of variables. The
+    /// list is empty if [`OpenOptions::template_program`] renders the template.
     ///
     /// # Errors
     /// Returns the same errors as [`render`](Self::render).

@@ -66,7 +66,8 @@ impl Renderer {
         Ok(with_room(|| template.render(chat).map_err(GenerateError::from))??)
     }
 
-    /// The parts of a conversation that the template does not read; none if another program renders it.
+    /// The parts of a conversation that the template does not read. The list is empty if another program
+    /// renders the template.
     pub fn unread(&self, chat: &Chat) -> Result<Vec<String>, ModelError> {
         if self.program.is_some() {
             return Ok(Vec::new());

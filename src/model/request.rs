@@ -92,8 +92,9 @@ impl Request {
         Ok(Pieces { events: Some(events), completion: None, running })
     }
 
-    /// Starts the generation. `listener` gets its news on the engine's thread, and returns whether to go on. It must not block,
-    /// because all texts of the model wait for it, and it must not own the model. Dropping the result stops the generation.
+    /// Starts the generation. `listener` receives the events of the text on the engine's thread, and returns
+    /// whether the generation continues. The listener must not block, because all texts of the model wait for
+    /// it, and it must not own the model. Dropping the result stops the generation.
     ///
     /// # Errors
     /// Returns the same errors as [`stream`](Self::stream).
@@ -153,7 +154,7 @@ pub struct Pieces {
     running: Running,
 }
 
-/// A text that is generated or waits for a slot. Dropping it stops the generation.
+/// A text that is generated or waits for a slot. Dropping this value stops the generation.
 pub struct Running {
     cancelled: Arc<AtomicBool>,
     /// Keeps the engine alive while the text is generated.
@@ -180,7 +181,8 @@ impl Pieces {
         self.running.cancel();
     }
 
-    /// The next item of the iterator, or `Pending` if none arrives within `time`. A caller can look after something else then.
+    /// The next item of the iterator, or `Pending` if none arrives within `time`. In that case the caller can
+    /// do other work before it calls this again.
     pub fn next_within(&mut self, time: Duration) -> Poll<Option<Result<String, ModelError>>> {
         loop {
             let Some(events) = &self.events else { return Poll::Ready(None) };
@@ -194,7 +196,8 @@ impl Pieces {
         }
     }
 
-    /// The item of an event, or `Pending` for an event without one. The engine is gone if there is no event.
+    /// The item of an event, or `Pending` for an event without one. If there is no event, the engine has
+    /// stopped.
     fn take(&mut self, event: Option<News>) -> Poll<Option<Result<String, ModelError>>> {
         match event {
             // A token may complete no text.

@@ -72,8 +72,8 @@ enum Chore {
     },
     /// Renew the texts that tests expect, and list the files that changed.
     Bless,
-    /// Follow the first steps of a new user in a fresh clone, and report the minutes of each step: the demo,
-    /// an HTML page, a wrong shape, a network of your own.
+    /// Follow the first steps of a new user in a fresh clone, and report the minutes of each: the demo, an
+    /// HTML page, a wrong shape, an own network.
     Newcomer,
     /// Compare a checkpoint, or fresh random configurations, with Hugging Face transformers and sentence-transformers
     /// (installs torch: 3 GB).

@@ -13,8 +13,8 @@ pub struct RowWork {
     pub tokens: usize,
     /// Whether the row has finished its prompt, so that each call that processes the row produces a token.
     pub decodes: bool,
-    /// Whether a call can serve the row without the others. Otherwise a call computes as many positions in each row as its longest
-    /// row has.
+    /// Whether a call can serve the row without the other rows. Otherwise a call computes as many positions
+    /// in each row as its longest row has.
     pub alone: bool,
 }
 

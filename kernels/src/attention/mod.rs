@@ -140,8 +140,8 @@ impl Attention {
         self.group * self.queries
     }
 
-    /// The name under which tuning files store this attention. It does not depend on the prologue, the sinks or the
-    /// order of tokens.
+    /// The name under which tuning files store this attention. The number does not depend on the prologue,
+    /// the sinks or the order of tokens.
     pub(crate) fn name(&self) -> String {
         let mask = format!(
             "{}{}{}{}",
