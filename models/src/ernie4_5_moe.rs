@@ -8,7 +8,9 @@ use dsl::{F32, Float, model};
 use crate::config::Keys;
 use crate::decoder::{Decoder, Defaults, FeedForward};
 use crate::ernie4_5::{self, Attention};
-use crate::experts::{self, Divisor, ExpertsConfig, ExpertsLayer, Routing, Scores, Shared, mixture, route, swiglu};
+use crate::experts::{
+    self, Divisor, ExpertsConfig, ExpertsLayer, Routing, Scores, Shared, mixture, route, swiglu,
+};
 use crate::family::Family;
 
 /// The whole network of an ERNIE 4.5 with experts.
