@@ -18,7 +18,11 @@ pub type Ernie45Moe<T> = Decoder<T, ExpertsLayer<T, Attention<T>, Experts<T>>, E
 
 pub(crate) const FAMILY: Family = Family {
     about: "mixture of experts with shared experts, and softmax routing with a bias; rotary embedding of neighbouring features",
-    stacks: experts::STACKS,
+    stacks: &[
+        experts::STACKS[0],
+        experts::STACKS[1],
+        ("mlp.gate.moe_statics.e_score_correction_bias", &["mlp.moe_statics.e_score_correction_bias"]),
+    ],
     ..Family::of(&["Ernie4_5_MoeForCausalLM"], &["Ernie4_5_MoeModel"], &["ernie4_5_moe"])
 };
 
