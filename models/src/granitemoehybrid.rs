@@ -1,6 +1,6 @@
-//! Granite 4 hybrid. Names follow the published checkpoints (`modeling_granitemoehybrid.py`). Most layers have a Mamba-2
-//! (Dao and Gu, "Transformers are SSMs", 2024, §7), the others attention. All have a feed-forward network, and experts
-//! beside it in the larger networks.
+//! Granite 4 hybrid. Names follow the published checkpoints (`modeling_granitemoehybrid.py`). Most layers
+//! have a Mamba-2 (Dao and Gu, "Transformers are SSMs", 2024, §7), and the other layers have attention. Every
+//! layer has a feed-forward network, and in the larger networks it also has experts.
 
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, silu};
 use dsl::{F32, Float, Project, Tensor, model};
@@ -85,7 +85,8 @@ model! {
         }
     }
 
-    /// A layer: attention or Mamba-2, and then a feed-forward network. A factor is on what each adds to the residual.
+    /// A layer: attention or Mamba-2, and then a feed-forward network. The output of each part is multiplied
+    /// by a factor before it is added to the residual.
     pub Layer {
         input_layernorm: RmsNorm[D](eps = rms_norm_eps),
         self_attn: Attention<T>,
@@ -192,10 +193,11 @@ impl Project<LlamaConfig> for GraniteMoeHybridConfig {
 
 alternates!(GraniteMoeHybridConfig);
 
-/// The tokens of a chunk, which do not change the results, and a key that only training reads.
+/// The number of tokens in a chunk, which does not change the results, and a key that only training reads.
 const IGNORED: &[&str] = &["mamba_chunk_size", "init_method"];
 
-/// Reads the `config.json` of a Granite 4 hybrid. Defaults are those of `GraniteMoeHybridConfig` in transformers.
+/// Reads the `config.json` of a Granite 4 hybrid. The defaults are the same as in `GraniteMoeHybridConfig` of
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> GraniteMoeHybridConfig {
     keys.ignore(IGNORED);
     keys.ignore(experts::IGNORED);

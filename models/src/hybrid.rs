@@ -21,8 +21,8 @@ macro_rules! alternates {
 
 pub(crate) use alternates;
 
-/// Whether each of `layers` layers attends, from the key `layer_types`; `None` if it is missing. `kinds` has the name of
-/// attention, and then that of the recurrence.
+/// Whether each of `layers` layers attends, from the key `layer_types`; `None` if it is missing. `kinds` has
+/// the name of attention, and then the name of the recurrence.
 pub(crate) fn attention(keys: &Keys, layers: usize, kinds: [&str; 2]) -> Option<Vec<bool>> {
     let types = keys.layer_types_of(layers, kinds)?;
     Some(types.iter().map(|kind| kind == kinds[0]).collect())

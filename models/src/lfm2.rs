@@ -1,5 +1,6 @@
-//! LFM2: "LFM2 Technical Report" (2025), §2. Names follow the HF checkpoint (`modeling_lfm2.py`). Most layers mix
-//! neighbouring tokens by a short gated convolution. The other layers have attention like Qwen3's.
+//! LFM2: "LFM2 Technical Report" (2025), §2. The names follow the Hugging Face checkpoint
+//! (`modeling_lfm2.py`). Most layers mix neighbouring tokens with a short gated convolution. The other layers
+//! have attention like Qwen3.
 
 use std::iter;
 
@@ -19,7 +20,7 @@ use crate::rope::RopeDefaults;
 use crate::shape_check::DeclaredSize;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "short convolutions between layers that attend",
+    about: "short convolutions between attention layers",
     gguf: Some(GgufFamily {
         config: gguf_config,
         keys: &[("norm_eps", "attention.layer_norm_rms_epsilon"), ("conv_L_cache", "shortconv.l_cache")],
@@ -110,7 +111,7 @@ model! {
         }
     }
 
-    /// The network without its head: embedding, layers and final norm.
+    /// The network without its head: the embedding, the layers and the final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Layer; L],
@@ -205,12 +206,12 @@ model! {
     }
 }
 
-/// `config.json` of an LFM2 (`configuration_lfm2.py`).
+/// The `config.json` of an LFM2 (`configuration_lfm2.py`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lfm2Config {
     /// The keys that LFM2 shares with other networks, some of whose layers have experts.
     pub experts: ExpertsConfig,
-    /// Whether each layer attends. The other layers have a convolution.
+    /// Whether each layer has attention. The other layers have a convolution.
     pub attention: Vec<bool>,
     /// The number of earlier positions that a convolution sees.
     pub conv_memory: usize,
@@ -236,7 +237,7 @@ const IGNORED: &[&str] = &[
     "use_pos_enc",
 ];
 
-/// Reads the `config.json` of an LFM2. Defaults are those of `Lfm2Config` in transformers.
+/// Reads the `config.json` of an LFM2. The defaults are the same as in `Lfm2Config` of transformers.
 pub(crate) fn read(keys: &Keys) -> Lfm2Config {
     keys.ignore(IGNORED);
     let mut config = shared(keys, [65_536, 2560, 12_288, 32, 32]);
@@ -288,8 +289,8 @@ fn intermediate_size(keys: &Keys, size: usize) -> usize {
     }
 }
 
-/// Whether each of `layers` layers attends: from `layer_types`, or else from `full_attn_idxs`. Without both
-/// keys, all layers do.
+/// Whether each of `layers` layers has attention, from `layer_types`, or otherwise from `full_attn_idxs`.
+/// Without both keys, all layers have attention.
 fn attention(keys: &Keys, layers: usize) -> Vec<bool> {
     let mut attention = vec![false; layers];
     let listed = keys.layers("full_attn_idxs", layers, |layer| attention[layer] = true);

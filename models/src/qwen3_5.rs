@@ -1,5 +1,6 @@
-//! Qwen3.5 for text. Names follow the HF checkpoint (`modeling_qwen3_5.py`). Three of four layers have a gated DeltaNet
-//! (Yang et al., "Gated Delta Networks", 2024) in place of attention. The others have attention with a gated output.
+//! Qwen3.5 for text. Names follow the HF checkpoint (`modeling_qwen3_5.py`). Three of four layers have a
+//! gated DeltaNet (Yang et al., "Gated Delta Networks", 2024) in place of attention. The other layers have
+//! attention with a gated output.
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, attend, silu};

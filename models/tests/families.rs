@@ -93,6 +93,25 @@ fn s4_published_sizes_have_the_parameters_of_transformers() {
     }
 }
 
+/// The default configurations of transformers, which are published sizes of most families (`tests/oracle/defaults.py`): every key
+/// is known, and the network has the parameters that transformers makes.
+#[test]
+fn default_configurations_have_the_parameters_of_transformers() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/defaults.json");
+    let cases: BTreeMap<String, Value> =
+        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    assert_eq!(cases.len(), 11);
+    for (name, case) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("config.json"), case["config"].to_string()).unwrap();
+        let read = config(folder.path());
+        let trace = read.trace(ElementType::Bf16, &EntryPoint::all(1, 8, 64)).unwrap().trace;
+        let counted = trace.counts().unwrap().parameter_elements;
+        assert_eq!(Some(counted as u64), case["parameters"].as_u64(), "{name}");
+        println!("{name}: {counted} parameters");
+    }
+}
+
 /// Those of which no family's tests lower one of published size.
 #[test]
 fn other_published_sizes_lower() {
@@ -151,7 +170,7 @@ fn m7_the_oracle_of_the_families() {
     let judged = fixtures();
     assert!(judged.len() > 30, "{judged:?}");
     // Reading several parameters of one tensor, and one of several, is for `irpa`, and the suite.
-    let read_by_irpa = |name: &&String| name.ends_with("-stacked") || *name == "gpt-oss-mxfp4";
+    let read_by_irpa = |name: &&String| name.ends_with("-stacked") || *name == "gpt_oss-mxfp4";
     for name in judged.iter().filter(|name| !read_by_irpa(name)) {
         judged_by_transformers(&fixture(name));
     }
@@ -348,13 +367,9 @@ fn phi_3_has_longrope() {
     assert_eq!((partial.partial_rotary_factor, partial.frequencies(8, 1).inv_freq.len()), (0.5, 2));
 }
 
-/// The README's table has each family. Families with the same description share a row. `UPDATE_EXPECT=1` writes it.
+/// The reference has a row for each family. Families with the same description share a row. `UPDATE_EXPECT=1` writes it.
 #[test]
-fn the_readme_lists_the_families() {
-    let (begin, end) = ("<!-- ANCHOR: architectures -->\n", "<!-- ANCHOR_END: architectures -->");
-    let readme = std::fs::read_to_string(fixture("").join("../../README.md")).unwrap();
-    let (before, rest) = readme.split_once(begin).unwrap();
-    let (_, after) = rest.split_once(end).unwrap();
+fn the_reference_lists_the_families() {
     let mut table = "| `architectures` in `config.json` | network |\n|---|---|\n".to_owned();
     let mut rows: Vec<(&str, Vec<String>)> = Vec::new();
     for family in FAMILIES {
@@ -368,7 +383,31 @@ fn the_readme_lists_the_families() {
     for (about, names) in rows {
         table += &format!("| {} | {about} |\n", names.join(", "));
     }
-    expect_file!["../../README.md"].assert_eq(&format!("{before}{begin}{table}{end}{after}"));
+    let file = "docs/reference/architectures.md";
+    expect_file!["../../docs/reference/architectures.md"].assert_eq(&with_architectures(file, &table));
+}
+
+/// The README has the names alone.
+#[test]
+fn the_readme_lists_the_architectures() {
+    const COLUMNS: usize = 4;
+    let mut names: Vec<String> =
+        tracewright_models::architectures().iter().map(|name| format!("`{name}`")).collect();
+    names.sort();
+    let mut table = format!("|{}\n|{}\n", " |".repeat(COLUMNS), "---|".repeat(COLUMNS));
+    for row in names.chunks(COLUMNS) {
+        table += &format!("| {} |\n", row.join(" | "));
+    }
+    expect_file!["../../README.md"].assert_eq(&with_architectures("README.md", &table));
+}
+
+/// A document with another text between the anchors of the architectures.
+fn with_architectures(document: &str, table: &str) -> String {
+    let (begin, end) = ("<!-- ANCHOR: architectures -->\n", "<!-- ANCHOR_END: architectures -->");
+    let text = std::fs::read_to_string(fixture("").join("../..").join(document)).unwrap();
+    let (before, rest) = text.split_once(begin).unwrap();
+    let (_, after) = rest.split_once(end).unwrap();
+    format!("{before}{begin}{table}{end}{after}")
 }
 
 fn check(architecture: &str, said: Value, expected: Expect) {

@@ -29,9 +29,9 @@ pub(crate) use state::StateTensor;
 pub use state::states::{self, *};
 pub use state::{Cache, HasAxes, LayerState, MatrixTokens, State, StateArguments, Windowed};
 
-/// Multiplies two tensors and sums over the axis `contracted`. Axes that both have are batch axes. The result
-/// has the batch axes, then the other axes of `a`, then those of `b`. Products of f16 and bf16 are summed in
-/// f32 and rounded once.
+/// Multiplies two tensors and sums over the axis `contracted`. Axes that both tensors have are batch axes.
+/// The result has the batch axes, then the other axes of `a`, then the other axes of `b`. Products of f16 and
+/// bf16 are summed in f32 and rounded once.
 #[track_caller]
 pub fn dot<T: Float>(a: Tensor<T>, b: Tensor<T>, contracted: Axis) -> Tensor<T> {
     let place = Location::caller();

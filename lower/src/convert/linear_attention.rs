@@ -207,13 +207,13 @@ fn chunk(
 
 /// The decays in a chunk of C tokens, as factors.
 struct Between {
-    /// From each earlier token to each token, `[…, C, C]`; 0 from later tokens.
+    /// The decay from each earlier token to each token, `[…, C, C]`; 0 for later tokens.
     factors: NodeId,
-    /// From before the chunk to each token, `[…, C]`.
+    /// The decay from the state before the chunk to each token, `[…, C]`.
     from_start: NodeId,
-    /// From each token to the end of the chunk, `[…, C]`.
+    /// The decay from each token to the end of the chunk, `[…, C]`.
     to_end: NodeId,
-    /// Of the whole chunk, `[…]`.
+    /// The decay over the whole chunk, `[…]`.
     whole: NodeId,
 }
 

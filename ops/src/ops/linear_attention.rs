@@ -7,9 +7,9 @@ operation! {
     /// - `Sₜ = exp(gₜ) · Sₜ₋₁ + kₜ · uₜᵀ`
     /// - `oₜ = Sₜᵀ · qₜ`
     ///
-    /// Without the delta rule, `uₜ = βₜ · vₜ` (Dao and Gu, "Transformers are SSMs", 2024, §3). With it, the token only
-    /// writes what the matrix lacks: `uₜ = βₜ · (vₜ − exp(gₜ) · Sₜ₋₁ᵀ · kₜ)` (Yang et al., "Gated Delta Networks",
-    /// 2024, §3).
+    /// Without the delta rule, `uₜ = βₜ · vₜ` (Dao and Gu, "Transformers are SSMs", 2024, §3). With the delta
+    /// rule, a token writes only the difference to the value that the matrix already has: `uₜ = βₜ · (vₜ −
+    /// exp(gₜ) · Sₜ₋₁ᵀ · kₜ)` (Yang et al., "Gated Delta Networks", 2024, §3).
     ///
     /// q and k `[B, S, H, D]`, v `[B, S, H, G, E]`, g and β `[B, S, H, G]`, the matrices `[B, H, G, D, E]`, start and
     /// count. All numbers are f32; G heads of values share a key and a query. The result `[B, H, G, D + S, E]` has the

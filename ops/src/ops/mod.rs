@@ -79,7 +79,7 @@ operations! { $
     kernels { packed_experts::PackedExperts, packed_linear::PackedLinear, packed_rows::PackedRows, }
 }
 
-/// Imports for the files of operations.
+/// Imports for the source files of operations.
 pub(crate) mod prelude {
     pub(crate) use crate::facts::same;
     pub(crate) use crate::operation::{agree, arity, attribute, axis, bad, element, good, mlir_list};

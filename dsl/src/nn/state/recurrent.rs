@@ -19,7 +19,7 @@ use crate::{Axis, Dim, Tensor};
 /// K, E] }` declares a state with a name and an element type of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Recurrent<T: Float> {
-    /// The state after the last token. To read the state before new tokens, call [`Recurrent::before`].
+    /// The state after the last token. To read the state before the new tokens, call [`Recurrent::before`].
     pub state: Tensor<T>,
 }
 
@@ -40,7 +40,7 @@ impl<T: Float> State for Recurrent<T> {
 impl<T: Float, const N: usize> HasAxes<N> for Recurrent<T> {}
 
 impl<T: Float> Recurrent<T> {
-    /// The state before the first new token. It is zero at the beginning of a sequence.
+    /// The state before the first new token. The state is zero at the beginning of a sequence.
     #[track_caller]
     pub fn before(&self, at: Position) -> Tensor<T> {
         let begins = at.start.equals(at.start.filled(0.0));
