@@ -261,8 +261,8 @@ mod tests {
         const OTHERS: [&str; 11] = [
             "cd",
             "cp",
-            "docker",
             "curl",
+            "docker",
             "mkdir",
             "export",
             "pip",

@@ -49,6 +49,7 @@ macro_rules! families {
 
         /// The configuration of a supported architecture.
         #[derive(Clone, Debug, PartialEq)]
+        #[expect(clippy::large_enum_variant, reason = "a program has one configuration per model")]
         pub enum ModelConfig {
             $(
                 #[doc = concat!("A network of [`", stringify!($module), "`].")]
@@ -114,6 +115,7 @@ macro_rules! read {
 
 pub mod config;
 pub mod decoder;
+pub mod delta_net;
 pub mod experts;
 mod family;
 pub mod fit;
@@ -180,6 +182,8 @@ families! {
     qwen2::Qwen2(LlamaConfig);
     qwen3::Qwen3(LlamaConfig);
     qwen3_5::Qwen35(qwen3_5::Qwen35Config);
+    qwen3_5_moe::Qwen35Moe(qwen3_5::Qwen35Config);
+    qwen3_next::Qwen3Next(qwen3_5::Qwen35Config);
     qwen3_moe::Qwen3Moe(ExpertsConfig);
     seed_oss::SeedOss(LlamaConfig);
     smollm3::SmolLm3(smollm3::SmolLm3Config);

@@ -3,16 +3,16 @@
 //! attention with a gated output.
 
 use bake::Ignorable;
-use dsl::nn::{Attend, Cache, Kv, MatrixTokens, Position, Recurrent, attend, rms_norm, silu};
-use dsl::{Axis, F32, Float, Tensor, model};
+use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, attend, silu};
+use dsl::{F32, Float, model};
 
 use crate::config::{IGNORED, Keys, read_base};
-use crate::decoder::{Defaults, LlamaConfig};
+use crate::delta_net::{DeltaBlock, delta_net};
+use crate::decoder::{Defaults, FeedForward, LlamaConfig};
+use crate::experts::{ExpertsConfig, Routing, Scores, Shared};
 use crate::family::{BASE, Family};
 use crate::hybrid::{self, alternates};
-use crate::llama::Mlp;
 use crate::rope::RopeDefaults;
-use crate::shape_check::DeclaredSize;
 
 pub(crate) const FAMILY: Family = Family {
     about: "gated DeltaNet in three of four layers, attention with a gated output, partial rotation",
@@ -30,9 +30,12 @@ pub(crate) const FAMILY: Family = Family {
     )
 };
 
+/// The whole network of a Qwen3.5.
+pub type Qwen35<T> = DeltaDecoder<T, DeltaNet<T>, Shared<T>>;
+
 model! {
     /// The whole network, from token ids `[B, S]` to logits over the vocabulary.
-    pub Qwen35<T: Float>(Qwen35Config) {
+    pub DeltaDecoder<T: Float, Y: DeltaBlock<T>, A: FeedForward<T, Config = ExpertsConfig>>(Qwen35Config) {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
@@ -41,8 +44,8 @@ model! {
             // DeltaNet: heads of keys, of values, of values for each key; features of a key and of a value.
             W = linear_num_key_heads, N = linear_num_value_heads, R = N / W,
             U = linear_key_head_dim, X = linear_value_head_dim,
-            // The inputs of the convolution: queries, keys and values. What it remembers, its taps, and their inputs.
-            Q = W * U, Y = N * X, P = Q + Q + Y, C = conv_memory, J = C + 1, I = 1,
+            // The inputs of the convolution: queries, keys and values. The number of them that it remembers.
+            P = W * U + W * U + N * X, C = conv_memory,
         }
         cache {
             L of [K, E] if attends,
@@ -89,9 +92,9 @@ model! {
     pub Layer {
         input_layernorm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
         self_attn: Attention,
-        linear_attn: DeltaNet,
+        linear_attn: Y,
         post_attention_layernorm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
-        mlp: Mlp<T>,
+        mlp: A,
 
         fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
             let x = x + self.self_attn(self.input_layernorm(x), at, kv);
@@ -99,13 +102,13 @@ model! {
         }
 
         fn recur(x: T[B, S, D], at: Position, delta: &mut Recurrent<F32>, conv: &mut Recurrent<T>) -> T[B, S, D] {
-            let x = x + self.linear_attn(self.input_layernorm(x), at, delta, conv);
+            let x = x + self.linear_attn.forward(self.input_layernorm(x), at, delta, conv);
             x + self.mlp.forward(self.post_attention_layernorm(x))
         }
     }
 
     /// Attention whose output is multiplied by a gate, which the queries' projection computes too (`Qwen3NextAttention`).
-    pub Attention {
+    pub Attention<T: Float> {
         q_proj: Linear[D -> K, G, Z](bias if attention_bias),
         k_proj: Linear[D -> K, E](bias if attention_bias),
         v_proj: Linear[D -> K, E](bias if attention_bias),
@@ -120,9 +123,18 @@ model! {
             self.o_proj(attend(q, k, v, at) * gate.logistic())
         }
     }
+}
 
+model! {
     /// A gated DeltaNet (`Qwen3_5GatedDeltaNet`).
-    pub DeltaNet {
+    pub DeltaNet<T: Float>(Qwen35Config): DeltaBlock<T> {
+        dims {
+            D = hidden_size,
+            W = linear_num_key_heads, N = linear_num_value_heads, R = N / W,
+            U = linear_key_head_dim, X = linear_value_head_dim,
+            P = W * U + W * U + N * X, J = conv_memory + 1, I = 1,
+        }
+
         in_proj_qkv: Linear[D -> P],
         in_proj_z: Linear[D -> W, R, X],
         in_proj_b: Linear[D -> W, R],
@@ -134,38 +146,22 @@ model! {
         out_proj: Linear[W, R, X -> D],
 
         fn forward(x: T[B, S, D], at: Position, delta: &mut Recurrent<F32>, conv: &mut Recurrent<T>) -> T[B, S, D] {
-            let mixed = silu(conv.convolve(self.in_proj_qkv(x), self.taps(), [C, J, S], at)); // [B, S, P]
-            let [q, k, v] = mixed.split(P, [self.dim(Q), self.dim(Q), self.dim(Y)]);
-            let by_head = |x: Tensor<F32>, dims: &[Axis]| x.unmerge(P, &dims.iter().map(|&d| self.dims.dim(d)).collect::<Vec<_>>());
-            let [q, k] = [q, k].map(|x| unit(by_head(x, &[W, U]), U));
-            let of_heads = |weight: Tensor<F32>| weight.unmerge(N, &[self.dims.dim(W), self.dims.dim(R)]);
-            let time = (self.in_proj_a(x).to::<F32>() + of_heads(self.dt_bias())).softplus();
-            let tokens = MatrixTokens {
-                query: q / (self.dim(U) as f64).sqrt(),
-                key: k,
-                value: by_head(v, &[W, R, X]),
-                decay: -(time * of_heads(self.a_log()).exp()),
-                rate: self.in_proj_b(x).to::<F32>().logistic(),
-            };
-            let read = delta.write_delta(tokens, S, at); // [B, S, W, R, X]
+            let weights = [self.dt_bias(), self.a_log()];
+            let (mixed, taps) = (self.in_proj_qkv(x), self.taps());
+            let gates = [self.in_proj_b(x), self.in_proj_a(x)];
+            let read = delta_net((mixed, taps), gates, weights, at, (delta, conv)); // [B, S, W, R, X]
             let gate = silu(self.in_proj_z(x).to::<F32>());
             self.out_proj((self.norm(read) * gate).to())
         }
     }
 }
 
-/// Divides vectors by their length (`l2norm`). [`rms_norm`] divides by the root of the mean square instead.
-#[track_caller]
-fn unit(x: Tensor<F32>, features: Axis) -> Tensor<F32> {
-    let count = x.extent(features) as f64;
-    rms_norm(x, &[features], 1e-6 / count) / count.sqrt()
-}
-
 /// The `config.json` of a Qwen3.5. Its keys have the names of `Qwen3_5TextConfig` in transformers.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "most fields are keys")]
 pub struct Qwen35Config {
-    pub llama: LlamaConfig,
+    /// The keys that Qwen3.5 shares with Llama, and its experts, if it has any.
+    pub experts: ExpertsConfig,
     /// Whether each layer attends. The other layers have a DeltaNet.
     pub attention: Vec<bool>,
     pub linear_num_key_heads: usize,
@@ -176,27 +172,25 @@ pub struct Qwen35Config {
     pub conv_memory: usize,
 }
 
-descends!(Qwen35Config from llama: LlamaConfig);
+descends!(Qwen35Config from experts.llama: LlamaConfig, through experts: ExpertsConfig);
 
 alternates!(Qwen35Config);
 
-impl Qwen35Config {
-    /// Sizes in the configuration that the checkpoint's header can confirm.
-    pub fn sizes(&self) -> Vec<DeclaredSize> {
-        let gates = &[("model.layers.*.linear_attn.in_proj_a.weight", 0)];
-        let mut sizes = self.llama.sizes();
-        sizes.push(DeclaredSize::extent("linear_num_value_heads", self.linear_num_value_heads, gates));
-        sizes
-    }
+/// Reads the `config.json` of a Qwen3.5, or its `text_config`. Defaults are those of `Qwen3_5TextConfig` in transformers.
+pub(crate) fn read(keys: &Keys) -> Qwen35Config {
+    read_text_tower(keys, |keys| {
+        let sizes = Some([248_320, 4096, 12_288, 32, 16]);
+        let defaults = Defaults { sizes, num_key_value_heads: Some(4), ..defaults() };
+        shared(keys, LlamaConfig::shared(keys, defaults))
+    })
 }
 
-/// Reads the `config.json` of a Qwen3.5, or its `text_config`. The defaults are the same as in
-/// `Qwen3_5TextConfig` of transformers.
-pub(crate) fn read(keys: &Keys) -> Qwen35Config {
-    let Some(text) = keys.object("text_config") else { return read_text(keys) };
-    let mut config = read_text(&text);
-    config.llama.element = config.llama.element.or(keys.element_type());
-    config.llama.tie_word_embeddings = keys.flag("tie_word_embeddings", false);
+/// Reads the keys of a text network, which may be those of `text_config`.
+pub(crate) fn read_text_tower(keys: &Keys, read: impl FnOnce(&Keys) -> Qwen35Config) -> Qwen35Config {
+    let Some(text) = keys.object("text_config") else { return read(keys) };
+    let mut config = read(&text);
+    config.element = config.element.or(keys.element_type());
+    config.tie_word_embeddings = keys.flag("tie_word_embeddings", false);
     read_base(&text);
     keys.close_ignoring(text, IGNORED);
     keys.ignore(&[
@@ -210,27 +204,27 @@ pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     config
 }
 
-fn read_text(keys: &Keys) -> Qwen35Config {
+/// The defaults that all networks with a DeltaNet share.
+pub(crate) fn defaults() -> Defaults {
+    let rope = RopeDefaults { partial_rotary_factor: Some(0.25), ..RopeDefaults::new(32_768) };
+    Defaults { head_dim: Some(256), ..Defaults::of(rope) }
+}
+
+/// Reads the keys that all networks with a DeltaNet share. No layer has experts.
+pub(crate) fn shared(keys: &Keys, llama: LlamaConfig) -> Qwen35Config {
     // Published, and not read by transformers. The last two are about layers that predict further tokens.
     keys.ignore(&["mlp_only_layers", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"]);
     keys.always("attn_output_gate", true);
     keys.one_of("mamba_ssm_dtype", &["float32"]);
-    let rope = RopeDefaults { partial_rotary_factor: Some(0.25), ..RopeDefaults::new(32_768) };
-    let defaults = Defaults {
-        sizes: Some([248_320, 4096, 12_288, 32, 16]),
-        num_key_value_heads: Some(4),
-        head_dim: Some(256),
-        ..Defaults::of(rope)
-    };
-    let llama = LlamaConfig::shared(keys, defaults);
     let count = |key, default| keys.optional_count(key).unwrap_or(default);
     let period = count("full_attention_interval", 4);
     let layers = llama.num_hidden_layers;
     let attention = hybrid::attention(keys, layers, ["full_attention", "linear_attention"]);
     let by_period = || (1..=layers).map(|layer| layer.is_multiple_of(period)).collect();
     let bias = keys.flag("attention_bias", false);
+    let llama = LlamaConfig { attention_bias: bias, attention_out_bias: bias, ..llama };
     Qwen35Config {
-        llama: LlamaConfig { attention_bias: bias, attention_out_bias: bias, ..llama },
+        experts: ExpertsConfig { sparse: Vec::new(), ..ExpertsConfig::like_llama(llama, Routing::plain(Scores::Softmax)) },
         attention: attention.unwrap_or_else(by_period),
         linear_num_key_heads: count("linear_num_key_heads", 16),
         linear_num_value_heads: count("linear_num_value_heads", 32),

@@ -49,6 +49,8 @@ pub struct ChatFields {
     tools: Option<Vec<Value>>,
     /// `auto`, `none`, `required`, or an object that names a function.
     tool_choice: Option<Value>,
+    /// Whether an answer may have several calls; true unless set.
+    parallel_tool_calls: Option<bool>,
     /// `text`, `json_object`, or a `json_schema` that the answer follows.
     response_format: Option<Value>,
     /// A variable of the chat template.
@@ -73,6 +75,7 @@ impl ChatFields {
         Ok(ChatRequest {
             messages: messages(&self.messages)?,
             tools: OfferedTools::new(tools, &tools::choice(self.tool_choice.as_ref())?, "tool_choice")?,
+            parallel_calls: self.parallel_tool_calls.unwrap_or(true),
             variables: variables(self.chat_template_kwargs.as_ref(), self.reasoning_effort.as_deref())?,
             schema: schema?,
             max_tokens: match self.max_completion_tokens {

@@ -21,6 +21,8 @@ pub struct ChatRequest {
     /// The messages in the form of chat templates.
     pub messages: Vec<Value>,
     pub tools: OfferedTools,
+    /// Whether an answer may have several calls.
+    pub parallel_calls: bool,
     pub variables: Map<String, Value>,
     /// The JSON Schema that the answer must follow.
     pub schema: Option<Value>,
@@ -87,6 +89,7 @@ impl ChatRequest {
         let opens = REASONING.iter().map(|&(open, _)| open).find(|open| end.ends_with(open));
         Reading {
             tools: offered.clone(),
+            is_single: !self.parallel_calls,
             is_call: *is_forced,
             is_plain: (follows || self.keeps_reasoning) && offered.is_empty(),
             reasons: opens.filter(|_| !follows && !self.keeps_reasoning),

@@ -111,9 +111,12 @@ impl MessageFields {
         if let Some(kind) = self.thinking.as_ref().and_then(|thinking| thinking["type"].as_str()) {
             variables.insert("enable_thinking".to_owned(), json!(kind != "disabled"));
         }
+        let is_single =
+            self.tool_choice.as_ref().is_some_and(|choice| choice["disable_parallel_tool_use"] == true);
         Ok(ChatRequest {
             messages: messages(&given)?,
             tools: OfferedTools::new(self.tools()?, &self.choice()?, "tool_choice")?,
+            parallel_calls: !is_single,
             variables,
             schema: None,
             max_tokens: ("max_tokens", self.max_tokens),

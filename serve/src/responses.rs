@@ -106,6 +106,7 @@ impl ResponseFields {
         Ok(ChatRequest {
             messages: messages(&given)?,
             tools: OfferedTools::new(self.tools()?, &choice, "tool_choice")?,
+            parallel_calls: self.parallel_tool_calls.unwrap_or(true),
             variables: variables(None, effort.and_then(Value::as_str))?,
             schema: generation::schema("text.format", format, "schema")?,
             max_tokens: ("max_output_tokens", self.max_output_tokens),

@@ -25,7 +25,7 @@ const SCHEDULES: [u32; 2] = [256, 5000];
 /// groups of experts. Also a gpt-oss with sinks, a DeepSeek-V3 with latent attention, and a Qwen3.5 with
 /// matrices as state.
 const MODELS: [&str; 8] =
-    ["llama-untied", "gemma3-b", "lfm2", "mixtral", "glm4-moe", "gpt-oss", "deepseek-v3", "qwen3_5"];
+    ["llama-untied", "gemma3-b", "lfm2", "mixtral", "glm4_moe", "gpt_oss", "deepseek_v3", "qwen3_5"];
 
 const FORMATS: [(ElementType, Option<WeightFormat>, ActivationBits); 9] = [
     (F32, None, Eight),

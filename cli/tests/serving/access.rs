@@ -112,7 +112,7 @@ fn metrics_are_in_the_format_of_prometheus() {
 fn two_models_need_two_names() {
     let demo = demo();
     refused(
-        &mut tracewright(&["serve", text(&demo), text(&demo), "--port", "0"]).args(SIZES),
+        tracewright(&["serve", text(&demo), text(&demo), "--port", "0"]).args(SIZES),
         1,
         &["TW1203", "the name `demo`"],
     );

@@ -106,8 +106,8 @@ use proc_macro::TokenStream;
 /// features) and a function `logits` (features to logits) implements `CausalLm`. `cache { L of [H, E] within
 /// window }` declares keys and values with H heads and E features. The configuration's method `window(i) ->
 /// Option<usize>` returns the number of positions that layer i sees, and the cache of that layer stores no
-/// more than it needs. In `cache { L of [H, E] if attends, L of recurrent [C, D] if convolves }`, the
-/// configuration's methods `attends(i)` and `convolves(i)` decide whether layer i has keys and values or a
+/// more than it needs. In `cache { L of [H, E] if attends, L of recurrent [C, D] if recurs }`, the
+/// configuration's methods `attends(i)` and `recurs(i)` decide whether layer i has keys and values or a
 /// recurrent state. The general form is `L of name: Kind<Element>[axes]`, where the kind is a type in
 /// `nn::states`: `cache { L of delta: Recurrent<F32>[H, E], L of latent: Slots[R] }`. In `forward`,
 /// `cache.state(i)` is the state of layer i without a name, and `cache.named(i, "delta")` is a state with a

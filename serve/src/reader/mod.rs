@@ -19,7 +19,9 @@ use harmony::Harmony;
 pub struct Reading {
     /// The functions that the model may call, in OpenAI's form.
     pub tools: Vec<Value>,
-    /// Whether the text is a single call as JSON, because a schema forced it.
+    /// Whether the answer has at most one call.
+    pub is_single: bool,
+    /// Whether the text is a call as JSON, because a schema forced it.
     pub is_call: bool,
     /// Whether the text is content from beginning to end.
     pub is_plain: bool,
@@ -312,6 +314,9 @@ impl AnswerReader {
 
     fn tell(&mut self, calls: Vec<RawCall>, out: &mut Vec<Update>) {
         for RawCall { name, arguments } in calls {
+            if self.reading.is_single && self.has_calls() {
+                return;
+            }
             self.calls += 1;
             out.push(Update::Call(ToolCall { id: calls::id(), name, arguments }));
         }

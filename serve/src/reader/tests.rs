@@ -150,6 +150,13 @@ fn text_stays_as_it_is() {
 }
 
 #[test]
+fn a_single_call() {
+    let text = r#"{"name": "weather", "arguments": {"city":"Paris"}}; {"name": "time"}"#;
+    check(&with_tools(), text, "", "", &[PARIS, "time {}"]);
+    check(&Reading { is_single: true, ..with_tools() }, text, "", "", &[PARIS]);
+}
+
+#[test]
 fn a_forced_call() {
     let forced = Reading { is_call: true, ..with_tools() };
     check(&forced, r#"{"name":"weather","arguments":{"city":"Paris"}}"#, "", "", &[PARIS]);
