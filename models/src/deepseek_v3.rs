@@ -14,7 +14,7 @@ use crate::rope::{RopeDefaults, RopeParameters};
 use crate::shape_check::DeclaredSize;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "latent attention; experts in groups beside a shared one, chosen by sigmoid scores with a bias",
+    about: "latent attention; mixture of experts with expert groups, a shared expert, and sigmoid routing with a bias",
     stacks: experts::STACKS,
     further_layers: true,
     ..Family::of(&["DeepseekV3ForCausalLM"], &["DeepseekV3Model"], &["deepseek_v3"])

@@ -15,7 +15,7 @@ use crate::rope::RopeDefaults;
 pub type Ernie45<T> = Decoder<T, Layer<T, Attention<T>>>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "a rotary embedding of neighbouring features",
+    about: "rotary embedding that rotates pairs of neighbouring features",
     ..Family::of(&["Ernie4_5ForCausalLM"], &["Ernie4_5Model"], &["ernie4_5"])
 };
 

@@ -15,7 +15,7 @@ use crate::family::Family;
 pub type Ernie45Moe<T> = Decoder<T, ExpertsLayer<T, Attention<T>, Experts<T>>, ExpertsConfig>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "experts beside shared ones, chosen by softmax scores with a bias; neighbouring features rotated",
+    about: "mixture of experts with shared experts, and softmax routing with a bias; rotary embedding of neighbouring features",
     stacks: experts::STACKS,
     ..Family::of(&["Ernie4_5_MoeForCausalLM"], &["Ernie4_5_MoeModel"], &["ernie4_5_moe"])
 };

@@ -16,7 +16,7 @@ use crate::shape_check::DeclaredSize;
 pub type Glm4Moe<T> = Decoder<T, ExpertsLayer<T, Attention<T>, Experts<T>, Glm4MoeConfig>, Glm4MoeConfig>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "experts beside a shared one, chosen by sigmoid scores with a bias; half of the features rotated",
+    about: "mixture of experts with a shared expert, and sigmoid routing with a bias; rotary embedding of half of the features",
     stacks: experts::STACKS,
     further_layers: true,
     ..Family::of(&["Glm4MoeForCausalLM"], &["Glm4MoeModel"], &["glm4_moe"])

@@ -17,7 +17,7 @@ use crate::shape_check::DeclaredSize;
 pub type GptOss<T> = Decoder<T, Layer<T, Attention<T>, Experts<T>, GptOssConfig>, GptOssConfig>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "attention sinks, experts with biases and clamped gates, MXFP4",
+    about: "attention sinks, MXFP4 weights, and a mixture of experts with biases and clamped gates",
     quantized: &["mxfp4"],
     ..Family::of(&["GptOssForCausalLM"], &["GptOssModel"], &["gpt_oss"])
 };

@@ -11,7 +11,7 @@ use crate::lfm2::{self, Lfm2, Lfm2Config};
 pub type Lfm2Moe<T> = Lfm2<T>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "short convolutions between layers that attend, and experts",
+    about: "short convolutions between attention layers; mixture of experts",
     stacks: &[
         ("feed_forward.experts.gate_up_proj", &["feed_forward.experts.*.w1.weight", "feed_forward.experts.*.w3.weight"]),
         ("feed_forward.experts.down_proj", &["feed_forward.experts.*.w2.weight"]),

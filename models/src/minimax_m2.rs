@@ -14,7 +14,7 @@ use crate::rope::RopeDefaults;
 pub type MinimaxM2<T> = Decoder<T, Layer<T, Attention<T>, OlmoeConfig>, OlmoeConfig>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "Mixtral's experts, chosen by sigmoid scores with a bias",
+    about: "mixture of experts as in Mixtral, with sigmoid routing and a bias",
     stacks: mixtral::STACKS,
     ..Family::of(&["MiniMaxM2ForCausalLM"], &["MiniMaxM2Model"], &["minimax_m2"])
 };

@@ -15,7 +15,7 @@ use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
 pub type Ministral3<T> = Decoder<T, Layer<T, Attention<T>, Mlp<T>, Ministral3Config>, Ministral3Config>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "queries that grow with the position",
+    about: "queries are multiplied by a factor that grows with the position",
     ..Family::of(&["Ministral3ForCausalLM"], &["Ministral3Model"], &["ministral3"])
 };
 

@@ -11,7 +11,7 @@ use crate::rope::RopeParameters;
 pub type Olmo3<T> = Olmo2<T>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "norms after each half, sliding and global layers with a rotary embedding each",
+    about: "norms after attention and after the feed-forward network; separate rotary embeddings for sliding and global layers",
     ..Family::of(&["Olmo3ForCausalLM"], &["Olmo3Model"], &["olmo3"])
 };
 

@@ -11,7 +11,7 @@ use crate::qwen3::Attention;
 pub type Qwen3Moe<T> = Decoder<T, ExpertsLayer<T, Attention<T>>, ExpertsConfig>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "norms of q and k, the likeliest of many experts",
+    about: "norms on queries and keys; mixture of experts",
     stacks: experts::STACKS,
     ..Family::of(&["Qwen3MoeForCausalLM"], &["Qwen3MoeModel"], &["qwen3_moe"])
 };
