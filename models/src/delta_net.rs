@@ -17,8 +17,9 @@ pub trait DeltaBlock<T: Float>: Block<Config = Qwen35Config> {
     ) -> Tensor<T>;
 }
 
-/// What tokens read from the state of a gated DeltaNet, `[B, S, W, R, X]`. The inputs of the convolution `[B, S, P]` are
-/// queries, keys and values; its taps are `[P, I, J]`. The gates are b and a `[B, S, W, R]`, the weights `dt_bias` and `A_log`.
+/// The values that tokens read from the state of a gated DeltaNet, `[B, S, W, R, X]`. The inputs of the
+/// convolution `[B, S, P]` are queries, keys and values; its taps are `[P, I, J]`. The gates are b and a `[B,
+/// S, W, R]`, the weights `dt_bias` and `A_log`.
 #[track_caller]
 pub(crate) fn delta_net<T: Float>(
     (inputs, taps): (Tensor<T>, Tensor<T>),
@@ -45,7 +46,7 @@ pub(crate) fn delta_net<T: Float>(
     delta.write_delta(tokens, s, at)
 }
 
-/// Divides vectors by their length (`l2norm`). The norm has a mean in place of the sum.
+/// Divides vectors by their length (`l2norm`). [`rms_norm`] divides by the root of the mean square instead.
 #[track_caller]
 fn unit(x: Tensor<F32>, features: Axis) -> Tensor<F32> {
     let count = x.extent(features) as f64;
