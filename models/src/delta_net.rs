@@ -18,8 +18,8 @@ pub trait DeltaBlock<T: Float>: Block<Config = Qwen35Config> {
 }
 
 /// The values that tokens read from the state of a gated DeltaNet, `[B, S, W, R, X]`. The inputs of the
-/// convolution `[B, S, P]` are queries, keys and values; its taps are `[P, I, J]`. The gates are b and a `[B,
-/// S, W, R]`, the weights `dt_bias` and `A_log`.
+/// convolution `[B, S, P]` are queries, keys and values; its taps are `[P, I, J]`. The gates are b and a
+/// `[B, S, W, R]`, the weights `dt_bias` and `A_log`.
 #[track_caller]
 pub(crate) fn delta_net<T: Float>(
     (inputs, taps): (Tensor<T>, Tensor<T>),
