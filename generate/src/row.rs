@@ -32,7 +32,7 @@ pub(crate) struct Row {
     pub snapshots: Vec<Snapshot>,
     /// Whether other texts may begin with its state.
     pub is_kept: bool,
-    /// Where a call ends, so that the state there is kept: others have begun with the tokens before it.
+    /// A call ends here, so that the state is kept: others have begun with the tokens before it.
     pub parts_at: Option<usize>,
     /// The last call that showed it something.
     pub used: u64,
@@ -93,7 +93,7 @@ impl Row {
         (self.seen..self.tokens.len()).take_while(is).count()
     }
 
-    /// What the row waits for. `alone` is whether calls can serve it without the others.
+    /// The work that the row waits for. `alone` is whether calls can serve it without the others.
     pub fn work(&self, of_features: bool, alone: bool) -> RowWork {
         let end = self.parts_at.filter(|&end| end > self.seen).unwrap_or(usize::MAX);
         RowWork { tokens: self.next(of_features).min(end - self.seen), decodes: self.decodes, alone }

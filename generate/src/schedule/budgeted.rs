@@ -5,7 +5,7 @@ use super::{RowWork, Schedule};
 /// A step serves every text that is continued, and a piece of one prompt. So a text never waits for more than one piece, and prompts
 /// get their first token in turn.
 ///
-/// Where all rows share a call, prompts are read in pieces only while a text is continued, and the budget is divided among all rows.
+/// If all rows share a call, prompts are read in pieces only while a text is continued, and the budget is divided among all rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Budgeted {
     positions: usize,
