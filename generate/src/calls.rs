@@ -11,14 +11,15 @@ use crate::sequences::Sequences;
 /// A call of an entry point.
 pub(crate) struct Call<'n> {
     pub entry: &'n EntryPoint,
-    /// The first row that it serves.
+    /// The first row that the call serves.
     pub first: usize,
-    /// The positions that it shows of each row from `first` on; none of a row that it leaves as it is.
+    /// The positions that the call shows of each row from `first` on, or no positions for a row that the call
+    /// does not change.
     pub ranges: Vec<Range<usize>>,
 }
 
 impl<'a, E: Executor> Sequences<'a, E> {
-    /// The calls that show each row as many tokens as planned, as far as one call of the row takes them.
+    /// The calls that show each row as many of its planned tokens as one call takes.
     pub(crate) fn calls(
         &self,
         want: StepRequest,
@@ -55,7 +56,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(calls)
     }
 
-    /// The calls for rows that show one token, or a draft: one for all, or one for each draft and one for the others.
+    /// The calls for rows that show one token or a draft: one call for all of these rows, or one call for
+    /// each draft and one for the other rows.
     fn shared(
         &self,
         rows: &[usize],
@@ -95,7 +97,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         self.network.of_kind(kind, span(rows)).map_or_else(|| self.network.only(kind), Ok)
     }
 
-    /// The call that shows these rows what is planned.
+    /// The call that shows these rows their planned tokens.
     fn call_of(&self, entry: &'a EntryPoint, rows: &[usize], planned: &[usize]) -> Call<'a> {
         let lowest = rows.first().copied().unwrap_or_default();
         let first = lowest.min(planned.len() - entry.rows);
@@ -108,7 +110,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
     }
 }
 
-/// How many rows there are from the first of these to the last. They are in their order.
+/// How many rows there are from the first of these to the last. The rows are in ascending order.
 fn span(rows: &[usize]) -> usize {
     match rows {
         [first, .., last] => last - first + 1,

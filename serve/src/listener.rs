@@ -31,7 +31,7 @@ impl Server {
     /// Listens on a host and a port. Port 0 stands for any free one.
     ///
     /// # Errors
-    /// If another program uses the port, or the host is not this machine's.
+    /// Returns an error if another program uses the port, or the host is not this machine's.
     pub fn bind(host: &str, port: u16) -> Result<Self, ServeError> {
         let failed = |source| ServeError::Listen { address: format!("{host}:{port}"), source };
         let listener = TcpListener::bind((host, port)).map_err(failed)?;
@@ -49,7 +49,7 @@ impl Server {
     /// [`ServeOptions::drain`].
     ///
     /// # Errors
-    /// If the system starts no threads.
+    /// Returns an error if the system starts no threads.
     pub fn run(
         self,
         models: Vec<ServedModel>,
