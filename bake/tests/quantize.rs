@@ -63,7 +63,7 @@ fn quantizer<'a>(
     Quantizer::new(checkpoint, parameters, &formats)
 }
 
-/// What the archive has of both matrices.
+/// The bytes of both matrices in the archive.
 fn packed(checkpoint: &Checkpoint, format: WeightFormat, folder: &Path) -> Vec<Vec<u8>> {
     let source = |key: &str, ty| Recipe::Source(key.to_owned(), ty);
     let turned = source("layers.0.t", TensorType::new(ElementType::F32, [INPUTS, ROWS]));

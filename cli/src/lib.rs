@@ -52,14 +52,17 @@ mod plugins;
 mod progress;
 mod sampling;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use commands::Arguments;
+pub use error::library_help as help;
 pub use inspect::main as trace_dump;
 use interrupt::{CAUGHT, Interrupt};
 use tracewright::models::ReadModel;
 
-/// The inputs of every command besides its arguments.
+/// The inputs of every command in addition to its arguments.
+#[derive(Clone)]
 struct Invocation {
     read: ReadModel,
     interrupt: Interrupt,
@@ -67,13 +70,25 @@ struct Invocation {
 
 /// The command line `tracewright` for the networks that `read` knows.
 pub fn main(read: ReadModel) -> ExitCode {
+    run(read, std::env::args_os(), Vec::new()).into()
+}
+
+/// Runs [`main`] for these words, which begin with the program's name, and returns the exit code.
+///
+/// Some commands start the command line again, in another process. `again` are the words that do it where this
+/// process is another program, such as a Python interpreter. Without words, they start the program of this process.
+pub fn run(read: ReadModel, words: impl IntoIterator<Item = OsString>, again: Vec<OsString>) -> u8 {
+    #[cfg(feature = "iree")]
+    load::start_again_by(again);
+    #[cfg(not(feature = "iree"))]
+    drop(again);
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if std::thread::current().name() != Some(CAUGHT) && !catches_panics() {
             usual(panic);
         }
     }));
-    let arguments: Arguments = console::parsed(commands::command());
+    let arguments: Arguments = console::parsed(commands::command(), words);
     if let Some(filter) = &arguments.log {
         let filter = tracing_subscriber::EnvFilter::new(filter);
         tracing_subscriber::fmt()
@@ -114,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    /// How often models were recorded. Tests that count hold the lock.
+    /// The number of times that models were recorded. Tests that use this number hold the lock.
     static TRACED: AtomicUsize = AtomicUsize::new(0);
     static COUNTING: Mutex<()> = Mutex::new(());
 
@@ -152,7 +167,7 @@ mod tests {
         Invocation { read, interrupt: Interrupt::default() }
     }
 
-    /// How often a command records its model.
+    /// The number of times that a command records its model.
     fn recorded(words: &[&str]) -> usize {
         let _counting = COUNTING.lock().unwrap();
         TRACED.store(0, Ordering::SeqCst);
@@ -161,8 +176,8 @@ mod tests {
         TRACED.load(Ordering::SeqCst)
     }
 
-    /// A few words in a `config.json` can declare a network that takes long to record, beside a small
-    /// checkpoint.
+    /// A few words in a `config.json` can declare a network that takes long to record, although the
+    /// checkpoint is small.
     #[test]
     fn sizes_that_the_weights_do_not_have_are_refused_before_recording() {
         let _counting = COUNTING.lock().unwrap();
@@ -243,8 +258,19 @@ mod tests {
     /// own.
     #[test]
     fn commands_of_documents_are_commands() {
-        const OTHERS: [&str; 9] =
-            ["cd", "cp", "mkdir", "export", "pip", "python", "python3", "iree-run-module", "benches/gpu/run"];
+        const OTHERS: [&str; 11] = [
+            "cd",
+            "cp",
+            "curl",
+            "docker",
+            "mkdir",
+            "export",
+            "pip",
+            "python",
+            "python3",
+            "iree-run-module",
+            "benches/gpu/run",
+        ];
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut count = 0;
         for block in

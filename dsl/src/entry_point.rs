@@ -5,25 +5,26 @@ use trace::KvFormat;
 /// The logits that an entry point returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogitsMode {
-    /// The logits after the last real token, and the most likely next token.
+    /// Returns the logits after the last real token, and the most likely next token.
     Next,
-    /// The logits after every token.
+    /// Returns the logits after every token.
     All,
-    /// The most likely next token after every token, without logits.
+    /// Returns the most likely next token after every token, without logits.
     Each,
-    /// Those after each token, and the token that they favour there: what verifies a draft.
+    /// Returns the logits after every token and the most likely next token there; this mode verifies draft
+    /// tokens.
     Verify,
-    /// No logits: the entry point runs an encoder, or returns embeddings.
+    /// Returns no logits: the entry point runs an encoder, or computes embeddings.
     None,
 }
 
 /// The main input of an entry point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EntryInput {
-    /// Token ids, of type `i32[B, S]`.
+    /// The input is token ids, of type `i32[B, S]`.
     #[default]
     Tokens,
-    /// Vectors `[B, S, D]` in place of the tokens' embeddings.
+    /// The input is vectors `[B, S, D]` instead of the tokens' embeddings.
     Features,
 }
 
@@ -42,7 +43,7 @@ pub struct EntryPoint {
     pub name: String,
     /// The number of sequences per call.
     pub batch: usize,
-    /// Tokens of each sequence per call.
+    /// The number of tokens of each sequence per call.
     pub chunk: usize,
     /// The longest sequence, in tokens.
     pub context: usize,
@@ -67,8 +68,8 @@ impl EntryPoint {
         Self { input: EntryInput::Features, ..self }
     }
 
-    /// Tokens per call of `prefill_short`. A call with so few tokens costs little more than one with a single
-    /// token, because reading the weights dominates.
+    /// The number of tokens per call of `prefill_short`. A call with so few tokens costs little more than a
+    /// call with a single token, because reading the weights dominates.
     const SHORT: usize = 16;
 
     /// The standard entry points: `prefill` (`chunk` tokens), `prefill_short` (16 tokens, if `chunk` is at
@@ -82,12 +83,38 @@ impl EntryPoint {
         entries
     }
 
-    /// `verify`: the logits after each of `width` tokens, and the tokens that they favour.
+    /// The entry points that replace this one in a program whose calls serve any of its sequences, if they follow each other: so
+    /// sequences without work cost nothing. One token is decoded for 1, 2, 4, … or all sequences. Chunks are longer, so they are for
+    /// one sequence, and `verify` is for one or all.
+    ///
+    /// ```
+    /// use tracewright_dsl::EntryPoint;
+    ///
+    /// let parts = EntryPoint::steps(6, 128, 2048).into_iter().flat_map(EntryPoint::in_parts);
+    /// let names: Vec<String> = parts.map(|entry| entry.name).collect();
+    /// assert_eq!(names, ["prefill_1", "prefill_short_1", "decode_1", "decode_2", "decode_4", "decode"]);
+    /// ```
+    pub fn in_parts(self) -> Vec<Self> {
+        let of = |batch: usize| Self { name: format!("{}_{batch}", self.name), batch, ..self.clone() };
+        match (self.logits, self.chunk) {
+            _ if self.batch == 1 => vec![self],
+            (LogitsMode::None, _) => vec![self],
+            (LogitsMode::Next, 1) => {
+                let fewer = (0..).map(|i| 1 << i).take_while(|&batch| batch < self.batch);
+                fewer.map(of).chain([self.clone()]).collect()
+            }
+            (LogitsMode::Verify, _) => vec![of(1), self],
+            (LogitsMode::Next | LogitsMode::All | LogitsMode::Each, _) => vec![of(1)],
+        }
+    }
+
+    /// The entry point `verify`: it returns the logits after each of `width` tokens, and the most likely next
+    /// tokens.
     pub fn verify(batch: usize, width: usize, context: usize) -> Self {
         Self::new("verify", batch, width, context, LogitsMode::Verify)
     }
 
-    /// The entry points of [`all`](Self::all) that generation uses: all but `score`.
+    /// The entry points of [`all`](Self::all) that generation uses: all except `score`.
     pub fn steps(batch: usize, chunk: usize, context: usize) -> Vec<Self> {
         let mut entries = Self::all(batch, chunk, context);
         entries.retain(|entry| entry.logits == LogitsMode::Next);

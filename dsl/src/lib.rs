@@ -1,7 +1,8 @@
-//! The language in which you declare a network: [`model!`], [`Tensor`], and the functions of a neural network.
+//! The language in which you declare a network: the macro [`model!`], [`Tensor`], and the functions of a
+//! neural network.
 //!
-//! A `forward` body runs once, with handles instead of numbers. Each operation adds a node to a [`trace::Trace`].
-//! Recording reads no weight.
+//! A `forward` body runs once, with tensor handles instead of numbers. Each operation adds a node to a
+//! [`trace::Trace`]. Recording reads no weights.
 //!
 #![doc = include_str!("functions.md")]
 #![warn(missing_docs)]

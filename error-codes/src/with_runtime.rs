@@ -1,4 +1,4 @@
-//! Codes of errors from the compiler, the runtime, generation and what builds on them.
+//! The codes of errors of the compiler, the runtime, generation and the crates that use them.
 
 use generate::{GenerateError, TemplateError};
 use pjrt::PjrtError;
@@ -10,6 +10,7 @@ use instruments::bisect::BisectError;
 use instruments::calibrate::CalibrateError;
 use instruments::quality::QualityError;
 use instruments::tune::TuneError;
+use serve::ServeError;
 use tracewright::CallError;
 use tracewright::build::LoadError;
 use tracewright::embed::EmbedError;
@@ -103,6 +104,13 @@ coded! {
         TW0807: Template;
         TW0809: TemplateLimit;
         TW0004: Program Thread Gone;
+    }
+
+    ServeError: File {
+        TW1201: Listen;
+        TW1202: NoKeys Key;
+        TW1203: Name;
+        TW0004: Threads;
     }
 
     CallError: Runtime {

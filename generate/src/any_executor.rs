@@ -1,4 +1,6 @@
-//! [`AnyExecutor`]: the executor of an engine that is chosen when the program runs.
+//! [`AnyExecutor`] is the executor of an engine that is chosen when the program runs.
+
+use std::ops::Range;
 
 use ops::TensorType;
 use pjrt::PjrtBuffer;
@@ -8,7 +10,7 @@ use crate::GenerateError;
 use crate::executor::{CallArgument, Executor, Iree};
 use crate::xla::Xla;
 
-/// An executor of one of the engines.
+/// An executor of any engine.
 pub enum AnyExecutor {
     /// A program that IREE has loaded.
     Iree(Iree),
@@ -78,6 +80,70 @@ impl Executor for AnyExecutor {
         }
     }
 
+    fn read_range(&self, buffer: &AnyBuffer, bytes: Range<usize>) -> Result<Vec<u8>, GenerateError> {
+        match (self, buffer) {
+            (Self::Iree(iree), AnyBuffer::Iree(buffer)) => iree.read_range(buffer, bytes),
+            (Self::Xla(xla), AnyBuffer::Xla(buffer)) => xla.read_range(buffer, bytes),
+            _ => Err(GenerateError::OtherEngine),
+        }
+    }
+
+    fn write_range(
+        &self,
+        ty: &TensorType,
+        buffer: AnyBuffer,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<AnyBuffer, GenerateError> {
+        match (self, buffer) {
+            (Self::Iree(iree), AnyBuffer::Iree(buffer)) => {
+                iree.write_range(ty, buffer, offset, bytes).map(AnyBuffer::Iree)
+            }
+            (Self::Xla(xla), AnyBuffer::Xla(buffer)) => {
+                xla.write_range(ty, buffer, offset, bytes).map(AnyBuffer::Xla)
+            }
+            _ => Err(GenerateError::OtherEngine),
+        }
+    }
+
+    fn rows(
+        &self,
+        buffer: &mut AnyBuffer,
+        ty: &TensorType,
+        first: usize,
+    ) -> Result<AnyBuffer, GenerateError> {
+        match (self, buffer) {
+            (Self::Iree(iree), AnyBuffer::Iree(buffer)) => iree.rows(buffer, ty, first).map(AnyBuffer::Iree),
+            (Self::Xla(xla), AnyBuffer::Xla(buffer)) => xla.rows(buffer, ty, first).map(AnyBuffer::Xla),
+            _ => Err(GenerateError::OtherEngine),
+        }
+    }
+
+    fn put_rows(
+        &self,
+        ty: &TensorType,
+        buffer: AnyBuffer,
+        first: usize,
+        rows: AnyBuffer,
+    ) -> Result<AnyBuffer, GenerateError> {
+        match (self, buffer, rows) {
+            (Self::Iree(iree), AnyBuffer::Iree(buffer), AnyBuffer::Iree(rows)) => {
+                iree.put_rows(ty, buffer, first, rows).map(AnyBuffer::Iree)
+            }
+            (Self::Xla(xla), AnyBuffer::Xla(buffer), AnyBuffer::Xla(rows)) => {
+                xla.put_rows(ty, buffer, first, rows).map(AnyBuffer::Xla)
+            }
+            _ => Err(GenerateError::OtherEngine),
+        }
+    }
+
+    fn is_in_host_memory(&self) -> bool {
+        match self {
+            Self::Iree(iree) => iree.is_in_host_memory(),
+            Self::Xla(xla) => xla.is_in_host_memory(),
+        }
+    }
+
     fn call(
         &self,
         entry: &str,
@@ -104,7 +170,7 @@ impl Executor for AnyExecutor {
     }
 }
 
-/// The arguments with the tensors of one engine.
+/// Converts the arguments to tensors of one engine.
 fn converted<B>(
     arguments: Vec<CallArgument<AnyBuffer>>,
     own: impl Fn(AnyBuffer) -> Result<B, GenerateError>,

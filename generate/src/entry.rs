@@ -1,11 +1,15 @@
-//! An entry point of a network, with its arguments and results by role.
+//! An entry point of a network, with its arguments and results sorted by role.
 
 use ops::{ElementType, TensorType};
 use trace::{Argument, Part, Role, Signature};
 
 use crate::GenerateError;
 
-/// A tensor that stays on the device between calls: a state of a layer, or a state that an encoder fills.
+/// The fixed cost of a call, in units of a token's cost. It was measured with kernels, where a chunk of 128
+/// tokens takes as long as eight single tokens. Without kernels the fixed cost is lower.
+const CALL: usize = 16;
+
+/// A tensor that stays on the device between calls: the state of a layer, or a state that an encoder fills.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeptTensor {
     pub role: Role,
@@ -13,7 +17,7 @@ pub(crate) struct KeptTensor {
 }
 
 impl KeptTensor {
-    /// Which tensor of the state it is, if it belongs to a layer's state.
+    /// The part of a layer's state that the tensor is, if it belongs to a layer's state.
     pub fn part(&self) -> Option<Part> {
         match self.role {
             Role::State { part, .. } => Some(part),
@@ -35,29 +39,33 @@ pub(crate) struct Shared {
 /// The purpose of an entry point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {
-    /// Chooses a token after the last tokens of each row.
+    /// The entry point chooses a token after the last token of each row of the batch.
     Step,
-    /// Returns logits after each token.
+    /// The entry point returns the logits after each token.
     Scorer,
-    /// Chooses a token after each token.
+    /// The entry point chooses a token after each token.
     Each,
-    /// It gives logits after each token, and chooses one: what verifies a draft.
+    /// The entry point returns the logits after each token and chooses a token there; it verifies draft
+    /// tokens.
     Verifier,
-    /// Runs the encoder, which fills a state.
+    /// The entry point runs the encoder, which fills a state.
     Encoder,
 }
 
-/// An entry point, and the indices of arguments and results by role.
+/// An entry point, with the indices of its arguments and results by role.
 #[derive(Clone, Debug)]
 pub(crate) struct EntryPoint {
     pub name: String,
     pub kind: EntryKind,
-    /// New positions of each row per call.
+    /// The number of rows that a call serves: all rows of the network, or some rows that follow each other.
+    pub rows: usize,
+    /// The number of new positions of each row of the batch per call.
     pub chunk: usize,
     pub arguments: Vec<ArgBinding>,
     pub logits: Option<usize>,
     pub token: Option<usize>,
-    /// The index of the result for each tensor of the state; for an encoder, for each tensor that it fills.
+    /// The index of the result for each tensor of the state; for an encoder, for each tensor that the encoder
+    /// fills.
     pub kept: Vec<usize>,
     pub results: usize,
 }
@@ -67,7 +75,7 @@ pub(crate) struct EntryPoint {
 pub(crate) enum ArgBinding {
     Tokens(TensorType),
     Features(TensorType),
-    /// A number from the host, or a tensor with one per row.
+    /// A number from the host, or a tensor with one number per row of the batch.
     Start(Option<TensorType>),
     Count(Option<TensorType>),
     State(usize),
@@ -76,7 +84,7 @@ pub(crate) enum ArgBinding {
     Adapter(TensorType),
 }
 
-/// Whether an entry point takes tokens, or features in their place.
+/// Whether an entry point takes tokens, or features instead of tokens.
 pub(crate) fn takes_positions(signature: &Signature) -> bool {
     signature.arguments.iter().any(|argument| matches!(argument.role, Role::Tokens | Role::Features))
 }
@@ -86,7 +94,7 @@ pub(crate) fn encodes(signature: &Signature) -> bool {
     signature.results.iter().any(|result| matches!(result.role, Role::Memory { .. }))
 }
 
-/// The only argument or result of a role.
+/// The only argument or result with a given role.
 pub(crate) fn only<'a>(
     entry: &Signature,
     list: &'a [Argument],
@@ -126,6 +134,12 @@ impl EntryPoint {
         let is_input = |role| matches!(role, Role::Tokens | Role::Features);
         let (_, input) = only(signature, arguments, "tokens", is_input)?;
         let chunk = input.ty.shape.get(1).copied().unwrap_or(1);
+        let rows = input.ty.shape.first().copied().unwrap_or_default();
+        let of_rows = |all: &[KeptTensor]| -> Vec<KeptTensor> {
+            all.iter().map(|one| KeptTensor { role: one.role, ty: one.ty.with_rows(rows) }).collect()
+        };
+        let (state, memory) = (of_rows(&shared.state), of_rows(&shared.memory));
+        let shared = &Shared { batch: rows, state, memory, ..*shared };
         only(signature, arguments, "count", |role| role == Role::Count)?;
         let kind = Self::kind(signature, shared, chunk)?;
         let kept = match kind {
@@ -145,6 +159,7 @@ impl EntryPoint {
         Ok(Self {
             name: name.clone(),
             kind,
+            rows,
             chunk,
             arguments: bound,
             logits: place(Role::Logits),
@@ -154,7 +169,8 @@ impl EntryPoint {
         })
     }
 
-    /// The kind of the entry point. It follows from its logits and tokens, whose types are checked.
+    /// The kind of the entry point, such as a step or an encoder. The kind follows from the entry point's
+    /// logits and tokens, whose types the function checks.
     fn kind(signature: &Signature, shared: &Shared, chunk: usize) -> Result<EntryKind, GenerateError> {
         let Signature { arguments, results, .. } = signature;
         if encodes(signature) {
@@ -182,7 +198,13 @@ impl EntryPoint {
         })
     }
 
-    /// The number of features per position, if the entry point takes features in place of tokens.
+    /// The cost of a call, in units of a token's cost. It has a fixed part, because every call reads all
+    /// weights.
+    pub fn cost(&self) -> usize {
+        CALL + self.rows * self.chunk
+    }
+
+    /// The number of features per position, if the entry point takes features instead of tokens.
     pub fn features(&self) -> Option<usize> {
         self.arguments.iter().find_map(|bound| match bound {
             ArgBinding::Features(ty) => ty.shape.last().copied(),

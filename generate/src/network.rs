@@ -1,4 +1,4 @@
-//! [`Network`]: a program that predicts the next token, with its entry points by role.
+//! [`Network`] is a program that predicts the next token, with its entry points by role.
 
 use ops::{TensorType, Value};
 use runtime::{Runtime, VmModule};
@@ -11,43 +11,41 @@ use crate::entry::{
 };
 use crate::executor::{CallArgument, Executor, Iree};
 
-/// A program that predicts the next token. It finds arguments and results by their roles.
+/// A program that predicts the next token. The network finds the arguments and results of its entry points by
+/// their roles.
 pub struct Network<E: Executor = Iree> {
     pub(crate) executor: E,
-    /// Entry points that choose a token, sorted by the number of tokens that they take.
+    /// The entry points that choose a token, sorted by the number of tokens that they take.
     steps: Vec<EntryPoint>,
-    /// Entry points like `steps` that take features in place of tokens.
+    /// Entry points like those in `steps`, but with features instead of tokens as input.
     feature_steps: Vec<EntryPoint>,
-    /// Entry points of other kinds, at most one of each.
+    /// Entry points of other kinds, sorted by their number of rows. There is at most one of each kind for the
+    /// same number of rows.
     others: Vec<EntryPoint>,
     shared: Shared,
 }
 
-/// The fixed cost of a call, in units of a token's cost: every call reads all weights. Measured with kernels,
-/// where a chunk of 128 tokens takes as long as eight single tokens. Without kernels the fixed cost is lower.
-const CALL: usize = 16;
-
-/// New tokens of a row, and their position.
+/// The new tokens of a row of the batch, and their position.
 #[derive(Clone, Default)]
 pub(crate) struct Feed<'a> {
     pub tokens: &'a [u32],
-    /// The vectors in place of the tokens' embeddings, if the entry point takes features.
+    /// The vectors that replace the tokens' embeddings, if the entry point takes features.
     pub features: Vec<f32>,
     pub start: usize,
     pub adapter: u32,
 }
 
-/// The results of a call, without the state.
+/// The results of a call, except the state.
 pub(crate) struct StepResults<B> {
     pub logits: Option<B>,
     pub token: Option<B>,
 }
 
 impl Network {
-    /// The network in a compiled program, whose entry points have these signatures.
+    /// Creates a network from a compiled program whose entry points have these signatures.
     ///
     /// # Errors
-    /// If an entry point lacks a role.
+    /// Returns an error if an entry point lacks a role.
     pub fn new(
         runtime: &Runtime,
         program: &VmModule,
@@ -58,21 +56,22 @@ impl Network {
 }
 
 impl<E: Executor> Network<E> {
-    /// Whether an entry point returns the logits after each token. [`Session::score`](crate::Session::score)
-    /// needs such an entry point.
+    /// Whether the program has an entry point that returns the logits after each token.
+    /// [`Session::score`](crate::Session::score) needs such an entry point.
     pub fn has_scorer(&self) -> bool {
         self.only(EntryKind::Scorer).is_ok()
     }
 
-    /// Whether an entry point verifies drafts: [`Session::speculate`](crate::Session::speculate) needs it.
+    /// Whether the program has an entry point that verifies draft tokens:
+    /// [`Session::speculate`](crate::Session::speculate) needs such an entry point.
     pub fn has_verifier(&self) -> bool {
         self.verifier().is_some()
     }
 
-    /// The network whose entry points have these signatures. `executor` calls them.
+    /// Creates a network whose entry points have these signatures. `executor` calls the entry points.
     ///
     /// # Errors
-    /// If an entry point lacks a role, or no entry point takes a single token.
+    /// Returns an error if an entry point lacks a role, or no entry point takes a single token.
     pub fn on(executor: E, signatures: &[Signature]) -> Result<Self, GenerateError> {
         let shared = shared(signatures)?;
         let (mut steps, mut feature_steps) = (Vec::new(), Vec::new());
@@ -83,7 +82,8 @@ impl<E: Executor> Network<E> {
                 (EntryKind::Step, None) => steps.push(entry),
                 (EntryKind::Step, Some(_)) => feature_steps.push(entry),
                 (kind, _) => {
-                    if let Some(first) = others.iter().find(|other| other.kind == kind) {
+                    let is_same = |other: &&EntryPoint| other.kind == kind && other.rows == entry.rows;
+                    if let Some(first) = others.iter().find(is_same) {
                         return Err(refuse(signature, twice(kind, &first.name)));
                     }
                     others.push(entry);
@@ -92,7 +92,10 @@ impl<E: Executor> Network<E> {
         }
         steps.sort_by_key(|entry| entry.chunk);
         feature_steps.sort_by_key(|entry| entry.chunk);
-        match steps.first().is_some_and(|entry| entry.chunk == 1) {
+        others.sort_by_key(|entry| entry.rows);
+        // Each row must have a call that serves it.
+        let serves_all = |entry: &EntryPoint| entry.chunk == 1 && entry.rows == shared.batch;
+        match steps.iter().any(serves_all) {
             true => Ok(Self { executor, steps, feature_steps, others, shared }),
             false => Err(GenerateError::NoEntryPoint { role: Role::Token }),
         }
@@ -123,38 +126,55 @@ impl<E: Executor> Network<E> {
         self.shared.batch
     }
 
-    /// Checks that `tokens` can follow `seen` other tokens.
+    /// Checks that `tokens` can follow after `seen` other tokens.
     pub(crate) fn check(&self, tokens: &[u32], seen: usize) -> Result<(), GenerateError> {
         check_tokens(tokens, seen, self.shared.context, self.shared.vocabulary)
     }
 
-    /// The entry point for the next `positions` new positions of a row: the longest that they fill, or else
-    /// the one that computes the rest at the lowest cost.
-    pub(crate) fn step(&self, positions: usize, of_features: bool) -> Result<&EntryPoint, GenerateError> {
+    /// Whether calls can serve some rows alone, so that the other rows cost nothing.
+    pub(crate) fn serves_parts(&self) -> bool {
+        self.steps.iter().any(|entry| entry.rows < self.shared.batch)
+    }
+
+    /// The entry point for the next `positions` positions of at most `span` neighbouring rows. It is the
+    /// longest entry point that the positions fill, or otherwise the cheapest for the rest.
+    pub(crate) fn step(
+        &self,
+        span: usize,
+        positions: usize,
+        of_features: bool,
+    ) -> Result<&EntryPoint, GenerateError> {
         let steps = if of_features { &self.feature_steps } else { &self.steps };
-        let longest = steps.last().ok_or(GenerateError::NoEntryPoint { role: Role::Features })?;
-        let cost = |entry: &&EntryPoint| positions.div_ceil(entry.chunk) * (CALL + entry.chunk);
-        let cheapest = steps.iter().filter(|_| positions < longest.chunk).min_by_key(cost);
-        Ok(cheapest.unwrap_or(longest))
+        let fits = || steps.iter().filter(|entry| entry.rows >= span);
+        let longest = fits().map(|entry| entry.chunk).max();
+        let longest = longest.ok_or(GenerateError::NoEntryPoint { role: Role::Features })?;
+        let cost = |entry: &&EntryPoint| positions.div_ceil(entry.chunk) * entry.cost();
+        let cheapest = fits().filter(|entry| positions < longest || entry.chunk == longest).min_by_key(cost);
+        cheapest.ok_or(GenerateError::NoEntryPoint { role: Role::Features })
     }
 
-    /// The number of features per position.
+    /// The number of features per position that the network takes.
     pub(crate) fn features(&self) -> Result<usize, GenerateError> {
-        self.step(1, true).map(|entry| entry.features().unwrap_or_default())
+        self.step(1, 1, true).map(|entry| entry.features().unwrap_or_default())
     }
 
-    /// Whether a step reads the state that an encoder fills.
+    /// Whether the steps read a state that an encoder fills.
     pub(crate) fn reads_memory(&self) -> bool {
         !self.shared.memory.is_empty()
     }
 
-    /// Whether a step takes an adapter's index.
+    /// Whether the steps take the index of an adapter.
     pub(crate) fn adapts(&self) -> bool {
         let mut arguments = self.steps.iter().flat_map(|entry| &entry.arguments);
         arguments.any(|bound| matches!(bound, ArgBinding::Adapter(_)))
     }
 
-    /// The only entry point of a kind.
+    /// The entry point of a kind for at most `span` rows that follow each other, if there is one.
+    pub(crate) fn of_kind(&self, kind: EntryKind, span: usize) -> Option<&EntryPoint> {
+        self.others.iter().find(|entry| entry.kind == kind && entry.rows >= span)
+    }
+
+    /// The entry point of a kind for the fewest rows.
     pub(crate) fn only(&self, kind: EntryKind) -> Result<&EntryPoint, GenerateError> {
         let name = match kind {
             EntryKind::Step => "decode",
@@ -165,12 +185,12 @@ impl<E: Executor> Network<E> {
         };
         let missing =
             || GenerateError::EntryPoint { name: name.into(), why: "is missing in the program".into() };
-        self.others.iter().find(|entry| entry.kind == kind).ok_or_else(missing)
+        self.of_kind(kind, 1).ok_or_else(missing)
     }
 
-    /// The entry point that verifies drafts, if there is one.
+    /// The entry point that verifies draft tokens, if there is one.
     pub(crate) fn verifier(&self) -> Option<&EntryPoint> {
-        self.only(EntryKind::Verifier).ok()
+        self.of_kind(EntryKind::Verifier, 1)
     }
 
     /// The tensors that layers keep between calls.
@@ -178,7 +198,7 @@ impl<E: Executor> Network<E> {
         &self.shared.state
     }
 
-    /// Whether a row can go back to position `to` after positions below `written` were written.
+    /// Whether a row of the batch can go back to position `to` after positions below `written` were written.
     pub(crate) fn rewinds(&self, written: usize, to: usize) -> bool {
         let mut parts = self.shared.state.iter().filter_map(KeptTensor::part);
         parts.all(|part| part.kind.rewinds(written, to))
@@ -189,16 +209,25 @@ impl<E: Executor> Network<E> {
         self.shared.state.iter().map(|slot| self.executor.zeros(&slot.ty)).collect()
     }
 
-    /// Calls an entry point with new positions of each row. The call consumes the state and returns the new
-    /// one, so after an error the state is lost. The encoder's state is only read.
+    /// Calls an entry point with new positions of each row from `first` on. The call consumes the state and
+    /// returns the new state, so after an error the state is lost. The call only reads the encoder's state.
     pub(crate) fn call(
         &self,
         entry: &EntryPoint,
+        first: usize,
         rows: &[Feed<'_>],
         state: &mut Vec<E::Buffer>,
         memory: &[E::Buffer],
     ) -> Result<StepResults<E::Buffer>, GenerateError> {
-        let mut held: Vec<Option<E::Buffer>> = state.drain(..).map(Some).collect();
+        let mut whole: Vec<E::Buffer> = std::mem::take(state);
+        let mut held = Vec::with_capacity(whole.len());
+        if entry.rows == self.shared.batch {
+            held.extend(whole.drain(..).map(Some));
+        } else {
+            for (tensor, buffer) in self.shared.state.iter().zip(&mut whole) {
+                held.push(Some(self.executor.rows(buffer, &tensor.ty.with_rows(entry.rows), first)?));
+            }
+        }
         let mut arguments = Vec::with_capacity(entry.arguments.len());
         for bound in &entry.arguments {
             arguments.push(match bound {
@@ -208,9 +237,9 @@ impl<E: Executor> Network<E> {
                 },
                 ArgBinding::Memory(slot) => {
                     let filled = memory.get(*slot).ok_or(GenerateError::NoMemory)?;
-                    CallArgument::Buffer(self.executor.copy(&self.shared.memory[*slot].ty, filled)?)
+                    CallArgument::Buffer(self.copied(&self.shared.memory[*slot].ty, filled, entry, first)?)
                 }
-                bound => self.input(bound, entry.chunk, rows)?,
+                bound => self.input(bound, entry.chunk, first, rows)?,
             });
         }
         let results = self.executor.call(&entry.name, arguments)?;
@@ -224,15 +253,37 @@ impl<E: Executor> Network<E> {
             None => unreachable!("each result has one role"),
         };
         let answered = StepResults { logits: entry.logits.map(&mut take), token: entry.token.map(&mut take) };
-        state.extend(entry.kept.iter().map(|&index| take(index)));
+        if whole.is_empty() {
+            state.extend(entry.kept.iter().map(|&index| take(index)));
+            return Ok(answered);
+        }
+        for ((tensor, buffer), &index) in self.shared.state.iter().zip(whole).zip(&entry.kept) {
+            state.push(self.executor.put_rows(&tensor.ty, buffer, first, take(index))?);
+        }
         Ok(answered)
     }
 
-    /// The value of an argument that depends on the rows.
+    /// A copy of the rows of a tensor that an encoder filled.
+    fn copied(
+        &self,
+        ty: &TensorType,
+        filled: &E::Buffer,
+        entry: &EntryPoint,
+        first: usize,
+    ) -> Result<E::Buffer, GenerateError> {
+        if entry.rows == self.shared.batch {
+            return self.executor.copy(ty, filled);
+        }
+        let (offset, ty) = (ty.with_rows(first).bytes(), ty.with_rows(entry.rows));
+        self.executor.upload(&ty, &self.executor.read_range(filled, offset..offset + ty.bytes())?)
+    }
+
+    /// The value of an argument that depends on the rows of the batch.
     fn input(
         &self,
         bound: &ArgBinding,
         chunk: usize,
+        first: usize,
         rows: &[Feed<'_>],
     ) -> Result<CallArgument<E::Buffer>, GenerateError> {
         let upload = |ty: &TensorType, numbers: &mut dyn Iterator<Item = u32>| {
@@ -262,20 +313,25 @@ impl<E: Executor> Network<E> {
             }
             ArgBinding::Start(ty) => of_rows(ty, &|row| row.start),
             ArgBinding::Count(ty) => of_rows(ty, &|row| row.tokens.len()),
-            ArgBinding::Sequence(ty) => upload(ty, &mut (0..rows.len()).map(|row| row as u32)),
+            ArgBinding::Sequence(ty) => upload(ty, &mut (first..first + rows.len()).map(|row| row as u32)),
             ArgBinding::Adapter(ty) => upload(ty, &mut rows.iter().map(|row| row.adapter)),
             ArgBinding::State(_) | ArgBinding::Memory(_) => unreachable!("kept on the device"),
         }
     }
 }
 
-/// The properties that all entry points share, taken from the first that steps.
+/// The properties that all entry points share, taken from the first entry point that chooses tokens.
 fn shared(signatures: &[Signature]) -> Result<Shared, GenerateError> {
     let steps = |s: &&Signature| {
         takes_positions(s) && !encodes(s) && s.results.iter().any(|result| result.role == Role::Logits)
     };
     let tokens = |s: &&Signature| s.arguments.iter().any(|argument| argument.role == Role::Tokens);
-    let Some(first) = signatures.iter().filter(tokens).find(steps) else {
+    // The one for all rows.
+    let rows = |s: &&Signature| {
+        s.arguments.iter().find(|a| a.role == Role::Tokens).and_then(|a| a.ty.shape.first().copied())
+    };
+    let all = signatures.iter().filter(tokens).filter(steps).rev();
+    let Some(first) = all.max_by_key(rows) else {
         return Err(GenerateError::NoEntryPoint { role: Role::Tokens });
     };
     let tokens = only(first, &first.arguments, "tokens", |role| role == Role::Tokens)?.1;
@@ -313,10 +369,11 @@ fn twice(kind: EntryKind, first: &str) -> String {
     format!("{what}, as `{first}` does; expected one such")
 }
 
-/// Checks that `tokens` can follow `seen` others: all fit into the context, and each is in the vocabulary.
+/// Checks that `tokens` can follow after `seen` other tokens: all fit into the context, and each is in the
+/// vocabulary.
 ///
 /// # Errors
-/// About the first token that is out of range, or the context that is too short.
+/// Returns an error about the first token that is out of range, or about a context that is too short.
 pub fn check_tokens(
     tokens: &[u32],
     seen: usize,

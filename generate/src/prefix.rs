@@ -1,4 +1,4 @@
-//! Texts that begin as others did: their state is copied, and not computed.
+//! Reuses state for texts with a common beginning: the state is copied instead of computed.
 
 use std::ops::Range;
 
@@ -8,19 +8,35 @@ use crate::sequences::Sequences;
 use crate::snapshot::{Snapshot, keeps_all};
 use crate::{GenerateError, Network, SavedSequence};
 
-/// Snapshots that a row keeps at most.
+/// The largest number of snapshots that a row of the batch keeps.
 const SNAPSHOTS: usize = 8;
 
-/// The state of a row after so many of its tokens.
+/// The least number of common tokens for which a call ends where two texts begin to differ.
+const WORTH_A_CALL: usize = 8;
+
+/// A row for a new text.
+pub(crate) struct Adopted {
+    pub row: usize,
+    /// The number of tokens of the text that the row's state already has.
+    pub seen: usize,
+    /// The number of tokens that the text has in common with another text, if there is no state after that
+    /// many tokens.
+    pub parts_at: Option<usize>,
+}
+
+/// The state of a row after some of its tokens.
 struct Prefix {
     row: usize,
     length: usize,
-    /// The snapshot with the tensors that do not keep all positions; `None` where the row's own are right.
+    /// The number of common tokens, with or without state.
+    shared: usize,
+    /// The snapshot with the tensors that do not contain all positions; `None` if the row's own tensors are
+    /// right.
     snapshot: Option<usize>,
 }
 
 impl Row {
-    /// The longest prefix of `prompt` whose state this row has or can go back to.
+    /// The longest prefix of `prompt` whose state this row has, or to which the row can go back.
     fn prefix(&self, row: usize, prompt: &[u32], rewinds: impl Fn(usize, usize) -> bool) -> Prefix {
         let same = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         // Features of two positions may differ where their placeholders do not.
@@ -28,7 +44,7 @@ impl Row {
         let shared = same.min(features);
         let to = shared.min(self.seen);
         let own = if to == self.seen || rewinds(self.written, to) { to } else { 0 };
-        let mut best = Prefix { row, length: own, snapshot: None };
+        let mut best = Prefix { row, length: own, shared, snapshot: None };
         for (i, snapshot) in self.snapshots.iter().enumerate().filter(|(_, one)| one.length <= self.seen) {
             let length = match snapshot.length <= shared {
                 true => snapshot.length,
@@ -36,13 +52,14 @@ impl Row {
                 false => 0,
             };
             if length > best.length {
-                best = Prefix { row, length, snapshot: Some(i) };
+                best = Prefix { length, snapshot: Some(i), ..best };
             }
         }
         best
     }
 
-    /// Keeps a snapshot. If there are too many, the one whose neighbours are nearest to each other is removed.
+    /// Adds a snapshot to the row. If there are too many snapshots, the function removes the snapshot whose
+    /// neighbours are nearest to each other.
     fn keep(&mut self, snapshot: Snapshot) {
         self.snapshots.retain(|one| one.length < snapshot.length);
         self.snapshots.push(snapshot);
@@ -57,20 +74,25 @@ impl Row {
 }
 
 impl<E: Executor> Network<E> {
-    /// Whether a row's state after fewer tokens is always a part of its state.
+    /// Whether a row's state after fewer tokens is always contained in the row's current state.
     fn keeps_all(&self) -> bool {
         self.state().iter().filter_map(|tensor| tensor.part()).all(keeps_all)
     }
 }
 
 impl<E: Executor> Sequences<'_, E> {
-    /// Keeps the state after each chunk of a prompt, as far as it is overwritten later.
-    pub(crate) fn keep_snapshots(&mut self, ranges: &[Range<usize>]) -> Result<(), GenerateError> {
+    /// Keeps the parts of the state after each chunk of a prompt that are overwritten later, if other texts
+    /// may begin with this prompt.
+    pub(crate) fn keep_snapshots(
+        &mut self,
+        first: usize,
+        ranges: &[Range<usize>],
+    ) -> Result<(), GenerateError> {
         if !self.keeps_prefixes || self.network.keeps_all() {
             return Ok(());
         }
-        for (number, (row, range)) in self.rows.iter_mut().zip(ranges).enumerate() {
-            if range.len() > 1 && row.drafted == 0 {
+        for ((number, row), range) in self.rows.iter_mut().enumerate().skip(first).zip(ranges) {
+            if row.is_kept && range.len() > 1 && row.drafted == 0 {
                 let at = (row.seen, row.written);
                 row.keep(self.network.save(&self.state, number, at, |part| !keeps_all(part))?);
             }
@@ -78,42 +100,42 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(())
     }
 
-    /// Makes one of the `free` rows begin with as much of `prompt` as any row has seen, but its last token, whose logits choose the
-    /// next. Returns the row, and how many tokens it has; `None` if no row is free.
+    /// Gives one of the `free` rows the longest prefix of `prompt` that any row has computed, without the
+    /// last token, whose logits choose the next token. `None` if no row is free.
     ///
     /// # Errors
-    /// If state cannot be read.
-    pub(crate) fn adopt(
-        &mut self,
-        free: &[usize],
-        prompt: &[u32],
-    ) -> Result<Option<(usize, usize)>, GenerateError> {
+    /// Returns an error if the state cannot be read.
+    pub(crate) fn adopt(&mut self, free: &[usize], prompt: &[u32]) -> Result<Option<Adopted>, GenerateError> {
         // The free row that was not used for longest.
         let Some(&oldest) = free.iter().min_by_key(|&&row| self.rows[row].used) else { return Ok(None) };
         let wanted = &prompt[..prompt.len().saturating_sub(1)];
-        let best = self.best_prefix(wanted, free);
+        let prefixes = || self.prefixes(wanted);
+        let shared = prefixes().map(|prefix| prefix.shared).max().unwrap_or_default();
+        let best = prefixes().max_by_key(|prefix| (prefix.length, free.contains(&prefix.row)));
         let Some(best) = best.filter(|best| best.length > 0) else {
-            return Ok(Some((oldest, 0)));
+            let parts_at = Some(shared).filter(|&shared| shared >= WORTH_A_CALL);
+            return Ok(Some(Adopted { row: oldest, seen: 0, parts_at }));
         };
+        let parts_at = Some(shared).filter(|&shared| shared >= best.length + WORTH_A_CALL);
         let is_over = best.length == self.rows[best.row].tokens.len() && free.contains(&best.row);
         if is_over || best.row == oldest {
             self.go_back(&best);
-            return Ok(Some((best.row, best.length)));
+            return Ok(Some(Adopted { row: best.row, seen: best.length, parts_at }));
         }
         let state = self.state_of(&best)?;
         let source = &self.rows[best.row];
         let snapshots = source.snapshots.iter().filter(|one| one.length <= best.length).cloned().collect();
         let tokens = source.tokens[..best.length].to_vec();
         self.put(oldest, Row { tokens, snapshots, ..Row::default() }, state);
-        Ok(Some((oldest, best.length)))
+        Ok(Some(Adopted { row: oldest, seen: best.length, parts_at }))
     }
 
-    /// Copies the state of the longest prefix of `tokens` that a row has seen.
+    /// Copies the state of the longest prefix of `tokens` that a row has computed.
     ///
     /// # Errors
-    /// If state cannot be read.
+    /// Returns an error if the state cannot be read.
     pub(crate) fn save(&self, model: &str, tokens: &[u32]) -> Result<SavedSequence, GenerateError> {
-        let best = self.best_prefix(tokens, &[]).filter(|best| best.length > 0);
+        let best = self.prefixes(tokens).max_by_key(|prefix| prefix.length).filter(|best| best.length > 0);
         let state = match &best {
             Some(best) => self.state_of(best)?,
             None => Snapshot {
@@ -125,10 +147,11 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(self.network.saved(model, &tokens[..state.length], state))
     }
 
-    /// Puts a saved sequence into one of the `free` rows. Returns the row; `None` if no row is free.
+    /// Puts a saved sequence into one of the `free` rows of the batch. Returns the index of the row; `None`
+    /// if no row is free.
     ///
     /// # Errors
-    /// If the sequence belongs to another network.
+    /// Returns an error if the sequence belongs to another network.
     pub(crate) fn load(
         &mut self,
         free: &[usize],
@@ -143,16 +166,14 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(Some(oldest))
     }
 
-    /// The row with the longest prefix of `tokens`; of equals one that is free.
-    fn best_prefix(&self, tokens: &[u32], free: &[usize]) -> Option<Prefix> {
+    /// The longest prefix of `tokens` in each row.
+    fn prefixes(&self, tokens: &[u32]) -> impl Iterator<Item = Prefix> {
         // Rows whose state follows from tokens alone.
         let rows = self.rows.iter().enumerate().filter(|(_, row)| row.adapter == 0 && row.source.is_none());
-        let prefixes =
-            rows.map(|(row, one)| one.prefix(row, tokens, |from, to| self.network.rewinds(from, to)));
-        prefixes.max_by_key(|prefix| (prefix.length, free.contains(&prefix.row)))
+        rows.map(|(row, one)| one.prefix(row, tokens, |from, to| self.network.rewinds(from, to)))
     }
 
-    /// Takes a row back to a prefix of its own.
+    /// Takes a row back to a prefix of its own tokens.
     fn go_back(&mut self, prefix: &Prefix) {
         let one = &mut self.rows[prefix.row];
         let snapshot = prefix.snapshot.map(|i| one.snapshots[i].clone());
@@ -164,7 +185,7 @@ impl<E: Executor> Sequences<'_, E> {
         }
     }
 
-    /// The whole state of a prefix.
+    /// The whole state after a prefix of the row's tokens.
     fn state_of(&self, prefix: &Prefix) -> Result<Snapshot, GenerateError> {
         let one = &self.rows[prefix.row];
         let snapshot = prefix.snapshot.map(|i| &one.snapshots[i]);
@@ -179,7 +200,7 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(state)
     }
 
-    /// Puts a sequence into a row, whose state becomes `state` before the next call.
+    /// Puts a sequence into a row of the batch, whose state becomes `state` before the next call.
     fn put(&mut self, row: usize, one: Row, state: Snapshot) {
         let (seen, written) = (state.length, state.written);
         self.rows[row] = Row { seen, written, used: self.clock, restore: Some(state), ..one };

@@ -1,11 +1,12 @@
-//! The engine that steps a network over rows of tokens, each at its own position.
+//! The engine that runs a network on the rows of a batch, each at its own position.
 
 use std::ops::{ControlFlow, Range};
 use std::time::Instant;
 
 use trace::Part;
 
-use crate::entry::{EntryKind, EntryPoint};
+use crate::calls::Call;
+use crate::entry::EntryKind;
 use crate::executor::Executor;
 use crate::generation::{Generated, Generation, StepOutput, StepRequest};
 use crate::network::{Feed, StepResults, floats, ids};
@@ -15,21 +16,21 @@ use crate::snapshot::Snapshot;
 use crate::speculate::Governor;
 use crate::{Drafter, EncoderInput, GenerateError, Network};
 
-/// The rows of a network, and the state of its layers.
+/// The rows of the batch, and the state of the network's layers.
 pub(crate) struct Sequences<'a, E: Executor> {
     pub network: &'a Network<E>,
     pub rows: Vec<Row>,
-    /// Empty before the first call, and after a failed one, which consumed it.
+    /// The state tensors; empty before the first call, and after a failed call, which consumed the state.
     pub state: Vec<E::Buffer>,
-    /// The memory that an encoder filled; empty before that.
+    /// The memory that an encoder filled; empty before the encoder runs.
     pub memory: Vec<E::Buffer>,
-    /// One for each row, or none.
+    /// A drafter for each row of the batch, or no drafters.
     pub drafters: Vec<Box<dyn Drafter + 'a>>,
     governor: Governor,
     pub schedule: Box<dyn Schedule + 'a>,
-    /// Whether rows keep state that texts with the same beginning can begin with.
+    /// Whether rows keep state for later texts with the same beginning.
     pub keeps_prefixes: bool,
-    /// Calls so far.
+    /// The number of calls so far.
     pub clock: u64,
 }
 
@@ -60,20 +61,22 @@ impl<'a, E: Executor> Sequences<'a, E> {
         self.rows[row].seen == self.rows[row].tokens.len()
     }
 
-    /// Appends tokens to a row. The next steps process them.
+    /// Appends tokens to a row of the batch. The next calls process these tokens.
     ///
     /// # Errors
-    /// If they exceed the context, or one is not in the vocabulary.
+    /// Returns an error if the tokens exceed the context, or if a token is not in the vocabulary.
     pub fn push(&mut self, row: usize, tokens: &[u32]) -> Result<(), GenerateError> {
         self.network.check(tokens, self.rows[row].tokens.len())?;
         self.rows[row].tokens.extend_from_slice(tokens);
         Ok(())
     }
 
-    /// Appends positions with features to a row. Their tokens are `placeholder`.
+    /// Appends positions with features to a row of the batch. The token of each of these positions is
+    /// `placeholder`.
     ///
     /// # Errors
-    /// If they exceed the context, or the network takes no features of this width.
+    /// Returns an error if the positions exceed the context, or if the network takes no features of this
+    /// width.
     pub fn push_features(
         &mut self,
         row: usize,
@@ -92,11 +95,11 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Runs the encoder for a row, which starts again. One call encodes for all rows, so the inputs of other
-    /// rows are encoded again.
+    /// Runs the encoder for a row of the batch, and starts the row again. One call of the encoder computes
+    /// all rows, so the inputs of the other rows are encoded again.
     ///
     /// # Errors
-    /// If the network has no encoder, the input is too long, or the call fails.
+    /// Returns an error if the network has no encoder, the input is too long, or the call fails.
     pub fn encode(&mut self, row: usize, input: EncoderInput<'_>) -> Result<(), GenerateError> {
         let entry = self.network.only(EntryKind::Encoder)?;
         let source = EncoderSource::new(entry, self.network.vocabulary(), input)?;
@@ -107,30 +110,32 @@ impl<'a, E: Executor> Sequences<'a, E> {
         let feeds: Vec<Feed<'_>> =
             sources.map(|source| source.map_or_else(Feed::default, EncoderSource::feed)).collect();
         let mut memory = Vec::new();
-        self.network.call(entry, &feeds, &mut memory, &[])?;
+        self.network.call(entry, 0, &feeds, &mut memory, &[])?;
         self.memory = memory;
         self.truncate(row, 0);
         self.rows[row].source = Some(source);
         Ok(())
     }
 
-    /// Removes all but the first `seen` tokens of a row. If there are none, the row also loses its encoder
-    /// input and its adapter.
+    /// Removes all tokens of a row except the first `seen` tokens. If `seen` is 0, the row also loses its
+    /// encoder input and its adapter.
     pub fn begin(&mut self, row: usize, seen: usize) {
         self.truncate(row, seen);
+        (self.rows[row].is_kept, self.rows[row].parts_at) = (false, None);
         if seen == 0 {
             (self.rows[row].adapter, self.rows[row].source) = (0, None);
         }
     }
 
-    /// Chooses the adapter of a row, which begins again.
+    /// Sets the adapter of a row, and starts the row again.
     pub fn adapt(&mut self, row: usize, adapter: u32) {
         let one = &mut self.rows[row];
         one.adapter = adapter;
         one.begin_again();
     }
 
-    /// Takes back all but the first `length` tokens of a row. If its state cannot go back there, the next steps read the lost tokens again.
+    /// Removes all tokens of a row except the first `length` tokens. If the row's state cannot go back to
+    /// this length, the next calls process these tokens again.
     pub fn truncate(&mut self, row: usize, length: usize) {
         self.rows[row].truncate(length, |written, to| self.network.rewinds(written, to));
     }
@@ -142,10 +147,12 @@ impl<'a, E: Executor> Sequences<'a, E> {
         one.features.split_off(&one.seen);
     }
 
-    /// Runs one call with the next tokens of all rows. Rows without new tokens do not change. Returns an output for each row.
+    /// Runs one call with the next tokens of all rows of the batch. Rows without new tokens do not change.
+    /// Returns an output for each row.
     ///
     /// # Errors
-    /// If the call fails. Then the state is lost, and the next steps process all rows from their beginning.
+    /// Returns an error if the call fails. After a failed call the state is lost, and the next calls process
+    /// all rows from their beginning.
     pub fn step(&mut self, want: StepRequest) -> Result<Vec<StepOutput>, GenerateError> {
         // Rows whose next positions are tokens wait for features, of which there is an end.
         let Some(of_features) = self.rows.iter().filter_map(Row::next_is_features).max() else {
@@ -155,68 +162,83 @@ impl<'a, E: Executor> Sequences<'a, E> {
         if self.network.reads_memory() && self.rows.iter().any(unfilled) {
             return Err(GenerateError::NoMemory);
         }
+        let apart = self.network.serves_parts();
+        let work: Vec<RowWork> = self.rows.iter().map(|row| row.work(of_features, apart)).collect();
         let is_drafted = self.rows.iter().any(|row| row.drafted > 0);
-        let work = |row: &Row| RowWork { tokens: row.next(of_features), decodes: row.decodes };
-        let work: Vec<RowWork> = self.rows.iter().map(work).collect();
-        let plan = match want {
-            StepRequest::Nothing | StepRequest::Token | StepRequest::Logits if !is_drafted => {
-                self.schedule.plan(&work)
+        let is_text = matches!(want, StepRequest::Nothing | StepRequest::Token | StepRequest::Logits);
+        let plan = match is_text && (apart || !is_drafted) {
+            true => self.schedule.plan(&work),
+            false => Together.plan(&work),
+        };
+        let planned = self.rows.iter().zip(&work).zip(plan).map(|((row, work), planned)| match row.drafted {
+            0 => planned.min(work.tokens),
+            _ => work.tokens,
+        });
+        let calls = self.calls(want, &planned.collect::<Vec<_>>(), of_features)?;
+        let mut answers: Vec<StepOutput> = self.rows.iter().map(|_| StepOutput::Nothing).collect();
+        for call in calls {
+            let found = self.call(&call, want, of_features);
+            if found.is_err() {
+                self.lose();
             }
-            _ => Together.plan(&work),
-        };
-        let longest = plan.iter().copied().max().unwrap_or_default();
-        let entry = match want {
-            StepRequest::All => self.network.only(EntryKind::Scorer)?,
-            StepRequest::Each => self.network.only(EntryKind::Each)?,
-            _ if is_drafted => self.network.only(EntryKind::Verifier)?,
-            _ => self.network.step(longest, of_features)?,
-        };
+            for (row, answer) in (call.first..).zip(found?) {
+                if !matches!(answer, StepOutput::Nothing) {
+                    answers[row] = answer;
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Shows tokens of some rows to the network.
+    fn call(
+        &mut self,
+        call: &Call<'a>,
+        want: StepRequest,
+        of_features: bool,
+    ) -> Result<Vec<StepOutput>, GenerateError> {
+        let Call { entry, first, ranges } = call;
         if entry.features().is_some() != of_features {
             let why = "takes tokens, expected features".into();
             return Err(GenerateError::EntryPoint { name: entry.name.clone(), why });
         }
-        let planned = self.rows.iter().zip(work).zip(plan);
-        let ranges: Vec<_> = planned
-            .map(|((row, work), planned)| row.seen..row.seen + planned.min(work.tokens).min(entry.chunk))
-            .collect();
-        let answers = self.call(entry, want, &ranges, of_features);
-        if answers.is_err() {
-            self.lose();
-        }
-        answers
-    }
-
-    /// Shows these tokens of each row to the network.
-    fn call(
-        &mut self,
-        entry: &EntryPoint,
-        want: StepRequest,
-        ranges: &[Range<usize>],
-        of_features: bool,
-    ) -> Result<Vec<StepOutput>, GenerateError> {
         self.clock += 1;
-        self.prepare(ranges)?;
+        self.prepare(*first, ranges)?;
+        // An earlier call of the step may have moved a row that this one leaves as it is.
+        let shown = |row: &Row, range: &Range<usize>| match range.is_empty() {
+            true => row.seen..row.seen,
+            false => range.clone(),
+        };
+        let rows = self.rows[*first..].iter().zip(ranges);
         let feeds: Vec<Feed<'_>> =
-            self.rows.iter().zip(ranges).map(|(row, range)| row.feed(range.clone(), of_features)).collect();
-        let answered = self.network.call(entry, &feeds, &mut self.state, &self.memory)?;
-        for (row, range) in self.rows.iter_mut().zip(ranges) {
+            rows.map(|(row, range)| row.feed(shown(row, range), of_features)).collect();
+        let answered = self.network.call(entry, *first, &feeds, &mut self.state, &self.memory)?;
+        let shown = self.rows[*first..].iter_mut().zip(ranges).filter(|(_, range)| !range.is_empty());
+        for (row, range) in shown {
             row.seen = range.end;
             row.written = row.written.max(range.end);
         }
-        self.keep_snapshots(ranges)?;
-        self.answers(want, answered, ranges, entry.chunk)
+        self.keep_snapshots(*first, ranges)?;
+        match entry.kind {
+            EntryKind::Verifier => self.verified(want, &answered, call),
+            _ => self.answers(want, answered, call),
+        }
     }
 
-    /// Makes the state what the rows expect, and keeps what a draft may have to go back to.
-    fn prepare(&mut self, ranges: &[Range<usize>]) -> Result<(), GenerateError> {
+    /// Prepares the state of the rows from `first` on for a call, and keeps the parts that are needed again
+    /// if a draft is rejected.
+    fn prepare(&mut self, first: usize, ranges: &[Range<usize>]) -> Result<(), GenerateError> {
         if self.state.is_empty() {
             self.state = self.network.empty()?;
         }
-        for (number, (row, range)) in self.rows.iter_mut().zip(ranges).enumerate() {
+        for ((number, row), range) in self.rows.iter_mut().enumerate().skip(first).zip(ranges) {
+            if range.is_empty() {
+                continue;
+            }
+            row.used = self.clock;
             if let Some(snapshot) = row.restore.take() {
                 self.network.restore(&mut self.state, number, &snapshot)?;
             }
-            row.used = if range.is_empty() { row.used } else { self.clock };
             let written = row.written.max(range.end);
             if row.drafted > 0 && !self.network.rewinds(written, range.start) {
                 let stays = |part: Part| !part.kind.rewinds(written, range.start);
@@ -232,28 +254,25 @@ impl<'a, E: Executor> Sequences<'a, E> {
         &self,
         want: StepRequest,
         answered: StepResults<E::Buffer>,
-        ranges: &[Range<usize>],
-        chunk: usize,
+        Call { entry, first, ranges }: &Call<'a>,
     ) -> Result<Vec<StepOutput>, GenerateError> {
-        let answers = |row: usize| !ranges[row].is_empty() && self.is_settled(row);
+        let (first, chunk) = (*first, entry.chunk);
+        let answers = |i: usize| !ranges[i].is_empty() && self.is_settled(first + i);
         let vocabulary = self.network.vocabulary();
         let StepResults { logits, token } = &answered;
-        if self.rows.iter().any(|row| row.drafted > 0) {
-            return self.verified(want, &answered, ranges, chunk);
-        }
         Ok(match (want, token, logits) {
             (StepRequest::Token, Some(token), Some(logits)) if (0..ranges.len()).any(answers) => {
                 let tokens = ids(&self.network.executor.read(token)?);
-                let answer = |row: usize| match answers(row) {
-                    true => self.favoured(tokens[row], row, logits),
+                let answer = |i: usize| match answers(i) {
+                    true => self.favoured(tokens[i], i, logits),
                     false => Ok(StepOutput::Nothing),
                 };
                 (0..ranges.len()).map(answer).collect::<Result<_, _>>()?
             }
             (StepRequest::Logits, _, Some(logits)) if (0..ranges.len()).any(answers) => {
                 let logits = floats(&self.network.executor.read(logits)?);
-                let answer = |row: usize| match answers(row) {
-                    true => StepOutput::Logits(vec![logits[row * vocabulary..][..vocabulary].to_vec()]),
+                let answer = |i: usize| match answers(i) {
+                    true => StepOutput::Logits(vec![logits[i * vocabulary..][..vocabulary].to_vec()]),
                     false => StepOutput::Nothing,
                 };
                 (0..ranges.len()).map(answer).collect()
@@ -263,17 +282,18 @@ impl<'a, E: Executor> Sequences<'a, E> {
                 if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocabulary) {
                     return Err(GenerateError::Favoured { token, vocabulary });
                 }
-                let answer = |(row, range): (usize, &Range<usize>)| {
-                    StepOutput::Tokens(tokens[row * chunk..][..range.len()].to_vec())
+                let answer = |(i, range): (usize, &Range<usize>)| {
+                    StepOutput::Tokens(tokens[i * chunk..][..range.len()].to_vec())
                 };
                 ranges.iter().enumerate().map(answer).collect()
             }
             (StepRequest::All, _, Some(logits)) => {
                 let logits = floats(&self.network.executor.read(logits)?);
-                let after =
-                    |row: usize, i: usize| logits[(row * chunk + i) * vocabulary..][..vocabulary].to_vec();
-                let answer = |(row, range): (usize, &Range<usize>)| {
-                    StepOutput::Logits((0..range.len()).map(|i| after(row, i)).collect())
+                let after = |i: usize, place: usize| {
+                    logits[(i * chunk + place) * vocabulary..][..vocabulary].to_vec()
+                };
+                let answer = |(i, range): (usize, &Range<usize>)| {
+                    StepOutput::Logits((0..range.len()).map(|place| after(i, place)).collect())
                 };
                 ranges.iter().enumerate().map(answer).collect()
             }
@@ -281,13 +301,12 @@ impl<'a, E: Executor> Sequences<'a, E> {
         })
     }
 
-    /// The answer of a call that verifies drafts.
+    /// The output of a call that verifies draft tokens.
     fn verified(
         &self,
         want: StepRequest,
         answered: &StepResults<E::Buffer>,
-        ranges: &[Range<usize>],
-        chunk: usize,
+        Call { entry, first, ranges }: &Call<'a>,
     ) -> Result<Vec<StepOutput>, GenerateError> {
         let (Some(token), Some(logits)) = (&answered.token, &answered.logits) else {
             return Ok(ranges.iter().map(|_| StepOutput::Nothing).collect());
@@ -302,19 +321,20 @@ impl<'a, E: Executor> Sequences<'a, E> {
             StepRequest::Token => self.favoured(tokens[place], place, logits),
             _ => Ok(StepOutput::Logits(vec![all[place * vocabulary..][..vocabulary].to_vec()])),
         };
-        let answer = |(row, range): (usize, &Range<usize>)| {
-            if range.is_empty() || !self.is_settled(row) {
+        let answer = |(i, range): (usize, &Range<usize>)| {
+            if range.is_empty() || !self.is_settled(first + i) {
                 return Ok(StepOutput::Nothing);
             }
-            let first = range.len() - 1 - self.rows[row].drafted;
-            let outputs = (first..range.len()).map(|i| after(row * chunk + i));
+            let earliest = range.len() - 1 - self.rows[first + i].drafted;
+            let outputs = (earliest..range.len()).map(|place| after(i * entry.chunk + place));
             Ok(StepOutput::Verified(outputs.collect::<Result<_, _>>()?))
         };
         ranges.iter().enumerate().map(answer).collect()
     }
 
-    /// The token that the module favours, if its logit is a number. If one logit is NaN, the module favours that; so this
-    /// one tells of all. If it is none, the logits themselves, of which none can be chosen.
+    /// The most likely token that the module returned, if its logit is a number. If any logit is NaN, the
+    /// module returns the token of the NaN, so this check covers all logits. If the logit is not a number,
+    /// the function returns all logits, from which no token can be chosen.
     fn favoured(&self, token: u32, place: usize, logits: &E::Buffer) -> Result<StepOutput, GenerateError> {
         let vocabulary = self.network.vocabulary();
         if token as usize >= vocabulary {
@@ -329,11 +349,11 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(StepOutput::Logits(vec![logits[first..][..vocabulary].to_vec()]))
     }
 
-    /// Runs one step of the texts in `running`, by row: drafts, calls the network, chooses tokens and appends them.
-    /// Removes texts that ended from `running`, and returns them.
+    /// Runs one step of the texts in `running`, by row: drafts tokens, calls the network, chooses tokens and
+    /// appends them. The function removes texts that ended from `running`, and returns them.
     ///
     /// # Errors
-    /// If the call fails, or no token can be chosen.
+    /// Returns an error if the call fails, or no token can be chosen.
     pub fn step_all(
         &mut self,
         running: &mut [Option<Generation>],
@@ -364,13 +384,14 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(ended)
     }
 
-    /// Adds drafts to the rows whose next token alone is new, if drafts pay.
+    /// Adds draft tokens to the rows that have only one new token, if drafting saves time.
     fn draft(&mut self, running: &[Option<Generation>]) -> Result<(), GenerateError> {
         let Some(entry) = self.network.verifier() else { return Ok(()) };
         let new = |row: &Row| row.tokens.len() - row.seen;
         let reads = |row: &Row| new(row) > entry.chunk || row.next_is_features() == Some(true);
-        // Prompts are read in longer chunks.
-        if self.drafters.is_empty() || self.rows.iter().any(reads) {
+        // Prompts are read in longer chunks, which all rows may have to share.
+        let waits = !self.network.serves_parts() && self.rows.iter().any(reads);
+        if self.drafters.is_empty() || waits {
             return Ok(());
         }
         let mut drafted = 0;
@@ -378,6 +399,9 @@ impl<'a, E: Executor> Sequences<'a, E> {
             let (context, vocabulary) = (self.network.context(), self.network.vocabulary());
             for ((row, drafter), generation) in self.rows.iter_mut().zip(&mut self.drafters).zip(running) {
                 let room = generation.as_ref().map_or(0, Generation::room_for_draft);
+                if reads(row) {
+                    continue;
+                }
                 let most = (entry.chunk - new(row)).min(context - row.tokens.len()).min(room);
                 if most == 0 {
                     continue;
@@ -396,7 +420,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Lets a text choose its next tokens by an answer, as far as its draft goes the same way. Breaks where the text ends.
+    /// Lets a text choose its next tokens from the network's output, as long as they equal the draft tokens.
+    /// Returns `Break` if the text ends.
     fn take(
         &mut self,
         row: usize,
@@ -437,7 +462,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(if new.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }
 
-    /// Marks the state as lost: all rows start again.
+    /// Marks the state as lost, so that all rows start again.
     fn lose(&mut self) {
         self.state.clear();
         for row in &mut self.rows {

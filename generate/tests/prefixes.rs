@@ -21,7 +21,7 @@ fn options(max_tokens: usize) -> TokenOptions {
 }
 
 /// The network does not read tokens again that a text has in common with another one. With a recurrent state, that holds up to the
-/// last border of a chunk.
+/// last border of a chunk for the second text, and in full for the third.
 #[test]
 fn a_text_computes_what_no_other_has_in_common() {
     for layers in LAYERS {
@@ -41,14 +41,17 @@ fn a_text_computes_what_no_other_has_in_common() {
                 }
             }
         };
-        let (shared, borders) = (text(1, 100), 100 / CHUNK * CHUNK);
+        let (shared, borders) = (text(1, 108), 108 / CHUNK * CHUNK);
         let with = |end: &[u32]| [&shared[..], end].concat();
         let (first, computed, answer) = generate(&with(&[31, 32]), 30);
-        assert_eq!(computed, 102);
+        assert_eq!(computed, 110);
         // Its state is copied, so that the first text can go on.
         let (second, computed, _) = generate(&with(&[33, 34, 35]), 30);
-        let known = if layers == Layers::All { borders } else { 100 };
-        assert_eq!((second != first, computed), (true, 103 - known), "{layers:?}");
+        let known = if layers == Layers::All { borders } else { 108 };
+        assert_eq!((second != first, computed), (true, 111 - known), "{layers:?}");
+        // Where two texts part, the state is kept.
+        let (_, computed, _) = generate(&with(&[37]), 30);
+        assert_eq!(computed, 1, "{layers:?}");
         let (third, computed, _) = generate(&[&with(&[31, 32])[..], &answer, &[36]].concat(), 10);
         // The last token of an answer was chosen and not shown.
         assert_eq!((third, computed), (first, 2), "{layers:?}");
@@ -57,9 +60,30 @@ fn a_text_computes_what_no_other_has_in_common() {
         assert_eq!(computed, if layers == Layers::All { 3 } else { 2 }, "{layers:?}");
         // The last token of a prompt is shown in any case.
         let (_, computed, _) = generate(&shared, 5);
-        let known = if layers == Layers::All { borders } else { 99 };
-        assert_eq!(computed, 100 - known, "{layers:?}");
+        let known = if layers == Layers::All { borders } else { 107 };
+        assert_eq!(computed, 108 - known, "{layers:?}");
     }
+}
+
+/// Snapshots cost time and memory, so only texts that ask for reuse keep them.
+#[test]
+fn a_text_without_reuse_keeps_no_snapshots() {
+    let network = hashing(VOCABULARY, 2, Layers::All);
+    let mut batch = Batch::new(&network).keep_prefixes();
+    let mut computed = |reuse: bool, last: u32| {
+        let prompt = [&text(1, 3 * CHUNK)[..], &[last]].concat();
+        match reuse {
+            true => batch.join_seen(&prompt, &options(1)).unwrap(),
+            false => batch.join(&prompt, &options(1)).unwrap(),
+        };
+        loop {
+            if let Some((_, generated)) = batch.step(|_, _| ControlFlow::Continue(())).unwrap().pop() {
+                return generated.prefill_tokens;
+            }
+        }
+    };
+    let texts = [(false, 31), (true, 32), (true, 33)].map(|(reuse, last)| computed(reuse, last));
+    assert_eq!(texts, [3 * CHUNK + 1, 3 * CHUNK + 1, 1]);
 }
 
 proptest! {

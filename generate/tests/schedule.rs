@@ -6,8 +6,10 @@ mod support;
 use std::ops::ControlFlow;
 
 use proptest::prelude::*;
-use support::{CHUNK, LAYERS, Layers, go_on, hashing, mixed};
-use tracewright_generate::{Batch, Budgeted, Lookup, RowWork, Schedule, Session, Together, TokenOptions};
+use support::{CHUNK, Hashing, LAYERS, Layers, go_on, hashing, hashing_parts, mixed};
+use tracewright_generate::{
+    Batch, Budgeted, Lookup, Network, RowWork, Schedule, Session, Together, TokenOptions,
+};
 
 const VOCABULARY: usize = 40;
 const ROWS: usize = 8;
@@ -18,9 +20,8 @@ fn options(max_tokens: usize) -> TokenOptions {
 
 /// Seven texts are continued when a long prompt arrives. Returns the positions of the longest call that their tokens wait for, and
 /// how many tokens they get until the prompt is read.
-fn gaps(schedule: impl Schedule) -> (usize, usize) {
-    let network = hashing(VOCABULARY, ROWS, Layers::KvAndRing);
-    let mut batch = Batch::new(&network).schedule(schedule);
+fn gaps(network: &Network<Hashing>, schedule: impl Schedule) -> (usize, usize) {
+    let mut batch = Batch::new(network).schedule(schedule);
     for row in 1..ROWS {
         batch.join(&[row as u32], &options(590)).unwrap();
     }
@@ -47,9 +48,38 @@ fn gaps(schedule: impl Schedule) -> (usize, usize) {
 #[test]
 fn a_long_prompt_does_not_stall_the_others() {
     let calls = 512 / CHUNK;
-    assert_eq!(gaps(Together), (ROWS * CHUNK, 7 * calls));
+    let network = hashing(VOCABULARY, ROWS, Layers::KvAndRing);
+    assert_eq!(gaps(&network, Together), (ROWS * CHUNK, 7 * calls));
     // A token of each row: the same work in more calls.
-    assert_eq!(gaps(Budgeted::new(ROWS)), (ROWS, 7 * 512));
+    assert_eq!(gaps(&network, Budgeted::new(ROWS)), (ROWS, 7 * 512));
+    // A chunk of the prompt, and a token of each row.
+    let network = hashing_parts(VOCABULARY, ROWS, Layers::KvAndRing);
+    assert_eq!(gaps(&network, Budgeted::default()), (CHUNK + ROWS, 7 * calls));
+}
+
+/// The positions that calls compute are those of texts and prompts, and not those of rows that wait for nothing.
+#[test]
+fn rows_without_work_cost_nothing() {
+    let network = hashing_parts(VOCABULARY, ROWS, Layers::All);
+    let positions = || network.executor().positions.take();
+    let mut batch = Batch::new(&network).schedule(Budgeted::default());
+    for (texts, computed) in [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (6, 8)] {
+        batch.join(&[texts as u32], &options(100)).unwrap();
+        batch.step(|_, _| ControlFlow::Continue(())).unwrap();
+        assert_eq!(positions(), computed, "{texts} texts");
+    }
+    // The text that stays has a row between others.
+    for row in [0, 1, 2, 3, 5] {
+        batch.leave(row).unwrap();
+    }
+    batch.step(|_, _| ControlFlow::Continue(())).unwrap();
+    assert_eq!(positions(), 1);
+    // Another one gets a row beside it.
+    assert_eq!(batch.join(&[7; 3 * CHUNK], &options(9)).unwrap(), 3);
+    for computed in [CHUNK + 1, CHUNK + 1, CHUNK + 1, 2] {
+        batch.step(|_, _| ControlFlow::Continue(())).unwrap();
+        assert_eq!(positions(), computed);
+    }
 }
 
 /// Shows any rows any part of their tokens.
@@ -72,18 +102,19 @@ impl Schedule for Wild {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(120))]
 
     #[test]
     fn any_schedule_gives_each_text_its_tokens(
         seed in any::<u64>(),
         layers in 0..LAYERS.len(),
         kind in 0..3usize,
+        parts in any::<bool>(),
         drafts in any::<bool>(),
         texts in proptest::collection::vec((1..6 * CHUNK, 1..30usize), 1..6),
     ) {
         let layers = LAYERS[layers];
-        let network = hashing(VOCABULARY, 3, layers);
+        let network = if parts { hashing_parts } else { hashing }(VOCABULARY, 3, layers);
         let batch = Batch::new(&network);
         let mut batch = match kind {
             0 => batch.schedule(Wild(seed)),

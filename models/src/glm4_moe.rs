@@ -1,5 +1,6 @@
-//! GLM-4.5 to 4.7: Zhipu AI, "GLM-4.5: Agentic, Reasoning, and Coding Foundation Models" (2025), §2. Names follow the HF
-//! checkpoint (`modeling_glm4_moe.py`). A Llama that rotates half of the features, with experts after the first layers.
+//! GLM-4.5 to 4.7: Zhipu AI, "GLM-4.5: Agentic, Reasoning, and Coding Foundation Models" (2025), §2. The
+//! names follow the Hugging Face checkpoint (`modeling_glm4_moe.py`). The network is a Llama that rotates
+//! half of the features, with experts after the first layers.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
@@ -15,7 +16,7 @@ use crate::shape_check::DeclaredSize;
 pub type Glm4Moe<T> = Decoder<T, ExpertsLayer<T, Attention<T>, Experts<T>, Glm4MoeConfig>, Glm4MoeConfig>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "experts beside a shared one, chosen by sigmoid scores with a bias; half of the features rotated",
+    about: "mixture of experts with a shared expert, and sigmoid routing with a bias; rotary embedding of half of the features",
     stacks: experts::STACKS,
     further_layers: true,
     ..Family::of(&["Glm4MoeForCausalLM"], &["Glm4MoeModel"], &["glm4_moe"])
@@ -74,7 +75,7 @@ impl Glm4MoeConfig {
     }
 }
 
-/// Reads the `config.json` of a GLM-4.5. Defaults are those of `Glm4MoeConfig` in transformers.
+/// Reads the `config.json` of a GLM-4.5. The defaults are the same as in `Glm4MoeConfig` of transformers.
 pub(crate) fn read(keys: &Keys) -> Glm4MoeConfig {
     keys.ignore(experts::IGNORED);
     keys.ignore(experts::FURTHER_LAYERS);

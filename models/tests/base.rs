@@ -137,7 +137,7 @@ fn an_unknown_architecture_comes_first() {
             config.insert(key.into(), value.clone());
             let said = read(&config).expect_err(key);
             assert!(
-                said.starts_with("`config.json`: architecture `DeepseekV4ForCausalLM` is not known"),
+                said.starts_with("`config.json`: the architecture `DeepseekV4ForCausalLM` is not supported"),
                 "{said}"
             );
         }
@@ -159,7 +159,7 @@ fn numbers_that_are_not_finite() {
     }
     let mamba = r#"{"architectures": ["Mamba2ForCausalLM"], "time_step_limit": [0.0, Infinity]}"#;
     let said = read_text(mamba).expect_err("unknown");
-    assert!(said.contains("architecture `Mamba2ForCausalLM` is not known"), "{said}");
+    assert!(said.contains("architecture `Mamba2ForCausalLM` is not supported"), "{said}");
     for (key, value, shown) in [
         ("rms_norm_eps", "Infinity", "Infinity"),
         ("rms_norm_eps", r#"{"__float__": "NaN"}"#, "NaN"),

@@ -505,6 +505,26 @@ tw_status_t* tw_buffer_copy(tw_runtime_t* runtime, tw_buffer_t* buffer, tw_buffe
   return status;
 }
 
+tw_status_t* tw_buffer_part(tw_buffer_t* buffer, size_t offset, size_t size, size_t rank, const size_t* shape,
+                            tw_buffer_t** out) {
+  iree_hal_buffer_t* part = NULL;
+  IREE_RETURN_IF_ERROR(
+      iree_hal_buffer_subspan(iree_hal_buffer_view_buffer(buffer), offset, size, tw_host(), &part));
+  iree_status_t status =
+      iree_hal_buffer_view_create(part, rank, shape, iree_hal_buffer_view_element_type(buffer),
+                                  IREE_HAL_ENCODING_TYPE_DENSE_ROW_MAJOR, tw_host(), out);
+  iree_hal_buffer_release(part);
+  return status;
+}
+
+tw_status_t* tw_buffer_put(tw_runtime_t* runtime, tw_buffer_t* buffer, size_t offset, tw_buffer_t* part) {
+  iree_device_size_t size = iree_hal_buffer_view_byte_length(part);
+  if (size == 0) return iree_ok_status();
+  return iree_hal_device_transfer_d2d(runtime->device, iree_hal_buffer_view_buffer(part), 0,
+                                      iree_hal_buffer_view_buffer(buffer), offset, size,
+                                      IREE_HAL_TRANSFER_BUFFER_FLAG_DEFAULT, iree_infinite_timeout());
+}
+
 size_t tw_buffer_rank(const tw_buffer_t* buffer) { return iree_hal_buffer_view_shape_rank(buffer); }
 
 size_t tw_buffer_extent(const tw_buffer_t* buffer, size_t axis) {

@@ -63,6 +63,11 @@ tw_status_t* tw_buffer_write(tw_runtime_t* runtime, tw_buffer_t* buffer, size_t 
                              size_t size);
 // A new buffer with the same type and contents.
 tw_status_t* tw_buffer_copy(tw_runtime_t* runtime, tw_buffer_t* buffer, tw_buffer_t** out);
+// The |size| bytes from |offset| on, as a buffer of this shape. It shares their memory and keeps it alive.
+tw_status_t* tw_buffer_part(tw_buffer_t* buffer, size_t offset, size_t size, size_t rank, const size_t* shape,
+                            tw_buffer_t** out);
+// Copies all of |part| over the bytes of |buffer| from |offset| on.
+tw_status_t* tw_buffer_put(tw_runtime_t* runtime, tw_buffer_t* buffer, size_t offset, tw_buffer_t* part);
 uint32_t tw_buffer_element(const tw_buffer_t* buffer);
 size_t tw_buffer_rank(const tw_buffer_t* buffer);
 size_t tw_buffer_extent(const tw_buffer_t* buffer, size_t axis);

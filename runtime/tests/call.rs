@@ -104,6 +104,43 @@ fn moved_state_is_updated_in_place() {
     }
 }
 
+/// A call with two of five rows changes those in place if they begin where kernels expect it, and else through a copy.
+#[test]
+fn a_call_takes_some_rows_of_a_tensor() {
+    for (columns, in_place) in [(64, true), (48, false)] {
+        let (all, two) = (f32s(&[5, columns]), f32s(&[2, columns]));
+        let ty = two.mlir();
+        let vmfb = vmfb(&format!(
+            r#"
+func.func @step(%rows: {ty}, %new: tensor<2x1xf32>, %at: i32) -> {ty} {{
+  %index = tensor.from_elements %at : tensor<i32>
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %0 = stablehlo.dynamic_update_slice %rows, %new, %zero, %index
+    : ({ty}, tensor<2x1xf32>, tensor<i32>, tensor<i32>) -> {ty}
+  return %0 : {ty}
+}}"#
+        ));
+        let runtime = local();
+        let step = VmModule::load(&runtime, &vmfb, &[]).unwrap().function("step").unwrap();
+        let mut state = Buffer::zeros(&runtime, &all).unwrap();
+        let mut expected = vec![0f32; 5 * columns];
+        for (i, first) in [3, 0, 1, 3].into_iter().enumerate() {
+            let rows = state.rows(first, 2).unwrap();
+            let (place, address) = (state.address(), rows.address());
+            let is_part = address == (place.0, place.1 + first * columns * 4);
+            assert_eq!(is_part, in_place || first == 0, "{columns} columns from row {first}");
+            let new = [i as f32 + 1.0, -(i as f32)];
+            let arguments = vec![rows.into(), tensor(&runtime, &[2, 1], &new), (i as i32).into()];
+            let changed = step.call(arguments).unwrap().remove(0).buffer().unwrap();
+            assert_eq!(changed.address(), address, "the call changes its argument");
+            state.put_rows(first, changed).unwrap();
+            (0..2).for_each(|row| expected[(first + row) * columns + i] = new[row]);
+            assert_eq!(floats(&state.read().unwrap()), expected);
+        }
+        assert!(state.rows(4, 2).is_err());
+    }
+}
+
 #[test]
 fn every_element_type_goes_in_and_comes_out() {
     let functions = ElementType::ALL.map(|element| {
@@ -208,7 +245,7 @@ fn wrong_arguments_are_refused_and_the_program_goes_on() {
     let dot = program.function("dot").unwrap();
 
     let error = program.function("dto").err().unwrap();
-    assert_eq!(error.to_string(), "the module has no function `dto`; it has `dot`");
+    assert_eq!(error.to_string(), "the module has no function `dto`; the module has `dot`");
 
     let error = refused(&dot, vec![tensor(&runtime, &[2, 3], &[0.; 6])]);
     assert!(error.starts_with("function `dot` takes 2 arguments, found 1: `sync func @dot("), "{error}");
@@ -240,7 +277,7 @@ fn wrong_arguments_are_refused_and_the_program_goes_on() {
 fn buffers_of_a_wrong_size_are_refused() {
     let runtime = local();
     let error = Buffer::from_bytes(&runtime, &f32s(&[2, 3]), &[0; 23]).unwrap_err();
-    assert_eq!(error.to_string(), "type `f32[2,3]` takes 24 bytes, found 23");
+    assert_eq!(error.to_string(), "a tensor of the type `f32[2,3]` takes 24 bytes, found 23");
     let buffer = Buffer::zeros(&runtime, &f32s(&[2, 3])).unwrap();
     assert!(matches!(buffer.read_into(&mut [0; 25]), Err(RuntimeError::Length { found: 25, .. })));
     let huge = Buffer::zeros(&runtime, &f32s(&[usize::MAX, 2])).unwrap_err();

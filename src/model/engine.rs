@@ -1,5 +1,5 @@
-//! The engine: one thread that owns the runtime and the network. Requests arrive on a channel. Pieces of text leave
-//! on a channel per request.
+//! The engine: one thread that owns the runtime and the network. Requests arrive on a channel. Each request
+//! receives pieces of text on its own channel.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -10,8 +10,8 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use generate::{
-    AnyExecutor, Batch, Budgeted, DraftModel, Finish, GenerateError, Generated, Lookup, Network, Reply,
-    SavedSequence, Session, TokenOptions, Tokenizer, check_tokens,
+    AnyExecutor, Batch, Budgeted, DraftModel, Executor, Finish, GenerateError, Generated, Lookup, Network,
+    Reply, SavedSequence, Session, TokenLogprobs, TokenOptions, Tokenizer, check_tokens,
 };
 use irpa::Archive;
 use models::Architecture;
@@ -23,7 +23,7 @@ use super::xla::build_xla;
 use super::{ModelError, OpenOptions, Speculation};
 use crate::embed::{Embedder, check_texts, length_for};
 
-/// A job for the engine.
+/// A job that a handle sends to the engine.
 pub(super) enum Job {
     Generate(Box<GenerateJob>),
     Score(Vec<u32>, Sender<Result<Vec<Vec<f32>>, ModelError>>),
@@ -32,46 +32,58 @@ pub(super) enum Job {
     Embed(Vec<Vec<u32>>, Sender<Result<Embedded, ModelError>>),
 }
 
-/// A text to continue, and where to send the pieces.
+/// A text that the engine continues, and the channel that receives the pieces.
 pub(super) struct GenerateJob {
     pub prompt: Vec<u32>,
     pub options: TokenOptions,
     pub stop: Vec<String>,
-    /// Whether the slot may reuse the part of the prompt that it has already computed.
+    /// Whether the text may reuse the part of the prompt that its slot has already computed.
     pub continues: bool,
     /// Another thread sets this flag to end the text.
     pub cancelled: Arc<AtomicBool>,
-    pub events: Sender<Event>,
+    /// Special tokens that the text shows by their names.
+    pub shown: Vec<String>,
+    pub listener: Listener,
 }
 
-/// The engine's messages about a [`GenerateJob`].
-pub(super) enum Event {
+/// Receives news of a text, and returns whether anybody still waits for it.
+pub(super) type Listener = Box<dyn FnMut(News) -> bool + Send>;
+
+/// The engine's news of a text that it generates.
+pub enum News {
+    /// Text that no later token can change. The text can be empty.
     Piece(String),
+    /// Probabilities of the tokens that were chosen since the last news, if the options ask for them.
+    Logprobs(Vec<TokenLogprobs>),
+    /// The text has ended.
     Done(Box<Completion>),
+    /// The text has failed.
     Failed(ModelError),
 }
 
 /// A text whose generation has ended.
 #[derive(Clone, Debug)]
 pub struct Completion {
-    /// The generated text. Without a tokenizer it consists of token ids with spaces in between.
+    /// The generated text. Without a tokenizer, the text consists of token ids separated by spaces.
     pub text: String,
     /// The tokens, the reason for the end, and timings.
     pub generated: Generated,
-    /// Whether a stop string ended the text. In this case the tokens spell more than `text`.
+    /// Whether a stop string ended the text. If a stop string ended the text, the tokens decode to a longer
+    /// text than `text`.
     pub is_cut: bool,
     /// Number of tokens in the prompt, including the tokens that a slot had already computed.
     pub prompt_tokens: usize,
-    /// The time between the assignment of a slot and the first token.
+    /// The time from the assignment of a slot to the first token.
     pub first_token: Option<Duration>,
-    /// Bytes copied between host and device in the meantime, for this text and for texts in other slots.
+    /// The bytes copied between host and device during the generation, for this text and for texts in other
+    /// slots.
     pub transfers: Transfers,
 }
 
-/// Embeddings, and the time that they took.
+/// Embeddings, and the time that their computation took.
 #[derive(Clone, Debug, Default)]
 pub struct Embedded {
-    /// One embedding of f32 numbers per text.
+    /// One embedding per text, each a list of f32 numbers.
     pub embeddings: Vec<Vec<f32>>,
     /// The time that the calls took.
     pub time: Duration,
@@ -82,15 +94,15 @@ pub struct Embedded {
 /// Properties of an open model.
 #[derive(Clone, Debug)]
 pub struct ModelInfo {
-    /// The largest number of tokens in a sequence, prompt and answer together. For an embedding model, the
-    /// longest text.
+    /// The largest number of tokens in a sequence, prompt and answer together. For an embedding model, this
+    /// is the largest number of tokens in a text.
     pub context: usize,
     /// The number of token ids.
     pub vocabulary: usize,
-    /// The number of sequences that are continued in parallel.
+    /// The number of sequences that the model continues in parallel.
     pub slots: usize,
-    /// How the network was built. `None` for an embedding model, whose networks are built for the length of
-    /// the texts.
+    /// How the network was built. `None` for an embedding model, because its networks are built later for the
+    /// length of the texts.
     pub build: Option<BuildInfo>,
     /// Warnings about the model's files.
     pub warnings: Vec<OpenWarning>,
@@ -112,7 +124,8 @@ pub(super) struct DraftSource {
     pub options: OpenOptions,
 }
 
-/// Builds the network, reports the result to `tell`, and then answers jobs until all handles are dropped.
+/// Builds the network, reports the result through `tell`, and then processes jobs until all handles are
+/// dropped.
 pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>, jobs: &Receiver<Job>) {
     let Unbuilt { path, source, tokenizer, options, draft } = network;
     let built = Engine::build(&path, source, &options);
@@ -133,15 +146,14 @@ pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>
     }
 }
 
-/// The slots of a network, and what drafts for them.
+/// The slots of a network, and the source of its draft tokens.
 fn batch<'a>(
     network: &'a AnyNetwork,
     options: &OpenOptions,
     draft: Option<&'a AnyNetwork>,
 ) -> Batch<'a, AnyExecutor> {
     let batch = Batch::new(network).schedule(Budgeted::default());
-    // Through XLA, state stays on the device.
-    let batch = if options.plugin.is_none() { batch.keep_prefixes() } else { batch };
+    let batch = if network.executor().is_in_host_memory() { batch.keep_prefixes() } else { batch };
     match (&options.speculate, draft) {
         (_, Some(draft)) => batch.speculate(|| Box::new(DraftModel::new(draft))),
         (Speculation::Lookup, None) => batch.speculate(|| Box::new(Lookup::default())),
@@ -160,12 +172,12 @@ impl DraftSource {
     }
 }
 
-/// A network of one of the engines.
+/// A network with an executor of any kind.
 type AnyNetwork = Network<AnyExecutor>;
 
 enum Engine {
     Text(Box<BuildInfo>, Box<AnyNetwork>),
-    /// One whose programs are built for the length of their texts.
+    /// An embedding network, whose programs are built for the length of their texts.
     Embedding(Box<dyn Architecture>),
 }
 
@@ -218,13 +230,13 @@ fn build_text(
     }
 }
 
-/// The network of a program that IREE has loaded.
+/// Wraps a program that IREE has loaded as a network.
 fn in_iree(Ready { program, build }: Ready) -> Result<(AnyNetwork, BuildInfo), ModelError> {
     let executor = AnyExecutor::Iree(program.executor()?);
     Ok((Network::on(executor, program.signatures())?, build))
 }
 
-/// The engine of a network that continues texts.
+/// The engine for a network that continues texts.
 struct Texts<'a> {
     path: &'a Path,
     options: &'a OpenOptions,
@@ -235,14 +247,16 @@ struct Texts<'a> {
     /// The text that occupies each slot.
     running: Vec<Option<Running<'a>>>,
     waiting: VecDeque<Box<GenerateJob>>,
-    /// The network that scores, if the main network has no entry point for it.
+    /// The network that computes scores, if the main network has no entry point for scores.
     scorer: Option<AnyNetwork>,
 }
 
 /// A text in a slot.
 struct Running<'a> {
     reply: Reply<'a>,
-    events: Sender<Event>,
+    listener: Listener,
+    /// The number of tokens whose probabilities the listener has received.
+    told: usize,
     cancelled: Arc<AtomicBool>,
     prompt_tokens: usize,
     start: Instant,
@@ -279,7 +293,10 @@ impl<'a> Texts<'a> {
             {
                 self.begin(*job);
             }
-            self.step();
+            self.leave();
+            if self.batch.free() < self.running.len() {
+                self.step();
+            }
         }
     }
 
@@ -301,23 +318,24 @@ impl<'a> Texts<'a> {
         Ok(self.batch.load(&self.fingerprint()?, saved)?)
     }
 
-    /// The name of the weights as they are stored.
+    /// The fingerprint of the weights in their storage format.
     fn fingerprint(&self) -> Result<String, ModelError> {
         Ok(Archive::open(&self.build.archive)?.table_blake3())
     }
 
     fn begin(&mut self, job: GenerateJob) {
-        let GenerateJob { prompt, options, stop, continues, cancelled, events } = job;
+        let GenerateJob { prompt, options, stop, continues, cancelled, shown, mut listener } = job;
         let joined = match continues {
             true => self.batch.join_seen(&prompt, &options),
             false => self.batch.join(&prompt, &options),
         };
         match joined {
-            Err(error) => drop(events.send(Event::Failed(error.into()))),
+            Err(error) => drop(listener(News::Failed(error.into()))),
             Ok(slot) => {
                 self.running[slot] = Some(Running {
-                    reply: Reply::new(self.tokenizer, &stop),
-                    events,
+                    reply: Reply::new(self.tokenizer, &stop).showing(&shown),
+                    listener,
+                    told: 0,
                     cancelled,
                     prompt_tokens: prompt.len(),
                     start: Instant::now(),
@@ -329,7 +347,20 @@ impl<'a> Texts<'a> {
         }
     }
 
-    /// Runs one step of all texts in slots.
+    /// Ends the texts that were cancelled before their first token. The other cancelled texts end at their
+    /// next token.
+    fn leave(&mut self) {
+        for slot in 0..self.running.len() {
+            let leaves = |text: &Running| text.first_token.is_none() && text.is_cancelled();
+            if let Some(text) = self.running[slot].take_if(|text| leaves(text))
+                && let Some(generated) = self.batch.leave(slot)
+            {
+                text.end(generated, self.network.executor().transfers());
+            }
+        }
+    }
+
+    /// Runs one decode step for all texts in slots.
     fn step(&mut self) {
         let running = &mut self.running;
         let ended = self.batch.step(|slot, token| match &mut running[slot] {
@@ -343,11 +374,16 @@ impl<'a> Texts<'a> {
                         text.end(generated, self.network.executor().transfers());
                     }
                 }
+                for (slot, text) in self.running.iter_mut().enumerate() {
+                    if let Some(text) = text {
+                        text.tell_logprobs(self.batch.logprobs(slot));
+                    }
+                }
             }
             Err(error) => {
                 let error = Arc::new(error);
-                for text in self.running.iter_mut().filter_map(Option::take) {
-                    let _ = text.events.send(Event::Failed(ModelError::Failed(error.clone())));
+                for mut text in self.running.iter_mut().filter_map(Option::take) {
+                    (text.listener)(News::Failed(ModelError::Failed(error.clone())));
                 }
                 self.batch.clear();
             }
@@ -374,22 +410,20 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// The error for a request of embeddings to a network that continues text.
+/// The error if a request asks for embeddings from a network that continues text.
 pub(super) fn continues_text(path: &Path) -> ModelError {
     ModelError::Kind { path: path.into(), does: "continues text", asked: "embed it" }
 }
 
 impl Running<'_> {
-    /// Takes a token, and sends the text that no later token can change. Breaks if the receiver is gone or a
-    /// stop string is complete.
+    /// Adds a token, and sends the part of the text that no later token can change. Returns `Break` if the
+    /// receiver is gone or a stop string is complete.
     fn push(&mut self, token: u32) -> ControlFlow<()> {
         self.first_token.get_or_insert_with(|| self.start.elapsed());
-        let told = self.reply.push(token).map(|piece| self.events.send(Event::Piece(piece)).is_ok());
+        let told = self.reply.push(token).map(|piece| (self.listener)(News::Piece(piece)));
         match told {
             Ok(false) => ControlFlow::Break(()),
-            Ok(_) if self.reply.is_stopped() || self.cancelled.load(Ordering::Relaxed) => {
-                ControlFlow::Break(())
-            }
+            Ok(_) if self.reply.is_stopped() || self.is_cancelled() => ControlFlow::Break(()),
             Ok(_) => ControlFlow::Continue(()),
             Err(error) => {
                 self.failed = Some(error);
@@ -398,14 +432,26 @@ impl Running<'_> {
         }
     }
 
+    fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    fn tell_logprobs(&mut self, all: &[TokenLogprobs]) {
+        if let Some(new) = all.get(self.told..).filter(|new| !new.is_empty()) {
+            self.told = all.len();
+            (self.listener)(News::Logprobs(new.to_vec()));
+        }
+    }
+
     fn end(mut self, generated: Generated, after: Transfers) {
+        self.tell_logprobs(&generated.logprobs);
         let rest = match self.failed.take() {
             Some(error) => Err(error),
             None if generated.finish == Finish::Cancelled && !self.reply.is_stopped() => Ok(String::new()),
             None => self.reply.finish(),
         };
         let _ = match rest {
-            Err(error) => self.events.send(Event::Failed(error.into())),
+            Err(error) => (self.listener)(News::Failed(error.into())),
             Ok(rest) => {
                 let completion = Completion {
                     text: self.reply.text().to_owned(),
@@ -418,19 +464,19 @@ impl Running<'_> {
                         device_to_host: after.device_to_host - self.before.device_to_host,
                     },
                 };
-                let _ = self.events.send(Event::Piece(rest));
-                self.events.send(Event::Done(Box::new(completion)))
+                (self.listener)(News::Piece(rest));
+                (self.listener)(News::Done(Box::new(completion)))
             }
         };
     }
 }
 
-/// The engine of a network that computes embeddings.
+/// The engine for a network that computes embeddings.
 struct Embeddings<'a> {
     path: PathBuf,
     options: &'a OpenOptions,
     model: &'a dyn Architecture,
-    /// The programs built so far, by the longest text that each takes.
+    /// The programs built so far, keyed by the longest text that each program takes.
     programs: BTreeMap<usize, Ready>,
 }
 
@@ -444,7 +490,7 @@ impl<'a> Embeddings<'a> {
             let does = "makes embeddings of texts";
             let kind = |asked| ModelError::Kind { path: self.path.clone(), does, asked };
             match job {
-                Job::Generate(job) => drop(job.events.send(Event::Failed(kind("continue text")))),
+                Job::Generate(mut job) => drop((job.listener)(News::Failed(kind("continue text")))),
                 Job::Score(_, answer) => drop(answer.send(Err(kind("score tokens")))),
                 Job::Save(_, answer) => drop(answer.send(Err(kind("save a text")))),
                 Job::Load(_, answer) => drop(answer.send(Err(kind("load a text")))),

@@ -1,12 +1,14 @@
-//! [`Request`]: a text to generate, and [`Pieces`], the iterator over its parts.
+//! [`Request`] describes a text to generate, and [`Pieces`] iterates over its parts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::task::Poll;
+use std::time::Duration;
 
 use generate::{Follow, GenerateOptions};
 
-use super::engine::{Completion, Event, GenerateJob, Job};
+use super::engine::{Completion, GenerateJob, Job, Listener, News};
 use super::{Inner, ModelError};
 
 /// A request for a text, with options. [`into_iter`](IntoIterator::into_iter) starts the generation and
@@ -18,8 +20,9 @@ pub struct Request {
     pub(super) model: Arc<Inner>,
     pub(super) prompt: Vec<u32>,
     pub(super) options: GenerateOptions,
-    /// Whether the slot may reuse the part of the prompt that it has already computed.
+    /// Whether the text may reuse the part of the prompt that its slot has already computed.
     pub(super) continues: bool,
+    pub(super) shown: Vec<String>,
 }
 
 impl Request {
@@ -29,7 +32,8 @@ impl Request {
         self
     }
 
-    /// Copies the state of the longest beginning of the prompt that a slot has, instead of computing it.
+    /// Reuses the state of the longest prefix of the prompt that a slot has computed, instead of computing
+    /// this prefix again.
     pub fn reuse(mut self) -> Self {
         self.continues = true;
         self
@@ -53,7 +57,8 @@ impl Request {
         self
     }
 
-    /// Ends the generation before this text. You can call it several times.
+    /// Ends the generation before this text appears. You can call this method several times to set several
+    /// texts.
     pub fn stop(mut self, text: impl Into<String>) -> Self {
         self.options.stop.push(text.into());
         self
@@ -65,6 +70,13 @@ impl Request {
         self
     }
 
+    /// Shows these special tokens by their names in the text, such as the `[TOOL_CALLS]` in front of a call. By default
+    /// special tokens have no text.
+    pub fn show(mut self, special_tokens: Vec<String>) -> Self {
+        self.shown = special_tokens;
+        self
+    }
+
     /// The token ids of the prompt.
     pub fn prompt_tokens(&self) -> &[u32] {
         &self.prompt
@@ -73,31 +85,43 @@ impl Request {
     /// Starts the generation, and returns an iterator over pieces of text.
     ///
     /// # Errors
-    /// If the model cannot follow an option. Later errors are items of the iterator.
+    /// Returns an error if the model does not support an option. The iterator returns later errors as items.
     pub fn stream(self) -> Result<Pieces, ModelError> {
-        let Self { model, prompt, options, continues } = self;
+        let (send, events) = channel();
+        let running = self.listen(move |news| send.send(news).is_ok())?;
+        Ok(Pieces { events: Some(events), completion: None, running })
+    }
+
+    /// Starts the generation. `listener` receives the events of the text on the engine's thread, and returns
+    /// whether the generation continues. The listener must not block, because all texts of the model wait for
+    /// it, and it must not own the model. Dropping the result stops the generation.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`stream`](Self::stream).
+    pub fn listen(self, listener: impl FnMut(News) -> bool + Send + 'static) -> Result<Running, ModelError> {
+        let Self { model, prompt, options, continues, shown } = self;
         let stop = options.stop.clone();
         let options = model.text.token_options(&options)?;
-        let (send, events) = channel();
+        let listener: Listener = Box::new(listener);
         let cancelled = Arc::new(AtomicBool::new(false));
         let job =
-            GenerateJob { prompt, options, stop, continues, cancelled: cancelled.clone(), events: send };
+            GenerateJob { prompt, options, stop, continues, cancelled: cancelled.clone(), shown, listener };
         model.ask(Job::Generate(Box::new(job)))?;
-        Ok(Pieces { events: Some(events), completion: None, cancelled, _model: model })
+        Ok(Running { cancelled, _model: model })
     }
 
     /// Waits for the whole text.
     ///
     /// # Errors
-    /// If the model cannot follow an option, the prompt is too long, or a call fails.
+    /// Returns an error if the model does not support an option, the prompt is too long, or a call fails.
     pub fn text(self) -> Result<String, ModelError> {
         Ok(self.complete()?.text)
     }
 
-    /// Waits for the whole text, its tokens and timings.
+    /// Waits for the whole text, and returns the text with its tokens and timings.
     ///
     /// # Errors
-    /// The errors of [`text`](Self::text).
+    /// Returns the same errors as [`text`](Self::text).
     pub fn complete(self) -> Result<Completion, ModelError> {
         let mut pieces = self.stream()?;
         pieces.by_ref().find_map(Result::err).map_or(Ok(()), Err)?;
@@ -109,14 +133,15 @@ impl IntoIterator for Request {
     type Item = Result<String, ModelError>;
     type IntoIter = Pieces;
 
-    /// Starts the generation. If the model cannot follow an option, the iterator's only item is the error.
+    /// Starts the generation. If the model does not support an option, the iterator's only item is the error.
     fn into_iter(self) -> Pieces {
         let model = self.model.clone();
         self.stream().unwrap_or_else(|error| {
             let (send, events) = channel();
             // The receiver is here.
-            let _ = send.send(Event::Failed(error));
-            Pieces { events: Some(events), completion: None, cancelled: Arc::default(), _model: model }
+            let _ = send.send(News::Failed(error));
+            let running = Running { cancelled: Arc::default(), _model: model };
+            Pieces { events: Some(events), completion: None, running }
         })
     }
 }
@@ -124,26 +149,83 @@ impl IntoIterator for Request {
 /// An iterator over pieces of a text as they are generated. Each piece is a `String` that is not empty.
 /// Dropping the iterator stops the generation.
 pub struct Pieces {
-    events: Option<Receiver<Event>>,
+    events: Option<Receiver<News>>,
     completion: Option<Completion>,
+    running: Running,
+}
+
+/// A text that is generated or waits for a slot. Dropping this value stops the generation.
+pub struct Running {
     cancelled: Arc<AtomicBool>,
-    /// Keeps the engine alive while this iterator exists.
+    /// Keeps the engine alive while the text is generated.
     _model: Arc<Inner>,
 }
 
-impl Pieces {
-    /// Ends the generation after the next token. Text that exists by then still arrives, and
-    /// [`completion`](Self::completion) reports [`Finish::Cancelled`](generate::Finish::Cancelled).
+impl Running {
+    /// Ends the generation after the next token.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
+}
 
-    /// The tokens and timings, as in [`completion`](Self::completion).
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}
+
+impl Pieces {
+    /// Ends the generation after the next token. The iterator still returns the text that exists by then, and
+    /// [`completion`](Self::completion) reports [`Finish::Cancelled`](generate::Finish::Cancelled).
+    pub fn cancel(&self) {
+        self.running.cancel();
+    }
+
+    /// The next item of the iterator, or `Pending` if none arrives within `time`. In that case the caller can
+    /// do other work before it calls this again.
+    pub fn next_within(&mut self, time: Duration) -> Poll<Option<Result<String, ModelError>>> {
+        loop {
+            let Some(events) = &self.events else { return Poll::Ready(None) };
+            let event = match events.recv_timeout(time) {
+                Err(RecvTimeoutError::Timeout) => return Poll::Pending,
+                event => event.ok(),
+            };
+            if let Poll::Ready(item) = self.take(event) {
+                return Poll::Ready(item);
+            }
+        }
+    }
+
+    /// The item of an event, or `Pending` for an event without one. If there is no event, the engine has
+    /// stopped.
+    fn take(&mut self, event: Option<News>) -> Poll<Option<Result<String, ModelError>>> {
+        match event {
+            // A token may complete no text.
+            Some(News::Logprobs(_)) => Poll::Pending,
+            Some(News::Piece(piece)) if piece.is_empty() => Poll::Pending,
+            Some(News::Piece(piece)) => Poll::Ready(Some(Ok(piece))),
+            Some(News::Done(completion)) => {
+                self.completion = Some(*completion);
+                self.events = None;
+                Poll::Ready(None)
+            }
+            Some(News::Failed(error)) => {
+                self.events = None;
+                Poll::Ready(Some(Err(error)))
+            }
+            None => {
+                self.events = None;
+                Poll::Ready(Some(Err(ModelError::Gone)))
+            }
+        }
+    }
+
+    /// The same tokens and timings as [`completion`](Self::completion), by value.
     pub fn into_completion(self) -> Option<Completion> {
         self.completion
     }
 
-    /// The tokens and timings, once the iterator has ended without an error; `None` before.
+    /// The tokens and timings after the iterator has ended without an error; `None` before the end.
     pub fn completion(&self) -> Option<&Completion> {
         self.completion.as_ref()
     }
@@ -154,22 +236,9 @@ impl Iterator for Pieces {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            match self.events.as_ref()?.recv() {
-                // A token may complete no text.
-                Ok(Event::Piece(piece)) if piece.is_empty() => {}
-                Ok(Event::Piece(piece)) => return Some(Ok(piece)),
-                Ok(Event::Done(completion)) => {
-                    self.completion = Some(*completion);
-                    self.events = None;
-                }
-                Ok(Event::Failed(error)) => {
-                    self.events = None;
-                    return Some(Err(error));
-                }
-                Err(_) => {
-                    self.events = None;
-                    return Some(Err(ModelError::Gone));
-                }
+            let event = self.events.as_ref()?.recv().ok();
+            if let Poll::Ready(item) = self.take(event) {
+                return item;
             }
         }
     }

@@ -333,6 +333,63 @@ def lfm2(rng):
     return context, config | dict(layer_types=[FULL if i in attention else CONV for i in range(layers)])
 
 
+def alternating(rng, other):
+    """Kinds of layers, of which one at least attends: without, transformers has no length of a sequence."""
+    types = [rng.choice([FULL, other, other]) for _ in range(rng.randrange(2, 6))]
+    types[rng.randrange(len(types))] = FULL
+    return dict(num_hidden_layers=len(types), layer_types=types)
+
+
+# A matrix that has few keys is read near 0, and a norm with a small epsilon makes the rounding large.
+WIDE_EPSILON = 1e-2
+
+
+def qwen3_5(rng):
+    """Heads of a DeltaNet in any number for each key, with odd features, and a convolution of any length."""
+    context, features, config = common(rng, "qwen3_5_text")
+    keys = rng.choice([1, 2, 3])
+    shares = [share for share in (0.25, 0.5, 1.0) if int(features * share) % 2 == 0 and int(features * share) > 0]
+    config["rope_parameters"]["partial_rotary_factor"] = rng.choice(shares)
+    return context, config | alternating(rng, "linear_attention") | dict(
+        rms_norm_eps=WIDE_EPSILON, attention_bias=rng.random() < 0.3, linear_num_key_heads=keys, linear_num_value_heads=keys * rng.choice([1, 2, 3]),
+        linear_key_head_dim=rng.choice([3, 4, 6, 8, 17]), linear_value_head_dim=rng.choice([2, 5, 16, 18, 33]), linear_conv_kernel_dim=rng.choice([2, 3, 4, 4, 7]), first=(1, 2, 3),
+    )
+
+
+def gated_experts(rng, model_type):
+    context, config = qwen3_5(rng)
+    experts = rng.randrange(2, 8)
+    config.pop("intermediate_size")
+    return context, config | dict(
+        model_type=model_type, num_experts=experts, num_experts_per_tok=rng.randrange(1, experts + 1), moe_intermediate_size=rng.randrange(17, 40), shared_expert_intermediate_size=rng.randrange(9, 40),
+    )
+
+
+def qwen3_5_moe(rng):
+    return gated_experts(rng, "qwen3_5_moe_text")
+
+
+def qwen3_next(rng):
+    context, config = gated_experts(rng, "qwen3_next")
+    return context, config | dict(norm_topk_prob=rng.random() < 0.7)
+
+
+def granitemoehybrid(rng):
+    """Groups of keys in any number, with and without experts and a rotary embedding."""
+    context, _, config = common(rng, "granitemoehybrid", head_dim=False)
+    hidden, expand = config["hidden_size"], rng.choice([1, 2, 2])
+    heads = rng.choice([heads for heads in range(1, 13) if expand * hidden % heads == 0])
+    experts = rng.choice([0, 0, rng.randrange(2, 8)])
+    factor = lambda: round(rng.uniform(0.3, 2.0), 2)
+    return context, config | alternating(rng, "linear_attention") | dict(
+        rms_norm_eps=WIDE_EPSILON, attention_bias=rng.random() < 0.3, position_embedding_type=rng.choice([None, "rope"]),
+        num_local_experts=experts, num_experts_per_tok=min(2, max(1, experts)), intermediate_size=rng.randrange(17, 50), shared_intermediate_size=rng.randrange(17, 60),
+        mamba_n_heads=heads, mamba_n_groups=rng.choice([groups for groups in range(1, heads + 1) if heads % groups == 0]), mamba_d_state=rng.choice([3, 5, 8, 17]), mamba_expand=expand,
+        mamba_d_conv=rng.choice([2, 3, 4, 4, 6]), mamba_conv_bias=rng.random() < 0.7, mamba_proj_bias=rng.random() < 0.3, embedding_multiplier=3.0,
+        attention_multiplier=factor(), residual_multiplier=factor(), logits_scaling=factor(), first=(1, 2, 3),
+    )
+
+
 def embeddinggemma(rng):
     """The tower of a Gemma 3, without what belongs to its head; its vocabulary is that of the shipped tokenizer."""
     _, config = gemma3(rng)
@@ -348,7 +405,7 @@ LANGUAGE_MODELS = {
     f.__name__: f
     for f in (
         llama, gemma3, gemma2, mistral, qwen2, qwen3, smollm3, olmo2, phi3, gpt2, mixtral, lfm2, olmoe, qwen3_moe, glm4_moe, deepseek_v3, glm4_moe_lite, minimax_m2, ernie4_5, ernie4_5_moe,
-        lfm2_moe, olmo3, ministral3, gpt_oss, seed_oss, starcoder2, apertus, exaone4, cohere2, granite,
+        lfm2_moe, olmo3, ministral3, gpt_oss, seed_oss, starcoder2, apertus, exaone4, cohere2, granite, qwen3_5, qwen3_5_moe, qwen3_next, granitemoehybrid,
     )
 }
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -365,10 +422,17 @@ def of_fixture(path):
     return family
 
 
-# A fixture beside one with the name of its family (`gpt_oss-mxfp4`) adds no family.
-LANGUAGE_MODELS |= {
-    path.parent.name: of_fixture(path) for path in sorted(FIXTURES.glob("*/case.json")) if path.parent.name.replace("seed-oss", "seed_oss").partition("-")[0] not in LANGUAGE_MODELS
-}
+
+
+def families_of_fixtures():
+    """Those of which no function here makes a configuration."""
+    for path in sorted(FIXTURES.glob("*/case.json")):
+        case = json.loads(path.read_text())
+        if "text_config" not in case and case["model_type"].removesuffix("_text") not in LANGUAGE_MODELS:
+            yield path.parent.name, of_fixture(path)
+
+
+LANGUAGE_MODELS |= dict(families_of_fixtures())
 EMBEDDINGS = {f.__name__: f for f in (embeddinggemma,)}
 STORAGES = ["f32", "f32", "f16", "bf16"]
 

@@ -112,19 +112,22 @@ impl Chunked {
         Ok(SequenceStates { batch: size.0, buffers: buffers.collect::<std::result::Result<_, _>>()? })
     }
 
-    /// The logits after each token of a step.
+    /// The logits after each token of a step of the sequences from `first` on.
     ///
     /// # Errors
     /// If the call fails.
     pub fn step(
         &self,
         size: StepSize,
+        first: usize,
         runs: &[StepTokens<'_>],
         state: &mut SequenceStates,
     ) -> Result<Vec<Vec<Vec<f32>>>> {
         let (batch, chunk) = size;
-        assert!(runs.len() == batch && state.batch == batch, "a run for each sequence");
-        let (mut kept, mut arguments) = (state.buffers.drain(..), Vec::<VmValue>::new());
+        assert!(runs.len() == batch && first + batch <= state.batch, "a run for each sequence");
+        let parts = state.buffers.iter_mut().map(|buffer| buffer.rows(first, batch));
+        let parts = parts.collect::<std::result::Result<Vec<_>, _>>()?;
+        let (mut kept, mut arguments) = (parts.into_iter(), Vec::<VmValue>::new());
         for argument in self.arguments(size)? {
             let numbers: Vec<u32> = match argument.role {
                 Role::Tokens => {
@@ -150,11 +153,12 @@ impl Chunked {
                 }
             });
         }
-        drop(kept);
         let mut results = self.built.program.function(&name(size))?.call(arguments)?.into_iter();
         let logits = results.next().and_then(VmValue::buffer).ok_or("there are no logits")?;
         assert_eq!(logits.ty(), &TensorType::new(ElementType::F32, [batch, chunk, self.vocabulary]));
-        state.buffers = results.filter_map(VmValue::buffer).collect();
+        for (buffer, part) in state.buffers.iter_mut().zip(results.filter_map(VmValue::buffer)) {
+            buffer.put_rows(first, part)?;
+        }
         let bytes = logits.read()?;
         let logits: Vec<f32> = bytes.as_chunks().0.iter().copied().map(f32::from_le_bytes).collect();
         let rows: Vec<Vec<f32>> = logits.chunks(self.vocabulary).map(<[f32]>::to_vec).collect();

@@ -10,6 +10,7 @@ use safetensors::SafeTensors;
 use serde::Deserialize;
 use tracewright::Plan;
 use tracewright::bake;
+use tracewright::dsl::EntryPoint;
 use tracewright::errors::WithPath as _;
 use tracewright::generate::{Evaluator, Executor, Network, Session, TokenOptions};
 use tracewright::irpa::Checkpoint;
@@ -208,6 +209,20 @@ impl Reference {
         full.or(top).is_some_and(|(lead, largest)| f64::from(lead) > 2.0 * bound * largest)
     }
 
+    /// The logits of a row at the ids of the largest ones; empty if those are not known.
+    pub fn at_top(&self, position: usize, found: &[f32]) -> Vec<f32> {
+        let ids = self.top.as_ref().map_or(&[][..], |top| &top.ids[position * TOP..(position + 1) * TOP]);
+        ids.iter().map(|&id| found[id]).collect()
+    }
+
+    /// The largest difference of the logits at these ids, in units of the row's largest logit.
+    pub fn top_error(&self, position: usize, found: &[f32]) -> f64 {
+        self.top.as_ref().map_or(0.0, |top| {
+            let expected = &top.logits[position * TOP..(position + 1) * TOP];
+            max_error(expected, found) / f64::from(top.max_abs[position])
+        })
+    }
+
     /// The largest error in a row, in units of the row's largest magnitude.
     pub fn error(&self, position: usize, found: &[f32]) -> f64 {
         let full = self.row(position).map_or(0.0, |row| max_error(row, found) / largest(row));
@@ -321,6 +336,8 @@ pub struct BuildOptions {
     pub chunk: usize,
     pub context: usize,
     pub batch: usize,
+    /// Whether calls serve some of the sequences, as those of `Model` do.
+    pub in_parts: bool,
     /// The rules that simplify the trace.
     pub rules: Rules,
     /// How weights are stored, and who multiplies with them.
@@ -342,6 +359,7 @@ impl BuildOptions {
             chunk: golden.chunk,
             context: golden.context,
             batch: 1,
+            in_parts: false,
             rules: Rules::default(),
             weights: Weights::default(),
             kv: KvFormat::default(),
@@ -371,7 +389,12 @@ fn recorded(
         target: sizes.target.clone(),
         ..plan
     };
-    let trace = edit(plan.trace()?.trace.with_entries(entries))?;
+    let wanted = plan.entry_points().into_iter().filter(|entry| entries.contains(&&*entry.name));
+    let wanted: Vec<EntryPoint> = match sizes.in_parts {
+        true => wanted.flat_map(EntryPoint::in_parts).collect(),
+        false => wanted.collect(),
+    };
+    let trace = edit(plan.record(&wanted)?.trace)?;
     Ok((plan, trace))
 }
 

@@ -11,8 +11,18 @@ const BATCH: usize = 4;
 
 /// Each prompt of a golden in batches of four gets the tokens that transformers chose for it alone.
 fn check(golden: &Golden, context: usize, prompts: &[&Prompt]) {
-    let sizes = BuildOptions { batch: BATCH, context, ..BuildOptions::of(golden) };
-    let subject = build(&golden.model, &sizes, &["prefill", "decode"], Ok).unwrap();
+    for in_parts in [false, true] {
+        check_calls(
+            golden,
+            &BuildOptions { batch: BATCH, context, in_parts, ..BuildOptions::of(golden) },
+            prompts,
+        );
+    }
+}
+
+fn check_calls(golden: &Golden, sizes: &BuildOptions, prompts: &[&Prompt]) {
+    let context = sizes.context;
+    let subject = build(&golden.model, sizes, &["prefill", "decode"], Ok).unwrap();
     // There are more prompts than rows: as texts end, others take their rows.
     let tokens: Vec<&[u32]> = prompts.iter().map(|prompt| &prompt.prompt_tokens[..]).collect();
     assert!(tokens.len() > BATCH);

@@ -33,8 +33,8 @@ const VALUES: &str = "model.layers.*.self_attn.v_proj.weight";
 const TIED: &str = "model.embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
 
-/// The head, and matrices of values that are a small part of a layer: not those of networks with as many heads of keys as of
-/// queries, nor one that has queries and keys in it. An embedding that is no head is not among them.
+/// Networks with as many key heads as query heads keep `v_proj` in four bits, and so do those that fuse it with queries and keys.
+/// An embedding that is not also the head stays in four bits.
 #[test]
 fn the_head_and_small_matrices_of_values_are_in_eight_bits() {
     for (preset, expected) in [

@@ -114,8 +114,9 @@ fn the_way_of_somebody_new() {
         String::from_utf8(output.stdout).unwrap()
     };
 
-    let story = fine(new.types("the demo's story", "cargo xtask demo", &[]));
-    assert!(story.split_whitespace().count() > 80, "{story}");
+    // SmolLM2 in 120 tokens, or the shipped model in 200.
+    let answer = fine(new.types("the demo's answer", "cargo xtask demo", &[]));
+    assert!(answer.split_whitespace().count() > 60, "{answer}");
 
     let page = "cargo run --bin trace-dump -- gemma-3-1b --emit html -o page.html";
     assert!(fs::read_to_string(clone.join("README.md")).unwrap().contains(page));

@@ -13,7 +13,7 @@ use tracewright_tests::chunked::{Chunked, StepSize, StepTokens, Variant};
 use tracewright_tests::long;
 
 /// The sizes of steps: those of one sequence, which are one more than a tile has rows at most; and those of several.
-const SIZES: [StepSize; 5] = [(1, 1), (1, 3), (1, 17), (SEQUENCES, 1), (SEQUENCES, 5)];
+const SIZES: [StepSize; 6] = [(1, 1), (1, 3), (1, 17), (2, 1), (SEQUENCES, 1), (SEQUENCES, 5)];
 const ALONE: usize = 3;
 const SEQUENCES: usize = 3;
 
@@ -21,10 +21,11 @@ const SEQUENCES: usize = 3;
 const TEXTS: usize = 4;
 const SCHEDULES: [u32; 2] = [256, 5000];
 
-/// A Llama, a Gemma 3 with rings and whole caches, an LFM2 with convolutions, a Mixtral, a GLM-4.5 with groups of experts, a gpt-oss
-/// with sinks, and a DeepSeek-V3 with latent attention.
-const MODELS: [&str; 7] =
-    ["llama-untied", "gemma3-b", "lfm2", "mixtral", "glm4_moe", "gpt_oss", "deepseek_v3"];
+/// A Llama, a Gemma 3 with rings and whole caches, an LFM2 with convolutions, a Mixtral, and a GLM-4.5 with
+/// groups of experts. Also a gpt-oss with sinks, a DeepSeek-V3 with latent attention, and a Qwen3.5 with
+/// matrices as state.
+const MODELS: [&str; 8] =
+    ["llama-untied", "gemma3-b", "lfm2", "mixtral", "glm4_moe", "gpt_oss", "deepseek_v3", "qwen3_5"];
 
 const FORMATS: [(ElementType, Option<WeightFormat>, ActivationBits); 9] = [
     (F32, None, Eight),
@@ -72,14 +73,14 @@ struct Turn {
     count: usize,
 }
 
-/// Steps: the place of its size, as far as there are so many, and the turn of each sequence.
-type Schedule = Vec<(usize, [Turn; SEQUENCES])>;
+/// Steps: the place of its size, the first sequence that it serves, both as far as there are so many; and the turn of each sequence.
+type Schedule = Vec<(usize, usize, [Turn; SEQUENCES])>;
 
 fn schedule() -> impl Strategy<Value = (bool, Schedule)> {
     let back = prop_oneof![4 => Just(0usize), 1 => 1..6usize];
     let turn = (proptest::bool::weighted(0.1), 0..TEXTS, back, 0..20usize)
         .prop_map(|(leaves, text, back, count)| Turn { leaves, text, back, count });
-    let step = (0..ALONE, [turn.clone(), turn.clone(), turn]);
+    let step = (0..SIZES.len(), 0..SEQUENCES, [turn.clone(), turn.clone(), turn]);
     (any::<bool>(), proptest::collection::vec(step, 3..16))
 }
 
@@ -108,7 +109,7 @@ impl Subject {
             let mut state = chunked.empty((1, 1)).unwrap();
             let next = |start| {
                 let runs = [StepTokens { start, tokens: &text[start..=start] }];
-                chunked.step((1, 1), &runs, &mut state).unwrap().remove(0).remove(0)
+                chunked.step((1, 1), 0, &runs, &mut state).unwrap().remove(0).remove(0)
             };
             (0..text.len()).map(next).collect()
         };
@@ -118,13 +119,16 @@ impl Subject {
 
     /// Every logit of a schedule has the bits that it has alone.
     fn run(&self, batched: bool, schedule: &Schedule) -> Result<(), TestCaseError> {
-        let sizes = if batched { &SIZES[ALONE..] } else { &SIZES[..ALONE] };
-        let mut state = self.chunked.empty(sizes[0]).unwrap();
-        let mut sequences: Vec<Option<Sequence>> = vec![None; sizes[0].0];
-        for (size, turns) in schedule {
+        let sizes = if batched { &SIZES[..] } else { &SIZES[..ALONE] };
+        let all = sizes[sizes.len() - 1];
+        let mut state = self.chunked.empty(all).unwrap();
+        let mut sequences: Vec<Option<Sequence>> = vec![None; all.0];
+        for (size, first, turns) in schedule {
             let size = sizes[*size % sizes.len()];
+            let first = first % (all.0 - size.0 + 1);
+            let served = first..first + size.0;
             let mut runs = Vec::new();
-            for (sequence, turn) in sequences.iter_mut().zip(turns) {
+            for (sequence, turn) in sequences[served.clone()].iter_mut().zip(turns) {
                 let ended = sequence.is_none_or(|s| turn.leaves || s.seen == self.texts[s.text].len());
                 let begun = Sequence { text: turn.text, seen: 0, written: 0 };
                 let mut now = sequence.filter(|_| !ended).unwrap_or(begun);
@@ -133,12 +137,14 @@ impl Subject {
                     now.seen = to;
                 }
                 let text = &self.texts[now.text];
-                let count = turn.count.min(size.1).min(text.len() - now.seen);
+                // A call for one token of one sequence has it.
+                let least = usize::from(size == (1, 1));
+                let count = turn.count.max(least).min(size.1).min(text.len() - now.seen);
                 runs.push(StepTokens { start: now.seen, tokens: &text[now.seen..now.seen + count] });
                 *sequence = Some(now);
             }
-            let found = self.chunked.step(size, &runs, &mut state).unwrap();
-            for (sequence, rows) in sequences.iter_mut().flatten().zip(found) {
+            let found = self.chunked.step(size, first, &runs, &mut state).unwrap();
+            for (sequence, rows) in sequences[served].iter_mut().flatten().zip(found) {
                 for (i, row) in rows.iter().enumerate() {
                     let expected = &self.logits[sequence.text][sequence.seen + i];
                     let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();

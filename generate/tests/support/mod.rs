@@ -34,6 +34,8 @@ pub const LAYERS: [Layers; 3] = [Layers::Kv, Layers::KvAndRing, Layers::All];
 pub struct Hashing {
     vocabulary: usize,
     batch: usize,
+    /// Whether entry points serve some of the rows.
+    parts: bool,
     states: Vec<StateKind>,
     /// How many calls there were.
     pub calls: Cell<usize>,
@@ -41,7 +43,17 @@ pub struct Hashing {
     pub positions: Cell<usize>,
 }
 
+/// A network whose calls serve all rows.
 pub fn hashing(vocabulary: usize, batch: usize, layers: Layers) -> Network<Hashing> {
+    network(vocabulary, batch, false, layers)
+}
+
+/// A network whose calls also serve some of the rows: a prompt or a draft one, and tokens one, two, four, … or all.
+pub fn hashing_parts(vocabulary: usize, batch: usize, layers: Layers) -> Network<Hashing> {
+    network(vocabulary, batch, true, layers)
+}
+
+fn network(vocabulary: usize, batch: usize, parts: bool, layers: Layers) -> Network<Hashing> {
     let kv = StateKind::Kv(KvState { format: KvFormat::Computed });
     let ring = StateKind::Ring(RingState { window: WINDOW, slack: CHUNK, format: KvFormat::Computed });
     let states = match layers {
@@ -49,7 +61,7 @@ pub fn hashing(vocabulary: usize, batch: usize, layers: Layers) -> Network<Hashi
         Layers::KvAndRing => vec![kv, ring],
         Layers::All => vec![kv, ring, StateKind::Recurrent(RecurrentState)],
     };
-    let executor = Hashing { vocabulary, batch, states, calls: Cell::new(0), positions: Cell::new(0) };
+    let executor = Hashing { vocabulary, batch, parts, states, calls: Cell::new(0), positions: Cell::new(0) };
     let signatures = executor.signatures();
     Network::on(executor, &signatures).unwrap()
 }
@@ -63,12 +75,12 @@ pub fn mixed(a: u64, b: u64) -> u64 {
 }
 
 impl Hashing {
-    fn state_type(&self, kind: StateKind) -> TensorType {
+    fn state_type(kind: StateKind, batch: usize) -> TensorType {
         let slots = match kind {
-            StateKind::Recurrent(_) => return TensorType::new(ElementType::I32, [self.batch, 1]),
+            StateKind::Recurrent(_) => return TensorType::new(ElementType::I32, [batch, 1]),
             kind => kind.slots(CONTEXT).unwrap(),
         };
-        TensorType::new(ElementType::I32, [self.batch, 1, slots, 1])
+        TensorType::new(ElementType::I32, [batch, 1, slots, 1])
     }
 
     fn signatures(&self) -> Vec<Signature> {
@@ -78,16 +90,16 @@ impl Hashing {
             ty: TensorType::new(element, shape),
             axes: Vec::new(),
         };
-        let (i32, batch, vocabulary) = (ElementType::I32, self.batch, self.vocabulary);
-        let states = || {
-            self.states.iter().zip(0..).map(|(&kind, layer)| {
+        let (i32, vocabulary) = (ElementType::I32, self.vocabulary);
+        let states = |batch: usize| {
+            self.states.iter().zip(0..).map(move |(&kind, layer)| {
                 let part = Part { kind, name: StateName::new("seen").unwrap() };
-                let ty = self.state_type(kind);
+                let ty = Self::state_type(kind, batch);
                 of(&format!("seen{layer}"), Role::State { layer, part }, i32, &ty.shape)
             })
         };
-        let entry = |name: &str, chunk: usize| {
-            let each = name == "verify";
+        let entry = |name: &str, batch: usize, chunk: usize| {
+            let each = name.starts_with("verify");
             let (logits, token) = match each {
                 true => (vec![batch, chunk, vocabulary], vec![batch, chunk]),
                 false => (vec![batch, vocabulary], vec![batch]),
@@ -97,23 +109,33 @@ impl Hashing {
                 of("start", Role::Start { context: CONTEXT }, i32, &[batch]),
                 of("count", Role::Count, i32, &[batch]),
             ];
-            arguments.extend(states());
+            arguments.extend(states(batch));
             let mut results = vec![
                 of("logits", Role::Logits, ElementType::F32, &logits),
                 of("token", Role::Token, i32, &token),
             ];
-            results.extend(states());
+            results.extend(states(batch));
             Signature { name: name.into(), arguments, results }
         };
-        vec![entry("prefill", CHUNK), entry("decode", 1), entry("verify", WIDTH)]
+        let batch = self.batch;
+        let mut entries = vec![entry("decode", batch, 1), entry("verify", batch, WIDTH)];
+        match self.parts {
+            false => entries.insert(0, entry("prefill", batch, CHUNK)),
+            true => {
+                entries.extend([entry("prefill_1", 1, CHUNK), entry("verify_1", 1, WIDTH)]);
+                let rows = (0..).map(|i| 1 << i).take_while(|&rows| rows < batch);
+                entries.extend(rows.map(|rows| entry(&format!("decode_{rows}"), rows, 1)));
+            }
+        }
+        entries
     }
 
     /// The logits after position `at` of a row, by what its state holds.
-    fn logits(&self, states: &[Vec<i32>], row: usize, at: usize) -> Vec<f32> {
+    fn logits(&self, states: &[Vec<i32>], (row, rows): (usize, usize), at: usize) -> Vec<f32> {
         let mut hash = 1;
         let (mut last, mut before) = (0, 0);
         for (&kind, state) in self.states.iter().zip(states) {
-            let slots = state.len() / self.batch;
+            let slots = state.len() / rows;
             let own = &state[row * slots..][..slots];
             match kind {
                 StateKind::Kv(_) => {
@@ -171,16 +193,26 @@ impl Executor for Hashing {
         let mut next = || arguments.next().unwrap();
         let (tokens, start, count) = (next(), next(), next());
         let mut states: Vec<Vec<i32>> = self.states.iter().map(|_| next()).collect();
-        let chunk = tokens.len() / self.batch;
+        let rows = start.len();
+        let chunk = tokens.len() / rows;
         self.calls.set(self.calls.get() + 1);
         self.positions.set(self.positions.get() + tokens.len());
         let nothing = vec![0.0; self.vocabulary];
         let mut after = vec![nothing.clone(); tokens.len()];
-        for row in 0..self.batch {
+        for row in 0..rows {
+            // Position 0 is empty, with tokens and without.
+            for (_, state) in self
+                .states
+                .iter()
+                .zip(&mut states)
+                .filter(|(kind, _)| start[row] == 0 && matches!(kind, StateKind::Recurrent(_)))
+            {
+                state[row] = 0;
+            }
             for i in 0..count[row] as usize {
                 let (position, token) = (start[row] as usize + i, tokens[row * chunk + i]);
                 for (&kind, state) in self.states.iter().zip(&mut states) {
-                    let slots = state.len() / self.batch;
+                    let slots = state.len() / rows;
                     let own = &mut state[row * slots..][..slots];
                     match kind {
                         StateKind::Recurrent(_) => {
@@ -190,15 +222,15 @@ impl Executor for Hashing {
                         _ => own[position % slots] = token,
                     }
                 }
-                after[row * chunk + i] = self.logits(&states, row, position);
+                after[row * chunk + i] = self.logits(&states, (row, rows), position);
             }
         }
-        if name != "verify" {
+        if !name.starts_with("verify") {
             let last = |row: usize| match count[row] as usize {
                 0 => nothing.clone(),
                 count => after[row * chunk + count - 1].clone(),
             };
-            after = (0..self.batch).map(last).collect();
+            after = (0..rows).map(last).collect();
         }
         let best = |row: &Vec<f32>| {
             (1..row.len()).fold(0, |best, token| if row[token] > row[best] { token } else { best }) as u32

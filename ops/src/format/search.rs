@@ -1,4 +1,4 @@
-//! The scale of a group of four bits: the one by which the weighted squares of the errors add up to least.
+//! Finds the scale of a 4-bit group with the smallest weighted squared error.
 
 use std::array::from_fn;
 
@@ -6,16 +6,20 @@ use half::f16;
 
 use super::{GROUP, INTEGERS, sums};
 
-/// How many units the number that is farthest from zero may be, as starts of the search. −8 comes first: with it the largest number
-/// is exact, and numbers that were in this format before are found again. Sixteen starts from −9.5 to 7.5 lose 1 % less than
-/// these five, of normally distributed numbers, and take three times as long.
+/// The starting points of the search: the integer, before rounding, of the value that is farthest from zero.
+///
+/// The start −8 comes first. This start keeps the farthest value exact, and reproduces values that were in
+/// this format before. Sixteen starts from −9.5 to 7.5 have 1 % less error on normally distributed values,
+/// but take three times as long.
 const UNITS: [f32; 5] = [-8.0, -8.5, -9.0, -7.5, -7.0];
 
 const LEAST: f32 = -8.0;
 const MOST: f32 = 7.0;
 
-/// For the integers of each start the scale is Σ w q x / Σ w q², which leaves an error of Σ w x² − (Σ w q x)² / Σ w q². The result
-/// has the rounding of the scale to f16 in it; 0 or infinity if no f16 is near.
+/// The scale with the smallest weighted squared error. With the integers q of a start, the best scale is Σ w
+/// q x / Σ w q². The error is then Σ w x² − (Σ w q x)² / Σ w q².
+///
+/// The scale is rounded to f16; outside the range of f16, it is 0 or infinity.
 pub(super) fn scale(numbers: &[f32; GROUP], weights: &[f32; GROUP], largest: f32) -> f16 {
     let (mut best, mut most) = (largest / LEAST, -1.0);
     for units in UNITS {

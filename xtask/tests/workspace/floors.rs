@@ -36,6 +36,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("tracewright-instruments", 6),
     ("tracewright-report", 7),
     ("tracewright-error-codes", 7),
+    ("tracewright-serve", 6),
     ("tracewright-console", 8),
     ("tracewright-inspect", 9),
     ("tracewright-cli", 10),
@@ -45,6 +46,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("parallel", 6),
     ("programs", 6),
     ("parallel-cli", 11),
+    ("tracewright-python", 11),
     ("xtask", 6),
 ];
 
@@ -67,7 +69,8 @@ const UNSAFE: &[(&str, usize)] =
     &[("runtime/src/", usize::MAX), ("pjrt/src/ffi/", usize::MAX), ("irpa/src/", 1)];
 
 /// Crates that are programs, or tests of programs. All others are libraries.
-const PROGRAMS: &[&str] = &["cli/", "console/", "examples/", "fuzz/", "inspect/", "tests/", "xtask/"];
+const PROGRAMS: &[&str] =
+    &["cli/", "console/", "examples/", "fuzz/", "inspect/", "python/", "tests/", "xtask/"];
 
 /// A member of the workspace, with the facts about its floor.
 struct Member {

@@ -166,6 +166,65 @@ fn the_release_is_built_as_the_readme_says() {
     }
 }
 
+/// The packages of a build with their features.
+fn built(arguments: &[&str]) -> BTreeSet<String> {
+    let tree = ["tree", "--offline", "--edges", "normal,build", "--prefix", "none", "--format", "{p} {f}"];
+    let built = lines(Command::new(env!("CARGO")).args(tree).args(arguments));
+    built.into_iter().map(|line| line.replace(" (*)", "")).collect()
+}
+
+/// `cargo xtask demo` builds xtask and the command line. A package that both need is built once, with the same features.
+#[test]
+fn xtask_shares_its_dependencies_with_the_command_line() {
+    let command_line = built(&["--package", "tracewright-cli", "--features", "iree"]);
+    assert!(command_line.len() > 200, "{} packages", command_line.len());
+    let chores = built(&["--package", "xtask"]);
+    let twice: Vec<&String> =
+        chores.difference(&command_line).filter(|package| !package.starts_with("xtask ")).collect();
+    assert!(
+        twice.is_empty(),
+        "the command line has other features: add them to `xtask/Cargo.toml` for {twice:?}"
+    );
+}
+
+/// `cargo binstall` finds the archives under the names that the workflow gives them.
+#[test]
+fn binstall_finds_what_a_release_packs() {
+    let metadata = metadata();
+    let package = metadata.packages.iter().find(|package| *package.name == "tracewright-cli").unwrap();
+    let binstall = &package.metadata["binstall"];
+    let value = |key: &str| binstall[key].as_str().unwrap().to_owned();
+    let workflow = fs::read_to_string(repository().join(".github/workflows/release.yml")).unwrap();
+    // A tag is `v` and the version.
+    let named =
+        |text: &str| text.replace("$GITHUB_REF_NAME", "v{ version }").replace("$TARGET", "{ target }");
+    let pack = workflow.split("name=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+    assert_eq!(
+        value("pkg-url"),
+        format!("{{ repo }}/releases/download/v{{ version }}/{}.tar.gz", named(pack))
+    );
+    assert_eq!(value("bin-dir"), format!("{}/{{ bin }}{{ binary-ext }}", named(pack)));
+    assert!(workflow.contains("tar -czf \"$name.tar.gz\" \"$name\""));
+}
+
+/// The image is built with the workspace's Rust, runs as a user, and asks the server's health.
+#[test]
+fn the_image_runs_as_a_user() {
+    let file = fs::read_to_string(repository().join("Dockerfile")).unwrap();
+    let metadata = metadata();
+    let rust = metadata.packages[0].rust_version.as_ref().unwrap();
+    assert!(file.contains(&format!("FROM rust:{}.{}-", rust.major, rust.minor)), "{rust}");
+    let last = file.rsplit("\nFROM ").next().unwrap();
+    let user = last.lines().find_map(|line| line.strip_prefix("USER ")).unwrap();
+    assert!(last.contains(&format!("--uid 10001 --create-home --home-dir /data {user}\n")), "{user}");
+    assert!(last.contains("GET /health ") && last.contains("ENTRYPOINT [\"tracewright\"]"));
+    // What it builds is what the guide installs.
+    assert!(
+        file.contains("RUN cargo xtask setup\n")
+            && file.contains("--package tracewright-cli --features iree")
+    );
+}
+
 /// The test finds a file that is read but not listed, even if only a macro names it.
 #[test]
 fn a_file_that_is_left_out_is_found() {

@@ -1,0 +1,161 @@
+//! `tracewright serve` answers requests over HTTP, with the interfaces of OpenAI and Anthropic.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+
+use crate::arguments::{RunArguments, batch};
+use crate::sampling::SamplingArguments;
+
+#[derive(Args, Clone)]
+pub struct Arguments {
+    /// Hugging Face model directory, GGUF file, export, or name on the hub. The first model is loaded now, the others when a
+    /// request names them. `NAME=` in front of it sets the name for requests
+    #[arg(required = true, value_name = "[NAME=]MODEL")]
+    pub models: Vec<NamedModel>,
+    /// Address to listen on; 0.0.0.0 stands for all addresses of this machine
+    #[arg(long, default_value = "127.0.0.1")]
+    pub host: String,
+    /// Port to listen on; 0 stands for any free one
+    #[arg(long, default_value_t = 8080)]
+    pub port: u16,
+    /// Answers that each model generates in parallel; further requests wait
+    #[arg(long, visible_alias = "parallel", value_name = "N", value_parser = batch, default_value = "4")]
+    pub slots: NonZeroUsize,
+    /// File with one API key on each line; requests need one of them
+    #[arg(long, value_name = "FILE")]
+    pub api_key_file: Option<PathBuf>,
+    /// Let web pages of this origin use the server, such as `http://localhost:5173`, or `*` for all; may be repeated
+    #[arg(long, value_name = "ORIGIN")]
+    pub allow_origin: Vec<String>,
+    /// Largest body of a request, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub max_body: u32,
+    /// Render chat templates in processes of their own, for models that you do not trust
+    #[arg(long)]
+    pub isolate_templates: bool,
+    #[command(flatten)]
+    pub sampling: SamplingArguments,
+    #[command(flatten)]
+    pub run: RunArguments,
+}
+
+/// A model, and perhaps a name for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedModel {
+    name: Option<String>,
+    path: PathBuf,
+}
+
+impl FromStr for NamedModel {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let named = text.split_once('=').filter(|(name, _)| !name.contains('/'));
+        match named {
+            Some(("", _)) => Err("expected a name in front of `=`".into()),
+            Some((_, "")) => Err("expected a model behind `=`".into()),
+            Some((name, path)) => Ok(Self { name: Some(name.into()), path: path.into() }),
+            None => Ok(Self { name: None, path: text.into() }),
+        }
+    }
+}
+
+#[cfg(feature = "iree")]
+mod run {
+    use std::path::Path;
+
+    use serve::{ApiKeys, ServeOptions, ServedModel, Server};
+    use tracewright::model::Opening;
+    use tracewright::{GenerateOptions, Model};
+
+    use super::{Arguments, NamedModel};
+    use crate::Invocation;
+    use crate::commands::models::resolved;
+    use crate::error::Error;
+    use crate::load;
+
+    impl Arguments {
+        pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
+            let interrupt = &invocation.interrupt;
+            let keys = self.api_key_file.as_deref().map(ApiKeys::read).transpose()?;
+            serve::check_names(&self.models.iter().map(NamedModel::name).collect::<Vec<_>>())?;
+            // A port in use is reported before anything slow begins.
+            let server = Server::bind(&self.host, self.port)?;
+            let [first, others @ ..] = self.models.as_slice() else { return Ok(()) };
+            let opening = self.read(first, invocation)?;
+            let (opening, defaults) = load::prepared(opening, self, interrupt, prepare)?;
+            let model = load::open(opening, &self.run.build.compile, interrupt)?;
+            let opened = ServedModel { name: first.name(), open: Box::new(move || Ok(model.clone())) };
+            let later = others.iter().map(|model| self.on_demand(model, invocation));
+            let models = [opened].into_iter().chain(later).collect();
+            let options = ServeOptions {
+                defaults,
+                keys,
+                allowed_origins: self.allow_origin.clone(),
+                max_body: (self.max_body as usize) << 20,
+                ..ServeOptions::default()
+            };
+            say!("listening on http://{}", server.address());
+            let stop = interrupt.clone();
+            server.run(models, options, move || stop.is_set())?;
+            // It was asked to end, and did.
+            interrupt.clear();
+            Ok(())
+        }
+
+        /// Reads the files of a model.
+        fn read(&self, model: &NamedModel, invocation: &Invocation) -> Result<Opening, Error> {
+            let &Invocation { read, ref interrupt } = invocation;
+            let path = resolved(&model.path, interrupt)?;
+            let program = self.isolate_templates.then(load::template_program).transpose()?;
+            let mut opening = load::read_any(&path, &self.run, read, interrupt, program)?;
+            if opening.sentence().is_some() {
+                // Both are for models that continue text. An embedding model has its own limit of a text.
+                (opening.options.context, opening.options.chunk) = (None, None);
+            }
+            opening.options.slots = self.slots.get();
+            opening.options.speculate = self.sampling.speculate.clone();
+            Ok(opening)
+        }
+
+        /// A model that the first request for it opens.
+        fn on_demand(&self, model: &NamedModel, invocation: &Invocation) -> ServedModel {
+            let (arguments, named) = (self.clone(), model.clone());
+            let invocation = invocation.clone();
+            let open = move || -> Result<Model, Error> {
+                let opening = arguments.read(&named, &invocation)?;
+                say!("loading {}", named.path.display());
+                load::open(opening, &arguments.run.build.compile, &invocation.interrupt)
+            };
+            let open = move || open().map_err(|error| Box::new(error).into());
+            ServedModel { name: model.name(), open: Box::new(open) }
+        }
+    }
+
+    impl NamedModel {
+        /// The name for requests.
+        fn name(&self) -> String {
+            if let Some(name) = &self.name {
+                return name.clone();
+            }
+            let given = self.path.to_string_lossy();
+            if !self.path.exists() {
+                return given.into_owned();
+            }
+            let whole = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
+            let name = if whole.is_dir() { whole.file_name() } else { whole.file_stem() };
+            name.map_or(given.clone(), |name| name.to_string_lossy()).into_owned()
+        }
+    }
+
+    /// The options of requests that set none, checked before anything slow begins.
+    fn prepare(opening: &Opening, arguments: &Arguments) -> Result<GenerateOptions, Error> {
+        let model: &Path = &arguments.models[0].path;
+        let options = arguments.sampling.options(model, opening.tokenizer())?;
+        arguments.sampling.check(opening, &options)?;
+        Ok(options)
+    }
+}

@@ -1,0 +1,179 @@
+"""Runs a client of the Python registry, unchanged, against a server: `clients.py CLIENT PORT`."""
+
+import json
+import sys
+
+PORT = sys.argv[2]
+BASE = f"http://127.0.0.1:{PORT}"
+QUESTION = "Tell me a story about a brave owl."
+PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "enum": ["Paris", "Rome"]},
+        "days": {"type": "integer", "minimum": 0, "maximum": 9},
+    },
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+
+
+def check_arguments(arguments):
+    assert arguments["city"] in ("Paris", "Rome"), arguments
+    assert 0 <= arguments["days"] <= 9, arguments
+
+
+def openai_chat():
+    import openai
+
+    client = openai.OpenAI(base_url=f"{BASE}/v1", api_key="none", max_retries=0)
+    assert client.models.list().data[0].id == "demo"
+    ask = dict(model="demo", messages=[{"role": "user", "content": QUESTION}], max_tokens=24, seed=1)
+    whole = client.chat.completions.create(**ask)
+    text = whole.choices[0].message.content
+    assert text.startswith("Once upon a time") and whole.choices[0].finish_reason == "length"
+    assert whole.usage.completion_tokens == 24 and whole.model == "demo"
+    streamed, usage = "", None
+    for chunk in client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True}):
+        streamed += "".join(choice.delta.content or "" for choice in chunk.choices)
+        usage = chunk.usage or usage
+    assert streamed == text and usage.completion_tokens == 24, (streamed, usage)
+
+    tool = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}
+    more = dict(ask, tools=[tool], tool_choice="required", max_tokens=80)
+    message = client.chat.completions.create(**more).choices[0].message
+    [call] = message.tool_calls
+    check_arguments(json.loads(call.function.arguments))
+    with client.chat.completions.stream(**more) as stream:
+        final = stream.get_final_completion()
+    [again] = final.choices[0].message.tool_calls
+    assert (again.function.name, again.function.arguments) == (call.function.name, call.function.arguments)
+    answer = ask["messages"] + [message, {"role": "tool", "tool_call_id": call.id, "content": "warm"}]
+    assert client.chat.completions.create(**dict(ask, messages=answer, tools=[tool])).choices[0].message.content
+
+    import pydantic
+
+    class Animal(pydantic.BaseModel):
+        legs: int = pydantic.Field(ge=0, le=9)
+        tame: bool
+
+    parsed = client.chat.completions.parse(**dict(ask, response_format=Animal)).choices[0].message.parsed
+    assert isinstance(parsed, Animal)
+
+    completion = client.completions.create(model="demo", prompt="Once upon a time", max_tokens=6, logprobs=1)
+    assert len(completion.choices[0].logprobs.tokens) == 6
+    for wrong, error in [
+        (dict(ask, model="other"), openai.NotFoundError),
+        (dict(ask, temperature="hot"), openai.BadRequestError),
+        (dict(ask, messages=[{"role": "user", "content": "owl " * 700}]), openai.BadRequestError),
+    ]:
+        try:
+            client.chat.completions.create(**wrong)
+            raise AssertionError(wrong)
+        except error as found:
+            assert found.body["message"], found
+
+
+def openai_embeddings():
+    import openai
+
+    client = openai.OpenAI(base_url=f"{BASE}/v1", api_key="none", max_retries=0)
+    # The client asks for base64 unless told otherwise.
+    encoded = client.embeddings.create(model="embedder", input=["hi", "ho"])
+    plain = client.embeddings.create(model="embedder", input=["hi", "ho"], encoding_format="float")
+    for one, other in zip(encoded.data, plain.data):
+        assert len(one.embedding) > 3
+        assert all(abs(a - b) < 1e-6 for a, b in zip(one.embedding, other.embedding))
+
+
+def openai_responses():
+    import openai
+
+    client = openai.OpenAI(base_url=f"{BASE}/v1", api_key="none", max_retries=0)
+    whole = client.responses.create(model="demo", input=QUESTION, max_output_tokens=24)
+    assert whole.output_text.startswith("Once upon a time") and whole.usage.output_tokens == 24
+    assert whole.status == "incomplete" and whole.incomplete_details.reason == "max_output_tokens"
+    with client.responses.stream(model="demo", input=QUESTION, max_output_tokens=24) as stream:
+        deltas = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+    assert deltas == whole.output_text, deltas
+    tool = {"type": "function", "name": "weather", "parameters": PARAMETERS, "strict": True}
+    called = client.responses.create(model="demo", input=QUESTION, tools=[tool], tool_choice="required")
+    [call] = [item for item in called.output if item.type == "function_call"]
+    check_arguments(json.loads(call.arguments))
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "warm"}
+    items = [{"role": "user", "content": QUESTION}, *[item.model_dump() for item in called.output], result]
+    again = client.responses.create(model="demo", input=items, tools=[tool], max_output_tokens=9)
+    assert again.output_text
+
+
+def anthropic():
+    import anthropic
+
+    client = anthropic.Anthropic(base_url=BASE, api_key="none", max_retries=0)
+    ask = dict(model="demo", max_tokens=24, messages=[{"role": "user", "content": QUESTION}])
+    whole = client.messages.create(**ask)
+    text = whole.content[0].text
+    assert text.startswith("Once upon a time") and whole.stop_reason == "max_tokens"
+    with client.messages.stream(**ask) as stream:
+        streamed = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    assert streamed == text and final.usage.output_tokens == 24, (streamed, final)
+    counted = client.messages.count_tokens(model="demo", messages=ask["messages"]).input_tokens
+    assert counted == whole.usage.input_tokens + whole.usage.cache_read_input_tokens
+    tool = {"name": "weather", "description": "Look it up", "input_schema": PARAMETERS}
+    more = dict(ask, tools=[tool], tool_choice={"type": "any"}, max_tokens=80)
+    called = client.messages.create(**more)
+    assert called.stop_reason == "tool_use"
+    check_arguments(called.content[0].input)
+    with client.messages.stream(**more) as stream:
+        final = stream.get_final_message()
+    assert final.content[0].input == called.content[0].input, final
+    result = {"type": "tool_result", "tool_use_id": called.content[0].id, "content": "warm"}
+    turns = ask["messages"] + [
+        {"role": "assistant", "content": called.content},
+        {"role": "user", "content": [result]},
+    ]
+    assert client.messages.create(**dict(ask, messages=turns, tools=[tool])).content[0].text
+    try:
+        client.messages.create(**dict(ask, model="other"))
+        raise AssertionError("there is no such model")
+    except anthropic.NotFoundError as error:
+        assert "no model" in str(error)
+
+
+def langchain():
+    from typing import Literal
+
+    from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
+    from langchain_core.tools import tool
+    from langchain_openai import ChatOpenAI
+
+    model = ChatOpenAI(
+        model="demo", base_url=f"{BASE}/v1", api_key="none", max_retries=0, max_completion_tokens=24, temperature=0
+    )
+    messages = [HumanMessage(QUESTION)]
+    whole = model.invoke(messages)
+    assert whole.content.startswith("Once upon a time"), whole
+    assert whole.usage_metadata["output_tokens"] == 24
+    assert "".join(chunk.content for chunk in model.stream(messages)) == whole.content
+
+    @tool
+    def weather(days: Literal[1, 2, 3]) -> str:
+        """Tell how warm it will be."""
+        return "warm" * days
+
+    longer = model.model_copy(update={"max_tokens": 80})
+    bound = longer.bind_tools([weather], tool_choice="weather")
+    called = bound.invoke(messages)
+    [call] = called.tool_calls
+    assert call["name"] == "weather" and call["args"]["days"] in (1, 2, 3), call
+    joined = None
+    for chunk in bound.stream(messages):
+        joined = chunk if joined is None else joined + chunk
+    [again] = joined.tool_calls
+    assert (again["name"], again["args"]) == (call["name"], call["args"]), joined
+    turns = [SystemMessage("Be short."), *messages, called, ToolMessage("warm", tool_call_id=call["id"])]
+    assert model.invoke(turns + [SystemMessage("Be glad."), HumanMessage("Go on.")]).content
+
+
+globals()[sys.argv[1]]()
+print("good")

@@ -1,0 +1,80 @@
+//! How a server and its connections end.
+
+use std::io::{Read as _, Write as _};
+
+use serde_json::json;
+
+use crate::client::*;
+use crate::support::*;
+
+const PATH: &str = "/v1/chat/completions";
+
+/// A request whose answer fills the context.
+fn long(count: usize) -> serde_json::Value {
+    let messages = json!([{ "role": "user", "content": "Tell me a story about a brave owl." }]);
+    json!({ "messages": messages, "max_tokens": count, "ignore_eos": true, "stream": true })
+}
+
+#[test]
+fn a_signal_drains() {
+    for signal in ["-TERM", "-INT"] {
+        let serving = Serving::of(&[text(&demo())]);
+        let mut stream = serving.connect();
+        let body = long(400).to_string();
+        let length = body.len();
+        write!(
+            stream,
+            "POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut first = [0; 300];
+        stream.read_exact(&mut first).unwrap();
+        serving.signal(signal);
+        let mut rest = String::new();
+        stream.read_to_string(&mut rest).unwrap();
+        assert!(rest.contains("\"finish_reason\":\"length\"") && rest.contains("data: [DONE]"), "{rest}");
+        assert_eq!(serving.end(), Some(0));
+    }
+}
+
+#[test]
+fn a_port_in_use_is_an_error() {
+    let port = DEMO.port.to_string();
+    let mut command = tracewright(&["serve", text(&demo()), "--port", &port]);
+    let words = ["TW1201", "the server cannot listen on `127.0.0.1:", "in use"];
+    refused(&mut command, 1, &words);
+}
+
+/// A client that leaves frees its slot: with one slot, the next request does not wait for the whole answer.
+#[test]
+fn a_client_that_leaves_frees_its_slot() {
+    let serving = Serving::of(&[text(&demo()), "--slots", "1"]);
+    for stream in [true, false] {
+        for _ in 0..8 {
+            let mut body = long(480);
+            body["stream"] = json!(stream);
+            let body = body.to_string();
+            let mut connection = serving.connect();
+            let length = body.len();
+            write!(
+                connection,
+                "POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+            )
+            .unwrap();
+            if stream {
+                connection.read_exact(&mut [0; 200]).unwrap();
+            }
+        }
+    }
+    wait_until("all answers to end", || serving.get("/metrics").body.contains("tracewright_answers_open 0"));
+    let text = serving.get("/metrics").body;
+    let tokens = text.lines().find_map(|line| line.strip_prefix("tracewright_generated_tokens_total "));
+    // Most of 16 answers of 480 tokens were not generated.
+    assert!(tokens.unwrap().parse::<u32>().unwrap() < 2000, "{text}");
+    assert_eq!(
+        serving.good(PATH, &json!({ "messages": [{ "role": "user", "content": "Hi" }], "max_tokens": 2 }))["object"],
+        "chat.completion"
+    );
+    serving.signal("-TERM");
+    assert_eq!(serving.end(), Some(0));
+}

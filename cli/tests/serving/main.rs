@@ -1,0 +1,14 @@
+//! `tracewright serve`, as clients use it.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod access;
+mod chat;
+mod client;
+mod clients;
+mod ends;
+mod interfaces;
+mod load;
+mod malformed;
+#[path = "../support.rs"]
+mod support;
+mod tools;

@@ -1,0 +1,119 @@
+//! How a step is divided into calls: each row that reads a prompt has a call of its own, and the others share one.
+
+use std::ops::Range;
+
+use crate::GenerateError;
+use crate::entry::{EntryKind, EntryPoint};
+use crate::executor::Executor;
+use crate::generation::StepRequest;
+use crate::sequences::Sequences;
+
+/// A call of an entry point.
+pub(crate) struct Call<'n> {
+    pub entry: &'n EntryPoint,
+    /// The first row that the call serves.
+    pub first: usize,
+    /// The positions that the call shows of each row from `first` on, or no positions for a row that the call
+    /// does not change.
+    pub ranges: Vec<Range<usize>>,
+}
+
+impl<'a, E: Executor> Sequences<'a, E> {
+    /// The calls that show each row as many of its planned tokens as one call takes.
+    pub(crate) fn calls(
+        &self,
+        want: StepRequest,
+        planned: &[usize],
+        of_features: bool,
+    ) -> Result<Vec<Call<'a>>, GenerateError> {
+        let network = self.network;
+        let has_draft = |row: usize| self.rows[row].drafted > 0;
+        let some: Vec<usize> = (0..planned.len()).filter(|&row| planned[row] > 0).collect();
+        let kind = match want {
+            StepRequest::All => Some(EntryKind::Scorer),
+            StepRequest::Each => Some(EntryKind::Each),
+            StepRequest::Nothing | StepRequest::Token | StepRequest::Logits => None,
+        };
+        if let Some(kind) = kind {
+            let entry = network.only(kind)?;
+            let alone = entry.rows == 1;
+            let groups = some.chunks(if alone { 1 } else { some.len().max(1) });
+            let entry = if alone { entry } else { self.covering(kind, &some)? };
+            return Ok(groups.map(|group| self.call_of(entry, group, planned)).collect());
+        }
+        let (mut calls, mut together) = (Vec::new(), some.clone());
+        if network.serves_parts() {
+            let reads = |&row: &usize| planned[row] > 1 && !has_draft(row);
+            for row in some.into_iter().filter(|row| reads(row)) {
+                let entry = network.step(1, planned[row], of_features)?;
+                calls.push(self.call_of(entry, &[row], planned));
+            }
+            together.retain(|row| !reads(row));
+        }
+        if !together.is_empty() {
+            calls.extend(self.shared(&together, planned, of_features)?);
+        }
+        Ok(calls)
+    }
+
+    /// The calls for rows that show one token or a draft: one call for all of these rows, or one call for
+    /// each draft and one for the other rows.
+    fn shared(
+        &self,
+        rows: &[usize],
+        planned: &[usize],
+        of_features: bool,
+    ) -> Result<Vec<Call<'a>>, GenerateError> {
+        let network = self.network;
+        let longest = rows.iter().map(|&row| planned[row]).max().unwrap_or_default();
+        let plain = |rows: &[usize]| -> Result<Call<'a>, GenerateError> {
+            let entry = network.step(span(rows), longest, of_features)?;
+            Ok(self.call_of(entry, rows, planned))
+        };
+        let (drafts, others): (Vec<usize>, Vec<usize>) =
+            rows.iter().partition(|&&row| self.rows[row].drafted > 0);
+        if drafts.is_empty() {
+            return Ok(vec![plain(rows)?]);
+        }
+        let verifies = |rows: &[usize]| -> Result<Call<'a>, GenerateError> {
+            let entry = self.covering(EntryKind::Verifier, rows)?;
+            Ok(self.call_of(entry, rows, planned))
+        };
+        let together = vec![verifies(rows)?];
+        if !network.serves_parts() {
+            return Ok(together);
+        }
+        let mut apart: Vec<Call<'a>> = drafts.chunks(1).map(verifies).collect::<Result<_, _>>()?;
+        if !others.is_empty() {
+            let entry = network.step(span(&others), 1, of_features)?;
+            apart.push(self.call_of(entry, &others, planned));
+        }
+        let cost = |calls: &[Call<'_>]| calls.iter().map(|call| call.entry.cost()).sum::<usize>();
+        Ok(if cost(&apart) < cost(&together) { apart } else { together })
+    }
+
+    /// The entry point of a kind that serves all these rows in one call.
+    fn covering(&self, kind: EntryKind, rows: &[usize]) -> Result<&'a EntryPoint, GenerateError> {
+        self.network.of_kind(kind, span(rows)).map_or_else(|| self.network.only(kind), Ok)
+    }
+
+    /// The call that shows these rows their planned tokens.
+    fn call_of(&self, entry: &'a EntryPoint, rows: &[usize], planned: &[usize]) -> Call<'a> {
+        let lowest = rows.first().copied().unwrap_or_default();
+        let first = lowest.min(planned.len() - entry.rows);
+        let ranges = (first..first + entry.rows).map(|row| {
+            let start = self.rows[row].seen;
+            let count = if rows.contains(&row) { planned[row].min(entry.chunk) } else { 0 };
+            start..start + count
+        });
+        Call { entry, first, ranges: ranges.collect() }
+    }
+}
+
+/// How many rows there are from the first of these to the last. The rows are in ascending order.
+fn span(rows: &[usize]) -> usize {
+    match rows {
+        [first, .., last] => last - first + 1,
+        _ => rows.len(),
+    }
+}

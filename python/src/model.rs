@@ -1,0 +1,243 @@
+//! An open model.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use numpy::{PyArray2, PyReadonlyArray1};
+use pyo3::exceptions::{PyTypeError, PyUserWarning};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+use serde_json::{Map, Value};
+use tracewright::generate::{Chat, Tokenizer};
+use tracewright::model::Request;
+use tracewright::{ModelError, user};
+
+use crate::error::raised;
+use crate::generation::PyGeneration;
+use crate::{options, wait};
+
+/// An open model. Threads can share it.
+#[pyclass(frozen, module = "tracewright", name = "Model")]
+pub struct PyModel {
+    path: PathBuf,
+    /// `None` once the model is closed.
+    model: Mutex<Option<tracewright::Model>>,
+}
+
+impl PyModel {
+    fn model(&self) -> PyResult<tracewright::Model> {
+        let model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
+        model.clone().ok_or_else(|| raised(ModelError::Gone))
+    }
+
+    fn tokenizer<'a>(&self, model: &'a tracewright::Model) -> Result<&'a Tokenizer, ModelError> {
+        model.tokenizer().ok_or_else(|| ModelError::NoTokenizer { path: self.path.clone() })
+    }
+
+    /// The token ids of an argument that is a text or a sequence of token ids.
+    fn tokens(&self, model: &tracewright::Model, argument: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
+        if let Ok(text) = argument.cast::<PyString>() {
+            let text: String = text.extract()?;
+            let encoded = || Ok(self.tokenizer(model)?.encode(&text)?);
+            return argument.py().detach(encoded).map_err(raised);
+        }
+        if let Ok(array) = argument.extract::<PyReadonlyArray1<'_, u32>>() {
+            return Ok(array.as_array().to_vec());
+        }
+        argument.extract().map_err(|_| {
+            PyTypeError::new_err("the argument is neither a string nor a sequence of token ids from 0 on")
+        })
+    }
+
+    fn request(
+        &self,
+        py: Python<'_>,
+        tokens: Vec<u32>,
+        arguments: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<PyGeneration> {
+        let (options, reuse) = options::generation(arguments)?;
+        let request = self.model()?.continue_tokens(tokens).options(options);
+        PyGeneration::begin(py, if reuse { Request::reuse(request) } else { request })
+    }
+}
+
+/// The conversation of a call. One text is a message of the user.
+fn conversation(
+    messages: &Bound<'_, PyAny>,
+    tools: Option<&Bound<'_, PyAny>>,
+    variables: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Chat> {
+    let list = |name: &str, object: &Bound<'_, PyAny>| match options::json(object)? {
+        Value::Array(list) => Ok(list),
+        other => Err(PyTypeError::new_err(format!("`{name}` is {other}, expected a list"))),
+    };
+    let messages = match messages.cast::<PyString>() {
+        Ok(text) => vec![user(text.extract::<String>()?)],
+        Err(_) => list("messages", messages)?,
+    };
+    let tools = tools.map(|tools| list("tools", tools)).transpose()?;
+    let variables = match variables.map(options::json).transpose()? {
+        None => Map::new(),
+        Some(Value::Object(variables)) => variables,
+        Some(other) => {
+            return Err(PyTypeError::new_err(format!("`template_vars` is {other}, expected a dict")));
+        }
+    };
+    Ok(Chat { messages, tools, variables, add_generation_prompt: true, now: None })
+}
+
+#[pymethods]
+impl PyModel {
+    #[new]
+    #[pyo3(signature = (model, **options))]
+    fn new(py: Python<'_>, model: PathBuf, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let stopped = Arc::new(AtomicBool::new(false));
+        let options = options::opening(py, options, &stopped)?;
+        let path = model.clone();
+        let opened = wait::result(py, move || tracewright::Model::open_with(path, options));
+        let opened = opened.inspect_err(|_| stopped.store(true, Ordering::Relaxed))?;
+        for warning in &opened.info().warnings {
+            let text = std::ffi::CString::new(warning.to_string()).unwrap_or_default();
+            PyErr::warn(py, &py.get_type::<PyUserWarning>(), &text, 1)?;
+        }
+        Ok(Self { path: model, model: Mutex::new(Some(opened)) })
+    }
+
+    /// Answers a conversation through the model's chat template.
+    #[pyo3(signature = (messages, *, tools=None, template_vars=None, **options))]
+    fn chat(
+        &self,
+        py: Python<'_>,
+        messages: &Bound<'_, PyAny>,
+        tools: Option<&Bound<'_, PyAny>>,
+        template_vars: Option<&Bound<'_, PyAny>>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<PyGeneration> {
+        let text = self.render(py, messages, tools, template_vars)?;
+        let tokens = self.encode(py, &text, false)?;
+        self.request(py, tokens, options)
+    }
+
+    /// Continues a text, or a sequence of token ids, without a chat template.
+    #[pyo3(signature = (prompt, **options))]
+    fn generate(
+        &self,
+        py: Python<'_>,
+        prompt: &Bound<'_, PyAny>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<PyGeneration> {
+        let tokens = self.tokens(&self.model()?, prompt)?;
+        self.request(py, tokens, options)
+    }
+
+    /// The text that the model's chat template makes of a conversation.
+    #[pyo3(signature = (messages, *, tools=None, template_vars=None))]
+    fn render(
+        &self,
+        py: Python<'_>,
+        messages: &Bound<'_, PyAny>,
+        tools: Option<&Bound<'_, PyAny>>,
+        template_vars: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<String> {
+        let chat = conversation(messages, tools, template_vars)?;
+        let model = self.model()?;
+        wait::result(py, move || model.render(&chat))
+    }
+
+    /// Embeddings of texts: float32 [texts, features].
+    #[pyo3(signature = (texts, *, prompt=None))]
+    fn embed<'py>(
+        &self,
+        py: Python<'py>,
+        texts: &Bound<'py, PyAny>,
+        prompt: Option<String>,
+    ) -> PyResult<Bound<'py, PyArray2<f32>>> {
+        let texts = options::texts("texts", texts)?;
+        let model = self.model()?;
+        let rows = wait::result(py, move || {
+            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+            model.embed(&texts, prompt.as_deref())
+        })?;
+        matrix(py, &rows)
+    }
+
+    /// The logits after each token of a text: float32 [tokens, vocabulary].
+    fn score<'py>(&self, py: Python<'py>, text: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArray2<f32>>> {
+        let model = self.model()?;
+        let tokens = self.tokens(&model, text)?;
+        let rows = wait::result(py, move || model.score(&tokens))?;
+        matrix(py, &rows)
+    }
+
+    /// The token ids of a text.
+    #[pyo3(signature = (text, *, special=true))]
+    #[pyo3(name = "encode")]
+    fn encode_text(&self, py: Python<'_>, text: &str, special: bool) -> PyResult<Vec<u32>> {
+        self.encode(py, text, special)
+    }
+
+    /// The text of token ids, without special tokens.
+    fn decode(&self, py: Python<'_>, tokens: Vec<u32>) -> PyResult<String> {
+        let model = self.model()?;
+        py.detach(|| Ok(self.tokenizer(&model)?.decode(&tokens)?)).map_err(raised)
+    }
+
+    /// The largest number of tokens in a sequence, prompt and answer together.
+    #[getter]
+    fn context(&self) -> PyResult<usize> {
+        Ok(self.model()?.info().context)
+    }
+
+    /// The number of token ids.
+    #[getter]
+    fn vocabulary(&self) -> PyResult<usize> {
+        Ok(self.model()?.info().vocabulary)
+    }
+
+    /// The number of texts that are generated in parallel.
+    #[getter]
+    fn slots(&self) -> PyResult<usize> {
+        Ok(self.model()?.info().slots)
+    }
+
+    /// Releases the model once its running texts have ended.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| drop(self.model.lock().unwrap_or_else(PoisonError::into_inner).take()));
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
+        self.close(py);
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Model({:?})", self.path.display().to_string())
+    }
+}
+
+impl PyModel {
+    fn encode(&self, py: Python<'_>, text: &str, special: bool) -> PyResult<Vec<u32>> {
+        let model = self.model()?;
+        let encoded = || {
+            let tokenizer = self.tokenizer(&model)?;
+            Ok(if special { tokenizer.encode(text) } else { tokenizer.encode_plain(text) }?)
+        };
+        py.detach(encoded).map_err(raised)
+    }
+}
+
+impl Drop for PyModel {
+    /// Waits for the device without the interpreter's lock.
+    fn drop(&mut self) {
+        Python::attach(|py| self.close(py));
+    }
+}
+
+fn matrix<'py>(py: Python<'py>, rows: &[Vec<f32>]) -> PyResult<Bound<'py, PyArray2<f32>>> {
+    PyArray2::from_vec2(py, rows).map_err(|error| PyTypeError::new_err(error.to_string()))
+}

@@ -1,0 +1,145 @@
+//! Keyword arguments as options of the library.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+use serde_json::Value;
+use tracewright::model::WatchOpen;
+use tracewright::runtime::Compiler;
+use tracewright::{Follow, GenerateOptions, OpenOptions};
+
+/// A keyword argument, or an error that names it.
+fn value<'a, 'py, T: FromPyObject<'a, 'py>>(
+    name: &str,
+    value: &'a Bound<'py, PyAny>,
+    expected: &str,
+) -> PyResult<T> {
+    value.extract().map_err(|_| {
+        let found = value.repr().map_or_else(|_| "unreadable".into(), |shown| shown.to_string());
+        PyTypeError::new_err(format!("`{name}` is {found}, expected {expected}"))
+    })
+}
+
+/// A keyword argument that is parsed from its text.
+fn parsed<T: FromStr<Err: Display>>(name: &str, argument: &Bound<'_, PyAny>) -> PyResult<T> {
+    let text: String = value(name, argument, "a string")?;
+    text.parse().map_err(|error| PyValueError::new_err(format!("`{name}`: {error}")))
+}
+
+fn unknown(name: &str) -> PyErr {
+    PyTypeError::new_err(format!("there is no option `{name}`"))
+}
+
+/// The arguments of a call by name, without those that are `None`.
+fn given<'py>(arguments: Option<&Bound<'py, PyDict>>) -> PyResult<Vec<(String, Bound<'py, PyAny>)>> {
+    let all = arguments.into_iter().flatten().filter(|(_, argument)| !argument.is_none());
+    all.map(|(name, argument)| Ok((name.extract()?, argument))).collect()
+}
+
+/// The options of a generation, and whether it copies the state of a prefix that a slot has.
+pub fn generation(arguments: Option<&Bound<'_, PyDict>>) -> PyResult<(GenerateOptions, bool)> {
+    const NUMBER: &str = "a number";
+    const COUNT: &str = "an integer from 0 on";
+    const SWITCH: &str = "True or False";
+    let (mut options, mut reuse) = (GenerateOptions::default(), true);
+    for (name, argument) in given(arguments)? {
+        let (name, argument) = (name.as_str(), &argument);
+        let sampling = &mut options.sampling;
+        match name {
+            "max_tokens" => options.max_tokens = value(name, argument, COUNT)?,
+            "temperature" => sampling.temperature = value(name, argument, NUMBER)?,
+            "top_k" => sampling.top_k = value(name, argument, COUNT)?,
+            "top_p" => sampling.top_p = value(name, argument, NUMBER)?,
+            "min_p" => sampling.min_p = value(name, argument, NUMBER)?,
+            "typical_p" => sampling.typical_p = value(name, argument, NUMBER)?,
+            "repeat_penalty" => sampling.penalties.repeat = value(name, argument, NUMBER)?,
+            "frequency_penalty" => sampling.penalties.frequency = value(name, argument, NUMBER)?,
+            "presence_penalty" => sampling.penalties.presence = value(name, argument, NUMBER)?,
+            "seed" => sampling.seed = value(name, argument, COUNT)?,
+            "stop" => options.stop = texts(name, argument)?,
+            "ignore_eos" => options.ignore_eos = value(name, argument, SWITCH)?,
+            "json_schema" => options.follow = Some(Follow::JsonSchema(schema(argument)?)),
+            "grammar" => options.follow = Some(Follow::Grammar(value(name, argument, "a string")?)),
+            "reuse" => reuse = value(name, argument, SWITCH)?,
+            _ => return Err(unknown(name)),
+        }
+    }
+    Ok((options, reuse))
+}
+
+/// One text, or a sequence of texts.
+pub fn texts(name: &str, argument: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    match argument.cast::<PyString>() {
+        Ok(text) => Ok(vec![text.extract()?]),
+        Err(_) => value(name, argument, "a string or a sequence of strings"),
+    }
+}
+
+/// A JSON Schema: its text, or an object of Python.
+fn schema(argument: &Bound<'_, PyAny>) -> PyResult<String> {
+    match argument.cast::<PyString>() {
+        Ok(text) => text.extract(),
+        Err(_) => Ok(json(argument)?.to_string()),
+    }
+}
+
+/// A Python object as JSON.
+pub fn json(object: &Bound<'_, PyAny>) -> PyResult<Value> {
+    let text: String = object.py().import("json")?.call_method1("dumps", (object,))?.extract()?;
+    serde_json::from_str(&text).map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
+/// The options for opening a model. Setting `stopped` ends a running compilation.
+pub fn opening(
+    py: Python<'_>,
+    arguments: Option<&Bound<'_, PyDict>>,
+    stopped: &Arc<AtomicBool>,
+) -> PyResult<OpenOptions> {
+    const COUNT: &str = "an integer from 0 on";
+    const SWITCH: &str = "True or False";
+    const PATH: &str = "a path";
+    let mut compiler = None;
+    let watched = stopped.clone();
+    let watch = WatchOpen::new(move |_| match watched.load(Ordering::Relaxed) {
+        true => std::ops::ControlFlow::Break(()),
+        false => std::ops::ControlFlow::Continue(()),
+    });
+    let mut options = OpenOptions { hub: console::hub().ok(), watch: Some(watch), ..OpenOptions::default() };
+    for (name, argument) in given(arguments)? {
+        let (name, argument) = (name.as_str(), &argument);
+        match name {
+            "dtype" => options.dtype = Some(parsed(name, argument)?),
+            "context" => options.context = Some(value(name, argument, COUNT)?),
+            "chunk" => options.chunk = Some(value(name, argument, COUNT)?),
+            "slots" => options.slots = value(name, argument, COUNT)?,
+            "quant" => options.quantize = Some(parsed(name, argument)?),
+            "kv" => {
+                let text: String = value(name, argument, "a string")?;
+                let format = console::kv_format(&text);
+                options.kv = Some(format.map_err(|error| PyValueError::new_err(format!("`kv`: {error}")))?);
+            }
+            "device" => options.device = Some(parsed(name, argument)?),
+            "threads" => options.threads = value(name, argument, COUNT)?,
+            "speculate" => options.speculate = parsed(name, argument)?,
+            "verify" => options.verify = value(name, argument, SWITCH)?,
+            "allow_config_keys" => options.allow_config_keys = texts(name, argument)?,
+            "cache" => options.cache = Some(value(name, argument, PATH)?),
+            "iree_compile" => compiler = Some(value::<PathBuf>(name, argument, PATH)?),
+            _ => return Err(unknown(name)),
+        }
+    }
+    if compiler.is_none() {
+        compiler = py.import("tracewright._compiler")?.call_method0("path")?.extract()?;
+    }
+    // Without the package of the compiler, the one on the PATH.
+    let mut compiler = Compiler::new(compiler.unwrap_or_else(|| "iree-compile".into()));
+    compiler.interrupt = Some(stopped.clone());
+    options.compiler = Some(compiler);
+    Ok(options)
+}

@@ -1,0 +1,90 @@
+from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
+from types import TracebackType
+from typing import Any, Literal, Self, Unpack, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .options import GenerateOptions, OpenOptions
+
+__version__: str
+
+class TracewrightError(Exception):
+    """A model cannot be opened, or cannot answer."""
+
+    code: str
+    """The kind of error, such as `TW0201`; `tracewright explain TW0201` explains it."""
+    message: str
+    help: list[str]
+
+@final
+class Generation(Iterator[str]):
+    """An iterator over the pieces of a text as they are generated. Dropping it stops the generation."""
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> str: ...
+    def text(self) -> str:
+        """Waits for the whole text, and returns it with the pieces that were taken before."""
+    def cancel(self) -> None:
+        """Ends the text after the next token. The text so far still arrives."""
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def tokens(self) -> list[int] | None:
+        """The generated token ids; `None` before the end."""
+    @property
+    def finish(self) -> Literal["stop", "length", "context", "cancelled"] | None:
+        """Why the text ended; `None` before the end."""
+    @property
+    def tokens_per_second(self) -> float | None: ...
+
+@final
+class Model:
+    """An open model. Threads can share it."""
+
+    def __new__(cls, model: str | PathLike[str], **options: Unpack[OpenOptions]) -> Self: ...
+    def chat(
+        self,
+        messages: str | Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_vars: Mapping[str, Any] | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Generation:
+        """Answers a conversation through the model's chat template."""
+    def generate(self, prompt: str | Sequence[int] | NDArray[np.uint32], **options: Unpack[GenerateOptions]) -> Generation:
+        """Continues a text, or a sequence of token ids, without a chat template."""
+    def render(
+        self,
+        messages: str | Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_vars: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The text that the model's chat template makes of a conversation."""
+    def embed(self, texts: str | Sequence[str], *, prompt: str | None = None) -> NDArray[np.float32]:
+        """Embeddings of texts: float32 [texts, features]."""
+    def score(self, text: str | Sequence[int] | NDArray[np.uint32]) -> NDArray[np.float32]:
+        """The logits after each token of a text: float32 [tokens, vocabulary]."""
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """The token ids of a text. `special` adds those that the tokenizer puts around a text."""
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of token ids, without special tokens."""
+    @property
+    def context(self) -> int:
+        """The largest number of tokens in a sequence, prompt and answer together."""
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def slots(self) -> int:
+        """The number of texts that are generated in parallel."""
+    def close(self) -> None:
+        """Releases the model once its running texts have ended."""
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+def run(words: list[str], again: list[str]) -> int: ...
+def trace_dump(words: list[str]) -> int: ...

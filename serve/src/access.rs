@@ -1,0 +1,93 @@
+//! Who may use the server: API keys, and the hosts and origins of requests.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::Path;
+
+use axum::http::{HeaderMap, header};
+use files::read_stream;
+
+use crate::ServeError;
+use crate::failure::Failure;
+
+/// The largest file of keys, in bytes.
+const MOST: u64 = 1 << 20;
+
+/// The keys that give access. Only their hashes are kept, and no message or log contains a key.
+#[derive(Clone)]
+pub struct ApiKeys(Vec<blake3::Hash>);
+
+impl ApiKeys {
+    /// Reads a file with one key on each line. Lines that begin with `#` are comments.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read, or has no key.
+    pub fn read(path: &Path) -> Result<Self, ServeError> {
+        let text = read_stream(path, MOST)?;
+        let mut keys = Vec::new();
+        for (line, key) in (1..).zip(text.lines().map(str::trim)) {
+            if key.is_empty() || key.starts_with('#') {
+                continue;
+            }
+            if !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+                return Err(ServeError::Key { path: path.to_owned(), line });
+            }
+            keys.push(blake3::hash(key.as_bytes()));
+        }
+        match keys.is_empty() {
+            true => Err(ServeError::NoKeys { path: path.to_owned() }),
+            false => Ok(Self(keys)),
+        }
+    }
+
+    /// Whether a request has one of the keys. The time of the comparison does not depend on the keys: hashes are
+    /// compared in constant time, and each of them.
+    pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<(), Failure> {
+        let bearer = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
+        let bearer = bearer.and_then(|value| value.split_at_checked(7));
+        let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer ")).map(|(_, key)| key);
+        let given = bearer.or_else(|| headers.get("x-api-key").map(|value| value.as_bytes()));
+        let hash = blake3::hash(given.unwrap_or_default().trim_ascii());
+        let is_known = self.0.iter().fold(false, |found, key| found | (*key == hash));
+        match (is_known, given) {
+            (true, _) => Ok(()),
+            (false, Some(_)) => Err(Failure::WrongKey),
+            (false, None) => Err(Failure::NoKey),
+        }
+    }
+}
+
+impl fmt::Debug for ApiKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} keys", self.0.len())
+    }
+}
+
+/// Refuses requests that a web page of another origin sends, and requests under a name that is not this machine's. The
+/// second stops pages whose domain suddenly resolves to this machine (DNS rebinding).
+pub fn check_origin(headers: &HeaderMap, is_local: bool, allowed: &[String]) -> Result<(), Failure> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let host = text(header::HOST).unwrap_or_default();
+    if is_local && !is_own_name(host) {
+        return Err(Failure::Host { host: host.to_owned() });
+    }
+    match text(header::ORIGIN) {
+        Some(origin) if !allowed.iter().any(|one| one == "*" || one == origin) => {
+            match origin.split_once("://").is_some_and(|(_, from)| from == host) {
+                true => Ok(()),
+                false => Err(Failure::Origin { origin: origin.to_owned() }),
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a `Host` header names this machine by an address or as `localhost`. Without the header no page sent it.
+fn is_own_name(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let address = name.trim_start_matches('[').trim_end_matches(']');
+    host.is_empty() || name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok()
+}

@@ -1,0 +1,178 @@
+//! [`Answers`]: the answers to one request, as they are generated.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use generate::Finish;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tracewright::GenerateOptions;
+use tracewright::model::{Completion, News, Running};
+
+use crate::failure::Failure;
+use crate::metrics::Metrics;
+use crate::models::Loaded;
+use crate::reader::{AnswerReader, Reading};
+use crate::update::{AnswerEnd, EndReason, Update, Usage};
+
+/// Prompts, and how to continue them.
+pub struct Ask {
+    pub loaded: Arc<Loaded>,
+    pub prompts: Vec<Vec<u32>>,
+    pub options: GenerateOptions,
+    /// The number of answers to each prompt. Each has a seed of its own.
+    pub count: usize,
+    /// Whether a slot may reuse the state of an earlier prompt with the same beginning.
+    pub reuse: bool,
+    pub reading: Reading,
+}
+
+/// The answers to one request. Dropping them stops the generation and frees the slots.
+pub struct Answers {
+    news: UnboundedReceiver<(usize, News)>,
+    updates: VecDeque<(usize, Update)>,
+    readers: Vec<AnswerReader>,
+    /// How many answers have not ended.
+    open: usize,
+    /// The number of answers to each prompt.
+    count: usize,
+    prompt_tokens: usize,
+    stop: Vec<String>,
+    loaded: Arc<Loaded>,
+    metrics: Arc<Metrics>,
+    start: Instant,
+    is_first: bool,
+    _running: Vec<Running>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Answers {
+    /// Begins to generate. Errors in the request's options appear here.
+    pub fn begin(ask: Ask, metrics: Arc<Metrics>, permit: OwnedSemaphorePermit) -> Result<Self, Failure> {
+        let Ask { loaded, prompts, options, count, reuse, reading } = ask;
+        let (send, news) = unbounded_channel();
+        let is_special =
+            |name: &str| loaded.model.tokenizer().is_some_and(|all| all.special_token(name).is_some());
+        let (shown, stop) = (reading.shown(is_special), options.stop.clone());
+        let mut running = Vec::new();
+        for index in 0..prompts.len() * count {
+            let mut options = options.clone();
+            options.sampling.seed = options.sampling.seed.wrapping_add((index % count) as u64);
+            let mut request = loaded.model.continue_tokens(prompts[index / count].clone()).options(options);
+            if reuse {
+                request = request.reuse();
+            }
+            let send = send.clone();
+            let request = request.show(shown.clone());
+            running.push(request.listen(move |news| send.send((index, news)).is_ok())?);
+        }
+        let open = running.len();
+        metrics.began(open);
+        Ok(Self {
+            news,
+            updates: VecDeque::new(),
+            readers: (0..open).map(|_| AnswerReader::new(reading.clone())).collect(),
+            open,
+            count,
+            prompt_tokens: prompts.iter().map(Vec::len).sum(),
+            stop,
+            loaded,
+            metrics,
+            start: Instant::now(),
+            is_first: true,
+            _running: running,
+            _permit: permit,
+        })
+    }
+
+    /// The tokens of all prompts.
+    pub fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
+    }
+
+    /// How many answers there are.
+    pub fn len(&self) -> usize {
+        self.readers.len()
+    }
+
+    /// The next part of an answer, with the answer's number; `None` after the end of all.
+    pub async fn next(&mut self) -> Option<Result<(usize, Update), Failure>> {
+        loop {
+            if let Some(update) = self.updates.pop_front() {
+                return Some(Ok(update));
+            }
+            if self.open == 0 {
+                return None;
+            }
+            let news = self.news.recv().await;
+            if let Err(failure) = self.take(news) {
+                self.metrics.ended(std::mem::take(&mut self.open));
+                return Some(Err(failure));
+            }
+        }
+    }
+
+    fn take(&mut self, news: Option<(usize, News)>) -> Result<(), Failure> {
+        let gone = || Failure::from(tracewright::ModelError::Gone);
+        let (index, news) = news.ok_or_else(gone)?;
+        let reader = self.readers.get_mut(index).ok_or_else(gone)?;
+        let mut updates = Vec::new();
+        match news {
+            News::Piece(piece) => {
+                if std::mem::take(&mut self.is_first) {
+                    self.metrics.first_token(self.start.elapsed());
+                }
+                updates = reader.push(&piece);
+            }
+            News::Logprobs(logprobs) => updates.push(Update::Logprobs(logprobs)),
+            News::Failed(error) => return Err(error.into()),
+            News::Done(completion) => {
+                updates = reader.finish();
+                let has_calls = reader.has_calls();
+                let end = self.end(index, &completion, has_calls);
+                self.metrics.answered(&end.usage, &completion.generated);
+                self.metrics.ended(1);
+                self.open -= 1;
+                updates.push(Update::End(end));
+            }
+        }
+        self.updates.extend(updates.into_iter().map(|update| (index, update)));
+        Ok(())
+    }
+}
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        self.metrics.ended(self.open);
+    }
+}
+
+impl Answers {
+    fn end(&self, index: usize, completion: &Completion, has_calls: bool) -> AnswerEnd {
+        let Completion { generated, prompt_tokens, .. } = completion;
+        let is_first = index.is_multiple_of(self.count);
+        let prompt = if is_first { *prompt_tokens } else { 0 };
+        let usage = Usage {
+            prompt,
+            cached: prompt.saturating_sub(generated.prefill_tokens),
+            completion: generated.tokens.len(),
+        };
+        let reason = match generated.finish {
+            _ if has_calls => EndReason::ToolCalls,
+            Finish::Length | Finish::Context => EndReason::Length,
+            Finish::Stop | Finish::Cancelled => {
+                self.stop_string(completion).map_or(EndReason::Stop, EndReason::StopString)
+            }
+        };
+        AnswerEnd { reason, usage }
+    }
+
+    /// The stop string that ended an answer. Its tokens spell it behind the text.
+    fn stop_string(&self, completion: &Completion) -> Option<String> {
+        let tokenizer = self.loaded.model.tokenizer().filter(|_| completion.is_cut)?;
+        let whole = tokenizer.decode(&completion.generated.tokens).ok()?;
+        let behind = whole.strip_prefix(&*completion.text).unwrap_or_default();
+        self.stop.iter().filter(|stop| behind.starts_with(&***stop)).max_by_key(|stop| stop.len()).cloned()
+    }
+}

@@ -1,0 +1,77 @@
+//! [`App`]: what all requests share.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::HeaderMap;
+use serde_json::Value;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::failure::Failure;
+use crate::metrics::Metrics;
+use crate::models::Models;
+use crate::{ServeOptions, body};
+
+/// How many requests are rendered and tokenized at the same time.
+const PREPARED: usize = 8;
+
+/// How many requests for embeddings may run or wait for the engine at the same time.
+const EMBEDDED: usize = 32;
+
+/// What all requests share.
+pub struct App {
+    pub models: Models,
+    pub options: ServeOptions,
+    pub metrics: Arc<Metrics>,
+    permits: Arc<Semaphore>,
+    prepared: Semaphore,
+    embedded: Semaphore,
+    /// Whether only this machine reaches the server.
+    pub is_local: bool,
+}
+
+impl App {
+    pub fn new(models: Models, options: ServeOptions, is_local: bool) -> Self {
+        let permits = Arc::new(Semaphore::new(options.max_requests));
+        let prepared = Semaphore::new(PREPARED);
+        let embedded = Semaphore::new(EMBEDDED);
+        Self { models, options, metrics: Arc::default(), permits, prepared, embedded, is_local }
+    }
+
+    /// A place among the requests that may be answered at the same time.
+    pub fn permit(&self) -> Result<OwnedSemaphorePermit, Failure> {
+        let most = self.options.max_requests;
+        self.permits.clone().try_acquire_owned().map_err(|_| Failure::Busy { most })
+    }
+
+    /// The body of a request as a JSON object.
+    pub async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Value, Failure> {
+        body::read(headers, body, &self.options).await
+    }
+
+    /// Runs work that takes long, away from the threads that send and receive.
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        place(&self.prepared, work).await
+    }
+
+    /// Runs work that waits for the engine. Requests that only prepare a prompt do not wait for it.
+    pub async fn embedding<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        place(&self.embedded, work).await
+    }
+}
+
+/// Runs work on a thread that may block, once there is a place for it.
+async fn place<T: Send + 'static>(
+    places: &Semaphore,
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let server = |why: String| Failure::Server { why };
+    let _place = places.acquire().await.map_err(|error| server(error.to_string()))?;
+    tokio::task::spawn_blocking(work).await.map_err(|error| server(error.to_string()))?
+}

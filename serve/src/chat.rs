@@ -1,0 +1,302 @@
+//! `POST /v1/chat/completions`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::app::App;
+use crate::body::fields;
+use crate::collect::{Answer, collect};
+use crate::failure::Failure;
+use crate::generation::{self, ChatRequest, variables};
+use crate::ids::{id, now};
+use crate::logprobs;
+use crate::models::Loaded;
+use crate::prepare::messages;
+use crate::sampling::SamplingFields;
+use crate::stream::{self, Events, Sent};
+use crate::tools::{self, OfferedTools};
+use crate::update::{EndReason, ToolCall, Update, Usage};
+
+/// The most probabilities per token.
+pub const TOP: u64 = 20;
+
+#[derive(Deserialize, JsonSchema)]
+pub struct ChatFields {
+    /// The first model of the server, unless set.
+    model: Option<String>,
+    /// Objects with a role (system, developer, user, assistant, tool) and a content: a text, or a list of texts in parts.
+    messages: Vec<Value>,
+    /// Send server-sent events, the last of which is `[DONE]`.
+    stream: Option<bool>,
+    stream_options: Option<StreamFields>,
+    /// The largest number of new tokens. Without it, an answer may fill the context.
+    max_tokens: Option<u64>,
+    /// The newer name of `max_tokens`.
+    max_completion_tokens: Option<u64>,
+    /// Report the probability of each token.
+    logprobs: Option<bool>,
+    /// Report so many of the most likely tokens, too: at most 20.
+    top_logprobs: Option<u64>,
+    /// Functions that the model may call. OfferedTools of other types are skipped.
+    tools: Option<Vec<Value>>,
+    /// `auto`, `none`, `required`, or an object that names a function.
+    tool_choice: Option<Value>,
+    /// Whether an answer may have several calls; true unless set.
+    parallel_tool_calls: Option<bool>,
+    /// `text`, `json_object`, or a `json_schema` that the answer follows.
+    response_format: Option<Value>,
+    /// A variable of the chat template.
+    reasoning_effort: Option<String>,
+    /// `none` leaves the reasoning in the content.
+    reasoning_format: Option<String>,
+    /// Variables of the chat template, such as `enable_thinking`.
+    chat_template_kwargs: Option<Map<String, Value>>,
+}
+
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
+pub struct StreamFields {
+    /// Send the counts of tokens in front of `[DONE]`.
+    pub include_usage: Option<bool>,
+}
+
+impl ChatFields {
+    fn request(&self, sampling: SamplingFields) -> Result<ChatRequest, Failure> {
+        let tools = tools::of_chat(self.tools.as_deref())?;
+        let schema =
+            generation::schema("response_format", self.response_format.as_ref(), "json_schema.schema");
+        Ok(ChatRequest {
+            messages: messages(&self.messages)?,
+            tools: OfferedTools::new(tools, &tools::choice(self.tool_choice.as_ref())?, "tool_choice")?,
+            parallel_calls: self.parallel_tool_calls.unwrap_or(true),
+            variables: variables(self.chat_template_kwargs.as_ref(), self.reasoning_effort.as_deref())?,
+            schema: schema?,
+            max_tokens: match self.max_completion_tokens {
+                Some(most) => ("max_completion_tokens", Some(most)),
+                None => ("max_tokens", self.max_tokens),
+            },
+            logprobs: self.logprobs()?,
+            sampling,
+            stop: Vec::new(),
+            keeps_reasoning: self.reasoning_format.as_deref() == Some("none"),
+        })
+    }
+
+    /// How many probabilities per token the client wants.
+    fn logprobs(&self) -> Result<Option<usize>, Failure> {
+        let top = self.top_logprobs.unwrap_or_default();
+        match self.logprobs.unwrap_or_default() {
+            _ if top > TOP => {
+                Err(Failure::field("top_logprobs", top.to_string(), format!("a number from 0 to {TOP}")))
+            }
+            true => Ok(Some(top as usize)),
+            false if top > 0 => {
+                Err(Failure::field("logprobs", "false", "true, because `top_logprobs` is set"))
+            }
+            false => Ok(None),
+        }
+    }
+}
+
+/// Answers a conversation.
+pub async fn chat(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Result<Response, Failure> {
+    let permit = app.permit()?;
+    let body = app.read(&headers, body).await?;
+    let fields: ChatFields = fields(&body)?;
+    let request = fields.request(crate::body::fields(&body)?)?;
+    let with_logprobs = request.logprobs.is_some();
+    let loaded = app.models.get(fields.model.as_deref()).await?;
+    let head = Head { loaded: loaded.clone(), id: id("chatcmpl-"), created: now() };
+    let answers = request.begin(&app, &loaded, permit).await?;
+    if fields.stream.unwrap_or_default() {
+        let includes_usage = fields.stream_options.is_some_and(|options| options.include_usage == Some(true));
+        let choices = vec![StreamedChoice::default(); answers.len()];
+        let chunks = Chunks { head, choices, with_logprobs, includes_usage, usage: Usage::default() };
+        return Ok(stream::respond(answers, chunks));
+    }
+    let (answers, usage) = collect(answers).await?;
+    let choice = |(index, answer)| head.choice(index, answer, with_logprobs);
+    let choices: Vec<Value> = answers.iter().enumerate().map(choice).collect();
+    let mut body = head.object("chat.completion", choices);
+    body["usage"] = self::usage(usage);
+    Ok(Json(body).into_response())
+}
+
+/// The text that the chat template makes of a conversation.
+pub async fn apply_template(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, Failure> {
+    let body = app.read(&headers, body).await?;
+    let fields: ChatFields = fields(&body)?;
+    let request = fields.request(crate::body::fields(&body)?)?;
+    let loaded = app.models.get(fields.model.as_deref()).await?;
+    let prompt = app.blocking(move || request.render(&loaded)).await?;
+    Ok(Json(json!({ "prompt": prompt })))
+}
+
+/// The fields that all parts of an answer have.
+struct Head {
+    loaded: Arc<Loaded>,
+    id: String,
+    created: u64,
+}
+
+impl Head {
+    fn object(&self, kind: &str, choices: Vec<Value>) -> Value {
+        json!({
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.loaded.name,
+            "choices": choices,
+        })
+    }
+
+    fn choice(&self, index: usize, answer: &Answer, with_logprobs: bool) -> Value {
+        let content = match answer.content.is_empty() && !answer.calls.is_empty() {
+            true => Value::Null,
+            false => json!(answer.content),
+        };
+        let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+        if !answer.reasoning.is_empty() {
+            message["reasoning_content"] = json!(answer.reasoning);
+        }
+        if !answer.calls.is_empty() {
+            message["tool_calls"] = answer.calls.iter().map(tool_call).collect();
+        }
+        let content = logprobs::content(&self.loaded, &answer.logprobs);
+        json!({
+            "index": index,
+            "message": message,
+            "logprobs": if with_logprobs { json!({ "content": content, "refusal": null }) } else { Value::Null },
+            "finish_reason": finish_reason(&answer.reason),
+        })
+    }
+}
+
+fn tool_call(call: &ToolCall) -> Value {
+    let ToolCall { id, name, arguments } = call;
+    json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
+}
+
+pub fn finish_reason(reason: &EndReason) -> &'static str {
+    match reason {
+        EndReason::Stop | EndReason::StopString(_) => "stop",
+        EndReason::Length => "length",
+        EndReason::ToolCalls => "tool_calls",
+    }
+}
+
+/// The counts of tokens in OpenAI's form.
+pub fn usage(usage: Usage) -> Value {
+    json!({
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.completion,
+        "total_tokens": usage.prompt + usage.completion,
+        "prompt_tokens_details": { "cached_tokens": usage.cached },
+    })
+}
+
+/// The state of one answer that is streamed.
+#[derive(Clone, Default)]
+struct StreamedChoice {
+    /// Text that waits for the probabilities of its tokens.
+    held: String,
+    calls: usize,
+}
+
+/// The events of a streamed answer.
+struct Chunks {
+    head: Head,
+    choices: Vec<StreamedChoice>,
+    with_logprobs: bool,
+    includes_usage: bool,
+    usage: Usage,
+}
+
+impl Chunks {
+    fn chunk(&self, choices: Vec<Value>) -> Value {
+        let mut chunk = self.head.object("chat.completion.chunk", choices);
+        if self.includes_usage {
+            chunk["usage"] = Value::Null;
+        }
+        chunk
+    }
+
+    fn delta(&self, index: usize, delta: Value) -> Sent {
+        self.delta_with(index, delta, Value::Null, Value::Null)
+    }
+
+    fn delta_with(&self, index: usize, delta: Value, logprobs: Value, finish: Value) -> Sent {
+        let choice = json!({ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish });
+        Sent::Data(self.chunk(vec![choice]))
+    }
+
+    fn flushed(&mut self, index: usize) -> Option<Sent> {
+        let held = std::mem::take(&mut self.choices[index].held);
+        (!held.is_empty()).then(|| self.delta(index, json!({ "content": held })))
+    }
+}
+
+impl Events for Chunks {
+    fn begin(&mut self) -> Vec<Sent> {
+        let role = |index| self.delta(index, json!({ "role": "assistant", "content": "" }));
+        (0..self.choices.len()).map(role).collect()
+    }
+
+    fn update(&mut self, index: usize, update: Update) -> Vec<Sent> {
+        match update {
+            Update::Reasoning(text) => vec![self.delta(index, json!({ "reasoning_content": text }))],
+            Update::Content(text) if self.with_logprobs => {
+                self.choices[index].held += &text;
+                Vec::new()
+            }
+            Update::Content(text) => vec![self.delta(index, json!({ "content": text }))],
+            Update::Logprobs(new) => {
+                let held = std::mem::take(&mut self.choices[index].held);
+                let logprobs =
+                    json!({ "content": logprobs::content(&self.head.loaded, &new), "refusal": null });
+                vec![self.delta_with(index, json!({ "content": held }), logprobs, Value::Null)]
+            }
+            Update::Call(call) => {
+                let number = self.choices[index].calls;
+                self.choices[index].calls += 1;
+                let mut call = tool_call(&call);
+                call["index"] = json!(number);
+                let flushed = self.flushed(index);
+                flushed.into_iter().chain([self.delta(index, json!({ "tool_calls": [call] }))]).collect()
+            }
+            Update::End(end) => {
+                self.usage.add(end.usage);
+                let flushed = self.flushed(index);
+                let finish = json!(finish_reason(&end.reason));
+                let last = self.delta_with(index, json!({}), Value::Null, finish);
+                flushed.into_iter().chain([last]).collect()
+            }
+        }
+    }
+
+    fn finish(&mut self) -> Vec<Sent> {
+        let mut last = Vec::new();
+        if self.includes_usage {
+            let mut chunk = self.chunk(Vec::new());
+            chunk["usage"] = usage(self.usage);
+            last.push(Sent::Data(chunk));
+        }
+        last.push(Sent::Done);
+        last
+    }
+
+    fn fail(&mut self, failure: &Failure) -> Vec<Sent> {
+        vec![Sent::Data(failure.json())]
+    }
+}

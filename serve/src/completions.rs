@@ -1,0 +1,289 @@
+//! `POST /v1/completions`: continues texts without a chat template.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use generate::TokenLogprobs;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::answers::{Answers, Ask};
+use crate::app::App;
+use crate::body::{fields, shown};
+use crate::chat::{StreamFields, TOP, finish_reason, usage};
+use crate::collect::collect;
+use crate::failure::Failure;
+use crate::generation::max_tokens;
+use crate::ids::{id, now};
+use crate::logprobs::finite;
+use crate::models::Loaded;
+use crate::prepare::check_length;
+use crate::reader::Reading;
+use crate::sampling::SamplingFields;
+use crate::stream::{self, Events, Sent};
+use crate::update::{Update, Usage};
+
+/// The most prompts of a request.
+const PROMPTS: usize = 256;
+
+/// The new tokens of a request that sets no limit, as OpenAI's interface declares.
+const USUAL: u64 = 16;
+
+#[derive(Deserialize, JsonSchema)]
+pub struct CompletionFields {
+    /// The first model of the server, unless set.
+    model: Option<String>,
+    /// A text, a list of texts, a list of token ids, or a list of such lists.
+    prompt: Value,
+    stream: Option<bool>,
+    stream_options: Option<StreamFields>,
+    /// The largest number of new tokens; 16 unless set.
+    max_tokens: Option<u64>,
+    /// Report so many of the most likely tokens: at most 20.
+    logprobs: Option<u64>,
+    /// Begin the text with the prompt.
+    echo: Option<bool>,
+    /// Not supported: a text is an error.
+    suffix: Option<String>,
+}
+
+/// A prompt: its text if it is known, and its tokens.
+struct Prompt {
+    text: String,
+    tokens: Vec<u32>,
+}
+
+/// Continues texts.
+pub async fn complete(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Failure> {
+    let permit = app.permit()?;
+    let body = app.read(&headers, body).await?;
+    let request: CompletionFields = fields(&body)?;
+    let sampling: SamplingFields = fields(&body)?;
+    let logprobs = request.logprobs()?;
+    let loaded = app.models.get(request.model.as_deref()).await?;
+    loaded.check_generates()?;
+    let is_streamed = request.stream.unwrap_or_default();
+    let includes_usage = request.stream_options.is_some_and(|options| options.include_usage == Some(true));
+    let count = sampling.count()?;
+    let (defaults, metrics, of_model) = (app.options.defaults.clone(), app.metrics.clone(), loaded.clone());
+    let (answers, echoes) = app
+        .blocking(move || {
+            let prompts = prompts(&of_model, &request.prompt)?;
+            let mut options = sampling.options(&defaults)?;
+            let most = request.max_tokens.unwrap_or(USUAL);
+            options.max_tokens = max_tokens("max_tokens", Some(most), of_model.model.info().context)?;
+            options.logprobs = logprobs;
+            let echo = |prompt: &Prompt| {
+                if request.echo == Some(true) { prompt.text.clone() } else { String::new() }
+            };
+            let echoes: Vec<String> = prompts.iter().map(echo).collect();
+            let prompts = prompts.into_iter().map(|prompt| prompt.tokens).collect();
+            let (reuse, reading) = (sampling.reuses(), Reading { is_plain: true, ..Reading::default() });
+            let ask = Ask { loaded: of_model, prompts, options, count, reuse, reading };
+            Ok((Answers::begin(ask, metrics, permit)?, echoes))
+        })
+        .await?;
+    let head = Completion { loaded, id: id("cmpl-"), created: now(), echoes, count };
+    if is_streamed {
+        let chunks = Chunks {
+            texts: vec![(String::new(), 0); answers.len()],
+            with_logprobs: logprobs.is_some(),
+            head,
+            includes_usage,
+            usage: Usage::default(),
+        };
+        return Ok(stream::respond(answers, chunks));
+    }
+    let (answers, used) = collect(answers).await?;
+    let choice = |(index, answer): (usize, &crate::collect::Answer)| {
+        let text = head.echo(index).to_owned() + &answer.content;
+        let logprobs = logprobs.map(|_| head.logprobs(&answer.logprobs, head.echo(index).chars().count()));
+        head.choice(index, &text, logprobs.unwrap_or_default(), finish_reason(&answer.reason).into())
+    };
+    let choices: Vec<Value> = answers.iter().enumerate().map(choice).collect();
+    let mut body = head.object(choices);
+    body["usage"] = usage(used);
+    Ok(Json(body).into_response())
+}
+
+impl CompletionFields {
+    fn logprobs(&self) -> Result<Option<usize>, Failure> {
+        if self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {
+            return Err(Failure::Unsupported { param: "suffix".to_owned() });
+        }
+        match self.logprobs {
+            Some(top) if top > TOP => {
+                Err(Failure::field("logprobs", top.to_string(), format!("a number from 0 to {TOP}")))
+            }
+            Some(_) if self.echo == Some(true) => {
+                Err(Failure::field("logprobs", "set", "no value, because `echo` is true"))
+            }
+            top => Ok(top.map(|top| top as usize)),
+        }
+    }
+}
+
+/// The prompts of a request: a text, a list of texts, a list of tokens, or a list of lists.
+fn prompts(loaded: &Loaded, given: &Value) -> Result<Vec<Prompt>, Failure> {
+    let expected = "a text, a list of texts, or token ids";
+    let refuse = || Failure::field("prompt", shown(given), expected);
+    let list: Vec<&Value> = match given {
+        Value::Array(list) if list.first().is_some_and(|first| !first.is_number()) => list.iter().collect(),
+        one => vec![one],
+    };
+    if list.len() > PROMPTS {
+        return Err(Failure::field(
+            "prompt",
+            format!("a list of {}", list.len()),
+            format!("at most {PROMPTS}"),
+        ));
+    }
+    let tokenizer = loaded.tokenizer()?;
+    let prompt = |one: &Value| {
+        let prompt = match one {
+            Value::String(text) => Prompt { text: text.clone(), tokens: tokenizer.encode(text)? },
+            one => {
+                let tokens = token_ids(one, loaded).ok_or_else(refuse)?;
+                Prompt { text: tokenizer.decode(&tokens)?, tokens }
+            }
+        };
+        check_length(loaded, prompt.tokens.len())?;
+        match prompt.tokens.is_empty() {
+            true => Err(Failure::field("prompt", "empty", "at least one token")),
+            false => Ok(prompt),
+        }
+    };
+    list.into_iter().map(prompt).collect()
+}
+
+/// A list of ids of tokens that the model has.
+pub fn token_ids(given: &Value, loaded: &Loaded) -> Option<Vec<u32>> {
+    let vocabulary = loaded.model.info().vocabulary as u64;
+    let id = |id: &Value| id.as_u64().filter(|&id| id < vocabulary).map(|id| id as u32);
+    given.as_array()?.iter().map(id).collect()
+}
+
+/// The fields that all parts of an answer have.
+struct Completion {
+    loaded: Arc<Loaded>,
+    id: String,
+    created: u64,
+    /// The text in front of the answers to each prompt.
+    echoes: Vec<String>,
+    /// The number of answers to each prompt.
+    count: usize,
+}
+
+impl Completion {
+    fn echo(&self, index: usize) -> &str {
+        self.echoes.get(index / self.count).map_or("", String::as_str)
+    }
+
+    fn object(&self, choices: Vec<Value>) -> Value {
+        json!({
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.loaded.name,
+            "choices": choices,
+        })
+    }
+
+    fn choice(&self, index: usize, text: &str, logprobs: Value, finish: Value) -> Value {
+        json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish })
+    }
+
+    /// Probabilities of tokens, the first of which begins at a character of the text.
+    fn logprobs(&self, logprobs: &[TokenLogprobs], mut offset: usize) -> Value {
+        let text = |token| String::from_utf8_lossy(self.loaded.piece(token)).into_owned();
+        let (mut tokens, mut chosen, mut top, mut offsets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for one in logprobs {
+            let token = text(one.chosen.token);
+            offsets.push(offset);
+            offset += token.chars().count();
+            tokens.push(token);
+            chosen.push(finite(one.chosen.logprob));
+            let likely = one.top.iter().map(|one| (text(one.token), json!(finite(one.logprob))));
+            top.push(likely.collect::<Map<_, _>>());
+        }
+        json!({ "tokens": tokens, "token_logprobs": chosen, "top_logprobs": top, "text_offset": offsets })
+    }
+}
+
+/// The events of a streamed answer.
+struct Chunks {
+    head: Completion,
+    /// For each answer, text that waits for the probabilities of its tokens, and the characters in front of it.
+    texts: Vec<(String, usize)>,
+    with_logprobs: bool,
+    includes_usage: bool,
+    usage: Usage,
+}
+
+impl Chunks {
+    fn chunk(&self, choices: Vec<Value>) -> Value {
+        let mut chunk = self.head.object(choices);
+        if self.includes_usage {
+            chunk["usage"] = Value::Null;
+        }
+        chunk
+    }
+
+    fn text(&self, index: usize, text: &str, logprobs: Value, finish: Value) -> Sent {
+        Sent::Data(self.chunk(vec![self.head.choice(index, text, logprobs, finish)]))
+    }
+}
+
+impl Events for Chunks {
+    fn begin(&mut self) -> Vec<Sent> {
+        let echo = |index| (index, self.head.echo(index).to_owned());
+        let echoes = (0..self.texts.len()).map(echo).filter(|(_, echo)| !echo.is_empty());
+        echoes.map(|(index, echo)| self.text(index, &echo, Value::Null, Value::Null)).collect()
+    }
+
+    fn update(&mut self, index: usize, update: Update) -> Vec<Sent> {
+        match update {
+            Update::Content(text) if self.with_logprobs => {
+                self.texts[index].0 += &text;
+                Vec::new()
+            }
+            Update::Content(text) => vec![self.text(index, &text, Value::Null, Value::Null)],
+            Update::Logprobs(new) => {
+                let (text, offset) = std::mem::take(&mut self.texts[index]);
+                let logprobs = self.head.logprobs(&new, offset);
+                self.texts[index].1 = offset + text.chars().count();
+                vec![self.text(index, &text, logprobs, Value::Null)]
+            }
+            Update::End(end) => {
+                self.usage.add(end.usage);
+                let text = std::mem::take(&mut self.texts[index].0);
+                vec![self.text(index, &text, Value::Null, finish_reason(&end.reason).into())]
+            }
+            Update::Reasoning(_) | Update::Call(_) => Vec::new(),
+        }
+    }
+
+    fn finish(&mut self) -> Vec<Sent> {
+        let mut last = Vec::new();
+        if self.includes_usage {
+            let mut chunk = self.chunk(Vec::new());
+            chunk["usage"] = usage(self.usage);
+            last.push(Sent::Data(chunk));
+        }
+        last.push(Sent::Done);
+        last
+    }
+
+    fn fail(&mut self, failure: &Failure) -> Vec<Sent> {
+        vec![Sent::Data(failure.json())]
+    }
+}

@@ -1,0 +1,103 @@
+//! `POST /v1/embeddings`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::body::{fields, shown};
+use crate::completions::token_ids;
+use crate::failure::Failure;
+use crate::models::Loaded;
+
+/// The most texts of a request, as in OpenAI's interface.
+const TEXTS: usize = 2048;
+
+#[derive(Deserialize, JsonSchema)]
+pub struct EmbeddingFields {
+    /// The first model of the server, unless set.
+    model: Option<String>,
+    /// A text, a list of texts, a list of token ids, or a list of such lists.
+    input: Value,
+    /// `float` or `base64`.
+    encoding_format: Option<String>,
+    /// The model's own number of dimensions, if set.
+    dimensions: Option<u64>,
+    /// The name of one of the model's prompts, such as `query`.
+    prompt_name: Option<String>,
+}
+
+/// Computes embeddings of texts.
+pub async fn embed(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, Failure> {
+    let _permit = app.permit()?;
+    let body = app.read(&headers, body).await?;
+    let request: EmbeddingFields = fields(&body)?;
+    let as_base64 = match request.encoding_format.as_deref() {
+        None | Some("float") => false,
+        Some("base64") => true,
+        Some(other) => {
+            return Err(Failure::field("encoding_format", shown(&json!(other)), "`float` or `base64`"));
+        }
+    };
+    let loaded = app.models.get(request.model.as_deref()).await?;
+    if !loaded.embeds() {
+        return Err(loaded.kind("continues text", "compute embeddings"));
+    }
+    let (of_model, dimensions) = (loaded.clone(), request.dimensions);
+    let (embeddings, tokens) = app
+        .embedding(move || {
+            let texts = texts(&of_model, &request)?;
+            let tokens: usize = texts.iter().map(Vec::len).sum();
+            Ok((of_model.model.embed_tokens(texts)?.embeddings, tokens))
+        })
+        .await?;
+    let width = embeddings.first().map_or(0, Vec::len);
+    if dimensions.is_some_and(|dimensions| dimensions != width as u64) {
+        let found = dimensions.unwrap_or_default().to_string();
+        return Err(Failure::field("dimensions", found, format!("{width}, the model's own")));
+    }
+    let entry = |(index, numbers): (usize, &Vec<f32>)| {
+        let embedding = match as_base64 {
+            true => json!(STANDARD.encode(numbers.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>())),
+            false => json!(numbers),
+        };
+        json!({ "object": "embedding", "index": index, "embedding": embedding })
+    };
+    let data: Vec<Value> = embeddings.iter().enumerate().map(entry).collect();
+    let usage = json!({ "prompt_tokens": tokens, "total_tokens": tokens });
+    Ok(Json(json!({ "object": "list", "data": data, "model": loaded.name, "usage": usage })))
+}
+
+/// The tokens of a request: of a text, a list of texts, a list of tokens, or a list of lists.
+fn texts(loaded: &Loaded, request: &EmbeddingFields) -> Result<Vec<Vec<u32>>, Failure> {
+    let given = &request.input;
+    let expected = "a text, a list of texts, or token ids";
+    let refuse = || Failure::field("input", shown(given), expected);
+    let list: Vec<&Value> = match given {
+        Value::Array(list) if list.first().is_some_and(|first| !first.is_number()) => list.iter().collect(),
+        one => vec![one],
+    };
+    if list.len() > TEXTS {
+        return Err(Failure::field("input", format!("a list of {}", list.len()), format!("at most {TEXTS}")));
+    }
+    let tokens = |one: &Value| match one {
+        Value::String(text) => {
+            let tokens = loaded.model.embedding_prompts(&[text], request.prompt_name.as_deref())?;
+            tokens.into_iter().next().ok_or_else(refuse)
+        }
+        one => token_ids(one, loaded).ok_or_else(refuse),
+    };
+    list.into_iter().map(tokens).collect()
+}

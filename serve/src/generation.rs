@@ -1,0 +1,147 @@
+//! [`ChatRequest`]: what the interfaces for chats have in common, and how its answers begin.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use tokio::sync::OwnedSemaphorePermit;
+use tracewright::{Follow, GenerateOptions};
+
+use crate::answers::{Answers, Ask};
+use crate::app::App;
+use crate::body::shown;
+use crate::failure::Failure;
+use crate::models::Loaded;
+use crate::prepare::{Dialogue, tokens};
+use crate::reader::{REASONING, Reading};
+use crate::sampling::SamplingFields;
+use crate::tools::OfferedTools;
+
+/// A conversation to answer, whichever interface it came by.
+pub struct ChatRequest {
+    /// The messages in the form of chat templates.
+    pub messages: Vec<Value>,
+    pub tools: OfferedTools,
+    /// Whether an answer may have several calls.
+    pub parallel_calls: bool,
+    pub variables: Map<String, Value>,
+    /// The JSON Schema that the answer must follow.
+    pub schema: Option<Value>,
+    /// The largest number of new tokens, and the name of its field.
+    pub max_tokens: (&'static str, Option<u64>),
+    pub logprobs: Option<usize>,
+    pub sampling: SamplingFields,
+    /// Further stop strings.
+    pub stop: Vec<String>,
+    /// Whether reasoning is left in the content.
+    pub keeps_reasoning: bool,
+}
+
+impl ChatRequest {
+    /// The text of the prompt.
+    pub fn render(&self, loaded: &Loaded) -> Result<String, Failure> {
+        let Self { messages, tools, variables, .. } = self;
+        let (messages, variables) = (messages.clone(), variables.clone());
+        Dialogue { messages, tools: tools.for_template(), variables }.render(loaded)
+    }
+
+    /// Begins to answer.
+    pub async fn begin(
+        self,
+        app: &App,
+        loaded: &Arc<Loaded>,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<Answers, Failure> {
+        loaded.check_generates()?;
+        let (defaults, metrics, loaded) = (app.options.defaults.clone(), app.metrics.clone(), loaded.clone());
+        app.blocking(move || {
+            let text = self.render(&loaded)?;
+            let prompts = vec![tokens(&loaded, &text)?];
+            let options = self.options(&defaults, loaded.model.info().context)?;
+            let reading = self.reading(&text, options.follow.is_some());
+            let (count, reuse) = (self.sampling.count()?, self.sampling.reuses());
+            Answers::begin(Ask { loaded, prompts, options, count, reuse, reading }, metrics, permit)
+        })
+        .await
+    }
+
+    fn options(&self, defaults: &GenerateOptions, context: usize) -> Result<GenerateOptions, Failure> {
+        let mut options = self.sampling.options(defaults)?;
+        let (param, most) = self.max_tokens;
+        options.max_tokens = max_tokens(param, most, context)?;
+        options.logprobs = self.logprobs;
+        options.stop.extend(self.stop.iter().cloned());
+        let schema = match (&self.schema, self.tools.is_forced, self.tools.offered.is_empty()) {
+            (_, true, _) => Some(self.tools.schema()),
+            (Some(schema), false, true) => Some(schema.clone()),
+            // The answer is a call, or follows the schema.
+            (Some(schema), false, false) => Some(json!({ "anyOf": [self.tools.schema(), schema] })),
+            (None, false, _) => None,
+        };
+        if let Some(schema) = schema {
+            options.follow = Some(Follow::JsonSchema(schema.to_string()));
+        }
+        Ok(options)
+    }
+
+    fn reading(&self, prompt: &str, follows: bool) -> Reading {
+        let OfferedTools { offered, is_forced } = &self.tools;
+        let end = prompt.trim_end();
+        let opens = REASONING.iter().map(|&(open, _)| open).find(|open| end.ends_with(open));
+        Reading {
+            tools: offered.clone(),
+            is_single: !self.parallel_calls,
+            is_call: *is_forced,
+            is_plain: (follows || self.keeps_reasoning) && offered.is_empty(),
+            reasons: opens.filter(|_| !follows && !self.keeps_reasoning),
+        }
+    }
+}
+
+/// The largest number of new tokens. Without a limit an answer may fill the context.
+pub fn max_tokens(param: &str, given: Option<u64>, context: usize) -> Result<usize, Failure> {
+    match given {
+        None => Ok(context),
+        Some(0) => Err(Failure::field(param, "0", "at least 1")),
+        Some(most) => Ok(usize::try_from(most).unwrap_or(usize::MAX).min(context)),
+    }
+}
+
+/// The schema of a format: `text`, `json_object` or `json_schema`. `schema` finds the schema in the format, and the name of
+/// its field.
+pub fn schema(param: &str, format: Option<&Value>, schema: &str) -> Result<Option<Value>, Failure> {
+    let Some(format) = format.filter(|format| !format.is_null()) else { return Ok(None) };
+    match format.get("type").and_then(Value::as_str) {
+        Some("text") => Ok(None),
+        Some("json_object") => Ok(Some(json!({ "type": "object" }))),
+        Some("json_schema") => {
+            let found = format.pointer(&format!("/{}", schema.replace('.', "/"))).unwrap_or(&Value::Null);
+            match found {
+                Value::Object(_) => Ok(Some(found.clone())),
+                found => Err(Failure::field(format!("{param}.{schema}"), shown(found), "a JSON Schema")),
+            }
+        }
+        _ => {
+            let found = shown(format.get("type").unwrap_or(&Value::Null));
+            let expected = "`text`, `json_object` or `json_schema`";
+            Err(Failure::field(format!("{param}.type"), found, expected))
+        }
+    }
+}
+
+/// Variables of the chat template that a request may set.
+pub fn variables(
+    given: Option<&Map<String, Value>>,
+    effort: Option<&str>,
+) -> Result<Map<String, Value>, Failure> {
+    let mut variables = given.cloned().unwrap_or_default();
+    for name in ["messages", "tools", "add_generation_prompt"] {
+        if let Some(value) = variables.get(name) {
+            let param = format!("chat_template_kwargs.{name}");
+            return Err(Failure::field(param, shown(value), "no value, because the server sets it"));
+        }
+    }
+    if let Some(effort) = effort {
+        variables.insert("reasoning_effort".to_owned(), json!(effort));
+    }
+    Ok(variables)
+}

@@ -1,0 +1,40 @@
+//! An HTTP server for open models. Clients of OpenAI's interface use it unchanged.
+//!
+//! The server reads requests, renders chat templates, and turns news of the engine into answers. Each model's engine
+//! thread continues the texts of several requests in parallel; see [`tracewright::Model`].
+
+mod access;
+mod answers;
+mod app;
+mod body;
+mod chat;
+mod collect;
+mod completions;
+mod embeddings;
+mod error;
+mod failure;
+mod generation;
+mod ids;
+mod listener;
+mod logprobs;
+mod messages;
+mod metrics;
+mod models;
+mod openapi;
+mod options;
+mod page;
+mod prepare;
+mod reader;
+mod responses;
+mod routes;
+mod sampling;
+mod stream;
+mod tokens;
+mod tools;
+mod update;
+
+pub use access::ApiKeys;
+pub use error::ServeError;
+pub use listener::Server;
+pub use models::{OpenModel, ServedModel, check_names};
+pub use options::ServeOptions;

@@ -1,0 +1,130 @@
+//! [`Server`]: listens on a port, and ends when it is asked to.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+
+use crate::app::App;
+use crate::models::Models;
+use crate::{ServeError, ServeOptions, ServedModel, routes};
+
+/// The most connections at the same time. Further ones wait.
+const CONNECTIONS: usize = 4096;
+
+/// How often the server asks whether to stop.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A server that listens and does not answer yet.
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Server {
+    /// Listens on a host and a port. Port 0 stands for any free one.
+    ///
+    /// # Errors
+    /// Returns an error if another program uses the port, or the host is not this machine's.
+    pub fn bind(host: &str, port: u16) -> Result<Self, ServeError> {
+        let failed = |source| ServeError::Listen { address: format!("{host}:{port}"), source };
+        let listener = TcpListener::bind((host, port)).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(Self { listener, address })
+    }
+
+    /// The address that the server listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers requests until `stop` returns true. Running answers then go on for at most
+    /// [`ServeOptions::drain`].
+    ///
+    /// # Errors
+    /// Returns an error if the system starts no threads.
+    pub fn run(
+        self,
+        models: Vec<ServedModel>,
+        options: ServeOptions,
+        stop: impl Fn() -> bool,
+    ) -> Result<(), ServeError> {
+        let app = App::new(Models::new(models), options, self.address.ip().is_loopback());
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .max_blocking_threads(64)
+            .thread_name("serve")
+            .enable_all()
+            .build()
+            .map_err(ServeError::Threads)?;
+        let result = runtime.block_on(self.serve(Arc::new(app), stop));
+        // Work that nobody waits for, such as loading a model.
+        runtime.shutdown_timeout(Duration::from_secs(1));
+        result
+    }
+
+    async fn serve(self, app: Arc<App>, stop: impl Fn() -> bool) -> Result<(), ServeError> {
+        let Self { listener, address } = self;
+        let failed = |source| ServeError::Listen { address: address.to_string(), source };
+        let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
+        // The first model is open already.
+        if let Err(failure) = app.models.get(None).await {
+            tracing::warn!("{failure}");
+        }
+        let router = routes::router(&app);
+        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        let graceful = GracefulShutdown::new();
+        let mut look = tokio::time::interval(LOOK);
+        while !stop() {
+            let accepted = tokio::select! {
+                _ = look.tick() => continue,
+                accepted = accept(&listener, &places) => accepted,
+            };
+            let Some((stream, place)) = accepted else { continue };
+            let mut http = http1::Builder::new();
+            http.timer(TokioTimer::new()).header_read_timeout(app.options.read_timeout);
+            let service = TowerToHyperService::new(router.clone());
+            let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
+            tokio::spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::debug!("a connection ended: {error}");
+                }
+                drop(place);
+            });
+        }
+        drop(listener);
+        tracing::info!("stopping; {} connections are open", graceful.count());
+        if tokio::time::timeout(app.options.drain, graceful.shutdown()).await.is_err() {
+            tracing::warn!("answers were cut after {} s", app.options.drain.as_secs());
+        }
+        Ok(())
+    }
+}
+
+/// The next connection, once there is a place for it.
+async fn accept(
+    listener: &tokio::net::TcpListener,
+    places: &Arc<Semaphore>,
+) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+    let place = places.clone().acquire_owned().await.ok()?;
+    match listener.accept().await {
+        Ok((stream, _)) => {
+            // Tokens are short, and must not wait for others.
+            let _ = stream.set_nodelay(true);
+            Some((stream, place))
+        }
+        Err(error) => {
+            // Such as too many open files, which other connections must close first.
+            tracing::warn!("a connection is not accepted: {error}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            None
+        }
+    }
+}

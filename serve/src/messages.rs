@@ -1,0 +1,336 @@
+//! `POST /v1/messages`: Anthropic's interface.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::body::{fields, shown};
+use crate::collect::{Answer, collect};
+use crate::failure::Failure;
+use crate::generation::{ChatRequest, variables};
+use crate::ids::id;
+use crate::prepare::{content, messages, tokens};
+use crate::sampling::SamplingFields;
+use crate::stream::{self, Events, Sent};
+use crate::tools::{self, Choice, OfferedTools};
+use crate::update::{EndReason, ToolCall, Update, Usage};
+
+#[derive(Deserialize, JsonSchema)]
+pub struct MessageFields {
+    model: Option<String>,
+    /// Objects with a role and a content: a text, or a list of blocks.
+    messages: Vec<Value>,
+    /// A system message: a text, or a list of texts in blocks.
+    system: Option<Value>,
+    max_tokens: Option<u64>,
+    stop_sequences: Option<Vec<String>>,
+    stream: Option<bool>,
+    /// Functions with an `input_schema`. OfferedTools of other types are skipped.
+    tools: Option<Vec<Value>>,
+    /// An object with the type `auto`, `any`, `none`, or `tool` and a name.
+    tool_choice: Option<Value>,
+    /// `{"type": "disabled"}` sets `enable_thinking` of the chat template to false.
+    thinking: Option<Value>,
+}
+
+/// Answers a conversation.
+pub async fn answer(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Response {
+    respond(&app, &headers, body).await.unwrap_or_else(|failure| failure.respond(error(&failure)))
+}
+
+/// Counts the tokens of a conversation.
+pub async fn count(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Response {
+    let count = async {
+        let body = app.read(&headers, body).await?;
+        let fields: MessageFields = fields(&body)?;
+        let request = fields.request(crate::body::fields(&body)?)?;
+        let loaded = app.models.get(fields.model.as_deref()).await?;
+        let counted = move || Ok(tokens(&loaded, &request.render(&loaded)?)?.len());
+        Ok(Json(json!({ "input_tokens": app.blocking(counted).await? })).into_response())
+    };
+    count.await.unwrap_or_else(|failure: Failure| failure.respond(error(&failure)))
+}
+
+async fn respond(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<Response, Failure> {
+    let permit = app.permit()?;
+    let body = app.read(headers, body).await?;
+    let fields: MessageFields = fields(&body)?;
+    let request = fields.request(crate::body::fields(&body)?)?;
+    let loaded = app.models.get(fields.model.as_deref()).await?;
+    let answers = request.begin(app, &loaded, permit).await?;
+    let message = json!({
+        "id": id("msg_"),
+        "type": "message",
+        "role": "assistant",
+        "model": loaded.name,
+        "content": [],
+        "stop_reason": null,
+        "stop_sequence": null,
+        "usage": usage(Usage { prompt: answers.prompt_tokens(), ..Usage::default() }),
+    });
+    if fields.stream.unwrap_or_default() {
+        return Ok(stream::respond(answers, MessageEvents::new(message)));
+    }
+    let (mut answers, used) = collect(answers).await?;
+    let mut message = message;
+    if let Some(answer) = answers.pop() {
+        message["content"] = blocks(&answer).into();
+        (message["stop_reason"], message["stop_sequence"]) = stop(&answer.reason);
+    }
+    message["usage"] = usage(used);
+    Ok(Json(message).into_response())
+}
+
+/// The error in Anthropic's form.
+fn error(failure: &Failure) -> Value {
+    let kind = match failure.kind() {
+        "server_error" => "api_error",
+        kind => kind,
+    };
+    json!({ "type": "error", "error": { "type": kind, "message": failure.to_string() } })
+}
+
+impl MessageFields {
+    fn request(&self, sampling: SamplingFields) -> Result<ChatRequest, Failure> {
+        let mut given = Vec::new();
+        if let Some(system) = self.system.as_ref().filter(|system| !system.is_null()) {
+            given.push(json!({ "role": "system", "content": content(Some(system), "system")? }));
+        }
+        for (i, message) in self.messages.iter().enumerate() {
+            in_chat(message, &format!("messages[{i}]"), &mut given)?;
+        }
+        let mut variables = variables(None, None)?;
+        if let Some(kind) = self.thinking.as_ref().and_then(|thinking| thinking["type"].as_str()) {
+            variables.insert("enable_thinking".to_owned(), json!(kind != "disabled"));
+        }
+        let is_single =
+            self.tool_choice.as_ref().is_some_and(|choice| choice["disable_parallel_tool_use"] == true);
+        Ok(ChatRequest {
+            messages: messages(&given)?,
+            tools: OfferedTools::new(self.tools()?, &self.choice()?, "tool_choice")?,
+            parallel_calls: !is_single,
+            variables,
+            schema: None,
+            max_tokens: ("max_tokens", self.max_tokens),
+            logprobs: None,
+            sampling: sampling.single(),
+            stop: self.stop_sequences.clone().unwrap_or_default(),
+            keeps_reasoning: false,
+        })
+    }
+
+    /// The functions. OfferedTools that only Anthropic's servers define are skipped.
+    fn tools(&self) -> Result<Vec<Value>, Failure> {
+        let mut tools = Vec::new();
+        for (i, one) in self.tools.iter().flatten().enumerate() {
+            match one.get("type").and_then(Value::as_str) {
+                None | Some("custom") => {
+                    let parameters = one.get("input_schema");
+                    let (name, description) = (one.get("name"), one.get("description"));
+                    let function =
+                        json!({ "name": name, "description": description, "parameters": parameters });
+                    tools.push(tools::tool(&function, &format!("tools[{i}]"))?);
+                }
+                Some(kind) => tools::skip(&json!(kind)),
+            }
+        }
+        Ok(tools)
+    }
+
+    fn choice(&self) -> Result<Choice, Failure> {
+        let Some(choice) = self.tool_choice.as_ref().filter(|choice| !choice.is_null()) else {
+            return Ok(Choice::Auto);
+        };
+        match (choice["type"].as_str(), choice["name"].as_str()) {
+            (Some("auto"), _) => Ok(Choice::Auto),
+            (Some("none"), _) => Ok(Choice::None),
+            (Some("any"), _) => Ok(Choice::Required),
+            (Some("tool"), Some(name)) => Ok(Choice::Named(name.to_owned())),
+            _ => {
+                let expected = "an object with the type `auto`, `any`, `none`, or `tool` and a `name`";
+                Err(Failure::field("tool_choice", shown(choice), expected))
+            }
+        }
+    }
+}
+
+/// Adds a message to those of a chat: results of calls become messages of their own.
+fn in_chat(message: &Value, at: &str, out: &mut Vec<Value>) -> Result<(), Failure> {
+    let Some(blocks) = message.get("content").and_then(Value::as_array) else {
+        out.push(message.clone());
+        return Ok(());
+    };
+    let (mut texts, mut calls, mut thoughts) = (Vec::new(), Vec::new(), Vec::new());
+    for (i, block) in blocks.iter().enumerate() {
+        let at = format!("{at}.content[{i}]");
+        match block.get("type").and_then(Value::as_str) {
+            Some("tool_use") => {
+                let function = json!({ "name": block["name"], "arguments": block["input"] });
+                calls.push(json!({ "id": block["id"], "type": "function", "function": function }));
+            }
+            Some("tool_result") => {
+                let content = content(block.get("content"), &format!("{at}.content"))?;
+                out.push(json!({ "role": "tool", "tool_call_id": block["tool_use_id"], "content": content }));
+            }
+            Some("thinking") => thoughts.extend(block["thinking"].as_str()),
+            Some("redacted_thinking") => {}
+            _ => {
+                let one = Value::from(vec![block.clone()]);
+                texts.push(content(Some(&one), at.trim_end_matches(&format!("[{i}]")))?);
+            }
+        }
+    }
+    if !texts.is_empty() || !calls.is_empty() {
+        let mut chat = json!({ "role": message.get("role"), "content": texts.join("\n") });
+        if !calls.is_empty() {
+            chat["tool_calls"] = calls.into();
+        }
+        if !thoughts.is_empty() {
+            chat["reasoning_content"] = json!(thoughts.join("\n"));
+        }
+        out.push(chat);
+    }
+    Ok(())
+}
+
+/// The counts of tokens in Anthropic's form, which counts cached tokens apart.
+fn usage(usage: Usage) -> Value {
+    json!({
+        "input_tokens": usage.prompt - usage.cached,
+        "cache_read_input_tokens": usage.cached,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": usage.completion,
+    })
+}
+
+/// The reason of the end, and the stop string.
+fn stop(reason: &EndReason) -> (Value, Value) {
+    match reason {
+        EndReason::Stop => (json!("end_turn"), Value::Null),
+        EndReason::StopString(text) => (json!("stop_sequence"), json!(text)),
+        EndReason::Length => (json!("max_tokens"), Value::Null),
+        EndReason::ToolCalls => (json!("tool_use"), Value::Null),
+    }
+}
+
+/// The blocks of a whole answer.
+fn blocks(answer: &Answer) -> Vec<Value> {
+    let mut blocks = Vec::new();
+    if !answer.reasoning.is_empty() {
+        blocks.push(json!({ "type": "thinking", "thinking": answer.reasoning, "signature": "" }));
+    }
+    if !answer.content.is_empty() || answer.calls.is_empty() {
+        blocks.push(json!({ "type": "text", "text": answer.content }));
+    }
+    let call = |ToolCall { id, name, arguments }: &ToolCall| {
+        let input: Value = serde_json::from_str(arguments).unwrap_or_else(|_| json!({}));
+        json!({ "type": "tool_use", "id": id, "name": name, "input": input })
+    };
+    blocks.extend(answer.calls.iter().map(call));
+    blocks
+}
+
+/// The events of a streamed message.
+struct MessageEvents {
+    message: Value,
+    /// The kind of the block that is sent.
+    open: Option<&'static str>,
+    /// The number of that block, or of the next one.
+    number: usize,
+    usage: Usage,
+    reason: EndReason,
+}
+
+impl MessageEvents {
+    fn new(message: Value) -> Self {
+        Self { message, open: None, number: 0, usage: Usage::default(), reason: EndReason::Stop }
+    }
+
+    fn event(&self, kind: &'static str, mut fields: Value) -> Sent {
+        fields["type"] = json!(kind);
+        Sent::Named(kind, fields)
+    }
+
+    /// Begins a block, unless one of this kind is sent.
+    fn open(&mut self, kind: &'static str, block: Value, out: &mut Vec<Sent>) {
+        if self.open != Some(kind) {
+            self.close(out);
+            self.open = Some(kind);
+            let start = json!({ "index": self.number, "content_block": block });
+            out.push(self.event("content_block_start", start));
+        }
+    }
+
+    fn delta(&self, delta: Value, out: &mut Vec<Sent>) {
+        out.push(self.event("content_block_delta", json!({ "index": self.number, "delta": delta })));
+    }
+
+    fn close(&mut self, out: &mut Vec<Sent>) {
+        if self.open.take().is_some() {
+            out.push(self.event("content_block_stop", json!({ "index": self.number })));
+            self.number += 1;
+        }
+    }
+}
+
+impl Events for MessageEvents {
+    fn begin(&mut self) -> Vec<Sent> {
+        vec![self.event("message_start", json!({ "message": self.message }))]
+    }
+
+    fn update(&mut self, _: usize, update: Update) -> Vec<Sent> {
+        let mut out = Vec::new();
+        match update {
+            Update::Reasoning(text) => {
+                let block = json!({ "type": "thinking", "thinking": "", "signature": "" });
+                self.open("thinking", block, &mut out);
+                self.delta(json!({ "type": "thinking_delta", "thinking": text }), &mut out);
+            }
+            Update::Content(text) => {
+                self.open("text", json!({ "type": "text", "text": "" }), &mut out);
+                self.delta(json!({ "type": "text_delta", "text": text }), &mut out);
+            }
+            Update::Call(ToolCall { id, name, arguments }) => {
+                self.close(&mut out);
+                self.open(
+                    "tool_use",
+                    json!({ "type": "tool_use", "id": id, "name": name, "input": {} }),
+                    &mut out,
+                );
+                self.delta(json!({ "type": "input_json_delta", "partial_json": arguments }), &mut out);
+                self.close(&mut out);
+            }
+            Update::Logprobs(_) => {}
+            Update::End(end) => {
+                self.usage.add(end.usage);
+                self.reason = end.reason;
+            }
+        }
+        out
+    }
+
+    fn finish(&mut self) -> Vec<Sent> {
+        let mut out = Vec::new();
+        if self.number == 0 {
+            self.open("text", json!({ "type": "text", "text": "" }), &mut out);
+        }
+        self.close(&mut out);
+        let (reason, sequence) = stop(&self.reason);
+        let delta = json!({ "stop_reason": reason, "stop_sequence": sequence });
+        out.push(self.event("message_delta", json!({ "delta": delta, "usage": usage(self.usage) })));
+        out.push(self.event("message_stop", json!({})));
+        out
+    }
+
+    fn fail(&mut self, failure: &Failure) -> Vec<Sent> {
+        vec![Sent::Named("error", error(failure))]
+    }
+}

@@ -1,0 +1,68 @@
+//! `GET /openapi.json`: a description of the server for tools, from the types that requests are read into.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::routing::MethodRouter;
+use schemars::Schema;
+use serde_json::{Map, Value, json};
+
+use crate::app::App;
+
+/// A path that needs a key, if there are keys.
+pub struct Endpoint {
+    pub path: &'static str,
+    pub about: &'static str,
+    pub route: MethodRouter<Arc<App>>,
+    /// The JSON Schemas of the body; none for `GET`.
+    pub body: Vec<Schema>,
+}
+
+/// The OpenAPI document of these paths.
+pub fn document(endpoints: Vec<Endpoint>) -> Json<Value> {
+    let paths: Map<String, Value> = endpoints.into_iter().map(path).collect();
+    let error = json!({ "type": "object", "required": ["message", "type", "code", "param"], "properties": {
+        "message": { "type": "string" },
+        "type": { "type": "string" },
+        "code": { "type": "string" },
+        "param": { "type": ["string", "null"] },
+    } });
+    let error = json!({ "type": "object", "required": ["error"], "properties": { "error": error } });
+    Json(json!({
+        "openapi": "3.1.0",
+        "info": { "title": "Tracewright", "version": env!("CARGO_PKG_VERSION") },
+        "paths": paths,
+        "components": {
+            "schemas": { "Error": error },
+            "securitySchemes": { "key": { "type": "http", "scheme": "bearer" } },
+        },
+        "security": [{ "key": [] }, {}],
+    }))
+}
+
+fn path(Endpoint { path, about, body, .. }: Endpoint) -> (String, Value) {
+    let name = path.replace("{*", "{");
+    let failure = json!({
+        "description": "An error",
+        "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Error" } } },
+    });
+    let mut operation = json!({
+        "summary": about,
+        "responses": { "200": { "description": "The answer" }, "default": failure },
+    });
+    if name.contains('{') {
+        let schema = json!({ "type": "string" });
+        operation["parameters"] =
+            json!([{ "name": "name", "in": "path", "required": true, "schema": schema }]);
+    }
+    let method = match body.is_empty() {
+        true => "get",
+        false => {
+            let schema = json!({ "allOf": body });
+            operation["requestBody"] =
+                json!({ "required": true, "content": { "application/json": { "schema": schema } } });
+            "post"
+        }
+    };
+    (name, json!({ method: operation }))
+}

@@ -1,0 +1,227 @@
+//! The ways in which models write calls of functions.
+
+use serde_json::{Deserializer, Map, Value, json};
+
+use crate::sampling::random;
+
+/// A call without an id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawCall {
+    pub name: String,
+    /// The arguments as JSON.
+    pub arguments: String,
+}
+
+/// Text between two markers that holds calls.
+#[derive(Debug)]
+pub struct CallBlock {
+    pub open: &'static str,
+    /// `None` if the block reaches up to the end of the text.
+    pub close: Option<&'static str>,
+    /// The calls inside. Without one the block is text.
+    pub parse: fn(&str, &[Value]) -> Vec<RawCall>,
+}
+
+/// The blocks of all formats, with the models that write them.
+pub static BLOCKS: [CallBlock; 5] = [
+    // Hermes, Qwen, SmolLM: JSON. Qwen3-Coder: `<function=NAME><parameter=KEY>VALUE</parameter></function>`.
+    CallBlock { open: "<tool_call>", close: Some("</tool_call>"), parse: tagged },
+    // Llama 3.1: `<function=NAME>{"key": "value"}</function>`; Qwen3-Coder without the outer tag.
+    CallBlock { open: "<function=", close: Some("</function>"), parse: function },
+    // Mistral: a list of JSON objects, or `NAME[ARGS]{"key": "value"}`.
+    CallBlock { open: "[TOOL_CALLS]", close: None, parse: mistral },
+    // Llama 3: JSON with `parameters`.
+    CallBlock { open: "<|python_tag|>", close: None, parse: json_calls },
+    // FunctionGemma: `call:NAME{key:<escape>value<escape>}`.
+    CallBlock { open: "<start_function_call>", close: Some("<end_function_call>"), parse: gemma },
+];
+
+/// A name for a call: nine letters and digits, because Mistral's templates refuse others.
+pub fn id() -> String {
+    const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    let mut rest = random();
+    let mut digit = || {
+        let digit = DIGITS[(rest % 36) as usize];
+        rest /= 36;
+        char::from(digit)
+    };
+    (0..9).map(|_| digit()).collect()
+}
+
+/// Whether one of the tools has this name.
+pub fn is_known(tools: &[Value], name: &str) -> bool {
+    tools.iter().any(|tool| tool["function"]["name"] == name)
+}
+
+/// Whether a text begins as JSON of calls does: with an object whose first key is one of a call. `None` if it is too short to
+/// tell.
+pub fn looks_like_calls(text: &str) -> Option<bool> {
+    const KEYS: [&str; 5] = ["\"name\"", "\"type\"", "\"function\"", "\"arguments\"", "\"parameters\""];
+    let rest = text.strip_prefix('[').unwrap_or(text).trim_start();
+    let Some(rest) = rest.strip_prefix('{').map(str::trim_start) else {
+        return if rest.is_empty() { None } else { Some(false) };
+    };
+    match KEYS.iter().any(|key| rest.starts_with(key)) {
+        true => Some(true),
+        false if KEYS.iter().any(|key| key.starts_with(rest)) => None,
+        false => Some(false),
+    }
+}
+
+/// Calls as JSON: an object, several behind each other, or a list of objects.
+pub fn json_calls(text: &str, _: &[Value]) -> Vec<RawCall> {
+    let mut calls = Vec::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        let mut values = Deserializer::from_str(rest).into_iter::<Value>();
+        let Some(Ok(value)) = values.next() else { return Vec::new() };
+        rest = rest[values.byte_offset()..].trim_start().trim_start_matches([';', ',']).trim_start();
+        let list = match value {
+            Value::Array(list) => list,
+            one => vec![one],
+        };
+        for one in list {
+            match json_call(&one) {
+                Some(call) => calls.push(call),
+                None => return Vec::new(),
+            }
+        }
+    }
+    calls
+}
+
+fn json_call(value: &Value) -> Option<RawCall> {
+    let function = value.get("function").filter(|function| function.is_object()).unwrap_or(value);
+    let name = function.get("name").or(function.get("function"))?.as_str().filter(|name| !name.is_empty())?;
+    let arguments = ["arguments", "parameters"].iter().find_map(|key| function.get(*key));
+    let arguments = match arguments {
+        None | Some(Value::Null) => "{}".to_owned(),
+        Some(Value::String(text)) if serde_json::from_str::<Map<String, Value>>(text).is_ok() => text.clone(),
+        Some(other) => other.to_string(),
+    };
+    Some(RawCall { name: name.to_owned(), arguments })
+}
+
+fn tagged(text: &str, tools: &[Value]) -> Vec<RawCall> {
+    let text = text.trim();
+    match text.strip_prefix("<function=") {
+        Some(inner) => function(inner.trim_end().trim_end_matches("</function>"), tools),
+        None => json_calls(text, tools),
+    }
+}
+
+/// `NAME>`, and the arguments as JSON or as parameters in tags.
+fn function(text: &str, tools: &[Value]) -> Vec<RawCall> {
+    let Some((name, body)) = text.split_once('>') else { return Vec::new() };
+    let (name, body) = (name.trim(), body.trim());
+    if name.is_empty() || name.contains(char::is_whitespace) {
+        return Vec::new();
+    }
+    if let Ok(arguments) = serde_json::from_str::<Map<String, Value>>(body) {
+        return vec![RawCall { name: name.to_owned(), arguments: Value::from(arguments).to_string() }];
+    }
+    let mut arguments = Map::new();
+    let mut rest = body;
+    while let Some((_, parameter)) = rest.split_once("<parameter=") {
+        let Some((key, after)) = parameter.split_once('>') else { return Vec::new() };
+        let (value, after) = after.split_once("</parameter>").unwrap_or((after, ""));
+        let value = value.strip_prefix('\n').unwrap_or(value);
+        let value = value.strip_suffix('\n').unwrap_or(value);
+        arguments.insert(key.trim().to_owned(), typed(value, &parameter_type(tools, name, key.trim())));
+        rest = after;
+    }
+    match arguments.is_empty() && !body.is_empty() {
+        true => Vec::new(),
+        false => vec![RawCall { name: name.to_owned(), arguments: Value::from(arguments).to_string() }],
+    }
+}
+
+/// The type of a parameter as its tool declares it.
+fn parameter_type(tools: &[Value], name: &str, key: &str) -> Value {
+    let tool = tools.iter().find(|tool| tool["function"]["name"] == name);
+    tool.map_or(Value::Null, |tool| tool["function"]["parameters"]["properties"][key]["type"].clone())
+}
+
+/// A value that is written without quotes.
+fn typed(text: &str, declared: &Value) -> Value {
+    match declared == "string" {
+        true => json!(text),
+        false => serde_json::from_str(text.trim()).unwrap_or_else(|_| json!(text)),
+    }
+}
+
+fn mistral(text: &str, tools: &[Value]) -> Vec<RawCall> {
+    if text.trim_start().starts_with('[') {
+        return json_calls(text, tools);
+    }
+    let mut calls = Vec::new();
+    for part in text.split("[TOOL_CALLS]") {
+        let Some((name, arguments)) = part.split_once('{') else { return Vec::new() };
+        let name = name.split('[').next().unwrap_or_default().trim();
+        let arguments = format!("{{{}", arguments.trim_end());
+        let is_object = serde_json::from_str::<Map<String, Value>>(&arguments).is_ok();
+        if name.is_empty() || name.contains(char::is_whitespace) || !is_object {
+            return Vec::new();
+        }
+        calls.push(RawCall { name: name.to_owned(), arguments });
+    }
+    calls
+}
+
+fn gemma(text: &str, _: &[Value]) -> Vec<RawCall> {
+    let call = || {
+        let text = text.trim().strip_prefix("call:")?;
+        let (name, rest) = text.split_at(text.find('{')?);
+        let mut rest = rest;
+        let arguments = gemma_value(&mut rest, 0)?;
+        let is_call = !name.trim().is_empty() && rest.trim().is_empty() && arguments.is_object();
+        is_call.then(|| RawCall { name: name.trim().to_owned(), arguments: arguments.to_string() })
+    };
+    call().into_iter().collect()
+}
+
+/// Reads a value of FunctionGemma: `<escape>text<escape>`, an object, a list, or a word.
+fn gemma_value(rest: &mut &str, depth: usize) -> Option<Value> {
+    const ESCAPE: &str = "<escape>";
+    const DEEPEST: usize = 64;
+    *rest = rest.trim_start();
+    if depth > DEEPEST {
+        return None;
+    }
+    if let Some(text) = rest.strip_prefix(ESCAPE) {
+        let (text, after) = text.split_once(ESCAPE)?;
+        *rest = after;
+        return Some(json!(text));
+    }
+    let close = match rest.chars().next()? {
+        '{' => '}',
+        '[' => ']',
+        _ => {
+            let end = rest.find([',', '}', ']']).unwrap_or(rest.len());
+            let (word, after) = rest.split_at(end);
+            *rest = after;
+            return Some(serde_json::from_str(word.trim()).unwrap_or_else(|_| json!(word.trim())));
+        }
+    };
+    *rest = &rest[1..];
+    let (mut object, mut list) = (Map::new(), Vec::new());
+    loop {
+        *rest = rest.trim_start();
+        if let Some(after) = rest.strip_prefix(close) {
+            *rest = after;
+            return Some(if close == '}' { object.into() } else { list.into() });
+        }
+        if close == '}' {
+            let (key, after) = rest.split_once(':')?;
+            *rest = after;
+            object.insert(key.trim().trim_matches('"').to_owned(), gemma_value(rest, depth + 1)?);
+        } else {
+            list.push(gemma_value(rest, depth + 1)?);
+        }
+        *rest = rest.trim_start();
+        *rest = rest.strip_prefix(',').unwrap_or(rest);
+        if rest.is_empty() {
+            return None;
+        }
+    }
+}

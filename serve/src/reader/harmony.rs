@@ -1,0 +1,37 @@
+//! The messages of gpt-oss: `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…`.
+//!
+//! Source: the harmony response format, <https://github.com/openai/harmony>.
+
+pub const START: &str = "<|start|>";
+pub const CHANNEL: &str = "<|channel|>";
+pub const MESSAGE: &str = "<|message|>";
+
+/// The tokens behind which no text of a message follows.
+pub const ENDS: [&str; 5] = ["<|end|>", "<|call|>", "<|return|>", START, CHANNEL];
+
+/// All tokens of the format.
+pub const MARKERS: [&str; 7] =
+    ["<|end|>", "<|call|>", "<|return|>", "<|constrain|>", START, CHANNEL, MESSAGE];
+
+/// A part of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Harmony {
+    /// The channel and the recipient, up to `<|message|>`.
+    Header,
+    Analysis,
+    Final,
+    /// The arguments of a function.
+    Call(String),
+}
+
+/// The part behind a header, such as `<|channel|>commentary to=functions.weather <|constrain|>json`.
+pub fn part(header: &str) -> Harmony {
+    let recipient = header.split("to=functions.").nth(1);
+    let name =
+        recipient.map(|rest| rest.split(|c: char| c.is_whitespace() || c == '<').next().unwrap_or_default());
+    match (name, header.contains("<|channel|>analysis")) {
+        (Some(name), _) if !name.is_empty() => Harmony::Call(name.to_owned()),
+        (_, true) => Harmony::Analysis,
+        _ => Harmony::Final,
+    }
+}

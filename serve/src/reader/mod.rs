@@ -1,0 +1,358 @@
+//! Reads the text of an answer: reasoning, content and calls of functions.
+//!
+//! Streamed and whole answers are read by the same [`AnswerReader`], and its result does not depend on how the text is cut into
+//! pieces. So both have the same content and the same calls, and each call comes once.
+
+mod calls;
+mod harmony;
+#[cfg(test)]
+mod tests;
+
+use serde_json::Value;
+
+use crate::update::{ToolCall, Update};
+use calls::{CallBlock, RawCall};
+use harmony::Harmony;
+
+/// The parts that the text of an answer may have.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// The functions that the model may call, in OpenAI's form.
+    pub tools: Vec<Value>,
+    /// Whether the answer has at most one call.
+    pub is_single: bool,
+    /// Whether the text is a call as JSON, because a schema forced it.
+    pub is_call: bool,
+    /// Whether the text is content from beginning to end.
+    pub is_plain: bool,
+    /// The marker that opens reasoning, if the prompt ends with it.
+    pub reasons: Option<&'static str>,
+}
+
+/// The beginning and the end of reasoning.
+pub const REASONING: [(&str, &str); 2] = [("<think>", "</think>"), ("[THINK]", "[/THINK]")];
+
+/// Special tokens of calls.
+const OF_CALLS: [&str; 8] = [
+    "<tool_call>",
+    "</tool_call>",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "[CALL_ID]",
+    "<|python_tag|>",
+    "<start_function_call>",
+    "<end_function_call>",
+];
+
+impl Reading {
+    /// The special tokens that structure the text. A tokenizer for which they are usual tokens shows them anyway.
+    pub fn shown(&self, is_special: impl Fn(&str) -> bool) -> Vec<String> {
+        if self.is_plain || self.is_call {
+            return Vec::new();
+        }
+        let mut shown: Vec<&str> = REASONING.iter().flat_map(|&(open, close)| [open, close]).collect();
+        if !self.tools.is_empty() {
+            shown.extend(OF_CALLS);
+            shown.push("<escape>");
+        }
+        if is_special(harmony::CHANNEL) {
+            shown.extend(harmony::MARKERS);
+        }
+        shown.into_iter().map(str::to_owned).collect()
+    }
+
+    fn calls(&self) -> bool {
+        !self.tools.is_empty()
+    }
+}
+
+/// The part that the unread text belongs to.
+#[derive(Clone, Debug)]
+enum State {
+    Start,
+    /// Reasoning up to this marker.
+    Reasoning(&'static str),
+    /// Behind the reasoning, in front of the first character of the content.
+    Answer,
+    Content,
+    /// Inside of a call.
+    Call(&'static CallBlock),
+    /// JSON that may be a call, up to the end.
+    Json,
+    Harmony(Harmony),
+    /// Content from beginning to end.
+    Plain,
+    /// A single call as JSON.
+    Forced,
+}
+
+/// The text of one answer so far.
+pub struct AnswerReader {
+    reading: Reading,
+    state: State,
+    /// Text that is not read yet.
+    rest: String,
+    /// White space that is dropped if nothing of the same part follows.
+    space: String,
+    /// Whether any reasoning was given out.
+    has_reasoned: bool,
+    calls: usize,
+}
+
+/// Whether reading goes on with the rest, or waits for more text.
+#[derive(PartialEq)]
+enum Next {
+    Goes,
+    Waits,
+}
+
+impl AnswerReader {
+    pub fn new(reading: Reading) -> Self {
+        let state = match &reading {
+            Reading { is_call: true, .. } => State::Forced,
+            Reading { is_plain: true, .. } => State::Plain,
+            Reading { reasons, .. } => {
+                let closes = REASONING.iter().find(|(open, _)| *reasons == Some(open));
+                closes.map_or(State::Start, |(_, close)| State::Reasoning(close))
+            }
+        };
+        Self { reading, state, rest: String::new(), space: String::new(), has_reasoned: false, calls: 0 }
+    }
+
+    /// Takes text, and returns the parts that no later text can change.
+    pub fn push(&mut self, piece: &str) -> Vec<Update> {
+        self.rest.push_str(piece);
+        self.read(false)
+    }
+
+    /// Ends the text, and returns its last parts.
+    pub fn finish(&mut self) -> Vec<Update> {
+        self.read(true)
+    }
+
+    pub fn has_calls(&self) -> bool {
+        self.calls > 0
+    }
+
+    fn read(&mut self, is_end: bool) -> Vec<Update> {
+        let mut out = Vec::new();
+        while self.step(is_end, &mut out) == Next::Goes {}
+        out
+    }
+
+    fn step(&mut self, is_end: bool, out: &mut Vec<Update>) -> Next {
+        match self.state.clone() {
+            State::Start => self.start(is_end),
+            State::Reasoning(close) => self.reasoning(close, is_end, out),
+            State::Answer => self.answer(is_end),
+            State::Content => self.content(is_end, out),
+            State::Call(block) => self.call(block, is_end, out),
+            State::Json => self.json(is_end, out),
+            State::Harmony(part) => self.harmony(part, is_end, out),
+            State::Plain => {
+                let text = std::mem::take(&mut self.rest);
+                self.say(text, out);
+                Next::Waits
+            }
+            State::Forced => self.forced(is_end, out),
+        }
+    }
+
+    fn start(&mut self, is_end: bool) -> Next {
+        let text = self.rest.trim_start();
+        let opened = REASONING.iter().find(|(open, _)| text.starts_with(open));
+        let may_open = |marker: &str| marker.starts_with(text) && !is_end;
+        if let Some((open, close)) = opened {
+            self.rest = text[open.len()..].to_owned();
+            self.state = State::Reasoning(close);
+        } else if text.starts_with(harmony::CHANNEL) || text.starts_with(harmony::START) {
+            self.rest = text.to_owned();
+            self.state = State::Harmony(Harmony::Header);
+        } else if REASONING.iter().any(|(open, _)| may_open(open))
+            || may_open(harmony::CHANNEL)
+            || may_open(harmony::START)
+        {
+            return Next::Waits;
+        } else if self.reading.calls() {
+            self.state = State::Answer;
+        } else {
+            self.state = State::Content;
+        }
+        Next::Goes
+    }
+
+    fn reasoning(&mut self, close: &str, is_end: bool, out: &mut Vec<Update>) -> Next {
+        let found = self.rest.find(close);
+        let end = found.unwrap_or(if is_end { self.rest.len() } else { held(&self.rest, &[close]) });
+        let text = self.rest[..end].to_owned();
+        self.rest.drain(..found.map_or(end, |at| at + close.len()));
+        self.reason(&text, out);
+        match found {
+            Some(_) => {
+                self.space.clear();
+                self.state = State::Answer;
+                Next::Goes
+            }
+            None => Next::Waits,
+        }
+    }
+
+    /// Gives out reasoning without white space at both ends.
+    fn reason(&mut self, text: &str, out: &mut Vec<Update>) {
+        let text = if self.has_reasoned { text } else { text.trim_start() };
+        let kept = text.trim_end();
+        if !kept.is_empty() {
+            self.has_reasoned = true;
+            out.push(Update::Reasoning(std::mem::take(&mut self.space) + kept));
+        }
+        if self.has_reasoned {
+            self.space.push_str(&text[kept.len()..]);
+        }
+    }
+
+    /// Skips white space in front of the content, and looks for JSON that may be a call.
+    fn answer(&mut self, is_end: bool) -> Next {
+        let text = self.rest.trim_start();
+        if text.is_empty() && !is_end {
+            return Next::Waits;
+        }
+        let may_call = self.reading.calls() && (text.starts_with('{') || text.starts_with('['));
+        self.state = match calls::looks_like_calls(text) {
+            None if may_call && !is_end => return Next::Waits,
+            Some(true) if may_call => State::Json,
+            _ => State::Content,
+        };
+        self.rest = text.to_owned();
+        Next::Goes
+    }
+
+    fn content(&mut self, is_end: bool, out: &mut Vec<Update>) -> Next {
+        if !self.reading.calls() {
+            let text = std::mem::take(&mut self.rest);
+            self.say(text, out);
+            return Next::Waits;
+        }
+        let found = calls::BLOCKS.iter().filter_map(|block| Some((self.rest.find(block.open)?, block)));
+        if let Some((at, block)) = found.min_by_key(|(at, _)| *at) {
+            let text = self.rest[..at].to_owned();
+            self.rest.drain(..at + block.open.len());
+            self.hold(&text, out);
+            self.state = State::Call(block);
+            return Next::Goes;
+        }
+        let opens: Vec<&str> = calls::BLOCKS.iter().map(|block| block.open).collect();
+        let end = if is_end { self.rest.len() } else { held(&self.rest, &opens) };
+        let text: String = self.rest.drain(..end).collect();
+        self.hold(&text, out);
+        if is_end && !self.has_calls() {
+            let space = std::mem::take(&mut self.space);
+            self.say(space, out);
+        }
+        Next::Waits
+    }
+
+    /// Gives out content, and keeps white space at its end.
+    fn hold(&mut self, text: &str, out: &mut Vec<Update>) {
+        let kept = text.trim_end();
+        if !kept.is_empty() {
+            let space = std::mem::take(&mut self.space);
+            self.say(space + kept, out);
+        }
+        self.space.push_str(&text[kept.len()..]);
+    }
+
+    fn say(&mut self, text: String, out: &mut Vec<Update>) {
+        if !text.is_empty() {
+            out.push(Update::Content(text));
+        }
+    }
+
+    fn call(&mut self, block: &'static CallBlock, is_end: bool, out: &mut Vec<Update>) -> Next {
+        let found = block.close.and_then(|close| Some((self.rest.find(close)?, close.len())));
+        if found.is_none() && !is_end {
+            return Next::Waits;
+        }
+        let (end, length) = found.unwrap_or((self.rest.len(), 0));
+        let inside = self.rest[..end].to_owned();
+        let close = self.rest[end..end + length].to_owned();
+        self.rest.drain(..end + length);
+        let calls = (block.parse)(&inside, &self.reading.tools);
+        self.state = State::Content;
+        if calls.is_empty() {
+            self.hold(&[block.open, &inside, &close].concat(), out);
+        } else {
+            self.space.clear();
+            self.tell(calls, out);
+        }
+        Next::Goes
+    }
+
+    fn json(&mut self, is_end: bool, out: &mut Vec<Update>) -> Next {
+        if !is_end {
+            return Next::Waits;
+        }
+        let calls = calls::json_calls(&self.rest, &self.reading.tools);
+        if calls.iter().all(|call| calls::is_known(&self.reading.tools, &call.name)) && !calls.is_empty() {
+            self.rest.clear();
+            self.tell(calls, out);
+            return Next::Waits;
+        }
+        self.state = State::Content;
+        Next::Goes
+    }
+
+    fn forced(&mut self, is_end: bool, out: &mut Vec<Update>) -> Next {
+        if is_end {
+            let text = std::mem::take(&mut self.rest);
+            match calls::json_calls(&text, &self.reading.tools) {
+                calls if calls.is_empty() => self.say(text, out),
+                calls => self.tell(calls, out),
+            }
+        }
+        Next::Waits
+    }
+
+    fn tell(&mut self, calls: Vec<RawCall>, out: &mut Vec<Update>) {
+        for RawCall { name, arguments } in calls {
+            if self.reading.is_single && self.has_calls() {
+                return;
+            }
+            self.calls += 1;
+            out.push(Update::Call(ToolCall { id: calls::id(), name, arguments }));
+        }
+    }
+
+    fn harmony(&mut self, part: Harmony, is_end: bool, out: &mut Vec<Update>) -> Next {
+        if part == Harmony::Header {
+            let Some((header, body)) = self.rest.split_once(harmony::MESSAGE) else { return Next::Waits };
+            self.state = State::Harmony(harmony::part(header));
+            self.rest = body.to_owned();
+            return Next::Goes;
+        }
+        let found = harmony::ENDS.iter().filter_map(|end| self.rest.find(end)).min();
+        let is_call = matches!(part, Harmony::Call(_));
+        if is_call && found.is_none() && !is_end {
+            return Next::Waits;
+        }
+        let safe = if is_end { self.rest.len() } else { held(&self.rest, &harmony::ENDS) };
+        let text: String = self.rest.drain(..found.unwrap_or(safe)).collect();
+        match part {
+            Harmony::Header => {}
+            Harmony::Analysis => self.reason(&text, out),
+            Harmony::Final => self.say(text, out),
+            Harmony::Call(name) => self.tell(vec![RawCall { name, arguments: text.trim().to_owned() }], out),
+        }
+        if found.is_none() {
+            return Next::Waits;
+        }
+        self.space.clear();
+        self.state = State::Harmony(Harmony::Header);
+        Next::Goes
+    }
+}
+
+/// The length of the text that cannot be the beginning of a marker.
+fn held(text: &str, markers: &[&str]) -> usize {
+    let begins = |at: &usize| markers.iter().any(|marker| marker.starts_with(&text[*at..]));
+    text.char_indices().map(|(at, _)| at).find(begins).unwrap_or(text.len())
+}

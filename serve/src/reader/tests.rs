@@ -1,0 +1,199 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+fn tools() -> Vec<Value> {
+    let tool = |name: &str| {
+        json!({ "type": "function", "function": { "name": name, "parameters": { "type": "object", "properties": {
+            "city": { "type": "string" }, "days": { "type": "integer" } } } } })
+    };
+    vec![tool("weather"), tool("time")]
+}
+
+fn with_tools() -> Reading {
+    Reading { tools: tools(), ..Reading::default() }
+}
+
+/// Reasoning, content, and the calls as `NAME ARGUMENTS`.
+type Parts = (String, String, Vec<String>);
+
+fn joined(updates: Vec<Update>) -> Parts {
+    let (mut reasoning, mut content, mut calls) = (String::new(), String::new(), Vec::new());
+    for update in updates {
+        match update {
+            Update::Reasoning(text) => reasoning += &text,
+            Update::Content(text) => content += &text,
+            Update::Call(call) => calls.push(format!("{} {}", call.name, call.arguments)),
+            Update::Logprobs(_) | Update::End(_) => {}
+        }
+    }
+    (reasoning, content, calls)
+}
+
+fn read(reading: &Reading, pieces: &[&str]) -> Parts {
+    let mut reader = AnswerReader::new(reading.clone());
+    let mut updates: Vec<Update> = pieces.iter().flat_map(|piece| reader.push(piece)).collect();
+    updates.extend(reader.finish());
+    joined(updates)
+}
+
+#[track_caller]
+fn check(reading: &Reading, text: &str, reasoning: &str, content: &str, calls: &[&str]) {
+    let expected =
+        (reasoning.to_owned(), content.to_owned(), calls.iter().map(|&call| call.to_owned()).collect());
+    assert_eq!(read(reading, &[text]), expected, "{text}");
+    // One character after the other.
+    let characters: Vec<String> = text.chars().map(String::from).collect();
+    let characters: Vec<&str> = characters.iter().map(String::as_str).collect();
+    assert_eq!(read(reading, &characters), expected, "{text}");
+}
+
+const PARIS: &str = r#"weather {"city":"Paris"}"#;
+const ROME: &str = r#"weather {"city":"Rome"}"#;
+
+#[test]
+fn hermes_qwen_and_smollm() {
+    let with = with_tools();
+    let paris = r#"<tool_call>
+{"name": "weather", "arguments": {"city":"Paris"}}
+</tool_call>"#;
+    check(&with, paris, "", "", &[PARIS]);
+    let rome = paris.replace("Paris", "Rome");
+    check(&with, &format!("Let me look.\n\n{paris}\n{rome}"), "", "Let me look.", &[PARIS, ROME]);
+    // Without its end, because that token ends the text.
+    check(&with, paris.trim_end_matches("</tool_call>"), "", "", &[PARIS]);
+    let list = r#"<tool_call>[{"name":"weather","arguments":{"city":"Paris"}},{"name":"time"}]</tool_call>"#;
+    check(&with, list, "", "", &[PARIS, "time {}"]);
+    check(&with, &format!("<think>\nHm.\n</think>\n\n{paris}"), "Hm.", "", &[PARIS]);
+}
+
+#[test]
+fn qwen_coder_writes_tags() {
+    let text = "<tool_call>\n<function=weather>\n<parameter=city>\n12\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>";
+    check(&with_tools(), text, "", "", &[r#"weather {"city":"12","days":3}"#]);
+}
+
+#[test]
+fn llama() {
+    let with = with_tools();
+    check(&with, r#"{"name": "weather", "parameters": {"city":"Paris"}}"#, "", "", &[PARIS]);
+    check(
+        &with,
+        r#"<|python_tag|>{"name": "weather", "parameters": {"city":"Paris"}}; {"name": "time", "parameters": {}}"#,
+        "",
+        "",
+        &[PARIS, "time {}"],
+    );
+    check(&with, r#"<function=weather>{"city":"Paris"}</function>"#, "", "", &[PARIS]);
+    // JSON that is no call, and a call of no tool.
+    for text in [r#"{"city": "Paris"}"#, r#"{"name": "Ada", "age": 3}"#, "{ so", "[1, 2]", "["] {
+        check(&with, text, "", text, &[]);
+    }
+}
+
+#[test]
+fn mistral() {
+    let with = with_tools();
+    check(&with, r#"[TOOL_CALLS][{"name": "weather", "arguments": {"city":"Paris"}}]"#, "", "", &[PARIS]);
+    check(
+        &with,
+        r#"[TOOL_CALLS]weather[ARGS]{"city":"Paris"}[TOOL_CALLS]time[CALL_ID]123456789[ARGS]{}"#,
+        "",
+        "",
+        &[PARIS, "time {}"],
+    );
+    check(&with, r#"Yes.[TOOL_CALLS]weather{"city":"Paris"}"#, "", "Yes.", &[PARIS]);
+}
+
+#[test]
+fn function_gemma() {
+    let text = "<start_function_call>call:weather{city:<escape>Paris, {x}<escape>,days:3,at:{a:[1,true]}}<end_function_call>";
+    check(&with_tools(), text, "", "", &[r#"weather {"city":"Paris, {x}","days":3,"at":{"a":[1,true]}}"#]);
+}
+
+#[test]
+fn gpt_oss() {
+    let text = "<|channel|>analysis<|message|>Need the weather.<|end|><|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\":\"Paris\"}<|call|>";
+    check(&with_tools(), text, "Need the weather.", "", &[PARIS]);
+    let text = "<|channel|>analysis<|message|>Easy.<|end|><|start|>assistant<|channel|>final<|message|>Four.";
+    check(&Reading::default(), text, "Easy.", "Four.", &[]);
+}
+
+#[test]
+fn reasoning() {
+    let plain = Reading::default();
+    check(&plain, "<think>\nOne.\n\nTwo.\n</think>\n\nFour.\n", "One.\n\nTwo.", "Four.\n", &[]);
+    check(&plain, "<think>\nNever ends", "Never ends", "", &[]);
+    check(&plain, "<think>\n\n</think>\n\nFour.", "", "Four.", &[]);
+    check(&plain, "The tag <think> is text here.", "", "The tag <think> is text here.", &[]);
+    let inside = Reading { reasons: Some("<think>"), ..Reading::default() };
+    check(&inside, "Hm.\n</think>\n\nFour.", "Hm.", "Four.", &[]);
+    let all = Reading { is_plain: true, ..Reading::default() };
+    check(&all, "<think>\nA</think>", "", "<think>\nA</think>", &[]);
+}
+
+#[test]
+fn text_stays_as_it_is() {
+    for text in
+        ["", " ", "Four.\n\n", " a <tool", "<", "<tool_call>no json</tool_call> then", "a\n<tool_call>\n{"]
+    {
+        check(
+            &with_tools(),
+            text,
+            "",
+            text.strip_prefix(' ').filter(|_| text.trim().len() > 1).unwrap_or(text).trim_start(),
+            &[],
+        );
+        check(&Reading::default(), text, "", text, &[]);
+    }
+}
+
+#[test]
+fn a_single_call() {
+    let text = r#"{"name": "weather", "arguments": {"city":"Paris"}}; {"name": "time"}"#;
+    check(&with_tools(), text, "", "", &[PARIS, "time {}"]);
+    check(&Reading { is_single: true, ..with_tools() }, text, "", "", &[PARIS]);
+}
+
+#[test]
+fn a_forced_call() {
+    let forced = Reading { is_call: true, ..with_tools() };
+    check(&forced, r#"{"name":"weather","arguments":{"city":"Paris"}}"#, "", "", &[PARIS]);
+    check(&forced, r#"{"name":"weather","argum"#, "", r#"{"name":"weather","argum"#, &[]);
+}
+
+#[test]
+fn ids_differ() {
+    let ids: std::collections::BTreeSet<String> = (0..100).map(|_| calls::id()).collect();
+    assert_eq!(ids.len(), 100);
+    assert!(ids.iter().all(|id| id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric())));
+}
+
+proptest! {
+    /// However a text is cut into pieces, the parts are the same.
+    #[test]
+    fn pieces_do_not_matter(
+        words in prop::collection::vec(prop::sample::select(vec![
+            "<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<function=", "</function>",
+            "{\"name\":\"weather\",\"arguments\":{\"city\":\"Paris\"}}", "weather>", "{}", "[", " ", "\n", "é", "a",
+            "<start_function_call>", "call:time{}", "<end_function_call>", "<", "<|channel|>", "final", "analysis",
+            "<|message|>", "<|end|>", "<|start|>", "commentary to=functions.time ", "<|call|>",
+        ]), 0..12),
+        cuts in prop::collection::vec(0..200usize, 0..12),
+        which in 0..4,
+    ) {
+        let text = words.concat();
+        let reading = match which {
+            0 => Reading::default(),
+            1 => with_tools(),
+            2 => Reading { reasons: Some("<think>"), ..with_tools() },
+            _ => Reading { is_call: true, ..with_tools() },
+        };
+        let mut cuts: Vec<usize> = cuts.into_iter().filter(|&cut| cut < text.len() && text.is_char_boundary(cut)).collect();
+        cuts.extend([0, text.len()]);
+        cuts.sort_unstable();
+        let pieces: Vec<&str> = cuts.windows(2).map(|cut| &text[cut[0]..cut[1]]).collect();
+        prop_assert_eq!(read(&reading, &pieces), read(&reading, &[&text]));
+    }
+}

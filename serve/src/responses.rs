@@ -1,0 +1,407 @@
+//! `POST /v1/responses`: OpenAI's newer interface.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::app::App;
+use crate::body::{fields, shown};
+use crate::collect::collect;
+use crate::failure::Failure;
+use crate::generation::{self, ChatRequest, variables};
+use crate::ids::{id, now};
+use crate::prepare::{content, messages};
+use crate::sampling::SamplingFields;
+use crate::stream::{self, Events, Sent};
+use crate::tools::{self, OfferedTools};
+use crate::update::{EndReason, ToolCall, Update, Usage};
+
+#[derive(Deserialize, JsonSchema)]
+pub struct ResponseFields {
+    model: Option<String>,
+    /// A text, or a list of messages, calls and results of calls.
+    input: Value,
+    /// A system message.
+    instructions: Option<String>,
+    stream: Option<bool>,
+    max_output_tokens: Option<u64>,
+    /// Functions that the model may call. OfferedTools of other types are skipped.
+    tools: Option<Vec<Value>>,
+    tool_choice: Option<Value>,
+    parallel_tool_calls: Option<bool>,
+    /// The format of the answer: `{"format": {"type": "json_schema", "schema": …}}`.
+    text: Option<Value>,
+    /// `effort` is a variable of the chat template.
+    reasoning: Option<Value>,
+    /// Not supported: the server keeps no responses.
+    previous_response_id: Option<String>,
+    /// Not supported, unless false.
+    background: Option<bool>,
+    metadata: Option<Value>,
+}
+
+/// Answers a conversation.
+pub async fn respond(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Failure> {
+    let permit = app.permit()?;
+    let body = app.read(&headers, body).await?;
+    let fields: ResponseFields = fields(&body)?;
+    let request = fields.request(crate::body::fields(&body)?)?;
+    let loaded = app.models.get(fields.model.as_deref()).await?;
+    let is_streamed = fields.stream.unwrap_or_default();
+    let head = Head::new(&loaded.name, fields, &body);
+    let answers = request.begin(&app, &loaded, permit).await?;
+    if is_streamed {
+        return Ok(stream::respond(answers, ResponseEvents::new(head)));
+    }
+    let (mut answers, usage) = collect(answers).await?;
+    let Some(answer) = answers.pop() else {
+        return Err(Failure::Server { why: "there is no answer".to_owned() });
+    };
+    let mut output = Vec::new();
+    if !answer.reasoning.is_empty() {
+        output.push(reasoning_item(&id("rs_"), &answer.reasoning));
+    }
+    if !answer.content.is_empty() || answer.calls.is_empty() {
+        output.push(message_item(&id("msg_"), "completed", vec![text_part(&answer.content)]));
+    }
+    output.extend(answer.calls.iter().map(|call| call_item(&id("fc_"), "completed", call, &call.arguments)));
+    Ok(Json(head.ended(output, &answer.reason, usage)).into_response())
+}
+
+impl ResponseFields {
+    fn request(&self, sampling: SamplingFields) -> Result<ChatRequest, Failure> {
+        if self.previous_response_id.is_some() {
+            return Err(Failure::Unsupported { param: "previous_response_id".to_owned() });
+        }
+        if self.background == Some(true) {
+            return Err(Failure::Unsupported { param: "background".to_owned() });
+        }
+        let mut given = Vec::new();
+        if let Some(instructions) = &self.instructions {
+            given.push(json!({ "role": "system", "content": instructions }));
+        }
+        match &self.input {
+            Value::String(text) => given.push(json!({ "role": "user", "content": text })),
+            Value::Array(items) => {
+                for (i, one) in items.iter().enumerate() {
+                    item(one, &format!("input[{i}]"), &mut given)?;
+                }
+            }
+            other => return Err(Failure::field("input", shown(other), "a text or a list of items")),
+        }
+        let format = self.text.as_ref().and_then(|text| text.get("format"));
+        let effort = self.reasoning.as_ref().and_then(|reasoning| reasoning.get("effort"));
+        let choice = tools::choice(self.tool_choice.as_ref())?;
+        Ok(ChatRequest {
+            messages: messages(&given)?,
+            tools: OfferedTools::new(self.tools()?, &choice, "tool_choice")?,
+            parallel_calls: self.parallel_tool_calls.unwrap_or(true),
+            variables: variables(None, effort.and_then(Value::as_str))?,
+            schema: generation::schema("text.format", format, "schema")?,
+            max_tokens: ("max_output_tokens", self.max_output_tokens),
+            logprobs: None,
+            sampling: sampling.single(),
+            stop: Vec::new(),
+            keeps_reasoning: false,
+        })
+    }
+
+    /// The functions. OfferedTools that only OpenAI's servers run are skipped.
+    fn tools(&self) -> Result<Vec<Value>, Failure> {
+        let mut tools = Vec::new();
+        for (i, one) in self.tools.iter().flatten().enumerate() {
+            match one.get("type").unwrap_or(&Value::Null) {
+                kind if kind == "function" => tools.push(tools::tool(one, &format!("tools[{i}]"))?),
+                kind if kind.is_string() => tools::skip(kind),
+                kind => return Err(Failure::field(format!("tools[{i}].type"), shown(kind), "`function`")),
+            }
+        }
+        Ok(tools)
+    }
+}
+
+/// Adds an item of the input to the messages of a chat.
+fn item(item: &Value, at: &str, messages: &mut Vec<Value>) -> Result<(), Failure> {
+    let text = |key: &str| {
+        let value = item.get(key).unwrap_or(&Value::Null);
+        value.as_str().ok_or_else(|| Failure::field(format!("{at}.{key}"), shown(value), "a text"))
+    };
+    match item.get("type").and_then(Value::as_str) {
+        None | Some("message") => {
+            let content = content(item.get("content"), &format!("{at}.content"))?;
+            messages.push(json!({ "role": item.get("role"), "content": content }));
+        }
+        Some("function_call") => {
+            let function = json!({ "name": text("name")?, "arguments": text("arguments")? });
+            let call = json!({ "id": text("call_id")?, "type": "function", "function": function });
+            match messages
+                .last_mut()
+                .and_then(|last| last.get_mut("tool_calls"))
+                .and_then(Value::as_array_mut)
+            {
+                Some(calls) => calls.push(call),
+                None => messages.push(json!({ "role": "assistant", "content": null, "tool_calls": [call] })),
+            }
+        }
+        Some("function_call_output") => {
+            let output = content(item.get("output"), &format!("{at}.output"))?;
+            messages.push(json!({ "role": "tool", "tool_call_id": text("call_id")?, "content": output }));
+        }
+        // Earlier reasoning helps no model that reads a template.
+        Some("reasoning" | "item_reference") => {}
+        Some(kind) => {
+            let expected = "`message`, `function_call`, `function_call_output` or `reasoning`";
+            return Err(Failure::field(format!("{at}.type"), shown(&json!(kind)), expected));
+        }
+    }
+    Ok(())
+}
+
+/// The fields that a response has from its beginning.
+struct Head {
+    fields: Map<String, Value>,
+}
+
+impl Head {
+    fn new(model: &str, request: ResponseFields, body: &Value) -> Self {
+        let format = request.text.as_ref().and_then(|text| text.get("format")).cloned();
+        let of_body = |key: &str, usual: Value| match &body[key] {
+            Value::Null => usual,
+            value => value.clone(),
+        };
+        let fields = json!({
+            "id": id("resp_"),
+            "object": "response",
+            "created_at": now(),
+            "status": "in_progress",
+            "error": null,
+            "incomplete_details": null,
+            "instructions": request.instructions,
+            "max_output_tokens": request.max_output_tokens,
+            "model": model,
+            "output": [],
+            "parallel_tool_calls": request.parallel_tool_calls.unwrap_or(true),
+            "previous_response_id": null,
+            "reasoning": of_body("reasoning", json!({ "effort": null, "summary": null })),
+            "store": false,
+            "temperature": of_body("temperature", json!(1.0)),
+            "text": { "format": format.unwrap_or_else(|| json!({ "type": "text" })) },
+            "tool_choice": request.tool_choice.unwrap_or_else(|| json!("auto")),
+            "tools": request.tools.unwrap_or_default(),
+            "top_p": of_body("top_p", json!(1.0)),
+            "truncation": "disabled",
+            "usage": null,
+            "metadata": request.metadata.unwrap_or_else(|| json!({})),
+        });
+        Self { fields: fields.as_object().cloned().unwrap_or_default() }
+    }
+
+    fn begun(&self) -> Value {
+        self.fields.clone().into()
+    }
+
+    /// The whole response.
+    fn ended(&self, output: Vec<Value>, reason: &EndReason, usage: Usage) -> Value {
+        let mut response = self.begun();
+        let is_cut = *reason == EndReason::Length;
+        response["status"] = json!(if is_cut { "incomplete" } else { "completed" });
+        if is_cut {
+            response["incomplete_details"] = json!({ "reason": "max_output_tokens" });
+        }
+        response["output"] = output.into();
+        response["usage"] = json!({
+            "input_tokens": usage.prompt,
+            "input_tokens_details": { "cached_tokens": usage.cached },
+            "output_tokens": usage.completion,
+            "output_tokens_details": { "reasoning_tokens": 0 },
+            "total_tokens": usage.prompt + usage.completion,
+        });
+        response
+    }
+}
+
+fn text_part(text: &str) -> Value {
+    json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
+}
+
+fn message_item(id: &str, status: &str, content: Vec<Value>) -> Value {
+    json!({ "id": id, "type": "message", "status": status, "role": "assistant", "content": content })
+}
+
+fn reasoning_item(id: &str, text: &str) -> Value {
+    json!({ "id": id, "type": "reasoning", "summary": [], "content": [{ "type": "reasoning_text", "text": text }] })
+}
+
+fn call_item(id: &str, status: &str, call: &ToolCall, arguments: &str) -> Value {
+    let ToolCall { id: call_id, name, .. } = call;
+    json!({ "id": id, "type": "function_call", "status": status, "call_id": call_id, "name": name, "arguments": arguments })
+}
+
+/// An item that is being sent.
+enum Open {
+    Reasoning { id: String, text: String },
+    Message { id: String, text: String },
+}
+
+/// The events of a streamed response.
+struct ResponseEvents {
+    head: Head,
+    /// The items that are complete.
+    output: Vec<Value>,
+    open: Option<Open>,
+    number: u64,
+    usage: Usage,
+    reason: EndReason,
+}
+
+impl ResponseEvents {
+    fn new(head: Head) -> Self {
+        let (usage, reason) = (Usage::default(), EndReason::Stop);
+        Self { head, output: Vec::new(), open: None, number: 0, usage, reason }
+    }
+
+    fn event(&mut self, kind: &'static str, mut fields: Value) -> Sent {
+        fields["type"] = json!(kind);
+        fields["sequence_number"] = json!(self.number);
+        self.number += 1;
+        Sent::Named(kind, fields)
+    }
+
+    /// An event about the item that is sent.
+    fn of_item(&mut self, kind: &'static str, mut fields: Value) -> Sent {
+        fields["output_index"] = json!(self.output.len());
+        self.event(kind, fields)
+    }
+
+    fn begin_message(&mut self, out: &mut Vec<Sent>) {
+        let id = id("msg_");
+        let item = message_item(&id, "in_progress", Vec::new());
+        out.push(self.of_item("response.output_item.added", json!({ "item": item })));
+        let part = json!({ "item_id": id, "content_index": 0, "part": text_part("") });
+        out.push(self.of_item("response.content_part.added", part));
+        self.open = Some(Open::Message { id, text: String::new() });
+    }
+
+    fn begin_reasoning(&mut self, out: &mut Vec<Sent>) {
+        let id = id("rs_");
+        let item = json!({ "id": id, "type": "reasoning", "summary": [], "content": [] });
+        out.push(self.of_item("response.output_item.added", json!({ "item": item })));
+        self.open = Some(Open::Reasoning { id, text: String::new() });
+    }
+
+    /// Ends the item that is sent.
+    fn close(&mut self, out: &mut Vec<Sent>) {
+        let item = match self.open.take() {
+            None => return,
+            Some(Open::Reasoning { id, text }) => {
+                let done = json!({ "item_id": id, "content_index": 0, "text": text });
+                out.push(self.of_item("response.reasoning_text.done", done));
+                reasoning_item(&id, &text)
+            }
+            Some(Open::Message { id, text }) => {
+                let done = json!({ "item_id": id, "content_index": 0, "text": text, "logprobs": [] });
+                out.push(self.of_item("response.output_text.done", done));
+                let done = json!({ "item_id": id, "content_index": 0, "part": text_part(&text) });
+                out.push(self.of_item("response.content_part.done", done));
+                message_item(&id, "completed", vec![text_part(&text)])
+            }
+        };
+        out.push(self.of_item("response.output_item.done", json!({ "item": item })));
+        self.output.push(item);
+    }
+
+    fn call(&mut self, call: &ToolCall, out: &mut Vec<Sent>) {
+        let id = id("fc_");
+        let item = call_item(&id, "in_progress", call, "");
+        out.push(self.of_item("response.output_item.added", json!({ "item": item })));
+        let delta = json!({ "item_id": id, "delta": call.arguments });
+        out.push(self.of_item("response.function_call_arguments.delta", delta));
+        let done = json!({ "item_id": id, "name": call.name, "arguments": call.arguments });
+        out.push(self.of_item("response.function_call_arguments.done", done));
+        let item = call_item(&id, "completed", call, &call.arguments);
+        out.push(self.of_item("response.output_item.done", json!({ "item": item })));
+        self.output.push(item);
+    }
+}
+
+impl Events for ResponseEvents {
+    fn begin(&mut self) -> Vec<Sent> {
+        ["response.created", "response.in_progress"]
+            .map(|kind| {
+                let response = self.head.begun();
+                self.event(kind, json!({ "response": response }))
+            })
+            .into()
+    }
+
+    fn update(&mut self, _: usize, update: Update) -> Vec<Sent> {
+        let mut out = Vec::new();
+        match update {
+            Update::Reasoning(new) => {
+                if !matches!(self.open, Some(Open::Reasoning { .. })) {
+                    self.close(&mut out);
+                    self.begin_reasoning(&mut out);
+                }
+                if let Some(Open::Reasoning { id, text }) = &mut self.open {
+                    *text += &new;
+                    let delta = json!({ "item_id": id, "content_index": 0, "delta": new });
+                    out.push(self.of_item("response.reasoning_text.delta", delta));
+                }
+            }
+            Update::Content(new) => {
+                if !matches!(self.open, Some(Open::Message { .. })) {
+                    self.close(&mut out);
+                    self.begin_message(&mut out);
+                }
+                if let Some(Open::Message { id, text }) = &mut self.open {
+                    *text += &new;
+                    let delta = json!({ "item_id": id, "content_index": 0, "delta": new, "logprobs": [] });
+                    out.push(self.of_item("response.output_text.delta", delta));
+                }
+            }
+            Update::Call(call) => {
+                self.close(&mut out);
+                self.call(&call, &mut out);
+            }
+            Update::Logprobs(_) => {}
+            Update::End(end) => {
+                self.usage.add(end.usage);
+                self.reason = end.reason;
+            }
+        }
+        out
+    }
+
+    fn finish(&mut self) -> Vec<Sent> {
+        let mut out = Vec::new();
+        if self.open.is_none() && !self.output.iter().any(|item| item["type"] != "reasoning") {
+            self.begin_message(&mut out);
+        }
+        self.close(&mut out);
+        let response = self.head.ended(self.output.clone(), &self.reason, self.usage);
+        let kind = match self.reason {
+            EndReason::Length => "response.incomplete",
+            _ => "response.completed",
+        };
+        out.push(self.event(kind, json!({ "response": response })));
+        out
+    }
+
+    fn fail(&mut self, failure: &Failure) -> Vec<Sent> {
+        let mut response = self.head.begun();
+        response["status"] = json!("failed");
+        response["error"] = json!({ "code": failure.code(), "message": failure.to_string() });
+        vec![self.event("response.failed", json!({ "response": response }))]
+    }
+}

@@ -1,0 +1,112 @@
+//! The fields of a request that set how tokens are chosen.
+
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use tracewright::GenerateOptions;
+
+use crate::body::shown;
+use crate::failure::Failure;
+
+/// The most stop strings of a request.
+const STOPS: usize = 64;
+
+/// The most answers to one request.
+const ANSWERS: u64 = 16;
+
+/// Fields of all requests that generate text.
+#[derive(Deserialize, JsonSchema)]
+pub struct SamplingFields {
+    /// 0 takes the most likely token. The server's flags set the default of this and the next fields.
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<i64>,
+    min_p: Option<f32>,
+    typical_p: Option<f32>,
+    frequency_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
+    /// llama.cpp's name of `repetition_penalty`.
+    repeat_penalty: Option<f32>,
+    repetition_penalty: Option<f32>,
+    /// The same seed draws the same tokens. Without it, each request draws others.
+    seed: Option<i64>,
+    /// A text or a list of texts, in front of which the answer ends.
+    stop: Option<Value>,
+    /// The number of answers: at most 16.
+    n: Option<u64>,
+    /// Whether a slot may reuse the state of an earlier prompt with the same beginning; true unless set.
+    cache_prompt: Option<bool>,
+    /// Go on behind the tokens that end an answer.
+    ignore_eos: Option<bool>,
+    /// Not supported: anything but an empty object is an error.
+    logit_bias: Option<Value>,
+}
+
+impl SamplingFields {
+    /// The server's options with those of the request.
+    pub fn options(&self, defaults: &GenerateOptions) -> Result<GenerateOptions, Failure> {
+        let mut options = defaults.clone();
+        let sampling = &mut options.sampling;
+        let set = |to: &mut f32, value: Option<f32>| *to = value.unwrap_or(*to);
+        set(&mut sampling.temperature, self.temperature);
+        set(&mut sampling.top_p, self.top_p);
+        set(&mut sampling.min_p, self.min_p);
+        set(&mut sampling.typical_p, self.typical_p);
+        set(&mut sampling.penalties.frequency, self.frequency_penalty);
+        set(&mut sampling.penalties.presence, self.presence_penalty);
+        set(&mut sampling.penalties.repeat, self.repeat_penalty.or(self.repetition_penalty));
+        if let Some(top_k) = self.top_k {
+            // Clients write -1 for all tokens.
+            sampling.top_k = usize::try_from(top_k).unwrap_or_default();
+        }
+        // Without a seed, each request draws other tokens.
+        sampling.seed = self.seed.map_or_else(random, |seed| seed as u64);
+        if let Some(ignore) = self.ignore_eos {
+            options.ignore_eos = ignore;
+        }
+        if self.logit_bias.as_ref().is_some_and(|bias| bias.as_object().is_none_or(|bias| !bias.is_empty())) {
+            return Err(Failure::Unsupported { param: "logit_bias".to_owned() });
+        }
+        options.stop.extend(self.stops()?);
+        Ok(options)
+    }
+
+    fn stops(&self) -> Result<Vec<String>, Failure> {
+        let refuse = |value: &Value| Failure::field("stop", shown(value), "a text or a list of texts");
+        let list = match &self.stop {
+            None => return Ok(Vec::new()),
+            Some(Value::Array(list)) => list.as_slice(),
+            Some(one) => std::slice::from_ref(one),
+        };
+        if list.len() > STOPS {
+            let found = format!("a list of {}", list.len());
+            return Err(Failure::field("stop", found, format!("at most {STOPS} texts")));
+        }
+        list.iter().map(|stop| stop.as_str().map(str::to_owned).ok_or_else(|| refuse(stop))).collect()
+    }
+
+    /// These fields for an interface with one answer to a request.
+    pub fn single(self) -> Self {
+        Self { n: None, ..self }
+    }
+
+    /// The number of answers.
+    pub fn count(&self) -> Result<usize, Failure> {
+        match self.n.unwrap_or(1) {
+            n @ 1..=ANSWERS => Ok(n as usize),
+            n => Err(Failure::field("n", n.to_string(), format!("a number from 1 to {ANSWERS}"))),
+        }
+    }
+
+    /// Whether a slot may reuse the state of an earlier prompt.
+    pub fn reuses(&self) -> bool {
+        self.cache_prompt.unwrap_or(true)
+    }
+}
+
+/// A number that differs each time.
+pub fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}

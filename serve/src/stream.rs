@@ -1,0 +1,94 @@
+//! Sends answers as server-sent events.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::unfold;
+use serde_json::Value;
+
+use crate::answers::Answers;
+use crate::failure::Failure;
+use crate::update::Update;
+
+/// An event for the client.
+pub enum Sent {
+    /// A value without a name.
+    Data(Value),
+    /// A value under a name.
+    Named(&'static str, Value),
+    /// The line `[DONE]`.
+    Done,
+}
+
+/// Turns updates of answers into the events of an interface.
+pub trait Events: Send + 'static {
+    /// The events in front of the first update.
+    fn begin(&mut self) -> Vec<Sent>;
+    /// The events of one update.
+    fn update(&mut self, index: usize, update: Update) -> Vec<Sent>;
+    /// The events behind the last update.
+    fn finish(&mut self) -> Vec<Sent>;
+    /// The events of a failure, after which nothing follows.
+    fn fail(&mut self, failure: &Failure) -> Vec<Sent>;
+}
+
+/// The time after which a silent stream sends a comment, so that nothing in between closes the connection.
+const SILENCE: Duration = Duration::from_secs(15);
+
+struct State<E> {
+    answers: Answers,
+    events: E,
+    ready: VecDeque<Sent>,
+    is_over: bool,
+}
+
+/// A response that sends events as they come. Its end stops the generation.
+pub fn respond<E: Events>(answers: Answers, mut events: E) -> Response {
+    let ready = events.begin().into();
+    let state = State { answers, events, ready, is_over: false };
+    let stream = unfold(state, |mut state| async move {
+        loop {
+            if let Some(sent) = state.ready.pop_front() {
+                return Some((Ok::<_, Infallible>(event(&sent)), state));
+            }
+            if state.is_over {
+                return None;
+            }
+            state.next().await;
+        }
+    });
+    let mut response = Sse::new(stream).keep_alive(KeepAlive::new().interval(SILENCE)).into_response();
+    // Proxies otherwise hold events back.
+    let name = axum::http::HeaderName::from_static("x-accel-buffering");
+    response.headers_mut().insert(name, axum::http::HeaderValue::from_static("no"));
+    response
+}
+
+impl<E: Events> State<E> {
+    async fn next(&mut self) {
+        let new = match self.answers.next().await {
+            Some(Ok((index, update))) => self.events.update(index, update),
+            Some(Err(failure)) => {
+                tracing::warn!("{failure}");
+                self.is_over = true;
+                self.events.fail(&failure)
+            }
+            None => {
+                self.is_over = true;
+                self.events.finish()
+            }
+        };
+        self.ready.extend(new);
+    }
+}
+
+fn event(sent: &Sent) -> Event {
+    match sent {
+        Sent::Data(value) => Event::default().data(value.to_string()),
+        Sent::Named(name, value) => Event::default().event(name).data(value.to_string()),
+        Sent::Done => Event::default().data("[DONE]"),
+    }
+}

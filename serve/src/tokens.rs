@@ -1,0 +1,79 @@
+//! `POST /tokenize` and `POST /detokenize`, in the forms of llama.cpp and of vLLM.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::body::{fields, shown};
+use crate::completions::token_ids;
+use crate::failure::Failure;
+
+#[derive(Deserialize, JsonSchema)]
+pub struct TokenizeFields {
+    model: Option<String>,
+    /// The text, in llama.cpp's form: without special tokens unless set.
+    content: Option<String>,
+    /// The text, in vLLM's form: with special tokens unless set.
+    prompt: Option<String>,
+    /// Whether to add special tokens.
+    add_special: Option<bool>,
+    /// vLLM's name of `add_special`.
+    add_special_tokens: Option<bool>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub struct DetokenizeFields {
+    model: Option<String>,
+    /// A list of token ids.
+    tokens: Value,
+}
+
+/// The tokens of a text.
+pub async fn tokenize(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, Failure> {
+    let body = app.read(&headers, body).await?;
+    let request: TokenizeFields = fields(&body)?;
+    let loaded = app.models.get(request.model.as_deref()).await?;
+    // llama.cpp names the text `content` and adds no special tokens. vLLM names it `prompt` and adds them.
+    let adds = request.add_special.or(request.add_special_tokens).unwrap_or(request.content.is_none());
+    let missing = || Failure::Missing { param: "content".to_owned(), expected: "a text".to_owned() };
+    let text = request.content.or(request.prompt).ok_or_else(missing)?;
+    let context = loaded.model.info().context;
+    let tokens = app
+        .blocking(move || {
+            let tokenizer = loaded.tokenizer()?;
+            Ok(if adds { tokenizer.encode(&text)? } else { tokenizer.encode_plain(&text)? })
+        })
+        .await?;
+    Ok(Json(json!({ "count": tokens.len(), "max_model_len": context, "tokens": tokens })))
+}
+
+/// The text of tokens.
+pub async fn detokenize(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, Failure> {
+    let body = app.read(&headers, body).await?;
+    let request: DetokenizeFields = fields(&body)?;
+    let loaded = app.models.get(request.model.as_deref()).await?;
+    let text = app
+        .blocking(move || {
+            let refuse =
+                || Failure::field("tokens", shown(&request.tokens), "a list of token ids of the model");
+            let tokens = token_ids(&request.tokens, &loaded).ok_or_else(refuse)?;
+            Ok(loaded.tokenizer()?.decode(&tokens)?)
+        })
+        .await?;
+    Ok(Json(json!({ "content": text, "prompt": text })))
+}
