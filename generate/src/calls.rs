@@ -1,22 +1,10 @@
 //! How a step is divided into calls: each row that reads a prompt has a call of its own, and the others share one.
 
-use std::ops::Range;
-
 use crate::GenerateError;
-use crate::entry::{EntryKind, EntryPoint};
+use crate::entry::{EntryCall, EntryKind, EntryPoint};
 use crate::executor::Executor;
 use crate::generation::StepRequest;
 use crate::sequences::Sequences;
-
-/// A call of an entry point.
-pub(crate) struct Call<'n> {
-    pub entry: &'n EntryPoint,
-    /// The first row that the call serves.
-    pub first: usize,
-    /// The positions that the call shows of each row from `first` on, or no positions for a row that the call
-    /// does not change.
-    pub ranges: Vec<Range<usize>>,
-}
 
 impl<'a, E: Executor> Sequences<'a, E> {
     /// The calls that show each row as many of its planned tokens as one call takes.
@@ -25,7 +13,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         want: StepRequest,
         planned: &[usize],
         of_features: bool,
-    ) -> Result<Vec<Call<'a>>, GenerateError> {
+    ) -> Result<Vec<EntryCall<'a>>, GenerateError> {
         let network = self.network;
         let has_draft = |row: usize| self.rows[row].drafted > 0;
         let some: Vec<usize> = (0..planned.len()).filter(|&row| planned[row] > 0).collect();
@@ -63,10 +51,10 @@ impl<'a, E: Executor> Sequences<'a, E> {
         rows: &[usize],
         planned: &[usize],
         of_features: bool,
-    ) -> Result<Vec<Call<'a>>, GenerateError> {
+    ) -> Result<Vec<EntryCall<'a>>, GenerateError> {
         let network = self.network;
         let longest = rows.iter().map(|&row| planned[row]).max().unwrap_or_default();
-        let plain = |rows: &[usize]| -> Result<Call<'a>, GenerateError> {
+        let plain = |rows: &[usize]| -> Result<EntryCall<'a>, GenerateError> {
             let entry = network.step(span(rows), longest, of_features)?;
             Ok(self.call_of(entry, rows, planned))
         };
@@ -75,7 +63,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         if drafts.is_empty() {
             return Ok(vec![plain(rows)?]);
         }
-        let verifies = |rows: &[usize]| -> Result<Call<'a>, GenerateError> {
+        let verifies = |rows: &[usize]| -> Result<EntryCall<'a>, GenerateError> {
             let entry = self.covering(EntryKind::Verifier, rows)?;
             Ok(self.call_of(entry, rows, planned))
         };
@@ -83,12 +71,12 @@ impl<'a, E: Executor> Sequences<'a, E> {
         if !network.serves_parts() {
             return Ok(together);
         }
-        let mut apart: Vec<Call<'a>> = drafts.chunks(1).map(verifies).collect::<Result<_, _>>()?;
+        let mut apart: Vec<EntryCall<'a>> = drafts.chunks(1).map(verifies).collect::<Result<_, _>>()?;
         if !others.is_empty() {
             let entry = network.step(span(&others), 1, of_features)?;
             apart.push(self.call_of(entry, &others, planned));
         }
-        let cost = |calls: &[Call<'_>]| calls.iter().map(|call| call.entry.cost()).sum::<usize>();
+        let cost = |calls: &[EntryCall<'_>]| calls.iter().map(|call| call.entry.cost()).sum::<usize>();
         Ok(if cost(&apart) < cost(&together) { apart } else { together })
     }
 
@@ -97,8 +85,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         self.network.of_kind(kind, span(rows)).map_or_else(|| self.network.only(kind), Ok)
     }
 
-    /// The call that shows these rows their planned tokens.
-    fn call_of(&self, entry: &'a EntryPoint, rows: &[usize], planned: &[usize]) -> Call<'a> {
+    /// The call that shows these rows what is planned.
+    fn call_of(&self, entry: &'a EntryPoint, rows: &[usize], planned: &[usize]) -> EntryCall<'a> {
         let lowest = rows.first().copied().unwrap_or_default();
         let first = lowest.min(planned.len() - entry.rows);
         let ranges = (first..first + entry.rows).map(|row| {
@@ -106,7 +94,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
             let count = if rows.contains(&row) { planned[row].min(entry.chunk) } else { 0 };
             start..start + count
         });
-        Call { entry, first, ranges: ranges.collect() }
+        EntryCall { entry, first, ranges: ranges.collect() }
     }
 }
 

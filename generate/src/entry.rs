@@ -1,5 +1,7 @@
 //! An entry point of a network, with its arguments and results sorted by role.
 
+use std::ops::Range;
+
 use ops::{ElementType, TensorType};
 use trace::{Argument, Part, Role, Signature};
 
@@ -68,6 +70,15 @@ pub(crate) struct EntryPoint {
     /// fills.
     pub kept: Vec<usize>,
     pub results: usize,
+}
+
+/// A call of an entry point.
+pub(crate) struct EntryCall<'n> {
+    pub entry: &'n EntryPoint,
+    /// The first row that it serves.
+    pub first: usize,
+    /// The positions that it shows of each row from `first` on; none of a row that it leaves as it is.
+    pub ranges: Vec<Range<usize>>,
 }
 
 /// The source of an argument's value.

@@ -5,8 +5,7 @@ use std::time::Instant;
 
 use trace::Part;
 
-use crate::calls::Call;
-use crate::entry::EntryKind;
+use crate::entry::{EntryCall, EntryKind};
 use crate::executor::Executor;
 use crate::generation::{Generated, Generation, StepOutput, StepRequest};
 use crate::network::{Feed, StepResults, floats, ids};
@@ -193,11 +192,11 @@ impl<'a, E: Executor> Sequences<'a, E> {
     /// Shows tokens of some rows to the network.
     fn call(
         &mut self,
-        call: &Call<'a>,
+        call: &EntryCall<'a>,
         want: StepRequest,
         of_features: bool,
     ) -> Result<Vec<StepOutput>, GenerateError> {
-        let Call { entry, first, ranges } = call;
+        let EntryCall { entry, first, ranges } = call;
         if entry.features().is_some() != of_features {
             let why = "takes tokens, expected features".into();
             return Err(GenerateError::EntryPoint { name: entry.name.clone(), why });
@@ -254,7 +253,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         &self,
         want: StepRequest,
         answered: StepResults<E::Buffer>,
-        Call { entry, first, ranges }: &Call<'a>,
+        EntryCall { entry, first, ranges }: &EntryCall<'a>,
     ) -> Result<Vec<StepOutput>, GenerateError> {
         let (first, chunk) = (*first, entry.chunk);
         let answers = |i: usize| !ranges[i].is_empty() && self.is_settled(first + i);
@@ -306,7 +305,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         &self,
         want: StepRequest,
         answered: &StepResults<E::Buffer>,
-        Call { entry, first, ranges }: &Call<'a>,
+        EntryCall { entry, first, ranges }: &EntryCall<'a>,
     ) -> Result<Vec<StepOutput>, GenerateError> {
         let (Some(token), Some(logits)) = (&answered.token, &answered.logits) else {
             return Ok(ranges.iter().map(|_| StepOutput::Nothing).collect());

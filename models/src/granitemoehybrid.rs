@@ -206,10 +206,11 @@ pub(crate) fn read(keys: &Keys) -> GraniteMoeHybridConfig {
     let layers = granite.num_hidden_layers;
     let listed = keys.get("layer_types").and_then(Value::as_array);
     // As published, and as saved by transformers 5.
-    let kinds = match listed.is_some_and(|types| types.iter().any(|kind| kind == "mamba" || kind == "attention")) {
-        true => ["attention", "mamba"],
-        false => ["full_attention", "linear_attention"],
-    };
+    let kinds =
+        match listed.is_some_and(|types| types.iter().any(|kind| kind == "mamba" || kind == "attention")) {
+            true => ["attention", "mamba"],
+            false => ["full_attention", "linear_attention"],
+        };
     let attention = hybrid::attention(keys, layers, kinds).unwrap_or_else(|| vec![false; layers]);
     keys.one_of("position_embedding_type", &["rope", "nope"]);
     let rotary = keys.optional_text("position_embedding_type").as_deref() == Some("rope");

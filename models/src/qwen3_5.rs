@@ -7,8 +7,8 @@ use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, attend, silu};
 use dsl::{Block, F32, Float, Tensor, model};
 
 use crate::config::{IGNORED, Keys, read_base};
-use crate::delta_net::delta_net;
 use crate::decoder::{Defaults, FeedForward, LlamaConfig};
+use crate::delta_net::delta_net;
 use crate::experts::{ExpertsConfig, Routing, Scores, Shared};
 use crate::family::{BASE, Family};
 use crate::hybrid::{self, alternates};
@@ -236,7 +236,10 @@ pub(crate) fn shared(keys: &Keys, llama: LlamaConfig) -> Qwen35Config {
     let bias = keys.flag("attention_bias", false);
     let llama = LlamaConfig { attention_bias: bias, attention_out_bias: bias, ..llama };
     Qwen35Config {
-        experts: ExpertsConfig { sparse: Vec::new(), ..ExpertsConfig::like_llama(llama, Routing::plain(Scores::Softmax)) },
+        experts: ExpertsConfig {
+            sparse: Vec::new(),
+            ..ExpertsConfig::like_llama(llama, Routing::plain(Scores::Softmax))
+        },
         attention: attention.unwrap_or_else(by_period),
         linear_num_key_heads: count("linear_num_key_heads", 16),
         linear_num_value_heads: count("linear_num_value_heads", 32),

@@ -263,8 +263,9 @@ def olmo3(rng):
 
 def ministral3(rng):
     context, _, config = common(rng, "ministral3")
-    original = rng.choice([4, 8, 16])
-    scaling = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 64 / original, "original_max_position_embeddings": original, "llama_4_scaling_beta": rng.choice([0.1, 0.4])}
+    # A shorter one sharpens the scores so much that two runs in f32 differ by more than the bound.
+    original = rng.choice([8, 16])
+    scaling = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 64 / original, "original_max_position_embeddings": original, "llama_4_scaling_beta": rng.choice([0.1, 0.3])}
     return context, config | dict(rope_parameters=scaling, sliding_window=rng.choice([None, None, window(rng)]), published=False)
 
 
