@@ -95,6 +95,31 @@ fn k17_windows_and_recurrent_states_in_a_batch() {
     }
 }
 
+/// A prompt with a beginning that a row has read continues from a copy of the matrices at the end of a chunk.
+#[test]
+fn k17_matrices_are_kept_for_a_shared_beginning() {
+    for fixture in ["qwen3_5", "granitemoehybrid"] {
+        let golden = Golden::fixture(fixture).unwrap();
+        let sizes = BuildOptions { batch: BATCH, ..BuildOptions::of(&golden) };
+        let subject = build(&golden.model, &sizes, &["prefill", "decode"], Ok).unwrap();
+        let mut batch = Batch::new(&subject.network).keep_prefixes();
+        let mut computed = Vec::new();
+        let prompt = golden.prompts.iter().find(|prompt| prompt.prompt_tokens.len() > golden.chunk).unwrap();
+        let options = TokenOptions { max_tokens: prompt.tokens.len(), ..TokenOptions::default() };
+        for _ in 0..2 {
+            batch.join_seen(&prompt.prompt_tokens, &options).unwrap();
+            let ended = loop {
+                if let Some((_, ended)) = batch.step(|_, _| ControlFlow::Continue(())).unwrap().pop() {
+                    break ended;
+                }
+            };
+            assert_eq!(ended.tokens, prompt.tokens, "{fixture}");
+            computed.push(ended.prefill_tokens);
+        }
+        assert!(computed[1] < computed[0], "{fixture}: {computed:?}");
+    }
+}
+
 #[test]
 fn k17_a_sequence_that_stops_leaves_the_others_alone() {
     let golden = Golden::fixture("llama-rope3").unwrap();
