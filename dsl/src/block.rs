@@ -18,7 +18,8 @@ use crate::{Axis, Dim, TraceErrorKind};
 /// operations in place.
 #[doc(hidden)]
 #[track_caller]
-pub fn block<B: 'static, A: TraceArg, R: TraceArg>(
+pub fn block<A: TraceArg, R: TraceArg>(
+    owner: TypeId,
     scope: &Scope,
     name: &'static str,
     arguments: A,
@@ -28,7 +29,7 @@ pub fn block<B: 'static, A: TraceArg, R: TraceArg>(
     let mut tensors = Vec::new();
     let mut data = Vec::new();
     arguments.flatten(&mut tensors, &mut data);
-    let (owner, arguments_type) = (TypeId::of::<B>(), TypeId::of::<A>());
+    let arguments_type = TypeId::of::<A>();
     let element = Element { scope, owner, block: name, arguments: arguments_type, tensors, data, place };
     if element.runs_in_place() {
         enter(scope);

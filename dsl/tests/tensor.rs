@@ -2,6 +2,7 @@
 //! repeated blocks.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+use std::any::TypeId;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -285,7 +286,8 @@ fn a_given_weight_is_repeated_in_a_body_and_an_activation_is_not() {
     let layers = |x: Tensor<F32>, given: fn(Tensor<F32>) -> Tensor<F32>| {
         (0..3).fold(x, |x, i| {
             let scope = Scope::root("").element("layers", i);
-            block::<(), _, _>(
+            block(
+                TypeId::of::<()>(),
                 &scope,
                 "Layer::forward",
                 (x, given(x)),
@@ -309,7 +311,7 @@ fn a_table_of_positions_is_as_long_as_the_context() {
         x
     });
     let error = traced(|x| {
-        block::<(), _, _>(&Scope::root("wpe"), "Toy::forward", x, |x: Tensor<F32>| {
+        block(TypeId::of::<()>(), &Scope::root("wpe"), "Toy::forward", x, |x: Tensor<F32>| {
             nn::positions_within(dim(N, 8), 9);
             x
         })
@@ -411,8 +413,9 @@ fn a_signature_binds_its_free_axes() {
 #[test]
 fn the_error_names_the_field_path() {
     let run = |scope: Scope| {
-        let error = traced(move |x| block::<(), _, _>(&scope, "Mlp::forward", x, |x: Tensor<F32>| x.sum(E)))
-            .unwrap_err();
+        let error =
+            traced(move |x| block(TypeId::of::<()>(), &scope, "Mlp::forward", x, |x: Tensor<F32>| x.sum(E)))
+                .unwrap_err();
         (error.provenance.path.to_string(), error.to_string())
     };
     let (path, said) = run(Scope::root("").child("model").child("mlp"));
@@ -434,7 +437,8 @@ fn the_first_error_wins_and_what_follows_is_silent() {
         let [left, right] = also.split(K, [7, 8]);
         let logits = nn::softmax(nn::dot(left, right, E), N).rename(K, B) / 0.0;
         assert_eq!(logits.extent(B), 0);
-        let block = block::<(), _, _>(
+        let block = block(
+            TypeId::of::<()>(),
             &Scope::root("").element("layers", 0),
             "L::forward",
             logits,
@@ -461,7 +465,13 @@ fn handles_of_another_trace_are_refused() {
     assert_eq!(refused(move |_| stale.exp()), TraceErrorKind::Stranger.to_string());
     assert_eq!(refused(move |_| stale), TraceErrorKind::Stranger.to_string());
     let layer = move |_| {
-        block::<(), _, _>(&Scope::root("").element("layers", 0), "Layer::forward", stale, |x: Tensor<F32>| x)
+        block(
+            TypeId::of::<()>(),
+            &Scope::root("").element("layers", 0),
+            "Layer::forward",
+            stale,
+            |x: Tensor<F32>| x,
+        )
     };
     assert_eq!(refused(layer), TraceErrorKind::Stranger.to_string());
     // Out of any trace it is silent, and does not disturb the next one unless it is used there.
@@ -484,7 +494,8 @@ fn handles_of_another_function_are_refused() {
     assert_eq!(*error.kind, TraceErrorKind::Stranger);
     // A repeated body that captures a tensor instead of taking it as an argument.
     let layer = |x: Tensor<F32>, captured: Tensor<F32>| {
-        block::<(), _, _>(
+        block(
+            TypeId::of::<()>(),
             &Scope::root("").element("layers", 0),
             "Layer::forward",
             x,
@@ -496,7 +507,8 @@ fn handles_of_another_function_are_refused() {
     let escaped = |x: Tensor<F32>| {
         let kept = Rc::new(Cell::new(x));
         let keep = kept.clone();
-        block::<(), _, _>(
+        block(
+            TypeId::of::<()>(),
             &Scope::root("").element("layers", 0),
             "Layer::forward",
             x,
@@ -559,7 +571,7 @@ fn layers(n: usize, kind: fn(usize) -> usize) -> impl Fn(Tensor<F32>) -> Tensor<
             let body = move |(x, kind): (Tensor<F32>, usize)| {
                 x * Weight::<F32>::build(own.child("w"), &[dim(S, 3)]).call(()) + kind as f64
             };
-            x = block::<(), _, _>(&scope, "Layer::forward", (x, kind(i)), body);
+            x = block(TypeId::of::<()>(), &scope, "Layer::forward", (x, kind(i)), body);
         }
         x
     }
@@ -573,8 +585,8 @@ fn blocks_of_two_types_are_recorded_apart() {
             let scope = Scope::root("").child("model").element("layers", i);
             assert_eq!((scope.index(), scope.child("w").index()), (Some(i), None));
             x = match i % 2 {
-                0 => block::<u8, _, _>(&scope, "Layer::forward", x, |x: Tensor<F32>| x + 1.0),
-                _ => block::<u16, _, _>(&scope, "Layer::forward", x, |x: Tensor<F32>| x * 2.0),
+                0 => block(TypeId::of::<u8>(), &scope, "Layer::forward", x, |x: Tensor<F32>| x + 1.0),
+                _ => block(TypeId::of::<u16>(), &scope, "Layer::forward", x, |x: Tensor<F32>| x * 2.0),
             };
         }
         x
@@ -625,12 +637,9 @@ fn elements_that_differ_are_found() {
         move |mut x: Tensor<F32>| {
             for i in 0..5 {
                 let scope = Scope::root("").element("layers", i);
-                x = block::<(), _, _>(
-                    &scope,
-                    "Layer::forward",
-                    x,
-                    move |x: Tensor<F32>| if i == at { -x } else { x.exp() },
-                );
+                x = block(TypeId::of::<()>(), &scope, "Layer::forward", x, move |x: Tensor<F32>| {
+                    if i == at { -x } else { x.exp() }
+                });
             }
             x
         }

@@ -432,7 +432,8 @@ impl Generator<'_> {
         let here = name.span();
         let dsl = self.dsl_at(here);
         let run = quote_spanned! {here=>
-            #dsl::__private::block::<Self, _, _>(
+            #dsl::__private::block(
+                ::core::any::TypeId::of::<Self>(),
                 &self.scope,
                 #title,
                 (#(#passed,)*),
