@@ -28,7 +28,7 @@ use crate::recorded::named;
 pub struct LintArguments {
     /// Path of the model, as for `trace-dump` itself
     model: PathBuf,
-    /// Target to check for, as for `export`, or `xla`; may be repeated [default: host]
+    /// Target to check for: a target of `export`, or the word `xla`; may be repeated [default: host]
     #[arg(long, value_name = "TARGET")]
     target: Vec<LintTarget>,
     /// Print one JSON object instead of lines of text

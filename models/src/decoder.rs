@@ -307,9 +307,7 @@ impl LlamaConfig {
                 &[
                     ("model.layers.*.mlp.down_proj.weight", 1),
                     ("model.layers.*.mlp.c_proj.weight", 1),
-                    ("model.layers.*.mlp.experts.*.down_proj.weight", 1),
                     ("model.layers.*.feed_forward.w2.weight", 1),
-                    ("model.layers.*.block_sparse_moe.experts.*.w2.weight", 1),
                 ],
             ),
             DeclaredSize::extent(

@@ -115,7 +115,7 @@ impl RopeDefaults {
 /// Parameters of a rotary embedding that are outside of the configuration's rope object.
 struct Outside<'a> {
     keys: &'a Keys,
-    /// The name of the key for the base, and its value.
+    /// The configuration key that contains the base of the frequencies, and the value of this key.
     theta: (&'static str, Option<f64>),
     partial: Option<f64>,
     original: Option<f64>,

@@ -44,7 +44,7 @@ impl<'a> Reader<'a> {
     /// Checks that only blanks and line ends are left.
     ///
     /// # Errors
-    /// Returns an error if the text continues.
+    /// Returns an error if other characters follow.
     pub fn end(&mut self) -> Result<(), ParseError> {
         if self.at_end() { Ok(()) } else { self.error("the end") }
     }

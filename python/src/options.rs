@@ -14,6 +14,11 @@ use tracewright::model::WatchOpen;
 use tracewright::runtime::Compiler;
 use tracewright::{Follow, GenerateOptions, OpenOptions};
 
+const NUMBER: &str = "a number";
+const COUNT: &str = "an integer from 0 on";
+const SWITCH: &str = "True or False";
+const PATH: &str = "a path";
+
 /// A keyword argument, or an error that names it.
 fn value<'a, 'py, T: FromPyObject<'a, 'py>>(
     name: &str,
@@ -44,9 +49,6 @@ fn given<'py>(arguments: Option<&Bound<'py, PyDict>>) -> PyResult<Vec<(String, B
 
 /// The options of a generation, and whether it copies the state of a prefix that a slot has.
 pub fn generation(arguments: Option<&Bound<'_, PyDict>>) -> PyResult<(GenerateOptions, bool)> {
-    const NUMBER: &str = "a number";
-    const COUNT: &str = "an integer from 0 on";
-    const SWITCH: &str = "True or False";
     let (mut options, mut reuse) = (GenerateOptions::default(), true);
     for (name, argument) in given(arguments)? {
         let (name, argument) = (name.as_str(), &argument);
@@ -101,9 +103,6 @@ pub fn opening(
     arguments: Option<&Bound<'_, PyDict>>,
     stopped: &Arc<AtomicBool>,
 ) -> PyResult<OpenOptions> {
-    const COUNT: &str = "an integer from 0 on";
-    const SWITCH: &str = "True or False";
-    const PATH: &str = "a path";
     let mut compiler = None;
     let watched = stopped.clone();
     let watch = WatchOpen::new(move |_| match watched.load(Ordering::Relaxed) {

@@ -350,8 +350,8 @@ fn unnumbered(name: &str) -> &str {
     name.trim_end_matches(|c: char| c.is_ascii_digit())
 }
 
-/// The field that a node with weights computes: the node's own field, or all fields whose weights were
-/// merged.
+/// The fields of the declaration whose weights a node multiplies, such as `q_proj`. A node has several if simplification merged
+/// their weights.
 fn field(graph: &FunctionGraph, node: &NodeFacts) -> Option<String> {
     let merged = graph
         .operands(node)

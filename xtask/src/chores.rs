@@ -449,6 +449,7 @@ pub fn wheel(root: &Path, out: &Path, profile: &str) -> Result<PathBuf, Error> {
     let out = empty(std::path::absolute(out).with_path("find", out)?)?;
     let mut build = Command::new(maturin.bin()[0].join("maturin"));
     build.args(["build", "--locked", "--profile", profile, "--interpreter", "python3", "--out"]).arg(&out);
+    outside_cargo(&mut build);
     step("wheel", build.current_dir(root.join("python")).env("PATH", &tools.path))?;
     let mut files = fs::read_dir(&out).with_path("read", &out)?.flatten().map(|file| file.path());
     let wheel = files.find(|path| path.extension().is_some_and(|extension| extension == "whl"));
@@ -574,5 +575,16 @@ fn added(variable: &str, first: impl Iterator<Item = PathBuf>) -> OsString {
 pub fn cargo(root: &Path, words: &[&str]) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(words).current_dir(root);
+    outside_cargo(&mut cargo);
     cargo
+}
+
+/// Removes the variables that cargo set for this program. The build script of a dependency runs again, and what depends on it is
+/// built again, where they differ from those of a cargo that a user runs.
+fn outside_cargo(command: &mut Command) {
+    for (name, _) in env::vars_os() {
+        if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|set| name.to_string_lossy().starts_with(set)) {
+            command.env_remove(name);
+        }
+    }
 }

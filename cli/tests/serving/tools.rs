@@ -223,11 +223,11 @@ fn answers_follow_a_schema() {
     for (format, words) in [
         (
             json!({ "type": "json_schema", "json_schema": { "schema": { "type": "strin" } } }),
-            "cannot be followed",
+            "follow the schema",
         ),
         (
             json!({ "type": "json_schema", "json_schema": { "schema": { "type": "string", "pattern": "(" } } }),
-            "cannot be followed",
+            "follow the schema",
         ),
         (json!({ "type": "json_schema" }), "a JSON Schema"),
         (json!({ "type": "yaml" }), "`json_object`"),
