@@ -49,7 +49,6 @@ macro_rules! families {
 
         /// The configuration of a supported architecture.
         #[derive(Clone, Debug, PartialEq)]
-        #[expect(clippy::large_enum_variant, reason = "a program has one configuration per model")]
         pub enum ModelConfig {
             $(
                 #[doc = concat!("A network of [`", stringify!($module), "`].")]

@@ -6,13 +6,14 @@ use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, attend, silu};
 use dsl::{Block, F32, Float, Tensor, model};
 
-use crate::config::{IGNORED, Keys, read_base};
+use crate::config::Keys;
 use crate::decoder::{Defaults, FeedForward, LlamaConfig};
 use crate::delta_net::delta_net;
 use crate::experts::{ExpertsConfig, Routing, Scores, Shared};
 use crate::family::{BASE, Family};
 use crate::hybrid::{self, alternates};
 use crate::rope::RopeDefaults;
+use crate::shape_check::DeclaredSize;
 
 pub(crate) const FAMILY: Family = Family {
     about: "gated DeltaNet in three of four layers, attention with a gated output, partial rotation",
@@ -188,32 +189,23 @@ descends!(Qwen35Config from experts.llama: LlamaConfig, through experts: Experts
 
 alternates!(Qwen35Config);
 
+impl Qwen35Config {
+    /// Sizes in the configuration that the checkpoint's header can confirm.
+    pub fn sizes(&self) -> Vec<DeclaredSize> {
+        match self.experts.sparse.is_empty() {
+            true => self.experts.llama.sizes(),
+            false => self.experts.sizes(),
+        }
+    }
+}
+
 /// Reads the `config.json` of a Qwen3.5, or its `text_config`. Defaults are those of `Qwen3_5TextConfig` in transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
-    read_text_tower(keys, |keys| {
+    hybrid::read_text_tower(keys, |keys| {
         let sizes = Some([248_320, 4096, 12_288, 32, 16]);
         let defaults = Defaults { sizes, num_key_value_heads: Some(4), ..defaults() };
         shared(keys, LlamaConfig::shared(keys, defaults))
     })
-}
-
-/// Reads the keys of a text network, which may be those of `text_config`.
-pub(crate) fn read_text_tower(keys: &Keys, read: impl FnOnce(&Keys) -> Qwen35Config) -> Qwen35Config {
-    let Some(text) = keys.object("text_config") else { return read(keys) };
-    let mut config = read(&text);
-    config.element = config.element.or(keys.element_type());
-    config.tie_word_embeddings = keys.flag("tie_word_embeddings", false);
-    read_base(&text);
-    keys.close_ignoring(text, IGNORED);
-    keys.ignore(&[
-        "image_token_id",
-        "language_model_only",
-        "video_token_id",
-        "vision_config",
-        "vision_end_token_id",
-        "vision_start_token_id",
-    ]);
-    config
 }
 
 /// The defaults that all networks with a DeltaNet share.
