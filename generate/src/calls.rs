@@ -1,30 +1,19 @@
 //! How a step is divided into calls: each row that reads a prompt has a call of its own, and the others share one.
 
-use std::ops::Range;
-
 use crate::GenerateError;
-use crate::entry::{EntryKind, EntryPoint};
+use crate::entry::{EntryCall, EntryKind, EntryPoint};
 use crate::executor::Executor;
 use crate::generation::StepRequest;
 use crate::sequences::Sequences;
 
-/// A call of an entry point.
-pub(crate) struct Call<'n> {
-    pub entry: &'n EntryPoint,
-    /// The first row that it serves.
-    pub first: usize,
-    /// The positions that it shows of each row from `first` on; none of a row that it leaves as it is.
-    pub ranges: Vec<Range<usize>>,
-}
-
 impl<'a, E: Executor> Sequences<'a, E> {
-    /// The calls that show each row as many tokens as planned, as far as one call of the row takes them.
+    /// The calls that show each row as many of its planned tokens as one call takes.
     pub(crate) fn calls(
         &self,
         want: StepRequest,
         planned: &[usize],
         of_features: bool,
-    ) -> Result<Vec<Call<'a>>, GenerateError> {
+    ) -> Result<Vec<EntryCall<'a>>, GenerateError> {
         let network = self.network;
         let has_draft = |row: usize| self.rows[row].drafted > 0;
         let some: Vec<usize> = (0..planned.len()).filter(|&row| planned[row] > 0).collect();
@@ -55,16 +44,17 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(calls)
     }
 
-    /// The calls for rows that show one token, or a draft: one for all, or one for each draft and one for the others.
+    /// The calls for rows that show one token or a draft: one call for all of these rows, or one call for
+    /// each draft and one for the other rows.
     fn shared(
         &self,
         rows: &[usize],
         planned: &[usize],
         of_features: bool,
-    ) -> Result<Vec<Call<'a>>, GenerateError> {
+    ) -> Result<Vec<EntryCall<'a>>, GenerateError> {
         let network = self.network;
         let longest = rows.iter().map(|&row| planned[row]).max().unwrap_or_default();
-        let plain = |rows: &[usize]| -> Result<Call<'a>, GenerateError> {
+        let plain = |rows: &[usize]| -> Result<EntryCall<'a>, GenerateError> {
             let entry = network.step(span(rows), longest, of_features)?;
             Ok(self.call_of(entry, rows, planned))
         };
@@ -73,7 +63,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         if drafts.is_empty() {
             return Ok(vec![plain(rows)?]);
         }
-        let verifies = |rows: &[usize]| -> Result<Call<'a>, GenerateError> {
+        let verifies = |rows: &[usize]| -> Result<EntryCall<'a>, GenerateError> {
             let entry = self.covering(EntryKind::Verifier, rows)?;
             Ok(self.call_of(entry, rows, planned))
         };
@@ -81,12 +71,12 @@ impl<'a, E: Executor> Sequences<'a, E> {
         if !network.serves_parts() {
             return Ok(together);
         }
-        let mut apart: Vec<Call<'a>> = drafts.chunks(1).map(verifies).collect::<Result<_, _>>()?;
+        let mut apart: Vec<EntryCall<'a>> = drafts.chunks(1).map(verifies).collect::<Result<_, _>>()?;
         if !others.is_empty() {
             let entry = network.step(span(&others), 1, of_features)?;
             apart.push(self.call_of(entry, &others, planned));
         }
-        let cost = |calls: &[Call<'_>]| calls.iter().map(|call| call.entry.cost()).sum::<usize>();
+        let cost = |calls: &[EntryCall<'_>]| calls.iter().map(|call| call.entry.cost()).sum::<usize>();
         Ok(if cost(&apart) < cost(&together) { apart } else { together })
     }
 
@@ -96,7 +86,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
     }
 
     /// The call that shows these rows what is planned.
-    fn call_of(&self, entry: &'a EntryPoint, rows: &[usize], planned: &[usize]) -> Call<'a> {
+    fn call_of(&self, entry: &'a EntryPoint, rows: &[usize], planned: &[usize]) -> EntryCall<'a> {
         let lowest = rows.first().copied().unwrap_or_default();
         let first = lowest.min(planned.len() - entry.rows);
         let ranges = (first..first + entry.rows).map(|row| {
@@ -104,11 +94,11 @@ impl<'a, E: Executor> Sequences<'a, E> {
             let count = if rows.contains(&row) { planned[row].min(entry.chunk) } else { 0 };
             start..start + count
         });
-        Call { entry, first, ranges: ranges.collect() }
+        EntryCall { entry, first, ranges: ranges.collect() }
     }
 }
 
-/// How many rows there are from the first of these to the last. They are in their order.
+/// How many rows there are from the first of these to the last. The rows are in ascending order.
 fn span(rows: &[usize]) -> usize {
     match rows {
         [first, .., last] => last - first + 1,

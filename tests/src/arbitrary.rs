@@ -457,6 +457,23 @@ fn candidate(dice: &mut Dice, name: &str, given: Option<&TensorType>) -> Option<
             let q = operand(dice, 2, float);
             sdpa(dice, q)?
         }
+        "linear_attention" => {
+            let v = match given {
+                Some(v) if v.rank() == 5 && v.element == ElementType::F32 => v.clone(),
+                Some(_) => return None,
+                None => {
+                    let shape: Vec<usize> = (0..5).map(|_| 1 + dice.below(3)).collect();
+                    TensorType::new(ElementType::F32, shape)
+                }
+            };
+            let [b, s, h, g, e] = v.shape[..] else { return None };
+            let of = |shape: &[usize]| TensorType::new(ElementType::F32, shape);
+            let d = 1 + dice.below(3);
+            let (key, gate, matrices) = (of(&[b, s, h, d]), of(&[b, s, h, g]), of(&[b, h, g, d, e]));
+            let numbers = i32(if dice.chance(40) { vec![b] } else { vec![] });
+            let types = vec![key.clone(), key, v, gate.clone(), gate, matrices, numbers.clone(), numbers];
+            (LinearAttention { delta: dice.chance(50) }.into(), types)
+        }
         "append" => {
             let cache = operand(dice, 1, element);
             let axis = dice.below(cache.rank());

@@ -10,6 +10,7 @@ use safetensors::SafeTensors;
 use serde::Deserialize;
 use tracewright::Plan;
 use tracewright::bake;
+use tracewright::dsl::EntryPoint;
 use tracewright::errors::WithPath as _;
 use tracewright::generate::{Evaluator, Executor, Network, Session, TokenOptions};
 use tracewright::irpa::Checkpoint;
@@ -335,6 +336,8 @@ pub struct BuildOptions {
     pub chunk: usize,
     pub context: usize,
     pub batch: usize,
+    /// Whether calls serve some of the sequences, as those of `Model` do.
+    pub in_parts: bool,
     /// The rules that simplify the trace.
     pub rules: Rules,
     /// How weights are stored, and who multiplies with them.
@@ -356,6 +359,7 @@ impl BuildOptions {
             chunk: golden.chunk,
             context: golden.context,
             batch: 1,
+            in_parts: false,
             rules: Rules::default(),
             weights: Weights::default(),
             kv: KvFormat::default(),
@@ -385,7 +389,12 @@ fn recorded(
         target: sizes.target.clone(),
         ..plan
     };
-    let trace = edit(plan.trace()?.trace.with_entries(entries))?;
+    let wanted = plan.entry_points().into_iter().filter(|entry| entries.contains(&&*entry.name));
+    let wanted: Vec<EntryPoint> = match sizes.in_parts {
+        true => wanted.flat_map(EntryPoint::in_parts).collect(),
+        false => wanted.collect(),
+    };
+    let trace = edit(plan.record(&wanted)?.trace)?;
     Ok((plan, trace))
 }
 

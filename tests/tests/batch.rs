@@ -11,8 +11,18 @@ const BATCH: usize = 4;
 
 /// Each prompt of a golden in batches of four gets the tokens that transformers chose for it alone.
 fn check(golden: &Golden, context: usize, prompts: &[&Prompt]) {
-    let sizes = BuildOptions { batch: BATCH, context, ..BuildOptions::of(golden) };
-    let subject = build(&golden.model, &sizes, &["prefill", "decode"], Ok).unwrap();
+    for in_parts in [false, true] {
+        check_calls(
+            golden,
+            &BuildOptions { batch: BATCH, context, in_parts, ..BuildOptions::of(golden) },
+            prompts,
+        );
+    }
+}
+
+fn check_calls(golden: &Golden, sizes: &BuildOptions, prompts: &[&Prompt]) {
+    let context = sizes.context;
+    let subject = build(&golden.model, sizes, &["prefill", "decode"], Ok).unwrap();
     // There are more prompts than rows: as texts end, others take their rows.
     let tokens: Vec<&[u32]> = prompts.iter().map(|prompt| &prompt.prompt_tokens[..]).collect();
     assert!(tokens.len() > BATCH);
@@ -82,6 +92,31 @@ fn k17_windows_and_recurrent_states_in_a_batch() {
     for fixture in ["gemma3-a", "mistral", "lfm2"].map(str::to_owned).into_iter().chain(brought) {
         let golden = Golden::fixture(&fixture).unwrap();
         check(&golden, golden.context, &golden.prompts.iter().collect::<Vec<_>>());
+    }
+}
+
+/// A prompt with a beginning that a row has read continues from a copy of the matrices at the end of a chunk.
+#[test]
+fn k17_matrices_are_kept_for_a_shared_beginning() {
+    for fixture in ["qwen3_5", "granitemoehybrid"] {
+        let golden = Golden::fixture(fixture).unwrap();
+        let sizes = BuildOptions { batch: BATCH, ..BuildOptions::of(&golden) };
+        let subject = build(&golden.model, &sizes, &["prefill", "decode"], Ok).unwrap();
+        let mut batch = Batch::new(&subject.network).keep_prefixes();
+        let mut computed = Vec::new();
+        let prompt = golden.prompts.iter().find(|prompt| prompt.prompt_tokens.len() > golden.chunk).unwrap();
+        let options = TokenOptions { max_tokens: prompt.tokens.len(), ..TokenOptions::default() };
+        for _ in 0..2 {
+            batch.join_seen(&prompt.prompt_tokens, &options).unwrap();
+            let ended = loop {
+                if let Some((_, ended)) = batch.step(|_, _| ControlFlow::Continue(())).unwrap().pop() {
+                    break ended;
+                }
+            };
+            assert_eq!(ended.tokens, prompt.tokens, "{fixture}");
+            computed.push(ended.prefill_tokens);
+        }
+        assert!(computed[1] < computed[0], "{fixture}: {computed:?}");
     }
 }
 

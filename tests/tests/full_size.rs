@@ -80,6 +80,7 @@ fn options(element: ElementType, weights: Weights, chunk: usize, context: usize)
         chunk,
         context,
         batch: 1,
+        in_parts: false,
         rules: Rules::default(),
         weights,
         kv: KvFormat::default(),

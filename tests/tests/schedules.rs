@@ -119,9 +119,12 @@ fn toys() -> Vec<(Vec<Kind>, KvFormat)> {
     ]
 }
 
-fn record((kinds, kv): &(Vec<Kind>, KvFormat), rows: usize, chunk: usize) -> Trace {
+fn record(toy: &(Vec<Kind>, KvFormat), rows: usize, chunk: usize) -> Trace {
+    recorded(toy, EntryPoint::all(rows, chunk, CONTEXT))
+}
+
+fn recorded((kinds, kv): &(Vec<Kind>, KvFormat), mut entries: Vec<EntryPoint>) -> Trace {
     let config = Config { kinds: kinds.clone(), layers: kinds.len() };
-    let mut entries = EntryPoint::all(rows, chunk, CONTEXT);
     entries.iter_mut().for_each(|entry| entry.kv = *kv);
     Toy::<F32>::trace(&config, &entries).unwrap().trace
 }
@@ -306,10 +309,12 @@ fn random_cases<S: Strategy>(cases: u32, of: S, test: impl Fn(S::Value) -> Resul
     TestRunner::new_with_rng(config, seed).run(&of, test).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Calls `test` for each toy with its traces for one row and for several, its weights and an oracle.
-fn for_each_toy(toys: Vec<(Vec<Kind>, KvFormat)>, test: impl Fn(&[Trace; 2], &WeightValues, &Oracle<'_>)) {
+/// Calls `test` for each toy with its traces for one row, for several, and for parts of several; its weights and an oracle.
+fn for_each_toy(toys: Vec<(Vec<Kind>, KvFormat)>, test: impl Fn(&[Trace; 3], &WeightValues, &Oracle<'_>)) {
     for kinds in toys {
-        let traces = [record(&kinds, 1, CHUNK), record(&kinds, ROWS, CHUNK)];
+        let parts = EntryPoint::all(ROWS, CHUNK, CONTEXT).into_iter().flat_map(EntryPoint::in_parts);
+        let parts = recorded(&kinds, parts.collect());
+        let traces = [record(&kinds, 1, CHUNK), record(&kinds, ROWS, CHUNK), parts];
         let whole = record(&kinds, 1, CONTEXT);
         let weights = weights(&whole);
         let value = |key: &str| -> Option<Value> { weights.get(key).cloned() };
@@ -325,11 +330,12 @@ fn evaluated<'a>(trace: &'a Trace, parameters: &'a dyn Fn(&str) -> Option<Value>
 
 #[test]
 fn schedules_through_the_evaluator() {
-    for_each_toy(toys(), |[one, several], weights, oracle| {
+    for_each_toy(toys(), |traces, weights, oracle| {
         let value = |key: &str| weights.get(key).cloned();
-        let (one, several) = (evaluated(one, &value), evaluated(several, &value));
+        let [one, several, parts] = traces.each_ref().map(|trace| evaluated(trace, &value));
         let cases = if long::is_wanted() { 250 } else { 100 };
         random_cases(cases, events(), |events| run(&several, oracle, &events, 0.0));
+        random_cases(cases, events(), |events| run(&parts, oracle, &events, 0.0));
         random_cases(cases, turns(), |turns| converse(&one, oracle, &turns, 0.0));
     });
 }
@@ -343,12 +349,13 @@ fn schedules_through_iree() {
         .filter(|(kinds, kv)| *kv == KvFormat::Computed && (kinds.len() > 2 || long::is_wanted()));
     for_each_toy(toys.collect(), |traces, weights, oracle| {
         let runtime = Runtime::new(Device::LocalSync).unwrap();
-        let [one, several] = traces.each_ref().map(|trace| {
+        let [one, several, parts] = traces.each_ref().map(|trace| {
             let built = built(trace);
             let program = built.program(&runtime, weights);
             Network::new(&runtime, &program, &built.module.signatures).unwrap()
         });
         random_cases(40, events(), |events| run(&several, oracle, &events, IREE));
+        random_cases(40, events(), |events| run(&parts, oracle, &events, IREE));
         random_cases(40, turns(), |turns| converse(&one, oracle, &turns, IREE));
     });
 }

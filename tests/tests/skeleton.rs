@@ -166,7 +166,8 @@ fn transformer(tokens: Tensor<I32>, at: Position, cache: &mut Cache<F32>) -> Ten
             let gate = nn::silu(linear("gate", &[d], &[f]).call(h));
             (x + linear("down", &[f], &[d]).call(gate * linear("up", &[d], &[f]).call(h)), kv)
         };
-        let (y, kv) = dsl::__private::block(&scope, "Layer::forward", (x, *cache.state(i), at), layer);
+        let (y, kv) =
+            dsl::__private::block::<(), _, _>(&scope, "Layer::forward", (x, *cache.state(i), at), layer);
         (x, *cache.state(i)) = (y, kv);
     }
     let x = RmsNorm::build(root.child("norm"), &[d]).style(WeightStyle::OnePlus).call(x);

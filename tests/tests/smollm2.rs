@@ -1,7 +1,7 @@
-//! A real model in a GGUF file, SmolLM2 135M Instruct, judged by what transformers answers for the same file:
-//! `tests/oracle/smollm2.py` writes the golden, and `tests/oracle/smollm2_llama.py` what llama.cpp computes of the same tokens.
-//! `cargo xtask test` installs the file; without it these tests report that they are
-//! left out.
+//! A real model in a GGUF file, SmolLM2 135M Instruct, judged by the answers of transformers for the same file.
+//! `tests/oracle/smollm2.py` writes the golden, and `tests/oracle/smollm2_llama.py` writes the values that
+//! llama.cpp computes for the same tokens. `cargo xtask test` installs the file; without it these tests report
+//! that they are left out.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::fs;

@@ -241,6 +241,7 @@ fn s2_a_checkpoint_of_another_type_is_converted_and_reported() {
             chunk: 8,
             context: 40,
             batch: 1,
+            in_parts: false,
             rules: Rules::default(),
             weights: Weights::default(),
             kv: KvFormat::default(),

@@ -114,6 +114,23 @@ fn a_regression() {
     assert!(!output.status.success() && said.contains("up.bias") && said.contains("up.biass"), "{said}");
 }
 
+/// The answers with drafts and without are equal, and a figure of each kind is printed.
+#[test]
+fn serving() {
+    let folder = tempfile::tempdir().unwrap();
+    let tools = checkout().join(".tracewright/venv/bin").canonicalize().unwrap();
+    let path = std::env::join_paths([tools, "/usr/bin".into(), "/bin".into()]).unwrap();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_serving"));
+    program.arg(checkout().join("demo").canonicalize().unwrap()).args(["q8", "1"]);
+    let output = program.current_dir(folder.path()).env("PATH", path).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let begins = |words: &str| printed.lines().any(|line| line.starts_with(words));
+    let figures =
+        ["one text in 8 slots: ", "7 texts beside a prompt of 512 tokens: ", "8 texts of 128 + 64 tokens: "];
+    assert!(figures.into_iter().all(begins) && begins("drafts that are always right: "), "{printed}");
+}
+
 #[test]
 fn two_towers() {
     let shapes: [(&str, &[usize]); 3] =

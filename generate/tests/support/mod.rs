@@ -200,6 +200,15 @@ impl Executor for Hashing {
         let nothing = vec![0.0; self.vocabulary];
         let mut after = vec![nothing.clone(); tokens.len()];
         for row in 0..rows {
+            // Position 0 is empty, with tokens and without.
+            for (_, state) in self
+                .states
+                .iter()
+                .zip(&mut states)
+                .filter(|(kind, _)| start[row] == 0 && matches!(kind, StateKind::Recurrent(_)))
+            {
+                state[row] = 0;
+            }
             for i in 0..count[row] as usize {
                 let (position, token) = (start[row] as usize + i, tokens[row * chunk + i]);
                 for (&kind, state) in self.states.iter().zip(&mut states) {
