@@ -192,10 +192,16 @@ impl<E: Executor> Sequences<'_, E> {
         let written = snapshot.map_or(one.written, |snapshot| snapshot.written);
         let from_row = |part| snapshot.is_none() || keeps_all(part);
         let mut state = self.network.save(&self.state, prefix.row, (prefix.length, written), from_row)?;
-        // Also what the row itself must become before its next call.
-        let saved = snapshot.or(one.restore.as_ref()).map_or(&[][..], |snapshot| &snapshot.tensors);
-        for (tensor, saved) in state.tensors.iter_mut().zip(saved).filter(|(_, saved)| saved.is_some()) {
-            tensor.clone_from(saved);
+        // Also what the row itself must become before its next call, which may be longer.
+        let size = (prefix.length, written);
+        for saved in [one.restore.as_ref(), snapshot].into_iter().flatten() {
+            let parts = self.network.state().iter().zip(&mut state.tensors).zip(&saved.tensors);
+            for ((kept, tensor), bytes) in parts {
+                if let Some(bytes) = bytes {
+                    let from = (saved.length, saved.written);
+                    *tensor = Some(kept.shortened(bytes, from, size, self.network.context()).into());
+                }
+            }
         }
         Ok(state)
     }

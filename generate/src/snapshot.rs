@@ -41,6 +41,24 @@ impl KeptTensor {
         let used = line / slots.max(1) * positions.min(slots);
         (0..lines).map(|i| first + i * line..first + i * line + used).collect()
     }
+
+    /// The bytes of a saved tensor after fewer tokens. A size is the number of tokens, and below which position something was written.
+    pub fn shortened(
+        &self,
+        bytes: &[u8],
+        from: (usize, usize),
+        to: (usize, usize),
+        context: usize,
+    ) -> Vec<u8> {
+        let ranges = |(length, written)| self.ranges(0, length, written, context);
+        let (mut rest, mut shorter) = (bytes, Vec::new());
+        for (old, new) in ranges(from).into_iter().zip(ranges(to)) {
+            let (line, others) = rest.split_at(old.len());
+            shorter.extend(&line[..new.len().min(line.len())]);
+            rest = others;
+        }
+        shorter
+    }
 }
 
 impl<E: Executor> Network<E> {

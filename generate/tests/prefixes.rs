@@ -65,6 +65,31 @@ fn a_text_computes_what_no_other_has_in_common() {
     }
 }
 
+/// A text that leaves before its first step passes on the beginning of the state that it took over.
+#[test]
+fn the_state_of_a_text_that_left_at_once_is_passed_on() {
+    for layers in LAYERS {
+        let (network, alone) = (hashing(VOCABULARY, 2, layers), hashing(VOCABULARY, 1, layers));
+        let mut batch = Batch::new(&network).keep_prefixes();
+        let first = text(1, 3 * CHUNK);
+        let second = [&first[..2 * CHUNK], &[31, 32]].concat();
+        for (prompt, leaves) in [(&first, false), (&first, true), (&second, false), (&first, false)] {
+            let row = batch.join_seen(prompt, &options(8)).unwrap();
+            if leaves {
+                batch.leave(row).unwrap();
+                continue;
+            }
+            let generated = loop {
+                if let Some((_, generated)) = batch.step(|_, _| ControlFlow::Continue(())).unwrap().pop() {
+                    break generated;
+                }
+            };
+            let expected = Session::new(&alone).generate(prompt, &options(8), go_on).unwrap();
+            assert_eq!(generated.tokens, expected.tokens, "{layers:?}");
+        }
+    }
+}
+
 /// Snapshots cost time and memory, so only texts that ask for reuse keep them.
 #[test]
 fn a_text_without_reuse_keeps_no_snapshots() {
