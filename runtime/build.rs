@@ -1,4 +1,4 @@
-//! Builds the shim and the parts of IREE that it calls into static archives.
+//! Builds the C shim and the parts of IREE that the shim calls into static archives.
 
 use std::env;
 use std::fs;
@@ -7,10 +7,10 @@ use std::process::{Command, exit};
 
 const MINIMUM_CMAKE: (u32, u32) = (3, 26);
 
-/// The version of `eerie-sys` in Cargo.toml. A build script cannot read it from there.
+/// The version of `eerie-sys` in Cargo.toml. A build script cannot read the version from Cargo.toml.
 const CARRIER: &str = "=0.5.0";
 
-/// An environment variable. It names a folder that an earlier build filled,
+/// The name of an environment variable. The variable names a folder that an earlier build filled,
 /// `target/…/build/tracewright-runtime-…/out/native`. The build script links that folder instead of building
 /// again.
 const BUILT: &str = "TRACEWRIGHT_NATIVE";
@@ -69,10 +69,11 @@ fn build() -> Result<(), String> {
     Ok(())
 }
 
-/// A file that records the sources of a build: the content of our files, and the package that contains IREE.
+/// The name of a file that records the sources of a build: the content of our files, and the package that
+/// contains IREE.
 const SOURCES: &str = "tracewright-sources.txt";
 
-/// A file that records the drivers of a build.
+/// The name of a file that records the drivers of a build.
 const DRIVERS: &str = "tracewright-drivers.txt";
 
 fn sources(native: &Path) -> Result<String, String> {
@@ -85,7 +86,7 @@ fn sources(native: &Path) -> Result<String, String> {
         .try_fold(CARRIER.to_owned(), |all, name| Ok(all + &read(name)?))
 }
 
-/// Whether a folder contains the result of the same build.
+/// Whether a folder contains the result of an identical build.
 fn reusable(folder: &Path, sources: &str, drivers: &[&str]) -> Result<(), String> {
     let read = |name: &str| {
         let path = folder.join(name);
@@ -146,9 +147,9 @@ fn compile(package: &Path, out: &Path, drivers: &[&str]) -> Result<(), String> {
     run(Command::new(&cmake).arg("--build").arg(out).args(target)).map(drop)
 }
 
-/// The source tree in the `eerie-sys` package, in cargo's registry. A temporary package with this only
-/// dependency makes cargo download it. Our own package may be part of a checkout, a tarball or another
-/// project, and may need more packages than are available.
+/// The source tree in the `eerie-sys` package, in cargo's registry. A temporary package with this dependency
+/// alone makes cargo download the source tree. Our own package may be part of a checkout, a tarball or
+/// another project, and may need more packages than are available.
 fn iree_source(out: &Path) -> Result<PathBuf, String> {
     let folder = out.join("carrier");
     let write = |name: &str, text: &str| {
@@ -180,7 +181,7 @@ fn iree_source(out: &Path) -> Result<PathBuf, String> {
     Ok(folder.join("iree"))
 }
 
-/// The folder whose `include` contains `cuda.h`: from the set-up, or from a CUDA toolkit.
+/// The folder whose `include` contains `cuda.h`: from `cargo xtask setup`, or from a CUDA toolkit.
 fn cuda_headers(package: &Path) -> Result<PathBuf, String> {
     println!("cargo:rerun-if-env-changed=CUDA_PATH");
     // `lib/python3.13` in a virtual environment, `lib/python3` in a plain folder.

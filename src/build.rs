@@ -1,5 +1,6 @@
-//! Builds a program that you can call from a trace and a checkpoint. [`build_program`] does the whole work.
-//! [`Build`] is for callers that stop in between, such as an export. The cache keeps compiled modules and archives.
+//! Builds a program that you can call from a trace and a checkpoint. [`build_program`] runs all stages of a
+//! build. [`Build`] is for callers that stop between two stages, such as an export. The cache keeps compiled
+//! modules and archives.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -24,21 +25,22 @@ use trace::{Parameter, Trace};
 use crate::footprint::TooLarge;
 use crate::{Expanded, Footprint, Lowered, Memory, Program};
 
-/// The compiler and the cache of a build, and the function that watches it.
+/// The compiler and the cache of a build, and the function that observes the build.
 pub struct BuildTools<'a> {
     /// The `iree-compile` that compiles the module.
     pub compiler: &'a Compiler,
-    /// The cache: a folder for compiled modules and archives, named by their content. You can delete it at
-    /// any time.
+    /// The cache: a folder for compiled modules and archives, named by their content. You can delete the
+    /// cache folder at any time.
     pub cache: &'a Path,
-    /// Receives each step and can stop the build; `None` builds without reports.
+    /// Receives each step of the build and can stop the build; `None` builds without reports.
     pub watch: Option<WatchSteps<'a>>,
 }
 
-/// A function that receives each step of a build. It returns [`ControlFlow::Break`] to stop the build.
+/// A function that receives each step of a build. The function returns [`ControlFlow::Break`] to stop the
+/// build.
 pub type WatchSteps<'a> = &'a mut dyn FnMut(BuildStep) -> ControlFlow<()>;
 
-/// A step of a build that can take long.
+/// A step of a build that can take a long time.
 #[derive(Clone, Copy, Debug)]
 pub enum BuildStep {
     /// A model of the Hugging Face hub is downloaded.
@@ -47,7 +49,7 @@ pub enum BuildStep {
     Compile,
     /// The archive of the weights is written.
     Bake(irpa::Progress),
-    /// IREE loads the module. This step is short.
+    /// IREE loads the module. This step takes little time.
     Load,
     /// The weights are compared with the hashes in their archive.
     Verify(irpa::Progress),
@@ -73,26 +75,28 @@ pub enum BuildStep {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct ProgramOptions<'a> {
-    /// The compiler and the cache, and the function that watches the build.
+    /// The compiler and the cache, and the function that observes the build.
     pub tools: BuildTools<'a>,
-    /// The target of the module. Default: this machine.
+    /// The target of the module. The default target is this machine.
     pub target: Target,
-    /// The rules that simplify the trace. Default: the exact rules.
+    /// The rules that simplify the trace. By default, the exact rules apply.
     pub rules: Rules,
-    /// How weights are stored, and whether kernels or the compiler's own code compute matmuls. Default:
-    /// kernels, with weights in the element type of the network.
+    /// How weights are stored, and whether kernels or the compiler's own code compute matmuls. By default,
+    /// kernels compute matmuls, and weights have the element type of the network.
     pub weights: Weights,
-    /// The device that runs the network. Default: all threads of this machine's processor.
+    /// The device that runs the network. By default, the network runs on all threads of this machine's
+    /// processor.
     pub device: Device,
-    /// The memory that the network must fit into; `None` checks nothing. Default: the memory that this
+    /// The memory that the network must fit into; `None` checks nothing. The default is the memory that this
     /// process may use.
     pub memory: Option<Memory>,
-    /// Tensors that the checkpoint may contain in addition to the parameters. Default: none.
+    /// Tensors that the checkpoint may contain in addition to the parameters. By default, the checkpoint may
+    /// contain no other tensors.
     pub ignorable: Vec<Ignorable>,
 }
 
 impl<'a> ProgramOptions<'a> {
-    /// Options with this compiler and this cache folder, and defaults for the rest.
+    /// Creates options with the given compiler and cache folder, and with defaults for all other options.
     pub fn new(compiler: &'a Compiler, cache: &'a Path) -> Self {
         BuildTools::new(compiler, cache).into()
     }
@@ -120,35 +124,35 @@ pub struct BuiltProgram {
     pub runtime: Runtime,
     /// The module text that was compiled.
     pub module: Module,
-    /// The options of the compiler.
+    /// The options with which `iree-compile` is called.
     pub options: CompileOptions,
     /// The archive with the weights.
     pub archive: Archive,
-    /// Statistics of the bake; `None` if the cache already had the archive.
+    /// Statistics of the bake; `None` if the archive was already in the cache.
     pub baked: Option<Baked>,
-    /// The time that compiling took, or reading the module from the cache.
+    /// The time that the compilation took, or reading the module from the cache.
     pub compile: Duration,
-    /// The time that loading took.
+    /// The time that loading the program took.
     pub load: Duration,
 }
 
-/// Why a network could not be built or loaded.
+/// The reason why a network cannot be built or loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The recorded trace cannot be lowered.
     #[error(transparent)]
     Lower(#[from] LowerError),
-    /// The network needs more memory than there is.
+    /// The network needs more memory than the machine has.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
-    /// The checkpoint differs from what the trace reads.
+    /// The checkpoint differs from the parameters that the trace reads.
     #[error(transparent)]
     Bake(#[from] BakeError),
     /// A checkpoint or an archive is damaged.
     #[error(transparent)]
     Archive(#[from] irpa::ArchiveError),
-    /// The archive lacks a parameter of the module, or has it with another type.
-    #[error("`{}` does not fit the module: parameter `{key}` is {found}, expected `{expected}`", .path.display())]
+    /// The archive lacks a parameter of the module, or contains this parameter with another type.
+    #[error("`{}` does not fit the module: the parameter `{key}` is {found}, expected `{expected}`", .path.display())]
     Parameter {
         /// Path of the archive file.
         path: PathBuf,
@@ -162,10 +166,10 @@ pub enum LoadError {
     /// A file or folder cannot be read or created.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The watching function asked to stop.
-    #[error("stopped on request")]
+    /// The function that observes the build stopped the build.
+    #[error("the build was stopped on request")]
     Stopped,
-    /// `iree-compile` failed, or is not there.
+    /// `iree-compile` failed, or is not installed.
     #[error(transparent)]
     Compile(#[from] CompileError),
     /// IREE rejects the module, or a device fails.
@@ -173,12 +177,12 @@ pub enum LoadError {
     Runtime(#[from] runtime::RuntimeError),
 }
 
-/// Lowers the trace of a network's entry points, compiles and bakes the parts that the cache lacks, and loads
+/// Lowers the trace of a network's entry points, compiles and bakes the files that the cache lacks, and loads
 /// the program.
 ///
 /// # Errors
-/// All differences between the checkpoint and the trace's parameters, before anything slow begins; or the
-/// failure of the first stage that fails.
+/// Returns all differences between the checkpoint and the trace's parameters before the slow compilation
+/// begins, or the error of the first stage that fails.
 pub fn build_program(
     traced: &Traced,
     checkpoint: &Checkpoint,
@@ -216,9 +220,9 @@ pub fn build_program(
 pub struct Build<'a, 't> {
     /// The module text and the list of weights.
     pub lowered: Lowered,
-    /// The options of the compiler.
+    /// The options with which `iree-compile` is called.
     pub options: CompileOptions,
-    /// The compiled module, and the time it took.
+    /// The compiled module, and the time that the compilation took.
     pub compiled: Compiled,
     checkpoint: &'a Checkpoint,
     /// Tensors of the checkpoint, matched with the parameters of the network.
@@ -231,8 +235,8 @@ impl<'a, 't> Build<'a, 't> {
     /// cache. `recorded` is the trace before lowering.
     ///
     /// # Errors
-    /// All differences between checkpoint and parameters, before anything slow begins; or the compiler's
-    /// failure.
+    /// Returns all differences between the checkpoint and the parameters before the slow compilation begins,
+    /// or the compiler's error.
     pub fn new(
         lowered: Lowered,
         recorded: &Trace,
@@ -246,10 +250,10 @@ impl<'a, 't> Build<'a, 't> {
         Ok(Self { lowered, options, compiled, checkpoint, checked, tools })
     }
 
-    /// Writes the archive at `path`.
+    /// Writes the archive of the weights to `path`.
     ///
     /// # Errors
-    /// If a recipe cannot be evaluated or the file cannot be written.
+    /// Returns an error if a recipe cannot be evaluated or the file cannot be written.
     pub fn bake(&mut self, path: &Path) -> Result<(Archive, Baked), LoadError> {
         let tools = &mut self.tools;
         let mut watch = |progress| tools.watch(BuildStep::Bake(progress));
@@ -259,10 +263,11 @@ impl<'a, 't> Build<'a, 't> {
         Ok((Archive::open(path)?, baked))
     }
 
-    /// The archive in the cache. The first call bakes it, and also returns statistics of the bake.
+    /// The archive of the weights in the cache. The first call bakes the archive, and also returns statistics
+    /// of the bake.
     ///
     /// # Errors
-    /// If a recipe cannot be evaluated or the file cannot be written.
+    /// Returns an error if a recipe cannot be evaluated or the file cannot be written.
     pub fn cached_archive(&mut self) -> Result<(Archive, Option<Baked>), LoadError> {
         let (checkpoint, cache) = (self.checkpoint, self.tools.cache);
         let parameters = self.lowered.module.parameters.clone();
@@ -272,7 +277,7 @@ impl<'a, 't> Build<'a, 't> {
     /// Loads the module with its archive.
     ///
     /// # Errors
-    /// If the archive lacks a parameter of the module, or IREE rejects the module.
+    /// Returns an error if the archive lacks a parameter of the module, or IREE rejects the module.
     pub fn instantiate(&mut self, runtime: &Runtime, archive: &Archive) -> Result<VmModule, LoadError> {
         self.tools.tell(BuildStep::Load)?;
         instantiate(&self.lowered.module, runtime, &self.compiled.vmfb, archive)
@@ -290,7 +295,7 @@ pub fn compile_options(lowered: &Lowered, compiler: &Compiler) -> Result<Compile
 /// Loads a compiled module with its archive.
 ///
 /// # Errors
-/// If the archive lacks a parameter of the module, or IREE rejects the module.
+/// Returns an error if the archive lacks a parameter of the module, or IREE rejects the module.
 pub fn instantiate(
     module: &Module,
     runtime: &Runtime,
@@ -304,7 +309,7 @@ pub fn instantiate(
 /// Compiles a module, or takes it from the cache.
 ///
 /// # Errors
-/// If the compiler fails.
+/// Returns an error if the compiler fails.
 pub fn compile(
     module: &Module,
     compiler: &Compiler,
@@ -316,7 +321,7 @@ pub fn compile(
 }
 
 impl<'a> BuildTools<'a> {
-    /// Tools with this compiler and cache, without a function that watches.
+    /// Creates build tools with the given compiler and cache, without a function that observes the build.
     pub fn new(compiler: &'a Compiler, cache: &'a Path) -> Self {
         Self { compiler, cache, watch: None }
     }
@@ -333,10 +338,11 @@ impl<'a> BuildTools<'a> {
     }
 }
 
-/// The archive of parameters in the cache. If it is missing, `bake` writes it, and its statistics are returned too.
+/// The archive of parameters in the cache. If the archive is missing, `bake` writes the archive, and the
+/// function also returns the statistics of `bake`.
 ///
 /// # Errors
-/// If a file cannot be read or written, or `bake` fails.
+/// Returns an error if a file cannot be read or written, or `bake` fails.
 pub(crate) fn cached_archive(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],
@@ -358,8 +364,9 @@ pub(crate) fn cached_archive(
 }
 
 /// The archive's name in the cache: a hash of the checkpoint's files and of the recipes. A file is identified
-/// by its path, size and modification time, and on Unix also by its inode and change time, which rewriting a
-/// file never keeps. Hashing gigabytes of weights at every start would take longer than loading them.
+/// by its path, size and modification time, and on Unix also by its inode and change time. Rewriting a file
+/// never keeps all of these. Hashing gigabytes of weights at every start would take longer than loading the
+/// weights.
 fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<String, LoadError> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&ROUNDING.to_le_bytes());
@@ -387,10 +394,11 @@ fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<Stri
     Ok(hasher.finalize().to_hex()[..32].to_owned())
 }
 
-/// The parameters of an archive, memory-mapped: nothing is copied.
+/// The parameters of an archive, memory-mapped without a copy.
 ///
 /// # Errors
-/// If the archive lacks a parameter, or has it with another type. IREE would not notice either.
+/// Returns an error if the archive lacks a parameter, or contains this parameter with another type. IREE
+/// itself would detect neither of these errors.
 pub fn map_parameters<'a>(
     archive: &Archive,
     expected: impl Iterator<Item = (&'a str, String)>,

@@ -1,4 +1,4 @@
-//! Texts to vectors: a program that was built, called with tokens.
+//! Computes embeddings of texts: calls a loaded program with token ids.
 //!
 //! ```no_run
 //! # use std::error::Error;
@@ -34,13 +34,14 @@ use trace::{Role, Signature};
 use crate::plan::rounded_up;
 use crate::program::{CallError, Program};
 
-/// The length that texts of up to `tokens` tokens are padded to: a power of two, so that few different modules are compiled,
-/// and at most `longest`.
+/// The length to which texts of up to `tokens` tokens are padded: a power of two that is at most `longest`.
+/// Powers of two keep the number of different modules small.
 pub fn length_for(tokens: usize, longest: usize) -> usize {
     rounded_up(tokens, 32, longest)
 }
 
-/// A program that computes embeddings of tokens. It finds arguments and results by their roles.
+/// A program that computes embeddings of tokens. The embedder finds the arguments and results of the program
+/// by their roles.
 pub struct Embedder<'a> {
     program: &'a Program,
     signature: &'a Signature,
@@ -51,12 +52,13 @@ pub struct Embedder<'a> {
     result: usize,
 }
 
-/// Why embeddings could not be computed.
+/// The reason why embeddings cannot be computed.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbedError {
     /// The program has no entry point that computes embeddings of tokens.
     #[error(
-        "the program has no entry point that takes tokens and counts, and gives embeddings; there are {entries:?}"
+        "the program has no entry point that takes tokens and their counts and returns embeddings; there are \
+        {entries:?}"
     )]
     NoEntryPoint {
         /// The names of the program's entry points.
@@ -81,7 +83,7 @@ pub enum EmbedError {
         length: usize,
     },
     /// A token id is not in the vocabulary.
-    #[error("token {index} of text {text} has the id {token}, expected one below {vocabulary}")]
+    #[error("token {index} of text {text} has the id {token}, expected an id below {vocabulary}")]
     Token {
         /// Index of the text, from 0.
         text: usize,
@@ -93,7 +95,7 @@ pub enum EmbedError {
         vocabulary: usize,
     },
     /// An embedding contains a number that is not finite.
-    #[error("number {index} of the vector of text {text} is {found}, expected a finite number")]
+    #[error("the number {index} in the embedding of the text {text} is {found}, expected a finite number")]
     Number {
         /// Index of the text, from 0.
         text: usize,
@@ -111,10 +113,11 @@ pub enum EmbedError {
 }
 
 impl<'a> Embedder<'a> {
-    /// Finds the entry point for embeddings in a loaded program. `vocabulary` is the number of token ids.
+    /// Finds the entry point for embeddings in a loaded program. `vocabulary` is the number of token ids of
+    /// the model.
     ///
     /// # Errors
-    /// If no entry point takes exactly tokens and counts and returns embeddings.
+    /// Returns an error if no entry point takes exactly tokens and their counts and returns embeddings.
     pub fn new(program: &'a Program, vocabulary: usize) -> Result<Self, EmbedError> {
         let bound = program.signatures().iter().find_map(|signature| {
             let roles: Vec<Role> = signature.arguments.iter().map(|argument| argument.role).collect();
@@ -129,7 +132,7 @@ impl<'a> Embedder<'a> {
         bound.ok_or_else(|| EmbedError::NoEntryPoint { entries: names() })
     }
 
-    /// Number of texts in one call.
+    /// The number of texts in one call.
     pub fn batch(&self) -> usize {
         self.batch
     }
@@ -144,12 +147,12 @@ impl<'a> Embedder<'a> {
         self.features
     }
 
-    /// The embedding of each text. A text is a list of token ids; several calls run if there are more texts
-    /// than one call takes.
+    /// Computes the embedding of each text. A text is a list of token ids. If there are more texts than one
+    /// call takes, the function makes several calls.
     ///
     /// # Errors
-    /// If a text has no tokens, too many tokens, or an unknown token; if a call fails or returns a number
-    /// that is not finite.
+    /// Returns an error if a text has no tokens, too many tokens, or an unknown token, or if a call fails or
+    /// returns a number that is not finite.
     pub fn embed(&self, texts: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, EmbedError> {
         check_texts(texts, self.length, self.vocabulary)?;
         let mut vectors: Vec<Vec<f32>> = Vec::with_capacity(texts.len());
@@ -165,8 +168,8 @@ impl<'a> Embedder<'a> {
         Ok(vectors)
     }
 
-    /// The result of one call. Unused rows are filled with texts of one token, and their results are ignored:
-    /// the mean over no tokens would not be a number.
+    /// Computes the embeddings in one call of the program. The function fills unused sequences of the batch
+    /// with a text of one token and ignores their results: the mean over no tokens would not be a number.
     fn call(&self, texts: &[Vec<u32>]) -> Result<Array, EmbedError> {
         let row = |row: usize| texts.get(row).map_or(&[0][..], Vec::as_slice);
         let padded = |tokens: &[u32]| {
@@ -187,10 +190,11 @@ impl<'a> Embedder<'a> {
     }
 }
 
-/// Checks that a program for texts of `length` tokens below `vocabulary` can take these texts.
+/// Checks that a program can take these texts: each has at most `length` tokens, and each token is below
+/// `vocabulary`.
 ///
 /// # Errors
-/// About the first text that the program cannot take.
+/// Returns an error about the first text that the program cannot take.
 pub fn check_texts(texts: &[Vec<u32>], length: usize, vocabulary: usize) -> Result<(), EmbedError> {
     texts.iter().enumerate().try_for_each(|(text, tokens)| {
         let outside = |&(_, &token): &(usize, &u32)| token as usize >= vocabulary;

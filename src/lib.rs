@@ -1,17 +1,17 @@
 //! Declare a language model in Rust, lower it to StableHLO, and run it with IREE.
 //!
-//! This crate is the facade, and the only crate of the project that you need to depend on. Each stage is a crate,
-//! re-exported here. The stages in order are
+//! This crate is the facade of the project, and the only crate that you need to depend on. Each compilation
+//! stage is a crate that this crate re-exports. The stages are, in order:
 //!
-//! 1. [`dsl`]: records a network, declared with [`model!`], as a [`trace::Trace`]. It reads no weight.
-//! 2. [`lower`]: expands composite operations to primitives, and writes primitives as StableHLO text. [`Lowered`]
-//!    does both.
+//! 1. [`dsl`]: records a network, declared with [`model!`], as a [`trace::Trace`]. Recording reads no weights.
+//! 2. [`lower`]: expands composite operations to primitives, and writes primitives as StableHLO text.
+//!    [`Lowered`] runs both steps.
 //! 3. [`bake`]: turns a checkpoint into the archive of the trace's parameters.
 //! 4. `runtime` and `generate` (feature `iree`): compile, load and call the module. `build::build_program` turns
 //!    any trace and its checkpoint into a loaded program in one call.
 //!
-//! For a known architecture, `Model` (feature `iree`) does all of this. You open it, and then chat, continue text,
-//! score or embed.
+//! For a known architecture, `Model` (feature `iree`) runs all of these stages. You open a model, and then
+//! chat, continue text, score or embed.
 #![warn(missing_docs)]
 
 pub use bake;

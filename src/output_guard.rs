@@ -1,4 +1,4 @@
-//! Protects a model's own files: no output may replace them.
+//! Protects a model's own files: no output may replace these files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,18 +8,19 @@ use irpa::Gguf;
 
 /// An output path that is one of the model's own files.
 #[derive(Debug, thiserror::Error)]
-#[error("`{}` is a file of the model itself; write elsewhere", .0.display())]
+#[error("`{}` is a file of the model itself; write to another path", .0.display())]
 pub struct OverwritesModel(pub PathBuf);
 
 /// Extensions of the files that a checkpoint consists of.
 const READ: &[&str] = &["json", "safetensors", "jinja", "gguf"];
 
-/// Checks that an output at `out` does not replace a file of the model at `model`. Links to such files count,
-/// too. A GGUF file is protected itself. For a folder, all files of a checkpoint or an export are protected,
-/// there and in the folders that its files link to.
+/// Checks that an output at `out` does not replace a file of the model at `model`. The check also follows
+/// links to such files. If the model is a GGUF file, the check protects this file. If the model is a folder,
+/// the check protects all files of a checkpoint or an export in this folder, and in the folders that its
+/// files link to.
 ///
 /// # Errors
-/// If `out` is a file of the model.
+/// Returns an error if `out` is a file of the model.
 pub fn check_output(model: &Path, out: &Path) -> Result<(), OverwritesModel> {
     let mut own = vec![model.to_owned()];
     if !Gguf::is_at(model) {

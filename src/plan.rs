@@ -34,26 +34,28 @@ pub struct Plan {
     pub element: ElementType,
     /// The longest sequence, in tokens.
     pub context: usize,
-    /// Tokens of a sequence per prefill call.
+    /// The number of tokens of each sequence per prefill call.
     pub chunk: usize,
-    /// Number of sequences per call. Default: 1.
+    /// Number of sequences per call. The default number is 1.
     pub batch: usize,
-    /// The storage format of cached keys and values. Default: the element type.
+    /// The storage format of cached keys and values. The default format is the element type.
     pub kv: KvFormat,
-    /// The target of the compiler. Default: this machine.
+    /// The target of the compiler. The default target is this machine.
     pub target: Target,
-    /// The rules that simplify the trace. Default: the exact rules.
+    /// The rules that simplify the trace. By default, the exact rules apply.
     pub rules: Rules,
-    /// How weights are stored, and whether kernels compute matmuls. Default: kernels, with groups as in the
-    /// checkpoint, and otherwise the element type.
+    /// How weights are stored, and whether kernels compute matmuls. By default, kernels compute matmuls;
+    /// weights have the groups of the checkpoint, or otherwise the element type.
     pub weights: Weights,
 }
 
-/// Why a plan is impossible, or cannot be recorded or lowered.
+/// The reason why a plan is impossible, or cannot be recorded or lowered.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     /// The context is longer than the model or the chunk allows.
-    #[error("`context` is {found}, expected 1 to {longest}, the longest that the model was made for")]
+    #[error(
+        "the option `context` is {found}, expected 1 to {longest} tokens, the longest context that the model supports"
+    )]
     Context {
         /// The context that was asked for, in tokens.
         found: usize,
@@ -61,7 +63,7 @@ pub enum PlanError {
         longest: usize,
     },
     /// The chunk is longer than the context.
-    #[error("`chunk` is {found}, expected 1 to {context}, the context")]
+    #[error("the option `chunk` is {found}, expected 1 to {context} tokens, the length of the context")]
     Chunk {
         /// The chunk that was asked for, in tokens.
         found: usize,
@@ -69,7 +71,9 @@ pub enum PlanError {
         context: usize,
     },
     /// The texts are longer than the model allows.
-    #[error("`length` is {found}, expected 1 to {longest}, the longest text that the model was made for")]
+    #[error(
+        "the option `length` is {found}, expected 1 to {longest} tokens, the longest text that the model supports"
+    )]
     Length {
         /// The length that was asked for, in tokens.
         found: usize,
@@ -77,9 +81,9 @@ pub enum PlanError {
         longest: usize,
     },
     /// The element type is not f32, f16 or bf16.
-    #[error("`element` is {0}, expected f32, f16 or bf16")]
+    #[error("the option `element` is {0}, expected f32, f16 or bf16")]
     Element(ElementType),
-    /// The network cannot be recorded, by a fault in its declaration or its configuration.
+    /// The network cannot be recorded, because its declaration or its configuration has an error.
     #[error(transparent)]
     Trace(#[from] TraceError),
     /// The recorded trace cannot be lowered.
@@ -88,22 +92,22 @@ pub enum PlanError {
     /// Two entry points declare a parameter with different types.
     #[error(transparent)]
     Parameter(#[from] ParameterConflict),
-    /// The formats of matrices do not read.
+    /// The map of the matrices' formats cannot be read.
     #[error(transparent)]
     QuantMap(#[from] QuantMapError),
 }
 
-/// The default chunk, in tokens. From about this length on, matmuls are limited by computation and not by
-/// memory.
+/// The default chunk, in tokens. From about this length on, the speed of matmuls is limited by computation
+/// and not by memory.
 const CHUNK: usize = 128;
 
 impl Plan {
-    /// A plan for a model. `None` stands for the model's element type, its longest context, and a chunk of
-    /// 128 tokens.
+    /// Creates a plan for a model. `None` selects the model's element type, its longest context, and a chunk
+    /// of 128 tokens.
     ///
     /// # Errors
-    /// If the context is longer than the model's, the chunk longer than the context, or the element type not
-    /// f32, f16 or bf16.
+    /// Returns an error if the context is longer than the model's limit, the chunk is longer than the
+    /// context, or the element type is not f32, f16 or bf16.
     pub fn new(
         model: Box<dyn Architecture>,
         element: Option<ElementType>,
@@ -129,18 +133,18 @@ impl Plan {
         Ok(Self { model, element, context, chunk, batch: 1, kv, target, rules, weights })
     }
 
-    /// The context for `tokens` tokens: a power of two, which keeps the number of different modules small,
-    /// and at most `longest`.
+    /// The context for `tokens` tokens: a power of two that is at most `longest`. Powers of two keep the
+    /// number of different modules small.
     pub fn context_for(tokens: usize, longest: usize) -> usize {
         rounded_up(tokens, 512, longest)
     }
 
-    /// The model's entry points: see [`Architecture::entry_points`].
+    /// The entry points of the model: see [`Architecture::entry_points`].
     pub fn entry_points(&self) -> Vec<EntryPoint> {
         self.remembering(self.model.entry_points(self.batch, self.chunk, self.context))
     }
 
-    /// All but those that score.
+    /// All entry points except those for scores.
     pub fn steps(&self) -> Vec<EntryPoint> {
         self.steps_of(self.chunk, self.context)
     }
@@ -154,8 +158,8 @@ impl Plan {
         entries.into_iter().flat_map(EntryPoint::in_parts).collect()
     }
 
-    /// The entry point that verifies drafts. A call for this many tokens costs little more than one for a single token, where
-    /// weights are read from memory.
+    /// The entry point that verifies draft tokens. If weights are read from memory, a call for this many
+    /// tokens costs little more than a call for a single token.
     pub fn verifier(&self) -> Vec<EntryPoint> {
         const WIDTH: usize = 8;
         self.remembering(vec![EntryPoint::verify(self.batch, WIDTH.min(self.context), self.context)])
@@ -168,7 +172,8 @@ impl Plan {
         self.remembering(entries)
     }
 
-    /// The plan with the settings of a tuning. A `chunk` that you pass takes precedence over the tuning's.
+    /// Returns the plan with the settings of a tuning. If you pass a `chunk`, it overrides the chunk of the
+    /// tuning.
     pub fn tuned(self, tuning: Tuning, chunk: Option<usize>) -> Self {
         let measured = tuning.chunk.filter(|_| chunk.is_none());
         let chunk = measured.map_or(self.chunk, |chunk| chunk.get().min(self.context));
@@ -180,10 +185,10 @@ impl Plan {
         entries.into_iter().map(|entry| EntryPoint { kv: self.kv, ..entry }).collect()
     }
 
-    /// How a trace of this plan is simplified.
+    /// The options with which a trace of this plan is simplified.
     ///
     /// # Errors
-    /// If formats are for other matrices than those of the trace.
+    /// Returns an error if the formats name matrices that the trace does not have.
     pub fn simplification(&self, trace: &Trace) -> Result<Options, PlanError> {
         let quantize = self.weights.quantize.resolved(trace).map_err(LowerError::from)?;
         Ok(Options { formats: quantize.formats(), ..Options::new(self.rules, &self.target) })
@@ -197,24 +202,24 @@ impl Plan {
     /// The recorded trace of all entry points.
     ///
     /// # Errors
-    /// If a value in the configuration is invalid.
+    /// Returns an error if a value in the configuration is invalid.
     pub fn trace(&self) -> Result<Traced, PlanError> {
         self.record(&self.entry_points())
     }
 
-    /// The recorded trace of these entry points.
+    /// The recorded trace of the given entry points.
     ///
     /// # Errors
-    /// If a value in the configuration is invalid.
+    /// Returns an error if a value in the configuration is invalid.
     pub fn record(&self, entries: &[EntryPoint]) -> Result<Traced, PlanError> {
         Ok(self.model.trace(self.element, entries)?)
     }
 
-    /// Simplifies a trace of this plan and expands it to primitives. The trace is that of
-    /// [`trace`](Self::trace), or of some entry points.
+    /// Simplifies a trace of this plan and expands it to primitives. The trace contains all entry points, as
+    /// [`trace`](Self::trace) returns them, or some entry points.
     ///
     /// # Errors
-    /// If the trace cannot be lowered.
+    /// Returns an error if the trace cannot be lowered.
     pub fn expand(&self, trace: &Trace) -> Result<Expanded, PlanError> {
         Ok(Expanded::new(trace, self.rules, self.target.clone(), self.weights.clone())?)
     }
@@ -222,21 +227,22 @@ impl Plan {
     /// The trace after each stage of the lowering.
     ///
     /// # Errors
-    /// If the trace cannot be lowered.
+    /// Returns an error if the trace cannot be lowered.
     pub fn stages(&self, trace: &Trace) -> Result<StagedTrace, PlanError> {
         Ok(StagedTrace::new(trace, self.rules, self.target.clone(), self.weights.clone())?)
     }
 
-    /// Simplifies and lowers a trace of this plan: that of [`trace`](Self::trace), or of some entry points.
+    /// Simplifies and lowers a trace of this plan: the trace of all entry points that [`trace`](Self::trace)
+    /// returns, or of some entry points.
     ///
     /// # Errors
-    /// If the trace cannot be lowered.
+    /// Returns an error if the trace cannot be lowered.
     pub fn lower(&self, trace: &Trace) -> Result<Lowered, PlanError> {
         Ok(self.expand(trace)?.lower(self.model.ignorable())?)
     }
 }
 
-/// The type of weights and activations: the one wanted, or f32.
+/// The type of weights and activations: the type in `wanted`, or f32.
 fn computed_in(wanted: Option<ElementType>) -> Result<ElementType, PlanError> {
     match wanted.unwrap_or(ElementType::F32) {
         element @ (ElementType::F32 | ElementType::F16 | ElementType::Bf16) => Ok(element),
@@ -244,7 +250,7 @@ fn computed_in(wanted: Option<ElementType>) -> Result<ElementType, PlanError> {
     }
 }
 
-/// The smallest `least` · 2ⁿ that holds `tokens`, but at most `longest`.
+/// The smallest `least` · 2ⁿ that is at least `tokens`, but at most `longest`.
 pub(crate) fn rounded_up(tokens: usize, least: usize, longest: usize) -> usize {
     tokens.checked_next_power_of_two().unwrap_or(longest).max(least).min(longest)
 }

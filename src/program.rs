@@ -1,18 +1,18 @@
-//! [`Program`]: a loaded network, which you call with tensors in host memory.
+//! [`Program`] is a loaded network that you call with tensors in host memory.
 
 use generate::{GenerateError, Iree, Network};
 use ops::{Array, TensorType};
 use runtime::{Buffer, Runtime};
 use trace::{Argument, Role, Signature};
 
-/// A compiled network with its weights, loaded on a device. You call its entry points.
+/// A compiled network with its weights, loaded on a device. You call the entry points of the program.
 pub struct Program {
     runtime: Runtime,
     program: runtime::VmModule,
     signatures: Vec<Signature>,
 }
 
-/// Why a call was rejected, or failed.
+/// The reason why a call was rejected, or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// The program has no entry point of this name.
@@ -24,19 +24,19 @@ pub enum CallError {
         entries: Vec<String>,
     },
     /// The number of arguments is wrong.
-    #[error("`{entry}` takes {expected} ({}), found {found} arguments", .arguments.join(", "))]
+    #[error("the entry point `{entry}` takes {expected} arguments ({}), found {found}", .arguments.join(", "))]
     Count {
         /// Name of the entry point.
         entry: String,
-        /// Number of arguments that it takes.
+        /// The number of arguments that the entry point takes.
         expected: usize,
-        /// Its arguments, with their types.
+        /// The arguments of the entry point, with their types.
         arguments: Vec<String>,
-        /// Number of arguments that were given.
+        /// The number of arguments that were given.
         found: usize,
     },
-    /// A name is not an argument's, or is missing or given twice.
-    #[error("`{entry}`: {what} `{name}`; it takes {}", .arguments.join(", "))]
+    /// A name does not belong to an argument, is missing or occurs twice.
+    #[error("the entry point `{entry}`: {what} `{name}`; its arguments are {}", .arguments.join(", "))]
     Name {
         /// Name of the entry point.
         entry: String,
@@ -48,7 +48,7 @@ pub enum CallError {
         arguments: Vec<String>,
     },
     /// An argument has another element type or shape.
-    #[error("`{entry}`: argument `{name}` is {found}, expected {expected}")]
+    #[error("the entry point `{entry}`: the argument `{name}` is {found}, expected {expected}")]
     Argument {
         /// Name of the entry point.
         entry: String,
@@ -65,7 +65,7 @@ pub enum CallError {
 }
 
 impl Program {
-    /// A program of a module that IREE has loaded.
+    /// Creates a program from a module that IREE has loaded.
     pub fn new(runtime: &Runtime, program: runtime::VmModule, signatures: Vec<Signature>) -> Self {
         Self { runtime: runtime.clone(), program, signatures }
     }
@@ -75,10 +75,10 @@ impl Program {
         &self.signatures
     }
 
-    /// The program as a language model, which predicts the next token.
+    /// Returns the program as a language model that predicts the next token.
     ///
     /// # Errors
-    /// If an entry point or one of its roles is missing.
+    /// Returns an error if an entry point or one of its roles is missing.
     pub fn network(&self) -> Result<Network, GenerateError> {
         Network::on(self.executor()?, &self.signatures)
     }
@@ -91,7 +91,8 @@ impl Program {
     /// Calls an entry point with arguments in their order, and returns the results.
     ///
     /// # Errors
-    /// If an argument is wrong, which is checked before the call; or if the call fails.
+    /// Returns an error if an argument is wrong, which the function checks before the call, or if the call
+    /// fails.
     pub fn call(&self, entry: &str, arguments: &[Array]) -> Result<Vec<Array>, CallError> {
         let signature = self.signature(entry)?;
         if arguments.len() != signature.arguments.len() {
@@ -129,7 +130,7 @@ impl Program {
     /// Calls an entry point with named arguments in any order, and returns the results.
     ///
     /// # Errors
-    /// The errors of [`call`](Self::call).
+    /// Returns the same errors as [`call`](Self::call).
     pub fn call_named(&self, entry: &str, arguments: &[(&str, Array)]) -> Result<Vec<Array>, CallError> {
         let signature = self.signature(entry)?;
         let refuse = |what, name: &str| CallError::Name {

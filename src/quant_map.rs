@@ -1,4 +1,4 @@
-//! Formats of matrices by the patterns of their keys, as a file.
+//! A file with the formats of weight matrices, keyed by patterns of their names.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,37 +7,37 @@ use errors::FileError;
 use files::limits;
 use ops::WeightFormat;
 
-/// Why a map of formats is not used.
+/// The reason why a map of formats cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum QuantMapError {
     /// The file cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The file is no JSON object of texts.
-    #[error("`{}` is no JSON object of formats by key pattern", .path.display())]
+    /// The file is not a JSON object whose values are strings.
+    #[error("`{}` is not a JSON object that maps patterns of weight names to formats", .path.display())]
     Json {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The JSON error, with its line and column.
         source: serde_json::Error,
     },
-    /// A word that names no format.
+    /// A value in the file is not the name of a format.
     #[error("`{}`: the format of `{pattern}` is `{found}`, expected none, q8, q4 or q4_k", .path.display())]
     Format {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The key pattern.
+        /// The pattern of the weights' names.
         pattern: String,
         /// The word.
         found: String,
     },
 }
 
-/// Reads the formats of matrices: a JSON object such as `{"model.layers.*.mlp.down_proj.weight": "q8"}`. `none` is as the network
-/// computes.
+/// Reads the formats of weight matrices: a JSON object such as `{"model.layers.*.mlp.down_proj.weight":
+/// "q8"}`. `none` stores the matrix in the element type of the network.
 ///
 /// # Errors
-/// If the file is no such object.
+/// Returns an error if the file does not contain such an object.
 pub fn read_quant_map(path: &Path) -> Result<BTreeMap<String, Option<WeightFormat>>, QuantMapError> {
     let bytes = files::read(path, limits::CONFIG)?;
     let words: BTreeMap<String, String> = serde_json::from_slice(&bytes)

@@ -18,9 +18,9 @@ pub use ::tuning::*;
 #[derive(Clone, Debug, PartialEq)]
 pub enum TuningSource {
     /// The measurements of `tracewright tune` with this compiler on this machine. Kernels without a
-    /// measurement use defaults.
+    /// measurement use default settings.
     Measured,
-    /// These settings, for all kernels.
+    /// The given settings, for all kernels.
     Given(Tuning),
 }
 
@@ -34,10 +34,10 @@ pub enum Tunings {
 
 #[cfg(feature = "iree")]
 impl TuningSource {
-    /// Reads the settings for a target and a compiler. The compiler's cache contains the measurements.
+    /// Reads the settings for a target and a compiler. The measurements are in the cache of the compiler.
     ///
     /// # Errors
-    /// If the compiler's version cannot be determined, or a file cannot be read.
+    /// Returns an error if the compiler's version cannot be determined, or a file cannot be read.
     pub fn read(
         &self,
         target: &targets::Target,
@@ -56,10 +56,10 @@ impl TuningSource {
 }
 
 impl Tunings {
-    /// The tuning of a plan's network.
+    /// The kernel settings for a plan's network.
     ///
     /// # Errors
-    /// If the configuration is wrong.
+    /// Returns an error if the configuration is invalid.
     pub fn of(&self, plan: &Plan) -> Result<Tuning, PlanError> {
         match self {
             Self::Given(tuning) => Ok(tuning.clone()),
@@ -70,7 +70,7 @@ impl Tunings {
         }
     }
 
-    /// Files of the tuner that are damaged, and therefore ignored.
+    /// Damaged files with the tuner's measurements, which are ignored.
     pub fn damaged(&self) -> &[PathBuf] {
         match self {
             Self::Given(_) => &[],
@@ -79,13 +79,13 @@ impl Tunings {
     }
 }
 
-/// The name of a plan's network in the measurements. It depends on the computation of a step and on the
-/// storage of weights, but not on the context or the chunk.
+/// The name under which the measurements of a plan's network are stored. The name depends on the operations
+/// of a decode step and on the weight formats, but not on the context or the chunk.
 ///
 /// # Errors
-/// If a value in the configuration is invalid.
+/// Returns an error if a value in the configuration is invalid.
 pub fn network_name(plan: &Plan) -> Result<String, PlanError> {
-    /// A context that every network supports, in tokens.
+    /// A context length that every network supports, in tokens.
     const SHORTEST: usize = 1;
     let trace = plan.record(&plan.steps_of(1, SHORTEST))?.trace.with_entries(&["decode"]);
     let mut hasher = blake3::Hasher::new();

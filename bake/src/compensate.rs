@@ -1,39 +1,43 @@
-//! Rounds a matrix for the inputs it is multiplied with.
+//! Rounds a matrix so that its product with the layer's inputs changes little.
 //!
-//! Columns are rounded one after another. After each, the columns behind it change so that they cancel its error as far as they can.
-//! This is GPTQ (Frantar et al., "Accurate Post-Training Quantization for Generative Pre-trained Transformers", 2023).
+//! Columns are rounded one after another. After each column, the following columns change so that they
+//! compensate the rounding error as far as possible. The method is GPTQ (Frantar et al., "Accurate
+//! Post-Training Quantization for Generative Pre-trained Transformers", 2023).
 
 use irpa::BlockFormat;
 use ops::WeightFormat;
 use ops::format::{GROUP, Group, Quantized};
 use rayon::prelude::*;
 
-/// This share of the diagonal's mean is added to the diagonal of the moments: GPTQ's `percdamp`.
+/// The fraction of the diagonal's mean that is added to the diagonal of the moments: it is `percdamp` in
+/// GPTQ.
 const DAMPING: f64 = 0.01;
 
-/// Rows that are rounded together, so that a row of the factor is read once for all of them.
+/// The number of rows that are rounded together, so that a row of the factor is read once for all of them.
 const TOGETHER: usize = 16;
 
-/// Known statistics of a matmul's inputs.
+/// The statistics of a matmul's inputs that are known.
 pub enum Importance {
-    /// Nothing: all count the same.
+    /// No statistics are known: all inputs have the same weight.
     Equal,
-    /// The mean square of each input.
+    /// The mean square of each input is known.
     Squares(Vec<f32>),
-    /// The second moments of all pairs.
+    /// The second moments of all pairs of inputs are known.
     Moments(Moments),
 }
 
-/// The second moments H of a matmul's inputs, as the upper triangular U of `UᵀU = H⁻¹`.
+/// The second moments H of a matmul's inputs, stored as the upper triangular matrix U with `UᵀU = H⁻¹`.
 pub struct Moments {
-    /// U, f32 `[inputs, inputs]`.
+    /// The matrix U, f32 `[inputs, inputs]`.
     factor: Vec<f32>,
-    /// The cost of the error of each column, if those after it make up for it: `1 / U²` on the diagonal.
+    /// The cost of an error in each column, if the later columns compensate the error: it is `1 / U²` of the
+    /// diagonal element.
     weights: Vec<f32>,
 }
 
 impl Moments {
-    /// From the sums of products of all pairs of inputs, f32 `[inputs, inputs]`. An input that is always zero counts nothing.
+    /// Computes the moments from the sums of products of all pairs of inputs, f32 `[inputs, inputs]`. An
+    /// input that is always zero has no influence.
     pub fn new(sums: &[f32], inputs: usize) -> Self {
         let mut factor: Vec<f64> = sums.iter().map(|&sum| f64::from(sum)).collect();
         let diagonal = |i: usize| i * inputs + i;
@@ -47,7 +51,7 @@ impl Moments {
     }
 }
 
-/// The upper triangular R of `R Rᵀ = H`, in place of the upper half of H.
+/// Computes the upper triangular matrix R with `R Rᵀ = H`, and stores R in the upper half of H.
 fn upper_root(h: &mut [f64], n: usize) {
     for i in (0..n).rev() {
         let (above, rest) = h.split_at_mut(i * n);
@@ -62,7 +66,7 @@ fn upper_root(h: &mut [f64], n: usize) {
     }
 }
 
-/// The inverse of an upper triangular matrix; zeros below its diagonal.
+/// The inverse of an upper triangular matrix, with zeros below the diagonal.
 fn inverse(r: &[f64], n: usize) -> Vec<f32> {
     let mut inverse = vec![0.0f32; n * n];
     inverse.par_chunks_mut(n.max(1)).enumerate().for_each(|(i, row)| {
@@ -78,7 +82,7 @@ fn inverse(r: &[f64], n: usize) -> Vec<f32> {
     inverse
 }
 
-/// Summed in eight lanes, always in the same order.
+/// The dot product, summed in eight lanes that are always added in the same order.
 fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut lanes = [0.0; 8];
     let (a, a_rest) = a.as_chunks::<8>();
@@ -90,10 +94,11 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     lanes.iter().sum::<f64>() + rest
 }
 
-/// The blocks of a matrix, each row of which begins with one, as GGUF has them. Its numbers are used up.
+/// Rounds a matrix to blocks, where each row begins with a new block, as in GGUF. The function overwrites the
+/// numbers of the matrix.
 ///
 /// # Panics
-/// If the format has no blocks, or the moments are of another number of inputs.
+/// Panics if the format has no blocks, or if the moments belong to another number of inputs.
 pub fn round(format: WeightFormat, matrix: &mut [f32], inputs: usize, importance: &Importance) -> Vec<u8> {
     let Some(block) = BlockFormat::of_ours(format) else { unreachable!("only formats with blocks round") };
     let row = inputs.div_ceil(block.numbers()) * block.bytes();
@@ -144,14 +149,15 @@ fn round_rows(
     }
 }
 
-/// Chooses scale and minimum of a later group of a block again, for the numbers that it has by now.
+/// Chooses the scale and the minimum of a later group of a block again, for the current numbers of the group.
 fn refit(block: &mut Quantized, group: usize, numbers: &[f32], weights: &[f32]) {
     if let Quantized::SuperBlock(block) = block {
         block.refit(group, numbers, weights);
     }
 }
 
-/// Rounds a number to the integer at its place of a block, and returns what that stands for.
+/// Rounds a number to the integer at its place in a block, and returns the value that this integer
+/// represents.
 fn set(format: WeightFormat, block: &mut Quantized, place: usize, x: f32) -> f32 {
     match block {
         Quantized::Group(Group { integers, scale }) => {

@@ -1,8 +1,8 @@
 //! Turns a checkpoint into the archive of a trace's parameters.
 //!
-//! Before it writes the first byte, `bake` checks that the checkpoint contains every parameter with its shape and a
-//! convertible element type. It also checks that every tensor of the checkpoint is used or known to be ignorable.
-//! It reports all problems together.
+//! Before it writes the first byte, `bake` checks that the checkpoint contains every parameter with its shape
+//! and a convertible element type. `bake` also checks that every tensor of the checkpoint is used or known to
+//! be ignorable. `bake` reports all problems together.
 
 mod compensate;
 mod mismatch;
@@ -29,9 +29,9 @@ pub use quantize::{QuantizeError, Quantizer};
 /// A tensor that a checkpoint may contain although the model does not read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ignorable {
-    /// Any key with this suffix, such as a table that the model computes itself.
+    /// A tensor whose key has this suffix, such as a table that the model computes itself.
     Suffix(&'static str),
-    /// Any key with this prefix, such as another part of a multimodal checkpoint.
+    /// A tensor whose key has this prefix, such as another part of a multimodal checkpoint.
     Prefix(&'static str),
     /// Any key with this prefix and then a number of at least `from`, such as `model.layers.46.`: layers that predict
     /// further tokens.
@@ -40,9 +40,11 @@ pub enum Ignorable {
         prefix: &'static str,
         from: usize,
     },
-    /// This key. The network declares it, but simplification found that no result depends on it.
+    /// A tensor with this key. The network declares this tensor, but simplification found that no result
+    /// depends on it.
     Unread(String),
-    /// This key, if its content equals that of another key: a tied weight that is stored twice.
+    /// A tensor with this key, if its content equals the content of another tensor: a tied weight that is
+    /// stored twice.
     EqualTo {
         /// The key that may be present.
         key: String,
@@ -52,7 +54,7 @@ pub enum Ignorable {
 
 /// Options of [`bake`].
 pub struct BakeOptions<'a> {
-    /// Whether entries get metadata with type and hash.
+    /// Whether the archive's entries get metadata with type and hash.
     pub metadata: bool,
     /// Receives the progress, and can stop the bake.
     pub watch: Option<Watch<'a>>,
@@ -69,7 +71,7 @@ pub struct Baked {
     pub bytes: u64,
     /// Keys whose elements were converted, with the old and the new type.
     pub converted: Vec<(String, ElementType, ElementType)>,
-    /// How many tensors in blocks were converted to each format.
+    /// The number of block-quantized tensors that were converted to each format.
     pub blocks: BTreeMap<FromBlocks, usize>,
     /// Keys of the checkpoint that were ignored.
     pub ignored: Vec<String>,
@@ -80,22 +82,22 @@ pub struct Baked {
 pub struct Checked(Baked);
 
 impl Checked {
-    /// Statistics of the bake. Its `bytes` are not counted yet.
+    /// Statistics of the bake. The field `bytes` is not counted yet.
     pub fn planned(&self) -> &Baked {
         &self.0
     }
 }
 
-/// The conversion of a tensor that a checkpoint stores in blocks.
+/// The conversion of a tensor that a checkpoint stores in quantized blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FromBlocks {
     pub from: BlockFormat,
-    /// The new format. If it has no format of its own, the element type.
+    /// The new format of the tensor. If the tensor has no quantized format, the element type applies.
     pub to: (Option<WeightFormat>, ElementType),
 }
 
 impl FromBlocks {
-    /// Whether the conversion keeps every number exactly.
+    /// Whether the conversion changes no number.
     pub fn is_exact(&self) -> bool {
         match (self.from, self.to) {
             (BlockFormat::Q8_0 | BlockFormat::Q5_0 | BlockFormat::Q4_0, (Some(WeightFormat::Q8), _)) => true,
@@ -129,11 +131,11 @@ impl fmt::Display for FromBlocks {
 
 #[derive(Debug, thiserror::Error)]
 pub enum BakeError {
-    /// The checkpoint differs from the model's parameters. Nothing was written.
+    /// The checkpoint differs from the model's parameters. Tracewright wrote nothing.
     #[error("checkpoint `{}` does not fit the model: {} problem(s){}", .path.display(), .problems.len(), list(.problems))]
     Mismatch { path: PathBuf, problems: Vec<Problem> },
     /// A recipe is invalid, or its result has another type than its parameter.
-    #[error("the recipe of `{key}` is wrong")]
+    #[error("the recipe that computes the tensor `{key}` is wrong")]
     Recipe { key: String, source: Box<InferError> },
     /// Reading or writing an archive failed.
     #[error(transparent)]
@@ -160,8 +162,8 @@ impl BakeError {
 /// declared element type. Memory does not depend on the size of the checkpoint.
 ///
 /// # Errors
-/// All differences between the checkpoint and the parameters, before anything is written; or a failure to
-/// read or write. After such a failure, no new file is left.
+/// Returns all differences between the checkpoint and the parameters before anything is written, or an error
+/// if reading or writing fails. After an error while files are written, no new file is left.
 pub fn bake(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],
@@ -176,7 +178,7 @@ pub fn bake(
 /// Writes the archive like [`bake`], from a checkpoint that [`check`] compared with the same parameters.
 ///
 /// # Errors
-/// If reading or writing fails. No new file is left.
+/// Returns an error if reading or writing fails. After an error, no new file is left.
 pub fn write(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],
@@ -195,7 +197,7 @@ pub fn write(
     Ok(baked)
 }
 
-/// The archive's entry for a parameter.
+/// Creates the archive's entry for a parameter.
 fn entry(parameter: &Parameter) -> NewEntry {
     let entry = NewEntry::tensor(&parameter.key, parameter.ty.clone());
     let Some(recipe) = &parameter.recipe else { return entry };
@@ -215,10 +217,10 @@ pub fn unread(recorded: &[Parameter], parameters: &[Parameter]) -> Vec<Ignorable
     recorded.difference(&read).map(|&key| Ignorable::Unread(key.to_owned())).collect()
 }
 
-/// Compares a checkpoint with a model's parameters.
+/// Compares a checkpoint with the parameters of a model.
 ///
 /// # Errors
-/// If they differ. The error lists all differences.
+/// Returns an error if the checkpoint and the parameters differ. The error lists all differences.
 pub fn check(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],
@@ -320,7 +322,7 @@ fn check_recipe(parameter: &Parameter) -> Result<(), BakeError> {
     made.map_err(|source| BakeError::Recipe { key: parameter.key.clone(), source: Box::new(source) })
 }
 
-/// The format that a parameter is stored in, if it has one of its own.
+/// The storage format of a parameter, if it differs from an element type.
 pub fn format(parameter: &Parameter) -> Option<WeightFormat> {
     let Recipe::Op(op, _) = parameter.recipe.as_deref()? else { return None };
     match op.form() {
@@ -330,10 +332,10 @@ pub fn format(parameter: &Parameter) -> Option<WeightFormat> {
     }
 }
 
-/// The numbers of a tensor of a checkpoint from `start` on, rounded to what a network declares.
+/// Reads the numbers of a checkpoint's tensor from `start` on, rounded to the type that a network declares.
 ///
 /// # Errors
-/// If the checkpoint has no such tensor.
+/// Returns an error if the checkpoint does not contain the tensor.
 pub fn read(
     checkpoint: &Checkpoint,
     key: &str,
@@ -344,8 +346,8 @@ pub fn read(
     recipe::read(checkpoint, key, ty, start, out)
 }
 
-/// The value of a tensor of a checkpoint, converted to what a network declares; `None` if it is not there, or of another
-/// shape.
+/// The value of a checkpoint's tensor, converted to the type that a network declares; `None` if the tensor is
+/// missing or has another shape.
 pub fn value(checkpoint: &Checkpoint, key: &str, ty: &TensorType) -> Option<Value> {
     recipe::value(checkpoint, key, ty)
 }

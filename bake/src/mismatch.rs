@@ -15,7 +15,7 @@ const HEAD: &str = "lm_head.weight";
 /// A difference between a checkpoint and a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// The checkpoint has the parameters under keys with another prefix.
+    /// The checkpoint contains the parameters under keys with another prefix.
     Beginning {
         /// The prefix of the parameters' keys.
         declared: String,
@@ -33,10 +33,10 @@ pub enum Problem {
     },
     /// The model does not read a tensor.
     Extra { key: String, file: PathBuf },
-    /// A tensor must equal another to be ignored, but it differs.
+    /// A tensor must equal another tensor to be ignored, but the two tensors differ.
     NotEqual {
         key: String,
-        /// The key of the tensor that it should equal.
+        /// The key of the tensor that must have the same content.
         other: String,
     },
     Shape {
@@ -44,17 +44,17 @@ pub enum Problem {
         file: PathBuf,
         expected: Vec<usize>,
         found: Vec<usize>,
-        /// The declaration, if it is known.
+        /// The declaration of the tensor, if it is known.
         declared: Option<Declared>,
     },
-    /// The element type cannot be converted to the declared type.
+    /// The element type in the checkpoint cannot be converted to the declared type.
     Element { key: String, file: PathBuf, expected: ElementType, found: String },
 }
 
 /// A trace's declaration of a checkpoint's tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declared {
-    /// The names of its axes; empty if it is only a part of a parameter.
+    /// The names of the tensor's axes; empty if the tensor is only a part of a parameter.
     pub axes: Vec<AxisName>,
     pub provenance: Provenance,
 }
@@ -117,7 +117,7 @@ fn begin(prefix: &str) -> String {
 }
 
 impl Problem {
-    /// The problem for all layers: numbers in keys become `*`.
+    /// The same problem for all layers, with `*` instead of the numbers in keys.
     fn of_all_layers(&self) -> Self {
         let pattern = |key: &String| key_pattern(key);
         let mut problem = self.clone();
@@ -136,7 +136,7 @@ impl Problem {
     }
 }
 
-/// A line for each problem. Problems that differ only in the layer share a line.
+/// Formats each problem as a line. Problems that differ only in the layer share a line.
 pub(crate) fn list(problems: &[Problem]) -> String {
     let mut count: HashMap<String, usize> = HashMap::new();
     let patterns: Vec<String> = problems.iter().map(|problem| problem.of_all_layers().to_string()).collect();
@@ -149,17 +149,17 @@ pub(crate) fn list(problems: &[Problem]) -> String {
     Listed(&lines).to_string()
 }
 
-/// Missing keys that equal unread keys except for the prefix.
+/// Missing keys that are equal to unread keys except for the prefix.
 pub(crate) struct Moved<'a> {
     declared: &'a str,
     found: &'a str,
-    /// The missing keys, each with the unread key.
+    /// The missing keys, each with the corresponding unread key.
     pub(crate) keys: BTreeMap<&'a str, &'a str>,
 }
 
 impl<'a> Moved<'a> {
-    /// The prefixes that explain most of the missing keys, if they explain several. Only the first two parts
-    /// of a missing key may differ; the rest identifies the parameter.
+    /// The prefixes that explain most of the missing keys, if they explain several keys. Only the first two
+    /// parts of a missing key may differ; the rest identifies the parameter.
     pub(crate) fn find(missing: &[&'a str], unread: &[&'a str]) -> Option<Self> {
         let cuts = |key: &str| {
             let dots = key.match_indices('.').map(|(at, _)| at + 1);

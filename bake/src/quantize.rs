@@ -1,4 +1,5 @@
-//! A checkpoint with rounded matrices: a safetensors file that says which of its tensors are in blocks.
+//! Writes a checkpoint with quantized matrices: a safetensors file whose metadata declare the tensors that
+//! are in quantized blocks.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -14,43 +15,44 @@ use trace::{Parameter, Recipe, key_pattern};
 
 use crate::compensate::{Importance, round};
 
-/// The file that has the tensors.
+/// The name of the file that contains the tensors.
 const FILE: &str = "model.safetensors";
 
-/// Why a checkpoint is not rounded.
+/// The reason why a checkpoint cannot be quantized.
 #[derive(Debug, thiserror::Error)]
 pub enum QuantizeError {
     /// A file or folder cannot be written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A tensor is missing.
+    /// A tensor of the checkpoint is missing.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// There is a checkpoint already.
-    #[error("`{}` exists; remove it, or write to another folder", .0.display())]
+    /// The folder already contains a checkpoint.
+    #[error("`{}` exists; remove this file, or write to another folder", .0.display())]
     Exists(PathBuf),
     /// The checkpoint cannot be written.
     #[error("cannot write `{}`", .path.display())]
     Write { path: PathBuf, source: safetensors::SafeTensorError },
 }
 
-/// A checkpoint whose matrices are rounded one after the other.
+/// Quantizes the matrices of a checkpoint one after the other.
 pub struct Quantizer<'a> {
     checkpoint: &'a Checkpoint,
     sources: BTreeMap<String, Source>,
     rounded: BTreeMap<String, (BlockRows, Vec<u8>)>,
 }
 
-/// A tensor that a network reads.
+/// A tensor of the checkpoint that a network reads.
 struct Source {
     ty: TensorType,
     format: Option<WeightFormat>,
-    /// Whether a matmul reads it with its axes exchanged.
+    /// Whether a matmul reads the tensor with its axes exchanged.
     transposed: bool,
 }
 
 impl<'a> Quantizer<'a> {
-    /// For the tensors that recorded parameters are made of, and the formats of matrices by the patterns of their keys.
+    /// Creates a quantizer. Its arguments are the tensors from which the recorded parameters are made, and
+    /// the formats of matrices by the patterns of their keys.
     pub fn new(
         checkpoint: &'a Checkpoint,
         parameters: &[Parameter],
@@ -72,7 +74,7 @@ impl<'a> Quantizer<'a> {
         Self { checkpoint, sources, rounded: BTreeMap::new() }
     }
 
-    /// The keys of the matrices that are not rounded yet, with their bytes in f32.
+    /// The keys of the matrices that are not quantized yet, with the bytes that each matrix takes in f32.
     pub fn left(&self) -> Vec<(String, usize)> {
         let left = self
             .sources
@@ -81,10 +83,10 @@ impl<'a> Quantizer<'a> {
         left.map(|(key, source)| (key.clone(), 4 * source.ty.count())).collect()
     }
 
-    /// Rounds the matrix of this key, if it has a format.
+    /// Quantizes the matrix with this key, if a format is set for the matrix.
     ///
     /// # Errors
-    /// If the checkpoint does not have it.
+    /// Returns an error if the checkpoint does not contain the matrix.
     pub fn round(&mut self, key: &str, importance: &Importance) -> Result<(), ArchiveError> {
         let Some(Source { ty, format: Some(format), transposed }) = self.sources.get(key) else {
             return Ok(());
@@ -103,10 +105,11 @@ impl<'a> Quantizer<'a> {
         Ok(())
     }
 
-    /// Writes all tensors into a folder, and returns their bytes. Matrices that are left are rounded by themselves.
+    /// Writes all tensors into a folder, and returns the number of bytes. Matrices that are not quantized yet
+    /// are quantized without statistics.
     ///
     /// # Errors
-    /// If there is a checkpoint in the folder, or it cannot be written.
+    /// Returns an error if the folder already contains a checkpoint, or the new checkpoint cannot be written.
     pub fn write(mut self, folder: &Path) -> Result<u64, QuantizeError> {
         for (key, _) in self.left() {
             self.round(&key, &Importance::Equal)?;

@@ -1,4 +1,5 @@
-//! Writes random weights for any configuration, to run and time a model without its checkpoint.
+//! Writes random weights for any configuration, so that you can run and measure a model without its
+//! checkpoint.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -20,13 +21,13 @@ pub enum RandomError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The folder already contains a checkpoint, or another configuration.
-    #[error("`{}` exists; remove it, or write to another folder", .0.display())]
+    #[error("`{}` exists; remove this file, or write to another folder", .0.display())]
     Exists(PathBuf),
-    /// The watching function asked to stop.
+    /// The function that observes the progress stopped the work.
     #[error("stopped on request while writing `{}`", .0.display())]
     Stopped(PathBuf),
-    /// There is not enough memory for a tensor. Each tensor is created whole.
-    #[error("`{key}` has {bytes} bytes, more than there is memory for")]
+    /// The machine has not enough memory for a tensor. Each tensor is created as a whole.
+    #[error("the tensor `{key}` takes {bytes} bytes, more than the machine has memory for")]
     Memory { key: String, bytes: usize },
     #[error("cannot write `{}`", .path.display())]
     Write { path: PathBuf, source: safetensors::SafeTensorError },
@@ -111,11 +112,11 @@ impl View for &RandomTensor<'_> {
     }
 }
 
-/// The folder with random weights for a configuration. It is created once in the cache for each seed and list
-/// of parameters.
+/// Returns the folder with random weights for a configuration. The folder is created once in the cache for
+/// each seed and list of parameters.
 ///
 /// # Errors
-/// The errors of [`write_random`].
+/// Returns the same errors as [`write_random`].
 pub fn random_checkpoint(
     config: &Path,
     parameters: &[Parameter],
@@ -137,12 +138,13 @@ pub fn random_checkpoint(
     Ok(folder)
 }
 
-/// Writes `config.json`, which is a copy of `config`, and `model.safetensors` into `folder`. The latter
-/// contains random tensors for the sources of `parameters`. Only one tensor is in memory at a time.
+/// Writes `config.json`, which is a copy of `config`, and `model.safetensors` into `folder`. The file
+/// `model.safetensors` contains random tensors for the sources of `parameters`. Only one tensor is in memory
+/// at a time.
 ///
 /// # Errors
-/// If a file already exists or cannot be written, or the watching function asks to stop. No partial file is
-/// left.
+/// Returns an error if a file already exists or cannot be written, or if the function that observes the
+/// progress stops the work. After an error, no partial file is left.
 pub fn write_random(
     config: &Path,
     parameters: &[Parameter],

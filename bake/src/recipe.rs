@@ -1,4 +1,5 @@
-//! Evaluates recipes in bounded pieces. Memory does not depend on the size of a weight.
+//! Evaluates recipes in pieces of bounded size. The memory that is needed does not depend on the size of a
+//! weight.
 
 use rayon::prelude::*;
 
@@ -10,7 +11,7 @@ use ops::ops::{Binary, BinaryKind, Constant, Convert, Pack, Permute, Quantize, R
 use ops::{ElementType, Literal, Op, TensorType, Value, WeightFormat};
 use trace::{Parameter, Recipe};
 
-/// Elements that are computed in one piece.
+/// The number of elements that are computed in one piece.
 const PIECE: usize = 1 << 14;
 
 /// Writes the data of a parameter.
@@ -55,7 +56,7 @@ fn write_made(made: &PieceReader<'_>, sink: &mut Sink<'_>) -> Result<(), Archive
     Ok(())
 }
 
-/// The numbers of a tensor from `start` on, rounded to what a network declares.
+/// Reads the numbers of a tensor from `start` on, rounded to the type that a network declares.
 pub(crate) fn read(
     checkpoint: &Checkpoint,
     key: &str,
@@ -67,8 +68,8 @@ pub(crate) fn read(
     Ok(())
 }
 
-/// The value of a tensor of a checkpoint, converted to what a network declares; `None` if it is not there, or of another
-/// shape.
+/// The value of a checkpoint's tensor, converted to the type that a network declares; `None` if the tensor is
+/// missing or has another shape.
 pub(crate) fn value(checkpoint: &Checkpoint, key: &str, ty: &TensorType) -> Option<Value> {
     let tensor = checkpoint.get(key).filter(|tensor| tensor.shape == ty.shape)?;
     match tensor.element() {
@@ -121,11 +122,11 @@ fn write_recipe(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -
     }
 }
 
-/// Panels that are packed together, on all threads.
+/// The number of panels that all threads pack together.
 const PANELS: usize = 64;
 
-/// Writes a matrix in a format that is computed from sixteen rows at a time. `bytes` returns the size for a
-/// number of rows and inputs. `make` computes the bytes.
+/// Writes a matrix in a format whose data are computed from sixteen rows at a time. `bytes` returns the
+/// number of bytes for a number of rows and inputs. `make` computes the bytes.
 fn write_panels(
     matrix: &Recipe,
     format: WeightFormat,
@@ -158,7 +159,7 @@ fn write_panels(
     sink.write(&written)
 }
 
-/// Rows of a matrix that are stored together.
+/// The rows of a matrix that are stored together.
 struct Panel<'p, 'a> {
     made: &'p PieceReader<'a>,
     first: usize,
@@ -167,7 +168,7 @@ struct Panel<'p, 'a> {
 }
 
 impl Panel<'_, '_> {
-    /// The stored numbers from a column of a row on, if `format` keeps them unchanged.
+    /// The stored numbers from a column of a row on, if `format` stores them without a change.
     fn quantized(&self, format: WeightFormat, row: usize, column: usize) -> Option<Quantized> {
         let together = format.together()?.min(self.inputs - column);
         let stored = self.made.quantized((self.first + row) * self.inputs + column, together)?;
@@ -180,7 +181,7 @@ impl Panel<'_, '_> {
     }
 }
 
-/// A recipe with its types, and the numbers of its sources.
+/// A recipe with the types of its operations, and the numbers of its source tensors.
 struct PieceReader<'a> {
     ty: TensorType,
     from: PieceSource<'a>,
@@ -193,8 +194,9 @@ enum PieceSource<'a> {
 }
 
 impl<'a> PieceReader<'a> {
-    /// A reader of a recipe's result. `grouped` is set if the result will be stored in groups. Numbers from
-    /// the checkpoint's blocks are then not rounded to an element type first.
+    /// Creates a reader for the result of a recipe. `grouped` is set if the result will be stored in groups.
+    /// If `grouped` is set, numbers from the checkpoint's quantized blocks are not first rounded to an
+    /// element type.
     fn new(recipe: &'a Recipe, checkpoint: &'a Checkpoint, grouped: bool) -> Result<Self, ArchiveError> {
         match recipe {
             Recipe::Source(key, ty) => Self::source(key, ty, checkpoint, grouped),
@@ -228,7 +230,7 @@ impl<'a> PieceReader<'a> {
         Self { ty, from: PieceSource::Op(op, operands) }
     }
 
-    /// A tensor of the checkpoint, in its own order of elements.
+    /// Creates a reader for a tensor of the checkpoint, in the tensor's own order of elements.
     fn source(
         key: &str,
         ty: &TensorType,
@@ -272,8 +274,8 @@ impl<'a> PieceReader<'a> {
         })
     }
 
-    /// The stored form of `count` numbers from `start` on, if the checkpoint quantized exactly these
-    /// together.
+    /// The quantized form of `count` numbers from `start` on, if the checkpoint quantized exactly these
+    /// numbers together.
     fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         match &self.from {
             PieceSource::Source(numbers, _) => numbers.quantized(start, count),
@@ -306,7 +308,8 @@ impl<'a> PieceReader<'a> {
         }
     }
 
-    /// Reads elements from `start` on in row-major order. Recipes compute floats that an f32 can represent.
+    /// Reads elements from `start` on in row-major order. Recipes compute only floats that an f32 can
+    /// represent.
     fn read(&self, start: usize, out: &mut [f32]) {
         match &self.from {
             PieceSource::Source(numbers, rounded) => {
@@ -380,7 +383,7 @@ impl<'a> PieceReader<'a> {
         }
     }
 
-    /// Reads elements whose place in the operand moves by a stride for each axis of the result.
+    /// Reads elements; the position in the operand moves by a stride for each axis of the result.
     fn read_strided(&self, moves: &[usize], operand: &PieceReader<'_>, start: usize, out: &mut [f32]) {
         let shape = &self.ty.shape;
         let own = strides(shape);

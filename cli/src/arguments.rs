@@ -9,7 +9,7 @@ use console::{ConsoleError, ModelArguments, usage};
 use tracewright::files::limits;
 use tracewright::targets::{DeviceName, Mesh, ShardRule, Target};
 
-/// Inputs of a chat template besides the messages.
+/// The options that give a chat template data besides the messages.
 #[derive(Args, Clone)]
 pub struct TemplateArguments {
     /// File with a JSON list of functions that the model may call, in OpenAI's form, for the chat template
@@ -75,7 +75,7 @@ pub struct RunArguments {
     pub device: DeviceArguments,
     #[command(flatten)]
     pub engine: EngineArguments,
-    /// First compare all weights with the hashes in their archive
+    /// Before the run, compare all weights with the hashes in their archive
     #[arg(long)]
     pub verify: bool,
     #[command(flatten)]
@@ -96,11 +96,12 @@ pub struct BuildArguments {
 /// The device that runs a model.
 #[derive(Args, Clone)]
 pub struct DeviceArguments {
-    /// Device to run on, with a number if it is not the first, such as `vulkan:1`; `devices` lists them [default: cpu, or
-    /// the device of the export]
+    /// Device that runs the model, with a number if it is not the first of its kind (`vulkan:1`); see
+    /// `tracewright devices` [default: cpu, or the device of the export]
     #[arg(long, value_name = "cpu|vulkan|cuda[:N]")]
     pub device: Option<DeviceName>,
-    /// With --device: target to compile for, such as `vulkan:rdna3` or `cuda:sm_86` [default: as the device reports]
+    /// With --device: target to compile for, such as `vulkan:rdna3` or `cuda:sm_86` [default: the target that
+    /// the device reports]
     #[arg(long, value_name = "DEVICE:PROCESSOR[:FEATURES]", requires = "device")]
     pub target: Option<Target>,
 }
@@ -114,33 +115,34 @@ pub enum Engine {
 /// The engine that runs a model.
 #[derive(Args, Clone)]
 pub struct EngineArguments {
-    /// Engine that runs the model: IREE, or XLA through a PJRT plugin
+    /// Engine that runs the model: IREE, or XLA with a PJRT plugin
     #[arg(long, value_enum, default_value = "iree")]
     pub engine: Engine,
-    /// With --engine xla: PJRT plugin to load [default: the one in a Python package for the device]
+    /// With --engine xla: path of the PJRT plugin [default: the plugin in a Python package for the device]
     #[arg(long, value_name = "PATH", env = "TRACEWRIGHT_PLUGIN")]
     pub plugin: Option<PathBuf>,
 }
 
-/// A device mesh, and the axes that are partitioned over it.
+/// The options for a device mesh and for the axes that are partitioned over the mesh.
 #[derive(Args, Clone)]
 pub struct MeshArguments {
     /// For XLA: grid of devices with named axes, such as `model=4,data=2` [default: one device]
     #[arg(long, value_name = "AXIS=DEVICES,…")]
     pub mesh: Option<Mesh>,
-    /// For XLA: divide axes of the network along an axis of the mesh, such as `K,F,V=model`, or along none, such as
-    /// `V=none`. Overrides or extends the network's declaration; may be repeated
+    /// For XLA: partition axes of the network along an axis of the mesh, such as `K,F,V=model`, or along no
+    /// axis, such as `V=none`. This rule overrides or extends the rules in the network's declaration; may be
+    /// repeated
     #[arg(long, value_name = "AXES=MESH_AXIS")]
     pub shard: Vec<ShardRule>,
 }
 
 impl MeshArguments {
-    /// Whether any option about devices is given.
+    /// Whether you set any option about devices.
     pub fn is_said(&self) -> bool {
         self.mesh.is_some() || !self.shard.is_empty()
     }
 
-    /// The mesh, and the rules that differ from the network's declaration.
+    /// The mesh, and the sharding rules that differ from the rules in the network's declaration.
     pub fn rules(&self) -> Result<Option<(&Mesh, &[ShardRule])>, ConsoleError> {
         for axis in self.shard.iter().flat_map(|rule| &rule.axes) {
             let of_axis = self.shard.iter().filter(|rule| rule.axes.contains(axis));
@@ -162,13 +164,13 @@ impl MeshArguments {
 
 #[derive(Args, Clone)]
 pub struct TuningArguments {
-    /// Use the kernel settings that `tune` measured on this machine, the defaults, or those of a JSON file in the form of a
-    /// manifest's `tuning` [default: on]
+    /// Use the kernel settings that `tune` measured on this machine (on), the defaults (off), or those of a
+    /// JSON file like the key `tuning` of a manifest [default: on]
     #[arg(long = "tuning", value_name = "on|off|FILE")]
     pub source: Option<TuningSource>,
 }
 
-/// The source of the kernels' tunings.
+/// The place from which Tracewright takes the settings of the kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TuningSource {
     Measured,
@@ -188,13 +190,14 @@ impl From<&str> for TuningSource {
 
 #[derive(Args, Clone)]
 pub struct CompileArguments {
-    /// iree-compile to use [default: the one on PATH]
+    /// Path of the iree-compile to use [default: the one on PATH]
     #[arg(long, value_name = "PATH", env = "TRACEWRIGHT_IREE_COMPILE")]
     pub iree_compile: Option<PathBuf>,
-    /// Stop a compilation after this time
+    /// Stop a compilation that takes longer than this time
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     pub compile_timeout: u64,
-    /// Folder that keeps compiled modules and baked archives [default: the user's cache folder]
+    /// Folder in which Tracewright keeps compiled modules and baked archives [default: the user's cache
+    /// folder]
     #[arg(long, value_name = "DIR", env = "TRACEWRIGHT_CACHE")]
     pub cache: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! Functions that commands share to build a network: the compiler, the cache, and progress bars.
+//! Functions that several commands share to build a network: the compiler, the cache, and progress bars.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::progress;
 
-/// Builds with the compiler and the cache of the arguments, and shows progress on stderr.
+/// Builds a network with the compiler and the cache that the arguments set, and shows the progress on stderr.
 pub fn with_tools<T>(
     arguments: &CompileArguments,
     interrupt: &Interrupt,
@@ -31,7 +31,7 @@ pub fn with_tools<T>(
     build(BuildTools { watch: Some(watch), ..BuildTools::new(&compiler, &cache) })
 }
 
-/// Finds the compiler: the one in the arguments, or the first on PATH.
+/// Finds the compiler: the path in the arguments, or the first compiler on PATH.
 pub fn compiler(arguments: &CompileArguments, interrupt: &Interrupt) -> Result<Compiler, Error> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -42,7 +42,7 @@ pub fn compiler(arguments: &CompileArguments, interrupt: &Interrupt) -> Result<C
 }
 
 impl TuningSource {
-    /// The same source, for the library.
+    /// The same source of tunings, for the library.
     pub fn resolved(&self) -> Result<tuning::TuningSource, Error> {
         Ok(match self {
             Self::Measured => tuning::TuningSource::Measured,
@@ -60,13 +60,13 @@ impl TuningSource {
 }
 
 impl TuningArguments {
-    /// Reads the tunings; by default those that `tune` measured.
+    /// Reads the tunings; by default, the tunings that `tune` measured.
     pub fn read(&self, target: &Target, tools: (&Compiler, &Path)) -> Result<Tunings, Error> {
         self.source.as_ref().unwrap_or(&TuningSource::Measured).read(target, tools)
     }
 }
 
-/// The weights of a plan: those of a model directory, or random ones for a configuration.
+/// The weights of a plan: the weights of a model directory, or random weights for a configuration.
 pub fn checkpoint(
     model: &Path,
     plan: &Plan,
@@ -85,7 +85,7 @@ pub fn checkpoint(
     Ok(plan.named(Checkpoint::open(folder)?))
 }
 
-/// Warns of tuning files that are ignored.
+/// Warns of damaged tuning files, which are ignored.
 pub fn report_damage(damaged: &[PathBuf]) {
     for path in damaged {
         say!("`{}` is damaged and not used; `tracewright tune` measures again", path.display());
@@ -99,7 +99,7 @@ pub fn cache_folder(arguments: &CompileArguments) -> Result<PathBuf, Error> {
 }
 
 impl DeviceArguments {
-    /// The device in the arguments, or the processor.
+    /// The device that the arguments set, or the processor.
     pub fn name(&self) -> DeviceName {
         self.device.unwrap_or(DeviceName::CPU)
     }
@@ -128,7 +128,7 @@ impl DeviceArguments {
     }
 }
 
-/// Milliseconds that compiling and loading took.
+/// The milliseconds that the compilation and loading the program took.
 pub fn build_times(build: Option<&BuildInfo>) -> [f64; 2] {
     build.map_or([0.0; 2], |build| [build.load, build.compile].map(milliseconds))
 }

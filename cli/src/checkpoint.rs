@@ -21,7 +21,7 @@ pub fn open(
     Ok((network, checkpoint))
 }
 
-/// Reports conversions and ignored tensors of a bake.
+/// Reports the conversions and the ignored tensors of a bake.
 pub fn report_baked(baked: &Baked) {
     if let Some((_, from, to)) = baked.converted.first() {
         say!("converted {} tensors from {from} to {to}", baked.converted.len());

@@ -1,4 +1,4 @@
-//! The error of a command, and the flags that help.
+//! The error of a command, and the flags that can fix it.
 
 use std::io;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use crate::limit::Limit;
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "some are errors of commands that need IREE"))]
 pub enum Error {
-    /// The command needs the IREE runtime, and this binary was built without it.
+    /// The command needs the IREE runtime, but this binary was built without it.
     #[cfg(not(feature = "iree"))]
     #[error(
         "`{command}` needs the IREE runtime, and this binary was built without it; \
@@ -37,22 +37,23 @@ pub enum Error {
     Library(AnyCoded),
     #[error("interrupted")]
     Interrupted,
-    /// Two forms of a network compute different numbers; the path is the field path of the first node that differs.
-    #[error("the two differ, first at `{path}`")]
+    /// Two variants of a network compute different values; the path is the field path of the first node that
+    /// differs.
+    #[error("the two forms of the network compute different values, first at `{path}`")]
     Differs { path: String },
-    /// The file to verify contains no hashes.
-    #[error("`{}` carries no hashes: there is nothing to compare it with", .path.display())]
+    /// The file that `verify` must check contains no hashes.
+    #[error("`{}` contains no hashes, so `verify` cannot check the data", .path.display())]
     WithoutHashes { path: PathBuf },
-    /// This program cannot be started a second time.
-    #[error("cannot start a process for the chat template")]
+    /// This program cannot start itself a second time.
+    #[error("the system cannot start a process that renders the chat template")]
     Program(#[source] io::Error),
     /// The error of another process of this program, with its causes.
     #[error("{what}")]
     Said { code: Code, what: String },
-    /// Not everything is there that is needed.
+    /// Some checks of the installation failed.
     #[error("{missing} of {looked_at} checks failed")]
     Missing { missing: usize, looked_at: usize },
-    /// The file of messages has another structure.
+    /// The file of messages is not a JSON list of messages.
     #[error("`{}` is not a JSON list of messages", .path.display())]
     Messages { path: PathBuf, source: serde_json::Error },
     /// The file of tools or of documents is not a list.
@@ -63,32 +64,31 @@ pub enum Error {
     Entry {
         path: PathBuf,
         what: &'static str,
-        /// The key and the number of the entry.
+        /// The key and the number of the invalid entry.
         place: String,
         found: String,
         expected: &'static str,
     },
-    /// The chat template reads only `variables`, and not this one.
+    /// The chat template reads only `variables`, which do not include this variable.
     #[error("`{}` has no effect: the chat template does not use `{name}`", option(.name))]
     Unread { name: String, variables: Vec<String> },
     /// The terminal cannot be read.
-    #[error("cannot read from the terminal")]
+    #[error("Tracewright cannot read from the terminal")]
     Typed(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The chat template exceeded a limit of time or memory.
+    /// The chat template exceeded a limit on time or memory.
     #[error(
-        "the chat template was stopped: it takes more than {} s or {} MiB, nests too deep, or writes more \
-         than {} MiB",
+        "the chat template was stopped, because the template takes more than {} s or {} MiB, nests too deep, or writes more than {} MiB",
         limits::TEMPLATE_SECONDS, limits::TEMPLATE_MEMORY >> 20, limits::PROMPT >> 20
     )]
     Template,
     /// The system cannot start a thread.
-    #[error("cannot start a thread")]
+    #[error("the system cannot start a thread")]
     Thread(#[source] io::Error),
-    /// A text, such as `the prompt`, has more tokens than the network takes.
+    /// A text, such as `the prompt`, has more tokens than the network can take.
     #[error("{what} has {found} tokens, expected at most {limit}")]
     TooLong { what: String, found: usize, limit: Limit },
     /// The schema or grammar in a file is invalid or not supported.
-    #[error("no answer can follow `{}`", .path.display())]
+    #[error("the model cannot write an answer that follows the schema or grammar `{}`", .path.display())]
     Followed { path: PathBuf, source: AnyCoded },
     #[error("cannot write `{}`", .path.display())]
     Logits { path: PathBuf, source: safetensors::SafeTensorError },
@@ -106,7 +106,7 @@ impl<E: Coded + Send + Sync + 'static> From<E> for Error {
     }
 }
 
-/// Converts an error of an open model, so that it names options.
+/// Converts an error of an open model, so that the error names command-line options.
 #[cfg(feature = "iree")]
 fn in_options(error: ModelError) -> Error {
     let usage = |what: String| Error::Library(AnyCoded::new(usage(what)));
@@ -121,15 +121,15 @@ fn in_options(error: ModelError) -> Error {
         ModelError::AsExported { option: "device", asked, exported } => {
             let kind = asked.split(':').next().unwrap_or_default();
             usage(format!(
-                "`--device` is {asked}, but the model was exported for {exported}; leave the option out, or export again with \
+                "`--device` is {asked}, but the model was exported for {exported}; leave the option out, or export the model again with \
                  `--target {kind}`"
             ))
         }
         ModelError::AsExported { option, asked, exported } => usage(format!(
-            "`--{option}` is {asked}, but the model was exported with {exported}; leave the option out, or export again"
+            "`--{option}` is {asked}, but the model was exported with {exported}; leave the option out, or export the model again"
         )),
         ModelError::Compiled { option } => usage(format!(
-            "`--{option}` changes the compilation, and an export is compiled already; leave the option out, or export again with it"
+            "`--{option}` changes the compilation, but an export is already compiled; leave the option out, or export the model again with this option"
         )),
         ModelError::NoCache => {
             usage("there is no home folder for the cache; name a folder with `--cache`".to_owned())
@@ -208,7 +208,7 @@ macro_rules! helps {
     };
 }
 
-/// The option of this command line that helps.
+/// The option of this command line that can fix an error.
 pub fn library_help(error: &AnyCoded) -> Vec<String> {
     if let Some(error) = error.find() {
         return smaller(error);
@@ -235,7 +235,7 @@ pub fn library_help(error: &AnyCoded) -> Vec<String> {
     console::help(error)
 }
 
-/// The flag of a sampling setting.
+/// The flag that sets a sampling setting.
 #[cfg(feature = "iree")]
 fn setting(name: &str) -> Option<&'static str> {
     const FLAGS: [(&str, &str); 14] = [
@@ -257,7 +257,7 @@ fn setting(name: &str) -> Option<&'static str> {
     FLAGS.iter().find(|(known, _)| *known == name).map(|(_, flag)| *flag)
 }
 
-/// The option that sets a variable.
+/// The option that sets a variable of the chat template.
 fn option(name: &str) -> String {
     match name {
         "tools" | "documents" => format!("--{name}"),
@@ -266,7 +266,7 @@ fn option(name: &str) -> String {
     }
 }
 
-/// The remedy for a variable that the chat template does not read.
+/// Text that explains how to fix an error about a variable that the chat template does not read.
 fn unread(name: &str, variables: &[String]) -> Vec<String> {
     let others =
         variables.iter().filter(|name| !matches!(name.as_str(), "messages" | "add_generation_prompt"));

@@ -1,4 +1,4 @@
-//! Inputs of a chat template besides the messages: tools, documents and variables.
+//! Inputs of a chat template in addition to the messages: tools, documents and variables.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use crate::error::Error;
 const THINKING: &str = "enable_thinking";
 
 impl TemplateArguments {
-    /// The first option that is given.
+    /// The first of these options that you set.
     pub fn first(&self) -> Option<&'static str> {
         let given = [
             ("--tools", self.tools.is_some()),
@@ -58,7 +58,7 @@ impl Extras {
         Ok(Self { tools: tools.as_deref().map(self::tools).transpose()?, variables })
     }
 
-    /// The tools; and the variables, including the documents.
+    /// Returns the tools, and the variables with the documents.
     pub fn into_parts(self) -> (Option<Vec<Value>>, Map<String, Value>) {
         (self.tools, self.variables)
     }
@@ -99,7 +99,7 @@ fn documents(path: &Path) -> Result<Vec<Value>, Error> {
     list(path, "documents")
 }
 
-/// A list of objects in a file, with at least one.
+/// A list of objects in a file, which must contain at least one object.
 fn list(path: &Path, what: &'static str) -> Result<Vec<Value>, Error> {
     let text = read_stream(path, limits::PROMPT)?;
     let list: Vec<Value> = serde_json::from_str(&text).map_err(|source| Error::NoList {
@@ -127,7 +127,7 @@ fn shown(value: Option<&Value>) -> String {
     }
 }
 
-/// The messages of a chat with a single message to answer.
+/// The messages of a chat with a single message that the model must answer.
 pub fn conversation(system: Option<&str>, message: &str) -> Vec<Value> {
     let messages = system.map(|text| ("system", text)).into_iter().chain([("user", message)]);
     messages.map(|(role, text)| json!({ "role": role, "content": text })).collect()

@@ -9,19 +9,19 @@ use std::time::Duration;
 
 use crate::error::Error;
 
-/// The name of threads whose panics are caught and become errors.
+/// The name of threads whose panics are caught and converted to errors.
 pub const CAUGHT: &str = "text";
 
 /// A flag that Ctrl-C sets, and that long operations check.
 #[derive(Clone, Default)]
 pub struct Interrupt {
     pub asked: Arc<AtomicBool>,
-    /// Whether no operation is running that could stop by itself.
+    /// Whether no operation that could stop by itself is running.
     idle: Arc<AtomicBool>,
 }
 
 impl Interrupt {
-    /// The first Ctrl-C asks to stop; the second ends the process at once.
+    /// The first Ctrl-C asks the running operation to stop; the second Ctrl-C ends the process at once.
     pub fn listen(&self) {
         let interrupt = self.clone();
         let handler = ctrlc::set_handler(move || {
@@ -38,13 +38,13 @@ impl Interrupt {
         self.asked.load(Ordering::SeqCst)
     }
 
-    /// Clears the flag after an operation has stopped, so that the program can continue.
+    /// Clears the interrupt flag after an operation has stopped, so that the program can continue.
     #[cfg(feature = "iree")]
     pub fn clear(&self) {
         self.asked.store(false, Ordering::SeqCst);
     }
 
-    /// Sets whether the program is waiting for the user.
+    /// Sets whether the program waits for the user.
     #[cfg(feature = "iree")]
     pub fn wait(&self, idle: bool) {
         self.idle.store(idle, Ordering::SeqCst);
@@ -55,8 +55,9 @@ impl Interrupt {
         if self.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// Runs `work` on another thread until it ends or Ctrl-C comes. It is for operations that cannot be
-    /// stopped, and for untrusted texts, which can nest deeply: the thread has a large stack.
+    /// Runs `work` on another thread until the work ends or you press Ctrl-C. This function is for operations
+    /// that cannot be stopped, and for untrusted texts, which can be deeply nested: the thread has a large
+    /// stack.
     pub fn or<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
         const ROOM: usize = 256 << 20;
         const LOOK: Duration = Duration::from_millis(50);
@@ -80,7 +81,7 @@ impl Interrupt {
         }
     }
 
-    /// An error after Ctrl-C, for operations that stop by an error.
+    /// Returns an error after Ctrl-C, for operations that stop by an error.
     pub fn check(&self) -> Result<(), Error> {
         if self.is_set() { Err(Error::Interrupted) } else { Ok(()) }
     }

@@ -61,7 +61,7 @@ pub use inspect::main as trace_dump;
 use interrupt::{CAUGHT, Interrupt};
 use tracewright::models::ReadModel;
 
-/// The inputs of every command besides its arguments.
+/// The inputs of every command in addition to its arguments.
 #[derive(Clone)]
 struct Invocation {
     read: ReadModel,
@@ -129,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    /// How often models were recorded. Tests that count hold the lock.
+    /// The number of times that models were recorded. Tests that use this number hold the lock.
     static TRACED: AtomicUsize = AtomicUsize::new(0);
     static COUNTING: Mutex<()> = Mutex::new(());
 
@@ -167,7 +167,7 @@ mod tests {
         Invocation { read, interrupt: Interrupt::default() }
     }
 
-    /// How often a command records its model.
+    /// The number of times that a command records its model.
     fn recorded(words: &[&str]) -> usize {
         let _counting = COUNTING.lock().unwrap();
         TRACED.store(0, Ordering::SeqCst);
@@ -176,8 +176,8 @@ mod tests {
         TRACED.load(Ordering::SeqCst)
     }
 
-    /// A few words in a `config.json` can declare a network that takes long to record, beside a small
-    /// checkpoint.
+    /// A few words in a `config.json` can declare a network that takes long to record, although the
+    /// checkpoint is small.
     #[test]
     fn sizes_that_the_weights_do_not_have_are_refused_before_recording() {
         let _counting = COUNTING.lock().unwrap();
@@ -258,9 +258,10 @@ mod tests {
     /// own.
     #[test]
     fn commands_of_documents_are_commands() {
-        const OTHERS: [&str; 10] = [
+        const OTHERS: [&str; 11] = [
             "cd",
             "cp",
+            "curl",
             "docker",
             "mkdir",
             "export",

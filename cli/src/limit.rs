@@ -4,16 +4,16 @@ use std::fmt;
 
 use tracewright::Plan;
 
-/// The largest number of tokens that a network takes as it was built.
+/// The largest number of tokens that a network can take, because of the way it was built.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
     pub tokens: usize,
-    /// The model's own limit, if known.
+    /// The model's own limit, if it is known.
     pub longest: Option<usize>,
     pub set_by: SetBy,
 }
 
-/// The cause of a limit below the model's own.
+/// The cause of a limit that is lower than the model's own limit.
 #[derive(Clone, Copy, Debug)]
 pub enum SetBy {
     /// An option of the command, such as `--context`.

@@ -25,7 +25,7 @@ use crate::interrupt::Interrupt;
 use crate::limit::{Limit, SetBy};
 use crate::{build, plugins, progress};
 
-/// Reads the files of a model. Errors in them are reported before anything slow begins.
+/// Reads the files of a model. Errors in these files are reported before the slow compilation begins.
 pub fn read(
     model: &Path,
     arguments: &RunArguments,
@@ -75,7 +75,7 @@ pub fn read_any(
     Ok(opening)
 }
 
-/// The result of `prepare` for a model's files and the arguments, unless Ctrl-C comes first.
+/// The result of `prepare` for a model's files and the arguments, unless you press Ctrl-C first.
 pub fn prepared<A: Clone + Send + 'static, T: Send + 'static>(
     opening: Opening,
     arguments: &A,
@@ -90,7 +90,7 @@ pub fn prepared<A: Clone + Send + 'static, T: Send + 'static>(
     Ok((opening, prepared?))
 }
 
-/// Builds the network of a model, with the compiler and the cache of the arguments.
+/// Builds the network of a model, with the compiler and the cache that the arguments set.
 pub fn open(
     mut opening: Opening,
     arguments: &CompileArguments,
@@ -103,14 +103,14 @@ pub fn open(
     Ok(model)
 }
 
-/// The compiler and the cache. A missing compiler is only an error where one is needed: after all errors in
-/// the model's files, and not for an export.
+/// The compiler and the cache of a command. A missing compiler is an error only if a command needs a
+/// compiler: after all errors in the model's files, and not for an export.
 pub struct Tools {
     missing: Option<Error>,
 }
 
 impl Tools {
-    /// Finds the compiler and the cache of the arguments.
+    /// Finds the compiler and the cache that the arguments set.
     pub fn find(
         opening: &mut Opening,
         arguments: &CompileArguments,
@@ -166,7 +166,7 @@ pub fn network_options(network: &NetworkArguments, tuning: &TuningArguments) -> 
     })
 }
 
-/// Sets kernels and the device, for a model that is compiled now.
+/// Sets the kernels and the device, for a model that this command compiles.
 pub fn choose(
     options: &mut OpenOptions,
     network: &NetworkArguments,
@@ -204,19 +204,19 @@ pub fn template_program() -> Result<TemplateProgram, Error> {
     })
 }
 
-/// Shows progress, and stops on Ctrl-C.
+/// Creates a function that shows the progress, and stops on Ctrl-C.
 pub fn watch(interrupt: &Interrupt) -> WatchOpen {
     let mut steps = progress::Steps::new(interrupt);
     WatchOpen::new(move |step| steps.watch(step))
 }
 
-/// The number of tokens that a model will take, and the cause of that limit.
+/// The number of tokens that a model can take, and the cause of this limit.
 pub fn limit(opening: &Opening) -> Limit {
     let set_by = if opening.is_export() { SetBy::Export } else { SetBy::Flag("--context") };
     Limit { tokens: opening.context(), longest: opening.max_context(), set_by }
 }
 
-/// Checks that the tokens of a prompt fit into a network, and that each is in its vocabulary.
+/// Checks that the tokens of a prompt fit into a network, and that each token is in the network's vocabulary.
 pub fn check_prompt(prompt: &[u32], limit: Limit, vocabulary: usize) -> Result<(), Error> {
     check_tokens(prompt, 0, limit.tokens, vocabulary).map_err(|error| match error {
         GenerateError::TooLong { length, .. } => {
@@ -254,7 +254,7 @@ pub fn print_commands(
     Ok(())
 }
 
-/// Compares the layout with that of an export. The library compares all other options.
+/// Compares the requested layout with the layout of an export. The library compares all other options.
 fn check_layout(manifest: &IreeManifest, asked: Option<LayoutChoice>) -> Result<(), ModelError> {
     match asked.map(|layout| layout.to_string()).filter(|layout| *layout != manifest.layout) {
         Some(asked) => {
@@ -264,7 +264,7 @@ fn check_layout(manifest: &IreeManifest, asked: Option<LayoutChoice>) -> Result<
     }
 }
 
-/// Warns of stop tokens that are not in the network's vocabulary.
+/// Warns of stop tokens that the network's vocabulary does not contain.
 pub fn say_ends(options: &GenerateOptions, model: &Model) {
     let count = model.info().vocabulary;
     let ends = model.stop_tokens().iter().filter(|end| !options.ignore_eos && **end as usize >= count);
@@ -273,15 +273,16 @@ pub fn say_ends(options: &GenerateOptions, model: &Model) {
     });
 }
 
-/// A file that keeps a sequence from one run to the next.
+/// A file that stores a sequence from one run to the next.
 pub struct SequenceFile {
-    /// The sequence that the file has had so far.
+    /// The sequence that the file contained before this run.
     pub saved: Option<SavedSequence>,
     file: NewFile,
 }
 
 impl SequenceFile {
-    /// Reads the file, if there is one and it is not empty. Whether it may be replaced is known before anything slow begins.
+    /// Reads the file, if it exists and is not empty. The function checks whether the file may be replaced
+    /// before the slow compilation begins.
     pub fn open(model: &Path, path: &Path) -> Result<Self, Error> {
         check_output(model, path)?;
         let file = NewFile::begin(path, FileKind::SEQUENCE)?;
@@ -290,18 +291,18 @@ impl SequenceFile {
         Ok(Self { saved, file })
     }
 
-    /// The tokens that the context must hold.
+    /// The number of tokens that the context must have room for.
     pub fn tokens(file: Option<&Self>) -> usize {
         file.and_then(|file| file.saved.as_ref()).map_or(0, |saved| saved.tokens().len())
     }
 
-    /// Replaces what the file has had.
+    /// Replaces the content of the file.
     pub fn publish(self, saved: &SavedSequence) -> Result<(), Error> {
         Ok(self.file.publish_as(&saved.to_bytes())?)
     }
 }
 
-/// The figures of drafting, for a line on stderr.
+/// Formats the statistics of draft tokens, for a line on stderr.
 pub fn drafts(generated: &Generated) -> String {
     let &Generated { decode_steps, drafted, accepted, .. } = generated;
     match drafted {

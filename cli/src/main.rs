@@ -1,4 +1,4 @@
-//! The binary `tracewright`, for the networks in the library.
+//! The binary `tracewright`, for the network families in the library.
 
 use std::process::ExitCode;
 

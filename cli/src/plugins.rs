@@ -1,4 +1,4 @@
-//! Finds PJRT plugins: in the arguments, or in the Python packages on this machine.
+//! Finds PJRT plugins: in the arguments, or in the Python packages of this machine.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -12,7 +12,7 @@ use tracewright::targets::DeviceKind;
 use crate::arguments::{Engine, RunArguments};
 use crate::error::Error;
 
-/// The folders of Python packages that belong to the Pythons on PATH and to an active environment.
+/// The folders of Python packages that belong to the Python programs on PATH and to an active environment.
 pub fn package_folders() -> Vec<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let environment = env::var_os("VIRTUAL_ENV").map(PathBuf::from);
@@ -30,7 +30,8 @@ pub fn package_folders() -> Vec<PathBuf> {
     folders
 }
 
-/// The plugin that the arguments select; `None` for IREE. Options that XLA does not follow are errors.
+/// The plugin that the arguments select; `None` for IREE. The function returns an error for options that XLA
+/// does not support.
 pub fn selected(arguments: &RunArguments) -> Result<Option<PathBuf>, Error> {
     let network = &arguments.build.model_arguments.network;
     if arguments.engine.engine == Engine::Iree {

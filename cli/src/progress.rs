@@ -16,7 +16,7 @@ pub fn bytes(what: &'static str, total: u64) -> ProgressBar {
     bar.with_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// A spinner for a step of unknown length.
+/// A spinner for a step whose length is unknown.
 #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "only the compiler takes an unknown time"))]
 pub fn spinner(what: impl Into<String>) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(what.into());
@@ -33,7 +33,7 @@ pub fn count(bar: &ProgressBar, interrupt: &Interrupt) -> impl Fn(usize) -> Cont
     }
 }
 
-/// A callback for the archive writer. It moves `bar`, and stops on Ctrl-C.
+/// A callback for the archive writer. The callback moves `bar`, and stops on Ctrl-C.
 pub fn watch(bar: &ProgressBar, interrupt: &Interrupt) -> impl FnMut(irpa::Progress) -> ControlFlow<()> {
     let (bar, interrupt) = (bar.clone(), interrupt.clone());
     move |progress| {

@@ -1,4 +1,5 @@
-//! The sampling flags, which have llama.cpp's names, and their conversion to the library's options.
+//! The sampling flags, which have llama.cpp's names, and the conversion of these flags to the library's
+//! options.
 
 use std::path::PathBuf;
 
@@ -6,11 +7,11 @@ use clap::{Args, ValueEnum};
 
 #[cfg(feature = "iree")]
 use tracewright::model::Speculation as Speculate;
-/// Without a runtime nothing drafts.
+/// Without a runtime, Tracewright cannot draft tokens.
 #[cfg(not(feature = "iree"))]
 type Speculate = String;
 
-/// A step from logits to the tokens that one is drawn from, by llama.cpp's names.
+/// A sampling step, which changes or filters the logits, by llama.cpp's name.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Step {
@@ -28,19 +29,21 @@ pub enum Step {
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArguments {
-    /// Temperature: 0 takes the most likely token, and a higher one makes unlikely tokens likelier
+    /// Temperature of sampling: 0 takes the most likely token, and a higher temperature makes unlikely tokens
+    /// more likely
     #[arg(long, visible_alias = "temperature", default_value_t = 0.0, allow_negative_numbers = true)]
     pub temp: f32,
     /// Keep only the K most likely tokens; 0 keeps all
     #[arg(long, default_value_t = 0)]
     pub top_k: usize,
-    /// Keep the fewest most likely tokens whose probabilities add up to this; 1 keeps all
+    /// Keep the smallest set of most likely tokens whose probabilities add up to this value; 1 keeps all
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     pub top_p: f32,
-    /// Keep tokens with at least this fraction of the highest probability; 0 keeps all
+    /// Keep tokens with at least this fraction of the highest probability; 0 keeps all tokens
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     pub min_p: f32,
-    /// Keep the tokens whose surprise is nearest to the average, up to this total probability; 1 keeps all
+    /// Keep the tokens whose surprise (negative log probability) is nearest to the average, up to this total
+    /// probability; 1 keeps all
     #[arg(
         long,
         visible_alias = "typical-p",
@@ -49,7 +52,8 @@ pub struct SamplingArguments {
         allow_negative_numbers = true
     )]
     pub typical: f32,
-    /// Keep tokens whose logits are at most N standard deviations below the highest; 0 or less keeps all
+    /// Keep tokens whose logits are at most N standard deviations below the highest logit; 0 or less keeps
+    /// all
     #[arg(
         long,
         visible_alias = "top-n-sigma",
@@ -58,40 +62,44 @@ pub struct SamplingArguments {
         allow_negative_numbers = true
     )]
     pub top_nsigma: f32,
-    /// Number of last tokens that the three penalties look at: 0 for none, -1 for all
+    /// Number of last tokens that the three penalties consider: 0 for none, -1 for all
     #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     pub repeat_last_n: i64,
-    /// Divide the positive logits of earlier tokens by this, and multiply their negative logits by it; 1 changes nothing
+    /// Divide the positive logits of earlier tokens by this value, and multiply their negative logits by this
+    /// value; 1 changes nothing
     #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
     pub repeat_penalty: f32,
-    /// Subtract this from a token's logit for each earlier occurrence
+    /// Subtract this value from a token's logit for each earlier occurrence of the token
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub frequency_penalty: f32,
-    /// Subtract this once from the logit of each token that occurred
+    /// Subtract this value once from the logit of each token that occurred
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub presence_penalty: f32,
-    /// Penalize tokens that would extend a repetition (DRY) by X · BASE^(length - allowed length); 0 is off
+    /// Penalize each token that would extend a repetition (DRY) by X · BASE^(length - allowed length); 0
+    /// turns DRY off
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub dry_multiplier: f32,
-    /// Base of the DRY penalty; see --dry-multiplier
+    /// Base of the DRY penalty, the BASE in the formula of --dry-multiplier
     #[arg(long, value_name = "BASE", default_value_t = 1.75, allow_negative_numbers = true)]
     pub dry_base: f32,
-    /// Shortest repetition in tokens that DRY penalizes
+    /// Length in tokens of the shortest repetition that DRY penalizes
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub dry_allowed_length: usize,
-    /// Number of last tokens that DRY looks at: 0 for none, -1 for all
+    /// Number of last tokens that DRY considers: 0 for none, -1 for all
     #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     pub dry_penalty_last_n: i64,
     /// Text that ends a repetition for DRY, or `none`; may be repeated [default: newline : " *]
     #[arg(long, value_name = "TEXT")]
     pub dry_sequence_breaker: Vec<String>,
-    /// Probability with which XTC removes the likeliest tokens at a step; 0 is never
+    /// Probability that XTC removes the most likely tokens when it samples a token; 0 turns XTC off
     #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
     pub xtc_probability: f32,
-    /// Probability from which tokens count for XTC, which keeps only the least likely of them; above 0.5 is off
+    /// Probability above which a token is a candidate for XTC, which keeps only the least likely candidate;
+    /// above 0.5 turns XTC off
     #[arg(long, value_name = "P", default_value_t = 0.1, allow_negative_numbers = true)]
     pub xtc_threshold: f32,
-    /// Sample with Mirostat (1) or Mirostat 2.0 (2) instead of all other steps except the temperature; 0 is off
+    /// Sample with Mirostat (1) or Mirostat 2.0 (2), which replaces all other sampling steps except the
+    /// temperature; 0 turns Mirostat off
     #[arg(long, value_name = "0|1|2", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
     pub mirostat: u8,
     /// Learning rate of Mirostat (eta)
@@ -100,7 +108,7 @@ pub struct SamplingArguments {
     /// Target surprise of Mirostat in bits (tau)
     #[arg(long, value_name = "BITS", default_value_t = 5.0, allow_negative_numbers = true)]
     pub mirostat_ent: f32,
-    /// Sampling steps in their order; a missing step is skipped [default:
+    /// Sampling steps, in the order in which they run; a step that you leave out is skipped [default:
     /// `penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature`]
     #[arg(long, value_name = "STEPS", value_delimiter = ';', hide_possible_values = true)]
     pub samplers: Option<Vec<Step>>,
@@ -113,11 +121,11 @@ pub struct SamplingArguments {
     /// Constrain the answer to the grammar in this file, in llguidance's variant of Lark's notation
     #[arg(long, value_name = "FILE", group = "constraint")]
     pub grammar: Option<PathBuf>,
-    /// Draft tokens that one call verifies: copied from the text so far (`lookup`), or by a smaller model with the same
-    /// tokenizer (`draft=MODEL`). The answer is the same
+    /// Propose draft tokens that the model verifies in one call: copied from the text so far (`lookup`), or
+    /// from a smaller model with the same tokenizer (`draft=MODEL`). Drafting does not change the answer
     #[arg(long, value_name = "off|lookup|draft=MODEL", default_value = "off")]
     pub speculate: Speculate,
-    /// Allow any whitespace between the tokens of JSON, instead of none
+    /// Allow any whitespace between the tokens of a JSON answer, instead of none
     #[arg(long, requires = "constraint")]
     pub whitespace_flexible: bool,
 }
@@ -155,7 +163,7 @@ mod wanted {
     }
 
     impl SamplingArguments {
-        /// The sampling settings of the flags, checked before anything slow begins.
+        /// The sampling settings that the flags set, checked before the slow compilation begins.
         fn sampling(&self) -> Result<Sampling, Error> {
             // -1 is all of them, as in llama.cpp.
             let last_n = |n: i64| usize::try_from(n).ok();
@@ -198,7 +206,7 @@ mod wanted {
             Ok(sampling)
         }
 
-        /// Warns of flags that have no effect because of others.
+        /// Warns of flags that have no effect because of the values of other flags.
         fn say_idle(&self, wanted: &Sampling) {
             let usual = Sampling::default();
             let greedy = wanted.temperature == 0.0;
@@ -222,7 +230,7 @@ mod wanted {
             }
         }
 
-        /// The texts that interrupt a repetition for DRY; `None` for the defaults.
+        /// The texts that interrupt a repetition for DRY; `None` selects the default texts.
         fn breakers(&self, tokenizer: Option<&Tokenizer>) -> Result<Option<Vec<String>>, Error> {
             let given = &self.dry_sequence_breaker;
             match tokenizer {
@@ -236,7 +244,7 @@ mod wanted {
             }
         }
 
-        /// The schema or grammar for the answer, if one is given.
+        /// The schema or grammar that the answer must follow, if you set one.
         fn follow(&self, model: &Path, tokenizer: Option<&Tokenizer>) -> Result<Option<Follow>, Error> {
             let (flag, path, follow): (_, _, fn(String) -> Follow) = match (&self.json_schema, &self.grammar)
             {
@@ -251,7 +259,7 @@ mod wanted {
             Ok(Some(follow(read_stream(path, limits::GRAMMAR)?)))
         }
 
-        /// The options that the flags set, for a model with this tokenizer.
+        /// The generation options that the flags set, for a model with the given tokenizer.
         pub fn options(&self, model: &Path, tokenizer: Option<&Tokenizer>) -> Result<GenerateOptions, Error> {
             let sampling = self.sampling()?;
             let repeats = sampling.dry.multiplier != 0.0;
@@ -264,7 +272,8 @@ mod wanted {
             })
         }
 
-        /// Checks that a model can follow the options. An error about a schema or a grammar has its file.
+        /// Checks whether a model supports the options. An error about a schema or a grammar contains the
+        /// path of its file.
         pub fn check(&self, opening: &Opening, options: &GenerateOptions) -> Result<(), Error> {
             let path = self.json_schema.as_ref().or(self.grammar.as_ref());
             opening.check_options(options).map_err(|source| match path {

@@ -53,7 +53,7 @@ fn what_cannot_be_compared() {
     refused(
         &mut tracewright(&["bisect", text(&model), "--tokens", "515"]),
         1,
-        &["token 0", "expected one below 515"],
+        &["token 0", "expected an id below 515"],
     );
 }
 
@@ -102,7 +102,7 @@ fn activations_of_transformers() {
     let found = run(compare(&other, tokens).arg("--json"));
     assert_eq!(found.code, Some(1), "{}", found.err);
     assert!(
-        found.err.contains("error[TW1001]: the two differ, first at `model.layers.1.mlp.up_proj`"),
+        found.err.contains("error[TW1001]: the two forms of the network compute different values, first at `model.layers.1.mlp.up_proj`"),
         "{}",
         found.err
     );

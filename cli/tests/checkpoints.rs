@@ -138,8 +138,9 @@ fn a_head_of_its_own_is_taken_although_the_config_ties_it() {
         let (archive, ran) = baked(model.path());
         assert!(archive == untied, "{name}: another archive");
         let (place, differs) = (text(model.path()), format!("`lm_head.weight` differs from `{embedding}`"));
-        let warning =
-            format!("warning: {differs} in `{place}`, and the configuration ties them; the head is");
+        let warning = format!(
+            "warning: {differs} in `{place}`, but the configuration ties the two tensors; Tracewright uses"
+        );
         assert!(ran.err.contains(&warning), "{name}: {}", ran.err);
         assert!(ran.err.contains("help: set `tie_word_embeddings` to false"), "{name}: {}", ran.err);
         // Other commands take the same head, and warn once.
@@ -264,7 +265,8 @@ fn a_truncated_checkpoint() {
     let bytes = fs::read(&file).unwrap();
     for length in [bytes.len() - 1, 1000, 4, 0] {
         fs::write(&file, &bytes[..length]).unwrap();
-        let ran = not_baked(model.path(), &["model.safetensors", "truncated", "download or save it again"]);
+        let ran =
+            not_baked(model.path(), &["model.safetensors", "truncated", "download or save the file again"]);
         assert!(ran.err.contains(&length.to_string()), "the size is not in\n{}", ran.err);
     }
     fs::write(&file, [&bytes[..], &[0; 3]].concat()).unwrap();

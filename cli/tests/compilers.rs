@@ -72,7 +72,7 @@ fn a_compiler_that_is_none_is_killed_or_fails() {
         ("kill -9 $$", &["`iree-compile` was killed by signal 9", ".log`"]),
         (
             "echo 'x.mlir:3:1: error: bad op' >&2; exit 1",
-            &["`iree-compile` failed", "bad op", ".log`, the module beside it"],
+            &["`iree-compile` failed", "bad op", ".log`, and the module is in the same folder"],
         ),
         ("exit 0", &["module.vmfb", "No such file"]),
     ];
@@ -91,7 +91,7 @@ fn a_compiler_that_is_none_is_killed_or_fails() {
     refused(
         generate(cache.path()).args(["--iree-compile", "/bin/echo"]),
         1,
-        &["`/bin/echo` does not look like iree-compile"],
+        &["`/bin/echo` is not `iree-compile`"],
     );
 }
 
@@ -156,7 +156,7 @@ fn a_compiler_that_writes_garbage_leaves_none_behind() {
         command.args(["--iree-compile", text(&compiler)]);
         command
     };
-    refused(&mut run(), 1, &["wrote what is no module", ".log`"]);
+    refused(&mut run(), 1, &["did not write a valid module", ".log`"]);
     assert_no_module(cache.path());
     fs::write(&mended, "").unwrap();
     succeed(&mut run());

@@ -66,7 +66,7 @@ fn m19_heads_that_do_not_divide_name_both_keys_and_both_values() {
 fn an_unknown_architecture() {
     let other =
         |c: &mut Map<String, Value>| drop(c.insert("architectures".into(), json!(["MambaForCausalLM"])));
-    refuses(other, &["architecture `MambaForCausalLM` is not known; known are", "LlamaForCausalLM"]);
+    refuses(other, &["architecture `MambaForCausalLM` is not supported; supported are", "LlamaForCausalLM"]);
 }
 
 #[test]
@@ -94,16 +94,16 @@ fn sizes_that_the_model_does_not_allow() {
     let cases: &[(&[&str], &str, &str)] = &[
         (
             &["--context", "100"],
-            "`context` is 100, expected 1 to 64, the longest that the model was made for",
+            "the option `context` is 100, expected 1 to 64 tokens, the longest context that the model supports",
             "`--context N`",
         ),
         (&["--context", "0"], "`context` is 0", "`--context N`"),
         (
             &["--context", "40", "--chunk", "41"],
-            "`chunk` is 41, expected 1 to 40, the context",
+            "the option `chunk` is 41, expected 1 to 40 tokens, the length of the context",
             "`--chunk N`",
         ),
-        (&["--dtype", "i8"], "`element` is i8, expected f32, f16 or bf16", "`--dtype TYPE`"),
+        (&["--dtype", "i8"], "the option `element` is i8, expected f32, f16 or bf16", "`--dtype TYPE`"),
     ];
     for (arguments, word, help) in cases {
         refused(trace_dump(&[model]).args(*arguments), 1, &[word, help]);

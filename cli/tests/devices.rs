@@ -10,7 +10,10 @@ fn devices_says_what_is_there_and_why_others_are_not() {
     assert_eq!(found["devices"][0]["device"], "cpu");
     let missing = found["missing"].as_array().unwrap();
     let why = |kind: &str| missing.iter().find(|one| one["kind"] == kind).and_then(|one| one["why"].as_str());
-    assert!(why("hip").unwrap().contains("compiled and exported, not run by this program"), "{found}");
+    assert!(
+        why("hip").unwrap().contains("compiles and exports programs for hip devices, but does not run them"),
+        "{found}"
+    );
     // Either there is one, or it says what is missing.
     let has = found["devices"].as_array().unwrap().iter().any(|one| one["device"] == "vulkan");
     assert!(has || why("vulkan").unwrap().contains("libvulkan1"), "{found}");
@@ -23,9 +26,13 @@ fn a_device_that_cannot_be_used_is_named() {
     let demo = demo();
     let generate = ["generate", demo.to_str().unwrap(), "-p", "Once", "-n", "1"];
     for (arguments, code, words) in [
-        (&["--device", "gpu"][..], 2, "`gpu` names no device; expected cpu, or vulkan"),
-        (&["--device", "cpu:1"], 2, "`cpu:1` names no device"),
-        (&["--device", "hip"], 1, "error[TW0710]: programs for hip devices are compiled and exported"),
+        (&["--device", "gpu"][..], 2, "`gpu` is not a device; expected cpu, or vulkan"),
+        (&["--device", "cpu:1"], 2, "`cpu:1` is not a device"),
+        (
+            &["--device", "hip"],
+            1,
+            "error[TW0710]: this program compiles and exports programs for hip devices",
+        ),
         (
             &["--device", "vulkan", "--target", "cuda:sm_80"],
             2,

@@ -179,8 +179,11 @@ fn a_vector_that_is_none_is_an_error() {
     });
     for more in [&[][..], &["--json"]] {
         let mut command = tracewright(&["embed", text(model.path()), "--dtype", "f32", "-p", "Once"]);
-        let ran =
-            refused(command.args(more), 1, &["of the vector of text 0 is NaN, expected a finite number"]);
+        let ran = refused(
+            command.args(more),
+            1,
+            &["in the embedding of the text 0 is NaN, expected a finite number"],
+        );
         assert!(ran.out.is_empty(), "{}", ran.out);
     }
 }
@@ -214,7 +217,7 @@ fn inputs_that_have_no_vectors() {
         &model,
         &["-p", "a", "--prompt-name", "passage"],
         1,
-        &["there is no prompt `passage`; the model's prompts are [\"document\", \"query\"]"],
+        &["the model has no prompt `passage`; the model's prompts are [\"document\", \"query\"]"],
     );
     let file = out.path().join("texts.txt");
     refuses(&model, &["-f", text(&file)], 1, &["cannot read", "texts.txt", "No such file"]);
@@ -226,7 +229,7 @@ fn inputs_that_have_no_vectors() {
         &model,
         &["--tokens", "2,1024,1"],
         1,
-        &["token 1 of text 0 has the id 1024, expected one below 1024"],
+        &["token 1 of text 0 has the id 1024, expected an id below 1024"],
     );
     let long = ["2"; 41].join(",");
     refuses(
@@ -262,12 +265,16 @@ fn folders_that_lack_a_file() {
 /// Each command names the other where a model is not its own.
 #[test]
 fn models_of_the_other_command() {
-    let words =
-        ["`LlamaForCausalLM` predicts tokens and embeds no texts", "help: use `tracewright generate`"];
+    let words = [
+        "`LlamaForCausalLM` generates text and does not compute embeddings",
+        "help: use `tracewright generate`",
+    ];
     refuses(&fixture("llama-untied"), &["--tokens", "5"], 1, &words);
     refuses(&demo(), &["-p", "Once"], 1, &["embeds no texts", "help: use `tracewright generate`"]);
-    let words =
-        ["`Gemma3TextModel` embeds texts and predicts no token", "help: only `tracewright embed` takes it"];
+    let words = [
+        "`Gemma3TextModel` computes embeddings and does not generate text",
+        "help: only `tracewright embed` takes it",
+    ];
     let model = fixture(FIXTURES[0]);
     let model = text(&model);
     for command in [

@@ -339,12 +339,12 @@ fn a_module_of_another_version_or_no_module() {
     refused(
         &mut generate(own.path()),
         1,
-        &["another version of iree", "compile it again with iree-base-compiler==3.13.0"],
+        &["another version of IREE", "compile the model again with iree-base-compiler==3.13.0"],
     );
     edit_module(own.path(), |vmfb| vmfb.truncate(5000));
-    refused(&mut generate(own.path()), 1, &["compile it again"]);
+    refused(&mut generate(own.path()), 1, &["compile the model again"]);
     edit_module(own.path(), |vmfb| *vmfb = b"no module".to_vec());
-    refused(&mut generate(own.path()), 1, &["compile it again"]);
+    refused(&mut generate(own.path()), 1, &["compile the model again"]);
 }
 
 #[test]
@@ -367,12 +367,12 @@ fn a_module_for_another_processor() {
                 "needs the processor features",
                 lacking,
                 "which this machine lacks",
-                "export again for this machine",
+                "export the model again for this machine",
             ],
         );
     }
     edit_manifest(own.path(), |manifest| manifest["architecture"] = json!("vax"));
-    refused(&mut generate(own.path()), 1, &["compiled for vax and this machine is", "`--target`"]);
+    refused(&mut generate(own.path()), 1, &["compiled for vax, but this machine is", "`--target`"]);
     // The same without the manifest's help.
     let out = folder();
     let other = if std::env::consts::ARCH == "aarch64" { "x86_64" } else { "aarch64" };
@@ -382,12 +382,12 @@ fn a_module_for_another_processor() {
         &target,
         &["--target", &format!("{other}-linux-gnu:generic")],
     ));
-    refused(&mut generate(&target), 1, &[&format!("compiled for {other} and this machine is")]);
+    refused(&mut generate(&target), 1, &[&format!("compiled for {other}, but this machine is")]);
     edit_manifest(&target, |manifest| {
         manifest["architecture"] = json!(std::env::consts::ARCH);
         manifest["cpu_features"] = json!([]);
     });
-    refused(&mut generate(&target), 1, &["another processor", "compile it again"]);
+    refused(&mut generate(&target), 1, &["another processor", "compile the model again"]);
 }
 
 #[test]
@@ -413,7 +413,7 @@ fn an_archive_that_does_not_fit() {
         refused(
             &mut generate(own.path()),
             1,
-            &["model.irpa` does not fit the module: parameter `", word, "expected `f32["],
+            &["model.irpa` does not fit the module: the parameter `", word, "expected `f32["],
         );
     }
     fs::remove_file(&path).unwrap();
@@ -450,11 +450,12 @@ fn an_export_is_what_it_is() {
     let export = shared();
     for (option, value, is) in [("--dtype", "bf16", "f32"), ("--context", "64", "40"), ("--chunk", "4", "8")]
     {
-        let words = [&*format!("`{option}` is {value}"), &format!("exported with {is}"), "export again"];
+        let words =
+            [&*format!("`{option}` is {value}"), &format!("exported with {is}"), "export the model again"];
         refused(generate(&export).args([option, value]), 2, &words);
     }
     succeed(generate(&export).args(["--context", "40", "--dtype", "f32"]));
-    refused(generate(&export).args(["--tuning", "off"]), 2, &["`--tuning`", "export again"]);
+    refused(generate(&export).args(["--tuning", "off"]), 2, &["`--tuning`", "export the model again"]);
     // Nothing is compiled there.
     for command in ["bake", "plan", "random"] {
         let model = fixture("llama-untied");
@@ -469,7 +470,7 @@ fn an_export_is_what_it_is() {
     refused(
         &mut bare(&["generate", text(&export), "--tokens", "515"]),
         1,
-        &["token 0", "expected one below 515"],
+        &["token 0", "expected an id below 515"],
     );
 }
 
@@ -532,7 +533,7 @@ fn an_export_that_lost_a_file() {
         }
         fs::rename(&file, &away).unwrap();
         let mut command = bare(&["generate", text(out.path()), "--tokens", "5", "-n", "1"]);
-        refused(&mut command, 1, &[name, "which the manifest names, is missing", "export the model again"]);
+        refused(&mut command, 1, &[name, "but this file is missing", "export the model again"]);
         fs::rename(&away, &file).unwrap();
     }
     succeed(&mut bare(&["generate", text(out.path()), "--tokens", "5", "-n", "1"]));

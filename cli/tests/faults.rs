@@ -209,7 +209,9 @@ fn killed_exports(count: usize) {
             // Without a manifest it is no export, and says so.
             match left.contains_key(Path::new("manifest.json")) {
                 true => assert!(left == old || left == new, "{:?}", listing(&target)),
-                false => _ = refused(&mut bare(&["verify", text(&target)]), 1, &["is no export directory"]),
+                false => {
+                    _ = refused(&mut bare(&["verify", text(&target)]), 1, &["is not an export directory"])
+                }
             }
         },
     );

@@ -398,7 +398,8 @@ fn what_is_longer_than_the_context_is_told_its_limit() {
     let mut bisect = tracewright(&["bisect", text(&model), "--tokens", &tokens(65)]);
     refused(&mut bisect, 1, &[own, "shorten the text"]);
     // A limit that the model does not have is asked for.
-    let longest = "`context` is 65, expected 1 to 64, the longest that the model was made for";
+    let longest =
+        "the option `context` is 65, expected 1 to 64 tokens, the longest context that the model supports";
     for words in [
         &["generate", "--tokens", "5"][..],
         &["bisect", "--tokens", "5,6"],

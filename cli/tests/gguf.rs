@@ -285,7 +285,7 @@ fn what_is_not_one_that_is_known_is_said() {
         refused(&mut bare(&["bake", text(&path), "-o", text(&archive)]), 1, words);
         assert!(!archive.exists());
     };
-    baked(changed("llama", "mamba"), &["architecture `mamba` is not known", "\"gemma3\"", "\"smollm3\""]);
+    baked(changed("llama", "mamba"), &["architecture `mamba` is not supported", "\"gemma3\"", "\"smollm3\""]);
     // Whatever its tensors are: here some that no reader knows, as MXFP4, and no end.
     let unknown = out.path().join("unknown.gguf");
     let mut bytes = fs::read(changed("llama", "mamba")).unwrap();
@@ -294,7 +294,7 @@ fn what_is_not_one_that_is_known_is_said() {
     bytes[at..at + 4].copy_from_slice(&39_u32.to_le_bytes());
     for end in [bytes.len(), bytes.len() - 100] {
         fs::write(&unknown, &bytes[..end]).unwrap();
-        baked(unknown.clone(), &["architecture `mamba` is not known"]);
+        baked(unknown.clone(), &["architecture `mamba` is not supported"]);
     }
     baked(
         changed("block_count", "block_kount"),
@@ -306,7 +306,7 @@ fn what_is_not_one_that_is_known_is_said() {
     );
     let cut = out.path().join("cut.gguf");
     fs::write(&cut, &fs::read(gguf("llama")).unwrap()[..900]).unwrap();
-    baked(cut, &["is not a readable GGUF file: it is cut off", "download it again"]);
+    baked(cut, &["is not a readable GGUF file: the file is cut off", "download the file again"]);
     refused(&mut bare(&["random", text(&gguf("llama")), "-o", text(out.path())]), 2, &["config.json"]);
     // A folder of them: which one?
     let folder = folder();

@@ -106,7 +106,7 @@ fn a_template_that_takes_too_much_is_stopped() {
 #[test]
 fn what_a_template_says_is_said_once() {
     let model = with_template("{{ raise_exception('no <system> role') }}");
-    refused(&mut chat(model.path()), 1, &["the chat template refuses this conversation: no <system> role"]);
+    refused(&mut chat(model.path()), 1, &["the chat template rejects this conversation: no <system> role"]);
     let model = with_template("{{ 1|nothing }}");
     refused(
         &mut chat(model.path()),

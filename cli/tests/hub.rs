@@ -62,7 +62,7 @@ fn a_name_is_downloaded_once() {
     refused(
         &mut online(&["plan", "org/nam"], &server, home.path()),
         1,
-        &["TW1102", "shows no model `org/nam`", "HF_TOKEN"],
+        &["TW1102", "does not list a model `org/nam`", "HF_TOKEN"],
     );
     refused(
         &mut online(&["plan", "org/name:Q4"], &server, home.path()),

@@ -123,7 +123,7 @@ fn a_name_on_the_hub_and_its_folder() {
     let archive = out.path().join("model.irpa");
     let folder = hub.path().join("hub/models--Org--Model-1B");
     let looks =
-        ["error[TW0212]", "`Org/Model-1B` is not a folder or file here", "`tracewright models --fetch"];
+        ["error[TW0212]", "`Org/Model-1B` is not a local folder or file", "`tracewright models --fetch"];
     let offline = ["error[TW1101]", "is not in the cache", "HF_HUB_OFFLINE"];
     let places = ["Org/Model-1B", "https://huggingface.co/Org/Model-1B/tree/main", "hf://Org/Model-1B"];
     let named = |arguments: &[&str], place: &str| {

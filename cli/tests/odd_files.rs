@@ -200,7 +200,7 @@ fn what_a_download_left_in_place_of_a_file() {
             fs::write(model.path().join(name), content).unwrap();
             // Of an empty file of weights the size is said.
             let words = if content.is_empty() && name == "model.safetensors" {
-                "download or save it again"
+                "download or save the file again"
             } else {
                 words
             };

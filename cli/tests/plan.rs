@@ -78,7 +78,7 @@ fn a_plan_for_many_devices_says_what_each_holds_and_exchanges() {
     ] {
         assert!(table.contains(word), "`{word}` is not in\n{table}");
     }
-    let words = ["each device needs 101.", "there are 80.00 GB", "--mesh"];
+    let words = ["each device needs 101.", "only 80.00 GB are available", "--mesh"];
     let ran =
         refused(&mut bare(&["plan", "llama-3.1-405b", "--mesh", "model=8", "--machine", "h100"]), 1, &words);
     assert!(ran.out.contains("each of 8 devices"), "{}", ran.out);
@@ -108,7 +108,7 @@ fn what_is_asked_for_has_a_meaning() {
         &["plan", text(&gguf), "--mesh", "model=1"][..],
         &["export", text(&gguf), "-o", "/nowhere/x", "--engine", "xla"],
     ] {
-        refused(&mut bare(command), 1, &["is a GGUF file, and XLA reads safetensors"]);
+        refused(&mut bare(command), 1, &["is a GGUF file, but XLA reads only safetensors"]);
     }
     let damaged = copied("llama-untied");
     std::fs::write(damaged.path().join("model.safetensors"), "").unwrap();
@@ -129,7 +129,7 @@ fn a_manifest_names_no_path_that_is_no_text() {
     std::fs::rename(held.path(), &model).unwrap();
     let export = out.path().join("out");
     let mut command = bare(&["export", "--engine", "xla", "-o", text(&export)]);
-    refused(command.arg(&model).args(SMALL), 1, &["is no UTF-8", "rename it"]);
+    refused(command.arg(&model).args(SMALL), 1, &["is not valid UTF-8", "rename the checkpoint"]);
     assert!(!export.exists());
     std::fs::rename(&model, held.path()).unwrap();
 }
@@ -153,14 +153,14 @@ fn a_plan_for_no_devices_is_refused() {
     for (more, code, words) in [
         (&["--shard", "K=model"][..], 2, "name the mesh with `--mesh`"),
         (&["--machine", "abacus"], 2, "expected cpu, gpu, h100, mi300x, tpu-v5e, or bytes"),
-        (&["--machine", "1e9:2e9:3e9:4e9"], 2, "names no machine"),
+        (&["--machine", "1e9:2e9:3e9:4e9"], 2, "is not a machine"),
         (
             &["--mesh", "model=2", "--shard", "V=none", "--shard", "K,V=model"],
             2,
             "both divides `V` and leaves it whole",
         ),
         (&["--mesh", "model=5"], 1, "not divisible by the 5 devices"),
-        (&["--mesh", "model=2", "--quant", "q8"], 1, "quantized weights are for IREE"),
+        (&["--mesh", "model=2", "--quant", "q8"], 1, "XLA cannot read quantized weights"),
     ] {
         refused(bare(&plan).args(more), code, &[words]);
     }

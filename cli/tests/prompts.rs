@@ -32,7 +32,7 @@ fn a_token_id_out_of_range() {
         text(&model),
         &["--tokens", "5,514,515"],
         1,
-        &["token 2 of the prompt has the id 515, expected one below 515"],
+        &["token 2 of the prompt has the id 515, expected an id below 515"],
     );
     refuses(text(&model), &["--tokens", "4294967295"], 1, &["token 0", "4294967295"]);
 }

@@ -59,7 +59,7 @@ fn what_cannot_be_compared() {
     refuses(
         &["--window", "32"],
         1,
-        &["error[TW1010]: the text has 2 tokens, expected at least 32, which is one window"],
+        &["error[TW1010]: the text has 2 tokens, expected at least the 32 tokens of one window"],
     );
     refuses(&["--against", "nowhere"], 1, &["`nowhere`"]);
     refuses(&["--window", "2"], 2, &["--window"]);

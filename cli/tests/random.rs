@@ -61,7 +61,7 @@ fn a_tensor_that_is_more_than_memory() {
         }
     });
     let target = out.path().join("new/of/many");
-    refused(&mut random(model.path(), &target, &[]), 1, &["bytes, more than there is memory for"]);
+    refused(&mut random(model.path(), &target, &[]), 1, &["bytes, more than the machine has memory for"]);
     assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
 }
 

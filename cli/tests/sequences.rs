@@ -105,9 +105,13 @@ fn a_prompt_cache_holds_the_state_of_its_tokens() {
     // Baked now, so that nothing is told of that below.
     generate(story, &["-n", "1", "--quant", "q8"]);
     let mut command = tracewright(&["generate", text(&demo()), "-p", story, "--quant", "q8"]);
-    refused(command.args(SIZES).args(cached), 1, &["TW0825", "belongs to the weights"]);
+    refused(command.args(SIZES).args(cached), 1, &["TW0825", "was saved with the weights"]);
     let mut command = tracewright(&["generate", text(&demo()), "-p", story, "--kv", "q8"]);
-    refused(command.args(SIZES).args(cached), 1, &["TW0825", "has the state `state(kv.keys, layer 0)"]);
+    refused(
+        command.args(SIZES).args(cached),
+        1,
+        &["TW0825", "was saved with the state `state(kv.keys, layer 0)"],
+    );
     // A file of the model is none that may be written.
     let config = demo().join("config.json");
     let mut command = tracewright(&["generate", text(&demo()), "-p", story, "--prompt-cache", text(&config)]);

@@ -154,7 +154,7 @@ fn what_is_no_tuning_is_refused() {
         (json!([]), "Tuning"),
     ] {
         fs::write(&file, wrong.to_string()).unwrap();
-        refused(generate().args(["--tuning", text(&file)]), 1, &["holds no tuning", word]);
+        refused(generate().args(["--tuning", text(&file)]), 1, &["does not contain tuning results", word]);
     }
     refused(&mut command(&["tune", "--budget", "soon"], &model, folder.path()), 2, &["--budget", "5m"]);
 }

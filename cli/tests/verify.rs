@@ -103,7 +103,11 @@ fn what_an_export_for_xla_has_of_its_own_is_compared() {
         let weight = content["weights"].as_array_mut().unwrap().iter_mut().find(is_made).unwrap();
         weight["offset"] = (weight["offset"].as_u64().unwrap() + 64).into();
     });
-    refused(&["error[TW0904]: ", &format!("made.irpa` has `{MADE}` at byte "), "as in the manifest"]);
+    refused(&[
+        "error[TW0904]: ",
+        &format!("made.irpa` has `{MADE}` at byte "),
+        "but the manifest expects byte",
+    ]);
     changed(&|content| content["entry_points"][0]["module"] = "../decode.mlir".into());
     refused(&["error[TW0902]: ", "`../decode.mlir` is no plain file name"]);
     changed(&|content| content["format"] = 99.into());
@@ -180,11 +184,12 @@ fn what_carries_no_hash_is_said() {
     let (out, model) = (folder(), fixture("llama-untied"));
     let archive = out.path().join("model.irpa");
     succeed(bare(&["bake", text(&model), "-o", text(&archive), "--no-metadata"]).args(SMALL));
-    refused(&mut bare(&["verify", text(&archive)]), 1, &["carries no hashes", "`--no-metadata`"]);
-    let said = json_of(&refused(&mut bare(&["verify", text(&archive), "--json"]), 1, &["carries no hashes"]));
+    refused(&mut bare(&["verify", text(&archive)]), 1, &["contains no hashes", "`--no-metadata`"]);
+    let said =
+        json_of(&refused(&mut bare(&["verify", text(&archive), "--json"]), 1, &["contains no hashes"]));
     assert_eq!(said["tensors"], 0);
     assert!(said["without_hash"].as_array().unwrap().contains(&json!(TENSOR)), "{said}");
-    refused(&mut bare(&["verify", text(out.path())]), 1, &["is no export directory", "manifest.json"]);
+    refused(&mut bare(&["verify", text(out.path())]), 1, &["is not an export directory", "manifest.json"]);
     refused(&mut bare(&["verify", text(&out.path().join("none"))]), 1, &["cannot open", "none"]);
     refused(&mut bare(&["verify", text(&model.join("config.json"))]), 1, &["not a valid parameter archive"]);
 }

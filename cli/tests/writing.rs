@@ -48,7 +48,7 @@ fn no_output_replaces_a_file_of_the_model() {
                 places.push(soft);
             }
             for place in &places {
-                let words = [text(place), "a file of the model itself", "write elsewhere"];
+                let words = [text(place), "a file of the model itself", "write to another path"];
                 refused(&mut write(model.path(), place), 1, &words);
                 assert_eq!(fs::read(place).unwrap(), content, "{}", place.display());
             }
@@ -71,7 +71,7 @@ fn no_archive_replaces_what_is_beside_a_file_of_the_model() {
     ] {
         let [source, out] = [source, out].map(|name| model.path().join(name));
         let mut bake = bare(&["bake", text(&source), "-o", text(&out)]);
-        refused(&mut bake, 1, &[text(&out), "a file of the model itself", "write elsewhere"]);
+        refused(&mut bake, 1, &[text(&out), "a file of the model itself", "write to another path"]);
         assert_eq!(listing(model.path()), before);
     }
 }
@@ -98,7 +98,11 @@ fn no_logits_replace_a_file_of_an_export() {
 fn an_export_does_not_go_into_the_model_s_own_folder() {
     let model = copied("llama-untied");
     let before = listing(model.path());
-    refused(&mut export(model.path(), model.path()), 1, &["the model's own folder", "write elsewhere"]);
+    refused(
+        &mut export(model.path(), model.path()),
+        1,
+        &["the model's own folder", "write to another folder"],
+    );
     assert_eq!(listing(model.path()), before);
 }
 
@@ -151,7 +155,7 @@ fn exports_into_one_folder_at_once_do_not_mix() {
             match output.status.code() {
                 Some(0) => made += 1,
                 code => assert!(
-                    code == Some(1) && said.contains("another export is being written into"),
+                    code == Some(1) && said.contains("another process is writing an export into"),
                     "{code:?} {said}"
                 ),
             }
@@ -165,7 +169,11 @@ fn exports_into_one_folder_at_once_do_not_mix() {
     let before = listing(&target);
     let file = fs::File::create(target.join(".tracewright-lock")).unwrap();
     file.lock().unwrap();
-    refused(&mut export(&models[0], &target), 1, &["another export is being written into", text(&target)]);
+    refused(
+        &mut export(&models[0], &target),
+        1,
+        &["another process is writing an export into", text(&target)],
+    );
     drop(file);
     fs::remove_file(target.join(".tracewright-lock")).unwrap();
     assert_eq!(listing(&target), before);
@@ -205,7 +213,7 @@ fn an_export_replaces_no_files_of_others() {
             refused(
                 &mut write(&model, out.path()),
                 1,
-                &[text(&file), "is not of an export", "write elsewhere"],
+                &[text(&file), "contains no export", "write to another folder"],
             );
             assert_eq!(listing(out.path()), before);
         }

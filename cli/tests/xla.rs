@@ -101,14 +101,14 @@ fn what_does_not_divide_is_refused_before_anything_is_written() {
     let model = fixture("llama-untied");
     for (more, words) in [
         (&["--mesh", "model=5"][..], &["not divisible by the 5 devices along `model`", "--shard"][..]),
-        (&["--mesh", "tensor=2"], &["nothing is divided along `tensor`"]),
+        (&["--mesh", "tensor=2"], &["no rule divides a tensor along the axis `tensor`"]),
         (
             &["--mesh", "model=2"],
             &["`lm_head.weight`: the axis `V` of extent 515 is not divisible", "`--shard AXES=none`"],
         ),
         (&["--mesh", "model=2", "--shard", "Q=model"], &["has the axis `Q`; there are", "K"]),
         (&["--mesh", "model=2", "--shard", "K=tensor"], &["`K=tensor` divides along `tensor`"]),
-        (&["--quant", "q8"], &["quantized weights are for IREE", "--quant"]),
+        (&["--quant", "q8"], &["XLA cannot read quantized weights", "--quant"]),
         (&["--kv", "q8"], &["the KV cache is stored in 8 bits"]),
     ] {
         refused(&mut export(&model, &out, more), 1, words);

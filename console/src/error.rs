@@ -1,4 +1,4 @@
-//! Errors that all command lines share, and how errors are printed.
+//! Errors that all command lines share, and the way in which errors are printed.
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -15,19 +15,19 @@ use tracewright::output_guard::OverwritesModel;
 
 use crate::source;
 
-/// Why a command of any command line failed.
+/// The reason why a command failed, in any command line.
 #[derive(Debug, thiserror::Error)]
 pub enum ConsoleError {
     /// The arguments contradict each other.
     #[error("{what}")]
     Usage {
-        /// The problem and the remedy.
+        /// The problem, and how to fix it.
         what: String,
     },
     #[error("cannot write to stdout")]
     Output(#[source] io::Error),
-    /// The path is the name of a model on the Hugging Face hub that is not in the cache.
-    #[error("`{name}` is not a folder or file here, and not in the cache of the Hugging Face hub")]
+    /// The path is the name of a model on the Hugging Face hub, but the model is not in the cache.
+    #[error("`{name}` is not a local folder or file, and not a model in the cache of the Hugging Face hub")]
     NotDownloaded { name: ModelName },
     /// The name of a model cannot be resolved.
     #[error(transparent)]
@@ -51,7 +51,7 @@ pub enum ConsoleError {
     Own(#[from] OverwritesModel),
 }
 
-/// The error about contradicting arguments.
+/// Creates the error about contradicting arguments.
 pub fn usage(what: impl Into<String>) -> ConsoleError {
     ConsoleError::Usage { what: what.into() }
 }
@@ -64,14 +64,14 @@ coded! {
     }
 }
 
-/// An error that ends a command: one of this command line alone, or any error with a code.
+/// An error that ends a command: an error of this command line alone, or any error with a code.
 pub trait CommandError: Error + 'static {
     fn code(&self) -> Code;
 
-    /// The option that helps. The library cannot name it.
+    /// The options that can fix the error. The library cannot name these options.
     fn help(&self) -> Vec<String>;
 
-    /// The error of the library, if it is one.
+    /// The error of the library, if the error comes from the library.
     fn library(&self) -> Option<&AnyCoded>;
 
     /// Whether Ctrl-C ended the command.
@@ -80,7 +80,7 @@ pub trait CommandError: Error + 'static {
     }
 }
 
-/// The option that helps in any command line.
+/// The option that can fix an error, in any command line.
 pub fn help(error: &AnyCoded) -> Vec<String> {
     let help = if let Some(error) = error.find() {
         match error {
@@ -122,7 +122,7 @@ pub fn help(error: &AnyCoded) -> Vec<String> {
     vec![help.to_owned()]
 }
 
-/// The beginning of a printed error, before its code.
+/// The first characters of a printed error, before its code.
 const BEGINNING: &str = "error[";
 
 /// The code and the message of an error that [`exit`] printed in another process.
@@ -131,8 +131,8 @@ pub fn told(text: &str) -> Option<(Code, &str)> {
     Some((code.parse().ok()?, what.trim_end()))
 }
 
-/// Parses the words of a command line, beginning with the program's name. If they are invalid, the process ends with a
-/// printed error.
+/// Parses the words of a command line, beginning with the program's name. If the arguments are invalid, the
+/// function prints an error and ends the process.
 pub fn parsed<A: FromArgMatches>(command: Command, words: impl IntoIterator<Item = OsString>) -> A {
     let read = command.try_get_matches_from(words).and_then(|matches| A::from_arg_matches(&matches));
     read.unwrap_or_else(|error| {
@@ -147,14 +147,16 @@ pub fn parsed<A: FromArgMatches>(command: Command, words: impl IntoIterator<Item
     })
 }
 
-/// Prints an error: its code, its message with causes, the option that helps, and the relevant lines of Rust.
+/// Prints an error: its code, its message with causes, the option that can fix it, and the relevant lines of
+/// Rust code.
 pub fn tell(error: &impl CommandError) {
     say!("{BEGINNING}{}]: {}", error.code(), WithCauses(error));
     error.help().iter().for_each(|help| say!("  help: {help}"));
     source::show(&error.library().map_or_else(Vec::new, Coded::places));
 }
 
-/// Ends a command: prints its error, and returns the exit code. Ctrl-C may have `interrupted` it.
+/// Ends a command: prints the command's error, and returns the exit code. `interrupted` is set if Ctrl-C
+/// ended the command.
 pub fn exit(result: Result<(), impl CommandError>, interrupted: bool) -> u8 {
     const INTERRUPTED: u8 = 130;
     let Err(error) = result else { return 0 };

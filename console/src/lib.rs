@@ -1,8 +1,8 @@
-//! Code that the command lines `tracewright` and `trace-dump` share: options of networks, paths of models, and
-//! printing of errors.
+//! Code that the command lines `tracewright` and `trace-dump` share: options of networks, paths of models,
+//! and printing of errors.
 
-/// Prints a line on stderr like `eprintln`. It ignores a closed stderr, and escapes control characters in
-/// file names.
+/// Prints a line on stderr like `eprintln`. The macro ignores a closed stderr, and escapes control characters
+/// in file names.
 #[macro_export]
 macro_rules! say {
     ($($words:tt)*) => { $crate::say(&format!($($words)*)) };
@@ -34,7 +34,7 @@ pub fn say(text: &str) {
 /// Reads the text of a file, or of stdin for `-`.
 ///
 /// # Errors
-/// If it can't be read, is not UTF-8, or is longer than a prompt may be.
+/// Returns an error if the file cannot be read, is not UTF-8, or is longer than a prompt may be.
 pub fn read_text(path: &Path) -> Result<String, FileError> {
     match path.as_os_str() == "-" {
         true => read_from(io::stdin().lock(), limits::PROMPT).with_path("read", path),
@@ -42,11 +42,11 @@ pub fn read_text(path: &Path) -> Result<String, FileError> {
     }
 }
 
-/// Prints the output of a command on stdout, and flushes it, so that a reader gets it before the command
-/// continues.
+/// Prints the output of a command on stdout, and flushes stdout, so that a reader gets the output before the
+/// command continues.
 ///
 /// # Errors
-/// [`ConsoleError::Output`], if stdout is closed.
+/// Returns [`ConsoleError::Output`] if stdout is closed.
 pub fn print(text: &str) -> Result<(), ConsoleError> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(ConsoleError::Output)

@@ -1,4 +1,4 @@
-//! Resolves a path or name to a model, and explains paths that are no model.
+//! Resolves a path or a name to a model, and explains why a path is not a model.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -13,8 +13,9 @@ use tracewright::irpa::{ArchiveError, HubFolder, UnsupportedFormat};
 use crate::error::ConsoleError;
 use crate::network::preset;
 
-/// The path to read for a model. A name or a folder in the hub's cache becomes its snapshot. Files that are
-/// known not to be models are rejected; the reader decides about all others.
+/// The local path of a model. A name, or a folder in the hub's cache, is resolved to its snapshot. The
+/// function rejects files that are known not to be models; the reader of the model decides about all other
+/// files.
 pub fn resolved(model: &Path) -> Result<PathBuf, ConsoleError> {
     if let Some(target) = BrokenLink::at(model) {
         let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, target);
@@ -49,7 +50,7 @@ fn head(path: &Path) -> Vec<u8> {
     head
 }
 
-/// The name on the Hugging Face hub that a missing path could be.
+/// The name on the Hugging Face hub that a missing path could mean.
 fn hub_name(path: &Path) -> Option<ModelName> {
     let text = path.to_str()?;
     let name = ModelName::parse(text)?;
@@ -58,10 +59,10 @@ fn hub_name(path: &Path) -> Option<ModelName> {
     (!Path::new(first).is_dir()).then_some(name)
 }
 
-/// The hub and its cache, from the environment variables of `huggingface_hub`.
+/// The hub and its cache, as the environment variables of `huggingface_hub` set them.
 ///
 /// # Errors
-/// If no variable and no home folder determines the cache.
+/// Returns an error if neither a variable nor a home folder determines the cache.
 pub fn hub() -> Result<Hub, HubError> {
     let home = etcetera::choose_base_strategy().ok().map(|strategy| strategy.cache_dir());
     Hub::of_variables(|name| std::env::var_os(name), home.as_deref())

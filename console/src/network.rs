@@ -10,15 +10,15 @@ use tracewright::models::{Architecture, ReadModel};
 
 use crate::error::ConsoleError;
 
-/// The published size with this name, unless a file has the name.
+/// The published model size with this name, unless a file has the same name.
 pub fn preset(model: &Path) -> Option<&'static Preset> {
     if model.exists() { None } else { model.to_str().and_then(Preset::named) }
 }
 
-/// Reads the network at a path, or of a preset's name. It reads no weight.
+/// Reads the network at a path, or the network with a preset's name. The function reads no weights.
 ///
 /// # Errors
-/// If the configuration is invalid.
+/// Returns an error if the configuration is invalid.
 pub fn read_network(
     read: ReadModel,
     model: &Path,
@@ -47,7 +47,7 @@ pub fn warn(warnings: &[OpenWarning]) {
     }
 }
 
-/// The name of a model: `demo` for `demo`, `demo/config.json`, and `.` in that folder.
+/// The name of a model: `demo` for `demo`, for `demo/config.json`, and for `.` in that folder.
 pub fn name_of(model: &Path) -> String {
     let whole = model.canonicalize().unwrap_or_else(|_| model.to_owned());
     let named = if whole.ends_with("config.json") { whole.parent().unwrap_or(&whole) } else { &whole };

@@ -17,55 +17,58 @@ use tracewright::trace::KvFormat;
 
 use crate::error::ConsoleError;
 
-/// Options for building any network.
+/// Options for building a network of any kind.
 #[derive(Args, Clone)]
 pub struct NetworkArguments {
     /// Type of weights and activations: f32, f16, bf16 [default: the checkpoint's]
     #[arg(long)]
     pub dtype: Option<ElementType>,
-    /// Select the rules that simplify the network: none, those that keep every bit, or also those that change rounding
-    /// [default: exact]
+    /// Rewrite rules that simplify the network: none (off), rules that keep every bit (exact), or also rules
+    /// that change rounding (approximate) [default: exact]
     #[arg(long, value_name = "off|exact|approximate")]
     pub simplify: Option<Rules>,
-    /// Store the weights of matmuls in 8 or 4 bits with scales per group, or as plain numbers (none). `q4` and `q4_k` keep
-    /// the head and the value matrices in `q8`; with `:pure` they don't [default: as in the checkpoint]
+    /// Store the weights of matmuls in 8 or 4 bits with one scale per group (q8, q4, q4_k), or as plain
+    /// numbers (none). `q4` and `q4_k` store the head and the value matrices in `q8`; `q4:pure` and
+    /// `q4_k:pure` store all matrices in 4 bits [default: as in the checkpoint]
     #[arg(long, value_name = "none|q8|q4[:pure]|q4_k[:pure]")]
     pub quant: Option<Quantization>,
-    /// Formats of some matrices, as JSON: {"model.layers.*.mlp.down_proj.weight": "q8"}; `--quant` sets the others
+    /// Formats of some matrices, as JSON: {"model.layers.*.mlp.down_proj.weight": "q8"}; `--quant` sets the
+    /// format of all other matrices
     #[arg(long, value_name = "FILE.json", requires = "quant")]
     pub quant_map: Option<PathBuf>,
-    /// Bits of the integers to which activations are rounded if weights are integers. 16 bits lose less, but prefill is slower
-    /// [default: 8]
+    /// Number of bits of the integers to which activations are rounded if the weights are integers. 16 bits
+    /// lose less precision, but make prefill slower [default: 8]
     #[arg(long, value_name = "8|16", value_parser = activation_bits)]
     pub activations: Option<ActivationBits>,
-    /// Multiply by kernels made for the processor, or by what the compiler makes of StableHLO [default: on]
+    /// Compute matmuls with Tracewright's kernels for the processor (on), or with the code that the compiler
+    /// generates from StableHLO (off) [default: on]
     #[arg(long, value_name = "on|off")]
     pub kernels: Option<KernelUse>,
-    /// Store weights in the order that kernels read, or in the checkpoint's order without kernels [default: kernels, if the
-    /// target has any]
+    /// Store weights in the order that kernels read (kernels), or in the order of the checkpoint, which no
+    /// kernel reads (checkpoint) [default: kernels, if the target has any]
     #[arg(long, value_name = "kernels|plain", conflicts_with = "kernels")]
     pub layout: Option<LayoutChoice>,
-    /// Ignore this unknown key of config.json; may be repeated
+    /// Ignore a key of config.json that Tracewright does not know; may be repeated
     #[arg(long, value_name = "KEY")]
     pub allow_config_key: Vec<String>,
 }
 
 impl NetworkArguments {
-    /// How weights are stored, and whether kernels compute matmuls, for a checkpoint that stores its weights
-    /// in `stored`.
+    /// The formats of the weights, and whether kernels compute matmuls, for a checkpoint whose weights have
+    /// the format `stored`.
     ///
     /// # Errors
-    /// If the file of `--quant-map` cannot be read.
+    /// Returns an error if the file of `--quant-map` cannot be read.
     pub fn weights(&self, stored: Quantization) -> Result<Weights, QuantMapError> {
         let kernels = self.kernels != Some(KernelUse::Off) && self.layout != Some(LayoutChoice::Plain);
         let activations = self.activations.unwrap_or_default();
         Ok(Weights { quantize: self.quantization()?.unwrap_or(stored), kernels, activations })
     }
 
-    /// How weights are stored; `None` for the checkpoint's own formats.
+    /// The formats of the weights; `None` selects the checkpoint's own formats.
     ///
     /// # Errors
-    /// If the file of `--quant-map` cannot be read.
+    /// Returns an error if the file of `--quant-map` cannot be read.
     pub fn quantization(&self) -> Result<Option<Quantization>, QuantMapError> {
         Ok(match (&self.quant, &self.quant_map) {
             (Some(base), Some(path)) => Some(Quantization::mapped(base.clone(), read_quant_map(path)?)),
@@ -77,27 +80,27 @@ impl NetworkArguments {
 /// Options for building a language model.
 #[derive(Args, Clone)]
 pub struct ModelArguments {
-    /// The options that every network has.
+    /// The options that apply to every network.
     #[command(flatten)]
     pub network: NetworkArguments,
-    /// Longest sequence in tokens, prompt and answer together [default: as the prompt needs, 2048 in an export, 4096 in a
-    /// chat]
+    /// Maximum length of a sequence in tokens, prompt and answer together [default: the length that the
+    /// prompt needs, 2048 in an export, 4096 in a chat]
     #[arg(short, long, visible_alias = "ctx-size", value_name = "N")]
     pub context: Option<usize>,
-    /// Tokens of a prompt that the model reads per step [default: 128]
+    /// Number of prompt tokens that the model reads per call [default: 128]
     #[arg(long, value_name = "N")]
     pub chunk: Option<usize>,
-    /// Store the KV cache in the type that the network computes, or in 8 bits with one scale per head and position
-    /// [default: computed]
+    /// Store the KV cache in the type of the activations (computed), or in 8 bits with one scale per head and
+    /// position (q8) [default: computed]
     #[arg(long, value_name = "computed|q8", value_parser = kv_format)]
     pub kv: Option<KvFormat>,
 }
 
 impl ModelArguments {
-    /// The plan for the model at a path, and a context.
+    /// The plan of the model at a path, for a given context.
     ///
     /// # Errors
-    /// If the model is no language model; or what is wrong with the sizes.
+    /// Returns an error if the model is not a language model, or if the sizes are wrong.
     pub fn plan(
         &self,
         model: Box<dyn Architecture>,
@@ -136,13 +139,13 @@ impl std::fmt::Display for LayoutChoice {
     }
 }
 
-/// The bits of the activations' integers.
+/// Parses the number of bits of the activations' integers.
 pub fn activation_bits(text: &str) -> Result<ActivationBits, String> {
     let known = ActivationBits::ALL.iter().find(|bits| bits.word() == text);
     known.copied().ok_or_else(|| "expected 8 or 16".into())
 }
 
-/// How keys and values are remembered.
+/// Parses the format of the KV cache.
 pub fn kv_format(text: &str) -> Result<KvFormat, String> {
     match text {
         "computed" => Ok(KvFormat::Computed),

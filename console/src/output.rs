@@ -1,12 +1,12 @@
-//! The kinds of files that Tracewright writes to paths you name. Each may only replace a file of its kind.
-//! [`OUTPUTS`] lists all kinds.
+//! The kinds of files that Tracewright writes to paths that you name. A new file may only replace a file of
+//! the same kind. [`OUTPUTS`] lists all kinds of files.
 
 use tracewright::files::FileKind;
 
 /// Parameter archives, which `bake -o` writes.
 pub use tracewright::irpa::ARCHIVE;
 
-/// `generate --prompt-cache` and `chat --session`.
+/// Saved sequences, which `generate --prompt-cache` and `chat --session` write.
 pub const SEQUENCE: FileKind = FileKind::SEQUENCE;
 
 /// Logits, which `generate --save-logits` writes.
@@ -53,7 +53,7 @@ pub const COUNTS: FileKind = FileKind {
     is: |head| opens(head, "functions ") && has(head, &["\nparameter elements "]),
 };
 
-/// A page, which `trace-dump -o` writes with `--emit html`.
+/// A web page, which `trace-dump -o` writes with `--emit html`.
 pub const HTML: FileKind = FileKind {
     name: "a page of `trace-dump`",
     is: |head| opens(head, "<!doctype html>") && has(head, &["--paper: light-dark("]),
@@ -106,7 +106,7 @@ fn opens(head: &[u8], with: &str) -> bool {
     head.starts_with(with.as_bytes())
 }
 
-/// Whether `head` contains all of `words`.
+/// Whether `head` contains all words in `words`.
 fn has(head: &[u8], words: &[&str]) -> bool {
     words.iter().all(|word| head.windows(word.len()).any(|part| part == word.as_bytes()))
 }

@@ -1,4 +1,4 @@
-//! Shows the lines of Rust that errors and reports refer to.
+//! Shows the lines of Rust code that errors and reports refer to.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -7,11 +7,12 @@ use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 use tracewright::errors::{Place, escaped};
 use tracewright::files::{self, limits};
 
-/// The number of places that are shown per error.
+/// The number of places that an error shows.
 const SHOWN: usize = 3;
 
 /// Reads a Rust file by its name in nodes, such as `models/src/llama.rs`. The current folder must be the
-/// folder of its crate, or a parent of it. `None` if the file cannot be read.
+/// folder of the file's crate, or a parent of that folder. The function returns `None` if the file cannot be
+/// read.
 pub fn read(file: &str) -> Option<String> {
     let path = Path::new(file);
     if path.is_absolute() {
@@ -21,8 +22,8 @@ pub fn read(file: &str) -> Option<String> {
     [path, &beside].into_iter().find_map(|path| files::read_text(path, limits::SOURCE).ok())
 }
 
-/// Prints the lines of these places on stderr, in the format of rustc. Each line is printed once. Files that
-/// cannot be read are skipped.
+/// Prints the lines of these places on stderr, in the format of rustc. The function prints each line once.
+/// The function skips files that cannot be read.
 pub fn show(places: &[Place]) {
     let mut lines: Vec<(&str, u32, Vec<&str>)> = Vec::new();
     for Place { path, file, line } in places {
@@ -40,7 +41,7 @@ pub fn show(places: &[Place]) {
     }
 }
 
-/// A line of a file, and the fields that are declared or computed there.
+/// Formats a line of a file, and the fields that are declared or computed there.
 fn snippet(file: &str, line: u32, paths: &[&str], text: &str) -> Option<String> {
     let shown = escaped(text.lines().nth((line as usize).checked_sub(1)?)?);
     let start = shown.len() - shown.trim_start().len();

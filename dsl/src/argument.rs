@@ -6,10 +6,11 @@ use crate::element::Element;
 use crate::tracer::Raw;
 use crate::{Axis, Tensor};
 
-/// An argument or result of a block: tensors, and plain data on which the body may depend. Derive it for your
-/// own types.
+/// An argument or result of a block: tensors, and plain data on which the body may depend. Derive this trait
+/// for your own types.
 pub trait TraceArg: Clone + 'static {
-    /// Appends the tensors in a fixed order to `tensors`, and the plain data as bytes to `data`.
+    /// Appends the tensors in this value to `tensors` in a fixed order, and the plain data to `data` as
+    /// bytes.
     #[doc(hidden)]
     fn flatten(&self, tensors: &mut Vec<Raw>, data: &mut Vec<u8>);
     /// A copy of this value with other tensors, in the order of `flatten`.

@@ -9,12 +9,13 @@ use trace::AxisName;
 pub struct Axis(pub &'static str);
 
 impl Axis {
-    /// The axis with an extent: the number of its elements.
+    /// Creates a [`Dim`] from this axis and an extent, the number of its elements.
     pub const fn of(self, extent: usize) -> Dim {
         Dim { axis: self, extent }
     }
 
-    /// The axis of a node. `Axis` borrows constants of the program, whereas a trace owns its text.
+    /// The axis that a node's axis name refers to. `Axis` borrows constants of the program, whereas a trace
+    /// owns its strings.
     pub(crate) fn named(name: &AxisName) -> Self {
         match name {
             AxisName::Borrowed(name) => Self(name),

@@ -1,4 +1,5 @@
-//! Runs functions of blocks. A function of a repeated block is recorded once and called for each element.
+//! Runs the functions of blocks. Tracewright records a function of a repeated block once, and calls the
+//! recording for each element.
 
 use std::any::{Any, TypeId};
 use std::panic::Location;
@@ -12,8 +13,9 @@ use crate::scope::Scope;
 use crate::tracer::{self, Body, Place, Raw, TraceKey, Tracer};
 use crate::{Axis, Dim, TraceErrorKind};
 
-/// Runs a block's function. If the block is an element of a `[Block; L]`, the function is recorded once for
-/// each kind of element, and called. Otherwise it is recorded in place.
+/// Runs a function of a block. If the block is an element of a `[Block; L]`, Tracewright records the function
+/// once for each kind of element, and calls the recording. Otherwise Tracewright records the function's
+/// operations in place.
 #[doc(hidden)]
 #[track_caller]
 pub fn block<B: 'static, A: TraceArg, R: TraceArg>(
@@ -46,7 +48,7 @@ pub fn block<B: 'static, A: TraceArg, R: TraceArg>(
     }
 }
 
-/// Makes this block the owner of all nodes recorded from here on.
+/// Makes this block the owner of all nodes that are recorded from now on.
 fn enter(scope: &Scope) {
     tracer::with(|t| t.push_path(scope.path().clone()));
 }
@@ -55,8 +57,9 @@ fn leave() {
     tracer::with(Tracer::pop_path);
 }
 
-/// A call of a block's function; the block is mostly an element of a `[Block; L]`. Arguments and results are
-/// lists of tensors, so that this code is compiled once, and not for every function, block and element type.
+/// A call of a block's function; the block is usually an element of a `[Block; L]`. Arguments and results are
+/// lists of tensors, so that rustc compiles this code once, and not for every function, block and element
+/// type.
 struct Element<'a> {
     scope: &'a Scope,
     /// The block's type: the elements of an array may be blocks of several types.
@@ -79,9 +82,9 @@ impl Element<'_> {
             || !tracer::with(|t| t.admits(&self.tensors, self.place)).unwrap_or(false)
     }
 
-    /// Calls the element's function, and records it first if no equal element was recorded. Returns the value
-    /// of the recording and the tensors of this call, which replace the tensors in that value. After an error
-    /// there are no tensors.
+    /// Calls the function of an element, and first records the function if no equal element was recorded.
+    /// Returns the value of the recording and the tensors of this call, which replace the tensors in that
+    /// value. After an error there are no tensors.
     fn call(self, run: Run<'_>) -> (Rc<dyn Any>, Vec<Raw>) {
         let Self { scope, tensors, place, .. } = self;
         let found =
@@ -154,13 +157,13 @@ impl Element<'_> {
     }
 }
 
-/// Results with numbers as names, for functions whose results have none.
+/// Results that have numbers as names, for functions whose results have no names.
 pub(crate) fn numbered(results: Vec<Raw>) -> Vec<(String, Role, Raw)> {
     let named = |(i, raw)| (format!("result{i}"), Role::Plain, raw);
     results.into_iter().enumerate().map(named).collect()
 }
 
-/// Records a body as a function of its own. The function is `None` after an error.
+/// Records a body as a separate function. The function is `None` after an error.
 fn record(
     scope: &Scope,
     name: String,

@@ -20,26 +20,26 @@ pub fn by_layer(mut state: Vec<(usize, LayerState)>) -> Vec<(usize, LayerState)>
     state
 }
 
-/// A network that predicts the next token. [`model!`](crate::model) implements it for a root block that declares a
-/// `cache` and the functions `forward` and `logits`.
+/// A network that predicts the next token. [`model!`](crate::model) implements this trait for a root block
+/// that declares a `cache` and the functions `forward` and `logits`.
 pub trait CausalLm: Sized {
     /// The default element type of weights and activations.
     type Element: Float;
     /// The type of the network's configuration.
     type Config;
-    /// The axes that `shard` partitions over the axes of a device mesh. Default: none.
+    /// The axes that `shard` partitions over the axes of a device mesh. By default, no axes are partitioned.
     const SHARDS: DeclaredShards = &[];
 
-    /// Builds the network of a configuration.
+    /// Builds the network for a configuration.
     ///
     /// # Errors
-    /// If a value in the configuration is invalid.
+    /// Returns an error if a value in the configuration is invalid.
     fn new(config: &Self::Config) -> Result<Self, BuildError>;
 
-    /// Each state that layers declare, with the index of its layer.
+    /// Each state that a layer declares, with the index of the layer.
     fn state(&self) -> Vec<(usize, LayerState)>;
 
-    /// Computes the features `[B, S, D]` of `tokens` `[B, S]`.
+    /// Computes the features `[B, S, D]` for the token ids `tokens` `[B, S]`.
     fn forward(
         &self,
         tokens: Tensor<I32>,
@@ -47,8 +47,8 @@ pub trait CausalLm: Sized {
         cache: &mut Cache<Self::Element>,
     ) -> Tensor<Self::Element>;
 
-    /// Computes features as [`forward`](Self::forward) does, from vectors `[B, S, D]` in place of the tokens'
-    /// embeddings. [`model!`](crate::model) calls the root's function of this name.
+    /// Computes features like [`forward`](Self::forward), from vectors `[B, S, D]` instead of the tokens'
+    /// embeddings. [`model!`](crate::model) calls the function with this name in the root block.
     #[track_caller]
     fn forward_features(
         &self,
@@ -66,14 +66,15 @@ pub trait CausalLm: Sized {
         None
     }
 
-    /// Runs an encoder on tokens `[B, S]`, of which the first `count` `[B]` are real. It fills the state that
-    /// layers of the decoder read.
+    /// Runs an encoder on tokens `[B, S]`; the first `count` `[B]` of them are real, and the others are
+    /// padding. The encoder fills the state that layers of the decoder read.
     #[track_caller]
     fn encode(&self, _tokens: Tensor<I32>, _count: Tensor<I32>, _cache: &mut Cache<Self::Element>) {
         no_function("encode");
     }
 
-    /// Runs an encoder on features `[B, S, D]`, of which the first `count` `[B]` are real.
+    /// Runs an encoder on features `[B, S, D]`; the first `count` `[B]` of them are real, and the others are
+    /// padding.
     #[track_caller]
     fn encode_features(
         &self,
@@ -93,16 +94,17 @@ pub trait CausalLm: Sized {
     /// Computes logits over the vocabulary, `[…, V]`, from features `[…, D]`.
     fn logits(&self, features: Tensor<Self::Element>) -> Tensor<F32>;
 
-    /// Records the trace of these entry points. It reads no weight.
+    /// Records the trace of the given entry points. The recording reads no weights.
     ///
     /// Each entry point takes `tokens: i32[B,S]`, `start` and `count` (`i32[]`, or `i32[B]` for several
-    /// sequences), and then the state of each layer. It returns the `logits` and `token` that its
-    /// [`LogitsMode`] selects, and then the new state of each layer. An entry point with
+    /// sequences), and then the state of each layer. The entry point returns the `logits` and `token` that
+    /// its [`LogitsMode`] selects, and then the new state of each layer. An entry point with
     /// [`EntryInput::Features`] takes `features` instead of `tokens`. An entry point without logits takes no
     /// `start`, and fills the state of an encoder.
     ///
     /// # Errors
-    /// If a value in the configuration is invalid; or the first error of a body, with its Rust line.
+    /// Returns an error if a value in the configuration is invalid, or the first error of a body with its
+    /// line of Rust code.
     fn trace(config: &Self::Config, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
         let place = Location::caller();
         let steps = entry_points.iter().filter(|entry| entry.logits != LogitsMode::None);
@@ -186,7 +188,7 @@ enum Input<T: Float> {
     Features(Tensor<T>),
 }
 
-/// The tokens, or vectors on the axis `width` in place of their embeddings.
+/// The argument for the tokens, or for vectors on the axis `width` instead of their embeddings.
 fn taken_input<M: CausalLm>(
     entry: &mut EntryRecorder,
     point: &EntryPoint,
@@ -207,8 +209,8 @@ fn taken_input<M: CausalLm>(
     }
 }
 
-/// One argument for each tensor of each layer's state. After the call, the new value is a result of the same
-/// name and role.
+/// Creates one argument for each tensor of each layer's state. The value after the call is a result with the
+/// same name and role.
 fn taken<T: Float>(
     entry: &mut EntryRecorder,
     state: Vec<(usize, LayerState)>,
@@ -224,7 +226,7 @@ fn taken<T: Float>(
     (cache, kept)
 }
 
-/// Returns the new state of the layers, and the state that an encoder fills.
+/// Adds the new state of the layers, and the state that an encoder fills, as results.
 fn returned<T: Float>(entry: &mut EntryRecorder, cache: &Cache<T>, kept: Vec<StateTensor>) {
     let mut tensors = Vec::new();
     cache.flatten(&mut tensors, &mut Vec::new());

@@ -1,4 +1,4 @@
-//! Compares arguments and results of a declared function with its signature.
+//! Compares the arguments and results of a declared function with the function's signature.
 
 use std::panic::Location;
 
@@ -9,14 +9,14 @@ use crate::element::Element;
 use crate::tracer::{self, Place, Raw, Tracer};
 use crate::{Axis, Dim, Tensor, TraceErrorKind};
 
-/// Checks arguments and results against the declared axes. An argument of an entry point gets its name and
-/// its axes here.
+/// Checks arguments and results against the declared axes. This check also gives an argument of an entry
+/// point its name and its axes.
 #[doc(hidden)]
 pub struct SignatureCheck<'a> {
     function: &'static str,
     dims: &'a Dims,
     free: Vec<Dim>,
-    /// The axes that `..` stands for, once an argument has set them.
+    /// The axes that `..` represents, after an argument has set them.
     rest: Option<Vec<Dim>>,
 }
 
@@ -50,7 +50,7 @@ impl<'a> SignatureCheck<'a> {
         self.check(format!("argument `{name}`"), tensor, declared, place)
     }
 
-    /// Checks a result, and returns it.
+    /// Checks a result of the function, and returns this result.
     #[track_caller]
     pub fn result<T: Element>(&mut self, tensor: Tensor<T>, declared: DeclaredAxes) -> Tensor<T> {
         self.check("the result".into(), tensor, declared, Location::caller())

@@ -1,4 +1,4 @@
-//! The extents that a model's `dims` declare.
+//! The extents of axes that a model's `dims` declare.
 
 use crate::axis::{Axis, Dim};
 use crate::error::BuildError;
@@ -11,7 +11,8 @@ impl Dims {
     /// The axis `axis` with its declared extent.
     ///
     /// # Panics
-    /// If `dims` does not declare the axis. [`model!`](crate::model) checks this at compile time.
+    /// Panics if `dims` does not declare this axis. [`model!`](crate::model) checks this condition at compile
+    /// time.
     pub fn dim(&self, axis: Axis) -> Dim {
         match self.0.iter().find(|d| d.axis == axis) {
             Some(dim) => *dim,
@@ -25,10 +26,11 @@ impl Dims {
     }
 }
 
-/// The quotient `dividend / divisor`, which must be exact. Each number comes with its text for messages.
+/// Computes the quotient `dividend / divisor`, which must be exact. Each number is passed with its text for
+/// error messages.
 ///
 /// # Errors
-/// If the divisor is 0, or there is a remainder.
+/// Returns an error if the divisor is 0, or if there is a remainder.
 pub fn divide(dividend: (&str, usize), divisor: (&str, usize)) -> Result<usize, BuildError> {
     let indivisible = || BuildError::Indivisible {
         dividend: dividend.0.into(),

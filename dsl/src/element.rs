@@ -1,4 +1,4 @@
-//! Element types as Rust types: mixing two of them is a compile error.
+//! Element types as Rust types, so that mixing two of them is a compile error.
 
 use ops::ElementType;
 

@@ -14,7 +14,7 @@ use crate::{Dim, NamedType, Tensor, TraceErrorKind};
 /// The other operand of an elementwise function: a tensor, or a number for all elements.
 #[derive(Clone, Copy)]
 pub enum TensorOrNumber<T: Element> {
-    /// A tensor, aligned by the names of its axes.
+    /// A tensor whose axes are aligned by name.
     Elements(Tensor<T>),
     /// The same number for every element.
     Number(f64),
@@ -38,7 +38,7 @@ impl<T: Element> From<i32> for TensorOrNumber<T> {
     }
 }
 
-/// Repeats and reorders `raw` so that it has exactly the axes `to`, which include all axes of `raw`.
+/// Repeats and reorders `raw` so that the result has exactly the axes `to`, which include all axes of `raw`.
 pub(crate) fn broadcast(t: &mut Tracer, raw: Raw, from: &NamedType, to: &[Dim], place: Place) -> Raw {
     if from.dims == to {
         return raw;
@@ -48,7 +48,8 @@ pub(crate) fn broadcast(t: &mut Tracer, raw: Raw, from: &NamedType, to: &[Dim], 
     t.op(None, op, &[raw], &axes(to), place)
 }
 
-/// Brings two tensors to the axes of the tensor that has more. Returns both tensors and those axes.
+/// Broadcasts two tensors to the axes of the tensor that has more axes. Returns both tensors and their common
+/// axes.
 fn align(t: &mut Tracer, op: &'static str, a: Raw, b: Raw, place: Place) -> Option<(Raw, Raw, Vec<Dim>)> {
     let (left, right) = (t.named_type(a, place)?, t.named_type(b, place)?);
     if !extents_agree(t, op, (a, &left), (b, &right), place) {
@@ -75,13 +76,14 @@ fn align(t: &mut Tracer, op: &'static str, a: Raw, b: Raw, place: Place) -> Opti
     Some((broadcast(t, a, &left, dims, place), broadcast(t, b, &right, dims, place), dims.clone()))
 }
 
-/// A tensor with these axes and `value` as every element.
+/// Creates a tensor with these axes in which every element is `value`.
 fn splat(t: &mut Tracer, element: ElementType, dims: &[Dim], value: f64, place: Place) -> Raw {
     let value = Literal::splat(TensorType::new(element, extents(dims)), value);
     t.op(None, Constant { value }, &[], &axes(dims), place)
 }
 
-/// Two operands with the same axes, and those axes. If both operands are numbers, the axes are `dims`.
+/// Aligns two operands, and returns them with their common axes. If both operands are numbers, the axes are
+/// `dims`.
 fn meet<T: Element>(
     t: &mut Tracer,
     op: &'static str,
@@ -144,8 +146,9 @@ impl<T: Element> Tensor<T> {
         elementwise("compare", (self.into(), other.into()), Compare { direction }, place)
     }
 
-    /// Repeats this tensor along the axes of `like` that it lacks. Axes that `like` lacks come first, then
-    /// the axes of `like` in their order. The outer sum of `a` and `b` is `a.broadcast(b) + b.broadcast(a)`.
+    /// Repeats this tensor along the axes of `like` that this tensor lacks. Axes that `like` lacks come first
+    /// in the result, then the axes of `like` in their order. The outer sum of `a` and `b` is `a.broadcast(b)
+    /// + b.broadcast(a)`.
     #[track_caller]
     pub fn broadcast<U: Element>(self, like: Tensor<U>) -> Self {
         let place = Location::caller();
@@ -160,7 +163,7 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// A tensor with the axes of this one and `value` as every element.
+    /// Creates a tensor with the axes of this tensor in which every element is `value`.
     #[track_caller]
     pub fn filled(self, value: f64) -> Self {
         let place = Location::caller();
@@ -205,7 +208,7 @@ impl<T: Element> Tensor<T> {
 }
 
 impl<T: Float> Tensor<T> {
-    /// eˣ for each element.
+    /// ln x for each element: −∞ for x = 0, and NaN for negative x.
     #[track_caller]
     pub fn exp(self) -> Self {
         self.unary(Unary { kind: UnaryKind::Exponential }, Location::caller())
@@ -229,19 +232,20 @@ impl<T: Float> Tensor<T> {
         self.unary(Unary { kind: UnaryKind::Logistic }, Location::caller())
     }
 
-    /// √x for each element; NaN below 0.
+    /// √x for each element; NaN for negative x.
     #[track_caller]
     pub fn sqrt(self) -> Self {
         self.unary(Unary { kind: UnaryKind::Sqrt }, Location::caller())
     }
 
-    /// 1 / √x for each element; ∞ for 0.
+    /// 1 / √x for each element; ∞ for x = 0.
     #[track_caller]
     pub fn rsqrt(self) -> Self {
         self.unary(Unary { kind: UnaryKind::Rsqrt }, Location::caller())
     }
 
-    /// The nearest whole number for each element. Halves go to the even neighbour.
+    /// The nearest whole number for each element. A number halfway between two integers is rounded to the
+    /// even integer.
     #[track_caller]
     pub fn round(self) -> Self {
         self.unary(Unary { kind: UnaryKind::Round }, Location::caller())
@@ -275,7 +279,8 @@ macro_rules! functions {
 ops::float_functions!(functions);
 
 impl Tensor<Bool> {
-    /// For each element, `yes` if this mask is true, otherwise `no`. Both can be tensors or numbers.
+    /// For each element, `yes` if the element of this mask is true, otherwise `no`. `yes` and `no` can be
+    /// tensors or numbers.
     #[doc(alias = "where")]
     #[track_caller]
     pub fn select<T: Element>(
@@ -286,9 +291,14 @@ impl Tensor<Bool> {
         let place = Location::caller();
         let operands = (yes.into(), no.into());
         self.apply(place, |t, raw, from| {
-            let Some((yes, no, dims)) = meet(t, "select", operands, &from.dims, place) else {
+            let Some((mut yes, mut no, mut dims)) = meet(t, "select", operands, &from.dims, place) else {
                 return Raw::POISON;
             };
+            if dims.is_empty() {
+                let one = NamedType { element: T::TYPE, dims };
+                [yes, no] = [yes, no].map(|raw| broadcast(t, raw, &one, &from.dims, place));
+                dims = from.dims.clone();
+            }
             if let Some(d) = from.dims.iter().find(|d| !dims.contains(d)) {
                 let ty = NamedType { element: T::TYPE, dims };
                 return t.fail(TraceErrorKind::NoAxis { op: "select", axis: d.axis, ty }, place);
@@ -298,13 +308,13 @@ impl Tensor<Bool> {
         })
     }
 
-    /// Whether both elements are true.
+    /// Whether both elements are true, for each pair of elements.
     #[track_caller]
     pub fn and(self, other: Self) -> Self {
         self.binary("and", BinaryKind::And, other, Location::caller())
     }
 
-    /// Whether at least one of two elements is true.
+    /// Whether at least one of two elements is true, for each pair of elements.
     #[track_caller]
     pub fn or(self, other: Self) -> Self {
         self.binary("or", BinaryKind::Or, other, Location::caller())

@@ -5,25 +5,26 @@ use trace::KvFormat;
 /// The logits that an entry point returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogitsMode {
-    /// The logits after the last real token, and the most likely next token.
+    /// Returns the logits after the last real token, and the most likely next token.
     Next,
-    /// The logits after every token.
+    /// Returns the logits after every token.
     All,
-    /// The most likely next token after every token, without logits.
+    /// Returns the most likely next token after every token, without logits.
     Each,
-    /// Those after each token, and the token that they favour there: what verifies a draft.
+    /// Returns the logits after every token and the most likely next token there; this mode verifies draft
+    /// tokens.
     Verify,
-    /// No logits: the entry point runs an encoder, or returns embeddings.
+    /// Returns no logits: the entry point runs an encoder, or computes embeddings.
     None,
 }
 
 /// The main input of an entry point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EntryInput {
-    /// Token ids, of type `i32[B, S]`.
+    /// The input is token ids, of type `i32[B, S]`.
     #[default]
     Tokens,
-    /// Vectors `[B, S, D]` in place of the tokens' embeddings.
+    /// The input is vectors `[B, S, D]` instead of the tokens' embeddings.
     Features,
 }
 
@@ -42,7 +43,7 @@ pub struct EntryPoint {
     pub name: String,
     /// The number of sequences per call.
     pub batch: usize,
-    /// Tokens of each sequence per call.
+    /// The number of tokens of each sequence per call.
     pub chunk: usize,
     /// The longest sequence, in tokens.
     pub context: usize,
@@ -67,8 +68,8 @@ impl EntryPoint {
         Self { input: EntryInput::Features, ..self }
     }
 
-    /// Tokens per call of `prefill_short`. A call with so few tokens costs little more than one with a single
-    /// token, because reading the weights dominates.
+    /// The number of tokens per call of `prefill_short`. A call with so few tokens costs little more than a
+    /// call with a single token, because reading the weights dominates.
     const SHORT: usize = 16;
 
     /// The standard entry points: `prefill` (`chunk` tokens), `prefill_short` (16 tokens, if `chunk` is at
@@ -107,12 +108,13 @@ impl EntryPoint {
         }
     }
 
-    /// `verify`: the logits after each of `width` tokens, and the tokens that they favour.
+    /// The entry point `verify`: it returns the logits after each of `width` tokens, and the most likely next
+    /// tokens.
     pub fn verify(batch: usize, width: usize, context: usize) -> Self {
         Self::new("verify", batch, width, context, LogitsMode::Verify)
     }
 
-    /// The entry points of [`all`](Self::all) that generation uses: all but `score`.
+    /// The entry points of [`all`](Self::all) that generation uses: all except `score`.
     pub fn steps(batch: usize, chunk: usize, context: usize) -> Vec<Self> {
         let mut entries = Self::all(batch, chunk, context);
         entries.retain(|entry| entry.logits == LogitsMode::Next);

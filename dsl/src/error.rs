@@ -7,13 +7,13 @@ use trace::Provenance;
 
 use crate::{Axis, Dim};
 
-/// A configuration whose model cannot be built.
+/// The reason why a model cannot be built from a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
     /// `dims` declares an exact quotient, but there is a remainder.
     #[error(
-        "`{dividend}` ({dividend_value}) is not a multiple of `{divisor}` ({divisor_value}); \
-         correct one of the two in the configuration"
+        "`{dividend}` ({dividend_value}) is not a multiple of `{divisor}` ({divisor_value}); correct one of \
+        these keys in the configuration"
     )]
     Indivisible {
         /// The key or expression that is divided.
@@ -26,7 +26,7 @@ pub enum BuildError {
         divisor_value: usize,
     },
     /// The extent of an axis is 0.
-    #[error("`{key}` is 0; the axis `{axis}` needs at least 1")]
+    #[error("`{key}` is 0, but the axis `{axis}` needs an extent of at least 1")]
     Empty {
         /// The key or expression that sets the extent.
         key: String,
@@ -49,9 +49,9 @@ pub enum BuildError {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{kind}{}", place(.provenance))]
 pub struct TraceError {
-    /// The kind of error, which has the details.
+    /// The kind of error, which contains the details.
     pub kind: Box<TraceErrorKind>,
-    /// The field path of the block, and the line of Rust.
+    /// The field path of the block, and the line of Rust code.
     pub provenance: Provenance,
 }
 
@@ -61,7 +61,8 @@ impl From<BuildError> for TraceError {
     }
 }
 
-/// An element type and named extents. A message shows it as `bf16[B=1, S=3, D=8]`.
+/// A type of a tensor: its element type, and named axes with extents. An error message shows the type as
+/// `bf16[B=1, S=3, D=8]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedType {
     /// The type of the tensor's elements.
@@ -104,7 +105,7 @@ pub enum TraceErrorKind {
         ty: NamedType,
     },
     /// Two tensors have different extents for one axis.
-    #[error("`{op}`: axis `{axis}` has two extents: `{left}` against `{right}`")]
+    #[error("`{op}`: the axis `{axis}` has two extents: `{left}` against `{right}`")]
     Extents {
         /// Name of the operation that failed.
         op: &'static str,
@@ -115,20 +116,20 @@ pub enum TraceErrorKind {
         /// The type of the other tensor.
         right: NamedType,
     },
-    /// An error about an axis that `rename` gave its name.
+    /// An error about an axis that `rename` has renamed.
     #[error("{kind}; `{from}` was renamed to `{axis}` at {}:{}", .at.file, .at.line)]
     Renamed {
         /// The error about the axis.
         kind: Box<TraceErrorKind>,
         /// The name before the rename.
         from: String,
-        /// The axis with its present name.
+        /// The axis with its current name.
         axis: Axis,
         /// The place of the `rename`.
         at: Provenance,
     },
     /// Each of two tensors has an axis that the other lacks.
-    #[error("`{op}`: neither of `{left}` and `{right}` has all axes of the other")]
+    #[error("`{op}`: `{left}` and `{right}` each lack an axis that the other tensor has")]
     Axes {
         /// Name of the operation that failed.
         op: &'static str,
@@ -139,8 +140,8 @@ pub enum TraceErrorKind {
     },
     /// An activation lacks an axis, and only `.broadcast` may repeat it.
     #[error(
-        "`{op}`: `{small}` lacks the axis `{axis}` of `{large}`{}; an activation is repeated only where that is \
-         asked for: `.broadcast(other)`",
+        "`{op}`: `{small}` lacks the axis `{axis}` of `{large}`{}; call `.broadcast(other)` to repeat an \
+        activation along an axis",
         .lost.as_ref().map_or_else(String::new, |at| format!(", which it lost at {}:{}", at.file, at.line))
     )]
     Repeats {
@@ -155,8 +156,11 @@ pub enum TraceErrorKind {
         /// The place where the activation lost the axis, if it had the axis before.
         lost: Option<Box<Provenance>>,
     },
-    /// A tensor would have two axes of one name.
-    #[error("`{op}`: axis `{axis}` would occur twice, in `{ty}`; use `.rename({axis}, …)` on one of them")]
+    /// A tensor would have two axes with the same name.
+    #[error(
+        "`{op}`: the result would have the axis `{axis}` of `{ty}` twice; call `.rename({axis}, …)` on \
+        one of the operands"
+    )]
     Repeated {
         /// Name of the operation that failed.
         op: &'static str,
@@ -166,33 +170,33 @@ pub enum TraceErrorKind {
         ty: NamedType,
     },
     /// A list of axes does not name each axis of the tensor exactly once.
-    #[error("`{op}`: `{ty}` cannot have its axes ordered as {}", list(.axes))]
+    #[error("`{op}`: the axes of `{ty}` cannot be reordered to {}", list(.axes))]
     Order {
         /// Name of the operation that failed.
         op: &'static str,
         /// The type of the tensor.
         ty: NamedType,
-        /// The axes that were given.
+        /// The axes in the requested order.
         axes: Vec<Axis>,
     },
-    /// Parts or factors do not match the extent of an axis.
+    /// The lengths or factors do not match the extent of an axis.
     #[error("`{op}`: axis `{axis}` of `{ty}`: {found}, expected {expected}")]
     Extent {
         /// Name of the operation that failed.
         op: &'static str,
-        /// The axis to split or unmerge.
+        /// The axis that the operation splits.
         axis: Axis,
         /// The type of the tensor.
         ty: NamedType,
-        /// The parts that were asked for.
+        /// The lengths or factors that were requested.
         found: String,
-        /// The parts that are possible.
+        /// The lengths or factors that are possible.
         expected: String,
     },
-    /// A table of positions has fewer rows than the context has positions.
+    /// A table of position embeddings has fewer rows than the context has positions.
     #[error(
-        "the table of positions has {} rows (axis `{}`), and the context {context} positions; \
-         a context of at most {} fits",
+        "the table of position embeddings has {} rows (axis `{}`), but the context has {context} positions; \
+        choose a context of at most {} positions",
         .rows.extent, .rows.axis, .rows.extent
     )]
     Positions {
@@ -202,32 +206,33 @@ pub enum TraceErrorKind {
         context: usize,
     },
     /// An argument or a result has other axes than its signature declares.
-    #[error("`{function}`: {what} is `{found}`, declared as {declared}")]
+    #[error("`{function}`: {what} is `{found}`, but the signature declares {declared}")]
     Signature {
         /// The block and the function.
         function: String,
         /// Either `argument x` or `the result`.
         what: String,
-        /// The axes that the signature declares.
+        /// The axes that the function's signature declares.
         declared: String,
         /// The type of the tensor.
         found: NamedType,
     },
     /// A tensor handle is used outside its trace or its block's body.
     #[error(
-        "a tensor of another trace or another block's body is used here; pass it as an argument of `forward`"
+        "this code uses a tensor of another trace or of another block's body; pass the tensor as an argument \
+        of `forward`"
     )]
     Stranger,
     /// A tensor is used while no trace is open.
-    #[error("a tensor is used outside of `trace`")]
+    #[error("this code uses a tensor while no `trace` is open")]
     Closed,
     /// `trace` is called within `trace`.
-    #[error("`trace` is called while another trace is open on this thread")]
+    #[error("this code calls `trace` while another trace is open on the same thread")]
     Nested,
-    /// Two elements of a repeated block record different computations.
+    /// Two elements of a repeated block record different operations.
     #[error(
-        "`{block}` at `{prefix}` records something else than the elements before it, although its arguments have \
-         the same types and data; whatever differs must be an argument of `forward`"
+        "`{block}` at `{prefix}` records other operations than the previous elements of the list, although \
+        its arguments have the same types; pass each value that differs as an argument of `forward`"
     )]
     Unequal {
         /// The block and the function.
@@ -237,11 +242,11 @@ pub enum TraceErrorKind {
     },
     /// A closure uses an argument of its entry point before a declared function has taken it.
     #[error(
-        "an argument of the entry point is used before a declared function takes it, so its axes are not known; call \
-         the function first, or record with `entry_with`"
+        "this code uses an argument of the entry point before a declared function takes the argument, so its \
+        axes are unknown; call the function first, or record with `entry_with`"
     )]
     Unnamed,
-    /// An axis of an entry point's argument has no extent, or two different ones.
+    /// An axis of an argument of an entry point has no extent, or two different extents.
     #[error("`{function}`: argument `{argument}` has the axis `{axis}`, {}", size(.axis, .known, .sized))]
     Size {
         /// The block and the function.
@@ -256,7 +261,10 @@ pub enum TraceErrorKind {
         sized: Option<usize>,
     },
     /// The recording sets the size of an axis that no argument has.
-    #[error("the entry point `{name}` is recorded with a size for the axis `{axis}`, which no argument has")]
+    #[error(
+        "the recording of the entry point `{name}` sets a size for the axis `{axis}`, but no argument \
+        has this axis"
+    )]
     UnusedSize {
         /// Name of the entry point.
         name: String,
@@ -264,33 +272,34 @@ pub enum TraceErrorKind {
         axis: Axis,
     },
     /// Two entry points have the same name.
-    #[error("the entry point `{name}` is recorded twice")]
+    #[error("two entry points have the name `{name}`")]
     EntryTwice {
         /// The name of both entry points.
         name: String,
     },
-    /// A layer has no state of this kind and name.
+    /// A layer has no state with this kind and name.
     #[error(
         "layer {layer} has no state of the kind `{kind}`{}; `cache` declares a layer's state",
         .name.map_or_else(|| " without a name".to_owned(), |name| format!(" with the name `{name}`"))
     )]
     NoState {
-        /// The kind of state that was asked for.
+        /// The kind of state that was requested.
         kind: &'static str,
         /// The index of the layer, from 0.
         layer: usize,
-        /// The name that was asked for.
+        /// The name of the state that was requested.
         name: Option<&'static str>,
     },
     /// The name of a state is not allowed.
     #[error(
-        "the name of a state is `{name}`, expected at most 32 letters, digits and `_`, the last no digit"
+        "the name of a state is `{name}`, expected at most 32 letters, digits and `_` that do not end with a \
+        digit"
     )]
     StateName {
         /// The name that was given.
         name: String,
     },
-    /// A layer declares two states of one name.
+    /// A layer declares two states with the same name.
     #[error(
         "layer {layer} declares `{name}` twice; give one of the states another name, as in `cache {{ L of other: Recurrent[C, D] }}`"
     )]
@@ -301,7 +310,9 @@ pub enum TraceErrorKind {
         layer: usize,
     },
     /// An entry point needs a function that the network does not declare.
-    #[error("the entry point `{name}` needs the function `{function}`, which the root block does not have")]
+    #[error(
+        "the entry point `{name}` calls the function `{function}`, which the root block does not declare"
+    )]
     NoFunction {
         /// Name of the entry point.
         name: String,
@@ -309,13 +320,13 @@ pub enum TraceErrorKind {
         function: &'static str,
     },
     /// `encode` does not fill a state that it must fill.
-    #[error("the memory `{name}` is not filled; call `fill` on it in `encode`")]
+    #[error("`encode` does not fill the memory `{name}`; call `fill` on this memory in `encode`")]
     Unfilled {
         /// The name of the state's tensor.
         name: String,
     },
-    /// A state of an encoder is filled outside `encode`.
-    #[error("the memory `{name}` is filled by an entry point that reads it; only `encode` fills memory")]
+    /// An entry point other than `encode` fills a state of an encoder.
+    #[error("an entry point that reads the memory `{name}` also fills it; fill a memory only in `encode`")]
     Filled {
         /// The name of the state's tensor.
         name: String,
@@ -334,7 +345,7 @@ fn size(axis: &Axis, known: &Option<usize>, sized: &Option<usize>) -> String {
     }
 }
 
-/// The line with the place of an error. It omits the parts that are unknown.
+/// Formats the line with the place of an error. The line omits unknown information.
 fn place(Provenance { path, file, line }: &Provenance) -> String {
     match (path.is_empty(), file.is_empty()) {
         (true, true) => String::new(),

@@ -1,4 +1,4 @@
-//! The built-in leaves: fields that hold weights.
+//! The built-in leaves: fields that contain weights.
 
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -34,7 +34,7 @@ impl WeightPath {
         Self { path: scope.path().clone(), home: scope.path().clone() }
     }
 
-    /// Reads a weight. Each of its axes combines the network's axes in one item of `held`.
+    /// Reads a weight. Each axis of the weight combines the network's axes in one item of `held`.
     fn read(&self, t: &mut Tracer, name: &str, element: ElementType, held: &[&[Dim]], place: Place) -> Raw {
         let parameter = Parameter::new(self.key(name), TensorType::new(element, held_extents(held)));
         t.parameter(&self.path, parameter, &held_axes(held), place)
@@ -56,7 +56,7 @@ fn held_axes(held: &[&[Dim]]) -> Vec<AxisName> {
     held.iter().map(|dims| joined_axis(&named(dims))).collect()
 }
 
-/// A weight that a recipe computes, or the reason why there is no such recipe.
+/// Reads a weight that a recipe computes, or reports the reason why the recipe is not valid.
 fn made(
     t: &mut Tracer,
     path: &Rc<str>,
@@ -71,11 +71,11 @@ fn made(
 }
 
 /// A linear layer with an optional bias (`nn.Linear` in PyTorch). Its weight `[outputs…, inputs…]` is stored
-/// as a matrix. It contracts the input axes of its argument, and the output axes take their place.
+/// as a matrix. The layer contracts the input axes of its argument, and the output axes replace them.
 ///
-/// Some checkpoints store the matrix with inputs first, such as GPT-2's `Conv1D` and most of JAX. Set
-/// [`transposed`](Self::transposed) for these. Take care with a square matrix: its shape does not reveal the
-/// order, so a wrong setting loads without an error and computes wrong results.
+/// Some checkpoints store the matrix with its input axes first, such as GPT-2's `Conv1D` and most JAX models.
+/// Call [`transposed`](Self::transposed) for these checkpoints. The shape of a square matrix does not reveal
+/// the order of its axes, so a wrong setting loads without an error and computes wrong results.
 #[derive(Clone, Debug)]
 pub struct Linear<T: Float> {
     stored: WeightPath,
@@ -87,14 +87,14 @@ pub struct Linear<T: Float> {
 }
 
 impl<T: Float> Linear<T> {
-    /// A layer from the axes `inputs` to the axes `outputs`.
+    /// Creates a layer from the axes `inputs` to the axes `outputs`.
     pub fn build(scope: Scope, inputs: &[Dim], outputs: &[Dim]) -> Self {
         let (inputs, outputs) = (inputs.to_vec(), outputs.to_vec());
         let (stored, of) = (WeightPath::new(scope), PhantomData);
         Self { stored, inputs, outputs, bias: false, transposed: false, of }
     }
 
-    /// Sets whether there is a bias `[outputs…]`. Default: no bias.
+    /// Sets whether the layer has a bias `[outputs…]`. By default, the layer has no bias.
     pub fn bias(self, bias: bool) -> Self {
         Self { bias, ..self }
     }
@@ -105,7 +105,7 @@ impl<T: Float> Linear<T> {
         Self { transposed, ..self }
     }
 
-    /// Uses the weight of the leaf at `home`.
+    /// Uses the weight of the leaf at the path `home`.
     pub fn tied(mut self, home: Scope) -> Self {
         self.stored.home = home.path().clone();
         self
@@ -122,7 +122,7 @@ impl<T: Float> Call<Tensor<T>> for Linear<T> {
     }
 }
 
-/// The one axis that replaces several in a matrix.
+/// The single axis that replaces several axes in a matrix.
 fn merged(dims: &[Dim]) -> Dim {
     match dims {
         [one] => *one,
@@ -184,12 +184,12 @@ pub struct Embedding<T: Float> {
 }
 
 impl<T: Float> Embedding<T> {
-    /// A table with these axes; the axis of rows comes first.
+    /// Creates a table with these axes; the axis of rows comes first.
     pub fn build(scope: Scope, dims: &[Dim]) -> Self {
         Self { stored: WeightPath::new(scope), dims: dims.to_vec(), of: PhantomData }
     }
 
-    /// Uses the table of the leaf at `home`.
+    /// Uses the table of the leaf at the path `home`.
     pub fn tied(mut self, home: Scope) -> Self {
         self.stored.home = home.path().clone();
         self
@@ -224,18 +224,18 @@ pub struct RmsNorm<T: Float> {
 }
 
 impl<T: Float> RmsNorm<T> {
-    /// A norm over all axes in `dims`.
+    /// Creates a norm over all axes in `dims`.
     pub fn build(scope: Scope, dims: &[Dim]) -> Self {
         let style = WeightStyle::Scale;
         Self { stored: WeightPath::new(scope), dims: dims.to_vec(), epsilon: 1e-6, style, of: PhantomData }
     }
 
-    /// Sets ε, the number that is added to the mean square. Default: 1e-6.
+    /// Sets ε, the number that is added to the mean square. The default is 1e-6.
     pub fn eps(self, epsilon: f64) -> Self {
         Self { epsilon, ..self }
     }
 
-    /// Sets how the weight is applied. Default: [`WeightStyle::Scale`].
+    /// Sets the way in which the weight is applied. The default is [`WeightStyle::Scale`].
     pub fn style(self, style: WeightStyle) -> Self {
         Self { style, ..self }
     }
@@ -301,19 +301,19 @@ pub struct LayerNorm<T: Float> {
 }
 
 impl<T: Float> LayerNorm<T> {
-    /// A norm over the single axis in `dims`.
+    /// Creates a norm over the single axis in `dims`.
     pub fn build(scope: Scope, dims: &[Dim]) -> Self {
         let scale = Weight::build(scope.child("weight"), dims);
         let shift = Some(Weight::build(scope.child("bias"), dims));
         Self { scale, shift, dims: dims.to_vec(), epsilon: 1e-5 }
     }
 
-    /// Sets ε, the number that is added to the variance. Default: 1e-5.
+    /// Sets ε, the number that is added to the variance. The default is 1e-5.
     pub fn eps(self, epsilon: f64) -> Self {
         Self { epsilon, ..self }
     }
 
-    /// Sets whether there is a bias. Default: there is one.
+    /// Sets whether the norm has a bias. By default, the norm has a bias.
     pub fn bias(mut self, bias: bool) -> Self {
         self.shift = self.shift.filter(|_| bias);
         self
@@ -337,7 +337,7 @@ impl<T: Float> Call<Tensor<T>> for LayerNorm<T> {
     }
 }
 
-/// A weight that the network uses directly. Its key is the field path, without a suffix.
+/// A weight that the network uses directly. The key of the weight is the field path, without a suffix.
 #[derive(Clone, Debug)]
 pub struct Weight<T: Element> {
     path: Rc<str>,
@@ -347,13 +347,13 @@ pub struct Weight<T: Element> {
 }
 
 impl<T: Element> Weight<T> {
-    /// A weight with these axes.
+    /// Creates a weight with these axes.
     pub fn build(scope: Scope, dims: &[Dim]) -> Self {
         Self { path: scope.path().clone(), dims: dims.to_vec(), stacked: false, of: PhantomData }
     }
 
-    /// A weight whose slices along the first axis are separate tensors in the checkpoint. The last `*` of the
-    /// path stands for the index of a slice: `experts.*.w1.weight`.
+    /// Creates a weight whose slices along the first axis are separate tensors in the checkpoint. The last
+    /// `*` of the path is replaced by the index of a slice: `experts.*.w1.weight`.
     pub fn stacked(scope: Scope, dims: &[Dim]) -> Self {
         Self { stacked: true, ..Self::build(scope, dims) }
     }

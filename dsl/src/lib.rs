@@ -1,7 +1,8 @@
-//! The language in which you declare a network: [`model!`], [`Tensor`], and the functions of a neural network.
+//! The language in which you declare a network: the macro [`model!`], [`Tensor`], and the functions of a
+//! neural network.
 //!
-//! A `forward` body runs once, with handles instead of numbers. Each operation adds a node to a [`trace::Trace`].
-//! Recording reads no weight.
+//! A `forward` body runs once, with tensor handles instead of numbers. Each operation adds a node to a
+//! [`trace::Trace`]. Recording reads no weights.
 //!
 #![doc = include_str!("functions.md")]
 #![warn(missing_docs)]
@@ -35,7 +36,7 @@ pub use leaves::{Call, Embedding, LayerNorm, Linear, RmsNorm, Weight};
 pub use macros::{TraceArg, model};
 pub use nn::states::*;
 pub use nn::{Attend, Cache, LayerState, Mask, Position, State, attend, dot, softmax};
-pub use ops::ops::{MaskTerm, WeightStyle};
+pub use ops::ops::{MaskTerm, RopeLayout, WeightStyle};
 pub use record::{DeclaredShards, EntryArgument, EntryFunction, EntryRecorder, Recording, Traced};
 pub use scope::{Block, Project, Scope};
 pub use tensor::Tensor;

@@ -1,9 +1,10 @@
-//! Traces the origin of a tensor. This decides which tensors may be repeated along axes that they lack, and which
-//! axis a message names as the cause.
+//! Finds the origin of a tensor. The origin decides which tensors Tracewright may repeat along axes that they
+//! lack, and which axis an error message names as the cause.
 //!
-//! Weights, constants, integers and truth values may be repeated, because they are the same for every element. An
-//! activation that lacks an axis has lost it. Only a value computed from its own reductions may meet that axis
-//! again, as in `x - x.mean(D)`. Any other use may be a mistake, so the network must call `.broadcast(…)`.
+//! Weights, constants, integers and booleans may be repeated, because they are the same for every element. An
+//! activation that lacks an axis had this axis earlier and lost it. Only a value that is computed from its
+//! own reductions may be combined with that axis again, as in `x - x.mean(D)`. Any other use may be a
+//! mistake, so the network must call `.broadcast(…)`.
 
 use std::collections::BTreeSet;
 
@@ -20,13 +21,13 @@ pub(crate) struct Origin<'a> {
 }
 
 /// For each node of a function, whether it is an activation: whether it depends on an argument with axes. A
-/// row of a constant table is not an activation, even if its index is one.
+/// row of a constant table is not an activation, even if the index of the row is an activation.
 #[derive(Default)]
 pub(crate) struct ActivationNodes(Vec<bool>);
 
 impl ActivationNodes {
-    /// Classifies the nodes that `function` got since the last call. A search through all ancestors at every
-    /// question would take time quadratic in the number of layers.
+    /// Classifies the nodes that were added to `function` since the last call. A search through all ancestors
+    /// for every query would take time quadratic in the number of layers.
     pub(crate) fn extend(&mut self, function: &Function) {
         for id in (self.0.len()..function.len()).map(NodeId::new) {
             let node = function.node(id);
@@ -40,7 +41,7 @@ impl ActivationNodes {
         }
     }
 
-    /// Marks an argument as no activation in the function's caller.
+    /// Marks an argument as a non-activation in the function's caller.
     pub(crate) fn remove(&mut self, argument: NodeId) {
         self.0[argument.index()] = false;
     }
@@ -81,7 +82,7 @@ impl<'a> Origin<'a> {
         None
     }
 
-    /// The name of `axis` in `from` before a `rename`, and the place of that `rename`.
+    /// The name of `axis` in `from` before a `rename`, and the line of code of that `rename`.
     pub(crate) fn renamed_at(self, from: NodeId, axis: Axis) -> Option<(&'a str, &'a Provenance)> {
         let mut id = from;
         loop {
@@ -101,7 +102,7 @@ impl<'a> Origin<'a> {
         self.function.node(id).axes.iter().position(|name| *name == axis.0)
     }
 
-    /// The activations from which `node` is computed by elementwise functions and reductions alone.
+    /// The activations from which `node` is computed with elementwise functions and reductions alone.
     fn sources(self, node: NodeId) -> BTreeSet<NodeId> {
         let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::new());
         let mut open = vec![node];

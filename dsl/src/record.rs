@@ -1,4 +1,4 @@
-//! Records entry points: any function of any block, for arguments of given sizes.
+//! Records entry points: any function of any block, for arguments of the given sizes.
 
 use std::panic::Location;
 
@@ -49,14 +49,14 @@ pub type DeclaredShards = &'static [(&'static [&'static str], &'static str)];
 pub struct Traced {
     /// The trace of all entry points.
     pub trace: Trace,
-    /// How many bodies of repeated blocks ran: one for each kind of layer, not for each layer.
+    /// The number of bodies of repeated blocks that ran: one for each kind of layer, not for each layer.
     pub body_runs: usize,
     /// The axes that the network partitions over a device mesh.
     pub shards: DeclaredShards,
 }
 
 impl<M> Recording<M> {
-    /// A recording without entry points.
+    /// Creates a recording without entry points.
     pub fn new(model: M) -> Self {
         Self { model, tracer: Tracer::default(), shards: &[] }
     }
@@ -67,13 +67,14 @@ impl<M> Recording<M> {
         Self { shards, ..self }
     }
 
-    /// Records `function`, which is a function of a block or a closure that calls such functions. The entry
-    /// point gets its arguments and results. Names, axes and types of arguments come from the declared
-    /// signature. `sizes` sets the extents of axes that `dims` does not declare.
+    /// Records `function`, which is a function of a block or a closure that calls such functions. The
+    /// arguments and results of the function become the arguments and results of the entry point. Names, axes
+    /// and types of arguments come from the declared signature. `sizes` sets the extents of axes that `dims`
+    /// does not declare.
     ///
     /// # Errors
-    /// If an axis has no extent, or a size belongs to no argument; or the first error of a body, with its
-    /// Rust line.
+    /// Returns an error if an axis has no extent or a size belongs to no argument, or the first error of a
+    /// body with its line of Rust code.
     #[track_caller]
     pub fn entry<A, F: EntryFunction<M, A>>(
         self,
@@ -92,7 +93,7 @@ impl<M> Recording<M> {
     /// itself.
     ///
     /// # Errors
-    /// The first error of any tensor operation, with its Rust line.
+    /// Returns the first error of any tensor operation, with its line of Rust code.
     #[track_caller]
     pub fn entry_with(
         self,
@@ -155,7 +156,7 @@ impl EntryRecorder {
         });
     }
 
-    /// Adds the next argument, and returns its tensor.
+    /// Adds the next argument of the entry point, and returns the tensor of the argument.
     pub fn input<T: Element>(&mut self, name: impl Into<String>, role: Role, dims: &[Dim]) -> Tensor<T> {
         let place = self.place;
         Tensor::new(tracer::with(|t| t.input(name.into(), role, T::TYPE, dims, place)).unwrap_or(Raw::POISON))
@@ -191,9 +192,9 @@ impl EntryRecorder {
     }
 }
 
-/// A type that can be an argument of an entry point. The recording creates the value.
+/// A type that can be an argument of an entry point. The recording creates the value of the argument.
 pub trait EntryArgument: TraceArg {
-    /// Creates the argument. Its name and axes can be unknown at this point.
+    /// Creates the argument. The name and axes of the argument can be unknown at this point.
     #[doc(hidden)]
     fn argument(entry: &mut EntryRecorder) -> Self;
 }
@@ -204,7 +205,8 @@ impl<T: Element> EntryArgument for Tensor<T> {
     }
 }
 
-/// A function that can be recorded: its first argument is the network, the others are [`EntryArgument`]s.
+/// A function that can be recorded: its first argument is the network, and its other arguments are
+/// [`EntryArgument`]s.
 pub trait EntryFunction<M, Arguments> {
     #[doc(hidden)]
     fn call(self, model: &M, entry: &mut EntryRecorder) -> Vec<Raw>;

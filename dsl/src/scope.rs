@@ -1,4 +1,4 @@
-//! [`Scope`]: the place of a block or a leaf in its model.
+//! [`Scope`] is the place of a block or a leaf in its model.
 
 use std::rc::Rc;
 
@@ -60,7 +60,7 @@ fn join(path: &str, field: &str) -> String {
     if path.is_empty() { field.to_owned() } else { [path, ".", field].concat() }
 }
 
-/// A block that another block can build and hold. [`model!`](crate::model) implements this trait.
+/// A block that another block can build and own as a field. [`model!`](crate::model) implements this trait.
 pub trait Block: Sized + 'static {
     /// The type of the block's configuration.
     type Config;
@@ -68,12 +68,12 @@ pub trait Block: Sized + 'static {
     /// Builds the block at a place of the model.
     ///
     /// # Errors
-    /// If an extent from the configuration contradicts `dims`.
+    /// Returns an error if an extent from the configuration contradicts `dims`.
     fn build(scope: Scope, config: &Rc<Self::Config>) -> Result<Self, BuildError>;
 }
 
-/// Converts a configuration to another model's, so that this model can have the other model's blocks as
-/// fields.
+/// Converts a configuration to the configuration of another model, so that this model can have the other
+/// model's blocks as fields.
 pub trait Project<Target> {
     /// The configuration for the other model's blocks.
     fn project(&self) -> Target;

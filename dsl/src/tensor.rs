@@ -1,4 +1,4 @@
-//! [`Tensor`]: the handle with which forward bodies compute.
+//! [`Tensor`] is the handle with which `forward` bodies compute.
 
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -14,13 +14,13 @@ use crate::tracer::{self, Tracer};
 pub(crate) use crate::tracer::{Place, Raw};
 use crate::{Axis, Dim, NamedType, TraceErrorKind};
 
-/// A tensor of a trace that is being recorded. The handle is small and `Copy`. The axes of the tensor have
-/// names.
+/// A tensor of a trace that is being recorded. The handle is small, and implements `Copy`. The axes of the
+/// tensor have names.
 ///
 /// Elementwise operators take two tensors of one element type and align their axes by name. The axes of one
-/// tensor must include those of the other, which is repeated along the missing axes. If an operation is
-/// impossible, [`trace`](crate::trace) fails with its place in your code. The operation returns a handle that
-/// causes no further errors.
+/// tensor must include the axes of the other tensor, which is repeated along the missing axes. If an
+/// operation is impossible, [`trace`](crate::trace) fails with the operation's place in your code. The failed
+/// operation returns a handle that causes no further errors.
 ///
 /// A handle cannot leave its thread, because the open trace is thread-local.
 pub struct Tensor<T: Element> {
@@ -54,8 +54,8 @@ impl<T: Element> Tensor<T> {
         Self { raw, of: PhantomData }
     }
 
-    /// Runs `f` on the open tracer and this tensor's type. The result is poisoned if no trace is open or the
-    /// handle is foreign to it.
+    /// Runs `f` on the open tracer and this tensor's type. The function returns an error handle if no trace
+    /// is open or the tensor belongs to another trace.
     pub(crate) fn apply<U: Element>(
         self,
         place: Place,
@@ -82,7 +82,7 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// A constant without axes, rounded to the element type.
+    /// Creates a constant without axes, rounded to the element type.
     #[track_caller]
     pub fn scalar(value: f64) -> Self {
         let place = Location::caller();
@@ -90,7 +90,7 @@ impl<T: Element> Tensor<T> {
         Self::new(tracer::with(|t| t.op(None, Constant { value }, &[], &[], place)).unwrap_or(Raw::POISON))
     }
 
-    /// A constant with these axes; `literal` must have their extents.
+    /// Creates a constant with these axes, whose extents `literal` must have.
     #[track_caller]
     pub fn constant(literal: Literal, axes: &[Axis]) -> Self {
         let place = Location::caller();
@@ -106,7 +106,7 @@ impl<T: Element> Tensor<T> {
         Self::constant(Literal::from_value(&ops::Value { ty, data }), &[axis])
     }
 
-    /// The extent of an axis: its number of elements. After an error it is 0.
+    /// The extent of an axis: the number of its elements. After an error, the extent is 0.
     #[track_caller]
     pub fn extent(self, axis: Axis) -> usize {
         let place = Location::caller();
@@ -119,7 +119,7 @@ impl<T: Element> Tensor<T> {
         )
     }
 
-    /// The axes in their order; empty after an error.
+    /// The axes of the tensor in their order; the list is empty after an error.
     pub(crate) fn dims(self, place: Place) -> Vec<Dim> {
         tracer::with(|t| t.named_type(self.raw, place)).flatten().map_or_else(Vec::new, |ty| ty.dims)
     }
@@ -149,14 +149,14 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Permutes the axes to this order, which must name each axis once.
+    /// Permutes the axes of this tensor to the given order, which must name each axis once.
     #[track_caller]
     pub fn permute(self, order: &[Axis]) -> Self {
         let place = Location::caller();
         self.apply(place, |t, raw, ty| permuted(t, raw, ty, order, place))
     }
 
-    /// Selects the indices `start..start + length` of an axis.
+    /// Selects the indices `start..start + length` along an axis.
     #[track_caller]
     pub fn narrow(self, axis: Axis, start: usize, length: usize) -> Self {
         let place = Location::caller();
@@ -165,7 +165,7 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Cuts an axis into pieces of these lengths, whose sum must be its extent.
+    /// Splits an axis into pieces of the given lengths, whose sum must be the extent of the axis.
     #[track_caller]
     pub fn split<const N: usize>(self, axis: Axis, lengths: [usize; N]) -> [Self; N] {
         let place = Location::caller();
@@ -187,8 +187,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Selects `length` indices of an axis, beginning at `start`. The start is computed at run time, and
-    /// clamped so that the range fits.
+    /// Selects `length` indices along an axis, beginning at `start`. The start is computed at run time, and
+    /// is clamped so that the range fits into the axis.
     #[track_caller]
     pub fn dynamic_narrow(self, axis: Axis, start: Tensor<I32>, length: usize) -> Self {
         let place = Location::caller();
@@ -198,8 +198,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Merges axes into one, in which the first varies slowest. The result has the place of the first axis;
-    /// the other axes are moved next to it.
+    /// Merges several axes into one axis, in which the first axis varies slowest. The result has the place of
+    /// the first axis; the function moves the other axes next to it.
     #[track_caller]
     pub fn merge(self, merged: &[Axis], into: Axis) -> Self {
         let place = Location::caller();
@@ -217,8 +217,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Splits an axis into several, of which the first varies slowest. The product of their extents must be
-    /// the extent of the axis.
+    /// Splits an axis into several axes; the first of these axes varies slowest. The product of the new
+    /// extents must be the extent of the axis.
     #[track_caller]
     pub fn unmerge(self, axis: Axis, parts: &[Dim]) -> Self {
         let place = Location::caller();
@@ -278,8 +278,9 @@ impl<T: Element> Tensor<T> {
 
     /// The cumulative sum along an axis: element i becomes the sum of the elements 0 to i.
     ///
-    /// It takes ⌈log₂ n⌉ steps (Hillis and Steele, "Data Parallel Algorithms", 1986), and each step rounds
-    /// floats once. f16 and bf16 are summed in f32 and rounded at the end. Integers wrap around.
+    /// The function needs ⌈log₂ n⌉ additions per element (Hillis and Steele, "Data Parallel Algorithms",
+    /// 1986), and each addition rounds floats once. The types f16 and bf16 are summed in f32 and rounded at the end.
+    /// Integers wrap around.
     #[track_caller]
     pub fn cumsum(self, axis: Axis) -> Self {
         let place = Location::caller();
@@ -308,7 +309,7 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Concatenates tensors along an axis that all have. Their other axes must be equal.
+    /// Concatenates tensors along an axis that all of them have. The other axes of the tensors must be equal.
     #[track_caller]
     pub fn concat(tensors: &[Self], axis: Axis) -> Self {
         let place = Location::caller();
@@ -318,7 +319,7 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Stacks tensors with the same axes along a new axis, which is the first of the result.
+    /// Stacks tensors with the same axes along a new axis, which becomes the first axis of the result.
     #[track_caller]
     pub fn stack(tensors: &[Self], axis: Axis) -> Self {
         let place = Location::caller();
@@ -336,8 +337,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Runs `join` on tensors with the axes of the first tensor, in its order. Their extents must be equal,
-    /// except along `along`.
+    /// Runs `join` on tensors with the axes of the first tensor, in the order of these axes. The extents of
+    /// the tensors must be equal, except along the axis `along`.
     fn joined(
         op: &'static str,
         tensors: &[Self],
@@ -376,8 +377,8 @@ impl<T: Element> Tensor<T> {
     }
 }
 
-/// Moves the axes `merged` next to each other, at the place of the first. Returns the new order and that
-/// place.
+/// Moves the axes `merged` next to each other, at the position of the first of them. Returns the new order of
+/// the axes, and the position of the first merged axis.
 fn together(ty: &NamedType, merged: &[Axis]) -> Result<(Vec<Axis>, usize), Axis> {
     if let Some(missing) = merged.iter().find(|axis| ty.position(**axis).is_none()) {
         return Err(*missing);
@@ -403,7 +404,7 @@ pub(crate) fn permuted(t: &mut Tracer, raw: Raw, ty: NamedType, order: &[Axis], 
     t.op(None, Permute { order: indices }, &[raw], order, place)
 }
 
-/// Whether all axes that two tensors share have equal extents. If not, the trace fails.
+/// Whether all axes that two tensors share have equal extents. If the extents differ, the trace fails.
 pub(crate) fn extents_agree(
     t: &mut Tracer,
     op: &'static str,
@@ -421,7 +422,8 @@ pub(crate) fn extents_agree(
     }
 }
 
-/// Fails because `axis` has two extents. The error mentions a `rename` if it gave the axis its name.
+/// Fails the trace, because `axis` has two extents. The error mentions a `rename` if `rename` gave the axis
+/// its name.
 pub(crate) fn fail_extents(
     t: &mut Tracer,
     op: &'static str,

@@ -20,7 +20,7 @@ use crate::{Axis, Dim, NamedType, TraceError, TraceErrorKind};
 /// The source location of a call to an operator or a method.
 pub(crate) type Place = &'static Location<'static>;
 
-/// The untyped core of a tensor: its node, function and trace.
+/// The untyped data of a tensor: its node, function and trace.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Raw {
@@ -32,8 +32,8 @@ pub struct Raw {
 impl Raw {
     pub(crate) const POISON: Self = Self { node: u32::MAX, function: u32::MAX, trace: u32::MAX };
 
-    /// Stands for an argument of an entry point until a declared function takes it and sets its name and
-    /// axes.
+    /// A placeholder for an argument of an entry point, until a declared function takes the argument and sets
+    /// its name and axes.
     pub(crate) const ARGUMENT: Self = Self { node: u32::MAX - 1, function: u32::MAX, trace: u32::MAX };
 
     pub(crate) fn id(self) -> NodeId {
@@ -50,8 +50,8 @@ pub(crate) struct TraceKey {
     pub pattern: String,
     pub arguments: TypeId,
     pub types: Vec<(TensorType, Vec<AxisName>)>,
-    /// Which of the arguments are activations. A body may implicitly repeat the others along axes that they
-    /// lack.
+    /// The arguments that are activations. A body may implicitly repeat the other arguments along axes that
+    /// they lack.
     pub activations: Vec<bool>,
     pub data: Vec<u8>,
 }
@@ -70,19 +70,20 @@ pub(crate) struct Tracer {
     open: Vec<Open>,
     /// The field paths of the running blocks, the innermost last.
     paths: Vec<Rc<str>>,
-    /// The first error. After an error, every handle is poisoned, so no further errors arise.
+    /// The first error of the trace. After an error, every handle is an error handle, so no further errors
+    /// occur.
     error: Option<TraceError>,
     /// The recorded bodies of repeated blocks.
     bodies: Vec<(TraceKey, Body)>,
     /// The Rust files seen so far, and their names in the trace.
     files: Vec<(&'static str, Arc<str>)>,
     /// A cache of the last node's field path, relative to its function (identified by number). The next node
-    /// mostly has the same path.
+    /// usually has the same path.
     last_path: Option<(u32, Rc<str>, Arc<str>)>,
     next_function: u32,
     body_runs: usize,
-    /// The extents that the recording of an entry point sets for axes, and whether an argument has asked for
-    /// each.
+    /// The extents that the recording of an entry point sets for axes, and whether an argument has used each
+    /// of them.
     sizes: Vec<(Dim, bool)>,
 }
 
@@ -100,7 +101,7 @@ struct Open {
 #[derive(Clone)]
 pub(crate) struct Body {
     pub(crate) function: FunctionId,
-    /// The value that the body returned. It is rebuilt with the results of each call.
+    /// The value that the body returned. The value is rebuilt with the results of each call.
     pub(crate) returned: Rc<dyn Any>,
 }
 
@@ -111,12 +112,12 @@ pub(crate) fn with<R>(f: impl FnOnce(&mut Tracer) -> R) -> Option<R> {
     result
 }
 
-/// The part of [`with`] that does not depend on its type, so that it is compiled once.
+/// The part of [`with`] that does not depend on a generic type, so that rustc compiles it once.
 fn with_dyn(f: &mut dyn FnMut(&mut Tracer)) {
     OPEN.with_borrow_mut(|open| open.iter_mut().for_each(f));
 }
 
-/// Closes the trace when `trace` ends, even by a panic.
+/// Closes the trace when `trace` ends, even if `trace` ends by a panic.
 struct Guard;
 
 impl Guard {
@@ -130,7 +131,7 @@ impl Guard {
 }
 
 impl TraceErrorKind {
-    /// An error without a line of code.
+    /// Creates an error without a line of code.
     fn nowhere(self) -> TraceError {
         TraceError { kind: Box::new(self), provenance: Provenance::new("", "", 0) }
     }
@@ -145,14 +146,14 @@ impl Drop for Guard {
 /// Records the operations of `record`, which runs with the tracer open.
 ///
 /// # Errors
-/// The first error of any tensor operation, with its place.
+/// Returns the first error of any tensor operation, with its place.
 pub fn trace(record: impl FnOnce()) -> Result<Trace, TraceError> {
     let (tracer, ()) = Tracer::default().run(record)?;
     Ok(tracer.trace)
 }
 
-/// The name of a file in traces: its path from the folder of its crate, so that it is the same on every
-/// machine.
+/// The name of a file in traces: its path relative to the folder of its crate, so that the path is the same
+/// on every machine.
 fn crate_relative(file: &str) -> String {
     let parts: Vec<&str> = file.split(['/', '\\']).collect();
     let anchor = parts.iter().rposition(|p| ["src", "examples", "tests", "benches"].contains(p));
@@ -185,7 +186,7 @@ impl Tracer {
     /// Runs `record` with the tracer open, and adds its operations to the trace.
     ///
     /// # Errors
-    /// The first error of any tensor operation, with its place.
+    /// Returns the first error of any tensor operation, with its place.
     pub(crate) fn run<R>(self, record: impl FnOnce() -> R) -> Result<(Self, R), TraceError> {
         let open = self.open()?;
         let recorded = record();
@@ -205,7 +206,8 @@ impl Tracer {
         (self.trace, self.body_runs)
     }
 
-    /// Sets the extents of axes for an entry point. Returns previous extents that no argument asked for.
+    /// Sets the extents of axes for an entry point. The function returns the previous extents that no
+    /// argument has used.
     pub(crate) fn set_sizes(&mut self, sizes: &[Dim]) -> Vec<Dim> {
         let sizes = sizes.iter().map(|dim| (*dim, false)).collect();
         let before = std::mem::replace(&mut self.sizes, sizes);
@@ -219,12 +221,12 @@ impl Tracer {
         Some(dim.extent)
     }
 
-    /// The axes with an extent that no argument has asked for yet.
+    /// The axes with an extent that no argument has used yet.
     pub(crate) fn unasked(&self) -> Vec<Axis> {
         self.sizes.iter().filter(|(_, asked)| !asked).map(|(dim, _)| dim.axis).collect()
     }
 
-    /// Adds the next argument of the innermost function.
+    /// Adds the next argument of the innermost open function.
     pub(crate) fn input(
         &mut self,
         name: String,
@@ -255,7 +257,7 @@ impl Tracer {
         });
     }
 
-    /// Closes the innermost function. Returns `None` if there was an error.
+    /// Closes the innermost open function. Returns `None` if there was an error.
     pub(crate) fn close_function(
         &mut self,
         outputs: Vec<(String, Role, Raw)>,
@@ -320,13 +322,13 @@ impl Tracer {
         self.error.is_some()
     }
 
-    /// A path relative to the innermost function: the path of the running element becomes `….*`.
+    /// A path relative to the innermost open function: the path of the current element becomes `….*`.
     pub(crate) fn relative(&self, path: &str) -> String {
         self.element()
             .map_or_else(|| path.to_owned(), |(concrete, pattern)| resolve_key(path, concrete, pattern))
     }
 
-    /// The path of the running element, and its path in the body.
+    /// The path of the current element, and its path in the body.
     fn element(&self) -> Option<&(Rc<str>, Rc<str>)> {
         self.open.iter().rev().find_map(|open| open.element.as_ref())
     }
@@ -354,7 +356,7 @@ impl Tracer {
         Provenance { path, file, line: location.line() }
     }
 
-    /// Keeps the first error, and returns the poisoned handle.
+    /// Stores the first error, and returns an error handle.
     pub(crate) fn fail(&mut self, kind: impl Into<TraceErrorKind>, location: Place) -> Raw {
         if self.error.is_none() {
             let provenance = self.provenance(None, location);
@@ -363,7 +365,8 @@ impl Tracer {
         Raw::POISON
     }
 
-    /// Whether all handles belong to the innermost function. If one does not, the trace fails.
+    /// Whether all handles belong to the innermost open function. If a handle does not belong to this
+    /// function, the trace fails.
     pub(crate) fn admits(&mut self, operands: &[Raw], location: Place) -> bool {
         if self.failed() {
             return false;
@@ -408,8 +411,8 @@ impl Tracer {
         }
     }
 
-    /// Appends an operation whose result has these axes. `path` overrides the path of the running block, for
-    /// its leaves.
+    /// Appends an operation whose result has these axes. `path` overrides the path of the current block,
+    /// because leaves have their own path.
     pub(crate) fn op(
         &mut self,
         path: Option<&Rc<str>>,
@@ -423,7 +426,8 @@ impl Tracer {
         raw
     }
 
-    /// Appends the nodes that a function of `trace::functions` builds. These functions know axes by index.
+    /// Appends the nodes that a function of `trace::functions` builds. These functions refer to axes by
+    /// index.
     pub(crate) fn build(
         &mut self,
         operands: &[Raw],
@@ -459,7 +463,7 @@ impl Tracer {
         }
     }
 
-    /// A weight. Each function that reads a weight has one node for it.
+    /// Adds a node for a weight. Each function that reads a weight has one node for this weight.
     pub(crate) fn parameter(
         &mut self,
         path: &Rc<str>,
@@ -490,7 +494,7 @@ impl Tracer {
         raw
     }
 
-    /// The type with named axes; `None` for a poisoned or foreign handle.
+    /// The type with named axes; `None` for an error handle or a handle of another trace.
     pub(crate) fn named_type(&mut self, raw: Raw, location: Place) -> Option<NamedType> {
         if !self.admits(&[raw], location) {
             return None;
@@ -502,7 +506,7 @@ impl Tracer {
         Some(NamedType { element: ty.element, dims })
     }
 
-    /// The innermost function, as the input of a search for a tensor's origin.
+    /// The innermost open function, as the input of a search for a tensor's origin.
     pub(crate) fn origin(&self) -> Option<Origin<'_>> {
         self.open.last().map(|open| Origin { function: &open.function, activations: &open.activations })
     }
@@ -513,7 +517,7 @@ impl Tracer {
         raws.iter().map(|raw| open.activations.contain(raw.id())).collect()
     }
 
-    /// Marks an argument of the innermost function as no activation in its caller.
+    /// Marks an argument of the innermost open function as a non-activation in its caller.
     pub(crate) fn fix(&mut self, argument: Raw) {
         if let Some(open) = self.open.last_mut() {
             open.activations.remove(argument.id());

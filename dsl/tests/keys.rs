@@ -47,11 +47,15 @@ fn leaves_ask_for_what_is_stored() {
 #[test]
 fn what_cannot_be_made_is_refused() {
     let both = recorded(|x| linear(true)(x) + linear(false)(x)).unwrap();
-    let expected = "parameter `w.weight` is declared as `f32[2,3]` and as `f32[2,3]`, or made in two ways";
+    let expected =
+        "the parameter `w.weight` is declared as `f32[2,3]` and as `f32[2,3]`, or with two different recipes";
     assert_eq!(both.parameters().unwrap_err().to_string(), expected);
 
     let refused = |body: &dyn Fn(Tensor<F32>) -> Tensor<F32>| recorded(body).unwrap_err().kind.to_string();
-    assert_eq!(refused(&stacked("w.*", &[])), "`stacked`: axis 0 of `f32[]`, which has 0 axes");
+    assert_eq!(
+        refused(&stacked("w.*", &[])),
+        "`stacked`: the axis 0 does not exist in `f32[]`, which has 0 axes"
+    );
     assert_eq!(refused(&stacked("w", &[S])), "`stacked`: the key is w, expected one with a `*`");
     let counts = Weight::<I32>::stacked(Scope::root("").child("w.*"), &[S]);
     assert!(refused(&|x| x + counts.call(()).to()).contains("of floats"));

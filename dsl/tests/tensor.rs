@@ -172,6 +172,7 @@ fn functions_of_each_element() {
     let softplus = [0.6931471824645996, 1.31326162815094, 2.1269280910491943];
     assert_eq!(of(|x| x.softplus())[..3], softplus);
     assert_eq!(of(nn::gelu)[..2], [0., 0.8413447141647339]);
+    assert_eq!(of(|x| x.less(3).select(0, Tensor::scalar(9.0))), [0., 0., 0., 9., 9., 9.]);
     assert_eq!(of(|x| (x / x).is_nan().select(1, 0)), [1., 0., 0., 0., 0., 0.]);
     let integers = recorded(|x| x.to::<I32>().abs().less(2).select(1, 2.0));
     assert_eq!(result(&integers), [1., 1., 2., 2., 2., 2.]);
@@ -263,8 +264,7 @@ fn what_is_repeated_without_a_word() {
     let lost = |x: Tensor<F32>| x.sum(S);
     let said = refused(move |x| x + linear(lost(x)));
     let expected = format!(
-        "`add`: `f32[B=2]` lacks the axis `S` of `f32[B=2, S=3]`, which it lost at dsl/tests/tensor.rs:{line}; an \
-         activation is repeated only where that is asked for: `.broadcast(other)`"
+        "`add`: `f32[B=2]` lacks the axis `S` of `f32[B=2, S=3]`, which it lost at dsl/tests/tensor.rs:{line}; call `.broadcast(other)` to repeat an activation along an axis"
     );
     assert_eq!(said, expected);
     // What another tensor's reduction is, or one place of the tensor itself.
@@ -285,14 +285,19 @@ fn a_given_weight_is_repeated_in_a_body_and_an_activation_is_not() {
     let layers = |x: Tensor<F32>, given: fn(Tensor<F32>) -> Tensor<F32>| {
         (0..3).fold(x, |x, i| {
             let scope = Scope::root("").element("layers", i);
-            block(&scope, "Layer::forward", (x, given(x)), |(x, given): (Tensor<F32>, Tensor<F32>)| x + given)
+            block::<(), _, _>(
+                &scope,
+                "Layer::forward",
+                (x, given(x)),
+                |(x, given): (Tensor<F32>, Tensor<F32>)| x + given,
+            )
         })
     };
     let traced = traced(move |x| layers(x, |_| weight("w", &[dim(S, 3)]))).unwrap();
     assert_eq!((result(&traced.trace), traced.body_runs), (vec![3., 7., 11., 6., 10., 14.], 1));
     let said = refused(move |x| layers(x, |x| x.sum(B)));
     assert!(
-        said.starts_with("`add`: `f32[S=3]` lacks the axis `B` of `f32[B=2, S=3]`; an activation"),
+        said.starts_with("`add`: `f32[S=3]` lacks the axis `B` of `f32[B=2, S=3]`; call `.broadcast(other)`"),
         "{said}"
     );
 }
@@ -304,14 +309,14 @@ fn a_table_of_positions_is_as_long_as_the_context() {
         x
     });
     let error = traced(|x| {
-        block(&Scope::root("wpe"), "Toy::forward", x, |x: Tensor<F32>| {
+        block::<(), _, _>(&Scope::root("wpe"), "Toy::forward", x, |x: Tensor<F32>| {
             nn::positions_within(dim(N, 8), 9);
             x
         })
     });
     let line = line!() - 4;
     let expected = format!(
-        "the table of positions has 8 rows (axis `N`), and the context 9 positions; a context of at most 8 fits\n  \
+        "the table of position embeddings has 8 rows (axis `N`), but the context has 9 positions; choose a context of at most 8 positions\n  \
          in `wpe` at dsl/tests/tensor.rs:{line}"
     );
     assert_eq!(error.unwrap_err().to_string(), expected);
@@ -320,7 +325,7 @@ fn a_table_of_positions_is_as_long_as_the_context() {
 #[test]
 fn a_place_that_is_not_known_is_not_said() {
     let said = Toy::trace(&Err(BuildError::Empty { key: "k".into(), axis: "K".into() }), &entries(&["main"]));
-    assert_eq!(said.unwrap_err().to_string(), "`k` is 0; the axis `K` needs at least 1");
+    assert_eq!(said.unwrap_err().to_string(), "`k` is 0, but the axis `K` needs an extent of at least 1");
     let error = traced(|x| x.sum(E)).unwrap_err().to_string();
     assert!(error.contains("\n  at dsl/tests/tensor.rs:"), "{error}");
 }
@@ -337,33 +342,33 @@ fn the_error_names_types_axis_and_line() {
         case(line!(), |x| x.narrow(S, 2, 9), "`narrow`: range is 2..11, expected within 0..3"),
         case(line!(), |x| x.sum(E), "`sum`: `f32[B=2, S=3]` has no axis `E`"),
         case(line!(), |x| x.mean(E), "`mean`: `f32[B=2, S=3]` has no axis `E`"),
-        case(line!(), |x| x + weight("w", &[dim(S, 4)]), "`add`: axis `S` has two extents: `f32[B=2, S=3]` against `f32[S=4]`"),
-        case(line!(), |x| x * weight("w", &[dim(E, 4)]), "`multiply`: neither of `f32[B=2, S=3]` and `f32[E=4]` has all axes of the other"),
-        case(line!(), |x| x.rename(B, S), "`rename`: axis `S` would occur twice, in `f32[B=2, S=3]`; use `.rename(S, …)` on one of them"),
-        case(line!(), |x| x.permute(&[B]), "`permute`: `f32[B=2, S=3]` cannot have its axes ordered as [B]"),
-        case(line!(), |x| x.permute(&[B, E]), "`permute`: `f32[B=2, S=3]` cannot have its axes ordered as [B, E]"),
-        case(line!(), |x| x.permute(&[B, B]), "`permute`: `f32[B=2, S=3]` cannot have its axes ordered as [B, B]"),
+        case(line!(), |x| x + weight("w", &[dim(S, 4)]), "`add`: the axis `S` has two extents: `f32[B=2, S=3]` against `f32[S=4]`"),
+        case(line!(), |x| x * weight("w", &[dim(E, 4)]), "`multiply`: `f32[B=2, S=3]` and `f32[E=4]` each lack an axis that the other tensor has"),
+        case(line!(), |x| x.rename(B, S), "`rename`: the result would have the axis `S` of `f32[B=2, S=3]` twice; call `.rename(S, …)` on one of the operands"),
+        case(line!(), |x| x.permute(&[B]), "`permute`: the axes of `f32[B=2, S=3]` cannot be reordered to [B]"),
+        case(line!(), |x| x.permute(&[B, E]), "`permute`: the axes of `f32[B=2, S=3]` cannot be reordered to [B, E]"),
+        case(line!(), |x| x.permute(&[B, B]), "`permute`: the axes of `f32[B=2, S=3]` cannot be reordered to [B, B]"),
         case(line!(), |x| x.split(S, [1, 1])[0], "`split`: axis `S` of `f32[B=2, S=3]`: pieces of [1, 1], expected a sum of 3"),
         case(line!(), |x| x.unmerge(S, &[dim(K, 2), dim(E, 2)]), "`unmerge`: axis `S` of `f32[B=2, S=3]`: parts of [2, 2], expected a product of 3"),
-        case(line!(), |x| x.unmerge(S, &[dim(B, 3)]), "`unmerge`: axis `B` would occur twice, in `f32[B=2, S=3]`; use `.rename(B, …)` on one of them"),
+        case(line!(), |x| x.unmerge(S, &[dim(B, 3)]), "`unmerge`: the result would have the axis `B` of `f32[B=2, S=3]` twice; call `.rename(B, …)` on one of the operands"),
         case(line!(), |x| x.merge(&[B, E], K), "`merge`: `f32[B=2, S=3]` has no axis `E`"),
         case(line!(), |x| nn::dot(x, weight("w", &[dim(E, 4)]), S), "`dot`: `f32[E=4]` has no axis `S`"),
-        case(line!(), |x| nn::dot(x, weight("w", &[dim(S, 3), dim(B, 5)]), S), "`dot`: axis `B` has two extents: `f32[B=2, S=3]` against `f32[S=3, B=5]`"),
+        case(line!(), |x| nn::dot(x, weight("w", &[dim(S, 3), dim(B, 5)]), S), "`dot`: the axis `B` has two extents: `f32[B=2, S=3]` against `f32[S=3, B=5]`"),
         case(line!(), |x| nn::softmax(x, E), "`softmax`: `f32[B=2, S=3]` has no axis `E`"),
         case(line!(), |x| Linear::build(Scope::root("l"), &[dim(E, 4)], &[dim(K, 2)]).call(x), "`linear`: `f32[B=2, S=3]` has no axis `E`"),
-        case(line!(), |x| Linear::build(Scope::root("l"), &[dim(S, 4)], &[dim(K, 2)]).call(x), "`linear`: axis `S` has two extents: `f32[B=2, S=3]` against `f32[S=4]`"),
-        case(line!(), |x| Linear::build(Scope::root("l"), &[dim(S, 3)], &[dim(B, 2)]).call(x), "`linear`: axis `B` would occur twice, in `f32[B=2, S=3]`; use `.rename(B, …)` on one of them"),
+        case(line!(), |x| Linear::build(Scope::root("l"), &[dim(S, 4)], &[dim(K, 2)]).call(x), "`linear`: the axis `S` has two extents: `f32[B=2, S=3]` against `f32[S=4]`"),
+        case(line!(), |x| Linear::build(Scope::root("l"), &[dim(S, 3)], &[dim(B, 2)]).call(x), "`linear`: the result would have the axis `B` of `f32[B=2, S=3]` twice; call `.rename(B, …)` on one of the operands"),
         case(line!(), |x| RmsNorm::build(Scope::root("n"), &[dim(E, 4)]).call(x), "`rms_norm`: `f32[B=2, S=3]` has no axis `E`"),
-        case(line!(), |x| RmsNorm::build(Scope::root("n"), &[dim(S, 4)]).call(x), "`rms_norm`: axis `S` has two extents: `f32[B=2, S=3]` against `f32[S=4]`"),
-        case(line!(), |x| SignatureCheck::new("Toy::forward", &Dims(vec![dim(S, 4)])).result(x, declared(&[B, S])), "`Toy::forward`: the result is `f32[B=2, S=3]`, declared as `[B, S=4]`"),
-        case(line!(), |x| SignatureCheck::new("Toy::forward", &Dims(vec![])).argument("x", x, declared(&[S, B])), "`Toy::forward`: argument `x` is `f32[B=2, S=3]`, declared as `[S, B]`"),
+        case(line!(), |x| RmsNorm::build(Scope::root("n"), &[dim(S, 4)]).call(x), "`rms_norm`: the axis `S` has two extents: `f32[B=2, S=3]` against `f32[S=4]`"),
+        case(line!(), |x| SignatureCheck::new("Toy::forward", &Dims(vec![dim(S, 4)])).result(x, declared(&[B, S])), "`Toy::forward`: the result is `f32[B=2, S=3]`, but the signature declares `[B, S=4]`"),
+        case(line!(), |x| SignatureCheck::new("Toy::forward", &Dims(vec![])).argument("x", x, declared(&[S, B])), "`Toy::forward`: argument `x` is `f32[B=2, S=3]`, but the signature declares `[S, B]`"),
         case(line!(), |x| Tensor::concat(&[x, weight("w", &[dim(S, 3)])], S), "`concat`: `f32[S=3]` has no axis `B`"),
         case(line!(), |x| Tensor::concat(&[x.sum(B), x], S), "`concat`: `f32[S=3]` has no axis `B`"),
         case(line!(), |x| Tensor::concat(&[x, x], E), "`concat`: `f32[B=2, S=3]` has no axis `E`"),
-        case(line!(), |x| Tensor::concat(&[x, x.narrow(B, 0, 1)], S), "`concat`: axis `B` has two extents: `f32[B=2, S=3]` against `f32[B=1, S=3]`"),
+        case(line!(), |x| Tensor::concat(&[x, x.narrow(B, 0, 1)], S), "`concat`: the axis `B` has two extents: `f32[B=2, S=3]` against `f32[B=1, S=3]`"),
         case(line!(), |_| Tensor::concat(&[], S), "`concatenate` takes 1 or more operands, found 0"),
-        case(line!(), |x| Tensor::stack(&[x, x], S), "`stack`: axis `S` would occur twice, in `f32[B=2, S=3]`; use `.rename(S, …)` on one of them"),
-        case(line!(), |x| x.sum(B).broadcast(weight("w", &[dim(S, 4)])), "`broadcast`: axis `S` has two extents: `f32[S=3]` against `f32[S=4]`"),
+        case(line!(), |x| Tensor::stack(&[x, x], S), "`stack`: the result would have the axis `S` of `f32[B=2, S=3]` twice; call `.rename(S, …)` on one of the operands"),
+        case(line!(), |x| x.sum(B).broadcast(weight("w", &[dim(S, 4)])), "`broadcast`: the axis `S` has two extents: `f32[S=3]` against `f32[S=4]`"),
         case(line!(), |x| x.cumsum(E), "`cumsum`: `f32[B=2, S=3]` has no axis `E`"),
     ];
     for (line, body, expected) in cases {
@@ -379,11 +384,11 @@ fn the_error_names_the_line_that_renamed() {
     let line = line!() + 1;
     let renamed = |x: Tensor<F32>| x.rename(S, E).exp().sum(B);
     let expected = |what| format!("{what}; `S` was renamed to `E` at dsl/tests/tensor.rs:{line}");
-    let sum = "`add`: axis `E` has two extents: `f32[E=4]` against `f32[E=3]`";
+    let sum = "`add`: the axis `E` has two extents: `f32[E=4]` against `f32[E=3]`";
     assert_eq!(refused(move |x| weight("w", &[dim(E, 4)]) + renamed(x)), expected(sum));
-    let product = "`dot`: axis `E` has two extents: `f32[E=3]` against `f32[E=4]`";
+    let product = "`dot`: the axis `E` has two extents: `f32[E=3]` against `f32[E=4]`";
     assert_eq!(refused(move |x| nn::dot(renamed(x), weight("w", &[dim(E, 4)]), E)), expected(product));
-    let linear = "`linear`: axis `E` has two extents: `f32[E=3]` against `f32[E=4]`";
+    let linear = "`linear`: the axis `E` has two extents: `f32[E=3]` against `f32[E=4]`";
     let layer = || Linear::build(Scope::root("l"), &[dim(E, 4)], &[dim(K, 2)]);
     assert_eq!(refused(move |x| layer().call(renamed(x))), expected(linear));
 }
@@ -397,13 +402,17 @@ fn a_signature_binds_its_free_axes() {
         let x = signature.argument("x", x, declared(&[B, S]));
         signature.result(x.narrow(S, 0, 2), declared(&[B, S]))
     });
-    assert_eq!(said, "`Toy::forward`: the result is `f32[B=2, S=2]`, declared as `[B=2, S=3]`");
+    assert_eq!(
+        said,
+        "`Toy::forward`: the result is `f32[B=2, S=2]`, but the signature declares `[B=2, S=3]`"
+    );
 }
 
 #[test]
 fn the_error_names_the_field_path() {
     let run = |scope: Scope| {
-        let error = traced(move |x| block(&scope, "Mlp::forward", x, |x: Tensor<F32>| x.sum(E))).unwrap_err();
+        let error = traced(move |x| block::<(), _, _>(&scope, "Mlp::forward", x, |x: Tensor<F32>| x.sum(E)))
+            .unwrap_err();
         (error.provenance.path.to_string(), error.to_string())
     };
     let (path, said) = run(Scope::root("").child("model").child("mlp"));
@@ -425,8 +434,12 @@ fn the_first_error_wins_and_what_follows_is_silent() {
         let [left, right] = also.split(K, [7, 8]);
         let logits = nn::softmax(nn::dot(left, right, E), N).rename(K, B) / 0.0;
         assert_eq!(logits.extent(B), 0);
-        let block =
-            block(&Scope::root("").element("layers", 0), "L::forward", logits, |x: Tensor<F32>| x.sum(K));
+        let block = block::<(), _, _>(
+            &Scope::root("").element("layers", 0),
+            "L::forward",
+            logits,
+            |x: Tensor<F32>| x.sum(K),
+        );
         reached.set(true);
         -block.exp().maximum(x).less_equal(x).select(x, poisoned)
     })
@@ -447,8 +460,9 @@ fn handles_of_another_trace_are_refused() {
     assert_eq!(refused(move |x| x + stale), TraceErrorKind::Stranger.to_string());
     assert_eq!(refused(move |_| stale.exp()), TraceErrorKind::Stranger.to_string());
     assert_eq!(refused(move |_| stale), TraceErrorKind::Stranger.to_string());
-    let layer =
-        move |_| block(&Scope::root("").element("layers", 0), "Layer::forward", stale, |x: Tensor<F32>| x);
+    let layer = move |_| {
+        block::<(), _, _>(&Scope::root("").element("layers", 0), "Layer::forward", stale, |x: Tensor<F32>| x)
+    };
     assert_eq!(refused(layer), TraceErrorKind::Stranger.to_string());
     // Out of any trace it is silent, and does not disturb the next one unless it is used there.
     let nothing = (stale + stale).sum(S);
@@ -470,17 +484,27 @@ fn handles_of_another_function_are_refused() {
     assert_eq!(*error.kind, TraceErrorKind::Stranger);
     // A repeated body that captures a tensor instead of taking it as an argument.
     let layer = |x: Tensor<F32>, captured: Tensor<F32>| {
-        block(&Scope::root("").element("layers", 0), "Layer::forward", x, move |x: Tensor<F32>| x + captured)
+        block::<(), _, _>(
+            &Scope::root("").element("layers", 0),
+            "Layer::forward",
+            x,
+            move |x: Tensor<F32>| x + captured,
+        )
     };
     assert_eq!(refused(move |x| layer(x, x)), TraceErrorKind::Stranger.to_string());
     // A tensor of the body that is used outside of it.
     let escaped = |x: Tensor<F32>| {
         let kept = Rc::new(Cell::new(x));
         let keep = kept.clone();
-        block(&Scope::root("").element("layers", 0), "Layer::forward", x, move |x: Tensor<F32>| {
-            keep.set(x.exp());
-            x
-        });
+        block::<(), _, _>(
+            &Scope::root("").element("layers", 0),
+            "Layer::forward",
+            x,
+            move |x: Tensor<F32>| {
+                keep.set(x.exp());
+                x
+            },
+        );
         kept.get()
     };
     assert_eq!(refused(move |x| escaped(x) + x), TraceErrorKind::Stranger.to_string());
@@ -518,8 +542,7 @@ fn a_panic_in_a_body_closes_the_trace() {
 #[test]
 fn a_configuration_that_does_not_divide_is_refused() {
     let error = divide(("hidden_size", 100), ("num_attention_heads", 3)).unwrap_err();
-    let expected = "`hidden_size` (100) is not a multiple of `num_attention_heads` (3); \
-                    correct one of the two in the configuration";
+    let expected = "`hidden_size` (100) is not a multiple of `num_attention_heads` (3); correct one of these keys in the configuration";
     assert_eq!(error.to_string(), expected);
     assert!(divide(("hidden_size", 100), ("num_attention_heads", 0)).is_err());
     assert_eq!(divide(("hidden_size", 100), ("num_attention_heads", 4)), Ok(25));
@@ -536,10 +559,28 @@ fn layers(n: usize, kind: fn(usize) -> usize) -> impl Fn(Tensor<F32>) -> Tensor<
             let body = move |(x, kind): (Tensor<F32>, usize)| {
                 x * Weight::<F32>::build(own.child("w"), &[dim(S, 3)]).call(()) + kind as f64
             };
-            x = block(&scope, "Layer::forward", (x, kind(i)), body);
+            x = block::<(), _, _>(&scope, "Layer::forward", (x, kind(i)), body);
         }
         x
     }
+}
+
+/// Blocks of two types with one name have a function each, though all else is equal.
+#[test]
+fn blocks_of_two_types_are_recorded_apart() {
+    let traced = traced(|mut x| {
+        for i in 0..4 {
+            let scope = Scope::root("").child("model").element("layers", i);
+            assert_eq!((scope.index(), scope.child("w").index()), (Some(i), None));
+            x = match i % 2 {
+                0 => block::<u8, _, _>(&scope, "Layer::forward", x, |x: Tensor<F32>| x + 1.0),
+                _ => block::<u16, _, _>(&scope, "Layer::forward", x, |x: Tensor<F32>| x * 2.0),
+            };
+        }
+        x
+    });
+    let traced = traced.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!((traced.body_runs, traced.trace.functions.len()), (2, 3));
 }
 
 #[test]
@@ -584,7 +625,7 @@ fn elements_that_differ_are_found() {
         move |mut x: Tensor<F32>| {
             for i in 0..5 {
                 let scope = Scope::root("").element("layers", i);
-                x = block(
+                x = block::<(), _, _>(
                     &scope,
                     "Layer::forward",
                     x,
@@ -600,5 +641,5 @@ fn elements_that_differ_are_found() {
             TraceErrorKind::Unequal { block: "Layer::forward".into(), prefix: format!("layers.{at}") };
         assert_eq!(*error.kind, expected);
     }
-    assert!(refused(differing(0)).starts_with("`Layer::forward` at `layers.1` records something else"));
+    assert!(refused(differing(0)).starts_with("`Layer::forward` at `layers.1` records other operations"));
 }

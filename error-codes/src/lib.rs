@@ -1,4 +1,5 @@
-//! Codes of errors. `tracewright explain` prints a page for each code, with more than fits into a message.
+//! The codes of errors. `tracewright explain` prints a page for each code, which contains more than an error
+//! message.
 
 mod list;
 #[cfg(feature = "iree")]
@@ -15,17 +16,19 @@ use trace::Provenance;
 pub trait Coded: Error {
     fn code(&self) -> Code;
 
-    /// The error that this one passes on, if it adds nothing. It then has that error's code and places.
+    /// The error that this error wraps without adding anything. This error then has the code and the places
+    /// of the wrapped error.
     fn passed_on(&self) -> Option<&(dyn Coded + 'static)> {
         None
     }
 
-    /// The places in the declaration of a network that the error is about. The most helpful comes first.
+    /// The places in the declaration of a network that the error refers to. The most helpful place comes
+    /// first.
     fn places(&self) -> Vec<Place> {
         self.passed_on().map_or_else(Vec::new, Coded::places)
     }
 
-    /// This error as a trait object. It also works through boxes.
+    /// This error, converted to a trait object. The conversion also works through boxes.
     fn coded(&self) -> &(dyn Coded + 'static)
     where
         Self: Sized + 'static,
@@ -41,7 +44,7 @@ impl AnyCoded {
         Self(Box::new(error))
     }
 
-    /// The error as this type; or the same error again, if it has another type.
+    /// Converts the error to this type, or returns the same error if it has another type.
     pub fn downcast<E: Error + 'static>(self) -> Result<Box<E>, Self> {
         let Self(error) = self;
         match (&*error as &(dyn Error + 'static)).is::<E>() {
@@ -50,7 +53,7 @@ impl AnyCoded {
         }
     }
 
-    /// The error of this type among this error and the errors that it passes on.
+    /// Finds an error of this type among this error and the errors that it wraps.
     pub fn find<E: Error + 'static>(&self) -> Option<&E> {
         let mut errors = std::iter::successors(Some(self.coded()), |error| error.passed_on());
         errors.find_map(|error| (error as &(dyn Error + 'static)).downcast_ref())
@@ -85,9 +88,9 @@ impl fmt::Display for AnyCoded {
     }
 }
 
-/// Assigns codes to the variants of an error: first the variants that only pass on another error, then each
-/// code with its variants. The match covers all variants, so that none lacks a code. After `@` come the
-/// places that the error is about.
+/// Assigns codes to the variants of an error: first the variants that only wrap another error, then each code
+/// with its variants. The match covers all variants, so that each variant has a code. The places that the
+/// error refers to follow after `@`.
 #[macro_export]
 macro_rules! coded {
     ($($error:ident: $($passed:ident)* { $($code:ident: $($own:ident)+;)* } $(@ $places:expr;)?)+) => {
@@ -123,9 +126,9 @@ fn place(provenance: &Provenance) -> Place {
 
 macro_rules! codes {
     ($($name:ident)*) => {
-        /// The code of a kind of error. The hundreds group the codes: 0 the command line and the system, 1
-        /// the configuration, 2 the checkpoint, 3 archives, 4 the declaration of a network, 5 plans and
-        /// lowering.
+        /// The code of a kind of error. The hundreds of a code are its group: 0 is the command line and the
+        /// system, 1 the configuration, 2 the checkpoint, 3 archives, 4 the declaration of a network, 5 plans
+        /// and lowering.
         ///
         /// 6 is the compiler, 7 the runtime, 8 generation, 9 exports, 10 the instruments, 11 the Hugging
         /// Face hub, and 12 the server.
@@ -144,7 +147,7 @@ macro_rules! codes {
                 }
             }
 
-            /// The page in Markdown: a title, the meaning, an example, and the remedy.
+            /// The page of the code in Markdown: a title, the meaning, an example, and how to fix the error.
             pub fn explanation(self) -> &'static str {
                 match self {
                     $(Self::$name => include_str!(concat!(stringify!($name), ".md"))),*
@@ -186,9 +189,9 @@ impl fmt::Display for Code {
     }
 }
 
-/// The text is not a code.
+/// The text is not a code of an error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no error `{0}`; `tracewright explain` without one lists all")]
+#[error("there is no error with the code `{0}`; run `tracewright explain` without a code to list all codes")]
 pub struct UnknownCode(pub String);
 
 impl FromStr for Code {

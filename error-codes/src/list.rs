@@ -1,6 +1,6 @@
-//! The code of each error, and the places in a declaration that it is about.
+//! The code of each error, and the places in a declaration that the error refers to.
 //!
-//! An error that only passes on another has the other's code.
+//! An error that only wraps another error has the code of the other error.
 
 use Code::*;
 use bake::{BakeError, Problem, QuantizeError};

@@ -1,4 +1,4 @@
-//! Codes of errors from the compiler, the runtime, generation and what builds on them.
+//! The codes of errors of the compiler, the runtime, generation and the crates that use them.
 
 use generate::{GenerateError, TemplateError};
 use pjrt::PjrtError;

@@ -1,6 +1,7 @@
-//! Types that errors share: the file that an error is about, and the chain of causes.
+//! Types that all errors share: the file that an error refers to, and the chain of causes.
 //!
-//! The message of an error never contains that of its source; [`WithCauses`] shows both, each once.
+//! The message of an error never contains the message of its source; [`WithCauses`] shows both messages, each
+//! once.
 
 use std::error::Error;
 use std::fmt;
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} `{}`", .path.display())]
 pub struct FileError {
-    /// The operation: `read`, `create`, `create a file in`.
+    /// The operation, for example `read`, `create`, `create a file in`.
     pub action: &'static str,
     pub path: PathBuf,
     pub source: io::Error,
@@ -23,7 +24,7 @@ pub trait WithPath<T> {
     /// Adds the operation and the path.
     ///
     /// # Errors
-    /// If `self` is an error.
+    /// Returns an error if `self` is an error.
     fn with_path(self, action: &'static str, path: &Path) -> Result<T, FileError>;
 }
 
@@ -73,10 +74,10 @@ impl fmt::Display for WithCauses<'_> {
     }
 }
 
-/// The number of items that a message lists. The value contains all of them.
+/// The largest number of items that a message lists. The error value contains all items.
 pub const LISTED: usize = 50;
 
-/// Displays items on separate lines, and how many more there are.
+/// Displays items on separate lines, followed by the number of items that are not shown.
 pub struct Listed<'a, T>(pub &'a [T]);
 
 impl<T: fmt::Display> fmt::Display for Listed<'_, T> {
@@ -89,7 +90,8 @@ impl<T: fmt::Display> fmt::Display for Listed<'_, T> {
     }
 }
 
-/// Escapes a text for a terminal. Names in untrusted files can contain control sequences. Line breaks stay.
+/// Escapes a text for a terminal. Names in untrusted files can contain control sequences. Line breaks are not
+/// escaped.
 pub fn escaped(text: &str) -> String {
     let is_plain = |c: char| !c.is_control() || c == '\n' || c == '\t';
     text.chars().fold(String::with_capacity(text.len()), |mut shown, c| {
@@ -118,7 +120,7 @@ mod tests {
     #[test]
     fn a_cause_stands_behind_its_error_once() {
         #[derive(Debug, thiserror::Error)]
-        #[error("no configuration")]
+        #[error("the model has no configuration file")]
         struct Outer(#[from] FileError);
 
         let refused: io::Result<()> = Err(io::Error::other("the disk is on fire"));

@@ -1,21 +1,22 @@
-//! JSON as Python writes it. `json.dumps` writes, and `json.loads` reads, numbers that JSON cannot express:
-//! `Infinity`, `-Infinity`, `NaN`.
+//! Reads JSON as Python's `json` module writes it. `json.dumps` and `json.loads` support three numbers that
+//! JSON cannot express: `Infinity`, `-Infinity`, `NaN`.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use serde::de::DeserializeOwned;
 
-/// The numbers that only Python's JSON contains.
+/// The words for numbers that only Python's JSON contains.
 const NOT_FINITE: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
-/// The object that replaces such a number in a value. transformers 5 writes the same
-/// (`PreTrainedConfig._encode_special_floats`). No reader of numbers or strings accepts it by mistake.
+/// The object that replaces such a number in a value. transformers 5 writes the same object
+/// (`PreTrainedConfig._encode_special_floats`). No parser of numbers or strings accepts this object by
+/// mistake.
 fn not_finite(word: &str) -> String {
     format!("{{\"__float__\":\"{word}\"}}")
 }
 
-/// The text of a value, with Python's words for such numbers.
+/// The text of a value, with Python's words for numbers that are not finite.
 pub fn as_written(value: &str) -> String {
     NOT_FINITE.iter().fold(value.to_owned(), |text, word| text.replace(&not_finite(word), word))
 }
@@ -24,16 +25,16 @@ pub fn as_written(value: &str) -> String {
 /// `{"__float__": "Infinity"}`, which transformers 5 writes for it.
 ///
 /// # Errors
-/// The errors of `serde_json::from_str`, with places in `text`.
+/// Returns the same errors as `serde_json::from_str`, with positions in `text`.
 pub fn parse_json<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     with_json(text, |text| serde_json::from_str(text))
 }
 
 /// Runs a parser on JSON that Python may have written. If `text` contains numbers that are not finite,
-/// `parse` gets a converted text, and after a failure another one for the error.
+/// `parse` gets a converted text. If parsing fails, `parse` gets a second text for the position of the error.
 ///
 /// # Errors
-/// The errors of `parse`, with places in `text`.
+/// Returns the same errors as `parse`, with positions in `text`.
 pub fn with_json<T>(text: &str, parse: impl Fn(&str) -> serde_json::Result<T>) -> serde_json::Result<T> {
     let words = words(text);
     if words.is_empty() {
@@ -46,7 +47,7 @@ pub fn with_json<T>(text: &str, parse: impl Fn(&str) -> serde_json::Result<T>) -
     })
 }
 
-/// The places of these words outside of strings.
+/// The positions of Python's words for numbers outside of strings.
 fn words(text: &str) -> Vec<Range<usize>> {
     if !text.contains("Infinity") && !text.contains("NaN") {
         return Vec::new();
@@ -114,7 +115,7 @@ mod tests {
         }
     }
 
-    /// Python cannot read these texts either. The error has the same place as for a text with a number
+    /// Python rejects these texts too. The error has the same position as for a text with a finite number
     /// instead.
     #[test]
     fn errors_are_where_they_are_in_the_file() {

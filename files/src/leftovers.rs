@@ -1,5 +1,6 @@
-//! Removes the temporary files of killed runs. Such files have a special name and a lock. The system releases the
-//! lock of a process that ends, so a file without a lock is left over.
+//! Removes the temporary files of runs that were killed. A temporary file has a special name and a lock. The
+//! operating system releases the lock of a process that ends, so a temporary file without a lock is left over
+//! from a killed run.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,17 +12,17 @@ use tempfile::TempDir;
 const PREFIX: &str = ".tracewright-";
 const SUFFIX: &str = ".partial";
 
-/// A folder for temporary files, which is removed when it is dropped.
+/// A folder for temporary files, which is removed when this value is dropped.
 pub struct Scratch {
     folder: TempDir,
     _lock: Option<File>,
 }
 
 impl Scratch {
-    /// Creates a folder in `folder`, and removes those of killed runs there.
+    /// Creates a temporary folder in `folder`, and removes the temporary folders of killed runs there.
     ///
     /// # Errors
-    /// If `folder` does not exist or cannot be written.
+    /// Returns an error if `folder` does not exist or cannot be written.
     pub fn new_in(folder: &Path) -> Result<Self, FileError> {
         Self::new(folder).with_path("create a folder in", folder)
     }
@@ -51,7 +52,7 @@ impl Scratch {
     }
 }
 
-/// Removes temporary files of killed runs in `folder`. Files that cannot be removed stay.
+/// Removes temporary files of killed runs in `folder`. Files that cannot be removed are kept.
 fn sweep(folder: &Path) {
     let entries = if cfg!(unix) { fs::read_dir(folder).ok() } else { None };
     for entry in entries.into_iter().flatten().flatten() {

@@ -1,7 +1,8 @@
-//! Writes files that appear whole or not at all, and reads untrusted files under limits.
+//! Writes files atomically, so that an incomplete file never appears, and reads untrusted files under limits.
 //!
-//! [`NewFile`] is written under another name and then renamed. It replaces only files of its [`FileKind`].
-//! [`read()`] accepts regular files up to a size limit. The module [`limits`] has the limits of all readers.
+//! [`NewFile`] writes a file under a temporary name and then renames it. A new file replaces an existing file
+//! only if both have the same [`FileKind`]. [`read()`] accepts regular files up to a size limit. The module
+//! [`limits`] contains the limits of all readers.
 
 mod json;
 mod kind;
@@ -13,7 +14,7 @@ mod owned;
 mod read;
 mod stand_in;
 
-/// The files of a model's folder that the tokenizer, the chat template and the stop tokens are read from.
+/// The files in a model's folder from which the tokenizer, the chat template and the stop tokens are read.
 pub const TOKENIZER_FILES: &[&str] = &[
     "config.json",
     "generation_config.json",

@@ -8,9 +8,10 @@ use crate::FileKind;
 use crate::leftovers::Scratch;
 use crate::read::regular;
 
-/// A file that appears at its path when it is published. Without that, it leaves nothing behind.
+/// A file that appears at its path only when it is published. If the file is not published, nothing is left
+/// behind.
 pub struct NewFile {
-    /// The path that was asked for.
+    /// The path that the caller requested.
     asked: PathBuf,
     path: PathBuf,
     kind: FileKind,
@@ -20,11 +21,12 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Begins the file at `path`, in a temporary folder beside it. If `path` is a link, its target is
+    /// Begins the file for `path`, in a temporary folder next to `path`. If `path` is a link, its target is
     /// replaced.
     ///
     /// # Errors
-    /// If the folder does not exist or cannot be written, or `path` is not a regular file of this kind.
+    /// Returns an error if the folder does not exist or cannot be written, or `path` is not a regular file of
+    /// this kind.
     pub fn begin(path: &Path, kind: FileKind) -> Result<Self, FileError> {
         let asked = path.to_owned();
         let path = replaced(path, kind)?;
@@ -47,12 +49,12 @@ impl NewFile {
     /// Writes a file with this content.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn write(path: &Path, kind: FileKind, content: &[u8]) -> Result<(), FileError> {
         Self::begin(path, kind)?.publish_as(content)
     }
 
-    /// The temporary path until publication.
+    /// The temporary path of the file until it is published.
     pub fn partial(&self) -> &Path {
         &self.partial
     }
@@ -61,19 +63,20 @@ impl NewFile {
         &self.file
     }
 
-    /// Writes the content and publishes the file. It replaces an existing file.
+    /// Writes the content into the file and publishes the file. Publishing replaces an existing file.
     ///
     /// # Errors
-    /// If the content does not reach the disk.
+    /// Returns an error if the content cannot be written to the disk.
     pub fn publish_as(mut self, content: &[u8]) -> Result<(), FileError> {
         self.file.write_all(content).with_path("write", &self.path)?;
         self.publish()
     }
 
-    /// Publishes the file. It replaces an existing file.
+    /// Publishes the file under its final path. Publishing replaces an existing file.
     ///
     /// # Errors
-    /// If the content does not reach the disk, or a file of another kind has appeared in the meantime.
+    /// Returns an error if the content cannot be written to the disk, or if a file of another kind has
+    /// appeared in the meantime.
     pub fn publish(self) -> Result<(), FileError> {
         let Self { asked, path, kind, partial, file, .. } = &self;
         let synced = || {
@@ -93,7 +96,7 @@ impl NewFile {
     }
 }
 
-/// The path of the file that is written for `path`.
+/// The path of the file that is replaced if the caller requests `path`.
 fn replaced(path: &Path, kind: FileKind) -> Result<PathBuf, FileError> {
     match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(path.to_owned()),

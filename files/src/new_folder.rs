@@ -13,10 +13,11 @@ pub struct NewFolder {
 }
 
 impl NewFolder {
-    /// Creates the folder at `path`, with missing parents.
+    /// Creates the folder at `path`, and its missing parent folders.
     ///
     /// # Errors
-    /// If a folder cannot be created. All created folders are removed again.
+    /// Returns an error if a folder cannot be created. After an error, the function removes all folders that
+    /// it created.
     pub fn create(path: &Path) -> Result<Self, FileError> {
         let missing =
             path.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());

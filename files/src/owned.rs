@@ -1,4 +1,4 @@
-//! Ownership of files: by a model that is read, or by a run that is writing.
+//! Tracks which files belong to a model that is read, or to a run that is writing.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use errors::{FileError, WithPath as _};
 use same_file::Handle;
 
-/// Whether `path` is one of these files. Symbolic and hard links count.
+/// Whether `path` is one of the given files. Symbolic and hard links to one of these files count as well.
 pub fn is_one_of(path: &Path, files: impl IntoIterator<Item = impl AsRef<Path>>) -> bool {
     // What is no regular file is none of them, and opening it might wait for ever.
     let open = |path: &Path| path.is_file().then(|| Handle::from_path(path).ok()).flatten();
@@ -15,8 +15,8 @@ pub fn is_one_of(path: &Path, files: impl IntoIterator<Item = impl AsRef<Path>>)
     files.into_iter().any(|file| open(file.as_ref()).is_some_and(|file| file == path))
 }
 
-/// Locks a folder for one run. The lock is a file, which is removed at the end. If the process ends early,
-/// the system releases the lock.
+/// Locks a folder for one run. The lock is a file, which the run removes at its end. If the process ends
+/// early, the system releases the lock.
 pub struct FolderLock {
     path: PathBuf,
     _file: File,
@@ -26,7 +26,7 @@ pub struct FolderLock {
 impl FolderLock {
     const NAME: &str = ".tracewright-lock";
 
-    /// Whether a run has the folder locked, or has ended without removing the lock.
+    /// Whether a run has locked the folder, or has ended without removing the lock.
     pub fn was_taken(folder: &Path) -> bool {
         folder.join(Self::NAME).exists()
     }
@@ -34,7 +34,7 @@ impl FolderLock {
     /// Locks the folder; `None` if another run has locked it.
     ///
     /// # Errors
-    /// If the folder does not exist or cannot be written.
+    /// Returns an error if the folder does not exist or cannot be written.
     pub fn take(folder: &Path) -> Result<Option<Self>, FileError> {
         let path = folder.join(Self::NAME);
         let file = File::options().create(true).append(true).open(&path).with_path("create", &path)?;
@@ -83,7 +83,7 @@ mod tests {
         assert!(FolderLock::take(folder.path()).unwrap().is_some());
     }
 
-    /// A run that unlocks removes the lock file, which others may have opened just before.
+    /// A run that unlocks the folder removes the lock file, which other runs may have opened shortly before.
     #[test]
     fn of_many_at_once_one_has_the_folder() {
         use std::sync::atomic::{AtomicUsize, Ordering};

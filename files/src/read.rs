@@ -9,8 +9,8 @@ use crate::{BrokenLink, StandIn, limits};
 /// Reads a regular file of at most `limit` bytes.
 ///
 /// # Errors
-/// If the file does not exist, cannot be read, is larger, or is a [placeholder](StandIn); or if it is not a
-/// regular file: reading a pipe could wait forever.
+/// Returns an error if the file does not exist, cannot be read, is too large, or is a [placeholder](StandIn).
+/// A path that is not a regular file is an error too, because reading a pipe could wait forever.
 pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
     let read = || {
         regular(path)?;
@@ -34,7 +34,7 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
 /// Reads a text file of at most `limit` bytes.
 ///
 /// # Errors
-/// The errors of [`read()`]; or if the file is not UTF-8.
+/// Returns the same errors as [`read()`], or an error if the file is not UTF-8.
 pub fn read_text(path: &Path, limit: u64) -> Result<String, FileError> {
     let text = String::from_utf8(read(path, limit)?);
     text.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8"))
@@ -44,7 +44,7 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String, FileError> {
 /// Reads the text of a JSON configuration, and checks that its values fit into the memory limit.
 ///
 /// # Errors
-/// The errors of [`read_text()`]; or if the values could exceed the limit.
+/// Returns the same errors as [`read_text()`], or an error if the values could exceed the limit.
 pub fn read_json(path: &Path) -> Result<String, FileError> {
     let text = read_text(path, limits::CONFIG)?;
     if text.is_empty() {
@@ -57,7 +57,7 @@ pub fn read_json(path: &Path) -> Result<String, FileError> {
 /// Checks that the values of a JSON text fit into the memory limit of configurations.
 ///
 /// # Errors
-/// If they could exceed the limit.
+/// Returns an error if the values could exceed the memory limit.
 pub fn check_json(text: &str) -> io::Result<()> {
     let (most, limit) = (json_memory(text), limits::JSON_MEMORY);
     match most > limit {
@@ -68,8 +68,8 @@ pub fn check_json(text: &str) -> io::Result<()> {
     }
 }
 
-/// An upper bound of the memory for the values of a JSON text, in bytes. Lists and objects that grow move to
-/// a place twice as large.
+/// An upper bound of the memory that the values of a JSON text take, in bytes. The bound is twice the size of
+/// lists and objects, because they move to a place twice as large when they grow.
 fn json_memory(text: &str) -> u64 {
     let mut in_string = false;
     let mut bytes = text.bytes();
@@ -95,10 +95,10 @@ fn json_memory(text: &str) -> u64 {
     memory
 }
 
-/// Reads a text of at most `limit` bytes. The path can be a pipe.
+/// Reads a text of at most `limit` bytes. The path can also be a pipe.
 ///
 /// # Errors
-/// If it does not exist, is longer, is not UTF-8, or cannot be read.
+/// Returns an error if the file does not exist, is too long, is not UTF-8, or cannot be read.
 pub fn read_stream(path: &Path, limit: u64) -> Result<String, FileError> {
     File::open(path).and_then(|file| read_from(file, limit)).with_path("read", path)
 }
@@ -106,7 +106,7 @@ pub fn read_stream(path: &Path, limit: u64) -> Result<String, FileError> {
 /// Reads a whole text of at most `limit` bytes from a reader.
 ///
 /// # Errors
-/// If the text is longer, is not UTF-8, or cannot be read.
+/// Returns an error if the text is too long, is not UTF-8, or cannot be read.
 pub fn read_from(from: impl io::Read, limit: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     from.take(limit + 1).read_to_end(&mut bytes)?;
@@ -120,10 +120,10 @@ fn too_large(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::FileTooLarge, what)
 }
 
-/// Checks that `path` is a regular file. Links are followed.
+/// Checks that `path` is a regular file. The function follows links.
 ///
 /// # Errors
-/// If it is something else, or does not exist.
+/// Returns an error if the path is not a regular file, or does not exist.
 pub fn regular(path: &Path) -> io::Result<()> {
     if let Some(broken) = BrokenLink::at(path) {
         return Err(broken.error());

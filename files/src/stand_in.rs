@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
 
-/// A placeholder for a file that was not downloaded, or only in part.
+/// A placeholder for a file that was not downloaded, or was downloaded only in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StandIn {
     /// The placeholder that git leaves if git-lfs is not installed.
@@ -12,7 +12,7 @@ pub enum StandIn {
 }
 
 impl StandIn {
-    /// The kind of placeholder that begins with these bytes, if any does.
+    /// The kind of placeholder that begins with the given bytes; `None` if the bytes begin no placeholder.
     pub fn of(head: &[u8]) -> Option<Self> {
         let start = head.trim_ascii_start();
         let is_tag =
@@ -25,7 +25,7 @@ impl StandIn {
         }
     }
 
-    /// A description and a remedy, for messages.
+    /// A description of the placeholder and how to get the file, for messages.
     pub fn what(self) -> &'static str {
         match self {
             Self::LfsPointer => {
@@ -38,7 +38,7 @@ impl StandIn {
         }
     }
 
-    /// The error for a reader of the file.
+    /// The error for a caller that reads the file.
     pub fn error(self) -> io::Error {
         io::Error::new(io::ErrorKind::InvalidData, self)
     }
@@ -57,7 +57,7 @@ impl std::error::Error for StandIn {}
 pub struct BrokenLink(pub PathBuf);
 
 impl BrokenLink {
-    /// The broken link at `path`, if it is one.
+    /// The broken link at `path`, if `path` is a broken link.
     pub fn at(path: &Path) -> Option<Self> {
         match fs::metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => fs::read_link(path).ok().map(Self),
@@ -79,7 +79,7 @@ impl fmt::Display for BrokenLink {
 
 impl std::error::Error for BrokenLink {}
 
-/// Whether a directory entry with this name exists. Broken links count.
+/// Whether a directory entry with this name exists. A broken link counts as an existing entry.
 pub fn is_there(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }

@@ -1,4 +1,4 @@
-//! [`AnyExecutor`]: the executor of an engine that is chosen when the program runs.
+//! [`AnyExecutor`] is the executor of an engine that is chosen when the program runs.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::GenerateError;
 use crate::executor::{CallArgument, Executor, Iree};
 use crate::xla::Xla;
 
-/// An executor of one of the engines.
+/// An executor of any engine.
 pub enum AnyExecutor {
     /// A program that IREE has loaded.
     Iree(Iree),
@@ -170,7 +170,7 @@ impl Executor for AnyExecutor {
     }
 }
 
-/// The arguments with the tensors of one engine.
+/// Converts the arguments to tensors of one engine.
 fn converted<B>(
     arguments: Vec<CallArgument<AnyBuffer>>,
     own: impl Fn(AnyBuffer) -> Result<B, GenerateError>,

@@ -14,8 +14,9 @@ use crate::{
 
 /// Texts that a network continues in parallel. Each step reads the weights once for all texts.
 ///
-/// Each text occupies a row, and each row has its own position. A text can join while others run. When a text
-/// ends, its row becomes free for another text. Each text gets the tokens that it would get alone.
+/// Each text occupies a row of the batch, and each row has its own position. A text can join the batch while
+/// others run. When a text ends, its row becomes free for another text. Each text gets the same tokens as if
+/// it ran alone.
 ///
 /// ```no_run
 /// use std::ops::ControlFlow;
@@ -34,20 +35,20 @@ pub struct Batch<'a, E: Executor = Iree> {
 }
 
 impl<'a, E: Executor> Batch<'a, E> {
-    /// A batch in which all rows are free.
+    /// Creates a batch in which all rows are free.
     pub fn new(network: &'a Network<E>) -> Self {
         Self { rows: Sequences::new(network), running: (0..network.batch()).map(|_| None).collect() }
     }
 
-    /// The batch with a drafter for each row. The texts get the same tokens with fewer calls, if the network has an entry point
-    /// that verifies drafts.
+    /// Gives each row of the batch a drafter, which proposes draft tokens. The texts get the same tokens in
+    /// fewer calls, if the network has an entry point that verifies draft tokens.
     #[must_use]
     pub fn speculate(mut self, drafter: impl FnMut() -> Box<dyn Drafter + 'a>) -> Self {
         self.rows.drafters = std::iter::repeat_with(drafter).take(self.running.len()).collect();
         self
     }
 
-    /// The batch with a way of dividing the work among calls; [`Together`](crate::Together) unless changed.
+    /// Sets how the batch divides tokens among calls; the default is [`Together`](crate::Together).
     #[must_use]
     pub fn schedule(mut self, schedule: impl Schedule + 'a) -> Self {
         self.rows.schedule = Box::new(schedule);
@@ -62,25 +63,25 @@ impl<'a, E: Executor> Batch<'a, E> {
         self
     }
 
-    /// The number of free rows: how many more texts can join.
+    /// The number of free rows of the batch, which is the number of texts that can still join.
     pub fn free(&self) -> usize {
         self.running.iter().filter(|row| row.is_none()).count()
     }
 
-    /// Begins to continue a prompt, and returns its row.
+    /// Begins to continue a prompt, and returns the index of its row in the batch.
     ///
     /// # Errors
-    /// If no row is free, the prompt is empty or too long, or a setting is out of range.
+    /// Returns an error if no row is free, the prompt is empty or too long, or a setting is out of range.
     pub fn join(&mut self, prompt: &[u32], options: &TokenOptions) -> Result<usize, GenerateError> {
         let row = self.free_row()?;
         self.begin(row, 0, prompt, options)
     }
 
-    /// Like [`join`](Self::join), with features in place of tokens, the input of an encoder, or an adapter.
+    /// Like [`join`](Self::join), with features instead of tokens, the input of an encoder, or an adapter.
     ///
     /// # Errors
-    /// The errors of [`join`](Self::join); or if the network does not take such an input. The row then stays
-    /// free.
+    /// Returns the same errors as [`join`](Self::join), or an error if the network does not take such an
+    /// input. If the network rejects the input, the row stays free.
     pub fn join_input(
         &mut self,
         input: &SequenceInput<'_>,
@@ -101,7 +102,7 @@ impl<'a, E: Executor> Batch<'a, E> {
         Ok(row)
     }
 
-    /// The free row that is nearest to the others in use: calls serve rows that follow each other.
+    /// The free row that is nearest to the rows in use, because a call serves rows that follow each other.
     fn free_row(&self) -> Result<usize, GenerateError> {
         let used = |row: &usize| self.running[*row].is_some();
         let rows = 0..self.running.len();
@@ -129,11 +130,11 @@ impl<'a, E: Executor> Batch<'a, E> {
         })
     }
 
-    /// As [`join`](Self::join), with the state of the longest beginning of the prompt that any row has seen. The network computes
-    /// the rest alone.
+    /// Like [`join`](Self::join), but copies the state of the longest prefix of the prompt that any row has
+    /// computed. The network computes only the rest of the prompt.
     ///
     /// # Errors
-    /// The errors of [`join`](Self::join).
+    /// Returns the same errors as [`join`](Self::join).
     pub fn join_seen(&mut self, prompt: &[u32], options: &TokenOptions) -> Result<usize, GenerateError> {
         Generation::new(prompt, options)?;
         self.rows.network.check(prompt, 0)?;
@@ -148,18 +149,19 @@ impl<'a, E: Executor> Batch<'a, E> {
         Ok(row)
     }
 
-    /// Copies the longest prefix of `tokens` that a row has seen, and its state. `model` names the weights and their format.
+    /// Copies the longest prefix of `tokens` that a row has computed, and its state. `model` is the name of
+    /// the weights and their format.
     ///
     /// # Errors
-    /// If state cannot be read.
+    /// Returns an error if the state cannot be read from the device.
     pub fn save(&self, model: &str, tokens: &[u32]) -> Result<SavedSequence, GenerateError> {
         self.rows.save(model, tokens)
     }
 
-    /// Puts a saved sequence into a free row, for [`join_seen`](Self::join_seen).
+    /// Puts a saved sequence into a free row of the batch, for [`join_seen`](Self::join_seen).
     ///
     /// # Errors
-    /// If the sequence belongs to another network or to other weights, or no row is free.
+    /// Returns an error if the sequence belongs to another network or to other weights, or no row is free.
     pub fn load(&mut self, model: &str, saved: SavedSequence) -> Result<(), GenerateError> {
         let free: Vec<usize> = (0..self.running.len()).filter(|&row| self.running[row].is_none()).collect();
         let row = self.rows.load(&free, model, saved)?;
@@ -190,7 +192,7 @@ impl<'a, E: Executor> Batch<'a, E> {
         self.running.get(row).and_then(Option::as_ref).map_or(&[], Generation::logprobs)
     }
 
-    /// Cancels all texts and clears all rows. Call it after a failed call.
+    /// Cancels all texts and clears all rows. Call this function after a failed call.
     pub fn clear(&mut self) {
         self.running.iter_mut().for_each(|text| *text = None);
         (0..self.running.len()).for_each(|row| self.rows.truncate(row, 0));
@@ -204,12 +206,12 @@ impl<'a, E: Executor> Batch<'a, E> {
         Some(generation.cancelled())
     }
 
-    /// Runs one step of all texts. Each text processes as many of its new tokens as a call takes, and chooses
-    /// a token once the network has seen all of them. `on_token` gets each chosen token with its row, and can
-    /// cancel that text. Returns the texts that ended; their rows are free.
+    /// Runs one call for all texts. Each text processes as many of its new tokens as a call takes, and
+    /// chooses a token after the network has processed all of them. `on_token` receives each chosen token
+    /// with its row, and can cancel this text. Returns the texts that ended, whose rows are then free.
     ///
     /// # Errors
-    /// If the call fails, or a token cannot be chosen.
+    /// Returns an error if the call fails, or a token cannot be chosen.
     pub fn step(
         &mut self,
         on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
@@ -223,11 +225,11 @@ impl<'a, E: Executor> Batch<'a, E> {
         ended
     }
 
-    /// Continues all `prompts`. Prompts that find no free row wait for one. `on_token` gets each new token
-    /// with the index of its prompt, and can cancel that text.
+    /// Continues all `prompts`. Prompts wait until a row of the batch is free. `on_token` receives each new
+    /// token with the index of its prompt, and can cancel this text.
     ///
     /// # Errors
-    /// If a prompt is empty or too long, a setting is out of range, or a call fails.
+    /// Returns an error if a prompt is empty or too long, a setting is out of range, or a call fails.
     pub fn generate(
         &mut self,
         prompts: &[&[u32]],

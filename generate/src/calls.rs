@@ -7,7 +7,7 @@ use crate::generation::StepRequest;
 use crate::sequences::Sequences;
 
 impl<'a, E: Executor> Sequences<'a, E> {
-    /// The calls that show each row as many tokens as planned, as far as one call of the row takes them.
+    /// The calls that show each row as many of its planned tokens as one call takes.
     pub(crate) fn calls(
         &self,
         want: StepRequest,
@@ -44,7 +44,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(calls)
     }
 
-    /// The calls for rows that show one token, or a draft: one for all, or one for each draft and one for the others.
+    /// The calls for rows that show one token or a draft: one call for all of these rows, or one call for
+    /// each draft and one for the other rows.
     fn shared(
         &self,
         rows: &[usize],
@@ -84,7 +85,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         self.network.of_kind(kind, span(rows)).map_or_else(|| self.network.only(kind), Ok)
     }
 
-    /// The call that shows these rows what is planned.
+    /// The call that shows these rows their planned tokens.
     fn call_of(&self, entry: &'a EntryPoint, rows: &[usize], planned: &[usize]) -> EntryCall<'a> {
         let lowest = rows.first().copied().unwrap_or_default();
         let first = lowest.min(planned.len() - entry.rows);
@@ -97,7 +98,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
     }
 }
 
-/// How many rows there are from the first of these to the last. They are in their order.
+/// How many rows there are from the first of these to the last. The rows are in ascending order.
 fn span(rows: &[usize]) -> usize {
     match rows {
         [first, .., last] => last - first + 1,

@@ -1,4 +1,4 @@
-//! Finds the chat template of a model in the same files as transformers.
+//! Finds the chat template of a model in the same files as transformers does.
 
 use std::path::Path;
 
@@ -11,14 +11,15 @@ use template::ChatTemplate;
 use crate::GenerateError;
 use crate::model_file::{read_json, read_keys, read_text};
 
-/// Characters of an invalid value that an error shows.
+/// The number of characters of an invalid value that an error shows.
 const SHOWN: usize = 300;
 
-/// Reads the chat template of a model. In a folder it is `chat_template.jinja`, or else the key
-/// `chat_template` of `tokenizer_config.json`. A GGUF file has it in its metadata.
+/// Reads the chat template of a model. In a folder, the template is in `chat_template.jinja`, or otherwise
+/// under the key `chat_template` of `tokenizer_config.json`. In a GGUF file, the template is in the metadata.
 ///
 /// # Errors
-/// If there is no template, or a file has another structure than transformers writes.
+/// Returns an error if there is no chat template, or if a file has a structure that transformers does not
+/// write.
 pub fn chat_template(model: &Path) -> Result<ChatTemplate, GenerateError> {
     const FILE: &str = "chat_template.jinja";
     const CONFIG: &str = "tokenizer_config.json";
@@ -60,10 +61,11 @@ fn named_templates(path: &Path, found: Option<&Json>) -> Result<Vec<(String, Str
     }
 }
 
-/// The keys `*_token` of a configuration. A token is a string, or an object with `content`.
+/// The keys `*_token` of a tokenizer configuration. A token is a string, or an object with `content`.
 ///
 /// # Errors
-/// If one of the standard tokens is neither, nor null: the rendered text would lack it.
+/// Returns an error if a standard token is not a string, an object or null, because the rendered text would
+/// lack this token.
 fn special_tokens(path: &Path, config: &Json) -> Result<Map<String, Json>, GenerateError> {
     const KNOWN: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
     let text = |value: &Json| value.as_str().or_else(|| value.get("content")?.as_str()).map(Json::from);

@@ -1,7 +1,8 @@
-//! Constrained generation: at each step, only tokens that a JSON schema or a grammar allows can be chosen.
+//! Constrained generation: a JSON schema or a grammar decides which tokens the sampler can choose.
 //!
-//! The library llguidance does this: it walks a trie of the tokenizer's tokens with an Earley parser. If the text
-//! can end at a place, the model's stop tokens are allowed there. If nothing can follow, the text ends.
+//! The library llguidance computes these tokens: it walks a trie of the tokenizer's tokens with an Earley
+//! parser. If the text can end at the current position, the model's stop tokens are allowed. If no token can
+//! follow, the text ends.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,16 +21,16 @@ use vocabulary::Vocabulary;
 /// Builds constraints for the tokens of one model.
 pub struct Constrainer {
     factory: ParserFactory,
-    /// An artificial end token for a model without stop tokens. The model never chooses it.
+    /// An artificial end token for a model without stop tokens. The model never chooses this token.
     end: Option<u32>,
     whitespace_flexible: bool,
 }
 
 impl Constrainer {
-    /// A builder for a tokenizer and its model's stop tokens.
+    /// Creates a builder for a tokenizer and its model's stop tokens.
     ///
     /// # Errors
-    /// If the bytes of the tokenizer's tokens cannot be determined.
+    /// Returns an error if the bytes of the tokenizer's tokens cannot be determined.
     pub fn new(tokenizer: &Tokenizer, stop_tokens: &[u32]) -> Result<Self, GenerateError> {
         let mut words = tokenizer.bytes()?;
         let end = stop_tokens.is_empty().then_some(words.len() as u32);
@@ -46,19 +47,19 @@ impl Constrainer {
         Ok(Self { factory, end, whitespace_flexible: false })
     }
 
-    /// Sets whether JSON may contain whitespace between its tokens. Default: no, because small models write
-    /// endless whitespace. A schema can override this with `whitespace_flexible` or `whitespace_pattern`
-    /// under `x-guidance`.
+    /// Sets whether JSON may contain whitespace between its tokens. The default is no whitespace, because
+    /// small models write endless whitespace. A schema can override this setting with `whitespace_flexible`
+    /// or `whitespace_pattern` under `x-guidance`.
     #[must_use]
     pub fn whitespace_flexible(self, flexible: bool) -> Self {
         Self { whitespace_flexible: flexible, ..self }
     }
 
-    /// A constraint to JSON that is valid under this schema (JSON Schema, draft 2020-12). Properties come in
-    /// the schema's order.
+    /// Creates a constraint for JSON that is valid under this schema (JSON Schema, draft 2020-12). The answer
+    /// contains the properties in the order of the schema.
     ///
     /// # Errors
-    /// If the schema is not JSON, or uses an unsupported feature.
+    /// Returns an error if the schema is not JSON, or uses an unsupported feature.
     pub fn json_schema(&self, schema: &str) -> Result<Constraint, GenerateError> {
         let mut schema =
             serde_json::from_str(schema).map_err(|source| GenerateError::SchemaSyntax { source })?;
@@ -69,12 +70,12 @@ impl Constrainer {
         self.constraint(TopLevelGrammar::from_json_schema(schema)).map_err(refused)
     }
 
-    /// A constraint to texts that a grammar describes. The grammar is in llguidance's variant of Lark's
-    /// notation: a rule `start`, rules in lower case, terminals in upper case. `%json` in a rule stands for
+    /// Creates a constraint for texts that a grammar describes. The grammar is in llguidance's variant of
+    /// Lark's notation: a rule `start`, rules in lower case, terminals in upper case. `%json` in a rule means
     /// JSON that is valid under a schema.
     ///
     /// # Errors
-    /// If the grammar is invalid; the error has line and column.
+    /// Returns an error if the grammar is invalid; the error contains the line and the column.
     pub fn grammar(&self, grammar: &str) -> Result<Constraint, GenerateError> {
         if let Some((index, line)) = grammar.lines().enumerate().find(|(_, line)| line.contains("::=")) {
             let column = line.chars().take_while(|&c| c != ':').count() + 1;
@@ -111,7 +112,7 @@ impl Constrainer {
 
 type Why = Box<dyn std::error::Error + Send + Sync>;
 
-/// A schema or grammar that a text must follow from its first token. [`Constrainer`] builds it.
+/// A schema or grammar that a text must follow from its first token. [`Constrainer`] builds constraints.
 #[derive(Clone)]
 pub struct Constraint {
     matcher: Matcher,
@@ -132,7 +133,7 @@ impl Constraint {
     }
 }
 
-/// The state of a constraint within one text.
+/// The state of a constraint at a position of one text.
 #[derive(Clone)]
 pub(crate) struct Guide {
     matcher: Matcher,
@@ -150,7 +151,7 @@ impl Guide {
     /// The tokens that may come next; `None` if the text is complete.
     ///
     /// # Errors
-    /// If no token may come next, or the library reports an error.
+    /// Returns an error if no token may come next, or the library reports an error.
     pub fn allowed(&mut self) -> Result<Option<Allowed>, GenerateError> {
         if self.is_complete() {
             return Ok(None);
@@ -164,15 +165,15 @@ impl Guide {
         Ok((!only_the_end).then_some(Allowed { mask, end: self.end }))
     }
 
-    /// Whether the text is complete and nothing can follow.
+    /// Whether the text is complete, so that nothing can follow.
     pub fn is_complete(&self) -> bool {
         !self.matcher.is_error() && self.matcher.is_stopped()
     }
 
-    /// Takes the tokens that the grammar forces next, at most `most`, and returns them.
+    /// Takes at most `most` tokens that the grammar forces next, and returns them.
     ///
     /// # Errors
-    /// If the library gives up.
+    /// Returns an error if the library stops because of a limit.
     pub fn force(&mut self, most: usize) -> Result<Vec<u32>, GenerateError> {
         let mut forced = Vec::new();
         // The last tokens before a choice are forced only once those in front of them are taken.
@@ -191,10 +192,10 @@ impl Guide {
         Ok(forced)
     }
 
-    /// Advances by a chosen token.
+    /// Advances the constraint by a chosen token.
     ///
     /// # Errors
-    /// If the token was not allowed, or the library reports an error.
+    /// Returns an error if the token was not allowed, or the library reports an error.
     pub fn take(&mut self, token: u32) -> Result<(), GenerateError> {
         let step = self.step;
         self.step += 1;
@@ -219,7 +220,8 @@ impl Allowed {
     }
 }
 
-/// The first part of the library's message. The rest shows internals, or the lines of the grammar.
+/// The first part of the library's error message. The rest of the message shows internals, or the lines of
+/// the grammar.
 fn brief(why: &str) -> String {
     let is_shown = |line: &&str| {
         let number =
@@ -229,7 +231,7 @@ fn brief(why: &str) -> String {
     why.lines().take_while(is_shown).map(str::trim).collect::<Vec<_>>().join(" ").trim().to_owned()
 }
 
-/// Splits `at 3(14): ` off a message: line and column, from 1.
+/// Splits a prefix such as `at 3(14): ` off a message, and returns its line and column, from 1.
 fn located(why: &str) -> (Option<(usize, usize)>, &str) {
     let parsed = || {
         let (place, rest) = why.strip_prefix("at ").unwrap_or(why).split_once("): ")?;

@@ -1,4 +1,4 @@
-//! An entry point of a network, with its arguments and results by role.
+//! An entry point of a network, with its arguments and results sorted by role.
 
 use std::ops::Range;
 
@@ -7,11 +7,11 @@ use trace::{Argument, Part, Role, Signature};
 
 use crate::GenerateError;
 
-/// The fixed cost of a call, in units of a token's cost. Measured with kernels, where a chunk of 128 tokens takes as long as eight
-/// single tokens. Without kernels the fixed cost is lower.
+/// The fixed cost of a call, in units of a token's cost. It was measured with kernels, where a chunk of 128
+/// tokens takes as long as eight single tokens. Without kernels the fixed cost is lower.
 const CALL: usize = 16;
 
-/// A tensor that stays on the device between calls: a state of a layer, or a state that an encoder fills.
+/// A tensor that stays on the device between calls: the state of a layer, or a state that an encoder fills.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeptTensor {
     pub role: Role,
@@ -19,7 +19,7 @@ pub(crate) struct KeptTensor {
 }
 
 impl KeptTensor {
-    /// Which tensor of the state it is, if it belongs to a layer's state.
+    /// The part of a layer's state that the tensor is, if it belongs to a layer's state.
     pub fn part(&self) -> Option<Part> {
         match self.role {
             Role::State { part, .. } => Some(part),
@@ -41,31 +41,33 @@ pub(crate) struct Shared {
 /// The purpose of an entry point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {
-    /// Chooses a token after the last tokens of each row.
+    /// The entry point chooses a token after the last token of each row of the batch.
     Step,
-    /// Returns logits after each token.
+    /// The entry point returns the logits after each token.
     Scorer,
-    /// Chooses a token after each token.
+    /// The entry point chooses a token after each token.
     Each,
-    /// It gives logits after each token, and chooses one: what verifies a draft.
+    /// The entry point returns the logits after each token and chooses a token there; it verifies draft
+    /// tokens.
     Verifier,
-    /// Runs the encoder, which fills a state.
+    /// The entry point runs the encoder, which fills a state.
     Encoder,
 }
 
-/// An entry point, and the indices of arguments and results by role.
+/// An entry point, with the indices of its arguments and results by role.
 #[derive(Clone, Debug)]
 pub(crate) struct EntryPoint {
     pub name: String,
     pub kind: EntryKind,
-    /// Rows per call: all of the network, or some that follow each other.
+    /// The number of rows that a call serves: all rows of the network, or some rows that follow each other.
     pub rows: usize,
-    /// New positions of each row per call.
+    /// The number of new positions of each row of the batch per call.
     pub chunk: usize,
     pub arguments: Vec<ArgBinding>,
     pub logits: Option<usize>,
     pub token: Option<usize>,
-    /// The index of the result for each tensor of the state; for an encoder, for each tensor that it fills.
+    /// The index of the result for each tensor of the state; for an encoder, for each tensor that the encoder
+    /// fills.
     pub kept: Vec<usize>,
     pub results: usize,
 }
@@ -73,9 +75,10 @@ pub(crate) struct EntryPoint {
 /// A call of an entry point.
 pub(crate) struct EntryCall<'n> {
     pub entry: &'n EntryPoint,
-    /// The first row that it serves.
+    /// The first row that the call serves.
     pub first: usize,
-    /// The positions that it shows of each row from `first` on; none of a row that it leaves as it is.
+    /// The positions that the call shows of each row from `first` on, or no positions for a row that the call
+    /// does not change.
     pub ranges: Vec<Range<usize>>,
 }
 
@@ -84,7 +87,7 @@ pub(crate) struct EntryCall<'n> {
 pub(crate) enum ArgBinding {
     Tokens(TensorType),
     Features(TensorType),
-    /// A number from the host, or a tensor with one per row.
+    /// A number from the host, or a tensor with one number per row of the batch.
     Start(Option<TensorType>),
     Count(Option<TensorType>),
     State(usize),
@@ -93,7 +96,7 @@ pub(crate) enum ArgBinding {
     Adapter(TensorType),
 }
 
-/// Whether an entry point takes tokens, or features in their place.
+/// Whether an entry point takes tokens, or features instead of tokens.
 pub(crate) fn takes_positions(signature: &Signature) -> bool {
     signature.arguments.iter().any(|argument| matches!(argument.role, Role::Tokens | Role::Features))
 }
@@ -103,7 +106,7 @@ pub(crate) fn encodes(signature: &Signature) -> bool {
     signature.results.iter().any(|result| matches!(result.role, Role::Memory { .. }))
 }
 
-/// The only argument or result of a role.
+/// The only argument or result with a given role.
 pub(crate) fn only<'a>(
     entry: &Signature,
     list: &'a [Argument],
@@ -178,7 +181,8 @@ impl EntryPoint {
         })
     }
 
-    /// The kind of the entry point. It follows from its logits and tokens, whose types are checked.
+    /// The kind of the entry point, such as a step or an encoder. The kind follows from the entry point's
+    /// logits and tokens, whose types the function checks.
     fn kind(signature: &Signature, shared: &Shared, chunk: usize) -> Result<EntryKind, GenerateError> {
         let Signature { arguments, results, .. } = signature;
         if encodes(signature) {
@@ -206,12 +210,13 @@ impl EntryPoint {
         })
     }
 
-    /// The cost of a call, in units of a token's: every call reads all weights.
+    /// The cost of a call, in units of a token's cost. It has a fixed part, because every call reads all
+    /// weights.
     pub fn cost(&self) -> usize {
         CALL + self.rows * self.chunk
     }
 
-    /// The number of features per position, if the entry point takes features in place of tokens.
+    /// The number of features per position, if the entry point takes features instead of tokens.
     pub fn features(&self) -> Option<usize> {
         self.arguments.iter().find_map(|bound| match bound {
             ArgBinding::Features(ty) => ty.shape.last().copied(),

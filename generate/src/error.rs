@@ -1,4 +1,4 @@
-//! [`GenerateError`]: errors of the tokenizer, the chat template, the sampler and the network.
+//! [`GenerateError`] lists the errors of the tokenizer, the chat template, the sampler and the network.
 
 use std::path::PathBuf;
 
@@ -36,7 +36,7 @@ pub enum GenerateError {
         expected: &'static str,
     },
     /// The tokenizers library rejects a `tokenizer.json`.
-    #[error("`{path}` is not a tokenizer", path = path.display())]
+    #[error("`{path}` is not a valid tokenizer file", path = path.display())]
     Tokenizer {
         /// Path of the tokenizer file.
         path: PathBuf,
@@ -65,14 +65,15 @@ pub enum GenerateError {
     Setting {
         /// Name of the setting in `Sampling`.
         name: &'static str,
-        /// The value that was set.
+        /// The value that you set.
         found: String,
         /// The range of valid values.
         expected: &'static str,
     },
     /// An option needs text, but the model has no tokenizer.
     #[error(
-        "`{option}` is about text, and the model has no `tokenizer.json`; use token ids, and leave the option out"
+        "`{option}` needs a tokenizer, and the model has no `tokenizer.json`; use token ids, and leave the \
+        option out"
     )]
     NeedsText {
         /// Name of the option in `GenerateOptions`.
@@ -80,7 +81,8 @@ pub enum GenerateError {
     },
     /// A logit is NaN or infinite, so no token can be chosen.
     #[error(
-        "step {step}: logit of token {token} is {found}, expected a number below infinity; the weights or the compiled program are broken"
+        "step {step}: the logit of token {token} is {found}, expected a number below infinity; the weights \
+        or the compiled program are broken"
     )]
     Logit {
         /// Index of the token to choose, from 0.
@@ -91,16 +93,19 @@ pub enum GenerateError {
         found: f32,
     },
     /// The program chose an id that is not in the vocabulary.
-    #[error("the program chose the token {token}, expected one below {vocabulary}; it is broken")]
+    #[error(
+        "the program chose the token {token}, expected a token below {vocabulary}; the program is broken"
+    )]
     Favoured {
         /// The id that the program chose.
         token: u32,
         /// The number of token ids.
         vocabulary: usize,
     },
-    /// A text cannot join a batch, because no row is free.
+    /// A text cannot join a batch, because no row of the batch is free.
     #[error(
-        "all {rows} sequences of the batch are in use; wait until a text ends, or build the program for more"
+        "all {rows} sequences of the batch are in use; wait until one of the texts ends, or build the \
+        program for more sequences"
     )]
     Full {
         /// The number of rows in the batch.
@@ -111,16 +116,17 @@ pub enum GenerateError {
     EmptyPrompt,
     /// A text has more tokens than the context holds.
     #[error(
-        "{length} tokens do not fit into the context of {context}; shorten the prompt, or build the program with a longer `context`"
+        "the text has {length} tokens, but the context has only {context}; shorten the prompt, or build the \
+        program with a longer `context`"
     )]
     TooLong {
         /// The number of tokens that would be needed.
         length: usize,
-        /// The number of tokens that the context holds.
+        /// The number of tokens that fit into the context.
         context: usize,
     },
     /// A token id is not in the vocabulary.
-    #[error("token {index} of the prompt has the id {token}, expected one below {vocabulary}")]
+    #[error("token {index} of the prompt has the id {token}, expected an id below {vocabulary}")]
     Token {
         /// Index of the token in its text, from 0.
         index: usize,
@@ -139,11 +145,12 @@ pub enum GenerateError {
     },
     /// The decoder runs before an encoder has filled its state.
     #[error(
-        "the network reads memory that is not filled; call `Session::encode` first, or give `SequenceInput` a source"
+        "the network reads a memory that no call has filled; call `Session::encode` first, or give \
+        `SequenceInput` a source"
     )]
     NoMemory,
-    /// The number of features is not a multiple of a position's, or more than an encoder takes.
-    #[error("{found} numbers of features are given, expected {expected}")]
+    /// The number of features does not match the features per position, or exceeds the encoder's limit.
+    #[error("the source has {found} feature values, expected {expected}")]
     Features {
         /// The number of features that were given.
         found: usize,
@@ -153,7 +160,7 @@ pub enum GenerateError {
     /// The program lacks an entry point that the request needs.
     #[error("the program has no entry point {}", for_what(.role))]
     NoEntryPoint {
-        /// The role of an argument or result that such an entry point has.
+        /// The role of an argument or result that the missing entry point must have.
         role: Role,
     },
     /// The evaluator cannot run an entry point.
@@ -165,24 +172,24 @@ pub enum GenerateError {
     /// XLA or its plugin failed.
     #[error(transparent)]
     Pjrt(#[from] pjrt::PjrtError),
-    /// A tensor belongs to another engine than the executor.
-    #[error("a tensor belongs to another engine than the program; pass tensors of the same executor")]
+    /// A tensor and the executor belong to different engines.
+    #[error("a tensor and the program belong to different engines; pass tensors of the program's engine")]
     OtherEngine,
     /// The bytes of the tokenizer's tokens cannot be determined.
     #[error(
         "the tokenizer does not define the bytes of its tokens, which a schema or a grammar needs: its \
-         decoder has neither `ByteLevel` nor `ByteFallback`, or its vocabulary is no map"
+        decoder has neither `ByteLevel` nor `ByteFallback`, or its vocabulary is no map"
     )]
     NoBytes {
         /// The reason that the library gives.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A file is not the saved sequence that is wanted.
-    #[error("`{path}` {fault}; remove the file, or name another", path = path.display())]
+    /// A file does not contain the saved sequence that the caller needs.
+    #[error("`{path}`: {fault}; remove the file, or name another file", path = path.display())]
     Saved {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The difference.
+        /// The difference from the expected sequence.
         fault: SavedFault,
     },
     /// A JSON schema is not valid JSON.
@@ -192,7 +199,7 @@ pub enum GenerateError {
         source: serde_json::Error,
     },
     /// A JSON schema is invalid, or uses an unsupported feature.
-    #[error("the schema cannot be followed: {why}")]
+    #[error("Tracewright cannot follow the schema: {why}")]
     Schema {
         /// The reason that the library gives.
         why: String,
@@ -200,13 +207,13 @@ pub enum GenerateError {
     /// A grammar is not valid.
     #[error("the grammar is not valid{}: {why}", place(.at))]
     Grammar {
-        /// Line and column of the error, from 1.
+        /// The line and the column of the error, from 1.
         at: Option<(usize, usize)>,
         /// The reason that the library gives.
         why: String,
     },
-    /// A schema or a grammar needs more work than the library's limit.
-    #[error("step {step}: the schema or the grammar cannot be followed any further: {why}")]
+    /// A schema or a grammar exceeds the library's limit of work.
+    #[error("step {step}: the text cannot continue under the schema or the grammar: {why}")]
     Constraint {
         /// Index of the token to choose, from 0.
         step: u64,
@@ -215,8 +222,8 @@ pub enum GenerateError {
     },
     /// No token of the vocabulary can continue the text as the constraint requires.
     #[error(
-        "step {step}: no token of the model continues the text as the schema or the grammar requires; \
-         loosen it, or use only characters that the tokenizer knows"
+        "step {step}: the schema or the grammar allows no token of the model as the next token; loosen the \
+        grammar, or use only characters that the tokenizer knows"
     )]
     NothingAllowed {
         /// Index of the token to choose, from 0.
@@ -234,48 +241,48 @@ pub enum GenerateError {
     },
 }
 
-/// Why a file is not the saved sequence that is wanted.
+/// The reason why a file does not contain the saved sequence that the caller needs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SavedFault {
-    /// It is another kind of file.
-    #[error("is not a saved sequence, expected a file that Tracewright wrote")]
+    /// The file has another kind than a saved sequence.
+    #[error("the file is not a saved sequence, expected a file that Tracewright wrote")]
     Kind,
-    /// It has another version of the format.
-    #[error("has version {found} of the format, expected {expected}")]
+    /// The file has another version of the format.
+    #[error("the file has version {found} of the format for saved sequences, expected version {expected}")]
     Version {
         /// The version in the file.
         found: u8,
-        /// The version that is read.
+        /// The version that this program reads.
         expected: u8,
     },
-    /// Its bytes are not those that were written.
-    #[error("is damaged, expected the bytes that were written")]
+    /// The bytes of the file differ from the bytes that were written.
+    #[error("the file is damaged, expected the same bytes that Tracewright wrote")]
     Damaged,
-    /// It belongs to other weights, or to the same in another format.
-    #[error("belongs to the weights `{found}`, expected `{expected}`")]
+    /// The sequence belongs to other weights, or to the same weights in another format.
+    #[error("the sequence was saved with the weights `{found}`, expected the weights `{expected}`")]
     Model {
         /// The fingerprint in the file.
         found: String,
         /// The fingerprint of the network.
         expected: String,
     },
-    /// The network keeps other state.
-    #[error("has the state `{found}`, expected `{expected}`")]
+    /// The network has other state tensors than the sequence.
+    #[error("the sequence was saved with the state `{found}`, expected the state `{expected}`")]
     State {
         /// The first tensor in the file that differs.
         found: String,
-        /// The tensor that the network has in its place.
+        /// The tensor that the network has instead.
         expected: String,
     },
-    /// It has a text, and no conversation.
-    #[error("is not a conversation, expected messages beside the tokens")]
+    /// The file contains a text, but no conversation.
+    #[error("the file is not a saved conversation, expected messages in addition to the tokens")]
     NoConversation,
-    /// It has more tokens than the network takes.
-    #[error("has {found} tokens, expected at most {expected}")]
+    /// The sequence has more tokens than the network can take.
+    #[error("the saved sequence has {found} tokens, expected at most {expected}")]
     Length {
-        /// The tokens in the file.
+        /// The number of tokens in the file.
         found: usize,
-        /// The context of the network.
+        /// The largest number of tokens of the network.
         expected: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! [`Executor`]: calls the entry points of a network, through IREE or in the reference evaluator.
+//! [`Executor`] calls the entry points of a network with IREE or XLA, or in the reference evaluator.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,11 +9,11 @@ use trace::{Evaluation, Trace, evaluate};
 
 use crate::GenerateError;
 
-/// An argument of a call, by value.
+/// An argument of a call, passed by value.
 pub enum CallArgument<Buffer> {
-    /// A tensor, which the call consumes and may overwrite.
+    /// A tensor that the call consumes and may overwrite.
     Buffer(Buffer),
-    /// A number in host memory.
+    /// An integer in host memory.
     Scalar(i32),
 }
 
@@ -22,22 +22,22 @@ pub trait Executor {
     /// A tensor on the device that runs the calls.
     type Buffer;
 
-    /// A tensor of zeros.
+    /// Creates a tensor of zeros.
     ///
     /// # Errors
-    /// If there is not enough memory.
+    /// Returns an error if the device has not enough memory.
     fn zeros(&self, ty: &TensorType) -> Result<Self::Buffer, GenerateError>;
 
-    /// A tensor with these little-endian bytes.
+    /// Creates a tensor from little-endian bytes.
     ///
     /// # Errors
-    /// If there is not enough memory.
+    /// Returns an error if the device has not enough memory.
     fn upload(&self, ty: &TensorType, bytes: &[u8]) -> Result<Self::Buffer, GenerateError>;
 
-    /// A copy of a tensor.
+    /// Copies a tensor on the device.
     ///
     /// # Errors
-    /// If there is not enough memory.
+    /// Returns an error if the device has not enough memory.
     fn copy(&self, ty: &TensorType, buffer: &Self::Buffer) -> Result<Self::Buffer, GenerateError> {
         self.upload(ty, &self.read(buffer)?)
     }
@@ -45,27 +45,27 @@ pub trait Executor {
     /// The little-endian bytes of a tensor.
     ///
     /// # Errors
-    /// If the tensor cannot be read.
+    /// Returns an error if the tensor cannot be read.
     fn read(&self, buffer: &Self::Buffer) -> Result<Vec<u8>, GenerateError>;
 
-    /// The little-endian bytes of one element of a tensor. `index` counts in row-major order.
+    /// The little-endian bytes of one element of a tensor. `index` is the element's index in row-major order.
     ///
     /// # Errors
-    /// If the tensor cannot be read.
+    /// Returns an error if the tensor cannot be read.
     fn read_element(&self, buffer: &Self::Buffer, index: usize) -> Result<Vec<u8>, GenerateError>;
 
-    /// Some of the bytes of a tensor.
+    /// Reads a range of the bytes of a tensor.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// Returns an error if the tensor cannot be read.
     fn read_range(&self, buffer: &Self::Buffer, bytes: Range<usize>) -> Result<Vec<u8>, GenerateError> {
         Ok(self.read(buffer)?[bytes].to_vec())
     }
 
-    /// The tensor with other bytes from `offset` on.
+    /// Replaces the bytes of a tensor from `offset` on.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// Returns an error if the tensor cannot be written.
     fn write_range(
         &self,
         ty: &TensorType,
@@ -81,7 +81,7 @@ pub trait Executor {
     /// Rows of a tensor from `first` on, as a tensor of the type `ty` for a call: in the same memory, or else a copy.
     ///
     /// # Errors
-    /// If they cannot be read.
+    /// Returns an error if the rows cannot be read.
     fn rows(
         &self,
         buffer: &mut Self::Buffer,
@@ -92,10 +92,10 @@ pub trait Executor {
         self.upload(ty, &self.read_range(buffer, offset..offset + ty.bytes())?)
     }
 
-    /// The tensor with what a call made of its rows from `first` on, which [`rows`](Self::rows) returned.
+    /// The tensor after a call has changed its rows from `first` on, which [`rows`](Self::rows) returned.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// Returns an error if the tensor cannot be written.
     fn put_rows(
         &self,
         ty: &TensorType,
@@ -115,7 +115,7 @@ pub trait Executor {
     /// Calls an entry point, and returns its results.
     ///
     /// # Errors
-    /// If the call fails.
+    /// Returns an error if the call fails.
     fn call(
         &self,
         entry: &str,
@@ -130,10 +130,10 @@ pub struct Iree {
 }
 
 impl Iree {
-    /// An executor for the functions of a loaded program.
+    /// Creates an executor for the functions of a loaded program.
     ///
     /// # Errors
-    /// If a function's signature cannot be read.
+    /// Returns an error if a function's signature cannot be read.
     pub fn new(runtime: &Runtime, program: &VmModule) -> Result<Self, GenerateError> {
         let function = |name: &str| Ok((name.to_owned(), program.function(name)?));
         let functions = program.functions().map(function).collect::<Result<_, GenerateError>>()?;
@@ -215,11 +215,11 @@ impl Executor for Iree {
     }
 }
 
-/// Runs a trace in the reference evaluator. It is slow, but needs no compiler.
+/// Runs a trace in the reference evaluator. The evaluator is slow, but needs no compiler.
 pub struct Evaluator<'a> {
     /// The trace that is evaluated.
     pub trace: &'a Trace,
-    /// Returns the value of a parameter by its key; `None` if there is no such parameter.
+    /// Returns the value of a parameter by its key; `None` if the parameter does not exist.
     pub parameters: &'a dyn Fn(&str) -> Option<Value>,
 }
 

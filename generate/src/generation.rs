@@ -1,4 +1,4 @@
-//! The continuation of one text: its options, its choice of tokens, and its end.
+//! The continuation of one text: its options, how its tokens are chosen, and how it ends.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::constraint::Guide;
 use crate::{Constraint, GenerateError, Sampler, Sampling, TokenLogprobs};
 
-/// Options of a generation, in terms of tokens. [`GenerateOptions`](crate::GenerateOptions) are the same
+/// The options of a generation, in terms of tokens. [`GenerateOptions`](crate::GenerateOptions) are the same
 /// options in terms of text.
 ///
 /// ```
@@ -25,12 +25,12 @@ pub struct TokenOptions {
     pub sampling: Sampling,
     /// Tokens that end the text. The result does not include them.
     pub stop_tokens: Vec<u32>,
-    /// Whether to keep the logits behind each chosen token.
+    /// Whether to keep the logits from which each token was chosen.
     pub keep_logits: bool,
-    /// The number of tokens per position whose probabilities are kept, the most likely first. `None` keeps
-    /// none.
+    /// The number of most likely tokens per position whose probabilities are kept. `None` keeps no
+    /// probabilities.
     pub logprobs: Option<usize>,
-    /// A constraint that the text must follow. The text ends when nothing can follow.
+    /// A constraint that the generated text must follow. The text ends when no token can follow.
     pub constraint: Option<Constraint>,
 }
 
@@ -50,49 +50,52 @@ impl Default for TokenOptions {
 /// The reason why a text ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// A stop token was chosen, or the constraint allows nothing more.
+    /// The model chose a stop token, or the constraint allows no further token.
     Stop,
-    /// The text has as many tokens as were asked for.
+    /// The text has the requested number of tokens.
     Length,
     /// The context is full, so there is no room for another token.
     Context,
-    /// The callback returned `Break`, or the caller cancelled.
+    /// The callback returned `Break`, or the caller cancelled the generation.
     Cancelled,
 }
 
 /// The result of [`Session::generate`](crate::Session::generate).
 #[derive(Clone, Debug)]
 pub struct Generated {
-    /// The new tokens, without the stop token.
+    /// The new tokens of the text, without the stop token.
     pub tokens: Vec<u32>,
     /// The reason why the text ended.
     pub finish: Finish,
-    /// For each new token, the logits over the vocabulary; empty unless [`TokenOptions::keep_logits`] is set.
+    /// For each new token, the logits over the vocabulary; the list is empty unless
+    /// [`TokenOptions::keep_logits`] is set.
     pub logits: Vec<Vec<f32>>,
-    /// For each new token, the most likely tokens; empty unless [`TokenOptions::logprobs`] is set.
+    /// For each new token, the most likely tokens; the list is empty unless [`TokenOptions::logprobs`] is
+    /// set.
     pub logprobs: Vec<TokenLogprobs>,
-    /// Tokens of the prompt that the network computed, without those that it had seen before.
+    /// The number of prompt tokens that the network computed, without tokens that it had computed before.
     pub prefill_tokens: usize,
-    /// The time until the first token could be chosen.
+    /// The time until the network could choose the first token.
     pub prefill: Duration,
-    /// The number of calls after the prompt. There are fewer than tokens if a call takes several tokens that a grammar forces or a
-    /// draft proposes.
+    /// The number of calls after the prompt. There are fewer calls than tokens if a call processes several
+    /// tokens that a grammar forces or a drafter proposes.
     pub decode_steps: usize,
     /// The time of all calls after the prompt.
     pub decode: Duration,
-    /// Tokens that were drafted.
+    /// The number of draft tokens that were proposed.
     pub drafted: usize,
-    /// Drafted tokens that the network would have chosen too.
+    /// The number of draft tokens that the network accepted.
     pub accepted: usize,
 }
 
 impl Generated {
-    /// Computed prompt tokens per second; 0 if there were none.
+    /// The number of computed prompt tokens per second; 0 if the network computed none.
     pub fn prefill_rate(&self) -> f64 {
         rate(self.prefill_tokens, self.prefill)
     }
 
-    /// New tokens per second. The first token is not counted, because the prompt's calls compute it.
+    /// The number of new tokens per second. The first token does not count, because the calls for the prompt
+    /// compute it.
     pub fn decode_rate(&self) -> f64 {
         rate(self.tokens.len().saturating_sub(1), self.decode)
     }
@@ -102,29 +105,30 @@ fn rate(count: usize, time: Duration) -> f64 {
     if count == 0 { 0.0 } else { count as f64 / time.as_secs_f64().max(1e-9) }
 }
 
-/// The output of a call that a caller needs.
+/// The output of a call that the next choice of a token needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StepRequest {
     Nothing,
     Token,
     Logits,
-    /// The logits after each token.
+    /// The logits after each token of the call.
     All,
-    /// The most likely token after each token.
+    /// The most likely token after each token of the call.
     Each,
 }
 
-/// The output of a call for one row.
+/// The output of a call for one row of the batch.
 pub(crate) enum StepOutput {
-    /// No output: the row has tokens that the network has not seen yet, or has none.
+    /// There is no output: the row has further tokens that the network has not processed yet, or has no
+    /// tokens.
     Nothing,
     /// The most likely next token.
     Token(u32),
     /// The most likely next token after each token of the call.
     Tokens(Vec<u32>),
-    /// The logits after the last token; with [`StepRequest::All`], after each token of the call.
+    /// The logits after the last token, or after each token of the call with [`StepRequest::All`].
     Logits(Vec<Vec<f32>>),
-    /// The answers of the call after the last token before a draft, and after each token of the draft.
+    /// The outputs after the last token before a draft, and after each token of the draft.
     Verified(Vec<StepOutput>),
 }
 
@@ -134,17 +138,17 @@ pub(crate) struct Generation {
     sampler: Sampler,
     guide: Option<Guide>,
     generated: Generated,
-    /// Tokens that the grammar forces and that wait for their logits, which the caller wants.
+    /// Tokens that the grammar forces, and whose logits the caller still needs.
     forced: VecDeque<u32>,
-    /// Whether the network has seen the whole prompt.
+    /// Whether the network has processed the whole prompt.
     begun: bool,
 }
 
 impl Generation {
-    /// The generation that continues a prompt.
+    /// Creates the generation that continues a prompt.
     ///
     /// # Errors
-    /// If the prompt is empty, or a setting is out of range.
+    /// Returns an error if the prompt is empty, or a setting is out of range.
     pub fn new(prompt: &[u32], options: &TokenOptions) -> Result<Self, GenerateError> {
         if prompt.is_empty() {
             return Err(GenerateError::EmptyPrompt);
@@ -167,8 +171,8 @@ impl Generation {
         Ok(Self { options: options.clone(), sampler, guide, generated, forced, begun: false })
     }
 
-    /// The output that the next choice needs. Without sampling the module computes the argmax, so eight bytes
-    /// suffice: the token and its logit.
+    /// The output of the next call that the choice of a token needs. Without sampling, the module itself
+    /// computes the argmax, so the host needs only eight bytes: the token and its logit.
     pub fn want(&self) -> StepRequest {
         let reads_logits = self.keeps_logits() || self.guide.is_some();
         match self.options.sampling.takes_the_likeliest() && !reads_logits {
@@ -177,12 +181,12 @@ impl Generation {
         }
     }
 
-    /// Whether the caller wants the logits of each token, or what they tell.
+    /// Whether the caller needs the logits of each token, or values that are computed from them.
     fn keeps_logits(&self) -> bool {
         self.options.keep_logits || self.options.logprobs.is_some()
     }
 
-    /// Counts a call of this duration.
+    /// Adds the duration of a call to the statistics.
     pub fn spend(&mut self, time: Duration) {
         match self.begun {
             false => self.generated.prefill += time,
@@ -193,12 +197,13 @@ impl Generation {
         }
     }
 
-    /// Whether the network has seen the whole prompt.
+    /// Whether the network has processed the whole prompt.
     pub fn has_begun(&self) -> bool {
         self.begun
     }
 
-    /// How many tokens a draft may have: the call that verifies it chooses one more. None while the prompt is read.
+    /// The largest number of draft tokens; the call that verifies them chooses one more token. While the
+    /// network reads the prompt, this number is 0.
     pub fn room_for_draft(&self) -> usize {
         match self.begun {
             true => self.options.max_tokens.saturating_sub(self.generated.tokens.len() + 1),
@@ -206,17 +211,18 @@ impl Generation {
         }
     }
 
-    /// Counts a draft, and how much of it was right.
+    /// Adds a draft to the statistics, with the number of its accepted tokens.
     pub fn count_draft(&mut self, drafted: usize, accepted: usize) {
         self.generated.drafted += drafted;
         self.generated.accepted += accepted;
     }
 
-    /// Takes what the network answered after the tokens of `seen`, and returns the tokens to show it next: the one chosen, and
-    /// those that the grammar forces behind it. None at the end.
+    /// Takes the network's output after the tokens of `seen`, and returns the next tokens for the network:
+    /// the chosen token, and the tokens that the grammar forces after it. At the end of the text, the list is
+    /// empty.
     ///
     /// # Errors
-    /// If no token can be chosen.
+    /// Returns an error if no token can be chosen.
     pub fn next(
         &mut self,
         answer: StepOutput,
@@ -247,7 +253,7 @@ impl Generation {
         Ok(new)
     }
 
-    /// The token that follows by an answer; `None` where the text is complete.
+    /// The token that follows from an output of the network; `None` if the text is complete.
     fn answered(&mut self, answer: StepOutput, seen: &[u32]) -> Result<Option<u32>, GenerateError> {
         let mut rows = match answer {
             StepOutput::Token(token) => {
@@ -276,7 +282,8 @@ impl Generation {
         Ok(Some(token))
     }
 
-    /// The tokens that the grammar forces behind those that were chosen. If the caller wants logits, drafts wait, and the network runs after each token.
+    /// The tokens that the grammar forces after the chosen tokens. If the caller needs logits, no tokens are
+    /// drafted, and the network runs once for each token.
     fn force(&mut self) -> Result<Vec<u32>, GenerateError> {
         let Some(guide) = &mut self.guide else { return Ok(Vec::new()) };
         let most = self.options.max_tokens - self.generated.tokens.len() - 1;
@@ -290,7 +297,7 @@ impl Generation {
         })
     }
 
-    /// Adds a token to the text, and returns why the text ends, if it does.
+    /// Adds a token to the text, and returns the reason for the text's end, if the text ends.
     fn take(
         &mut self,
         token: u32,
@@ -317,7 +324,7 @@ impl Generation {
         }
     }
 
-    /// Chooses the next token from these logits; `None` if the text is complete.
+    /// Chooses the next token from the given logits; `None` if the text is complete.
     fn choose(&mut self, seen: &[u32], logits: &[f32]) -> Result<Option<u32>, GenerateError> {
         let Some(guide) = &mut self.guide else { return self.sampler.choose(seen, logits).map(Some) };
         let Some(allowed) = guide.allowed()? else { return Ok(None) };
@@ -332,7 +339,7 @@ impl Generation {
         &self.generated.logprobs
     }
 
-    /// The tokens so far, and the reason for the end.
+    /// The tokens so far, and the reason why the text ended.
     pub fn into_generated(self) -> Generated {
         self.generated
     }

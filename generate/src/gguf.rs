@@ -1,7 +1,8 @@
-//! Converts the tokenizer of a GGUF file to the files of a Hugging Face model.
+//! Converts the tokenizer of a GGUF file to the tokenizer files of a Hugging Face model.
 //!
-//! `docs/gguf.md` in ggml describes the keys. The meaning of `tokenizer.ggml.pre` and the defaults for beginning
-//! tokens come from llama.cpp (`src/llama-vocab.cpp`). Tests compare the tokens with llama.cpp's.
+//! `docs/gguf.md` in ggml describes the keys of the metadata. The meaning of `tokenizer.ggml.pre` and the
+//! defaults for the first token of a text come from llama.cpp (`src/llama-vocab.cpp`). Tests compare the
+//! tokens with the tokens of llama.cpp.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,8 +13,8 @@ use serde_json::{Map, Value, json};
 
 use crate::GenerateError;
 
-/// The content of a model's file of this name, converted from a GGUF file's metadata; `None` if the metadata
-/// do not contain it.
+/// The content of a model file with this name, converted from a GGUF file's metadata; `None` if the metadata
+/// do not contain this content.
 pub fn gguf_text(path: &Path, name: &str) -> Result<Option<String>, GenerateError> {
     let file = Gguf::open(path)?;
     let vocabulary = Vocabulary::read(&file)?;
@@ -37,7 +38,7 @@ enum Kind {
     Byte,
 }
 
-/// The tokens in a GGUF file.
+/// The vocabulary in a GGUF file.
 struct Vocabulary<'a> {
     file: &'a Gguf,
     /// Whether tokens are byte sequences (`gpt2`) or pieces of text (`llama`).
@@ -46,7 +47,7 @@ struct Vocabulary<'a> {
     kinds: Vec<Kind>,
 }
 
-/// Texts of tokens that end a turn although no key names them. llama.cpp ends a generation at the same
+/// The texts of tokens that end a turn although no key names them. llama.cpp ends a generation at the same
 /// tokens.
 const ENDS: &[&str] = &[
     "<|eot_id|>",
@@ -64,7 +65,7 @@ const ENDS: &[&str] = &[
 ];
 
 impl<'a> Vocabulary<'a> {
-    /// Reads the tokens; `None` if the file has no tokenizer.
+    /// Reads the vocabulary; `None` if the file has no tokenizer.
     fn read(file: &'a Gguf) -> Result<Option<Self>, GenerateError> {
         const MODEL: &str = "tokenizer.ggml.model";
         let of_bytes = match file.text(MODEL) {
@@ -99,7 +100,8 @@ impl<'a> Vocabulary<'a> {
         tokens.filter(move |(_, kind)| **kind == wanted).map(|(token, _)| token)
     }
 
-    /// The token that a key names, if the vocabulary contains it. Tokenizers of text pieces have defaults.
+    /// The token id that a key contains, if the vocabulary contains this token. Tokenizers whose tokens are
+    /// pieces of text have defaults.
     fn id(&self, key: &str) -> Option<usize> {
         let id = match (self.file.get(&format!("tokenizer.ggml.{key}_token_id")), key) {
             (Some(GgufValue::Integer(id)), _) => usize::try_from(id).ok()?,
@@ -130,7 +132,7 @@ impl<'a> Vocabulary<'a> {
         ends
     }
 
-    /// The content of `tokenizer_config.json`: special tokens and chat templates.
+    /// The content of the file `tokenizer_config.json`: special tokens and chat templates.
     fn config(&self) -> Value {
         let names =
             [("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding")];
@@ -177,7 +179,7 @@ impl<'a> Vocabulary<'a> {
         }))
     }
 
-    /// The tokens that are added before and after every text.
+    /// The post-processor that adds tokens before and after every text.
     fn around(&self, add_bos: bool) -> Value {
         let token = |add: bool, key| {
             let id = self.id(key).filter(|_| add)?;
@@ -205,8 +207,8 @@ impl<'a> Vocabulary<'a> {
         self.tokens.iter().enumerate().map(|(id, text)| ((*text).to_owned(), id.into())).collect()
     }
 
-    /// The tokenizer of SentencePiece: it joins the pieces with the highest score, and falls back to bytes.
-    /// The merges are in the order of the scores.
+    /// The tokenizer of SentencePiece, which joins the pieces with the highest score, and falls back to
+    /// bytes. The merges are ordered by their scores.
     fn pieces(&self) -> Result<(Parts, bool), GenerateError> {
         const SCORES: &str = "tokenizer.ggml.scores";
         let bad = |found: String| wrong(self.file, SCORES, found, "a number for each token");
@@ -261,8 +263,8 @@ impl<'a> Vocabulary<'a> {
         Ok((Parts { normalizer, pre_tokenizer: Value::Null, decoder, model }, true))
     }
 
-    /// The tokenizer of GPT-2: a pattern cuts text into words, and byte sequences are joined in the order of
-    /// a list.
+    /// The tokenizer of GPT-2: a pattern splits a text into words, and byte sequences are merged in the order
+    /// of a list.
     fn byte_level(&self) -> Result<(Parts, bool), GenerateError> {
         const MERGES: &str = "tokenizer.ggml.merges";
         const PRE: &str = "tokenizer.ggml.pre";
@@ -290,7 +292,7 @@ impl<'a> Vocabulary<'a> {
     }
 }
 
-/// The parts of a `tokenizer.json`.
+/// The parts of the JSON of a `tokenizer.json`.
 struct Parts {
     normalizer: Value,
     pre_tokenizer: Value,
@@ -298,14 +300,14 @@ struct Parts {
     model: Value,
 }
 
-/// The rules that cut a text into words.
+/// The rules that split a text into words.
 struct Words {
-    /// Patterns in order. Each cuts the pieces of the previous one: a match is a word, and so is the text
-    /// between matches.
+    /// The patterns, in the order in which they apply. Each pattern splits the pieces of the previous
+    /// pattern: a match is a word, and the text between matches is a word.
     patterns: &'static [&'static str],
-    /// Whether a word that is in the vocabulary is never split by merges.
+    /// Whether a word in the vocabulary is never split by merges.
     whole_first: bool,
-    /// Whether a text begins with a special token, if the file does not declare it.
+    /// Whether a text begins with a special token, if the file does not declare this.
     add_bos: bool,
 }
 
@@ -316,7 +318,7 @@ const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 impl Words {
-    /// The rules for a value of `tokenizer.ggml.pre`; `None` if no supported family uses that value.
+    /// The rules for a value of `tokenizer.ggml.pre`; `None` if no supported family uses this value.
     fn of(pre: &str) -> Option<Self> {
         let (patterns, whole_first, add_bos): (&[&str], bool, bool) = match pre {
             "gpt-2" | "gpt2" | "phi-2" | "olmo" => (&[GPT2], false, false),
@@ -333,7 +335,7 @@ impl Words {
     }
 }
 
-/// Checks that the keys about tokens have a valid type, and name tokens of the vocabulary.
+/// Checks that the keys about tokens have a valid type, and refer to tokens of the vocabulary.
 fn check_keys(file: &Gguf, count: usize) -> Result<(), GenerateError> {
     const FLAGS: &[&str] =
         &["tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token", "tokenizer.ggml.add_space_prefix"];
@@ -382,7 +384,7 @@ fn kinds(file: &Gguf, count: usize) -> Result<Vec<Kind>, GenerateError> {
     types.integers().ok_or_else(|| bad("of another type".into()))?.map(kind).collect()
 }
 
-/// The array under a key, if there is one.
+/// The array under a key, if the key exists.
 fn array<'a>(file: &'a Gguf, key: &'static str) -> Result<Option<GgufArray<'a>>, GenerateError> {
     match file.get(key) {
         None => Ok(None),

@@ -1,4 +1,4 @@
-//! [`Network`]: a program that predicts the next token, with its entry points by role.
+//! [`Network`] is a program that predicts the next token, with its entry points by role.
 
 use ops::{TensorType, Value};
 use runtime::{Runtime, VmModule};
@@ -11,39 +11,41 @@ use crate::entry::{
 };
 use crate::executor::{CallArgument, Executor, Iree};
 
-/// A program that predicts the next token. It finds arguments and results by their roles.
+/// A program that predicts the next token. The network finds the arguments and results of its entry points by
+/// their roles.
 pub struct Network<E: Executor = Iree> {
     pub(crate) executor: E,
-    /// Entry points that choose a token, sorted by the number of tokens that they take.
+    /// The entry points that choose a token, sorted by the number of tokens that they take.
     steps: Vec<EntryPoint>,
-    /// Entry points like `steps` that take features in place of tokens.
+    /// Entry points like those in `steps`, but with features instead of tokens as input.
     feature_steps: Vec<EntryPoint>,
-    /// Entry points of other kinds, at most one of each for the same number of rows; fewest rows first.
+    /// Entry points of other kinds, sorted by their number of rows. There is at most one of each kind for the
+    /// same number of rows.
     others: Vec<EntryPoint>,
     shared: Shared,
 }
 
-/// New tokens of a row, and their position.
+/// The new tokens of a row of the batch, and their position.
 #[derive(Clone, Default)]
 pub(crate) struct Feed<'a> {
     pub tokens: &'a [u32],
-    /// The vectors in place of the tokens' embeddings, if the entry point takes features.
+    /// The vectors that replace the tokens' embeddings, if the entry point takes features.
     pub features: Vec<f32>,
     pub start: usize,
     pub adapter: u32,
 }
 
-/// The results of a call, without the state.
+/// The results of a call, except the state.
 pub(crate) struct StepResults<B> {
     pub logits: Option<B>,
     pub token: Option<B>,
 }
 
 impl Network {
-    /// The network in a compiled program, whose entry points have these signatures.
+    /// Creates a network from a compiled program whose entry points have these signatures.
     ///
     /// # Errors
-    /// If an entry point lacks a role.
+    /// Returns an error if an entry point lacks a role.
     pub fn new(
         runtime: &Runtime,
         program: &VmModule,
@@ -54,21 +56,22 @@ impl Network {
 }
 
 impl<E: Executor> Network<E> {
-    /// Whether an entry point returns the logits after each token. [`Session::score`](crate::Session::score)
-    /// needs such an entry point.
+    /// Whether the program has an entry point that returns the logits after each token.
+    /// [`Session::score`](crate::Session::score) needs such an entry point.
     pub fn has_scorer(&self) -> bool {
         self.only(EntryKind::Scorer).is_ok()
     }
 
-    /// Whether an entry point verifies drafts: [`Session::speculate`](crate::Session::speculate) needs it.
+    /// Whether the program has an entry point that verifies draft tokens:
+    /// [`Session::speculate`](crate::Session::speculate) needs such an entry point.
     pub fn has_verifier(&self) -> bool {
         self.verifier().is_some()
     }
 
-    /// The network whose entry points have these signatures. `executor` calls them.
+    /// Creates a network whose entry points have these signatures. `executor` calls the entry points.
     ///
     /// # Errors
-    /// If an entry point lacks a role, or no entry point takes a single token.
+    /// Returns an error if an entry point lacks a role, or no entry point takes a single token.
     pub fn on(executor: E, signatures: &[Signature]) -> Result<Self, GenerateError> {
         let shared = shared(signatures)?;
         let (mut steps, mut feature_steps) = (Vec::new(), Vec::new());
@@ -123,18 +126,18 @@ impl<E: Executor> Network<E> {
         self.shared.batch
     }
 
-    /// Checks that `tokens` can follow `seen` other tokens.
+    /// Checks that `tokens` can follow after `seen` other tokens.
     pub(crate) fn check(&self, tokens: &[u32], seen: usize) -> Result<(), GenerateError> {
         check_tokens(tokens, seen, self.shared.context, self.shared.vocabulary)
     }
 
-    /// Whether calls can serve some rows alone, so that the others cost nothing.
+    /// Whether calls can serve some rows alone, so that the other rows cost nothing.
     pub(crate) fn serves_parts(&self) -> bool {
         self.steps.iter().any(|entry| entry.rows < self.shared.batch)
     }
 
-    /// The entry point for the next `positions` new positions of at most `span` rows that follow each other. It is the longest that
-    /// the positions fill, or else the one that computes the rest at the lowest cost.
+    /// The entry point for the next `positions` positions of at most `span` neighbouring rows. It is the
+    /// longest entry point that the positions fill, or otherwise the cheapest for the rest.
     pub(crate) fn step(
         &self,
         span: usize,
@@ -150,17 +153,17 @@ impl<E: Executor> Network<E> {
         cheapest.ok_or(GenerateError::NoEntryPoint { role: Role::Features })
     }
 
-    /// The number of features per position.
+    /// The number of features per position that the network takes.
     pub(crate) fn features(&self) -> Result<usize, GenerateError> {
         self.step(1, 1, true).map(|entry| entry.features().unwrap_or_default())
     }
 
-    /// Whether a step reads the state that an encoder fills.
+    /// Whether the steps read a state that an encoder fills.
     pub(crate) fn reads_memory(&self) -> bool {
         !self.shared.memory.is_empty()
     }
 
-    /// Whether a step takes an adapter's index.
+    /// Whether the steps take the index of an adapter.
     pub(crate) fn adapts(&self) -> bool {
         let mut arguments = self.steps.iter().flat_map(|entry| &entry.arguments);
         arguments.any(|bound| matches!(bound, ArgBinding::Adapter(_)))
@@ -185,7 +188,7 @@ impl<E: Executor> Network<E> {
         self.of_kind(kind, 1).ok_or_else(missing)
     }
 
-    /// The entry point that verifies drafts, if there is one.
+    /// The entry point that verifies draft tokens, if there is one.
     pub(crate) fn verifier(&self) -> Option<&EntryPoint> {
         self.of_kind(EntryKind::Verifier, 1)
     }
@@ -195,7 +198,7 @@ impl<E: Executor> Network<E> {
         &self.shared.state
     }
 
-    /// Whether a row can go back to position `to` after positions below `written` were written.
+    /// Whether a row of the batch can go back to position `to` after positions below `written` were written.
     pub(crate) fn rewinds(&self, written: usize, to: usize) -> bool {
         let mut parts = self.shared.state.iter().filter_map(KeptTensor::part);
         parts.all(|part| part.kind.rewinds(written, to))
@@ -206,8 +209,8 @@ impl<E: Executor> Network<E> {
         self.shared.state.iter().map(|slot| self.executor.zeros(&slot.ty)).collect()
     }
 
-    /// Calls an entry point with new positions of each row from `first` on. The call consumes the state and returns the new
-    /// one, so after an error the state is lost. The encoder's state is only read.
+    /// Calls an entry point with new positions of each row from `first` on. The call consumes the state and
+    /// returns the new state, so after an error the state is lost. The call only reads the encoder's state.
     pub(crate) fn call(
         &self,
         entry: &EntryPoint,
@@ -275,7 +278,7 @@ impl<E: Executor> Network<E> {
         self.executor.upload(&ty, &self.executor.read_range(filled, offset..offset + ty.bytes())?)
     }
 
-    /// The value of an argument that depends on the rows.
+    /// The value of an argument that depends on the rows of the batch.
     fn input(
         &self,
         bound: &ArgBinding,
@@ -317,7 +320,7 @@ impl<E: Executor> Network<E> {
     }
 }
 
-/// The properties that all entry points share, taken from the first that steps.
+/// The properties that all entry points share, taken from the first entry point that chooses tokens.
 fn shared(signatures: &[Signature]) -> Result<Shared, GenerateError> {
     let steps = |s: &&Signature| {
         takes_positions(s) && !encodes(s) && s.results.iter().any(|result| result.role == Role::Logits)
@@ -366,10 +369,11 @@ fn twice(kind: EntryKind, first: &str) -> String {
     format!("{what}, as `{first}` does; expected one such")
 }
 
-/// Checks that `tokens` can follow `seen` others: all fit into the context, and each is in the vocabulary.
+/// Checks that `tokens` can follow after `seen` other tokens: all fit into the context, and each is in the
+/// vocabulary.
 ///
 /// # Errors
-/// About the first token that is out of range, or the context that is too short.
+/// Returns an error about the first token that is out of range, or about a context that is too short.
 pub fn check_tokens(
     tokens: &[u32],
     seen: usize,

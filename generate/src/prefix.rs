@@ -1,4 +1,4 @@
-//! Texts that begin as others did: their state is copied, and not computed.
+//! Reuses state for texts with a common beginning: the state is copied instead of computed.
 
 use std::ops::Range;
 
@@ -8,33 +8,35 @@ use crate::sequences::Sequences;
 use crate::snapshot::{Snapshot, keeps_all};
 use crate::{GenerateError, Network, SavedSequence};
 
-/// Snapshots that a row keeps at most.
+/// The largest number of snapshots that a row of the batch keeps.
 const SNAPSHOTS: usize = 8;
 
-/// The least number of tokens that are worth a call that ends where texts part.
+/// The least number of common tokens for which a call ends where two texts begin to differ.
 const WORTH_A_CALL: usize = 8;
 
 /// A row for a new text.
 pub(crate) struct Adopted {
     pub row: usize,
-    /// How many tokens of the text its state has.
+    /// The number of tokens of the text that the row's state already has.
     pub seen: usize,
-    /// How many tokens the text has in common with another one, if there is no state after so many.
+    /// The number of tokens that the text has in common with another text, if there is no state after that
+    /// many tokens.
     pub parts_at: Option<usize>,
 }
 
-/// The state of a row after so many of its tokens.
+/// The state of a row after some of its tokens.
 struct Prefix {
     row: usize,
     length: usize,
-    /// How many tokens are the same, with or without state.
+    /// The number of common tokens, with or without state.
     shared: usize,
-    /// The snapshot with the tensors that do not keep all positions; `None` where the row's own are right.
+    /// The snapshot with the tensors that do not contain all positions; `None` if the row's own tensors are
+    /// right.
     snapshot: Option<usize>,
 }
 
 impl Row {
-    /// The longest prefix of `prompt` whose state this row has or can go back to.
+    /// The longest prefix of `prompt` whose state this row has, or to which the row can go back.
     fn prefix(&self, row: usize, prompt: &[u32], rewinds: impl Fn(usize, usize) -> bool) -> Prefix {
         let same = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         // Features of two positions may differ where their placeholders do not.
@@ -56,7 +58,8 @@ impl Row {
         best
     }
 
-    /// Keeps a snapshot. If there are too many, the one whose neighbours are nearest to each other is removed.
+    /// Adds a snapshot to the row. If there are too many snapshots, the function removes the snapshot whose
+    /// neighbours are nearest to each other.
     fn keep(&mut self, snapshot: Snapshot) {
         self.snapshots.retain(|one| one.length < snapshot.length);
         self.snapshots.push(snapshot);
@@ -71,14 +74,15 @@ impl Row {
 }
 
 impl<E: Executor> Network<E> {
-    /// Whether a row's state after fewer tokens is always a part of its state.
+    /// Whether a row's state after fewer tokens is always contained in the row's current state.
     fn keeps_all(&self) -> bool {
         self.state().iter().filter_map(|tensor| tensor.part()).all(keeps_all)
     }
 }
 
 impl<E: Executor> Sequences<'_, E> {
-    /// Keeps the state after each chunk of a prompt, as far as it is overwritten later, if others may begin with it.
+    /// Keeps the parts of the state after each chunk of a prompt that are overwritten later, if other texts
+    /// may begin with this prompt.
     pub(crate) fn keep_snapshots(
         &mut self,
         first: usize,
@@ -96,11 +100,11 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(())
     }
 
-    /// Makes one of the `free` rows begin with as much of `prompt` as any row has seen, but its last token, whose logits choose the
-    /// next. `None` if no row is free.
+    /// Gives one of the `free` rows the longest prefix of `prompt` that any row has computed, without the
+    /// last token, whose logits choose the next token. `None` if no row is free.
     ///
     /// # Errors
-    /// If state cannot be read.
+    /// Returns an error if the state cannot be read.
     pub(crate) fn adopt(&mut self, free: &[usize], prompt: &[u32]) -> Result<Option<Adopted>, GenerateError> {
         // The free row that was not used for longest.
         let Some(&oldest) = free.iter().min_by_key(|&&row| self.rows[row].used) else { return Ok(None) };
@@ -126,10 +130,10 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(Some(Adopted { row: oldest, seen: best.length, parts_at }))
     }
 
-    /// Copies the state of the longest prefix of `tokens` that a row has seen.
+    /// Copies the state of the longest prefix of `tokens` that a row has computed.
     ///
     /// # Errors
-    /// If state cannot be read.
+    /// Returns an error if the state cannot be read.
     pub(crate) fn save(&self, model: &str, tokens: &[u32]) -> Result<SavedSequence, GenerateError> {
         let best = self.prefixes(tokens).max_by_key(|prefix| prefix.length).filter(|best| best.length > 0);
         let state = match &best {
@@ -143,10 +147,11 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(self.network.saved(model, &tokens[..state.length], state))
     }
 
-    /// Puts a saved sequence into one of the `free` rows. Returns the row; `None` if no row is free.
+    /// Puts a saved sequence into one of the `free` rows of the batch. Returns the index of the row; `None`
+    /// if no row is free.
     ///
     /// # Errors
-    /// If the sequence belongs to another network.
+    /// Returns an error if the sequence belongs to another network.
     pub(crate) fn load(
         &mut self,
         free: &[usize],
@@ -168,7 +173,7 @@ impl<E: Executor> Sequences<'_, E> {
         rows.map(|(row, one)| one.prefix(row, tokens, |from, to| self.network.rewinds(from, to)))
     }
 
-    /// Takes a row back to a prefix of its own.
+    /// Takes a row back to a prefix of its own tokens.
     fn go_back(&mut self, prefix: &Prefix) {
         let one = &mut self.rows[prefix.row];
         let snapshot = prefix.snapshot.map(|i| one.snapshots[i].clone());
@@ -180,7 +185,7 @@ impl<E: Executor> Sequences<'_, E> {
         }
     }
 
-    /// The whole state of a prefix.
+    /// The whole state after a prefix of the row's tokens.
     fn state_of(&self, prefix: &Prefix) -> Result<Snapshot, GenerateError> {
         let one = &self.rows[prefix.row];
         let snapshot = prefix.snapshot.map(|i| &one.snapshots[i]);
@@ -195,7 +200,7 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(state)
     }
 
-    /// Puts a sequence into a row, whose state becomes `state` before the next call.
+    /// Puts a sequence into a row of the batch, whose state becomes `state` before the next call.
     fn put(&mut self, row: usize, one: Row, state: Snapshot) {
         let (seen, written) = (state.length, state.written);
         self.rows[row] = Row { seen, written, used: self.clock, restore: Some(state), ..one };

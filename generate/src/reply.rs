@@ -7,7 +7,7 @@ use crate::{
     Tokenizer,
 };
 
-/// Options of a generation, in terms of text. [`TokenOptions`] are the same options in terms of tokens.
+/// The options of a generation, in terms of text. [`TokenOptions`] are the same options in terms of tokens.
 ///
 /// ```
 /// use tracewright_generate::{GenerateOptions, Sampling};
@@ -20,32 +20,33 @@ use crate::{
 pub struct GenerateOptions {
     /// The largest number of new tokens.
     pub max_tokens: usize,
-    /// The settings of the sampler. [`dry_breakers`](Self::dry_breakers) replaces its DRY breakers.
+    /// The settings of the sampler. [`dry_breakers`](Self::dry_breakers) replaces the DRY breakers in these
+    /// settings.
     pub sampling: Sampling,
-    /// Texts that interrupt a repetition for DRY. `None` stands for [`Breakers::USUAL`].
+    /// Texts that interrupt a repetition for DRY. `None` selects [`Breakers::USUAL`].
     pub dry_breakers: Option<Vec<String>>,
-    /// The text ends before the first of these strings.
+    /// Strings at which the text ends; the text does not contain the string.
     pub stop: Vec<String>,
     /// Whether to continue after the model's stop tokens.
     pub ignore_eos: bool,
     /// The schema or grammar that the text must follow.
     pub follow: Option<Follow>,
-    /// Whether JSON under [`follow`](Self::follow) may contain whitespace between its tokens. Otherwise it is
-    /// compact.
+    /// Whether JSON under [`follow`](Self::follow) may contain whitespace between its tokens. Otherwise the
+    /// JSON contains no such whitespace.
     pub whitespace_flexible: bool,
-    /// The number of tokens per position whose probabilities are kept, the most likely first. `None` keeps
-    /// none.
+    /// The number of most likely tokens per position whose probabilities are kept. `None` keeps no
+    /// probabilities.
     pub logprobs: Option<usize>,
-    /// Whether to keep the logits behind each chosen token: f32 [tokens, vocabulary].
+    /// Whether to keep the logits from which each token was chosen, as f32 [tokens, vocabulary].
     pub keep_logits: bool,
 }
 
 /// A rule that a text must follow, token by token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Follow {
-    /// The text is JSON that is valid under this JSON Schema.
+    /// The text must be JSON that is valid under this JSON Schema.
     JsonSchema(String),
-    /// The text follows a grammar in llguidance's variant of Lark's notation.
+    /// The text must follow a grammar in llguidance's variant of Lark's notation.
     Grammar(String),
 }
 
@@ -67,11 +68,11 @@ impl Default for GenerateOptions {
 }
 
 impl GenerateOptions {
-    /// Converts these options to tokens, for a model with the stop tokens `stop_tokens`.
+    /// Converts these options to token ids, for a model with the stop tokens `stop_tokens`.
     ///
     /// # Errors
-    /// If a setting is out of range, a schema or a grammar is not supported, or text is asked for without a
-    /// tokenizer.
+    /// Returns an error if a setting is out of range, a schema or a grammar is not supported, or an option
+    /// needs text and the model has no tokenizer.
     pub fn in_tokens(
         &self,
         tokenizer: Option<&Tokenizer>,
@@ -115,10 +116,10 @@ impl GenerateOptions {
     }
 }
 
-/// Turns the tokens of an answer into text, one by one. It returns text as soon as no later token can change
-/// it, and finds stop strings.
+/// Converts the tokens of an answer to text, one by one. A `Reply` returns text as soon as no later token can
+/// change the text, and finds stop strings.
 ///
-/// Without a tokenizer, the text of a token is its id and a space.
+/// Without a tokenizer, the text of a token is its token id and a space.
 #[derive(Clone, Debug)]
 pub struct Reply<'a> {
     detokenizer: Option<Stream<'a>>,
@@ -128,7 +129,7 @@ pub struct Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// An empty answer. It ends before the first string of `stop`.
+    /// Creates an empty answer. The answer ends before the first string of `stop`.
     pub fn new(tokenizer: Option<&'a Tokenizer>, stop: &[String]) -> Self {
         Self {
             detokenizer: tokenizer.map(Tokenizer::stream),
@@ -145,10 +146,11 @@ impl<'a> Reply<'a> {
         self
     }
 
-    /// Takes the next token, and returns the text that no later token can change. That text can be empty.
+    /// Takes the next token, and returns the text that no later token can change. The returned text can be
+    /// empty.
     ///
     /// # Errors
-    /// If the tokenizer cannot decode the token.
+    /// Returns an error if the tokenizer cannot decode the token.
     pub fn push(&mut self, token: u32) -> Result<String, GenerateError> {
         let piece = match &mut self.detokenizer {
             Some(detokenizer) => detokenizer.push(token)?,
@@ -157,11 +159,11 @@ impl<'a> Reply<'a> {
         Ok(self.take(&piece, false))
     }
 
-    /// Ends the answer, and returns text that was held back because a token or a stop string might have been
+    /// Ends the answer, and returns text that was held back because a token or a stop string could have been
     /// incomplete.
     ///
     /// # Errors
-    /// If the tokenizer decodes all tokens to a different text than their parts.
+    /// Returns an error if the tokenizer decodes all tokens to a different text than their parts.
     pub fn finish(&mut self) -> Result<String, GenerateError> {
         if self.stopped {
             return Ok(String::new());
@@ -180,7 +182,7 @@ impl<'a> Reply<'a> {
         &self.text
     }
 
-    /// Corrects the reason for the end: to the network, a stop string looks like a cancelled generation.
+    /// Corrects the reason for the end, because the network treats a stop string as a cancelled generation.
     pub fn finished(&self, generated: Generated) -> Generated {
         if self.stopped { Generated { finish: Finish::Stop, ..generated } } else { generated }
     }

@@ -1,4 +1,4 @@
-//! The tokens of one sequence, and how much of them its state holds.
+//! The tokens of one sequence, and the number of tokens that its state contains.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,38 +9,39 @@ use crate::schedule::RowWork;
 use crate::snapshot::Snapshot;
 use crate::{EncoderInput, GenerateError};
 
-/// The tokens of a row.
+/// The tokens of a row of the batch.
 #[derive(Clone, Default)]
 pub(crate) struct Row {
     pub tokens: Vec<u32>,
-    /// Features that replace tokens, by position.
+    /// The features that replace tokens, by position.
     pub features: BTreeMap<usize, Vec<f32>>,
     pub adapter: u32,
-    /// The source that filled the memory.
+    /// The encoder input that filled the memory.
     pub source: Option<EncoderSource>,
-    /// How many of them the network has seen.
+    /// The number of tokens that the network has processed.
     pub seen: usize,
-    /// Below which position something was written since the row began.
+    /// All positions that were written since the row began are below this position.
     pub written: usize,
-    /// Whether the network has seen the prompt of its text.
+    /// Whether the network has processed the prompt of the row's text.
     pub decodes: bool,
-    /// How many of the last tokens are a draft.
+    /// The number of last tokens that are draft tokens.
     pub drafted: usize,
-    /// State in front of the draft, if going back needs it.
+    /// A snapshot of the state before the draft tokens, if the row cannot go back without it.
     pub before_draft: Option<Snapshot>,
-    /// State of this row that going back may need, shortest first.
+    /// Snapshots of this row's state, to which the row can go back; the shortest comes first.
     pub snapshots: Vec<Snapshot>,
-    /// Whether other texts may begin with its state.
+    /// Whether other texts may begin with the state of this row.
     pub is_kept: bool,
-    /// A call ends here, so that the state is kept: others have begun with the tokens before it.
+    /// The length at which a call must end so that the state there is kept, because other texts have begun
+    /// with the same tokens.
     pub parts_at: Option<usize>,
-    /// The last call that showed it something.
+    /// The number of the last call that processed tokens of the row.
     pub used: u64,
-    /// The change of the state before the next call.
+    /// The snapshot that must replace the state before the next call.
     pub restore: Option<Snapshot>,
 }
 
-/// What an encoder read.
+/// The input that an encoder has read.
 #[derive(Clone)]
 pub(crate) struct EncoderSource {
     tokens: Vec<u32>,
@@ -82,18 +83,19 @@ impl EncoderSource {
 }
 
 impl Row {
-    /// Whether the next position is given by features; `None` if there is none.
+    /// Whether features define the next position; `None` if there is no next position.
     pub fn next_is_features(&self) -> Option<bool> {
         (self.seen < self.tokens.len()).then(|| self.features.contains_key(&self.seen))
     }
 
-    /// How many positions come next that are given by features, or by tokens.
+    /// The number of next positions that features or tokens define.
     pub fn next(&self, of_features: bool) -> usize {
         let is = |position: &usize| self.features.contains_key(position) == of_features;
         (self.seen..self.tokens.len()).take_while(is).count()
     }
 
-    /// The work that the row waits for. `alone` is whether calls can serve it without the others.
+    /// The tokens that the row waits for. `alone` is true if a call can process the row without the other
+    /// rows.
     pub fn work(&self, of_features: bool, alone: bool) -> RowWork {
         let end = self.parts_at.filter(|&end| end > self.seen).unwrap_or(usize::MAX);
         RowWork { tokens: self.next(of_features).min(end - self.seen), decodes: self.decodes, alone }
@@ -107,8 +109,8 @@ impl Row {
         Feed { tokens: &self.tokens[range.clone()], features, start: range.start, adapter: self.adapter }
     }
 
-    /// Takes back all but the first `length` tokens. If the state cannot go back there, it becomes the longest snapshot that can,
-    /// or the row begins again.
+    /// Removes all tokens except the first `length` tokens. If the state cannot go back to this length, the
+    /// row continues from the longest possible snapshot, or begins again.
     pub fn truncate(&mut self, length: usize, rewinds: impl Fn(usize, usize) -> bool) {
         self.tokens.truncate(length);
         self.features.split_off(&length);
@@ -131,14 +133,14 @@ impl Row {
         }
     }
 
-    /// The row begins again with the tokens that it has.
+    /// Starts the row again with its current tokens.
     pub fn begin_again(&mut self) {
         (self.seen, self.written) = (0, 0);
         (self.restore, self.before_draft) = (None, None);
         self.snapshots.clear();
     }
 
-    /// Takes back a draft that the network has not seen.
+    /// Removes draft tokens that the network has not processed.
     pub fn drop_draft(&mut self) {
         self.tokens.truncate(self.tokens.len() - self.drafted);
         self.drafted = 0;

@@ -1,6 +1,7 @@
-//! A sequence and its state in a file.
+//! Stores a sequence and its state in a file.
 //!
-//! The file has a mark, the length of a header, the header in JSON, the bytes of the state, and the BLAKE3 hash of all that.
+//! The file contains a mark, the length of a header, the header in JSON, the bytes of the state, and the
+//! BLAKE3 hash of all these bytes.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -15,11 +16,12 @@ use crate::executor::Executor;
 use crate::snapshot::{Snapshot, keeps_all};
 use crate::{GenerateError, Network, SavedFault};
 
-/// The first bytes of the file; the last of them is the version.
+/// The first bytes of the file; the last of these bytes is the version.
 const MARK: [u8; 8] = *b"TWSEQ\0\0\x01";
 const HASH: usize = 32;
 
-/// The tokens that a row has seen, and its state: a text that begins with them need not compute them again.
+/// The tokens that a sequence has processed, and its state. A text that begins with these tokens need not
+/// compute them again.
 #[derive(Clone, Debug)]
 pub struct SavedSequence {
     pub(crate) header: Header,
@@ -30,14 +32,14 @@ pub struct SavedSequence {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Header {
-    /// What names the weights.
+    /// The fingerprint of the weights.
     pub model: String,
     pub tokens: Vec<u32>,
-    /// The position after the last one written.
+    /// The position after the last position that was written.
     pub written: usize,
-    /// Each tensor of state, and its bytes.
+    /// The name of each tensor of the state, and its number of bytes.
     pub tensors: Vec<(String, usize)>,
-    /// Anything that the writer adds.
+    /// Additional data of the program that wrote the sequence.
     pub notes: Value,
 }
 
@@ -46,24 +48,24 @@ impl SavedSequence {
         Self { header, state, path: None }
     }
 
-    /// The tokens.
+    /// The tokens of the saved sequence.
     pub fn tokens(&self) -> &[u32] {
         &self.header.tokens
     }
 
-    /// Anything that the writer added.
+    /// Additional data of the program that wrote the sequence.
     pub fn notes(&self) -> &Value {
         &self.header.notes
     }
 
-    /// The sequence with other notes.
+    /// Replaces the additional data of the sequence.
     #[must_use]
     pub fn with_notes(mut self, notes: Value) -> Self {
         self.header.notes = notes;
         self
     }
 
-    /// The content of a file that [`read`](Self::read) reads.
+    /// The content of a file that [`read`](Self::read) can read.
     pub fn to_bytes(&self) -> Vec<u8> {
         let Header { model, tokens, written, tensors, notes } = &self.header;
         let header = json!({
@@ -78,18 +80,18 @@ impl SavedSequence {
         bytes
     }
 
-    /// Writes a file, which appears whole or not at all.
+    /// Writes a file atomically, so that an incomplete file never appears.
     ///
     /// # Errors
-    /// If it cannot be written, or would replace a file of another kind.
+    /// Returns an error if the file cannot be written, or would replace a file of another kind.
     pub fn write(&self, path: &Path) -> Result<(), GenerateError> {
         Ok(NewFile::write(path, FileKind::SEQUENCE, &self.to_bytes())?)
     }
 
-    /// Reads a file.
+    /// Reads a saved sequence from a file.
     ///
     /// # Errors
-    /// If it cannot be read, is another kind of file, or is damaged.
+    /// Returns an error if the file cannot be read, has another kind, or is damaged.
     pub fn read(path: &Path) -> Result<Self, GenerateError> {
         let bytes = files::read(path, limits::SEQUENCE)?;
         let fault = |fault| GenerateError::Saved { path: path.into(), fault };
@@ -97,14 +99,15 @@ impl SavedSequence {
         Ok(Self { path: Some(path.into()), ..read })
     }
 
-    /// An error about this sequence.
+    /// Creates an error about this sequence.
     pub fn refuse(&self, fault: SavedFault) -> GenerateError {
         GenerateError::Saved { path: self.path.clone().unwrap_or_default(), fault }
     }
 }
 
 impl KeptTensor {
-    /// The tensor as a saved sequence names it: without the batch, and without the context where every position has a slot.
+    /// The name of the tensor in a saved sequence: without the batch, and without the context if every
+    /// position has a slot.
     fn saved_name(&self, context: usize) -> String {
         let slots = self.part().filter(|&part| keeps_all(part));
         let axis = slots.and_then(|part| Some(part.slots(context, self.ty.rank())?.1));
@@ -115,14 +118,14 @@ impl KeptTensor {
         format!("{} {}[{}]", self.role, self.ty.element, extents.collect::<Vec<_>>().join(","))
     }
 
-    /// The bytes of the tensor in a saved sequence.
+    /// The number of bytes of the tensor in a saved sequence.
     fn saved_size(&self, state: &Snapshot, context: usize) -> usize {
         self.ranges(0, state.length, state.written, context).iter().map(Range::len).sum()
     }
 }
 
 impl<E: Executor> Network<E> {
-    /// The sequence with these tokens and this state.
+    /// Creates a saved sequence from these tokens and this state.
     pub(crate) fn saved(&self, model: &str, tokens: &[u32], state: Snapshot) -> SavedSequence {
         let names = self.state().iter().map(|tensor| tensor.saved_name(self.context()));
         let sizes = state.tensors.iter().map(|tensor| tensor.as_ref().map_or(0, |tensor| tensor.len()));
@@ -136,10 +139,10 @@ impl<E: Executor> Network<E> {
         SavedSequence::new(header, state)
     }
 
-    /// Whether a saved sequence belongs to this network with the weights that `model` names.
+    /// Whether a saved sequence belongs to this network, with the weights that `model` identifies.
     ///
     /// # Errors
-    /// The first difference.
+    /// Returns an error about the first difference.
     pub(crate) fn check_saved(&self, model: &str, saved: &SavedSequence) -> Result<(), GenerateError> {
         let (header, context) = (&saved.header, self.context());
         let refuse = |fault| Err(saved.refuse(fault));

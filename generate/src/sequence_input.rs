@@ -1,6 +1,6 @@
-//! [`SequenceInput`]: the beginning of a text, for networks that take more than tokens.
+//! [`SequenceInput`] is the beginning of a text, for networks that take other inputs than tokens.
 
-/// The beginning of a text in a batch. For a text that begins with tokens alone, call
+/// The beginning of a text in a batch. For a text that begins only with tokens, call
 /// [`Batch::join`](crate::Batch::join) instead.
 ///
 /// ```
@@ -16,7 +16,7 @@
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SequenceInput<'a> {
-    /// The positions of the beginning, in order.
+    /// The positions at the beginning of the text, in order.
     pub parts: Vec<InputPart<'a>>,
     /// The input of the encoder, if the network has one.
     pub source: Option<EncoderInput<'a>>,
@@ -29,11 +29,11 @@ pub struct SequenceInput<'a> {
 pub enum InputPart<'a> {
     /// Token ids, one for each position.
     Tokens(&'a [u32]),
-    /// Vectors in place of the tokens' embeddings.
+    /// Vectors that replace the tokens' embeddings.
     Features {
         /// The features of all positions, one position after the other.
         numbers: &'a [f32],
-        /// The token id that stands for each of these positions in the text.
+        /// The token id that represents each of these positions in the text.
         placeholder: u32,
     },
 }
@@ -48,7 +48,8 @@ pub enum EncoderInput<'a> {
 }
 
 impl SequenceInput<'_> {
-    /// The token of each position. A position with features has `width` numbers and its placeholder as token.
+    /// The token id of each position. A position with features has `width` numbers, and its token is the
+    /// placeholder.
     pub fn tokens(&self, width: usize) -> Vec<u32> {
         let of_part = |part: &InputPart<'_>| match *part {
             InputPart::Tokens(tokens) => tokens.to_vec(),

@@ -1,4 +1,4 @@
-//! The engine that steps a network over rows of tokens, each at its own position.
+//! The engine that runs a network on the rows of a batch, each at its own position.
 
 use std::ops::{ControlFlow, Range};
 use std::time::Instant;
@@ -15,21 +15,21 @@ use crate::snapshot::Snapshot;
 use crate::speculate::Governor;
 use crate::{Drafter, EncoderInput, GenerateError, Network};
 
-/// The rows of a network, and the state of its layers.
+/// The rows of the batch, and the state of the network's layers.
 pub(crate) struct Sequences<'a, E: Executor> {
     pub network: &'a Network<E>,
     pub rows: Vec<Row>,
-    /// Empty before the first call, and after a failed one, which consumed it.
+    /// The state tensors; empty before the first call, and after a failed call, which consumed the state.
     pub state: Vec<E::Buffer>,
-    /// The memory that an encoder filled; empty before that.
+    /// The memory that an encoder filled; empty before the encoder runs.
     pub memory: Vec<E::Buffer>,
-    /// One for each row, or none.
+    /// A drafter for each row of the batch, or no drafters.
     pub drafters: Vec<Box<dyn Drafter + 'a>>,
     governor: Governor,
     pub schedule: Box<dyn Schedule + 'a>,
-    /// Whether rows keep state that texts with the same beginning can begin with.
+    /// Whether rows keep state for later texts with the same beginning.
     pub keeps_prefixes: bool,
-    /// Calls so far.
+    /// The number of calls so far.
     pub clock: u64,
 }
 
@@ -60,20 +60,22 @@ impl<'a, E: Executor> Sequences<'a, E> {
         self.rows[row].seen == self.rows[row].tokens.len()
     }
 
-    /// Appends tokens to a row. The next steps process them.
+    /// Appends tokens to a row of the batch. The next calls process these tokens.
     ///
     /// # Errors
-    /// If they exceed the context, or one is not in the vocabulary.
+    /// Returns an error if the tokens exceed the context, or if a token is not in the vocabulary.
     pub fn push(&mut self, row: usize, tokens: &[u32]) -> Result<(), GenerateError> {
         self.network.check(tokens, self.rows[row].tokens.len())?;
         self.rows[row].tokens.extend_from_slice(tokens);
         Ok(())
     }
 
-    /// Appends positions with features to a row. Their tokens are `placeholder`.
+    /// Appends positions with features to a row of the batch. The token of each of these positions is
+    /// `placeholder`.
     ///
     /// # Errors
-    /// If they exceed the context, or the network takes no features of this width.
+    /// Returns an error if the positions exceed the context, or if the network takes no features of this
+    /// width.
     pub fn push_features(
         &mut self,
         row: usize,
@@ -92,11 +94,11 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Runs the encoder for a row, which starts again. One call encodes for all rows, so the inputs of other
-    /// rows are encoded again.
+    /// Runs the encoder for a row of the batch, and starts the row again. One call of the encoder computes
+    /// all rows, so the inputs of the other rows are encoded again.
     ///
     /// # Errors
-    /// If the network has no encoder, the input is too long, or the call fails.
+    /// Returns an error if the network has no encoder, the input is too long, or the call fails.
     pub fn encode(&mut self, row: usize, input: EncoderInput<'_>) -> Result<(), GenerateError> {
         let entry = self.network.only(EntryKind::Encoder)?;
         let source = EncoderSource::new(entry, self.network.vocabulary(), input)?;
@@ -114,8 +116,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Removes all but the first `seen` tokens of a row. If there are none, the row also loses its encoder
-    /// input and its adapter.
+    /// Removes all tokens of a row except the first `seen` tokens. If `seen` is 0, the row also loses its
+    /// encoder input and its adapter.
     pub fn begin(&mut self, row: usize, seen: usize) {
         self.truncate(row, seen);
         (self.rows[row].is_kept, self.rows[row].parts_at) = (false, None);
@@ -124,14 +126,15 @@ impl<'a, E: Executor> Sequences<'a, E> {
         }
     }
 
-    /// Chooses the adapter of a row, which begins again.
+    /// Sets the adapter of a row, and starts the row again.
     pub fn adapt(&mut self, row: usize, adapter: u32) {
         let one = &mut self.rows[row];
         one.adapter = adapter;
         one.begin_again();
     }
 
-    /// Takes back all but the first `length` tokens of a row. If its state cannot go back there, the next steps read the lost tokens again.
+    /// Removes all tokens of a row except the first `length` tokens. If the row's state cannot go back to
+    /// this length, the next calls process these tokens again.
     pub fn truncate(&mut self, row: usize, length: usize) {
         self.rows[row].truncate(length, |written, to| self.network.rewinds(written, to));
     }
@@ -143,10 +146,12 @@ impl<'a, E: Executor> Sequences<'a, E> {
         one.features.split_off(&one.seen);
     }
 
-    /// Runs one call with the next tokens of all rows. Rows without new tokens do not change. Returns an output for each row.
+    /// Runs one call with the next tokens of all rows of the batch. Rows without new tokens do not change.
+    /// Returns an output for each row.
     ///
     /// # Errors
-    /// If the call fails. Then the state is lost, and the next steps process all rows from their beginning.
+    /// Returns an error if the call fails. After a failed call the state is lost, and the next calls process
+    /// all rows from their beginning.
     pub fn step(&mut self, want: StepRequest) -> Result<Vec<StepOutput>, GenerateError> {
         // Rows whose next positions are tokens wait for features, of which there is an end.
         let Some(of_features) = self.rows.iter().filter_map(Row::next_is_features).max() else {
@@ -219,7 +224,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         }
     }
 
-    /// Makes the state what the rows from `first` on expect, and keeps what a draft may have to go back to.
+    /// Prepares the state of the rows from `first` on for a call, and keeps the parts that are needed again
+    /// if a draft is rejected.
     fn prepare(&mut self, first: usize, ranges: &[Range<usize>]) -> Result<(), GenerateError> {
         if self.state.is_empty() {
             self.state = self.network.empty()?;
@@ -294,7 +300,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         })
     }
 
-    /// The answer of a call that verifies drafts.
+    /// The output of a call that verifies draft tokens.
     fn verified(
         &self,
         want: StepRequest,
@@ -325,8 +331,9 @@ impl<'a, E: Executor> Sequences<'a, E> {
         ranges.iter().enumerate().map(answer).collect()
     }
 
-    /// The token that the module favours, if its logit is a number. If one logit is NaN, the module favours that; so this
-    /// one tells of all. If it is none, the logits themselves, of which none can be chosen.
+    /// The most likely token that the module returned, if its logit is a number. If any logit is NaN, the
+    /// module returns the token of the NaN, so this check covers all logits. If the logit is not a number,
+    /// the function returns all logits, from which no token can be chosen.
     fn favoured(&self, token: u32, place: usize, logits: &E::Buffer) -> Result<StepOutput, GenerateError> {
         let vocabulary = self.network.vocabulary();
         if token as usize >= vocabulary {
@@ -341,11 +348,11 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(StepOutput::Logits(vec![logits[first..][..vocabulary].to_vec()]))
     }
 
-    /// Runs one step of the texts in `running`, by row: drafts, calls the network, chooses tokens and appends them.
-    /// Removes texts that ended from `running`, and returns them.
+    /// Runs one step of the texts in `running`, by row: drafts tokens, calls the network, chooses tokens and
+    /// appends them. The function removes texts that ended from `running`, and returns them.
     ///
     /// # Errors
-    /// If the call fails, or no token can be chosen.
+    /// Returns an error if the call fails, or no token can be chosen.
     pub fn step_all(
         &mut self,
         running: &mut [Option<Generation>],
@@ -376,7 +383,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(ended)
     }
 
-    /// Adds drafts to the rows whose next token alone is new, if drafts pay.
+    /// Adds draft tokens to the rows that have only one new token, if drafting saves time.
     fn draft(&mut self, running: &[Option<Generation>]) -> Result<(), GenerateError> {
         let Some(entry) = self.network.verifier() else { return Ok(()) };
         let new = |row: &Row| row.tokens.len() - row.seen;
@@ -412,7 +419,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Lets a text choose its next tokens by an answer, as far as its draft goes the same way. Breaks where the text ends.
+    /// Lets a text choose its next tokens from the network's output, as long as they equal the draft tokens.
+    /// Returns `Break` if the text ends.
     fn take(
         &mut self,
         row: usize,
@@ -453,7 +461,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(if new.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }
 
-    /// Marks the state as lost: all rows start again.
+    /// Marks the state as lost, so that all rows start again.
     fn lose(&mut self) {
         self.state.clear();
         for row in &mut self.rows {

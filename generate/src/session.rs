@@ -1,4 +1,4 @@
-//! [`Session`]: one sequence of tokens. Its state stays on the device between calls.
+//! [`Session`] is one sequence of tokens. The state of the sequence stays on the device between calls.
 
 use std::ops::ControlFlow;
 
@@ -32,17 +32,17 @@ pub struct Session<'a, E: Executor = Iree> {
     rows: Sequences<'a, E>,
 }
 
-/// The row that a session uses.
+/// The index of the row that a session uses.
 const ROW: usize = 0;
 
 impl<'a, E: Executor> Session<'a, E> {
-    /// A session that has no tokens yet.
+    /// Creates a session without tokens.
     pub fn new(network: &'a Network<E>) -> Self {
         Self { rows: Sequences::new(network) }
     }
 
-    /// The session with a drafter. [`generate`](Self::generate) gives the same tokens with fewer calls, if the network has an
-    /// entry point that verifies drafts.
+    /// Adds a drafter to the session. [`generate`](Self::generate) gives the same tokens in fewer calls, if
+    /// the network has an entry point that verifies draft tokens.
     #[must_use]
     pub fn speculate(mut self, drafter: impl Drafter + 'a) -> Self {
         self.rows.drafters = vec![Box::new(drafter)];
@@ -54,16 +54,17 @@ impl<'a, E: Executor> Session<'a, E> {
         self.rows.tokens(ROW)
     }
 
-    /// Removes everything after the first `length` tokens. If the state of a layer cannot go back that far,
+    /// Removes all tokens after the first `length` tokens. If the state of a layer cannot go back that far,
     /// the next call processes the first `length` tokens again.
     pub fn truncate(&mut self, length: usize) {
         self.rows.truncate(ROW, length);
     }
 
-    /// Appends `tokens`, and returns the logits after each of them: f32 [tokens, vocabulary].
+    /// Appends `tokens`, and returns the logits after each of these tokens, as f32 [tokens, vocabulary].
     ///
     /// # Errors
-    /// If the module has no entry point for scores, the tokens exceed the context, or a call fails.
+    /// Returns an error if the module has no entry point for scores, the tokens exceed the context, or a call
+    /// fails.
     pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, GenerateError> {
         self.rows.network.only(EntryKind::Scorer)?;
         Ok(self.show(StepRequest::All, |rows| rows.push(ROW, tokens))?.0)
@@ -72,16 +73,17 @@ impl<'a, E: Executor> Session<'a, E> {
     /// Appends `tokens`, and returns the most likely next token after each of them.
     ///
     /// # Errors
-    /// If the module has no entry point for this, the tokens exceed the context, or a call fails.
+    /// Returns an error if the module has no such entry point, the tokens exceed the context, or a call
+    /// fails.
     pub fn favoured(&mut self, tokens: &[u32]) -> Result<Vec<u32>, GenerateError> {
         self.rows.network.only(EntryKind::Each)?;
         Ok(self.show(StepRequest::Each, |rows| rows.push(ROW, tokens))?.1)
     }
 
-    /// Appends tokens, and returns the logits after the last.
+    /// Appends tokens, and returns the logits after the last token.
     ///
     /// # Errors
-    /// If there are no tokens, they exceed the context, or a call fails.
+    /// Returns an error if there are no tokens, the tokens exceed the context, or a call fails.
     pub fn feed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerateError> {
         if tokens.is_empty() {
             return Err(GenerateError::EmptyPrompt);
@@ -90,41 +92,43 @@ impl<'a, E: Executor> Session<'a, E> {
         logits.pop().ok_or(GenerateError::EmptyPrompt)
     }
 
-    /// Appends positions with features in place of tokens, and returns the logits after the last.
+    /// Appends positions with features instead of tokens, and returns the logits after the last position.
     /// [`tokens`](Self::tokens) contains `placeholder` for each position.
     ///
     /// # Errors
-    /// If there are no features, the network takes none of this width, they exceed the context, or a call
-    /// fails.
+    /// Returns an error if there are no features, the network takes no features of this width, the positions
+    /// exceed the context, or a call fails.
     pub fn feed_features(&mut self, features: &[f32], placeholder: u32) -> Result<Vec<f32>, GenerateError> {
         let push = |rows: &mut Sequences<'a, E>| rows.push_features(ROW, features, placeholder);
         let (mut logits, _) = self.show(StepRequest::Logits, push)?;
         logits.pop().ok_or(GenerateError::EmptyPrompt)
     }
 
-    /// Runs the network's encoder on tokens. The session starts again.
+    /// Runs the network's encoder on tokens. The session then starts again without tokens.
     ///
     /// # Errors
-    /// If the network has no encoder for tokens, there are too many tokens, or the call fails.
+    /// Returns an error if the network has no encoder for tokens, there are too many tokens, or the call
+    /// fails.
     pub fn encode(&mut self, tokens: &[u32]) -> Result<(), GenerateError> {
         self.rows.encode(ROW, EncoderInput::Tokens(tokens))
     }
 
-    /// Runs the network's encoder on features. The session starts again.
+    /// Runs the network's encoder on features. The session then starts again without tokens.
     ///
     /// # Errors
-    /// If the network has no encoder for features of this width, there are too many, or the call fails.
+    /// Returns an error if the network has no encoder for features of this width, there are too many
+    /// features, or the call fails.
     pub fn encode_features(&mut self, features: &[f32]) -> Result<(), GenerateError> {
         self.rows.encode(ROW, EncoderInput::Features(features))
     }
 
-    /// Sets the adapter for all tokens; 0 selects none. The next call processes the session's tokens
-    /// again.
+    /// Sets the adapter for all tokens of the session; 0 selects no adapter. The next call processes the
+    /// session's tokens again.
     pub fn adapt(&mut self, adapter: u32) {
         self.rows.adapt(ROW, adapter);
     }
 
-    /// Appends the positions that `push` adds, and returns the requested logits and tokens.
+    /// Appends the positions that `push` adds, and returns the requested outputs.
     fn show(
         &mut self,
         want: StepRequest,
@@ -150,7 +154,7 @@ impl<'a, E: Executor> Session<'a, E> {
         Ok((logits, favoured))
     }
 
-    /// Processes tokens again whose state was lost.
+    /// Processes tokens again if their state was lost.
     fn flush(&mut self) -> Result<(), GenerateError> {
         while !self.rows.is_settled(ROW) {
             self.rows.step(StepRequest::Nothing)?;
@@ -158,11 +162,11 @@ impl<'a, E: Executor> Session<'a, E> {
         Ok(())
     }
 
-    /// Appends `prompt` and continues it. `on_token` gets each new token as soon as it is chosen, and can
-    /// cancel the generation. The last token is chosen, but the network has not processed it yet.
+    /// Appends the tokens of `prompt` and continues them. `on_token` receives each new token as soon as it is
+    /// chosen, and can cancel the generation. The network has not processed the last chosen token yet.
     ///
     /// # Errors
-    /// If the prompt is empty or too long, a setting is out of range, or a call fails.
+    /// Returns an error if the prompt is empty or too long, a setting is out of range, or a call fails.
     pub fn generate(
         &mut self,
         prompt: &[u32],

@@ -1,4 +1,4 @@
-//! The cached state of one sequence, copied to the host and back.
+//! Copies the cached state of one sequence to the host and back.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,20 +13,21 @@ use crate::{GenerateError, Network};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     pub length: usize,
-    /// Below which position the row has written something, once its state is this one.
+    /// All positions that the row has written, once it has this state, are below this position.
     pub written: usize,
-    /// The bytes of each tensor of state that hold something; `None` of a tensor that is left out.
+    /// The bytes of each state tensor that are in use; `None` for a tensor that the snapshot omits.
     pub tensors: Vec<Option<Arc<Vec<u8>>>>,
 }
 
-/// Whether a tensor has all positions, each in its own slot: then the state after fewer tokens is a part of it.
+/// Whether a tensor contains all positions, each in its own slot. The state after fewer tokens is then a part
+/// of the tensor.
 pub(crate) fn keeps_all(part: Part) -> bool {
     matches!(part.kind, StateKind::Kv(_))
 }
 
 impl KeptTensor {
-    /// The byte ranges of a row that are in use, after `length` tokens, if positions below `written` were written. The batch is
-    /// the first axis.
+    /// The byte ranges of a row that are in use after `length` tokens, if positions below `written` were
+    /// written. The batch is the first axis of the tensor.
     pub fn ranges(&self, row: usize, length: usize, written: usize, context: usize) -> Vec<Range<usize>> {
         let bytes = self.ty.bytes() / self.ty.shape[0];
         let first = row * bytes;
@@ -43,8 +44,8 @@ impl KeptTensor {
 }
 
 impl<E: Executor> Network<E> {
-    /// Copies the state of a row after its first `length` tokens, of those tensors that `wanted` selects. Positions below `written`
-    /// were written.
+    /// Copies the state of a row after its first `length` tokens, for the tensors that `wanted` selects.
+    /// Positions below `written` have been written.
     pub(crate) fn save(
         &self,
         state: &[E::Buffer],
@@ -67,10 +68,10 @@ impl<E: Executor> Network<E> {
         Ok(Snapshot { length, written, tensors })
     }
 
-    /// Makes the state of a row what a snapshot holds. Tensors that it leaves out stay.
+    /// Replaces the state of a row by the state in a snapshot. Tensors that the snapshot omits do not change.
     ///
     /// # Errors
-    /// If the device fails. Then the state is gone.
+    /// Returns an error if the device fails. After a failure of the device the state is lost.
     pub(crate) fn restore(
         &self,
         state: &mut Vec<E::Buffer>,

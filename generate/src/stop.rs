@@ -8,8 +8,9 @@ use serde_json::Value;
 use crate::GenerateError;
 use crate::model_file::read_keys;
 
-/// The tokens that end a text: the key `eos_token_id` of `generation_config.json`; or, if that lacks it, of
-/// `config.json` or of its `text_config`. For a GGUF file, the tokens that its metadata name.
+/// The tokens that end a text. The token ids are under the key `eos_token_id` of `generation_config.json`, or
+/// otherwise of `config.json` or of its `text_config`. For a GGUF file, these are the tokens that its
+/// metadata contain.
 pub fn stop_tokens(dir: &Path) -> Result<Vec<u32>, GenerateError> {
     const KEY: &str = "eos_token_id";
     for name in ["generation_config.json", "config.json"] {
@@ -39,33 +40,34 @@ pub fn stop_tokens(dir: &Path) -> Result<Vec<u32>, GenerateError> {
     Ok(Vec::new())
 }
 
-/// Finds stop strings in a text that arrives in pieces. It holds text back that may be the beginning of a
-/// stop string.
+/// Finds stop strings in a text that arrives in pieces. The search holds back text that may be the beginning
+/// of a stop string.
 #[derive(Debug, Clone)]
 pub struct StopStrings {
     strings: Vec<String>,
     held: String,
 }
 
-/// The result of a piece of text.
+/// The result of searching a piece of text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopMatch {
-    /// Text that is certainly not part of a stop string. It can be empty.
+    /// Text that is certainly not part of a stop string. This text can be empty.
     Text(String),
-    /// The text before a stop string. Nothing follows.
+    /// The text before a stop string. No text follows after a stop string.
     Stop(String),
 }
 
 impl StopStrings {
-    /// A search for these strings. Empty strings are ignored, because they would match everywhere.
+    /// Creates a search for these strings. Empty strings are ignored, because they would match everywhere.
     pub fn new(strings: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let strings =
             strings.into_iter().map(Into::into).filter(|string: &String| !string.is_empty()).collect();
         StopStrings { strings, held: String::new() }
     }
 
-    /// Takes a piece of text. If several stop strings match, the one that is complete first wins, and then
-    /// the longest. Thus the result does not depend on the pieces.
+    /// Searches the next piece of text. If several stop strings match, the string that is complete first
+    /// wins; among equals, the longest string wins. Therefore the result does not depend on how the text is
+    /// split into pieces.
     pub fn push(&mut self, piece: &str) -> StopMatch {
         self.held.push_str(piece);
         let found = |string: &String| self.held.find(string).map(|at| (at + string.len(), at));

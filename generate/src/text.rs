@@ -1,4 +1,4 @@
-//! [`Tokenizer`]: converts text to tokens and back, with the model's `tokenizer.json`.
+//! [`Tokenizer`] converts text to tokens and back, as the model's `tokenizer.json` defines.
 
 mod bounds;
 
@@ -36,8 +36,8 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads the `tokenizer.json` of a model's folder, or the tokenizer of a GGUF file; `None` if there is
-    /// none.
+    /// Reads the `tokenizer.json` of a model's folder, or the tokenizer of a GGUF file; `None` if the model
+    /// has no tokenizer.
     pub fn load(dir: &Path) -> Result<Option<Self>, GenerateError> {
         const NAME: &str = "tokenizer.json";
         let Some(text) = read_text(dir, NAME, limits::TOKENIZER)? else { return Ok(None) };
@@ -73,7 +73,7 @@ impl Tokenizer {
         Tokenizer { inner: Arc::new(inner), special: Arc::new(special) }
     }
 
-    /// Encodes a text, and adds the special tokens of the tokenizer, such as the beginning of a text.
+    /// Encodes a text, and adds the special tokens of the tokenizer, such as the token that begins a text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, GenerateError> {
         self.encoded(text, true)
     }
@@ -83,8 +83,9 @@ impl Tokenizer {
         Ok(encoding.map_err(tokenize("encode this text"))?.get_ids().to_vec())
     }
 
-    /// Encodes a text like [`encode`](Self::encode), to at most `limit` tokens. A longer text loses its end,
-    /// but keeps the special tokens around it. Also returns the number of tokens without a limit.
+    /// Encodes a text like [`encode`](Self::encode), but to at most `limit` tokens. A longer text is cut at
+    /// its end, but keeps the special tokens around it. The function also returns the number of tokens
+    /// without a limit.
     pub fn encode_within(&self, text: &str, limit: usize) -> Result<(Vec<u32>, usize), GenerateError> {
         let encoded = unpanicked(|| {
             let mut encoding = self.inner.encode_fast(text, false)?;
@@ -97,13 +98,13 @@ impl Tokenizer {
         encoded.map_err(tokenize("encode this text"))
     }
 
-    /// Encodes a text that already contains its special tokens, such as a rendered chat template. None are
-    /// added.
+    /// Encodes a text that already contains its special tokens, such as a rendered chat template. The
+    /// function adds no special tokens.
     pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>, GenerateError> {
         self.encoded(text, false)
     }
 
-    /// Decodes tokens to text, without special tokens.
+    /// Decodes tokens to text, and omits special tokens.
     pub fn decode(&self, tokens: &[u32]) -> Result<String, GenerateError> {
         unpanicked(|| self.inner.decode(tokens, true)).map_err(tokenize("decode these tokens"))
     }
@@ -120,16 +121,16 @@ impl Tokenizer {
         }
     }
 
-    /// The number of tokens, including special tokens.
+    /// The number of tokens in the vocabulary, including special tokens.
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
     }
 
-    /// The bytes that each token adds to a text, by id. A special token adds no text: its entry is its name
-    /// after a byte that is never in a text. The entry of an unused id is empty.
+    /// The bytes that each token adds to a text, by token id. A special token adds no text: its entry is its
+    /// name after a byte that never occurs in a text. The entry of an unused id is empty.
     ///
     /// # Errors
-    /// If the bytes cannot be determined.
+    /// Returns an error if the bytes cannot be determined.
     pub(crate) fn bytes(&self) -> Result<Vec<Vec<u8>>, GenerateError> {
         let mut decoder = serde_json::to_value(self.inner.get_decoder()).unwrap_or_default();
         let parts = decoder["decoders"].as_array_mut().map(std::mem::take).unwrap_or_default();
@@ -151,8 +152,8 @@ impl Tokenizer {
         bytes.map_err(|source| GenerateError::NoBytes { source })
     }
 
-    /// The bytes of each token, by id. For special tokens, and if the bytes cannot be determined, the name of
-    /// the token.
+    /// The bytes of each token, by token id. For special tokens, and if the bytes cannot be determined, the
+    /// entry is the name of the token.
     pub fn pieces(&self) -> Vec<Vec<u8>> {
         let name = |token| self.inner.id_to_token(token).unwrap_or_default().into_bytes();
         let Ok(mut pieces) = self.bytes() else { return (0..self.vocab_size() as u32).map(name).collect() };
@@ -164,12 +165,12 @@ impl Tokenizer {
         pieces
     }
 
-    /// Whether each token id stands for the same text as that of another tokenizer.
+    /// Whether each token id represents the same text in this tokenizer and in another tokenizer.
     pub fn has_tokens_of(&self, other: &Self) -> bool {
         self.special == other.special && self.inner.get_vocab(true) == other.inner.get_vocab(true)
     }
 
-    /// Whether a token is special and has no text.
+    /// Whether a token is a special token without text.
     pub fn is_special(&self, token: u32) -> bool {
         self.special.contains(&token)
     }
@@ -179,35 +180,34 @@ impl Tokenizer {
         self.inner.token_to_id(name).filter(|&token| self.is_special(token))
     }
 
-    /// Whether a token stands for one byte (`<0x0A>`). Only a whole run of such tokens determines its
-    /// characters.
+    /// Whether a token represents one byte (`<0x0A>`). Only a whole run of such tokens determines characters.
     fn is_byte(&self, token: u32) -> bool {
         let text = self.inner.id_to_token(token);
         text.is_some_and(|text| text.len() == 6 && text.starts_with("<0x") && text.ends_with('>'))
     }
 }
 
-/// Decodes token by token. The pieces together equal the result of [`Tokenizer::decode`] for all tokens.
+/// Decodes tokens one by one. The joined pieces equal the result of [`Tokenizer::decode`] for all tokens.
 ///
-/// A piece is returned as soon as no later token can change it, so not in the middle of a character or of a
-/// run of byte tokens. Most decoders drop the leading space of the first token. Therefore new tokens are
-/// decoded together with those of the previous piece, whose text is removed from the result.
+/// A piece is returned as soon as no later token can change it, so a piece never ends within a character or
+/// within a run of byte tokens. Most decoders drop the leading space of the first token. Therefore new tokens
+/// are decoded together with the tokens of the previous piece, whose text is then removed from the result.
 #[derive(Debug, Clone)]
 pub struct Stream<'a> {
     tokenizer: &'a Tokenizer,
-    /// All tokens except special ones, which have no text.
+    /// All tokens except special tokens, which have no text.
     tokens: Vec<u32>,
     /// The index of the previous piece's first token.
     context: usize,
-    /// The index of the first token whose text was not returned yet.
+    /// The index of the first token whose text has not been returned yet.
     fresh: usize,
     emitted: String,
-    /// Special tokens that have a text: their names.
+    /// The special tokens whose names are part of the text.
     shown: Vec<(u32, String)>,
 }
 
 impl Stream<'_> {
-    /// The same decoder, for which these special tokens have a text: their names.
+    /// The same decoder, with the names of these special tokens in the text.
     #[must_use]
     pub fn showing(mut self, special_tokens: &[String]) -> Self {
         let known = |name: &String| Some((self.tokenizer.special_token(name)?, name.clone()));
@@ -215,7 +215,7 @@ impl Stream<'_> {
         self
     }
 
-    /// Takes a token, and returns the text that no later token can change. That text can be empty.
+    /// Takes a token, and returns the text that no later token can change. The returned text can be empty.
     pub fn push(&mut self, token: u32) -> Result<String, GenerateError> {
         if self.tokenizer.is_special(token) {
             let name = self.shown.iter().find(|(shown, _)| *shown == token).map(|(_, name)| name.clone());
@@ -247,11 +247,11 @@ impl Stream<'_> {
         }
     }
 
-    /// The remaining text. Incomplete characters become U+FFFD.
+    /// Returns the remaining text. Incomplete characters become U+FFFD.
     ///
     /// # Errors
-    /// If the tokenizer decodes all tokens to a different text than their parts. Decoders can look at the
-    /// whole text.
+    /// Returns an error if the tokenizer decodes all tokens to a different text than their parts. A decoder
+    /// can use the whole text for its result.
     pub fn finish(self) -> Result<String, GenerateError> {
         let all = self.tokenizer.decode(&self.tokens)?;
         let rest = all.strip_prefix(&self.emitted).map(str::to_string);
@@ -266,13 +266,14 @@ thread_local! {
     static CATCHES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread currently turns panics into errors. A panic hook should then print nothing.
+/// Whether this thread currently converts panics to errors. A panic hook should print nothing while the
+/// thread does this.
 pub fn catches_panics() -> bool {
     CATCHES.get()
 }
 
-/// Runs a function of the tokenizers library, and turns its panic into an error. The library panics about
-/// some files that it has accepted before.
+/// Runs a function of the tokenizers library, and converts its panic to an error. The library panics for some
+/// files that it accepted before.
 fn unpanicked<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
     let outside = CATCHES.replace(true);
     // What may be left half-changed is thrown away: caches of words, which are locked while they change.
@@ -307,7 +308,7 @@ mod tests {
         Tokenizer::load(dir.path()).unwrap().unwrap()
     }
 
-    /// Every byte is a token in the spelling of GPT-2, then two merges and two special tokens.
+    /// A tokenizer with every byte as a token in GPT-2's spelling, two merges and two special tokens.
     fn byte_level() -> Tokenizer {
         let printable = |byte: &u32| matches!(byte, 33..=126 | 161..=172 | 174..=255);
         let mut others = 256..;
@@ -336,7 +337,7 @@ mod tests {
         }))
     }
 
-    /// Bytes as `<0x00>` and words with `▁`, in the manner of SentencePiece.
+    /// A tokenizer with bytes as `<0x00>` and words with `▁`, like SentencePiece.
     fn byte_fallback() -> Tokenizer {
         let mut tokens: Vec<_> = (0..256).map(|byte| format!("<0x{byte:02X}>")).collect();
         tokens.extend(["▁", "a", "b", "▁a", "▁b", "▁▁", "é", "ab"].map(String::from));
@@ -474,10 +475,10 @@ mod tests {
         fs::write(dir.path().join("tokenizer.json"), "{}").unwrap();
         let error = Tokenizer::load(dir.path()).unwrap_err();
         let error = WithCauses(&error).to_string();
-        assert!(error.contains("tokenizer.json` is not a tokenizer\n  because: "), "{error}");
+        assert!(error.contains("tokenizer.json` is not a valid tokenizer file\n  because: "), "{error}");
     }
 
-    /// The message about a file with a change, when it is read or when it is used.
+    /// The error message for a changed file, when the file is read or when it is used.
     fn refused(change: impl FnOnce(&mut Value), text: &str) -> String {
         let mut file: Value = serde_json::to_value(&*BYTE_LEVEL.inner).unwrap();
         change(&mut file);
@@ -497,7 +498,7 @@ mod tests {
         let merge = |file: &mut Value| file["model"]["merges"] = json!([["Ġa", "Ã©"]]);
         assert!(
             refused(merge, "a")
-                .contains("tokenizer.json` is not a tokenizer\n  because: the tokenizers library")
+                .contains("tokenizer.json` is not a valid tokenizer file\n  because: the tokenizers library")
         );
         let length = |file: &mut Value| file["pre_tokenizer"] = json!({"type": "FixedLength", "length": 0});
         assert!(refused(length, "a").contains("cannot encode this text\n  because: the tokenizers library"));

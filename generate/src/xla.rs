@@ -1,4 +1,4 @@
-//! [`Xla`]: an executor whose entry points XLA has compiled.
+//! [`Xla`] is an executor whose entry points XLA has compiled.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -18,14 +18,16 @@ pub struct Xla {
 
 /// An entry point that XLA has compiled.
 pub struct XlaFunction {
-    /// The executable. It takes the arguments of the entry point, then its weights.
+    /// The executable of the entry point. The executable takes the arguments of the entry point, then its
+    /// weights.
     pub executable: Executable,
-    /// The weights in their order. Entry points share them.
+    /// The weights in the order of the executable's arguments. Entry points share these weights.
     pub weights: Vec<Rc<PjrtBuffer>>,
 }
 
 impl Xla {
-    /// An executor for entry points by name. They are compiled for the device of this number, which also has their weights.
+    /// Creates an executor for entry points by name. The entry points must be compiled for the device with
+    /// this number, which also contains their weights.
     pub fn new(client: &Client, ordinal: usize, functions: HashMap<String, XlaFunction>) -> Self {
         Self { client: client.clone(), ordinal, functions }
     }

@@ -378,12 +378,12 @@ fn what_cannot_be_followed_is_refused_and_the_message_says_where() {
         assert!(!said.contains("verbose") && !said.contains("panick"), "{said}");
     };
     expect(schema("{\n  \"type\": object\n}"), &["not valid JSON", "line 2 column 11"]);
-    expect(schema("{\"type\": \"animal\"}"), &["the schema cannot be followed", "animal"]);
+    expect(schema("{\"type\": \"animal\"}"), &["Tracewright cannot follow the schema", "animal"]);
     expect(
         schema("{\"type\": \"integer\", \"minimum\": 5, \"maximum\": 3}"),
-        &["the schema cannot be followed"],
+        &["Tracewright cannot follow the schema"],
     );
-    expect(schema("{\"$ref\": \"http://example.com/schema\"}"), &["the schema cannot be followed"]);
+    expect(schema("{\"$ref\": \"http://example.com/schema\"}"), &["Tracewright cannot follow the schema"]);
     expect(grammar("start: \"a\"\n\nrest: )"), &["not valid at line 3, column 7"]);
     expect(grammar("start: \"a\" other"), &["not valid at line 1, column ", "other"]);
     expect(grammar("begin: \"a\""), &["start"]);
@@ -425,7 +425,10 @@ fn a_constraint_that_leaves_no_token_is_an_error_that_says_so() {
     assert_eq!(said("start: \"ac\" \"a\"").unwrap().finish, Finish::Stop);
     for (grammar, step) in [("start: \"ab\"", 1), ("start: \"b\"", 0)] {
         let said = refused(said(grammar));
-        assert!(said.starts_with(&format!("step {step}: no token of the model")), "{said}");
+        assert!(
+            said.starts_with(&format!("step {step}: the schema or the grammar allows no token")),
+            "{said}"
+        );
     }
     // Words of a dictionary, which say nothing of bytes.
     let words = load(&file(json!({"type": "WordPiece", "prefix": "##", "cleanup": true})));

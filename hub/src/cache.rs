@@ -1,4 +1,5 @@
-//! The folders of the cache: `models--org--name`, with blobs, and with a snapshot of links for each commit.
+//! The folders of the Hugging Face cache: `models--org--name`, with blobs, and with a snapshot folder of
+//! links for each commit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use errors::WithPath as _;
 use crate::select::{INDEX, Selection, select, shards};
 use crate::{Hub, HubError, ModelName};
 
-/// The prefix of a model's folder.
+/// The prefix of the name of a model's folder.
 const MODELS: &str = "models--";
 
 /// The largest size of a token or a commit, in bytes.
@@ -17,7 +18,7 @@ const LINE: u64 = 1 << 12;
 /// A model in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachedModel {
-    /// Either `org/name`, or the name alone.
+    /// The name of the repository: `org/name`, or the name alone.
     pub repository: String,
     /// The downloaded snapshots, one for each commit.
     pub snapshots: Vec<CachedSnapshot>,
@@ -28,7 +29,7 @@ pub struct CachedModel {
 pub struct CachedSnapshot {
     /// The commit, 40 hexadecimal digits.
     pub commit: String,
-    /// The branches and tags that refer to it.
+    /// The branches and tags that refer to the commit.
     pub revisions: Vec<String>,
     pub path: PathBuf,
     /// The files in order, relative to `path`, with `/` between folders.
@@ -37,10 +38,10 @@ pub struct CachedSnapshot {
 }
 
 impl CachedSnapshot {
-    /// The path to read, if all files of a name are there: the folder, or the GGUF file.
+    /// The local path of a model if all its files are in the snapshot: the folder, or the GGUF file.
     ///
     /// # Errors
-    /// If several GGUF files match the name.
+    /// Returns an error if several GGUF files match the name.
     fn model(&self, name: &ModelName) -> Result<Option<PathBuf>, HubError> {
         match select(name, &self.files) {
             Ok(Selection::Gguf(file)) => Ok(Some(self.path.join(file))),
@@ -59,15 +60,16 @@ impl CachedSnapshot {
 }
 
 impl Hub {
-    /// The folder of a repository in the cache, which need not exist.
+    /// The folder of a repository in the cache, which may not exist yet.
     pub(crate) fn folder(&self, repository: &str) -> PathBuf {
         self.cache.join(format!("{MODELS}{}", repository.replace('/', "--")))
     }
 
-    /// The path of a model in the cache: a folder, or a GGUF file. `None` if it is missing or incomplete.
+    /// The path of a model in the cache: a folder, or a GGUF file. The function returns `None` if the model
+    /// is missing or incomplete.
     ///
     /// # Errors
-    /// If the cache cannot be read, or several GGUF files match the name.
+    /// Returns an error if the cache cannot be read, or several GGUF files match the name.
     pub fn find(&self, name: &ModelName) -> Result<Option<PathBuf>, HubError> {
         let folder = self.folder(&name.repository);
         let found = snapshots(&folder);
@@ -83,10 +85,10 @@ impl Hub {
         snapshot.map_or(Ok(None), |snapshot| snapshot.model(name))
     }
 
-    /// The models in the cache, in order. A missing cache has none.
+    /// The models in the cache, in order. The function returns no models if there is no cache.
     ///
     /// # Errors
-    /// If the folder cannot be read.
+    /// Returns an error if the folder cannot be read.
     pub fn models(&self) -> Result<Vec<CachedModel>, HubError> {
         if !self.cache.exists() {
             return Ok(Vec::new());
@@ -144,7 +146,7 @@ fn walk(folder: &Path, inside: &str, visit: &mut impl FnMut(&str, &Path)) {
     }
 }
 
-/// The token in a file.
+/// Reads the token from a file.
 pub(crate) fn token(file: &Path) -> Result<String, HubError> {
     Ok(files::read_text(file, LINE)?)
 }

@@ -1,4 +1,4 @@
-//! The hub's protocol: it lists the files of a repository, and downloads a file from any byte on.
+//! Implements the hub's protocol: lists the files of a repository, and downloads a file from any byte on.
 
 use std::io::Read;
 use std::time::Duration;
@@ -11,20 +11,20 @@ use ureq::{Agent, Body};
 use crate::name::is_inside;
 use crate::{Hub, HubError, ModelName};
 
-/// The longest time without data from the hub.
+/// The longest time that the client waits without data from the hub.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// The largest description of a repository, in bytes.
 const DESCRIPTION: u64 = 64 << 20;
 
-/// The progress of a download.
+/// The progress of a download from the hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fetched<'a> {
     /// The file that is being downloaded.
     pub file: &'a str,
-    /// The bytes that have arrived, of all files.
+    /// The number of bytes of all files that have arrived.
     pub done: u64,
-    /// The bytes of all files.
+    /// The total number of bytes of all files.
     pub total: u64,
 }
 
@@ -54,7 +54,8 @@ struct Large {
 }
 
 impl Described {
-    /// The hash that names the file in the cache: SHA-256 for a large file, git's SHA-1 for a small one.
+    /// The hash under which the cache stores the file: SHA-256 for a large file, and git's SHA-1 for a small
+    /// file.
     pub fn hash(&self) -> Option<&str> {
         let hash = self.lfs.as_ref().map(|large| large.sha256.as_str()).or(self.blob.as_deref())?;
         (matches!(hash.len(), 40 | 64) && hash.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(hash)
@@ -81,10 +82,11 @@ impl<'a> HubClient<'a> {
         Self { hub, agent: agent.into() }
     }
 
-    /// The files of a model's revision.
+    /// Requests the commit of a model's revision and the list of its files.
     ///
     /// # Errors
-    /// If there is no such model or revision, access is denied, or the hub cannot be reached.
+    /// Returns an error if the model or the revision does not exist, access is denied, or the hub cannot be
+    /// reached.
     pub fn commit(&self, name: &ModelName) -> Result<Commit, HubError> {
         let Hub { endpoint, .. } = self.hub;
         let revision = in_address(name.revision());
@@ -107,10 +109,11 @@ impl<'a> HubClient<'a> {
         Ok(commit)
     }
 
-    /// Downloads a file of a commit from byte `start` on. Also returns the byte at which the answer starts.
+    /// Downloads a file of a commit from byte `start` on. The function also returns the byte at which the
+    /// hub's answer starts.
     ///
     /// # Errors
-    /// If the hub cannot be reached, or answers with another status.
+    /// Returns an error if the hub cannot be reached, or answers with an unexpected status.
     pub fn file(
         &self,
         name: &ModelName,
@@ -158,7 +161,7 @@ impl<'a> HubClient<'a> {
     }
 }
 
-/// A path, encoded for an address.
+/// Encodes a path for the address of a page.
 fn in_address(path: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     path.bytes().fold(String::new(), |mut address, byte| {

@@ -1,4 +1,4 @@
-//! [`HubError`]: errors of finding or downloading a model by name.
+//! [`HubError`] lists the errors of finding or downloading a model by name.
 
 use std::path::PathBuf;
 
@@ -6,37 +6,37 @@ use errors::{FileError, Listed};
 
 use crate::ModelName;
 
-/// Why a model was not found or downloaded.
+/// The reason why a model was not found or downloaded.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    /// Neither a variable nor a home folder determines the cache.
-    #[error("no folder for models is known, expected `HF_HOME`, `HF_HUB_CACHE` or a home folder")]
+    /// Neither an environment variable nor a home folder determines the cache.
+    #[error("Tracewright knows no folder for models, expected `HF_HOME`, `HF_HUB_CACHE` or a home folder")]
     NoCache,
     /// The model is not in the cache, and downloads are disabled.
     #[error("`{name}` is not in the cache `{}`, and `HF_HUB_OFFLINE` forbids downloads", .cache.display())]
     Offline { name: Box<ModelName>, cache: PathBuf },
-    /// The hub has no such model, or hides it.
-    #[error("the hub at {endpoint} shows no model `{name}`")]
+    /// The hub has no such model, or hides the model from you.
+    #[error("the hub at {endpoint} does not list a model `{name}`")]
     NoModel { name: Box<ModelName>, endpoint: String },
     /// The token is missing or not accepted.
-    #[error("the hub at {endpoint} gives `{name}` only to users with access")]
+    #[error("the hub at {endpoint} gives the model `{name}` only to users with access")]
     NoAccess {
         name: Box<ModelName>,
         endpoint: String,
-        /// Whether a token was sent.
+        /// Whether the client sent a token.
         with_token: bool,
     },
     /// The model has no such branch, tag or commit.
-    #[error("`{}` has no revision `{}`", .name.repository, .name.revision())]
+    #[error("the model `{}` has no revision `{}`", .name.repository, .name.revision())]
     NoRevision { name: Box<ModelName> },
     /// The model has no such file.
-    #[error("`{}` has no file `{file}`, expected one of:{}", .name.repository, Listed(.known))]
+    #[error("the model `{}` has no file `{file}`, expected one of:{}", .name.repository, Listed(.known))]
     NoFile { name: Box<ModelName>, file: String, known: Vec<String> },
     /// Several files match the name.
-    #[error("`{name}` fits {} GGUF files, expected one:{}", .files.len(), Listed(.files))]
+    #[error("`{name}` matches {} GGUF files, expected one of:{}", .files.len(), Listed(.files))]
     SeveralFiles { name: Box<ModelName>, files: Vec<String> },
     /// The repository contains no weights that Tracewright supports.
-    #[error("`{name}` has no safetensors and no GGUF files, only:{}", Listed(.known))]
+    #[error("the model `{name}` has no safetensors and no GGUF files, only:{}", Listed(.known))]
     NoWeights { name: Box<ModelName>, known: Vec<String> },
     /// The hub answered with an error status.
     #[error("{url} answered with status {status}, expected 200")]
@@ -47,11 +47,11 @@ pub enum HubError {
     /// The hub's description of a model is invalid.
     #[error("the answer of {url} does not describe a model: {what}")]
     Answer { url: String, what: String },
-    /// A downloaded file has another hash than the hub declares.
+    /// The hash of a downloaded file differs from the hash that the hub declares.
     #[error("`{file}` of `{name}` has the hash {found}, expected {expected}")]
     Hash { name: Box<ModelName>, file: String, found: String, expected: String },
-    /// The caller stopped the download. The next download continues it.
-    #[error("stopped")]
+    /// The caller stopped the download. The next download of the same model continues from this point.
+    #[error("the download was stopped")]
     Stopped,
     /// A file of the cache cannot be read or written.
     #[error(transparent)]
@@ -59,7 +59,7 @@ pub enum HubError {
 }
 
 impl HubError {
-    /// The remedy for the error.
+    /// Text that explains how to fix the error.
     pub fn help(&self) -> Option<String> {
         Some(match self {
             Self::NoCache => "set `HF_HOME` to a folder".into(),

@@ -1,4 +1,4 @@
-//! Downloads into the cache. Only whole files with the right hash appear there.
+//! Downloads models into the cache. Only complete files with the right hash appear in the cache.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -18,24 +18,24 @@ use crate::{Fetched, Hub, HubError, ModelName};
 /// A function that receives the progress of a download, and can stop it.
 type Watch<'a> = &'a mut dyn FnMut(Fetched<'_>) -> ControlFlow<()>;
 
-/// How often a download may fail in a row without receiving a byte.
+/// The number of times that a download may fail in a row without receiving a byte.
 const ATTEMPTS: u32 = 5;
 
-/// The pause after the first failure. It doubles with each further one.
+/// The pause after the first failure of a download. The pause doubles with each further failure.
 const PAUSE: Duration = Duration::from_millis(500);
 
 const BLOCK: usize = 1 << 18;
 
 impl Hub {
-    /// The path of a model in the cache. Downloads missing files. `watch` receives the progress, and can stop
-    /// the download.
+    /// Returns the path of a model in the cache. The function downloads files that are missing. `watch`
+    /// receives the progress, and can stop the download.
     ///
     /// An interrupted download continues where it stopped. Every file is compared with the hub's hash before
     /// it appears in the cache.
     ///
     /// # Errors
-    /// If the hub has no such model or file or cannot be reached, a file is damaged, the cache cannot be
-    /// written, or `watch` stops.
+    /// Returns an error if the hub has no such model or file or cannot be reached, a file is damaged, the
+    /// cache cannot be written, or `watch` stops the download.
     pub fn fetch(&self, name: &ModelName, watch: Watch<'_>) -> Result<PathBuf, HubError> {
         match self.find(name)? {
             Some(path) => Ok(path),
@@ -43,10 +43,10 @@ impl Hub {
         }
     }
 
-    /// Like [`fetch`](Self::fetch), but asks the hub for a newer commit first.
+    /// Like [`fetch`](Self::fetch), but first asks the hub for a newer commit.
     ///
     /// # Errors
-    /// The errors of [`fetch`](Self::fetch).
+    /// Returns the same errors as [`fetch`](Self::fetch).
     pub fn update(&self, name: &ModelName, watch: Watch<'_>) -> Result<PathBuf, HubError> {
         if self.offline {
             return Err(HubError::Offline { name: name.clone().into(), cache: self.cache.clone() });
@@ -114,7 +114,7 @@ impl Download<'_> {
         self.snapshot().join(file)
     }
 
-    /// Downloads the files that are missing.
+    /// Downloads the files that are missing in the cache.
     fn files(&mut self, files: &[String]) -> Result<(), HubError> {
         let mut described = Vec::new();
         for file in files {
@@ -158,7 +158,7 @@ impl Download<'_> {
         self.tell(&file.name, 0)
     }
 
-    /// Downloads a blob, which appears under its name once it is complete.
+    /// Downloads a blob, which appears under its name only when it is complete.
     fn blob(&mut self, file: &Described, hash: &str, blob: &Path) -> Result<(), HubError> {
         make_folder(&self.locks)?;
         make_folder(&self.folder.join("blobs"))?;
@@ -182,8 +182,8 @@ impl Download<'_> {
         Ok(fs::rename(&part, blob).with_path("rename", &part)?)
     }
 
-    /// Downloads the missing bytes of a partial file, and returns the hash of the whole file with this number
-    /// of digits.
+    /// Downloads the missing bytes of a partial file, and returns the hash of the whole file with the given
+    /// number of digits.
     fn part(&mut self, file: &Described, digits: usize, part: &Path) -> Result<String, HubError> {
         let open = File::options().create(true).read(true).append(true).open(part);
         let mut written = open.with_path("create", part)?;
@@ -259,7 +259,7 @@ impl Download<'_> {
         }
     }
 
-    /// Records the commit of the revision.
+    /// Writes the commit of the revision into the cache.
     fn keep_revision(&self) -> Result<(), HubError> {
         let revision = self.name.revision();
         if revision == self.commit.sha {
@@ -281,7 +281,7 @@ impl Download<'_> {
 /// The hash of the bytes that have arrived.
 enum Hash {
     Large(Sha256),
-    /// Git hashes the length of the file first.
+    /// A hash as git computes it, which begins with the length of the file.
     Small(Sha1),
 }
 
@@ -304,7 +304,7 @@ impl Hash {
         }
     }
 
-    /// Adds a whole file, and returns its length.
+    /// Adds a whole file to the hash, and returns the file's length.
     fn all(&mut self, file: &mut File) -> io::Result<u64> {
         file.seek(SeekFrom::Start(0))?;
         let (mut block, mut length) = (vec![0; BLOCK], 0);
@@ -332,8 +332,8 @@ fn make_folder(folder: &Path) -> Result<(), FileError> {
     fs::create_dir_all(folder).with_path("create", folder)
 }
 
-/// Adds a blob to a snapshot, by a relative link at a depth of `depth` folders. It replaces a link to a
-/// removed blob, and a link that another run creates at the same time.
+/// Adds a blob to a snapshot, by a relative link at a depth of `depth` folders. The new link replaces a link
+/// to a removed blob, and a link that another run creates at the same time.
 fn place(blob: &Path, link: &Path, depth: usize) -> Result<(), FileError> {
     let folder = link.parent().unwrap_or(link);
     make_folder(folder)?;

@@ -1,7 +1,9 @@
-//! Finds models by name: `org/name` is looked up in the Hugging Face cache, or downloaded into it.
+//! Finds models by name. A name such as `org/name` is looked up in the Hugging Face cache, or the model is
+//! downloaded into this cache.
 //!
-//! The cache has the layout of `huggingface_hub`, so both share their files. A [`ModelName`] names a repository, a
-//! revision and a file; a [`Hub`] finds it, and downloads the files that Tracewright reads.
+//! The cache has the same layout as the cache of `huggingface_hub`, so the two programs share their files. A
+//! [`ModelName`] names a repository, a revision and a file. A [`Hub`] finds this model, and downloads the
+//! files that Tracewright reads.
 
 mod cache;
 mod client;
@@ -18,7 +20,7 @@ pub use name::ModelName;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The place of models on disk, and their source.
+/// The cache in which models are stored, and the hub from which they are downloaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hub {
     /// The folder that contains a folder `models--org--name` for each model.
@@ -34,12 +36,13 @@ pub struct Hub {
 impl Hub {
     pub const ENDPOINT: &str = "https://huggingface.co";
 
-    /// The settings from the same variables as `huggingface_hub`: `HF_HUB_CACHE`, `HF_HOME`, `HF_ENDPOINT`,
-    /// `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`. If no variable sets the cache, it is in `home`, the
-    /// user's cache folder.
+    /// Reads the settings from the same environment variables as `huggingface_hub`: `HF_HUB_CACHE`,
+    /// `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`. If no variable sets the
+    /// cache, the cache is in `home`, the user's cache folder.
     ///
     /// # Errors
-    /// If neither a variable nor `home` determines the cache, or the file of the token cannot be read.
+    /// Returns an error if neither a variable nor `home` determines the cache, or if the token's file cannot
+    /// be read.
     pub fn of_variables(
         variable: impl Fn(&str) -> Option<OsString>,
         home: Option<&Path>,

@@ -3,15 +3,15 @@
 use std::fmt;
 use std::path::{Component, Path};
 
-/// A name such as `org/name`, optionally with a revision and a file: `org/name@revision:file`.
+/// A name of a model such as `org/name`, optionally with a revision and a file: `org/name@revision:file`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ModelName {
     /// The repository, `org/name`.
     pub repository: String,
-    /// A branch, a tag or a commit; `None` stands for the branch `main`.
+    /// A branch, a tag or a commit; `None` means the branch `main`.
     pub revision: Option<String>,
-    /// A file of the repository, or a part of a GGUF file's name such as `Q4_K_M`; `None` stands for the
-    /// whole model.
+    /// A file of the repository, or a part of a GGUF file's name such as `Q4_K_M`; `None` means the whole
+    /// model.
     pub file: Option<String>,
 }
 
@@ -43,7 +43,8 @@ impl ModelName {
         }
     }
 
-    /// Parses the path of a page: `org/name`, `org/name/tree/main` or `org/name/blob/main/model.gguf`.
+    /// Parses the path of a model's page: `org/name`, `org/name/tree/main` or
+    /// `org/name/blob/main/model.gguf`.
     fn of_page(page: &str) -> Option<Self> {
         let page = page.split(['?', '#']).next()?;
         let (page, file) = divided(page, ':');
@@ -92,7 +93,8 @@ pub(crate) fn is_inside(path: &str) -> bool {
         && !path.chars().any(|c| c.is_control() || c == '\\')
 }
 
-/// Splits a text at the first `mark`. The second part is `None` without a mark.
+/// Splits a text at the first occurrence of `mark`. The second part is `None` if the text does not contain
+/// `mark`.
 fn divided(text: &str, mark: char) -> (&str, Option<&str>) {
     text.split_once(mark).map_or((text, None), |(before, after)| (before, Some(after)))
 }

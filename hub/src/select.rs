@@ -2,7 +2,7 @@
 
 use crate::{HubError, ModelName};
 
-/// The files of sentence-transformers that are read together with the weights, if they exist.
+/// The files of sentence-transformers that are read together with the weights, if these files exist.
 const SENTENCE_FILES: [&str; 3] =
     ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"];
 
@@ -15,16 +15,18 @@ pub const WHOLE: &str = "model.safetensors";
 /// The files to read from a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
-    /// One GGUF file, which contains everything.
+    /// One GGUF file, which contains the whole model.
     Gguf(String),
-    /// These files of a folder with a configuration. An index lists further files, the shards.
+    /// The given files of a folder with a configuration. An index lists further files of the model, the
+    /// shards.
     Folder { files: Vec<String>, has_index: bool },
 }
 
-/// Selects among the files of a repository, by the file in the name.
+/// Selects files of a repository, depending on the file in the model's name.
 ///
 /// # Errors
-/// If no file or several files match the name, or the repository has no weights that Tracewright supports.
+/// Returns an error if no file or several files match the name, or the repository has no weights that
+/// Tracewright supports.
 pub fn select(name: &ModelName, files: &[String]) -> Result<Selection, HubError> {
     let has = |file: &str| files.iter().any(|known| known == file);
     let is_gguf = |file: &&String| file.to_lowercase().ends_with(".gguf");
@@ -64,7 +66,7 @@ pub fn select(name: &ModelName, files: &[String]) -> Result<Selection, HubError>
     }
 }
 
-/// Whether a file's name contains `tag` as whole words: `Q4_K` is in `model-Q4_K.gguf`, but not in
+/// Whether the name of a file contains `tag` as whole words: `Q4_K` is in `model-Q4_K.gguf`, but not in
 /// `model-Q4_K_M.gguf`.
 fn is_tagged(file: &str, tag: &str) -> bool {
     let is_end = |c: Option<char>| c.is_none_or(|c| !(c.is_ascii_alphanumeric() || c == '_'));
@@ -80,7 +82,7 @@ fn one_gguf(name: &ModelName, mut found: Vec<String>) -> Result<Option<Selection
     }
 }
 
-/// The shards that an index names, each once; `None` if the text is not an index.
+/// The names of the shards in an index, each once; `None` if the text is not an index.
 pub fn shards(index: &[u8]) -> Option<Vec<String>> {
     let index: serde_json::Value = serde_json::from_slice(index).ok()?;
     let map = index.get("weight_map")?.as_object()?;

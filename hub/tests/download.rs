@@ -187,8 +187,8 @@ fn errors_name_the_cause() {
     let hub = hub(&server, &cache);
     let told = |hub: &Hub, text: &str| fetched(hub, text).unwrap_err().to_string();
     let endpoint = server.endpoint();
-    assert_eq!(told(&hub, "org/other"), format!("the hub at {endpoint} shows no model `org/other`"));
-    assert_eq!(told(&hub, "org/name@v9"), "`org/name` has no revision `v9`");
+    assert_eq!(told(&hub, "org/other"), format!("the hub at {endpoint} does not list a model `org/other`"));
+    assert_eq!(told(&hub, "org/name@v9"), "the model `org/name` has no revision `v9`");
     let gated = fetched(&hub, "org/gated").unwrap_err();
     assert!(matches!(gated, HubError::NoAccess { with_token: false, .. }), "{gated}");
     assert!(gated.help().unwrap().contains("HF_TOKEN"));

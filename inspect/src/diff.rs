@@ -1,4 +1,4 @@
-//! `trace-dump diff` prints the differences between two networks, or between two ways to record one.
+//! `trace-dump diff` prints the differences between two networks, or between two recordings of one network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -16,11 +16,11 @@ use crate::stage;
 
 #[derive(Args)]
 pub struct DiffArguments {
-    /// Model, as for `trace-dump` itself
+    /// Path of the first model, as for `trace-dump` itself
     first: PathBuf,
-    /// Second model
+    /// Path of the second model
     second: PathBuf,
-    /// Stage of the traces to compare
+    /// Compilation stage at which the traces are compared
     #[arg(long, value_parser = stage, value_name = "traced|simplified|expanded", default_value = "traced")]
     stage: Stage,
     #[command(flatten)]
@@ -34,11 +34,12 @@ impl DiffArguments {
     }
 }
 
-/// Lines of context around a difference.
+/// The number of lines of context around a difference.
 const AROUND: usize = 2;
 
-/// A table, and for each pair of functions that differ a diff with `-` for the first and `+` for the second.
-/// Entry points are paired by name, and their callees by order.
+/// A table of all functions, and a diff for each pair of functions that differ, with `-` for the first
+/// network and `+` for the second. Entry points are paired by name, and the functions that they call are
+/// paired by order.
 fn diff(reports: [&NetworkReport; 2], stage: Stage) -> String {
     let mut text = table(reports);
     let [first, second] = reports.map(|report| functions(report, stage));
@@ -62,8 +63,8 @@ fn diff(reports: [&NetworkReport; 2], stage: Stage) -> String {
     text
 }
 
-/// The functions of each entry point: itself, then its callees in order, except those of an earlier entry
-/// point.
+/// The functions of each entry point: the entry point itself, then the functions that it calls in order,
+/// except functions of an earlier entry point.
 fn functions(report: &NetworkReport, stage: Stage) -> BTreeMap<(String, usize), &FunctionGraph> {
     let mut functions = BTreeMap::new();
     let mut seen: BTreeSet<&str> = BTreeSet::new();
@@ -82,7 +83,7 @@ fn functions(report: &NetworkReport, stage: Stage) -> BTreeMap<(String, usize), 
     functions
 }
 
-/// The nodes without their numbers, which change with every earlier node.
+/// The lines of the nodes without node numbers, because a number changes with every earlier node.
 fn lines(graph: &FunctionGraph) -> String {
     let line = |node: &NodeFacts| {
         let types: Vec<String> = node.types.iter().map(TypeFacts::named).collect();

@@ -1,4 +1,4 @@
-//! `trace-dump MODEL` prints a trace, its module, or a report on both.
+//! `trace-dump MODEL` prints a trace, the module of a trace, or a report on both.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -24,54 +24,56 @@ pub struct DumpArguments {
     /// lists them)
     #[arg(required = true)]
     model: Option<PathBuf>,
-    /// Form of the output
+    /// Format of the output
     #[arg(long, value_enum, default_value_t = Emit::Text)]
     emit: Emit,
-    /// File to write, which appears whole or not at all
+    /// File to write; an interrupted run leaves no partial file
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Show only these entry points; separate several with commas
     #[arg(long, value_delimiter = ',', value_parser = ["prefill", "prefill_short", "decode", "score"])]
     entry: Vec<String>,
-    /// Show only the function of this layer, counted from 0; the page opens with it
+    /// Show only the function of this layer, counted from 0; the HTML page then opens at this layer
     #[arg(long, value_name = "K")]
     layer: Option<usize>,
-    /// Stage of the trace, for `--emit` `text`, `counts`, `dot` and `svg`; the others have all stages
+    /// Compilation stage of the trace, for `--emit` `text`, `counts`, `dot` and `svg`; the other formats show
+    /// all stages
     #[arg(long, value_parser = stage, value_name = "traced|simplified|expanded", default_value = "traced")]
     stage: Stage,
     #[command(flatten)]
     model_arguments: ModelArguments,
-    /// Write out every layer instead of calling one function for each kind
+    /// Write out every layer, instead of one shared function for each kind of layer
     #[arg(long)]
     inline: bool,
-    /// Print the chain of rules that made a node; its number is that of `--stage simplified` or `--stage expanded`
+    /// Print the chain of rewrite rules that produced a node; the node has its number from `--stage
+    /// simplified` or `--stage expanded`
     #[arg(long, value_name = "FUNCTION:NODE", value_parser = function_and_node,
         conflicts_with_all = ["emit", "layer", "profile", "no_locs"])]
     explain: Option<(String, usize)>,
-    /// Show the measured times of this profile on the page or in the JSON; `tracewright bench decode --trace` writes it.
-    /// Sizes that you don't set are those of the profile
+    /// Show the measured times of this profile in the HTML page or in the JSON; `tracewright bench decode
+    /// --trace` writes a profile. Sizes that you don't set are taken from the profile
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// Leave source locations out of the module text
+    /// Omit source locations from the module text
     #[arg(long)]
     no_locs: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Emit {
-    /// The trace as text
+    /// The trace as readable text
     Text,
-    /// The StableHLO module
+    /// The StableHLO module of the trace
     Mlir,
     /// Numbers of functions, nodes, parameters and StableHLO operations
     Counts,
-    /// One self-contained page: graphs, costs, sources, weights, rules, memory, masks
+    /// One self-contained HTML page: graphs, costs, sources, weights, rules, memory, masks
     Html,
-    /// Everything on the page as JSON; Google's Model Explorer opens it
+    /// The content of the HTML page as JSON; Google's Model Explorer opens this file
     Json,
-    /// One function as an SVG picture
+    /// One function, drawn as an SVG picture
     Svg,
-    /// One function for Graphviz
+    /// One function in the format of Graphviz
     Dot,
 }
 
@@ -97,7 +99,7 @@ impl DumpArguments {
         }
     }
 
-    /// The kind of the output file, which decides what it may replace.
+    /// The kind of the output file, which decides which existing files the output may replace.
     fn kind(&self) -> FileKind {
         match self.emit {
             _ if self.explain.is_some() => output::EXPLANATION,
@@ -112,8 +114,8 @@ impl DumpArguments {
     }
 }
 
-/// The options, with those of the profile as defaults. Values that cannot be parsed are left to the
-/// comparison.
+/// The model options, with the options of the profile as defaults. If a value cannot be parsed, the later
+/// comparison with the profile reports it.
 fn as_profiled(asked: &ModelArguments, profile: &Profile) -> ModelArguments {
     let said = |name: &str| profile.variant.get(name).map_or("", String::as_str);
     let ModelArguments { network, context, chunk, kv } = asked.clone();
@@ -189,7 +191,7 @@ fn dump(arguments: &DumpArguments, read: ReadModel, model: &Path) -> Result<Stri
     }
 }
 
-/// A report in one of its forms.
+/// Formats a report in the selected output format.
 fn shown(
     mut report: NetworkReport,
     emit: Emit,
@@ -211,7 +213,7 @@ fn shown(
     Ok(if emit == Emit::Svg { report.svg(graph) } else { report.dot(graph) })
 }
 
-/// The trace at a stage.
+/// The trace after the compiler passes up to a stage.
 fn carried(plan: &Plan, trace: &Trace, stage: Stage) -> Result<Trace, PlanError> {
     Ok(match stage {
         Stage::Traced => trace.clone(),
@@ -244,7 +246,7 @@ fn function_of(trace: &Trace, layer: usize) -> Result<String, InspectError> {
     })
 }
 
-/// One function without its callers.
+/// A trace with this one function, without the functions that call it.
 fn alone(trace: &Trace, name: &str) -> Trace {
     let functions = trace.functions.iter().filter(|function| function.name == name).cloned().collect();
     Trace { functions, entries: Vec::new() }

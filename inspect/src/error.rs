@@ -8,8 +8,8 @@ use instruments::profile::ProfileError;
 pub enum InspectError {
     #[error(transparent)]
     Library(AnyCoded),
-    /// A target has no program for the network.
-    #[error("{} refuses the network", .targets.join(", "))]
+    /// The network cannot be compiled for a target.
+    #[error("the network cannot be compiled for {}", .targets.join(", "))]
     Refused { targets: Vec<String> },
 }
 

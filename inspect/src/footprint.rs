@@ -6,25 +6,25 @@ use serde_json::{Value, json};
 use tracewright::Plan;
 use tracewright::footprint::{Footprint, Memory, WeightStorage, WeightTotal, readable};
 
-/// How many keys of dense weights are printed.
+/// The number of keys of unquantized weights that the report prints.
 const NAMED: usize = 3;
 
-/// The patterns of weights in one line.
+/// The patterns of the weights' names, in one line.
 pub fn patterns(stored: &WeightTotal) -> String {
     stored.patterns.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// The first few keys.
+/// The first few names of weights.
 fn named(keys: &[String]) -> String {
     let more = if keys.len() > NAMED { ", …" } else { "" };
     keys.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ") + more
 }
 
-/// A footprint beside the memory of this machine, as text and as JSON.
+/// The memory that a model needs, next to the memory of this machine, as text and as JSON.
 pub struct FootprintReport<'a> {
     pub plan: &'a Plan,
     pub footprint: &'a Footprint,
-    /// The memory of this machine, if the system reports it.
+    /// The memory of this machine, if the operating system reports it.
     pub memory: Option<Memory>,
 }
 

@@ -1,5 +1,5 @@
-//! The command line `trace-dump`, which shows how a network is recorded, simplified and lowered. It reads no
-//! weights and needs no compiler.
+//! The command line `trace-dump`, which shows how a network is recorded, simplified and lowered. `trace-dump`
+//! reads no weights and needs no compiler.
 
 mod counts;
 mod diff;
@@ -34,25 +34,26 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List the operations: their kind, and what each computes
+    /// List the operations, with their kind and a description
     Ops(ops::OpsArguments),
-    /// Compare two networks, or two recordings of one
+    /// Compare two networks, or two recordings of one network
     Diff(diff::DiffArguments),
-    /// Count the work and the bytes of a call of each entry point, and estimate its shortest time
+    /// Count the operations and the bytes in a call of each entry point, and estimate the shortest possible
+    /// time
     Stats(stats::StatsArguments),
-    /// List the parts of a network that a target refuses or runs slowly, and the compiler bugs that are worked around.
-    /// Exits with 1 if something is refused
+    /// List the parts of a network that a target rejects or runs slowly, and the compiler bugs that
+    /// Tracewright works around. The exit code is 1 if the target rejects a part
     Lint(lint::LintArguments),
-    /// List the published sizes that have a name, and the sources of their configurations
+    /// List the published model sizes that have a name, and the sources of their configurations
     Presets(presets::PresetsArguments),
 }
 
-/// The options and commands of `trace-dump`.
+/// The options and subcommands of `trace-dump`.
 pub fn command() -> clap::Command {
     Arguments::command()
 }
 
-/// The command line `trace-dump` for the networks that `read` knows.
+/// Runs the command line `trace-dump` for the network families that `read` knows.
 pub fn main(read: ReadModel) -> ExitCode {
     run(read, std::env::args_os()).into()
 }

@@ -26,12 +26,12 @@ use crate::recorded::named;
 
 #[derive(Args)]
 pub struct LintArguments {
-    /// Model, as for `trace-dump` itself
+    /// Path of the model, as for `trace-dump` itself
     model: PathBuf,
-    /// Target as for `export`, or `xla`; may be repeated [default: host]
+    /// Target to check for, as for `export`, or `xla`; may be repeated [default: host]
     #[arg(long, value_name = "TARGET")]
     target: Vec<LintTarget>,
-    /// Print one JSON object instead of lines
+    /// Print one JSON object instead of lines of text
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -69,14 +69,14 @@ impl FromStr for LintTarget {
     }
 }
 
-/// The severity of a finding.
+/// The severity of a finding of `lint`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Severity {
-    /// The target has no program for it.
+    /// The target rejects the network.
     Refused,
-    /// The program is slower or larger than it could be.
+    /// The compiled program is slower or larger than it could be.
     Slow,
-    /// The compiled form differs from the declared one, at no cost.
+    /// The compiled network differs from the declared network, at no cost.
     Note,
 }
 
@@ -92,7 +92,7 @@ impl Severity {
 
 struct Finding {
     severity: Severity,
-    /// A short title, which is equal for findings of one kind.
+    /// A short title, which is the same for all findings of one kind.
     what: String,
     /// The consequence of the finding.
     why: String,
@@ -109,7 +109,7 @@ struct Lint {
 }
 
 impl Lint {
-    /// Checks a network for each of these targets, or for this machine.
+    /// Checks a network for each of the given targets, or for this machine if none is given.
     fn new((model, name): (&Path, &str), plan: &Plan, trace: &Trace, targets: &[LintTarget]) -> Self {
         let host = [LintTarget { name: "host".into(), target: Target::host() }];
         let targets = if targets.is_empty() { &host } else { targets };
@@ -166,8 +166,8 @@ impl Lint {
     }
 }
 
-/// The target with the features in its name, if its features are unknown. iree-compile would know more, but
-/// is not called.
+/// The target with the features that its text adds with `+`, if its other features are unknown. iree-compile would
+/// know more features, but `lint` does not call it.
 fn with_named_features(target: Target) -> Target {
     let Some(changes) = target.changes.as_deref().filter(|_| target.features.is_none()) else {
         return target;
@@ -271,7 +271,7 @@ fn counted(places: impl Iterator<Item = String>) -> BTreeMap<String, usize> {
     counted
 }
 
-/// The purpose of an operation's kernels, and the cost without a kernel.
+/// The cost of an operation for which kernels exist, but which no kernel computes.
 fn served(op: &Op) -> Option<&'static str> {
     Some(match op {
         Op::Sdpa(_) => "attention writes its scores to memory, and also reads masked keys and values",
@@ -282,7 +282,7 @@ fn served(op: &Op) -> Option<&'static str> {
     })
 }
 
-/// Operations without a kernel, among those that some kernel could compute.
+/// The operations that some kernel could compute, but that no kernel computes on this target.
 fn unserved(simplified: &Trace, expanded: &Trace, has_kernels: bool, wanted: bool) -> Vec<Finding> {
     let mut found: BTreeMap<&'static str, (&'static str, Vec<String>)> = BTreeMap::new();
     for function in &simplified.functions {
@@ -313,7 +313,7 @@ fn unserved(simplified: &Trace, expanded: &Trace, has_kernels: bool, wanted: boo
         .collect()
 }
 
-/// Whether an operation became a kernel, or kept a form of its own.
+/// Whether a kernel computes the operation, or the operation kept its own form.
 fn has_kernel(written: &Function, op: &Op, provenance: &Provenance) -> bool {
     written.ids().any(|id| {
         let node = written.node(id);
@@ -328,7 +328,7 @@ fn has_kernel(written: &Function, op: &Op, provenance: &Provenance) -> bool {
     })
 }
 
-/// Weights that are stored in another format than asked for, or with padding.
+/// The weights that are stored in another format than you asked for, or with padding.
 fn stored(plan: &Plan, trace: &Trace, expanded: &Expanded) -> Vec<Finding> {
     let mut found = Vec::new();
     let rounds = plan.weights.quantize.rounds();
@@ -372,7 +372,7 @@ fn stored(plan: &Plan, trace: &Trace, expanded: &Expanded) -> Vec<Finding> {
     found
 }
 
-/// How the compiler treats weights that no kernel reads.
+/// The ways in which the compiler treats weights that no kernel reads.
 fn compiler(expanded: &Expanded, target: &Target) -> Vec<Finding> {
     let mut found = Vec::new();
     let bf16 = || {

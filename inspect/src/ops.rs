@@ -1,4 +1,4 @@
-//! `trace-dump ops` lists all operations, with their own documentation.
+//! `trace-dump ops` lists all operations with their documentation.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -26,15 +26,15 @@ impl OpsArguments {
     }
 }
 
-/// How an operation is lowered.
+/// How the compiler lowers an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// It is a StableHLO statement.
+    /// The operation is a single StableHLO statement.
     Primitive,
-    /// A converter expands it to primitives.
+    /// A converter expands the operation to primitive operations.
     Composite,
     Kernel,
-    /// `bake` computes it when it writes an archive. It is never in a module.
+    /// `bake` computes the operation when it writes an archive. The operation is never in a module.
     Archive,
 }
 
@@ -49,18 +49,19 @@ impl Kind {
     }
 }
 
-/// An operation, and facts from its valid examples.
+/// An operation, and facts that its valid examples show.
 struct Listed {
     said: Documented,
     kind: Kind,
     operands: BTreeSet<usize>,
-    /// The element types of the first operand; of the result if there is no operand.
+    /// The element types of the first operand, or of the result if the operation has no operand.
     elements: Vec<ElementType>,
-    /// The StableHLO operations of its spelling; for a composite, the operations that it expands to.
+    /// The StableHLO operations that the operation is lowered to; for a composite, the operations that the
+    /// composite expands to.
     becomes: BTreeSet<String>,
 }
 
-/// The operations as a table, or as a JSON list.
+/// The list of operations as a table or as JSON.
 fn ops(json: bool) -> String {
     let listed: Vec<Listed> = Op::documented().into_iter().map(Listed::new).collect();
     match json {
@@ -110,7 +111,7 @@ impl Listed {
         }
     }
 
-    /// The first sentence of its documentation.
+    /// The first sentence of an operation's documentation.
     fn summary(&self) -> String {
         let text = self.doc();
         let paragraph = text.split("\n\n").next().unwrap_or_default().replace('\n', " ");
@@ -124,7 +125,7 @@ impl Listed {
         lines.join("\n")
     }
 
-    /// The path of its file.
+    /// The path of an operation's source file.
     fn file(&self) -> String {
         format!("ops/src/ops/{}.rs", self.said.module.rsplit("::").next().unwrap_or_default())
     }
@@ -155,7 +156,7 @@ impl Listed {
     }
 }
 
-/// The operation of a valid example, and the types of its operands.
+/// The operation of a valid example, and the types of the operation's operands.
 fn read(example: &Example) -> Option<(Op, Vec<TensorType>)> {
     example.result.ok()?;
     let op = Op::parse(&mut Reader::new(example.op)).ok()?;
@@ -163,7 +164,7 @@ fn read(example: &Example) -> Option<(Op, Vec<TensorType>)> {
     Some((op, types.collect::<Option<_>>()?))
 }
 
-/// Statements that come before the operation's.
+/// The statements that the module needs before the operation's own statement.
 struct Before(Vec<String>);
 
 impl Statements for Before {
@@ -183,7 +184,7 @@ fn statements(op: &Op, types: &[TensorType]) -> Vec<String> {
     before.0.into_iter().chain(last).collect()
 }
 
-/// The StableHLO operation of a statement, such as `stablehlo.add`.
+/// The name of the StableHLO operation in a statement, such as `stablehlo.add`.
 fn word(statement: &str) -> Option<String> {
     let rest = &statement[statement.find("stablehlo.")?..];
     let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_' && c != '.').unwrap_or(rest.len());

@@ -1,4 +1,4 @@
-//! Reports the memory and work of each device of a mesh.
+//! Reports the memory and operations of each device of a mesh.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,21 +10,22 @@ use tracewright::lower::{Collective, CollectiveKind};
 use tracewright::partition::{CallCost, DevicePartition};
 use tracewright::targets::{Mesh, NamedMachine};
 
-/// The memory and work of each device of a mesh, as text and as JSON.
+/// The memory and operations of each device of a mesh, as text and as JSON.
 pub struct PartitionReport<'a> {
     pub plan: &'a Plan,
-    /// The mesh, unless there is only one device.
+    /// The mesh; `None` if there is only one device.
     pub mesh: Option<&'a Mesh>,
     /// The kind of machine of each device, if known.
     pub machine: Option<&'a NamedMachine>,
-    /// The memory and work of each device.
+    /// The memory and operations of each device.
     pub partition: &'a DevicePartition,
 }
 
-/// A kind of collective: operation, type of the result, number of devices.
+/// A kind of collective: its operation, the type of its result, and the number of devices.
 type Kind = (CollectiveKind, String, usize);
 
-/// How often each kind occurs in a call, and the bytes that a device sends for all of them.
+/// How often each kind of collective occurs in a call, and how many bytes a device sends for the collectives
+/// of this kind.
 fn kinds(collectives: &[Collective]) -> BTreeMap<Kind, (usize, f64)> {
     let mut kinds: BTreeMap<Kind, (usize, f64)> = BTreeMap::new();
     for one in collectives {

@@ -1,4 +1,4 @@
-//! `trace-dump presets` lists the published sizes, and the repositories of their configurations.
+//! `trace-dump presets` lists the published model sizes, and the repositories of their configurations.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::error::InspectError;
 
 #[derive(Args)]
 pub struct PresetsArguments {
-    /// Print JSON
+    /// Print the list as JSON
     #[arg(long)]
     json: bool,
 }

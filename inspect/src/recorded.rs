@@ -17,7 +17,7 @@ use tracewright::trace::Trace;
 
 use crate::error::InspectError;
 
-/// A network, its plan, and its trace.
+/// A network with its plan and its trace.
 pub struct Recorded {
     pub name: String,
     pub plan: Plan,
@@ -47,7 +47,7 @@ impl Recorded {
     }
 }
 
-/// The network at a path or with a preset's name, and its name.
+/// The network at a path or with a preset's name, and the network's name.
 pub fn named(
     model: &Path,
     allowed_keys: &[String],

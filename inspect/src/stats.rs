@@ -1,4 +1,4 @@
-//! `trace-dump stats` prints the work and memory traffic of a call, and its shortest time.
+//! `trace-dump stats` prints the operations and the memory traffic of a call, and the shortest possible time.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,9 +17,9 @@ use crate::recorded::Recorded;
 
 #[derive(Args)]
 pub struct StatsArguments {
-    /// Model, as for `trace-dump` itself
+    /// Path of the model, as for `trace-dump` itself
     model: PathBuf,
-    /// Machine whose roofline gives the times: a name, or its memory bytes/s and FLOP/s, such as 100e9:2e12
+    /// Machine whose roofline gives the times: a name, or memory bytes/s and FLOP/s, such as 100e9:2e12
     #[arg(long, value_name = NamedMachine::FORMS, default_value = "cpu")]
     machine: NamedMachine,
     /// Print one JSON object instead of a table
@@ -37,14 +37,14 @@ impl StatsArguments {
     }
 }
 
-/// The work of a call of an entry point.
+/// The operations and bytes in a call of an entry point.
 struct Call<'a> {
     graph: &'a FunctionGraph,
-    /// New tokens of all sequences.
+    /// The number of new tokens in all sequences.
     tokens: usize,
-    /// The number of operations; those of every layer are counted.
+    /// The number of operations; an operation of a layer counts once per layer.
     operations: usize,
-    /// Seconds by class of operation.
+    /// The seconds for each class of operation.
     seconds: BTreeMap<&'static str, f64>,
 }
 
@@ -78,7 +78,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// A table, or one JSON object.
+/// The statistics as a table or as one JSON object.
 fn stats(report: &NetworkReport, json: bool) -> String {
     let entries = report.stage(Stage::Expanded).filter(|graph| graph.entry);
     let calls: Vec<Call<'_>> = entries.map(|graph| Call::of(report, graph)).collect();

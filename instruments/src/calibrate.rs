@@ -1,7 +1,7 @@
-//! The second moments of the inputs of every matmul, over the windows of a text.
+//! Computes the second moments of the inputs of every matmul, over the windows of a text.
 //!
-//! The network runs layer by layer: all windows go through a layer before the next one is built. So memory holds what one layer
-//! reads, computes and sums up, and the activations between two layers.
+//! The network runs layer by layer: all windows go through one layer before the next layer is built.
+//! Therefore memory contains only the data of one layer, and the activations between two layers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
@@ -21,17 +21,17 @@ use tracewright::{Lowered, Plan, PlanError, Program};
 use crate::bisect::region::Region;
 use crate::bisect::{BisectError, TokenCall, signature};
 
-/// A network that runs over text, in f32.
+/// A network that runs in f32 over a text.
 pub struct Calibration<'a> {
-    /// Its context and its chunk are the length of a window.
+    /// The plan of the network; its context and its chunk have the length of a window.
     pub plan: &'a Plan,
-    /// Its tensors have the names of the network.
+    /// The checkpoint, whose tensors have the names that the network declares.
     pub checkpoint: &'a Checkpoint,
     pub tools: (&'a Compiler, &'a Path),
     pub runtime: Runtime,
 }
 
-/// Why there are no moments.
+/// The reason why the moments cannot be computed.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
     /// A part of the network cannot be built or called.
@@ -42,16 +42,17 @@ pub enum CalibrateError {
     /// A matrix is missing.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// A layer reads what the code between layers computes.
+    /// A layer reads a value that code between two layers computes.
     #[error(
-        "`{path}` reads an activation that no layer returns, expected layers that follow each other; round without a text"
+        "the weight `{path}` reads an activation that no layer returns, expected layers that follow each \
+        other; quantize without a calibration text"
     )]
     Between { path: String },
-    /// The text fills no window.
-    #[error("the text has {found} tokens, expected at least {window}, which is one window")]
+    /// The text is shorter than one window.
+    #[error("the text has {found} tokens, expected at least the {window} tokens of one window")]
     Short { found: usize, window: usize },
-    /// The watcher asked to stop.
-    #[error("interrupted")]
+    /// The function that observes the calibration stopped it.
+    #[error("the calibration was interrupted")]
     Interrupted,
 }
 
@@ -61,18 +62,18 @@ impl From<BisectError> for CalibrateError {
     }
 }
 
-/// The moments of a layer's matmuls.
+/// The second moments of the inputs of a layer's matmuls.
 pub struct LayerMoments {
-    /// The keys of matrices that read one input, and the moments of that input.
+    /// The keys of the matrices that read the same input, and the second moments of this input.
     pub inputs: Vec<(Vec<String>, Moments)>,
 }
 
 impl Calibration<'_> {
-    /// Calls `each` with the moments of one layer after the other. `watch` is told how many layers of how many are done, and may
-    /// stop.
+    /// Calls `each` with the moments of one layer after another. `watch` receives the number of finished
+    /// layers and of all layers, and can stop the calibration.
     ///
     /// # Errors
-    /// If a layer cannot be built or called, or one of the two stops.
+    /// Returns an error if a layer cannot be built or called, or if `each` or `watch` stops the calibration.
     pub fn run(
         &self,
         windows: &[Vec<u32>],
@@ -99,7 +100,7 @@ impl Calibration<'_> {
         Ok(())
     }
 
-    /// Computes the values that layers read and no layer computes.
+    /// Computes the values that layers read but that no layer computes.
     fn before_layers(
         &self,
         trace: &Trace,
@@ -145,8 +146,9 @@ impl Calibration<'_> {
         Ok(values)
     }
 
-    /// Runs all windows through a layer: its results come to the values, and the sums of products of its inputs are returned. The
-    /// layer is the function of `first`, over the weights of `call`.
+    /// Runs all windows through a layer. The function stores the layer's results in the values, and returns
+    /// the sums of products of its inputs. The layer is the function of the call `first`, with the weights of
+    /// the call `call`.
     fn layer(
         &self,
         entry: &Region,
@@ -217,7 +219,7 @@ impl Calibration<'_> {
         Ok(inputs.into_iter().zip(sums).map(|((_, keys), sums)| (named(keys), sums)).collect())
     }
 
-    /// A part of the network, ready to be called.
+    /// Builds a part of the network, so that it can be called.
     fn built(&self, part: &Trace, checkpoint: &Checkpoint) -> Result<Program, CalibrateError> {
         let (compiler, cache) = self.tools;
         let weights = Weights { quantize: Quantization::Computed, ..self.plan.weights.clone() };
@@ -236,23 +238,23 @@ impl Calibration<'_> {
 /// The entry point that reads a window.
 const ENTRY: &str = "prefill";
 
-/// The keys of matrices that read one input, and the sums of products of that input.
+/// The keys of the matrices that read the same input, and the sums of products of this input.
 type InputSums = (Vec<String>, Vec<f32>);
 
 /// The value of each node in each window, or one value that all windows share.
 type Values = HashMap<NodeId, Vec<Array>>;
 
-/// The layers of an entry point, and what they read.
+/// The layers of an entry point, and the values that they read.
 struct Layers {
-    /// In order.
+    /// The calls of layers, in order.
     calls: Vec<NodeId>,
     /// The first call of each function.
     first: HashMap<FunctionId, NodeId>,
-    /// The nodes that layers read and no layer computes.
+    /// The nodes that layers read but that no layer computes.
     before: BTreeSet<NodeId>,
-    /// Those of them that depend on tokens.
+    /// The nodes in `before` that depend on tokens.
     by_window: BTreeSet<NodeId>,
-    /// The last layer that reads each node.
+    /// The index of the last layer that reads each node.
     last_use: HashMap<NodeId, usize>,
 }
 
@@ -304,7 +306,7 @@ impl Layers {
         Ok(layers)
     }
 
-    /// The results of a call that a later layer reads: their places, and their nodes.
+    /// The results of a call that a later layer reads: their indices, and their nodes.
     fn results(&self, function: &Function, call: NodeId) -> Vec<(usize, NodeId)> {
         let result = |id: NodeId| match &function.node(id).kind {
             NodeKind::Result { index } if function.operands(id) == [call] => Some((*index, id)),
@@ -314,7 +316,7 @@ impl Layers {
     }
 }
 
-/// A layer names other axes than its caller.
+/// Removes the names of axes, because a layer names its axes differently than its caller.
 fn without_axes(array: &Array) -> Array {
     Array::from_bytes(array.ty().clone(), Vec::new(), array.bytes().to_vec())
 }
@@ -326,7 +328,7 @@ fn callee(function: &Function, call: NodeId) -> FunctionId {
     }
 }
 
-/// How the keys of a call's weights begin.
+/// The prefix of the keys of a call's weights.
 fn prefix(function: &Function, call: NodeId) -> String {
     match &function.node(call).kind {
         NodeKind::Call { prefix, .. } => format!("{prefix}."),
@@ -334,13 +336,13 @@ fn prefix(function: &Function, call: NodeId) -> String {
     }
 }
 
-/// A region's program with other results.
+/// The program of a function with other results.
 fn with_outputs(region: &Region, mut function: Function, outputs: Vec<(String, NodeId)>) -> Trace {
     function.outputs = outputs.into_iter().map(|(name, node)| Output::new(name, node)).collect();
     region.with(vec![function])
 }
 
-/// The inputs of matmuls, in order, and the keys of the matrices multiplied with each.
+/// The inputs of matmuls in order, and the keys of the matrices that are multiplied with each input.
 fn matmul_inputs(function: &Function) -> Vec<(NodeId, Vec<String>)> {
     let mut inputs: BTreeMap<NodeId, Vec<String>> = BTreeMap::new();
     for id in function.ids() {
@@ -357,7 +359,7 @@ fn matmul_inputs(function: &Function) -> Vec<(NodeId, Vec<String>)> {
     inputs.into_iter().collect()
 }
 
-/// XᵀX of an activation whose last axis is the features.
+/// Computes XᵀX of an activation whose last axis contains the features.
 fn sums_of_products(function: &mut Function, x: NodeId) -> Result<NodeId, ops::InferError> {
     let provenance = function.node(x).provenance.clone();
     let b = &mut Builder { function, provenance };

@@ -1,5 +1,6 @@
-//! Instruments that measure a network and compare its forms: [`profile`], and with the feature `iree` also `bench`,
-//! `tune`, `quality` and `bisect`. They use the facade `tracewright`, which does not depend on them.
+//! Instruments that measure a network and compare its variants: [`profile`], and with the feature `iree` also
+//! `bench`, `tune`, `quality` and `bisect`. The instruments use the facade `tracewright`, which does not
+//! depend on them.
 
 #[cfg(feature = "iree")]
 pub mod bench;

@@ -1,4 +1,4 @@
-//! The measured time of each dispatch in a call, and the nodes of the network that it computes.
+//! The measured time of each dispatch in a call, and the nodes of the network that the dispatch computes.
 //!
 //! `tracewright bench decode --trace FILE` writes a file with a list of trace events, which Chrome and
 //! [Perfetto](https://ui.perfetto.dev) draw, and with the [`Profile`] itself. [`Profile::read`] reads the file.
@@ -27,18 +27,19 @@ const KEY: &str = "tracewright";
 pub struct Profile {
     /// The version of this format.
     pub schema: u64,
-    /// The version of Tracewright that measured.
+    /// The version of Tracewright that measured the profile.
     pub version: String,
     pub model: String,
-    /// The case: `decode`, `prefill`.
+    /// The name of the case: `decode` or `prefill`.
     pub case: String,
     /// The entry point that was called.
     pub entry: String,
-    /// How the network was built and measured, as words. The keys are those of a benchmark.
+    /// The options with which the network was built and measured, as words. The keys are the same as in a
+    /// benchmark.
     pub variant: BTreeMap<String, String>,
     /// The hash of the recorded entry point.
     pub recorded: String,
-    /// Seconds of a call: the median of calls on a device that is not watched.
+    /// The seconds of a call: the median of calls on a device that does not count functions.
     pub seconds: f64,
     /// The dispatches of a call, in the order of the program.
     pub dispatches: Vec<ProfiledDispatch>,
@@ -48,18 +49,19 @@ pub struct Profile {
 pub struct ProfiledDispatch {
     /// The executed function, by its name in the module.
     pub function: String,
-    /// The layer as the prefix of its keys: `model.layers.3`.
+    /// The layer that the dispatch belongs to, as the prefix of its keys: `model.layers.3`.
     pub layer: Option<String>,
-    /// The number of executions per call. Dispatches of one function share its executions equally.
+    /// The number of executions per call. Dispatches that execute the same function share the function's
+    /// executions equally.
     pub calls: f64,
-    /// Seconds of all these executions.
+    /// The seconds of all executions of the dispatch.
     pub seconds: f64,
-    /// Bytes that its operations read and write, by the cost model; unknown if another dispatch computes a
-    /// part of them.
+    /// The bytes that the operations of the dispatch read and write, by the cost model; unknown if another
+    /// dispatch computes a part of these operations.
     pub bytes: Option<f64>,
-    /// Multiplications and additions, as far as known.
+    /// The number of multiplications and additions, as far as it is known.
     pub flops: Option<f64>,
-    /// The places of its operations in the network.
+    /// The places in the network where the dispatch's operations are declared.
     pub places: Vec<ProfiledPlace>,
 }
 
@@ -70,36 +72,39 @@ pub struct ProfiledPlace {
     pub path: String,
     pub file: String,
     pub line: u32,
-    /// The most expensive recorded operation there; `None` if there is none.
+    /// The most expensive recorded operation at this place; `None` if there is no operation.
     pub operation: Option<String>,
-    /// Its share of the dispatch, by the cost model: parts of a fused operation cannot be measured.
+    /// The place's share of the dispatch's cost, by the cost model, because the parts of a fused operation
+    /// cannot be measured.
     pub share: f64,
 }
 
-/// Why a profile does not belong to a network.
+/// The reason why a profile does not belong to a network.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The file is not a profile.
-    #[error("`{}` is no profile: {reason}; `tracewright bench decode MODEL --trace FILE` writes one", .path.display())]
+    #[error("`{}` is not a profile: {reason}; write a profile with `tracewright bench decode MODEL --trace \
+        FILE`", .path.display())]
     Syntax { path: PathBuf, reason: String },
     /// The network was built with other options.
-    #[error("the profile is of another form of the network: {}", .differences.join("; "))]
+    #[error("the profile was recorded with other sizes of the network: {}", .differences.join("; "))]
     Variant {
-        /// The differences, with both values.
+        /// The options that differ, with the values of the profile and of the network.
         differences: Vec<String>,
     },
     /// The network has no such entry point.
-    #[error("the profile is of `{entry}`, which is not here; there are {}", .found.join(", "))]
+    #[error("the profile was recorded for `{entry}`, which is not an entry point of this network; there are \
+        {}", .found.join(", "))]
     Entry {
         /// The entry point that was measured.
         entry: String,
         found: Vec<String>,
     },
     #[error(
-        "the profile is of another network, `{model}`, or of a declaration that has changed since: what is recorded of \
-         `{entry}` has blake3 {found}, expected {expected}"
+        "the profile is of another network, `{model}`, or the declaration has changed since: the profile's \
+        trace of `{entry}` has blake3 {found}, expected {expected}"
     )]
     Network {
         model: String,
@@ -128,7 +133,7 @@ impl Profile {
     /// Reads the output of [`text`](Self::text).
     ///
     /// # Errors
-    /// If the file cannot be read or is not a profile.
+    /// Returns an error if the file cannot be read or is not a profile.
     pub fn read(path: &Path) -> Result<Self, ProfileError> {
         let text = files::read_text(path, limits::PROFILE)?;
         let wrong = |reason: String| ProfileError::Syntax { path: path.to_owned(), reason };
@@ -183,7 +188,8 @@ impl Profile {
     /// Checks that the profile belongs to this plan and its trace.
     ///
     /// # Errors
-    /// If it does not. The error has the differences.
+    /// Returns an error if the profile does not belong to the plan and the trace. The error contains the
+    /// differences.
     pub fn check(&self, plan: &Plan, trace: &Trace) -> Result<(), ProfileError> {
         let entries = || trace.entries.iter().map(|&id| &trace.function(id).name);
         if !entries().any(|name| *name == self.entry) {
@@ -211,8 +217,8 @@ impl Profile {
 }
 
 impl ProfiledDispatch {
-    /// The field path and operation of the place with the largest share; the function's name if no place is
-    /// known.
+    /// The field path and the operation of the place with the largest share, or the function's name if no
+    /// place is known.
     fn name(&self) -> String {
         let most = self.places.iter().max_by(|a, b| a.share.total_cmp(&b.share));
         most.map_or_else(
@@ -228,7 +234,7 @@ impl ProfiledDispatch {
         )
     }
 
-    /// Further facts that viewers show.
+    /// Further facts about the dispatch that viewers show.
     fn arguments(&self) -> Value {
         let mut arguments = json!({ "function": self.function, "calls": self.calls });
         let rate = |amount: f64| if self.seconds > 0.0 { Some(amount / self.seconds / 1e9) } else { None };
@@ -253,7 +259,7 @@ impl ProfiledDispatch {
 }
 
 impl ProfiledPlace {
-    /// The field path in a layer: `model.layers.3.mlp`.
+    /// The field path of the place in a layer: `model.layers.3.mlp`.
     pub fn path_in(&self, layer: Option<&str>) -> String {
         let Some(layer) = layer else { return self.path.clone() };
         let stem = layer.rsplit_once('.').map_or(layer, |(stem, _)| stem);
@@ -264,7 +270,8 @@ impl ProfiledPlace {
     }
 }
 
-/// The options that must be equal, so that nodes of one network correspond to nodes of the other.
+/// The options that must be equal, so that the nodes of one network correspond to the nodes of the other
+/// network.
 const COMPARED: [&str; 7] = ["dtype", "quant", "kv", "kernels", "simplify", "context", "batch"];
 
 pub(crate) fn variant(plan: &Plan) -> BTreeMap<&'static str, String> {
@@ -284,7 +291,7 @@ pub(crate) fn variant(plan: &Plan) -> BTreeMap<&'static str, String> {
     ])
 }
 
-/// The hash of a recorded entry point, independent of other entry points.
+/// The hash of a recorded entry point, which does not depend on other entry points.
 fn recorded(trace: &Trace, entry: &str) -> String {
     let alone = trace.with_entries(&[entry]).inlined();
     blake3::hash(alone.to_string().as_bytes()).to_hex()[..32].to_owned()

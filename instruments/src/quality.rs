@@ -1,7 +1,8 @@
-//! Compares a model's next-token distributions with those of a reference, over the windows of a text.
+//! Compares a model's next-token distributions with the distributions of a reference model, over the windows
+//! of a text.
 //!
-//! Each window begins with an empty cache. As in `llama-perplexity`, the positions of its second half are counted: the first
-//! half gives them context.
+//! Each window begins with an empty cache. As in `llama-perplexity`, only the positions in the second half of
+//! a window count: the first half is their context.
 
 use std::fs;
 use std::ops::{ControlFlow, Range};
@@ -22,30 +23,31 @@ pub struct Windows {
     pub first: Option<u32>,
 }
 
-/// The token that the tokenizer adds before every text, if it adds one.
+/// The token that the tokenizer adds before every text, if it adds such a token.
 ///
 /// # Errors
-/// If the tokenizer fails.
+/// Returns an error if the tokenizer fails.
 pub fn first_token(tokenizer: &Tokenizer) -> Result<Option<u32>, GenerateError> {
     let (empty, text) = (tokenizer.encode("")?, tokenizer.encode("a")?);
     Ok(empty.first().filter(|first| text.first() == Some(first)).copied())
 }
 
 impl Windows {
-    /// The windows of these tokens, each with its first token. A rest that fills no window is left out.
+    /// Splits the given tokens into windows, each with its first token. Tokens at the end that do not fill a
+    /// window are left out.
     pub fn of(&self, tokens: &[u32]) -> Vec<Vec<u32>> {
         let own = self.length.saturating_sub(usize::from(self.first.is_some())).max(1);
         let windows = tokens.chunks_exact(own).take(self.most.unwrap_or(usize::MAX));
         windows.map(|window| self.first.into_iter().chain(window.iter().copied()).collect()).collect()
     }
 
-    /// The positions of a window that are counted. Each predicts the token after it.
+    /// The positions of a window that count. At each of these positions the model predicts the next token.
     fn counted(&self) -> Range<usize> {
         self.length / 2..self.length.saturating_sub(1)
     }
 }
 
-/// The result of a comparison. KL divergences are in nats, from the reference to the model.
+/// The result of a comparison. KL divergences are in nats, from the reference model to the model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Quality {
     pub positions: usize,
@@ -55,26 +57,26 @@ pub struct Quality {
     /// The 99th percentile of the KL divergence.
     pub kl_99: f64,
     pub max_kl: f64,
-    /// The fraction of positions at which both favour the same token.
+    /// The fraction of positions at which both models predict the same token.
     pub same_token: f64,
-    /// Perplexity of the text under the model.
+    /// The perplexity of the text under the model.
     pub perplexity: f64,
-    /// Perplexity of the text under the reference.
+    /// The perplexity of the text under the reference model.
     pub reference_perplexity: f64,
 }
 
-/// The result of a comparison, and the bytes of both archives.
+/// The result of a comparison, and the number of bytes of both archives.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QualityReport {
     pub quality: Quality,
     pub bytes: Option<u64>,
     pub reference_bytes: Option<u64>,
-    /// The error that each matrix brings, if it was measured.
+    /// The error that the quantization of each matrix causes, if it was measured.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<LayerQuality>,
 }
 
-/// The quality of a model in which one matrix of every layer is rounded.
+/// The quality of a model in which only one matrix of every layer is quantized.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LayerQuality {
     /// The keys of the matrix, with `*` for the number of the layer.
@@ -86,7 +88,7 @@ pub struct LayerQuality {
 
 impl QualityReport {
     /// # Errors
-    /// If an archive is gone.
+    /// Returns an error if an archive does not exist any more.
     pub fn new(quality: Quality, model: &Model, reference: &Model) -> Result<Self, FileError> {
         let bytes = |model: &Model| {
             let archive = model.info().build.as_ref().map(|build| &build.archive);
@@ -116,17 +118,17 @@ impl QualityReport {
     }
 }
 
-/// Why two models cannot be compared.
+/// The reason why two models cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum QualityError {
     /// The text is shorter than a window.
-    #[error("the text has {found} tokens, expected at least {window}, which is one window")]
+    #[error("the text has {found} tokens, expected at least the {window} tokens of one window")]
     Short { found: usize, window: usize },
-    /// A window has no position to count.
-    #[error("a window has {0} tokens, expected at least 4")]
+    /// A window has no position that counts.
+    #[error("a window of the text has {0} tokens, expected at least 4")]
     Window(usize),
     /// The models have different vocabularies.
-    #[error("the model has {found} token ids, the reference has {reference}")]
+    #[error("the model has {found} token ids, but the reference model has {reference}")]
     Vocabulary { found: usize, reference: usize },
     /// A logit is not a finite number.
     #[error("the logits after token {position} of window {window} are not finite")]
@@ -139,7 +141,7 @@ pub enum QualityError {
     #[error(transparent)]
     Model(#[from] ModelError),
     /// The caller stopped the comparison.
-    #[error("interrupted")]
+    #[error("the quality measurement was interrupted")]
     Interrupted,
 }
 
@@ -147,7 +149,7 @@ pub enum QualityError {
 /// windows and of all windows, and can stop the comparison.
 ///
 /// # Errors
-/// If the text is shorter than a window, the vocabularies differ, or a call fails.
+/// Returns an error if the text is shorter than a window, the vocabularies differ, or a call fails.
 pub fn compare(
     model: &Model,
     reference: &Model,
@@ -191,8 +193,8 @@ struct Comparison {
 }
 
 impl Comparison {
-    /// Adds the logits of one position, f32 [vocabulary] each, and the token that follows it. `None` if one
-    /// isn't finite.
+    /// Adds the logits of both models at one position, f32 [vocabulary] each, and the token that follows this
+    /// position. Returns `None` if a logit is not finite.
     fn add(&mut self, found: &[f32], reference: &[f32], next: u32) -> Option<()> {
         let (found, best) = log_probabilities(found)?;
         let (reference, reference_best) = log_probabilities(reference)?;
@@ -226,7 +228,7 @@ impl Comparison {
     }
 }
 
-/// The log probabilities of logits, computed in f64, and the most likely token: the first of several.
+/// The log probabilities of logits, computed in f64, and the most likely token (the first of several).
 fn log_probabilities(logits: &[f32]) -> Option<(Vec<f64>, usize)> {
     let (mut best, mut max) = (0, f32::NEG_INFINITY);
     for (token, &logit) in logits.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! The reader of archives. It maps a file, verifies its whole structure, and only then gives access.
+//! The reader of archives. The reader maps a file, verifies the file's whole structure, and only then gives
+//! access to the entries.
 
 use crate::progress::{Tracker, Watch};
 use crate::weight_files::refuse_stand_in;
@@ -11,7 +12,7 @@ use std::{fmt::Display, ops::Range, path::Path, path::PathBuf, sync::Arc};
 
 pub(crate) const MAGIC: [u8; 4] = *b"IRPA";
 pub(crate) const HEADER_SIZE: u64 = 88;
-/// The size of the fields with which all types of entries begin.
+/// The size in bytes of the fields with which all types of entries begin.
 pub(crate) const COMMON_SIZE: u64 = 60;
 pub(crate) const SKIP: u32 = 0;
 pub(crate) const SPLAT: u32 = 1;
@@ -23,10 +24,10 @@ pub(crate) const DATA_ALIGNMENT: u64 = 64;
 pub(crate) const FILE_ALIGNMENT: u64 = 4096;
 pub(crate) const PATTERN_SIZES: [usize; 5] = [1, 2, 4, 8, 16];
 
-/// Bytes that all threads hash together.
+/// The number of bytes that all threads hash together.
 const PIECE: usize = 16 << 20;
 
-/// A verified, memory-mapped parameter archive. Cloning shares the mapping.
+/// A verified, memory-mapped parameter archive. Clones share the mapping.
 #[derive(Clone, Debug)]
 pub struct Archive {
     path: PathBuf,
@@ -37,7 +38,7 @@ pub struct Archive {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub name: String,
-    /// The type, if the entry has Tracewright's metadata.
+    /// The type of the tensor, if the entry has Tracewright's metadata.
     pub ty: Option<TensorType>,
     /// The hash of the data in hexadecimal, if the metadata contain it.
     pub blake3: Option<String>,
@@ -57,14 +58,15 @@ pub enum EntryData {
     Splat {
         /// The pattern, of 1, 2, 4, 8 or 16 bytes.
         pattern: Vec<u8>,
-        /// The entry's size in bytes, a multiple of the pattern's.
+        /// The size of the entry in bytes, which is a multiple of the pattern's size.
         length: u64,
     },
 }
 
 impl Archive {
-    /// Maps the archive, and checks every byte outside of the data. An archive that passes is safe for IREE,
-    /// which checks little itself: a range that wraps around crashes its reader.
+    /// Maps the archive, and checks every byte outside of the tensors' data. An archive that passes these
+    /// checks is safe for IREE, which checks little itself: for example, a range that wraps around crashes
+    /// IREE's reader.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         let map = crate::map(path)?;
@@ -77,8 +79,8 @@ impl Archive {
         &self.path
     }
 
-    /// The whole file, shared without a copy. The mapping lives as long as the last clone. If another process
-    /// truncates the file, reading the missing pages ends this process.
+    /// The bytes of the whole file, shared without a copy. The mapping exists as long as the last clone. If
+    /// another process truncates the file, reading the missing pages kills this process.
     pub fn bytes(&self) -> Arc<dyn AsRef<[u8]> + Send + Sync> {
         self.map.clone()
     }
@@ -93,7 +95,7 @@ impl Archive {
         Some(&self.entries[index])
     }
 
-    /// The data of the entry of this name; `None` for a splat.
+    /// The data of the entry with this name; `None` for an entry that repeats a pattern.
     pub fn data(&self, name: &str) -> Option<&[u8]> {
         match &self.get(name)?.data {
             EntryData::Range(range) => self.map.get(range.clone()),
@@ -101,18 +103,19 @@ impl Archive {
         }
     }
 
-    /// Identifies the archive: the blake3 hash of everything before its data. This includes the hash of each
-    /// tensor, so archives with different data have different identifiers, if all their data are hashed.
+    /// Identifies the archive by the blake3 hash of all bytes before its data. These bytes include the hash
+    /// of each tensor, so archives with different data have different identifiers if all data are hashed.
     pub fn table_blake3(&self) -> String {
         // Where the storage segment starts, which was verified to lie in the file.
         let front = LittleEndian::read_u64(&self.map[72..80]) as usize;
         blake3::hash(&self.map[..front]).to_string()
     }
 
-    /// Hashes all data on all threads, and compares the hashes with the metadata.
+    /// Hashes all data on all threads, and compares the hashes with the hashes in the metadata.
     ///
     /// # Errors
-    /// If hashes differ, or `watch` asks to stop. The error lists all damaged entries.
+    /// Returns an error if a hash differs, or if `watch` stops the verification. The error lists all damaged
+    /// entries.
     pub fn verify_content(&self, watch: Option<Watch<'_>>) -> Result<Verified, ArchiveError> {
         let mut verified = Verified::default();
         let mut hashed = Vec::new();
@@ -163,7 +166,7 @@ impl Entry {
     }
 }
 
-/// The JSON in an entry's metadata blob. IREE ignores it.
+/// The JSON in the metadata of an entry. IREE ignores this JSON.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct ArchiveMetadata {
     pub dtype: String,
@@ -176,21 +179,22 @@ pub(crate) struct ArchiveMetadata {
     pub sources: Vec<String>,
 }
 
-/// The bytes of a tensor; `None` if the number overflows.
+/// The number of bytes of a tensor; `None` if the number overflows.
 pub(crate) fn byte_length(ty: &TensorType) -> Option<u64> {
     let count = ty.shape.iter().try_fold(1u64, |count, &extent| count.checked_mul(extent as u64))?;
     Some(count.checked_mul(ty.element.bits() as u64)?.div_ceil(8))
 }
 
-/// An entry whose ranges lie inside their segments. All ranges are relative to the file.
+/// A record of the table whose ranges are inside their segments. All ranges are relative to the start of the
+/// file.
 struct Record {
     name: Range<u64>,
     metadata: Range<u64>,
     data: EntryData,
 }
 
-/// Checks the whole file and returns its entries. It never panics, and its memory is proportional to the
-/// file's size.
+/// Checks the whole file and returns its entries. The function never panics, and its memory is proportional
+/// to the size of the file.
 pub(crate) fn verify(path: &Path, bytes: &[u8]) -> Result<Vec<Entry>, ArchiveError> {
     let file = Verifier { path, bytes };
     let (records, claims) = file.table()?;
@@ -290,7 +294,7 @@ impl Verifier<'_> {
         self.check(self.u64(24) == 0, 24, ArchiveRule::Flags, 0, format_args!("{:#x}", self.u64(24)))
     }
 
-    /// Reads the header and the table. Returns the entries and all ranges that they claim.
+    /// Reads the header and the table. Returns the entries, and all ranges of the file that the entries use.
     fn table(&self) -> Result<(Vec<Record>, Vec<Range<u64>>), ArchiveError> {
         self.header()?;
         let entries = self.segment(40, HEADER_SIZE, ENTRY_ALIGNMENT)?;
@@ -375,8 +379,8 @@ impl Verifier<'_> {
         Ok((records, claims))
     }
 
-    /// Reads the segment with the offset and length at `field`. It must start where the previous segment
-    /// ends, aligned unless it is empty.
+    /// Reads the segment with the offset and length at `field`. The segment must start where the previous
+    /// segment ends, and must be aligned unless it is empty.
     fn segment(&self, field: u64, before: u64, alignment: u64) -> Result<Range<u64>, ArchiveError> {
         let (offset, length) = (self.u64(field), self.u64(field + 8));
         let start = before.next_multiple_of(alignment);
@@ -425,7 +429,7 @@ impl Verifier<'_> {
         Ok(EntryData::Splat { pattern: pattern.into(), length })
     }
 
-    /// Checks that claimed ranges do not overlap, and that all other bytes are zero.
+    /// Checks that the ranges of the entries do not overlap, and that all other bytes are zero.
     fn coverage(&self, mut claims: Vec<Range<u64>>) -> Result<(), ArchiveError> {
         claims.retain(|claim| !claim.is_empty());
         claims.sort_unstable_by_key(|claim| claim.start);

@@ -1,4 +1,4 @@
-//! [`Checkpoint`]: the tensors of a safetensors file, of an index with shards, or of a GGUF file.
+//! [`Checkpoint`] contains the tensors of a safetensors file, of an index with shards, or of a GGUF file.
 
 use crate::error::{ArchiveError, RowsProblem};
 use crate::gguf::{BlockFormat, Gguf, ScaledFloats, StoredNumbers};
@@ -20,7 +20,7 @@ use std::{
     sync::Arc,
 };
 
-/// A memory-mapped checkpoint: tensors by name, from one file or from several.
+/// A memory-mapped checkpoint: tensors by name, from one or several files.
 ///
 /// ```no_run
 /// use tracewright_irpa::{ArchiveError, Checkpoint};
@@ -42,35 +42,37 @@ pub struct Checkpoint {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointTensor {
     pub name: String,
-    /// The name of the tensor in the file. Several tensors can be parts of one in the file.
+    /// The name of the tensor in the file. Several tensors can be parts of one tensor in the file.
     pub source: String,
-    /// How the numbers are stored: in an element type, which Tracewright may not support, or in blocks.
+    /// How the numbers are stored: in an element type, which Tracewright may not support, or in quantized
+    /// blocks.
     pub stored: StoredNumbers,
     pub shape: Vec<usize>,
     pub range: Range<usize>,
-    /// The difference between the stored order of numbers and the tensor's own.
+    /// How the stored order of the numbers differs from the tensor's own order.
     pub arranged: StoredOrder,
-    /// Whether a shard contains the tensor although the index does not list it. This happens if other tensors
-    /// replace some of a checkpoint's.
+    /// Whether a shard contains the tensor, but the index does not list it. This happens if other tensors
+    /// replace some tensors of a checkpoint.
     pub unlisted: bool,
     pub(crate) file: usize,
     /// The place of the scales of [`StoredNumbers::Mxfp4`]: a file, and the bytes in it.
     pub(crate) scales: Option<(usize, Range<usize>)>,
 }
 
-/// How the stored order of numbers differs from the tensor's. Conversion to GGUF changes the order of some
-/// tensors.
+/// How the stored order of the numbers differs from the tensor's own order. Conversion to GGUF changes the
+/// order of some tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoredOrder {
-    /// The file stores the tensor itself.
+    /// The file stores the tensor in its own order.
     #[default]
     Same,
-    /// The rows belong to this number of heads. Within a head, the first half of the rows is at even places
-    /// and the second half at odd places, so that rotated pairs are neighbours.
+    /// The rows of the tensor belong to this number of heads. Within a head, the first half of the rows is at
+    /// even positions and the second half at odd positions, so that the pairs that rope rotates are
+    /// neighbours.
     PermutedRope { heads: usize },
     /// The file stores the transposed matrix, or the last two axes in the other order.
     Transposed,
-    /// 1 is added to each number.
+    /// The file stores each number plus 1.
     PlusOne,
 }
 
@@ -84,11 +86,11 @@ pub struct TensorNumbers<'a> {
 }
 
 impl TensorNumbers<'_> {
-    /// Reads the numbers from `start` on. Blocks are decoded to the same f32 as in ggml. Numbers of an
-    /// unsupported element type are 0.
+    /// Reads the numbers of the tensor from `start` on. The function decodes blocks to the same f32 numbers
+    /// as ggml. Numbers of an unsupported element type are 0.
     ///
     /// # Panics
-    /// If the tensor has fewer numbers.
+    /// Panics if the tensor has fewer numbers than the function must read.
     pub fn read(&self, start: usize, out: &mut [f32]) {
         match (self.stored, self.element) {
             (StoredNumbers::Blocks(format), _) => format.decode(self.bytes, start, out),
@@ -111,7 +113,8 @@ impl TensorNumbers<'_> {
         self.stored
     }
 
-    /// The integers and the scales of the block that has the `count` numbers from `start` on, where a format of ours has the same.
+    /// The integers and the scales of the block with the `count` numbers from `start` on, if a format of
+    /// Tracewright has the same blocks.
     pub fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         match self.stored {
             StoredNumbers::Blocks(format) if count == format.numbers() => format.quantized(self.bytes, start),
@@ -133,11 +136,12 @@ impl TensorNumbers<'_> {
 
 impl Checkpoint {
     /// Opens a safetensors file, a GGUF file, an index, or a directory with a safetensors file or an index
-    /// under its standard name. It checks all headers, and reads no data. Tensors of a GGUF file keep the
-    /// names in the file.
+    /// under its standard name. The function checks all headers, and reads no data. The tensors of a GGUF
+    /// file keep their names in the file.
     ///
-    /// If a directory has both a file and an index, the file is read, as in transformers: see
-    /// [`passed_over`](Self::passed_over). If several shards contain a tensor, the index decides.
+    /// If a directory contains a file and an index, the function reads the file, as transformers does: see
+    /// [`passed_over`](Self::passed_over). If several shards contain a tensor, the function reads the shard
+    /// that the index lists.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         if Gguf::is_at(path) {
@@ -164,12 +168,12 @@ impl Checkpoint {
         Self { path: path.into(), files: Vec::new(), tensors: BTreeMap::new(), passed_over: None }
     }
 
-    /// The index beside the file that was read, if its shards contain other weights.
+    /// The index next to the file that was read, if the shards of the index contain other weights.
     pub fn passed_over(&self) -> Option<&PassedOver> {
         self.passed_over.as_ref()
     }
 
-    /// The tensors of a GGUF file, with the names in the file.
+    /// The tensors of a GGUF file, with their names in the file.
     pub fn of_gguf(file: &Gguf) -> Self {
         let tensor = |tensor: &crate::GgufTensor| {
             let (name, shape, range) = (tensor.name.clone(), tensor.shape.clone(), tensor.range.clone());
@@ -185,9 +189,9 @@ impl Checkpoint {
         Self { files, tensors: file.tensors().iter().map(tensor).collect(), ..Self::empty(file.path()) }
     }
 
-    /// Changes each tensor by `revise`, which can change the name, the stored order, and the shape within the
-    /// same number of elements. Tensors for which it returns `None` are removed. A tensor whose new name is
-    /// taken keeps its old name.
+    /// Changes each tensor with `revise`, which can change the name, the stored order, and the shape within
+    /// the same number of elements. Tensors for which `revise` returns `None` are removed. If another tensor
+    /// has the new name, the tensor keeps its old name.
     #[must_use]
     pub fn revised(mut self, revise: impl Fn(CheckpointTensor) -> Option<CheckpointTensor>) -> Self {
         let mut tensors = BTreeMap::new();
@@ -202,11 +206,11 @@ impl Checkpoint {
         self
     }
 
-    /// Adds the checkpoint in a folder beside this one. Names of its tensors get the folder's name and a dot
-    /// as a prefix.
+    /// Adds the checkpoint in a folder next to this checkpoint. The names of its tensors get the folder's
+    /// name and a dot as a prefix.
     ///
     /// # Errors
-    /// If the folder has no checkpoint, or it cannot be read.
+    /// Returns an error if the folder contains no checkpoint, or if the checkpoint cannot be read.
     pub fn with_folder(mut self, folder: &str) -> Result<Self, ArchiveError> {
         let other = Self::open(self.path.join(folder))?;
         let first = self.files.len();
@@ -219,8 +223,8 @@ impl Checkpoint {
         Ok(self)
     }
 
-    /// Renames tensors: the first prefix of a pair is replaced by the second. A tensor whose new name is
-    /// taken keeps its old name.
+    /// Renames tensors: the second prefix of a pair replaces the first prefix. If another tensor has the new
+    /// name, the tensor keeps its old name.
     #[must_use]
     pub fn renamed(mut self, prefixes: &[(&str, &str)]) -> Self {
         for name in self.tensors.keys().cloned().collect::<Vec<_>>() {
@@ -236,10 +240,11 @@ impl Checkpoint {
         self
     }
 
-    /// Splits tensors that contain several. If a name ends with the first text of a pair, the tensor is split
-    /// along its first axis. Each slice is split into as many equal parts as the pair has other texts. A
-    /// part's name ends with its text, and the index of the slice replaces a `*` in it. If no text has a `*`,
-    /// the first axis is not split. A tensor that cannot be split evenly stays unchanged.
+    /// Splits tensors that contain several tensors. If a name ends with the first text of a pair, the
+    /// function splits the tensor along its first axis. Each slice is then split into as many equal parts as
+    /// the pair has other texts. The name of a part ends with the part's text, in which the index of the
+    /// slice replaces a `*`. If no text contains a `*`, the first axis is not split. A tensor that cannot be
+    /// split evenly does not change.
     #[must_use]
     pub fn apart(mut self, stacks: &[(&str, &[&str])]) -> Self {
         for name in self.tensors.keys().cloned().collect::<Vec<_>>() {
@@ -299,14 +304,14 @@ impl Checkpoint {
         self.tensors.get(name)
     }
 
-    /// The file that holds a tensor.
+    /// The file that contains a tensor.
     pub fn file(&self, tensor: &CheckpointTensor) -> &Path {
         &self.files[tensor.file].0
     }
 
-    /// The type of the tensor of this name.
+    /// The type of the tensor with this name.
     ///
-    /// An unsupported element type is an error.
+    /// The function returns an error for an unsupported element type.
     pub fn ty(&self, name: &str) -> Result<TensorType, ArchiveError> {
         let tensor = self.require(name)?;
         let (path, name) = (self.file(tensor).to_owned(), name.to_owned());
@@ -322,13 +327,13 @@ impl Checkpoint {
         }
     }
 
-    /// The stored bytes of the tensor of this name: little-endian, and not necessarily aligned.
+    /// The stored bytes of the tensor with this name: little-endian, and not necessarily aligned.
     pub fn data(&self, name: &str) -> Result<&[u8], ArchiveError> {
         let tensor = self.require(name)?;
         Ok(&self.files[tensor.file].1[tensor.range.clone()])
     }
 
-    /// The numbers of the tensor of this name, in stored order.
+    /// The numbers of the tensor with this name, in stored order.
     pub fn numbers(&self, name: &str) -> Result<TensorNumbers<'_>, ArchiveError> {
         let tensor = self.require(name)?;
         let (bytes, stored) = (self.data(name)?, tensor.stored);
@@ -337,7 +342,7 @@ impl Checkpoint {
         Ok(TensorNumbers { bytes, stored, element: tensor.element(), scales })
     }
 
-    /// Whether both tensors exist and contain the same numbers. Their stored types may differ.
+    /// Whether both tensors exist and contain the same numbers. The stored types of the tensors may differ.
     pub fn holds_equal(&self, name: &str, other: &str) -> bool {
         const TOGETHER: usize = 4096;
         let (Some(a), Some(b)) = (self.get(name), self.get(other)) else { return false };
@@ -394,11 +399,11 @@ impl Checkpoint {
         Ok(tensors)
     }
 
-    /// Checks that an archive can be written at `path`. A checkpoint is memory-mapped and may be the only
-    /// copy of the weights.
+    /// Checks whether an archive can be written to `path`. The check protects the checkpoint, which is
+    /// memory-mapped and may be the only copy of the weights.
     ///
     /// # Errors
-    /// If `path` is a file of the checkpoint, including its index.
+    /// Returns an error if `path` is a file of the checkpoint or its index.
     pub fn check_output(&self, path: &Path) -> Result<(), ArchiveError> {
         match files::is_one_of(path, self.files().chain([self.path()])) {
             true => Err(ArchiveError::OutputIsInput { path: path.into() }),
@@ -407,7 +412,8 @@ impl Checkpoint {
     }
 }
 
-/// Makes the tensors of a file that are in blocks what they stand for. `text` describes them.
+/// Replaces the block-quantized tensors of a file by the tensors that they represent. `text` describes these
+/// tensors.
 fn in_blocks(tensors: &mut [CheckpointTensor], text: &str) -> Result<(), RowsProblem> {
     let mut described: BTreeMap<String, BlockRows> = serde_json::from_str(text).map_err(RowsProblem::Json)?;
     for tensor in tensors {
@@ -432,7 +438,7 @@ fn in_blocks(tensors: &mut [CheckpointTensor], text: &str) -> Result<(), RowsPro
 }
 
 impl CheckpointTensor {
-    /// The parts of a tensor for [`Checkpoint::apart`].
+    /// The parts into which [`Checkpoint::apart`] splits a tensor.
     fn pieces(&self, before: &str, parts: &[&str]) -> Option<Vec<Self>> {
         let numbered = parts.iter().any(|part| part.contains('*'));
         let (count, mut shape) = match numbered {
@@ -454,7 +460,7 @@ impl CheckpointTensor {
         Some((0..pieces).map(piece).collect())
     }
 
-    /// The format of its blocks; `None` if it is not stored in blocks.
+    /// The format of the tensor's quantized blocks; `None` if it is not stored in blocks.
     pub fn blocks(&self) -> Option<BlockFormat> {
         match self.stored {
             StoredNumbers::Blocks(format) | StoredNumbers::Rows(format, _) => Some(format),
@@ -463,7 +469,7 @@ impl CheckpointTensor {
         }
     }
 
-    /// The element type; `None` for blocks and for unsupported types.
+    /// The element type of the tensor; `None` for blocks and for unsupported types.
     pub fn element(&self) -> Option<ElementType> {
         let StoredNumbers::Each(dtype) = self.stored else { return None };
         match dtype {
@@ -480,10 +486,11 @@ impl CheckpointTensor {
 
 /// Options of [`convert_checkpoint`].
 pub struct ConvertOptions<'a> {
-    /// The type to which every float tensor is converted. `None` keeps the stored types.
+    /// The element type to which every float tensor is converted. `None` keeps the stored types.
     pub float: Option<ElementType>,
-    /// Whether entries get metadata with their type and hash. Without metadata, the archive of a checkpoint
-    /// with a sorted header equals the output of `iree-convert-parameters`, and any element type is copied.
+    /// Whether the archive's entries get metadata with their type and hash. Without metadata, the archive of
+    /// a checkpoint with a sorted header equals the output of `iree-convert-parameters`, and any element type
+    /// is copied.
     pub metadata: bool,
     /// Receives the progress, and can stop the conversion.
     pub watch: Option<Watch<'a>>,

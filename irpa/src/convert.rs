@@ -4,11 +4,12 @@ use crate::ArchiveError;
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 use ops::ElementType;
 
-/// Elements per block. The intermediate block stays in the first-level cache.
+/// The number of elements per block. The intermediate block fits into the first-level cache of the processor.
 const BLOCK: usize = 1024;
 
-/// Converts little-endian elements from one float type to another, rounding to nearest even. NaN stays NaN.
-/// Elements of equal types are copied, whatever the type. Neither side needs to be aligned.
+/// Converts little-endian elements from one float type to another, rounding to nearest even. A NaN is still a
+/// NaN after the conversion. Elements are copied if both types are equal, even if the type is unsupported.
+/// Neither the source nor the target needs to be aligned.
 pub fn convert(src: &[u8], from: ElementType, to: ElementType, dst: &mut [u8]) -> Result<(), ArchiveError> {
     if from != to && !(from.is_float() && to.is_float()) {
         return Err(ArchiveError::Conversion { from, to });

@@ -1,4 +1,4 @@
-//! [`ArchiveError`] and the problems it wraps.
+//! [`ArchiveError`] and the errors that it wraps.
 
 use crate::UnsupportedFormat;
 use errors::{FileError, LISTED};
@@ -9,13 +9,16 @@ use std::{fmt, path::PathBuf};
 /// Errors of block-quantized matrices in a safetensors file.
 #[derive(Debug, thiserror::Error)]
 pub enum RowsProblem {
-    #[error("its metadata do not describe matrices in blocks: {0}")]
+    #[error("the metadata of the archive do not describe quantized matrices: {0}")]
     Json(serde_json::Error),
-    #[error("it has no tensor `{0}`, which its metadata describe")]
+    #[error("the archive has no tensor `{0}`, but its metadata describe this tensor")]
     Missing(String),
-    #[error("tensor `{name}` is in blocks of `{format}`, expected q8, q4 or q4_k")]
+    #[error("the tensor `{name}` is quantized as `{format}`, expected q8, q4 or q4_k")]
     Format { name: String, format: String },
-    #[error("tensor `{name}` has {found} bytes of {dtype:?}, expected {expected} of U8 for its blocks")]
+    #[error(
+        "the tensor `{name}` has {found} bytes of {dtype:?}, expected {expected} bytes of U8 for its \
+        quantized blocks"
+    )]
     Bytes { name: String, dtype: Dtype, found: usize, expected: usize },
 }
 
@@ -24,18 +27,18 @@ pub enum RowsProblem {
 pub enum ArchiveError {
     #[error(transparent)]
     File(#[from] FileError),
-    /// The destination has too little free space for the archive.
+    /// The disk has too little free space for the archive.
     #[error(
-        "no room for `{path}`: it needs {needed} bytes, {}; free some space or write elsewhere",
+        "no room for `{path}`: the file needs {needed} bytes, {}; free some space, or write to another disk",
         available.map_or("the file system or quota is full".into(), |bytes| format!("{bytes} are available"))
     )]
     DiskFull {
         path: PathBuf,
         needed: u64,
-        /// The free bytes, if the file system reports them.
+        /// The number of free bytes, if the file system reports it.
         available: Option<u64>,
     },
-    /// The progress callback asked to stop.
+    /// The function that observes the progress stopped the operation.
     #[error("stopped on request while working on `{path}`")]
     Cancelled { path: PathBuf },
     /// The archive violates a rule of the format.
@@ -49,12 +52,12 @@ pub enum ArchiveError {
     #[error("cannot write an entry `{name}`: {problem}")]
     Entry { name: String, problem: EntryProblem },
     /// The source of an entry returned more or fewer bytes than its type takes.
-    #[error("the data of `{name}` have another size than planned: expected {expected} bytes, found {found}")]
+    #[error("the data of the archive entry `{name}` have {found} bytes, expected {expected}")]
     SourceLength {
         name: String,
         expected: u64,
-        /// Bytes that were written. If there are too many, the count includes the first write that exceeded
-        /// the plan.
+        /// The number of bytes that were written. If there are too many bytes, the count includes the first
+        /// write that exceeded the planned size.
         found: u64,
     },
     /// The conversion between two element types is not defined.
@@ -62,35 +65,38 @@ pub enum ArchiveError {
         "cannot convert {from} to {to}: only f32, f16 and bf16 convert to each other; declare the tensor as {from}"
     )]
     Conversion { from: ElementType, to: ElementType },
-    /// Source and destination of a conversion do not have the same number of elements.
+    /// The source and the destination of a conversion have different numbers of elements.
     #[error(
-        "cannot convert {source_bytes} bytes of {from} into {target_bytes} bytes of {to}: the counts differ"
+        "cannot convert {source_bytes} bytes of {from} into {target_bytes} bytes of {to}: the numbers of \
+        elements differ"
     )]
     ConversionLength { from: ElementType, to: ElementType, source_bytes: usize, target_bytes: usize },
-    /// The GGUF file has problems, all of which are listed.
+    /// The GGUF file has errors, which are all listed.
     #[error("`{path}` is not a readable GGUF file: {}", List(problems))]
     Gguf {
         path: PathBuf,
-        /// All problems. A problem that prevents further reading is the last.
+        /// All problems of the file. A problem that prevents further reading is the last problem in the list.
         problems: Vec<GgufProblem>,
     },
-    /// The tensor is stored in blocks, but single numbers are needed.
-    #[error("`{path}`: tensor `{name}` is stored in blocks, as {format}, and not number by number")]
+    /// The tensor is stored in quantized blocks, but single numbers are needed.
+    #[error(
+        "`{path}`: the tensor `{name}` is stored in quantized blocks of {format}, expected single numbers"
+    )]
     Blocks { path: PathBuf, name: String, format: &'static str },
-    /// The matrices in blocks of a safetensors file.
+    /// The quantized matrices of a safetensors file are not valid.
     #[error("`{path}`: {problem}; quantize the model again")]
     Rows { path: PathBuf, problem: RowsProblem },
-    /// A checkpoint's element type that this system does not compute with.
+    /// The checkpoint contains an element type that Tracewright does not support.
     #[error(
-        "`{path}`: tensor `{name}` is stored as {dtype}; expected one of F32, F16, BF16, I32, I8, BOOL: \
-         save the checkpoint with one of these"
+        "`{path}`: the tensor `{name}` is stored as {dtype}; expected one of F32, F16, BF16, I32, I8, BOOL: \
+        save the checkpoint with one of these types"
     )]
     Dtype { path: PathBuf, name: String, dtype: Dtype },
     /// The file or directory has an unsupported format.
     #[error("`{path}` is {format}")]
     Foreign {
         path: PathBuf,
-        /// The format, which has its remedy.
+        /// The unsupported format, whose message explains how to fix the error.
         format: UnsupportedFormat,
     },
     /// The path is a model folder of the Hugging Face cache, and it is unclear which snapshot to use.
@@ -113,11 +119,11 @@ pub enum ArchiveError {
     )]
     NoCheckpoint { path: PathBuf, found: Vec<String> },
     /// The safetensors crate rejects the file.
-    #[error("`{path}` ({size} bytes) is not a valid safetensors file; download or save it again")]
+    #[error("`{path}` ({size} bytes) is not a valid safetensors file; download or save the file again")]
     Safetensors { path: PathBuf, size: u64, source: SafeTensorError },
     /// A safetensors file is truncated, or has bytes after its end.
     #[error(
-        "`{path}` is {}: its header asks for {expected} bytes, found {found}; download or save it again",
+        "`{path}` is {}: its header declares {expected} bytes, found {found}; download or save the file again",
         if found < expected { "truncated" } else { "too long" }
     )]
     SafetensorsLength {
@@ -126,16 +132,16 @@ pub enum ArchiveError {
         expected: u64,
         found: u64,
     },
-    /// The index is not JSON, or has another structure.
-    #[error("`{path}` is not a checkpoint index")]
+    /// The index is not valid JSON, or has another structure.
+    #[error("`{path}` is not a valid index of a checkpoint")]
     Index { path: PathBuf, source: serde_json::Error },
-    /// The index and its shards contradict each other. All problems are listed.
+    /// The index and its shards contradict each other. The error lists all contradictions.
     #[error("`{path}` does not match its shards: {}", List(problems))]
     IndexMismatch { path: PathBuf, problems: Vec<IndexProblem> },
     #[error("no tensor `{name}` in `{path}`")]
     NoTensor { path: PathBuf, name: String },
     /// The archive would replace a file of its own checkpoint.
-    #[error("`{path}` is a file of the checkpoint itself: write the archive elsewhere")]
+    #[error("`{path}` is a file of the checkpoint itself; write the archive to another path")]
     OutputIsInput { path: PathBuf },
 }
 
@@ -150,14 +156,14 @@ impl ArchiveError {
 #[non_exhaustive]
 pub enum ArchiveRule {
     Magic,
-    /// The version is 0.0.
+    /// The version of the archive is 0.0.
     Version,
     /// The header has 88 bytes.
     HeaderSize,
-    /// A file contains one archive.
+    /// A file contains exactly one archive.
     NextHeader,
     Flags,
-    /// Segments follow each other inside the file: entries, metadata, storage. None is longer than its
+    /// Segments follow each other inside the file: entries, metadata, storage. No segment is longer than its
     /// content.
     Segment,
     /// The file ends where the storage segment ends, rounded up to pages.
@@ -166,15 +172,15 @@ pub enum ArchiveRule {
     EntryCount,
     /// An entry has the size of its type.
     EntrySize,
-    /// An entry is skipped, a splat or data.
+    /// An entry is either skipped, a repeated pattern, or data.
     EntryType,
-    /// A name, metadata or data lie inside their segment.
+    /// A name, metadata or data are inside their segment.
     Range,
     Name,
     Order,
-    /// Alignments are powers of two. Data have their own alignment, and at least 64 bytes.
+    /// Alignments are powers of two. Data have their own alignment, which is at least 64 bytes.
     Alignment,
-    /// A splat repeats a pattern of 1, 2, 4, 8 or 16 bytes a whole number of times.
+    /// A pattern of 1, 2, 4, 8 or 16 bytes repeats a whole number of times.
     Splat,
     /// Ranges do not overlap.
     Overlap,
@@ -219,51 +225,57 @@ pub enum EntryProblem {
     #[error("{}", match .0 { Some(ty) => format!("{ty} is larger than a file can be"),
         None => "the archive becomes larger than a file can be".into() })]
     TooLarge(Option<TensorType>),
-    /// A splat's pattern does not divide its size, or has an invalid length.
+    /// The pattern's size does not divide the entry's size, or the pattern has an invalid size.
     #[error(
-        "a splat repeats 1, 2, 4, 8 or 16 bytes a whole number of times; found {pattern} bytes for {length}"
+        "a constant entry repeats a pattern of 1, 2, 4, 8 or 16 bytes a whole number of times; found a \
+        pattern of {pattern} bytes for {length} bytes"
     )]
     Splat { pattern: usize, length: u64 },
 }
 
-/// A problem of a GGUF file.
+/// A problem of a GGUF file that the reader reports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GgufProblem {
     /// The file does not begin with `GGUF`.
-    #[error("it does not begin with `GGUF`; download it again")]
+    #[error("the file does not begin with `GGUF`; download the file again")]
     Magic,
-    #[error("its version is {found}, expected 2 or 3; convert the model again")]
+    #[error("the version of the file is {found}, expected 2 or 3; convert the model again")]
     Version { found: u32 },
-    /// The numbers are big-endian.
+    /// The numbers in the file are big-endian.
     #[error(
-        "its numbers are big-endian, expected little-endian; convert it with `gguf-convert-endian` of the package `gguf`"
+        "the numbers in the file are big-endian, expected little-endian; convert the file with \
+        `gguf-convert-endian` of the package `gguf`"
     )]
     BigEndian,
     #[error(
-        "it is cut off: {what} at byte {at} takes {needed} bytes, and the file has {size}; download it again"
+        "the file is cut off: {what} at byte {at} takes {needed} bytes, and the file has {size}; download \
+        the file again"
     )]
     CutOff {
-        /// The part that is truncated.
+        /// The item of the file that is truncated.
         what: &'static str,
         at: u64,
-        /// Bytes that the part needs.
+        /// The number of bytes that the item needs.
         needed: u64,
         size: u64,
     },
-    #[error("it has {found} {what}, at most {most} are read")]
+    #[error("the file has {found} {what}, expected at most {most}")]
     Count {
-        /// The kind of items of which there are too many.
+        /// The kind of items of which the file has too many.
         what: &'static str,
         found: u64,
-        /// The largest possible number.
+        /// The largest number of items that the reader accepts.
         most: usize,
     },
     /// A string is not UTF-8.
     #[error("{what} at byte {at} is not UTF-8")]
     Text { what: &'static str, at: u64 },
     /// The type of a value is unknown, or an array contains arrays.
-    #[error("`{key}` has values of the type {found}, expected 0 to 8 or 10 to 12, or one array of them")]
+    #[error(
+        "the key `{key}` has values of type number {found}, expected 0 to 8 or 10 to 12, or one array of \
+        these types"
+    )]
     ValueType { key: String, found: u32 },
     /// A key occurs twice.
     #[error("the key `{key}` occurs twice")]
@@ -272,7 +284,7 @@ pub enum GgufProblem {
     #[error("`general.alignment` is {found}, expected a power of two from 8 to 1048576")]
     Alignment { found: i128 },
     /// The file contains only a part of a model.
-    #[error("it is one of {count} parts; join them with `llama-gguf-split --merge` of llama.cpp")]
+    #[error("the file is one of {count} parts; join the parts with `llama-gguf-split --merge` of llama.cpp")]
     Part { count: i128 },
     /// A tensor's name occurs twice.
     #[error("tensor `{name}` occurs twice")]
@@ -281,13 +293,14 @@ pub enum GgufProblem {
     Rank { name: String, found: u32, most: u32 },
     /// The storage type of a tensor is not supported.
     #[error(
-        "tensor `{name}` is stored as number {found} of ggml's types; expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, \
-         Q5_1, Q8_0, Q4_K, Q5_K or Q6_K: use a file in one of these"
+        "the tensor `{name}` has the type number {found} of ggml; expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, \
+        Q5_1, Q8_0, Q4_K, Q5_K or Q6_K: use a file with one of these"
     )]
     TensorType { name: String, found: u32 },
-    /// The shape has no numbers or too many, or its rows are not whole blocks.
+    /// The shape has no elements or too many elements, or its rows are not whole blocks.
     #[error(
-        "tensor `{name}` has shape {shape:?}, expected extents from 1 on and rows of a multiple of {together}"
+        "the tensor `{name}` has the shape {shape:?}, expected extents of at least 1 and a row length that \
+        is a multiple of {together}"
     )]
     Shape {
         name: String,
@@ -299,13 +312,13 @@ pub enum GgufProblem {
     #[error("the data of tensor `{name}` begin at {offset}, expected a multiple of {alignment}")]
     Offset {
         name: String,
-        /// Their offset, relative to the end of the table.
+        /// The offset of the data, relative to the end of the table.
         offset: u64,
         /// The alignment of the file.
         alignment: u64,
     },
     /// The data of a tensor lie beyond the end of the file.
-    #[error("the data of tensor `{name}` end {}, and the file has {size} bytes; download it again",
+    #[error("the data of the tensor `{name}` end {}, but the file has {size} bytes; download the file again",
         match end { Some(end) => format!("at byte {end}"), None => "beyond any file".into() })]
     Beyond { name: String, end: Option<u64>, size: u64 },
 }
@@ -337,7 +350,7 @@ pub enum IndexProblem {
     #[error("tensor `{name}` is not in shard `{shard}`")]
     MissingTensor {
         name: String,
-        /// The shard that the index names.
+        /// The shard that the index lists.
         shard: String,
     },
 }

@@ -1,7 +1,8 @@
-//! GGUF files: metadata, a table of tensors, and their data.
+//! Reads GGUF files: metadata, a table of tensors, and the tensors' data.
 //!
-//! `docs/gguf.md` of ggml describes the format. This reader supports versions 2 and 3 with little-endian numbers.
-//! It checks all counts and offsets before it uses them, and reports all problems of tensors and keys together.
+//! `docs/gguf.md` of ggml describes the format. This reader supports versions 2 and 3 with little-endian
+//! numbers. The reader checks all counts and offsets before use, and reports all problems of tensors and keys
+//! together.
 
 mod blocks;
 
@@ -53,7 +54,7 @@ pub struct Gguf {
 pub struct GgufTensor {
     pub name: String,
     pub numbers: StoredNumbers,
-    /// The extents, outermost first. The file has the reverse order.
+    /// The extents, outermost first. The file stores the extents in reverse order.
     pub shape: Vec<usize>,
     pub range: Range<usize>,
 }
@@ -62,9 +63,10 @@ pub struct GgufTensor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredNumbers {
     Each(Dtype),
-    /// In blocks that share scales.
+    /// The numbers are stored in blocks that share scales.
     Blocks(BlockFormat),
-    /// In blocks, where each row of this length begins with a block: zeros fill its last one.
+    /// The numbers are stored in blocks, and each row of this length begins with a new block; zeros fill the
+    /// last block of a row.
     Rows(BlockFormat, usize),
     /// In floats of four bits, two in a byte, whose scales are in another tensor.
     Mxfp4,
@@ -99,7 +101,7 @@ pub struct GgufArray<'a> {
     bytes: &'a [u8],
 }
 
-/// A value, with its place in the file.
+/// A value of the metadata, with its position in the file.
 #[derive(Clone, Debug)]
 enum ValuePlace {
     One(Kind, Range<usize>),
@@ -144,7 +146,7 @@ impl Kind {
         })
     }
 
-    /// The bytes of a value; `None` for a string.
+    /// The number of bytes of a value; `None` for a string.
     fn bytes(self) -> Option<usize> {
         Some(match self {
             Self::U8 | Self::I8 | Self::Bool => 1,
@@ -155,7 +157,7 @@ impl Kind {
         })
     }
 
-    /// The value with these bytes. A string comes without its length.
+    /// The value that the given bytes represent. A string is passed without its length.
     fn value(self, bytes: &[u8]) -> GgufValue<'_> {
         let mut word = [0; 8];
         bytes.iter().zip(&mut word).for_each(|(byte, place)| *place = *byte);
@@ -178,8 +180,8 @@ impl Kind {
 }
 
 impl Gguf {
-    /// Whether the file at `path` is a GGUF file, by its name or its first bytes. A broken link with such a
-    /// name counts, too.
+    /// Whether the file at `path` is a GGUF file, judged by its name or its first bytes. The function also
+    /// returns true for a broken link with such a name.
     pub fn is_at(path: &Path) -> bool {
         let begins = || {
             let mut magic = [0; 4];
@@ -190,11 +192,11 @@ impl Gguf {
         (path.is_file() && (is_named || begins())) || (is_named && BrokenLink::at(path).is_some())
     }
 
-    /// Maps a file and reads everything except the data of its tensors.
+    /// Maps a file and reads all of it except the data of its tensors.
     ///
     /// # Errors
-    /// If the file cannot be read, is not a GGUF file, or is truncated; or all problems of its keys and
-    /// tensors.
+    /// Returns an error if the file cannot be read, is not a GGUF file, or is truncated, or an error with all
+    /// problems of its keys and tensors.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         let map = crate::map(path)?;
@@ -213,10 +215,10 @@ impl Gguf {
         }
     }
 
-    /// Maps a file and reads only its keys. The result has no tensors.
+    /// Maps a file and reads only its keys. The result contains no tensors.
     ///
     /// # Errors
-    /// If the file or its keys cannot be read.
+    /// Returns an error if the file or its keys cannot be read.
     pub fn open_keys(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         let map = crate::map(path)?;
@@ -293,7 +295,7 @@ impl<'a> GgufArray<'a> {
         })
     }
 
-    /// The elements, if they are strings.
+    /// The elements of the array, if they are strings.
     pub fn texts(self) -> Option<impl Iterator<Item = &'a str>> {
         let text = |value| match value {
             GgufValue::Text(text) => text,
@@ -320,7 +322,7 @@ impl<'a> GgufArray<'a> {
     }
 }
 
-/// A cursor over a file.
+/// A cursor that reads a file from start to end.
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -343,7 +345,7 @@ impl<'a> Reader<'a> {
         Ok((keys, self.tensors(infos, start, alignment)))
     }
 
-    /// Reads the number of tensors, and the keys.
+    /// Reads the number of tensors, and all keys.
     fn head(&mut self) -> Result<(usize, BTreeMap<String, ValuePlace>), GgufProblem> {
         if self.take(4, "the magic")? != MAGIC {
             return Err(GgufProblem::Magic);
@@ -498,7 +500,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The table's record of a tensor.
+/// The record of a tensor in the file's table.
 struct Info {
     name: String,
     shape: Vec<u64>,
@@ -547,7 +549,7 @@ impl StoredNumbers {
         })
     }
 
-    /// How many numbers form a block, and its bytes.
+    /// The number of values in a block, and the number of bytes of a block.
     fn block(self) -> (u64, u64) {
         match self {
             Self::Each(Dtype::F32) => (1, 4),

@@ -1,5 +1,5 @@
-//! The cache of the Hugging Face hub. A model's folder `models--org--name` has a snapshot for each commit, whose
-//! files are links to blobs (`huggingface_hub`, "Understand caching").
+//! Reads the cache of the Hugging Face hub. A model's folder `models--org--name` contains a snapshot for each
+//! commit, whose files are links to blobs (`huggingface_hub`, "Understand caching").
 
 use crate::ArchiveError;
 use std::{
@@ -16,8 +16,8 @@ pub struct HubFolder {
 }
 
 impl HubFolder {
-    /// The cache folder at `path`, if it is one: it has a folder `snapshots`, and another folder or a name of
-    /// the hub's.
+    /// The cache folder at `path`, if it is a model's cache folder: it contains a folder `snapshots`, and
+    /// another folder of the hub or a name in the hub's form.
     pub fn at(path: &Path) -> Option<Self> {
         let folder = path.join("snapshots");
         let is_named = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("models--"));
@@ -39,7 +39,7 @@ impl HubFolder {
     /// The snapshot of the branch `main`, or the only snapshot.
     ///
     /// # Errors
-    /// If there is no snapshot, or several without a `main`.
+    /// Returns an error if there is no snapshot, or if there are several snapshots and no branch `main`.
     pub fn snapshot(&self) -> Result<&Path, ArchiveError> {
         match (&self.main, &self.snapshots[..]) {
             (Some(main), _) => Ok(main),

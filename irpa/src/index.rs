@@ -1,4 +1,4 @@
-//! The index of a checkpoint with several files, and its differences from a single file beside it.
+//! The index of a checkpoint with several files, and its differences from a single file next to it.
 
 use crate::ArchiveError;
 use crate::unsupported::{INDEX, SINGLE};
@@ -26,7 +26,8 @@ impl Index {
     }
 }
 
-/// An index and shards beside a single file with other weights. The file is read, and the shards are ignored.
+/// An index with shards next to a single file that contains other weights. Tracewright reads the single file,
+/// and ignores the shards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassedOver {
     pub index: PathBuf,
@@ -35,14 +36,14 @@ pub struct PassedOver {
     pub difference: ShardDifference,
 }
 
-/// How two checkpoints differ in a tensor.
+/// How two checkpoints differ in one tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShardDifference {
-    /// Only the file contains it.
+    /// Only the single file contains the tensor.
     OnlyInFile,
-    /// Only the shards contain it.
+    /// Only the shards contain the tensor.
     OnlyInShards,
-    /// Its shape or its type differs.
+    /// The shape or the type of the tensor differs.
     Type,
     Numbers,
 }

@@ -1,4 +1,4 @@
-//! IREE parameter archives, byte for byte.
+//! Reads and writes IREE parameter archives, byte for byte.
 //!
 //! An [`Archive`] is a memory-mapped `.irpa` file that passed a verifier. The verifier is stricter than IREE's own
 //! reader, so the file is safe for IREE. [`write()`] plans the layout first and then streams the data; the file

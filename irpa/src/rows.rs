@@ -1,20 +1,22 @@
-//! Matrices in blocks within a safetensors file. Its metadata have one text more, which names their formats and shapes.
+//! Reads quantized matrices in a safetensors file. The metadata of such a file contain an additional text,
+//! which lists the formats and shapes of these matrices.
 
 use ops::WeightFormat;
 use serde::{Deserialize, Serialize};
 
 use crate::gguf::BlockFormat;
 
-/// The key of that text.
+/// The key of this text in the metadata.
 pub const BLOCKS: &str = "tracewright.blocks";
 
-/// A matrix in blocks. Each row begins with a block, and zeros fill its last one. The file has its bytes as `U8`.
+/// A quantized matrix. Each row begins with a new block, and zeros fill the last block of a row. The file
+/// stores the bytes of the blocks as `U8`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BlockRows {
-    /// As [`WeightFormat`] names it.
+    /// The name of the format in [`WeightFormat`].
     pub format: String,
-    /// Rows, and numbers of a row.
+    /// The number of rows, and the number of values in a row.
     pub shape: [usize; 2],
     /// Whether the network declares the matrix with its axes exchanged.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -22,7 +24,8 @@ pub struct BlockRows {
 }
 
 impl BlockRows {
-    /// The bytes of the matrix; `None` if it has no blocks of ours, or more bytes than there can be.
+    /// The number of bytes of the matrix; `None` if its blocks have no format of Tracewright, or the number
+    /// is too large.
     pub fn bytes(&self) -> Option<usize> {
         let (block, [rows, inputs]) = (self.blocks()?, self.shape);
         rows.checked_mul(inputs.div_ceil(block.numbers()))?.checked_mul(block.bytes())

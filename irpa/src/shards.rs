@@ -11,9 +11,9 @@ use std::{
 impl Checkpoint {
     /// Adds the shards of an index, and collects all contradictions between index and shards.
     ///
-    /// The index decides from which shard a tensor is read. Other shards may contain a tensor of the same
-    /// name, if a checkpoint replaces some tensors of another. A tensor that the index does not list is read,
-    /// too, from the last shard by name that contains it. transformers 5.24 does the same
+    /// The index decides from which shard the function reads a tensor. Other shards may contain a tensor with
+    /// the same name, if a checkpoint replaces some tensors of another checkpoint. If the index does not list
+    /// a tensor, it is read from the last shard by name that contains it. transformers 5.24 does the same
     /// (`modeling_utils.py`, `merged_state_dict`).
     pub(crate) fn add_shards(&mut self, path: &Path) -> Result<(), ArchiveError> {
         let index = Index::read(path)?;
@@ -64,22 +64,22 @@ impl Checkpoint {
     }
 }
 
-/// Whether the name of a shard stays in the index's folder. Path separators of all operating systems are
-/// rejected.
+/// Whether the name of a shard stays inside the index's folder. The function rejects path separators of all
+/// operating systems.
 fn is_plain(name: &str) -> bool {
     let mut components = Path::new(name).components();
     matches!((components.next(), components.next()), (Some(Component::Normal(part)), None) if part == name)
         && !name.contains(['/', '\\', ':', '\0'])
 }
 
-/// Bytes at either end of a tensor that are compared. They suffice to tell trained weights apart, and take no
-/// time to read.
+/// The number of bytes at both ends of a tensor that are compared. These bytes suffice to distinguish trained
+/// weights, and can be read quickly.
 const COMPARED: usize = 64;
 
 impl Checkpoint {
-    /// The index at `index`, if its shards differ from this checkpoint, which is a single file. Names, types,
-    /// shapes and the ends of the data are compared. If all shards are missing, or one cannot be read, the
-    /// result is `None`.
+    /// The index at `index`, if its shards differ from this checkpoint, which consists of a single file. The
+    /// function compares names, types, shapes and the ends of the data. If all shards are missing, or if a
+    /// shard cannot be read, the result is `None`.
     pub(crate) fn differs_from(&self, index: PathBuf) -> Option<PassedOver> {
         let weights = Index::read(&index).ok()?;
         if !weights.shards().iter().any(|shard| files::is_there(&index.with_file_name(shard))) {

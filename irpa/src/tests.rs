@@ -43,7 +43,7 @@ const W1: usize = 272;
 const W2: usize = 352;
 const NAMES: usize = 428;
 
-/// Overwrites the sample at each offset. Returns the rule that the result breaks, and the place.
+/// Overwrites the sample archive at each offset. Returns the rule that the result violates, and the offset.
 fn broken(patches: &[(usize, &[u8])]) -> (ArchiveRule, u64) {
     let mut bytes = sample().to_vec();
     for (at, patch) in patches {
@@ -150,7 +150,8 @@ fn no_flipped_bit_panics_and_none_in_the_header_passes() {
 }
 
 proptest! {
-    /// The verifier terminates without a panic for any header and table. Entries that it accepts lie inside the file.
+    /// The verifier terminates without a panic for any header and table. Entries that the verifier accepts
+    /// are inside the file.
     #[test]
     fn no_garbage_panics(
         patches in prop::collection::vec(
@@ -172,7 +173,7 @@ proptest! {
     }
 }
 
-/// A file that takes this number of bytes, and is then full.
+/// A file that accepts this number of bytes, and is then full.
 struct Small(io::Cursor<Vec<u8>>, u64);
 
 impl io::Write for Small {

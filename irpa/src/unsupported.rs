@@ -1,41 +1,42 @@
-//! Recognizes other files in place of a checkpoint, so that the error has a remedy.
+//! Recognizes files of other formats in place of a checkpoint, so that the error explains how to fix the
+//! problem.
 
 use errors::{FileError, WithPath as _};
 use files::{StandIn, is_there, limits};
 use std::{collections::BTreeSet, fmt, fs, path::Path};
 
-/// The file name of a model's weights, if it is not an index.
+/// The file name of a model's weights, if the weights are in one file.
 pub(crate) const SINGLE: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
-/// Formats that are recognized so that the error has a remedy.
+/// Formats that Tracewright recognizes so that the error explains how to fix the problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnsupportedFormat {
     PyTorch,
-    /// A folder with llama.cpp files, of which one must be named.
+    /// A folder with several GGUF files, one of which you must name.
     Gguf(Vec<String>),
-    /// A file that a download left in place of the weights.
+    /// A placeholder that a download left in place of the weights.
     StandIn(StandIn),
-    /// An adapter of another model, as PEFT writes it.
+    /// An adapter for another model, as PEFT writes it.
     Adapter {
         /// The kind of adapter, such as `LORA`.
         kind: String,
         /// The adapter's base model, if the adapter names it.
         base: Option<String>,
     },
-    /// Several models together, as diffusers writes them.
+    /// Several models in one folder, as diffusers writes them.
     Pipeline,
-    /// A zip or tar archive, or a compressed file. It has a name if it is in the folder that should be the
-    /// model.
+    /// A zip or tar archive, or a compressed file. The file has a name if it is in the folder that should
+    /// contain the model.
     Packed(Option<String>),
     /// An IREE parameter archive, which has no configuration.
     Archive,
-    /// Weights or a program of another library.
+    /// Weights or a program in a format of another library.
     Other(&'static str),
-    /// A folder that contains only another folder, with a model in it.
+    /// A folder that contains only another folder, which contains a model.
     Inside(String),
-    /// The hub's cache, with a folder for each model.
+    /// The cache of the hub, with a folder for each model.
     HubCache(Vec<String>),
 }
 
@@ -90,17 +91,17 @@ fn one_of(names: &[String]) -> String {
 }
 
 impl UnsupportedFormat {
-    /// The unsupported format of a file, by its first bytes or its name. `None` if it may be safetensors,
-    /// GGUF or JSON.
+    /// The unsupported format of a file, judged by its first bytes or its name. Returns `None` if the file
+    /// may be safetensors, GGUF or JSON.
     pub fn of_file(path: &Path, head: &[u8]) -> Option<Self> {
         of_file(path, head).filter(|format| *format != Self::Gguf(Vec::new()))
     }
 
-    /// The unsupported format in the folder at `path`, if it is recognized. A model in safetensors gives
-    /// `None`.
+    /// The unsupported format in the folder at `path`, if it is recognized. Returns `None` for a model in
+    /// safetensors.
     ///
     /// # Errors
-    /// If the folder cannot be listed.
+    /// Returns an error if the folder cannot be listed.
     pub fn of_folder(path: &Path) -> Result<Option<Self>, FileError> {
         let named = |name: &str| path.join(name);
         if [SINGLE, INDEX].into_iter().any(|name| is_there(&named(name))) {
@@ -232,7 +233,7 @@ fn adapter(config: &Path) -> Option<UnsupportedFormat> {
     Some(UnsupportedFormat::Adapter { kind, base: text("base_model_name_or_path") })
 }
 
-/// The only folder in this one, if it contains a model.
+/// The only folder inside this folder, if it contains a model.
 fn inside(path: &Path, names: &[String]) -> Option<UnsupportedFormat> {
     if names.iter().any(|name| name == "config.json") {
         return None;

@@ -1,4 +1,4 @@
-//! Finds the files with weights in a folder, and explains why one cannot be read.
+//! Finds the files with weights in a folder, and explains why a folder cannot be read.
 
 use crate::unsupported::{INDEX, SINGLE, list};
 use crate::{ArchiveError, HubFolder, UnsupportedFormat};
@@ -11,7 +11,7 @@ use std::{
 
 /// The files with weights in a folder.
 pub(crate) struct WeightFiles {
-    /// The file to read: the weights, or the index of several files.
+    /// The file to read: the weights, or the index if the weights are in several files.
     pub file: PathBuf,
     /// An index beside the weights, which is not read.
     pub index: Option<PathBuf>,
@@ -41,7 +41,7 @@ impl WeightFiles {
     }
 }
 
-/// The error for a rejected file. The usual cause is that it is truncated.
+/// The error for a file that the safetensors crate rejects. The usual cause is a truncated file.
 pub(crate) fn rejected(path: &Path, bytes: &[u8], error: SafeTensorError) -> ArchiveError {
     let size = bytes.len() as u64;
     let expected = match (&error, bytes.first_chunk()) {
@@ -61,7 +61,7 @@ pub(crate) fn rejected(path: &Path, bytes: &[u8], error: SafeTensorError) -> Arc
     }
 }
 
-/// Rejects a file that a download left in place of the weights.
+/// Returns an error if a file is a placeholder that a download left in place of the weights.
 pub(crate) fn refuse_stand_in(path: &Path, bytes: &[u8]) -> Result<(), ArchiveError> {
     match StandIn::of(bytes) {
         None | Some(StandIn::Empty) => Ok(()),

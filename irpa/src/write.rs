@@ -1,4 +1,4 @@
-//! The writer of archives. It plans the layout from names and types, and then streams the data.
+//! The writer of archives. The writer plans the layout from names and types, and then streams the data.
 
 use crate::archive::{
     ArchiveMetadata, COMMON_SIZE, DATA, DATA_ALIGNMENT, DATA_SIZE, ENTRY_ALIGNMENT, FILE_ALIGNMENT,
@@ -37,17 +37,17 @@ enum Content {
 }
 
 impl NewEntry {
-    /// A tensor whose data the source will stream.
+    /// Creates an entry for a tensor whose data the source will stream.
     pub fn tensor(name: impl Into<String>, ty: TensorType) -> Self {
         Self::new(name, Content::Tensor(ty))
     }
 
-    /// An entry with bytes of an unknown type and without metadata.
+    /// Creates an entry with bytes of an unknown type and without metadata.
     pub fn raw(name: impl Into<String>, length: u64) -> Self {
         Self::new(name, Content::Raw(length))
     }
 
-    /// A tensor that repeats a pattern of 1, 2, 4, 8 or 16 bytes and takes no space.
+    /// Creates a tensor that repeats a pattern of 1, 2, 4, 8 or 16 bytes and takes no space.
     pub fn splat(name: impl Into<String>, ty: TensorType, pattern: &[u8]) -> Self {
         Self::new(name, Content::Splat(ty, pattern.into()))
     }
@@ -56,7 +56,7 @@ impl NewEntry {
         Self { name: name.into(), content, recipe: None, sources: Vec::new() }
     }
 
-    /// Adds to the metadata the recipe of the data and the checkpoint's tensors that the recipe reads.
+    /// Adds the recipe of the data, and the checkpoint's tensors that the recipe reads, to the metadata.
     pub fn with_recipe(mut self, recipe: impl Into<String>, sources: Vec<String>) -> Self {
         self.recipe = Some(recipe.into());
         self.sources = sources;
@@ -74,7 +74,7 @@ impl NewEntry {
         }
     }
 
-    /// The size in bytes. Checks everything that could make the entry unwritable.
+    /// The size of the entry in bytes. The function also checks everything that could make the entry invalid.
     fn length(&self) -> Result<u64, EntryProblem> {
         let length = match &self.content {
             Content::Raw(length) => *length,
@@ -93,7 +93,7 @@ impl NewEntry {
         }
     }
 
-    /// The metadata with zeros in place of the hash, which is known only after streaming.
+    /// The metadata with zeros instead of the hash, which is known only after streaming.
     fn metadata(&self) -> Option<String> {
         let (ty, hashed) = match &self.content {
             Content::Tensor(ty) => (ty, true),
@@ -114,7 +114,8 @@ impl NewEntry {
 
 /// Options of [`write()`].
 pub struct WriteOptions<'a> {
-    /// Whether entries get metadata with their type and hash. IREE does not need them, but Tracewright does.
+    /// Whether the archive's entries get metadata with their type and hash. IREE does not need these
+    /// metadata, but Tracewright does.
     pub metadata: bool,
     /// Receives the progress, and can stop the writer.
     pub watch: Option<Watch<'a>>,
@@ -129,10 +130,11 @@ impl Default for WriteOptions<'_> {
 /// The kind of file that an archive may replace: another archive.
 pub const ARCHIVE: FileKind = FileKind { name: "a parameter archive", is: |head| head.starts_with(b"IRPA") };
 
-/// Writes an archive. Entries are sorted by name. In this order, `source` is called for each entry with data.
-/// It must stream exactly as many bytes to the sink as the entry's type takes. The file appears at `path`
-/// when it is complete and on disk. After an error there is no new file, and an old file is unchanged. Only
-/// an archive or an empty file is ever replaced. Memory does not depend on the size of the data.
+/// Writes an archive. Entries are sorted by name. The function calls `source` for each entry with data, in
+/// this order. `source` must write exactly as many bytes to the sink as the entry's type takes. The file
+/// appears at `path` only when it is complete and on disk. After an error there is no new file, and an old
+/// file is unchanged. Only an archive or an empty file is ever replaced. The memory that is needed does not
+/// depend on the size of the data.
 pub fn write<E: From<ArchiveError>>(
     path: impl AsRef<Path>,
     entries: Vec<NewEntry>,
@@ -156,8 +158,8 @@ pub fn write<E: From<ArchiveError>>(
     Ok(())
 }
 
-/// Flushes while data are still being computed, so that the disk is busy meanwhile. Otherwise all data wait
-/// for the last flush.
+/// Flushes data while later data are still being computed, so that the disk is busy meanwhile. Otherwise all
+/// data would wait for the last flush.
 fn flushing<E: From<ArchiveError>>(
     file: &File,
     destination: &Destination<'_>,
@@ -174,7 +176,7 @@ fn flushing<E: From<ArchiveError>>(
     })
 }
 
-/// A file that is flushed from time to time.
+/// A file that is flushed repeatedly while it is written.
 struct Flushing<'a> {
     file: &'a File,
     ask: mpsc::SyncSender<()>,
@@ -203,7 +205,7 @@ impl Seek for Flushing<'_> {
     }
 }
 
-/// The destination of an archive, for messages.
+/// The path of an archive, for messages.
 pub(crate) struct Destination<'a> {
     pub path: &'a Path,
     pub folder: &'a Path,
@@ -229,7 +231,7 @@ impl Destination<'_> {
     }
 }
 
-/// All facts about an archive that are known before its data.
+/// All facts about an archive that are known before its data are written.
 pub(crate) struct ArchivePlan {
     front: Vec<u8>,
     entries: Vec<Placed>,
@@ -239,9 +241,9 @@ pub(crate) struct ArchivePlan {
 
 struct Placed {
     entry: NewEntry,
-    /// The start of the data in the file, and their length; `None` for a splat.
+    /// The start of the data in the file, and their length; `None` for a repeated pattern.
     data: Option<(u64, u64)>,
-    /// The place of the hash in the front of the file.
+    /// The position of the hash in the metadata at the front of the file.
     hash: Option<usize>,
 }
 
@@ -334,7 +336,8 @@ impl ArchivePlan {
         Ok(Self { front, entries: placed, data_size, file_size })
     }
 
-    /// Streams the data, then writes the front. An unfinished file does not even have the magic bytes.
+    /// Streams the data, and then writes the front of the file. An unfinished file does not contain the magic
+    /// bytes.
     pub fn stream<E: From<ArchiveError>>(
         mut self,
         destination: &Destination<'_>,
@@ -374,13 +377,13 @@ impl ArchivePlan {
     }
 }
 
-/// Writes zeros between two ranges, always less than a page.
+/// Writes zeros between two ranges; there are always fewer than a page of them.
 fn pad(out: &mut impl Write, count: u64) -> io::Result<()> {
     const ZEROS: [u8; FILE_ALIGNMENT as usize] = [0; FILE_ALIGNMENT as usize];
     out.write_all(&ZEROS[..count as usize])
 }
 
-/// Takes the data of one entry, in order.
+/// Receives the data of one entry, in order.
 pub struct Sink<'a> {
     out: &'a mut dyn Write,
     destination: &'a Destination<'a>,
@@ -392,7 +395,7 @@ pub struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    /// Writes the next bytes, in any number.
+    /// Writes the next bytes of the entry, in pieces of any size.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), ArchiveError> {
         let end = self.written + bytes.len() as u64;
         if end > self.length {
@@ -409,7 +412,7 @@ impl Sink<'_> {
         Ok(())
     }
 
-    /// Writes the next bytes in another element type, a bounded piece at a time.
+    /// Writes the next bytes after a conversion to another element type, in bounded pieces.
     pub fn write_converted(
         &mut self,
         bytes: &[u8],

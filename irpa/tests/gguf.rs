@@ -135,7 +135,7 @@ fn a_checkpoint_has_the_tensors_under_new_names() {
     let checkpoint = Checkpoint::open(&path).unwrap();
     assert_eq!(checkpoint.ty("matrix").unwrap().to_string(), "f32[2,3]");
     let refused = checkpoint.ty("row").unwrap_err();
-    assert!(refused.to_string().contains("in blocks, as Q8_0"), "{refused}");
+    assert!(refused.to_string().contains("quantized blocks of Q8_0"), "{refused}");
     let mut row = [0.0; 3];
     checkpoint.numbers("row").unwrap().read(29, &mut row);
     let scale = half::f16::from_le_bytes([32, 33]).to_f32();
@@ -183,19 +183,18 @@ fn everything_that_is_wrong_is_said_at_once() {
     for expected in [
         "the key `u8` occurs twice",
         "`general.alignment` is 5, expected a power of two from 8 to 1048576",
-        "it is one of 3 parts; join them with `llama-gguf-split --merge` of llama.cpp",
+        "the file is one of 3 parts; join the parts with `llama-gguf-split --merge` of llama.cpp",
         "tensor `matrix` occurs twice",
-        "tensor `unknown` is stored as number 99 of ggml's types; expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, \
-         Q8_0, Q4_K, Q5_K or Q6_K: use a file in one of these",
-        "tensor `odd` has shape [33], expected extents from 1 on and rows of a multiple of 32",
-        "tensor `empty` has shape [2, 0], expected extents from 1 on and rows of a multiple of 1",
-        "tensor `huge` has shape [1099511627776, 1099511627776], expected extents from 1 on and rows of a multiple of 1",
+        "the tensor `unknown` has the type number 99 of ggml; expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K: use a file with one of these",
+        "the tensor `odd` has the shape [33], expected extents of at least 1 and a row length that is a multiple of 32",
+        "the tensor `empty` has the shape [2, 0], expected extents of at least 1 and a row length that is a multiple of 1",
+        "the tensor `huge` has the shape [1099511627776, 1099511627776], expected extents of at least 1 and a row length that is a multiple of 1",
         "the data of tensor `crooked` begin at 7, expected a multiple of 32",
     ] {
         assert!(said.iter().any(|said| said == expected), "`{expected}` is not in {said:#?}");
     }
     for (tensor, end) in [("far", "at byte 109951162"), ("farther", "beyond any file")] {
-        let about = format!("the data of tensor `{tensor}` end {end}");
+        let about = format!("the data of the tensor `{tensor}` end {end}");
         assert!(said.iter().any(|said| said.starts_with(&about)), "`{about}` is not in {said:#?}");
     }
     assert_eq!(said.len(), 11, "{said:#?}");
@@ -208,16 +207,18 @@ fn what_keeps_the_rest_from_being_read_is_named() {
         bytes[at..at + new.len()].copy_from_slice(new);
         problems(&bytes).last().map(ToString::to_string).unwrap_or_default()
     };
-    assert_eq!(with(0, b"GGML"), "it does not begin with `GGUF`; download it again");
-    assert_eq!(with(4, &[1]), "its version is 1, expected 2 or 3; convert the model again");
-    assert!(with(4, &[0, 0, 0, 3]).starts_with("its numbers are big-endian, expected little-endian"));
-    assert_eq!(with(8, &[2, 0, 0, 0, 1]), "it has 4294967298 tensors, at most 65536 are read");
-    assert_eq!(with(16, &[14, 0, 0, 0, 1]), "it has 4294967310 keys, at most 4096 are read");
+    assert_eq!(with(0, b"GGML"), "the file does not begin with `GGUF`; download the file again");
+    assert_eq!(with(4, &[1]), "the version of the file is 1, expected 2 or 3; convert the model again");
+    assert!(
+        with(4, &[0, 0, 0, 3]).starts_with("the numbers in the file are big-endian, expected little-endian")
+    );
+    assert_eq!(with(8, &[2, 0, 0, 0, 1]), "the file has 4294967298 tensors, expected at most 65536");
+    assert_eq!(with(16, &[14, 0, 0, 0, 1]), "the file has 4294967310 keys, expected at most 4096");
     assert_eq!(with(32, &[0xff]), "a key at byte 32 is not UTF-8");
     let nested = File::default().key("nested", 9, &[&9u32.to_le_bytes()[..], &[0; 8]].concat());
     assert_eq!(
         problems(&nested.bytes())[0].to_string(),
-        "`nested` has values of the type 9, expected 0 to 8 or 10 to 12, or one array of them"
+        "the key `nested` has values of type number 9, expected 0 to 8 or 10 to 12, or one array of these types"
     );
     let long = File::default().key("long", 9, &[&4u32.to_le_bytes()[..], &u64::MAX.to_le_bytes()].concat());
     assert!(matches!(problems(&long.bytes())[0], GgufProblem::CutOff { what: "an array", .. }));

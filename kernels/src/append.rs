@@ -1,4 +1,5 @@
-//! A kernel that writes new rows into the slots of a cache. It touches no other slot.
+//! A kernel that writes new vectors into the slots of a KV cache. The kernel does not read or write other
+//! slots.
 
 use ops::ElementType;
 use ops::ops::Append;
@@ -9,27 +10,28 @@ use crate::kernel::{self, Kernel};
 use crate::lane;
 use crate::prologue::Prologue;
 
-/// New rows to append. They can pass through a norm and a rotary embedding first.
+/// The new vectors that the kernel appends. A norm and a rotary embedding can be applied to these vectors
+/// first.
 #[derive(Clone, Copy)]
 pub(crate) struct Appending {
     element: Element,
-    /// The rows of slots, the slots of each row, and the numbers per slot.
+    /// The number of rows of slots, of slots per row, and of numbers per slot.
     before: usize,
     slots: usize,
     after: usize,
     tokens: usize,
-    /// The number of sequences with a position and a token count of their own.
+    /// The number of sequences that have their own position and token count.
     starts: usize,
     ring: bool,
-    /// The rows of slots that belong to one sequence.
+    /// The number of rows of slots that belong to one sequence.
     heads: usize,
-    /// The place of the new rows, if they are not in the order of the slots.
+    /// The place of the new vectors, if they are not in the order of the slots.
     by_token: Option<Tokens>,
     prologue: Prologue,
 }
 
 impl Appending {
-    /// The append with operation `op` in a fused operation; `None` if the kernel does not support it.
+    /// The append of `op` in a fused operation; `None` if the kernel does not support it.
     pub(crate) fn of(op: &Append, work: &FusedOp<'_>) -> Option<Self> {
         let axis = op.axis;
         let (cache, new, start) = (work.types[0], work.types[1], work.types[2]);
@@ -56,7 +58,7 @@ impl Appending {
         served.then_some(appending)
     }
 
-    /// The kernel's name and its code. The cache is the first operand and the result.
+    /// The name of the kernel and its code. The cache is the first operand and also the result.
     pub(crate) fn kernel(self) -> (String, impl FnOnce() -> Kernel + use<>) {
         let Self { element, before, slots, after, tokens, starts, ring, .. } = self;
         let Self { heads, by_token, prologue, .. } = self;

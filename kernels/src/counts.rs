@@ -1,15 +1,17 @@
-//! Unpacks the scales and minima of eight groups, in the packing of `ops::format::SuperBlock::packed_counts`.
+//! Unpacks the scales and minima of eight groups, which are packed as in
+//! `ops::format::SuperBlock::packed_counts`.
 
 use ops::format::PANEL;
 
 use crate::code::Value;
 
-/// Bytes of the counts: for scales and for minima, those of the first four groups and those of the last four.
+/// The bytes of the counts: for scales and for minima, the bytes of the first four groups and of the last
+/// four groups.
 #[derive(Clone, Copy)]
 pub(crate) struct StepCounts<'k>([[Value<'k>; 2]; 2]);
 
 impl<'k> StepCounts<'k> {
-    /// Unpacks the counts in three words of 32 bits, of one row or of a row per lane.
+    /// Unpacks the counts from three words of 32 bits, for one row or for one row per lane.
     pub(crate) fn unpacked([scales, minima, last]: [Value<'k>; 3]) -> Self {
         let masked =
             |words: Value<'k>, mask: u32| words.and(words.code().constant(words.ty(), f64::from(mask)));
@@ -22,7 +24,7 @@ impl<'k> StepCounts<'k> {
         ])
     }
 
-    /// The counts of a group's scale and minimum.
+    /// The counts for the scale and the minimum of a group.
     pub(crate) fn of(self, group: usize) -> [Value<'k>; 2] {
         self.0.map(|words| {
             let word = words[group / 4].shift_right(group % 4 * 8);
@@ -30,7 +32,7 @@ impl<'k> StepCounts<'k> {
         })
     }
 
-    /// The counts of a group whose number is known at run time, for a row per lane.
+    /// The counts of a group whose number is known only at run time, for one row per lane.
     pub(crate) fn at(self, group: Value<'k>) -> [Value<'k>; 2] {
         let code = group.code();
         let four = code.index(4);

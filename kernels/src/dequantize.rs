@@ -1,5 +1,5 @@
-//! A kernel that multiplies rows of integers with their scales. It is used if no attention kernel reads the
-//! integers directly.
+//! A kernel that multiplies rows of integers by their scales. This kernel is used if no attention kernel
+//! reads the integers directly.
 
 use ops::TensorType;
 use ops::ops::Dequantize;
@@ -8,7 +8,7 @@ use crate::code::{Element, Type};
 use crate::kernel::{self, Kernel};
 use crate::lane;
 
-/// The kernel of `op` for integers of this type.
+/// The kernel of `op` for integers with this type.
 pub(crate) fn kernel(op: &Dequantize, integers: &TensorType) -> (String, impl FnOnce() -> Kernel + use<>) {
     let element = lane(op.element);
     let features = integers.shape[integers.rank() - 1];

@@ -1,4 +1,4 @@
-//! [`FusedOp`]: an operation with its prologue and epilogue, which one kernel computes.
+//! [`FusedOp`] is an operation with its prologue and epilogue, which one kernel computes.
 
 use ops::ops::{BinaryKind, RmsNorm, Rope, UnaryKind};
 use ops::{ElementType, Op, Real, TensorType};
@@ -8,22 +8,22 @@ use crate::{lane, math};
 
 /// An operation with its prologue and epilogue, which one kernel computes.
 ///
-/// The operands of the operation come first. The norm's weight, the two tables of the rotation, the scales of
-/// quantized keys and values, and the operands of the epilogue follow in this order. The prologue (`norm` and
-/// `rope`) applies to the first operand, or to the rows that are written to a cache.
+/// The operands of the operation come first. These operands follow in this order: the norm's weight, the two
+/// tables of the rotary embedding, the scales of quantized keys and values, and the operands of the epilogue.
+/// The prologue (`norm` and `rope`) applies to the first operand, or to the rows that are written to a cache.
 #[derive(Clone, Debug)]
 pub struct FusedOp<'a> {
     pub op: &'a Op,
     /// The types of the operands of the operation.
     pub types: Vec<&'a TensorType>,
-    /// The place of each token's numbers in the operand of the prologue, if it is in token order. Otherwise
-    /// it has the order that the operation declares.
+    /// The place of each token's numbers in the operand of the prologue, if the operand is in token order.
+    /// Otherwise the operand has the order that the operation declares.
     pub tokens: Option<Tokens>,
     /// The norm of the prologue, and the type of its input.
     pub norm: Option<(&'a RmsNorm, &'a TensorType)>,
-    /// The rotation of the prologue, after the norm, and the types of its operands.
+    /// The rotary embedding of the prologue, after the norm, and the types of its operands.
     pub rope: Option<(&'a Rope, [&'a TensorType; 2])>,
-    /// Whether attention gets keys and values in quantized form.
+    /// Whether attention reads quantized keys and values.
     pub quantized: bool,
     /// Whether attention writes its result in token order instead of head order.
     pub by_token: bool,
@@ -31,7 +31,7 @@ pub struct FusedOp<'a> {
     pub tail: Epilogue,
 }
 
-/// The place of tokens' numbers: a part of each row of `[tokens, stride]`.
+/// The place of the tokens' numbers: a part of each row of a matrix `[tokens, stride]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
     pub stride: usize,
@@ -45,14 +45,14 @@ impl Tokens {
         format!("_tokens{}x{}", self.from, self.stride)
     }
 
-    /// The index of a token's first number.
+    /// The index of the first number of a token.
     pub(crate) fn of(self, token: Value<'_>) -> Value<'_> {
         token * self.stride + self.from
     }
 }
 
 impl<'a> FusedOp<'a> {
-    /// An operation without prologue and epilogue.
+    /// Creates an operation without a prologue and an epilogue.
     pub fn alone(op: &'a Op, types: Vec<&'a TensorType>) -> Self {
         Self {
             op,
@@ -67,37 +67,38 @@ impl<'a> FusedOp<'a> {
     }
 }
 
-/// The elementwise operations that are applied to each number of a result before it is written. Each works on
-/// earlier steps. The last step is written; without steps the result itself is written.
+/// The elementwise operations that are applied to each number of a result before it is written. Each
+/// operation works on the results of earlier steps. The result of the last step is written; without steps,
+/// the result itself is written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epilogue {
     /// Whether the epilogue combines the two halves of the result's last axis, such as gate and up.
     pub halves: bool,
     pub steps: Vec<TailStep>,
-    /// For each operand, how it is broadcast to the output.
+    /// For each operand, the way in which it is broadcast to the output.
     pub operands: Vec<Broadcast>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TailStep {
     pub kind: EpilogueOp,
-    /// The element type to which the step's numbers are rounded.
+    /// The element type to which the result of the step is rounded.
     pub element: ElementType,
 }
 
-/// The computation of a step. It refers to earlier steps by index.
+/// The operation of a step. The operation refers to earlier steps by their index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EpilogueOp {
-    /// The result, or its first or second half.
+    /// The result of the main operation, or its first or second half.
     Result(usize),
     /// An operand of the epilogue.
     Operand(usize),
     Constant(Real),
-    /// A step, converted to another element type.
+    /// The result of a step, converted to another element type.
     Convert(usize),
-    /// A function of one step.
+    /// An elementwise function of one step's result.
     Unary(UnaryKind, usize),
-    /// A function of two steps.
+    /// An elementwise function of two steps' results.
     Binary(BinaryKind, usize, usize),
 }
 
@@ -114,13 +115,13 @@ impl EpilogueOp {
 /// How an operand is broadcast to a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Broadcast {
-    /// A number for each number of the result, with an element type.
+    /// The operand has a number for each number of the result, with this element type.
     Everywhere(ElementType),
-    /// A number for each index of the last axis, with an element type.
+    /// The operand has a number for each index of the last axis, with this element type.
     LastAxis(ElementType),
 }
 
-/// The output of a kernel: through the epilogue to memory.
+/// The output of a kernel, which passes through the epilogue to memory.
 #[derive(Clone)]
 pub(crate) struct End<'k> {
     tail: &'k Epilogue,
@@ -131,7 +132,7 @@ pub(crate) struct End<'k> {
 }
 
 impl Epilogue {
-    /// The number of bindings: the epilogue's operands, and the result.
+    /// The number of bindings for the epilogue's operands and the result.
     pub(crate) fn bindings(&self) -> usize {
         self.operands.len() + 1
     }
@@ -154,8 +155,8 @@ impl Epilogue {
 }
 
 impl<'k> End<'k> {
-    /// Writes sixteen numbers of a row, or those that the mask selects. They are numbers of the result, or of
-    /// both its halves.
+    /// Writes sixteen numbers of a row, or only the numbers that the mask selects. The numbers belong to the
+    /// result, or to both halves of the result.
     pub(crate) fn write(
         &self,
         code: &'k Code,

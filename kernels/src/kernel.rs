@@ -1,4 +1,4 @@
-//! [`Kernel`]: code that a module calls by name.
+//! [`Kernel`] is code that a module calls by name.
 
 use std::ops::Range;
 
@@ -7,19 +7,19 @@ use crate::code::{Code, Value};
 /// Code that a module calls by name.
 pub(crate) struct Kernel {
     pub(crate) bindings: usize,
-    /// The number of parts of the work. There can be fewer workers.
+    /// The number of parts into which the work is divided. There can be fewer workers than parts.
     pub(crate) workgroups: usize,
     pub(crate) body: String,
 }
 
-/// A kernel with the code that `write` writes.
+/// Creates a kernel with the code that `write` writes.
 pub(crate) fn new(bindings: usize, workgroups: usize, write: impl FnOnce(&Code)) -> Kernel {
     let code = Code::new();
     write(&code);
     Kernel { bindings, workgroups, body: code.into_text() }
 }
 
-/// The range of 0 … `count` that belongs to this workgroup.
+/// The part of the range 0 … `count` that belongs to this workgroup.
 pub(crate) fn share(code: &Code, count: usize, workgroups: usize) -> Range<Value<'_>> {
     let start = code.workgroup() * count.div_ceil(workgroups);
     let end = start + count.div_ceil(workgroups);

@@ -1,8 +1,9 @@
-//! Tracewright's own kernels, for operations at which the compiler is slow, such as matmuls over packed weights.
+//! Tracewright's own kernels, for operations that the compiler computes slowly, such as matmuls with packed
+//! weights.
 //!
-//! A kernel is MLIR text in the same module as the StableHLO that calls it. Thus `iree-compile` alone builds it,
-//! for any processor that the compiler supports. The target decides which kernel computes an operation. Operations
-//! without a kernel stay StableHLO.
+//! A kernel is MLIR text in the same module as the StableHLO that calls it. Therefore `iree-compile` alone
+//! compiles the kernel, for any processor that the compiler supports. The target decides which kernel
+//! computes an operation. Operations without a kernel stay StableHLO.
 
 mod append;
 mod attention;
@@ -12,6 +13,7 @@ mod dequantize;
 mod fused_op;
 mod isa;
 mod kernel;
+mod linear_attention;
 mod math;
 mod matmul;
 mod norm;
@@ -25,7 +27,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use ops::format::ActivationBits;
-use ops::ops::{Dequantize, PackedExperts, PackedLinear, PackedRows, RmsNorm};
+use ops::ops::{Dequantize, LinearAttention, PackedExperts, PackedLinear, PackedRows, RmsNorm};
 use ops::{ElementType, Op, Operand, Statements, TensorType, WeightFormat};
 use targets::{Target, Tiling};
 
@@ -48,23 +50,25 @@ enum Serving<'w> {
     Append(Appending),
     Dequantize(&'w Dequantize),
     Attention(Attention),
+    LinearAttention(&'w LinearAttention),
     Rope(Rotation, Option<Norm>),
     Norm(&'w RmsNorm),
 }
 
-/// The kernels of a module: those that the target supports, and those that are called.
+/// The kernels of a module: the kernels that the target supports, and the kernels that the module calls.
 pub struct Kernels {
     isa: Option<Isa>,
     tuning: BTreeMap<String, Tiling>,
-    /// The entries of the tuning that were used.
+    /// The entries of the tuning that the module uses.
     tuned: BTreeMap<String, Tiling>,
     called: BTreeMap<String, Kernel>,
-    /// The epilogues of called kernels. A kernel's name contains the index of its epilogue.
+    /// The epilogues of the kernels that the module calls. A kernel's name contains the index of its
+    /// epilogue.
     tails: Vec<Epilogue>,
 }
 
 impl Kernels {
-    /// The kernels for a target; none if its features are unknown.
+    /// The kernels for a target; there are none if the target's features are unknown.
     pub fn of(target: &Target) -> Self {
         Self { isa: Isa::of(target), tuning: target.tuning.kernels.clone(), ..Self::none() }
     }
@@ -79,7 +83,7 @@ impl Kernels {
     }
 
     /// Whether there are kernels for a weight of this shape and format: matmuls with any number of rows, and
-    /// look-ups of rows.
+    /// lookups of rows.
     pub fn serve(&self, format: WeightFormat, outputs: usize, inputs: usize) -> bool {
         self.isa.is_some()
             && outputs > 0
@@ -102,6 +106,9 @@ impl Kernels {
         }
         Some(match work.op {
             Op::Sdpa(op) if ends => Serving::Attention(Attention::of(isa, op, work)?),
+            Op::LinearAttention(op) if plain && ends && whole && work.types[5].count() > 0 => {
+                Serving::LinearAttention(op)
+            }
             Op::Append(op) if ends => Serving::Append(Appending::of(op, work)?),
             _ if work.tokens.is_some() => return None,
             Op::PackedLinear(op) if work.rope.is_none() => Serving::Matmul(linear(isa, op, work)?),
@@ -117,8 +124,8 @@ impl Kernels {
         })
     }
 
-    /// The call of the kernel for a fused operation: the right-hand side of its statement. `None` if there is
-    /// no kernel.
+    /// The call of the kernel for a fused operation, as the right-hand side of its statement. The function
+    /// returns `None` if there is no kernel.
     pub fn call(
         &mut self,
         statements: &mut dyn Statements,
@@ -158,6 +165,10 @@ impl Kernels {
                 let (name, kernel) = attention.kernel(self.tiling(attention.name(), attention.usual()));
                 self.dispatch(name, kernel, &operands, &result)
             }
+            Serving::LinearAttention(op) => {
+                let (name, kernel) = linear_attention::kernel(op, &work.types);
+                self.dispatch(name, kernel, &operands, &result)
+            }
             Serving::Rope(rotation, norm) => {
                 let (name, kernel) = rope::kernel(rotation, norm);
                 self.dispatch(name, kernel, &operands, &result)
@@ -170,7 +181,7 @@ impl Kernels {
         })
     }
 
-    /// The tiling for the name `work`: the tuning's, or `usual`.
+    /// The tiling for the fused operation `work`: the tiling in the tuning, or `usual`.
     fn tiling(&mut self, work: String, usual: Tiling) -> Tiling {
         match self.tuning.get(&work) {
             Some(&tiling) => *self.tuned.entry(work).or_insert(tiling),
@@ -183,7 +194,7 @@ impl Kernels {
         &self.tuned
     }
 
-    /// The tilings worth measuring for a fused matmul or attention; `None` for other operations.
+    /// The tilings that are worth measuring for a fused matmul or attention; `None` for other operations.
     pub fn tilings(&self, work: &FusedOp<'_>) -> Option<Tilings> {
         match self.serving(work)? {
             Serving::Matmul(product) => Some(product.tilings()),
@@ -191,12 +202,13 @@ impl Kernels {
             Serving::Rows(_)
             | Serving::Append(_)
             | Serving::Dequantize(_)
+            | Serving::LinearAttention(_)
             | Serving::Rope(..)
             | Serving::Norm(_) => None,
         }
     }
 
-    /// A kernel's name with the index of its epilogue.
+    /// The name of a kernel with the index of its epilogue.
     fn ending(&mut self, name: String, tail: &Epilogue) -> String {
         if tail.steps.is_empty() {
             return name;
@@ -299,7 +311,7 @@ fn typed<'a>(operands: &[Operand<'a>]) -> Vec<(&'a str, String)> {
     operands.iter().map(|operand| (operand.name, operand.ty.mlir())).collect()
 }
 
-/// A kernel's type for an element type.
+/// The type in a kernel for an element type of a tensor.
 fn lane(element: ElementType) -> Element {
     match element {
         ElementType::F32 => Element::F32,

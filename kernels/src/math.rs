@@ -7,7 +7,7 @@ use crate::code::{Element, Type, Value};
 const LANES: Type = Type::lanes(16, Element::F32);
 const INTEGERS: Type = Type::lanes(16, Element::I32);
 
-/// The code for a function of one number; `None` if there is none.
+/// The code for an elementwise function of one number; `None` if there is no such code.
 pub(crate) fn unary(kind: UnaryKind) -> Option<fn(Value<'_>) -> Value<'_>> {
     Some(match kind {
         UnaryKind::Negate => negative,
@@ -22,7 +22,7 @@ pub(crate) fn unary(kind: UnaryKind) -> Option<fn(Value<'_>) -> Value<'_>> {
     })
 }
 
-/// The code for a function of two numbers; `None` if there is none.
+/// The code for an elementwise function of two numbers; `None` if there is no such code.
 pub(crate) fn binary(kind: BinaryKind) -> Option<for<'k> fn(Value<'k>, Value<'k>) -> Value<'k>> {
     Some(match kind {
         BinaryKind::Add => |a, b| a + b,
@@ -46,8 +46,8 @@ fn negative(x: Value<'_>) -> Value<'_> {
 /// eˣ with an error of at most 2 units in the last place. The result is 0 for x below −104, and infinite for
 /// x above 89.
 ///
-/// With x = n ln 2 + r, 2ⁿ is an exponent, and eʳ is a Taylor polynomial (Cody and Waite, "Software Manual
-/// for the Elementary Functions", 1980, ch. 6).
+/// With x = n ln 2 + r, eˣ = 2ⁿ · eʳ: 2ⁿ sets the exponent, and eʳ is a Taylor polynomial (Cody and Waite,
+/// "Software Manual for the Elementary Functions", 1980, ch. 6).
 pub(crate) fn exp(x: Value<'_>) -> Value<'_> {
     let code = x.code();
     let number = |value: f64| code.constant(LANES, value);
@@ -65,14 +65,15 @@ pub(crate) fn exp(x: Value<'_>) -> Value<'_> {
     polynomial * power(half) * power(n - half)
 }
 
-/// 2ⁿ for whole numbers n from −126 to 127.
+/// Computes 2ⁿ for whole numbers n from −126 to 127.
 fn power(n: Value<'_>) -> Value<'_> {
     let exponent = n.convert(Element::I32) + n.code().constant(INTEGERS, 127.0);
     exponent.shift_left(23).bits(LANES)
 }
 
-/// tanh x. Near 0 it is the odd Taylor polynomial to x¹³, so that small x keep their bits; the next term is
-/// below half a unit in the last place. Elsewhere it is (1 − e⁻²ˣ) / (1 + e⁻²ˣ) of |x|, with the sign of x.
+/// Computes tanh x. Near 0, the function is the odd Taylor polynomial to x¹³, so that small x keep their
+/// bits; the next term is below half a unit in the last place. Elsewhere, the function is (1 − e⁻²ˣ) / (1 +
+/// e⁻²ˣ) of |x|, with the sign of x.
 pub(crate) fn tanh(x: Value<'_>) -> Value<'_> {
     let code = x.code();
     let number = |value: f64| code.constant(LANES, value);

@@ -20,7 +20,7 @@ pub(crate) struct Norm {
 }
 
 impl Norm {
-    /// The norm `op` for rows of this type.
+    /// The norm of `op` for rows of this type.
     pub(crate) fn of(op: &RmsNorm, x: &TensorType) -> Self {
         let (element, features) = (lane(x.element), x.shape[x.rank() - 1]);
         Self { style: op.style, epsilon: op.epsilon, element, features }
@@ -35,8 +35,8 @@ impl Norm {
         code.binding(index, self.element, self.features)
     }
 
-    /// Computes the norm of a row in blocks of sixteen numbers, before rounding. The body gets their place in
-    /// the row and how many are left.
+    /// Computes the norm of a row in blocks of sixteen numbers, before rounding. The body receives the
+    /// position of the block in the row and the number of remaining numbers.
     pub(crate) fn row<'k>(
         self,
         code: &'k Code,

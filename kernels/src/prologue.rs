@@ -43,12 +43,13 @@ impl Prologue {
         normed.into_iter().chain(rotated).collect()
     }
 
-    /// The number of bindings: the norm's weight, and the tables of the rotation.
+    /// The number of bindings for the norm's weight and the tables of the rotary embedding.
     pub(crate) fn bindings(self) -> usize {
         usize::from(self.norm.is_some()) + 2 * usize::from(self.rotation.is_some())
     }
 
-    /// The bindings from `first` on, and memory for a row of `features` numbers between norm and rotation.
+    /// Creates the bindings from `first` on, and memory for a row of `features` numbers between the norm and
+    /// the rotary embedding.
     pub(crate) fn start(self, code: &Code, first: usize, features: usize) -> Start<'_> {
         let norm = self.norm.map(|norm| (norm, norm.weight(code, first)));
         let tables = first + usize::from(norm.is_some());
@@ -68,8 +69,8 @@ pub(crate) struct Start<'k> {
 }
 
 impl<'k> Start<'k> {
-    /// Passes a row through the prologue to another place. Its number counts rows in the order of norm and
-    /// rotation.
+    /// Passes a row through the prologue to another place. The number of the row counts rows in the order of
+    /// the norm and the rotary embedding.
     pub(crate) fn row(
         &self,
         code: &'k Code,

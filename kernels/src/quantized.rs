@@ -1,33 +1,35 @@
-//! Activations as integers of 8 or 16 bits: each group of 32 has a scale, and what its integers add up to.
+//! Activations as integers of 8 or 16 bits: each group of 32 integers has a scale, and the sum of its
+//! integers.
 
 use ops::format::{ActivationBits, GROUP};
 
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::kernel::{self, Kernel};
 
-/// The longest row that is quantized where it is used. It must fit on a worker's stack.
+/// The length of the longest row that is quantized where it is used. Such a row must fit on a worker's stack.
 pub(crate) const LONGEST: usize = 16384;
 
 /// The kind of sum that a group stores.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sums {
-    /// This factor times the sum of the bytes, as i32. Sums of products start from it if the factor was added
-    /// to each weight byte.
+    /// The sum of the bytes multiplied by this factor, as i32. Sums of products start from this number if the
+    /// factor was added to each weight byte.
     Times(i32),
-    /// The sum of the dequantized numbers, as f32. A group's minimum is multiplied with it.
+    /// The sum of the dequantized numbers, as f32. The minimum of a group is multiplied by this sum.
     Numbers,
 }
 
-/// The layout of a row of `inputs` numbers: its integers, with zeros up to whole chunks of a weight, then the
-/// scales as f32, then the sums.
+/// The layout of a row of `inputs` numbers. The integers come first, with zeros up to whole chunks of a
+/// weight, then the scales as f32, then the sums.
 ///
-/// In rows of 16-bit integers, the second and the third of each four are swapped. A 16-bit product multiplies two columns
-/// at a time, and a weight's bytes become one vector of even columns and one of odd columns.
+/// In rows of 16-bit integers, the second and the third of each four integers are swapped. A 16-bit product
+/// multiplies two columns at a time, and a weight's bytes become one vector of even columns and one vector of
+/// odd columns.
 #[derive(Clone, Copy)]
 pub(crate) struct Form {
     pub(crate) inputs: usize,
     pub(crate) bits: ActivationBits,
-    /// The columns of a chunk.
+    /// The number of columns in a chunk.
     pub(crate) chunk: usize,
     pub(crate) sums: Sums,
 }
@@ -42,19 +44,19 @@ impl Sums {
 }
 
 impl Form {
-    /// A name that no other layout has.
+    /// A name that differs from the names of all other layouts.
     pub(crate) fn name(self) -> String {
         let Self { inputs, bits, chunk, sums } = self;
         let words = if bits == ActivationBits::Sixteen { "_words" } else { "" };
         format!("{inputs}_by{chunk}_{}{words}", sums.name())
     }
 
-    /// Its integers.
+    /// The number of integers in a row.
     pub(crate) fn values(self) -> usize {
         self.inputs.next_multiple_of(self.chunk)
     }
 
-    /// Their bytes, before the scales.
+    /// The number of bytes of these integers, before the scales.
     fn integers(self) -> usize {
         match self.bits {
             ActivationBits::Eight => self.values(),
@@ -70,7 +72,8 @@ impl Form {
         self.integers() + 8 * self.groups()
     }
 
-    /// Gives the integers of each group of the row that starts at a place of x, sixteen and sixteen, and their scale.
+    /// Passes the integers of each group of a row to the body, as two vectors of sixteen, with their scale;
+    /// the row starts at a position of x.
     pub(crate) fn quantize<'k>(
         self,
         code: &'k Code,
@@ -105,7 +108,7 @@ impl Form {
     }
 }
 
-/// A quantized row: its buffer, and its first byte.
+/// A quantized row: its buffer, and the position of its first byte.
 #[derive(Clone, Copy)]
 pub(crate) struct Row<'k> {
     pub(crate) buffer: Buffer<'k>,
@@ -114,7 +117,7 @@ pub(crate) struct Row<'k> {
 }
 
 impl<'k> Row<'k> {
-    /// Four integers from a column on, as the 32 bits that they are, or two times 32 bits.
+    /// Four integers from a column on, as the 32 bits that they occupy, or as two words of 32 bits.
     pub(crate) fn four(self, column: Value<'k>) -> Vec<Value<'k>> {
         let word = |at: Value<'k>| {
             self.buffer.load(at, Type::lanes(4, Element::I8)).bits(Type::Scalar(Element::I32))
@@ -129,7 +132,7 @@ impl<'k> Row<'k> {
         self.word(self.form.integers(), group).bits(Type::Scalar(Element::F32))
     }
 
-    /// The sum of a group, 32 bits wide.
+    /// The sum of a group, as a 32-bit number.
     pub(crate) fn sum(self, group: Value<'k>) -> Value<'k> {
         let element = if self.form.sums == Sums::Numbers { Element::F32 } else { Element::I32 };
         self.word(self.form.integers() + 4 * self.form.groups(), group).bits(Type::Scalar(element))
@@ -143,7 +146,7 @@ impl<'k> Row<'k> {
         self.buffer.store(self.at + (group * 4 + part), word.bits(Type::lanes(4, Element::I8)));
     }
 
-    /// Quantizes and writes a row of x.
+    /// Quantizes a row of x and writes it.
     pub(crate) fn fill(self, code: &'k Code, x: Buffer<'k>, from: Value<'k>) {
         let scales = self.form.integers();
         let sums = scales + 4 * self.form.groups();
@@ -171,7 +174,8 @@ impl<'k> Row<'k> {
     }
 }
 
-/// All rows of x `[rows, inputs]` as integers `[stored, form]`; what is stored beside them is not written.
+/// A kernel that writes all rows of x `[rows, inputs]` as integers `[stored, form]`; additional stored rows
+/// are not written.
 pub(crate) fn kernel(
     element: Element,
     [rows, stored]: [usize; 2],

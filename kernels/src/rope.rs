@@ -1,4 +1,4 @@
-//! Rotary position embeddings, for pairs whose elements are half a head apart.
+//! Rotary position embeddings, for pairs of elements whose distance is half a head.
 
 use ops::TensorType;
 use ops::ops::{Rope, RopeLayout};
@@ -8,7 +8,7 @@ use crate::kernel::{self, Kernel};
 use crate::lane;
 use crate::norm::Norm;
 
-/// The rotation of rows of `features` numbers; the first 2 · `half` are rotated.
+/// The rotary embedding of rows of `features` numbers; the first 2 · `half` numbers are rotated.
 #[derive(Clone, Copy)]
 pub(crate) struct Rotation {
     element: Element,
@@ -16,15 +16,15 @@ pub(crate) struct Rotation {
     pub(crate) features: usize,
     half: usize,
     table: usize,
-    /// The number of positions, and the rows per position.
+    /// The number of positions, and the number of rows per position.
     positions: usize,
     after: usize,
-    /// Rows per sequence, if sequences have different positions.
+    /// The number of rows per sequence, if sequences have different positions.
     sequence: usize,
 }
 
 impl Rotation {
-    /// The rotation `op` for x and a table of these types; `None` if the kernel does not support it.
+    /// The rotary embedding `op` for x and a table of these types; `None` if the kernel does not support it.
     pub(crate) fn of(op: &Rope, [x, table]: [&TensorType; 2]) -> Option<Self> {
         let last = x.rank() - 1;
         let features = x.shape[last];
@@ -43,7 +43,7 @@ impl Rotation {
         served.then_some(rotation)
     }
 
-    /// The part of a kernel's name that identifies this rotation.
+    /// The part of a kernel's name that identifies this rotary embedding.
     pub(crate) fn name(self) -> String {
         let Self { half, sequence, positions, after, .. } = self;
         format!("{half}_{sequence}x{positions}x{after}")
@@ -84,7 +84,7 @@ impl Rotation {
     }
 }
 
-/// A kernel that rotates the rows of x, with an optional norm before.
+/// A kernel that rotates the rows of x, optionally after a norm.
 pub(crate) fn kernel(rotation: Rotation, norm: Option<Norm>) -> (String, impl FnOnce() -> Kernel + use<>) {
     let Rotation { element, rows, features, .. } = rotation;
     let normed = norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();

@@ -10,7 +10,7 @@ use crate::isa::tiles::LINE;
 use crate::kernel::{self, Kernel};
 use crate::lane;
 
-/// The kernel that looks up `count` rows of `op`'s matrix.
+/// The kernel that looks up `count` rows of the matrix of `op`.
 pub(crate) fn kernel(op: &PackedRows, count: usize) -> (String, impl FnOnce() -> Kernel) {
     let &PackedRows { format, outputs, inputs, element } = op;
     let name = format!("rows_{}_{outputs}x{inputs}_{count}_{}", format.word(), element.name());
@@ -122,8 +122,8 @@ impl<'k> Line<'k> {
         }
     }
 
-    /// The row's integers of a group, in stored form, and their columns in the group. The chunk begins at a
-    /// byte.
+    /// The integers of the row's group, as stored, and their columns in the group. The chunk begins at the
+    /// given byte.
     fn integers(
         self,
         code: &'k Code,

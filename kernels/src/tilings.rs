@@ -6,9 +6,9 @@ use targets::Tiling;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tilings {
-    /// The name under which tuning files store the work.
+    /// The name under which tuning files store the fused operation.
     pub work: String,
-    /// The default tiling, without a measurement.
+    /// The default tiling, which is used without a measurement.
     pub usual: Tiling,
     parts: Vec<NonZeroUsize>,
     rows: Vec<NonZeroUsize>,
@@ -17,7 +17,7 @@ pub struct Tilings {
 }
 
 impl Tilings {
-    /// The tilings of a work. `fitted` reduces a tiling to sizes that fit.
+    /// Creates the tilings of a fused operation. `fitted` reduces a tiling to sizes that fit.
     pub(crate) fn new(work: String, usual: Tiling, fitted: impl Fn(Tiling) -> Tiling) -> Self {
         // What does not fit is another way to say what does.
         let fits = |tiling: Tiling| fitted(tiling) == tiling;
@@ -45,7 +45,7 @@ impl Tilings {
     }
 }
 
-/// `n`, or 1 if it is zero.
+/// The number `n`, or 1 if `n` is zero.
 pub(crate) fn count(n: usize) -> NonZeroUsize {
     NonZeroUsize::new(n).unwrap_or(NonZeroUsize::MIN)
 }

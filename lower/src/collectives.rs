@@ -1,6 +1,6 @@
-//! Derives the collectives of a program on a device mesh. Like XLA's partitioner, it propagates the sharding of
-//! arguments and weights through the operations, from the first to the last. A sum over a partitioned axis becomes
-//! an all-reduce.
+//! Derives the collectives that a program needs on a device mesh. Like XLA's partitioner, this module
+//! propagates the sharding of arguments and weights through the operations, from the first operation to the
+//! last. A sum over a partitioned axis becomes an all-reduce.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,9 +16,10 @@ use crate::{EntryShards, Sharding, Shards};
 pub struct Collectives {
     /// For each node, the sharding of its value.
     pub shardings: Vec<Sharding>,
-    /// For each node, the number of devices that share its work. Other devices repeat that work.
+    /// For each node, the number of devices that share the node's computation. Other devices repeat this
+    /// computation.
     pub parts: Vec<usize>,
-    /// The collectives, in the order of a call.
+    /// The collectives, in the order in which a call runs them.
     pub collectives: Vec<Collective>,
 }
 
@@ -27,7 +28,7 @@ pub struct Collective {
     pub kind: CollectiveKind,
     /// The type of each device's result.
     pub ty: TensorType,
-    /// How many devices exchange with each other.
+    /// The number of devices that exchange data with each other.
     pub devices: usize,
     /// The node whose value is exchanged.
     pub node: NodeId,
@@ -36,15 +37,15 @@ pub struct Collective {
 /// The kind of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CollectiveKind {
-    /// Each device has a term of a sum or of a maximum, and gets the total.
+    /// Each device has one term of a sum or of a maximum, and gets the total.
     AllReduce,
-    /// Each device has a part, and gets all parts.
+    /// Each device has one part of a tensor, and gets all parts.
     AllGather,
 }
 
 impl Collective {
-    /// The bytes that each device sends and receives in a ring of n devices: 2(n−1)/n of the result for an
-    /// all-reduce, and (n−1)/n for an all-gather. No algorithm needs less.
+    /// The bytes that each device sends and receives in a ring of n devices: 2(n−1)/n of the result's bytes
+    /// for an all-reduce, and (n−1)/n for an all-gather. No algorithm sends fewer bytes.
     ///
     /// Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009).
     pub fn sent_bytes(&self) -> f64 {
@@ -56,7 +57,7 @@ impl Collective {
     }
 }
 
-/// Prints the name in HLO.
+/// Prints the name of the collective in HLO.
 impl fmt::Display for CollectiveKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -67,7 +68,7 @@ impl fmt::Display for CollectiveKind {
 }
 
 impl Shards {
-    /// The collectives in a call of an entry point. The entry point must be in primitives and
+    /// The collectives in a call of an entry point. The entry point must consist of primitives and be
     /// [inlined](trace::Trace::inlined).
     pub fn collectives(&self, entry: &Function) -> Collectives {
         let nothing = EntryShards { arguments: Vec::new(), results: Vec::new() };
@@ -105,7 +106,8 @@ fn given(declared: Option<&Sharding>, entry: &Function, id: NodeId) -> (Sharding
 struct Walk<'a> {
     entry: &'a Function,
     done: Collectives,
-    /// Values that were gathered further than their node's sharding, for later readers.
+    /// Values that were gathered along more axes than their node's sharding, for the nodes that read them
+    /// later.
     gathered: HashMap<NodeId, Sharding>,
 }
 
@@ -160,13 +162,13 @@ impl Walk<'_> {
         (sharding, divided.iter().flatten().map(|axis| axis.size).product())
     }
 
-    /// The sharding of a value for its next reader.
+    /// The sharding of a value for the next node that reads it.
     fn sharding(&self, id: NodeId) -> &Sharding {
         self.gathered.get(&id).unwrap_or(&self.done.shardings[id.index()])
     }
 
-    /// Gathers a value along an axis. It stays partitioned only along the first `keep` of the axis's mesh
-    /// axes.
+    /// Gathers a value along an axis. The value stays partitioned only along the first `keep` of the axis's
+    /// mesh axes.
     fn gather_beyond(&mut self, id: NodeId, axis: usize, keep: usize) {
         let mut sharding = self.sharding(id).clone();
         let Some(lost) = sharding.0[axis].get(keep..).filter(|lost| !lost.is_empty()) else { return };
@@ -177,8 +179,8 @@ impl Walk<'_> {
         self.done.collectives.push(Collective { kind: CollectiveKind::AllGather, ty, devices, node: id });
     }
 
-    /// The sharding after a reshape. If axes merge into one, or one splits into several, the first of them is
-    /// partitioned.
+    /// The sharding after a reshape. If axes merge into one axis, or one axis splits into several, the first
+    /// of these axes is partitioned.
     fn reshaped(&mut self, operand: NodeId, ty: &TensorType) -> (Sharding, usize) {
         let from = self.entry.node(operand).ty();
         let mut sharding = vec![Vec::new(); ty.rank()];

@@ -1,9 +1,9 @@
-//! Creates parameters that are stored in another form than in the checkpoint.
+//! Creates parameters that the archive stores in another form than the checkpoint.
 
 use ops::{InferError, Op};
 use trace::{Builder, NodeId, NodeKind, Parameter, Recipe};
 
-/// A parameter that a recipe computes from another when the archive is written.
+/// A parameter that a recipe computes from another parameter when the archive is written.
 pub(crate) fn from_recipe(
     b: &mut Builder<'_>,
     key: String,

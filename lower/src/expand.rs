@@ -1,4 +1,4 @@
-//! Expands composites, as the implementation of each node requires.
+//! Expands composite operations, as each node's implementation requires.
 
 use trace::Trace;
 
@@ -7,20 +7,20 @@ use crate::convert::convert;
 use crate::implementation::{Implementation, Implementations};
 use crate::rewrite::{rewrite, rewrite_nodes};
 
-/// The same program in primitives. Nodes that no result needs are removed.
+/// Returns the same program as primitives. Nodes that no result needs are removed.
 ///
 /// # Errors
-/// If an operation rejects its operands, which means that the trace was not verified.
+/// Returns an error if an operation rejects its operands, which means that the trace was not verified.
 pub fn expand(trace: &Trace) -> Result<Trace, LowerError> {
     rewrite(trace, convert)
 }
 
 impl Implementations<'_> {
-    /// The same program in primitives, idioms and operations of kernels, with weights in the corresponding
-    /// layouts.
+    /// Returns the same program as primitives, idioms and kernel operations, with weights in the layouts that
+    /// these operations read.
     ///
     /// # Errors
-    /// If an operation rejects its operands, which means that the trace was not verified.
+    /// Returns an error if an operation rejects its operands, which means that the trace was not verified.
     pub fn expand(&self) -> Result<Trace, LowerError> {
         let expanded = rewrite_nodes(self.trace, |b, at, op, operands| match self.at(at) {
             Implementation::Kernel(None) => b.op(op.clone(), operands),

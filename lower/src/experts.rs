@@ -1,4 +1,5 @@
-//! Matmuls with a stack of matrices, for mixtures of experts. Each row meets the matrix of its expert.
+//! Matmuls with a stack of matrices, for mixtures of experts. Each row is multiplied with the matrix of its
+//! expert.
 
 use ops::format::ActivationBits;
 use ops::ops::{Gather, Pack, PackedExperts, PackedLinear, Permute, Reshape};
@@ -14,18 +15,18 @@ pub(crate) struct Experts {
     element: ElementType,
 }
 
-/// The matrices that the rows of x are multiplied with.
+/// The matrices with which the rows of x are multiplied.
 enum Which {
-    /// Each row with all matrices.
+    /// Each row is multiplied with all matrices.
     All,
-    /// Each expert's row with that expert's matrix: x is `[…, experts, inputs]`.
+    /// Each expert's row is multiplied with this expert's matrix: x is `[…, experts, inputs]`.
     Own,
-    /// The matrices that a tensor of indices selects.
+    /// A tensor of indices selects the matrices.
     Chosen,
 }
 
 impl Experts {
-    /// The matmul with a stack in an operation, if its stack is a weight.
+    /// The matmul with a stack of matrices in an operation, if the stack is a weight.
     pub(crate) fn of(function: &Function, op: &Op, operands: &[NodeId]) -> Option<Self> {
         let (Op::DotGeneral(dot), [x, matrices]) = (op, operands) else { return None };
         let (x, axes) = (function.node(*x).ty().rank(), function.node(*matrices).ty().rank());
@@ -55,7 +56,7 @@ impl Experts {
         Some(Self { weight, which, element: dot.element })
     }
 
-    /// The same matmul with the stack in panels, in the result's element type.
+    /// The same matmul with the stack packed in panels, in the result's element type.
     pub(crate) fn product(
         &self,
         b: &mut Builder<'_>,

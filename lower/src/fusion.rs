@@ -7,17 +7,17 @@ use ops::ops::{Binary, BroadcastInDim, Constant, Convert, Narrow, Reshape, Unary
 use ops::{ElementType, Form, Op, Real, TensorType};
 use trace::{Function, NodeId, NodeKind};
 
-/// A fused operation, and its operands.
+/// A fused operation with its operands.
 pub(crate) struct Fusion<'f> {
     pub(crate) work: FusedOp<'f>,
-    /// The main operation, whose name and place the kernel gets.
+    /// The main operation, which gives the kernel its name and its location.
     pub(crate) named: NodeId,
     pub(crate) operands: Vec<NodeId>,
 }
 
 /// The fused operations of a function.
 pub(crate) struct Fusions<'f> {
-    /// The fused operation by the node whose value it writes.
+    /// The fused operations, keyed by the node whose value each of them writes.
     written: BTreeMap<NodeId, Fusion<'f>>,
     /// Whether each node is computed within a fused operation, or is not needed any more.
     within: Vec<bool>,
@@ -63,7 +63,7 @@ impl<'f> Fusions<'f> {
         self.written.get(&id)
     }
 
-    /// Whether a node needs no code of its own, because its users are within a kernel.
+    /// Whether a node needs no code of its own, because a kernel computes the nodes that use it.
     pub(crate) fn within(&self, id: NodeId) -> bool {
         self.within[id.index()]
     }
@@ -94,14 +94,14 @@ impl<'f> Fusions<'f> {
     }
 }
 
-/// An operation with the prologue of its first operand.
+/// An operation together with the prologue of its first operand.
 struct Prologue<'f> {
     work: FusedOp<'f>,
     within: Vec<NodeId>,
     operands: Vec<NodeId>,
 }
 
-/// A function, and the users of its nodes.
+/// A function, with the users of each node.
 struct Graph<'f> {
     function: &'f Function,
     users: Vec<Vec<NodeId>>,
@@ -109,11 +109,11 @@ struct Graph<'f> {
     returned: Vec<bool>,
 }
 
-/// A possible epilogue of an operation.
+/// A sequence of operations that could be the epilogue of an operation.
 struct Ending {
     tail: Epilogue,
     operands: Vec<NodeId>,
-    /// All nodes but the last, including the operation itself.
+    /// All nodes of the sequence except the last, including the main operation itself.
     within: Vec<NodeId>,
     written: NodeId,
 }
@@ -147,8 +147,9 @@ impl<'f> Graph<'f> {
         self.users[id.index()] == [user] && !self.returned[id.index()]
     }
 
-    /// Fuses the rotation and norm of the first operand, or of rows that are written to a cache, if nothing
-    /// else needs them and the kernel supports them. It also fuses the change from token order.
+    /// Fuses the rotary embedding and the norm of the first operand, or of rows that are written to a cache.
+    /// Nothing else may need them, and the kernel must support them. The function also fuses the permutation
+    /// from token order.
     fn before(&self, id: NodeId, mut work: FusedOp<'f>, kernels: &Kernels) -> Prologue<'f> {
         let mut operands = self.function.operands(id);
         let writes = matches!(work.op, Op::Append(_));
@@ -227,7 +228,7 @@ impl<'f> Graph<'f> {
         Prologue { work, within, operands }
     }
 
-    /// The node that brings the result of attention to token order, if that is its only use.
+    /// The node that permutes the result of attention to token order, if this node is the result's only use.
     fn turned(&self, id: NodeId) -> Option<NodeId> {
         let &[user] = &self.users[id.index()][..] else { return None };
         let rank = self.function.node(id).ty().rank();
@@ -275,7 +276,7 @@ fn tokens_first(rank: usize) -> Vec<usize> {
     [0, last - 1].into_iter().chain(1..last - 1).chain([last]).collect()
 }
 
-/// The place of a part of the numbers in tokens' rows.
+/// The place of a slice of the numbers in the rows of tokens.
 fn part(narrow: &Narrow, of: &TensorType, tokens: usize) -> Option<Tokens> {
     let (before, from) = of.shape.split_at(narrow.axis);
     let within: usize = from[1..].iter().product();
@@ -287,9 +288,9 @@ fn part(narrow: &Narrow, of: &TensorType, tokens: usize) -> Option<Tokens> {
 struct Growth<'g, 'f> {
     graph: &'g Graph<'f>,
     id: NodeId,
-    /// The type of the node, or of its halves.
+    /// The type of the node, or of the halves of its value.
     ty: TensorType,
-    /// The node, or its halves.
+    /// The node, or the halves of its value.
     parts: Vec<NodeId>,
     /// The operations found so far, in order.
     joined: Vec<NodeId>,
@@ -319,7 +320,8 @@ impl<'g, 'f> Growth<'g, 'f> {
         self.parts.contains(&id) || self.joined.contains(&id)
     }
 
-    /// Whether a node is an elementwise operation on found values and values from before.
+    /// Whether a node is an elementwise operation on values that were found, or on values from before the
+    /// operations.
     fn joins(&mut self, id: NodeId) -> bool {
         let operands = self.graph.function.operands(id);
         let elementwise = matches!(self.graph.op(id), Some(Op::Unary(_) | Op::Binary(_) | Op::Convert(_)));
@@ -334,7 +336,8 @@ impl<'g, 'f> Growth<'g, 'f> {
         joins
     }
 
-    /// The value of a node that is not among the found operations: a number, or an operand from before.
+    /// The value of a node that is not one of the found operations: a number, or an operand that is computed
+    /// before them.
     fn operand(&self, id: NodeId) -> Option<Outside> {
         let node = self.graph.function.node(id);
         let [ty] = &node.types[..] else { return None };
@@ -365,7 +368,7 @@ impl<'g, 'f> Growth<'g, 'f> {
         }
     }
 
-    /// The epilogue that ends at one of the found operations, if nothing else needs the values in between.
+    /// The epilogue that ends at one of the found operations, if no other node needs the values in between.
     fn ending(&self, end: NodeId) -> Option<Ending> {
         let mut within = vec![end];
         for &id in self.joined.iter().rev() {
@@ -402,14 +405,14 @@ impl<'g, 'f> Growth<'g, 'f> {
     }
 }
 
-/// A value from before the operations.
+/// A value that is computed before the epilogue's operations.
 enum Outside {
     Number(Real, ElementType),
-    /// The node, its broadcast to the result, and the type to which it is rounded first.
+    /// The node, its broadcast to the result, and the type to which the node is rounded first.
     Operand(NodeId, Broadcast, ElementType),
 }
 
-/// The steps of an epilogue while they are written.
+/// The steps of an epilogue, while the compiler writes them.
 struct Steps<'g, 'f> {
     growth: &'g Growth<'g, 'f>,
     tail: Epilogue,
@@ -432,7 +435,7 @@ impl Steps<'_, '_> {
         Some(())
     }
 
-    /// The step with an operand's value.
+    /// The step that contains an operand's value.
     fn place(&mut self, id: NodeId) -> Option<usize> {
         if let Some(&place) = self.places.get(&id) {
             return Some(place);

@@ -1,8 +1,8 @@
-//! Decides how each node of a simplified trace is computed. This one table determines the layouts of weights and
-//! the expansion of composites.
+//! Decides how the program computes each node of a simplified trace. This one table determines the layouts of
+//! weights and the expansion of composites.
 //!
-//! The expanded trace contains the decisions: remaining composites are computed by kernels, idioms by the compiler,
-//! and everything else is StableHLO.
+//! The expanded trace contains these decisions. Kernels compute the remaining composites, the compiler
+//! computes idioms, and all other operations are StableHLO.
 
 use std::collections::BTreeMap;
 
@@ -17,17 +17,17 @@ use crate::layout::{DenseReason, Layouts, WeightLayout, Weights, assign_layouts}
 use crate::{LowerError, idiom};
 
 pub(crate) enum Implementation {
-    /// A kernel of Tracewright, over a weight in panels if it reads one.
+    /// A kernel of Tracewright, with a weight in panels if the kernel reads a weight.
     Kernel(Option<StoredWeight>),
-    /// An idiom of the compiler, which replaces the node's operation.
+    /// An idiom of the compiler that replaces the node's operation.
     Idiom(Op),
-    /// StableHLO, over a quantized weight in the checkpoint's order.
+    /// StableHLO code, with a quantized weight in the checkpoint's order.
     Grouped(StoredWeight),
-    /// StableHLO: the node's converter, or its statement.
+    /// StableHLO code: the node's converter, or the statement of the operation.
     StableHlo,
 }
 
-/// A weight in its layout, and the operation that reads it.
+/// A weight in its memory layout, with the operation that reads the weight.
 pub(crate) struct StoredWeight {
     pub(crate) layout: WeightLayout,
     pub(crate) reader: WeightReader,
@@ -35,11 +35,11 @@ pub(crate) struct StoredWeight {
 
 /// How an operation reads a stored weight.
 pub(crate) enum WeightReader {
-    /// It multiplies with this matrix.
+    /// The operation multiplies its input with this matrix.
     Matmul(Parameter),
-    /// It selects rows of this matrix.
+    /// The operation selects rows of this matrix.
     Rows(Parameter),
-    /// It multiplies with matrices of a stack.
+    /// The operation multiplies its input with matrices of a stack.
     Experts(Experts),
 }
 
@@ -53,10 +53,11 @@ pub struct Implementations<'t> {
 }
 
 impl<'t> Implementations<'t> {
-    /// Makes the decisions for a simplified trace.
+    /// Decides the implementation of each node of a simplified trace.
     ///
     /// # Errors
-    /// If the trace caches keys and values in 8 bits, which only kernels read, and the target has no kernels.
+    /// Returns an error if the trace stores keys and values in 8 bits, which only kernels can read, but the
+    /// target has no kernels.
     pub fn of(trace: &'t Trace, weights: &Weights, target: &Target) -> Result<Self, LowerError> {
         let kernels = weights.kernels(target);
         // As primitives through iree-compile 3.13 the numbers are those of kernels, but where a number lies between two integers.
@@ -92,13 +93,13 @@ impl<'t> Implementations<'t> {
         &self.nodes[function][id.index()]
     }
 
-    /// Whether any weight is stored in another form than in the checkpoint.
+    /// Whether the archive stores any weight in another form than the checkpoint.
     pub(crate) fn stores(&self) -> bool {
         self.layouts.values().any(Result::is_ok)
     }
 
     /// The format of each weight, by its key in the function that declares it. The error is the reason why a
-    /// weight is dense.
+    /// weight is stored unquantized.
     pub fn formats(&self) -> BTreeMap<String, Result<WeightFormat, DenseReason>> {
         let formats = self.layouts.iter();
         formats.map(|(key, layout)| (key.clone(), layout.map(WeightLayout::format))).collect()
@@ -106,7 +107,7 @@ impl<'t> Implementations<'t> {
 }
 
 impl StoredWeight {
-    /// The decision for an operation that reads a weight with a layout.
+    /// The implementation of an operation that reads a weight with a memory layout.
     fn of(layouts: &Layouts, function: &Function, op: &Op, operands: &[NodeId]) -> Option<Self> {
         let layout = |parameter: &Parameter| layouts.get(&parameter.key)?.ok();
         let matrix = |operand: usize| match &function.node(operands[operand]).kind {
@@ -125,7 +126,7 @@ impl StoredWeight {
     }
 }
 
-/// Whether a trace contains such an operation.
+/// Whether a trace contains an operation for which `is` returns true.
 fn has(trace: &Trace, is: impl Fn(&Op) -> bool) -> bool {
     let ops = |function: &Function| {
         function.ids().any(|id| matches!(&function.node(id).kind, NodeKind::Op(op) if is(op)))

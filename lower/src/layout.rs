@@ -1,5 +1,5 @@
-//! Decides how weights are stored: in the layout of the target's kernels, quantized in the checkpoint's order, or
-//! dense.
+//! Decides how the archive stores weights: in the layout of the target's kernels, quantized in the
+//! checkpoint's order, or unquantized.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,42 +19,44 @@ use crate::mixed::{Matrices, matrices, mixed};
 /// biases, and matrices with fewer outputs than a panel has rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Quantization {
-    /// The element type of the network.
+    /// Weights are stored in the element type of the network.
     #[default]
     Computed,
     All(WeightFormat),
-    /// In this format, and the head and the matrices of values in eight bits.
+    /// Weights are stored in this format, and the head and the value matrices in eight bits.
     Mixed(WeightFormat),
-    /// By the patterns of their keys, as a checkpoint holds them; others as the network computes.
+    /// Weights are stored in the format for the pattern of their key, as in a quantized checkpoint; all other
+    /// weights have the element type of the network.
     ByKey(Arc<BTreeMap<String, WeightFormat>>),
-    /// By the patterns of their keys, as the user asks, `None` as the network computes; others as `base` has them.
+    /// Weights are stored in the format that you set for the pattern of their key, where `None` selects the
+    /// element type of the network. `base` sets the format of all other weights.
     Mapped {
         base: Box<Quantization>,
         formats: Arc<BTreeMap<String, Option<WeightFormat>>>,
     },
 }
 
-/// Why the patterns of a map do not fit a network.
+/// The reason why the patterns of a map do not match a network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
-    #[error("`{pattern}` names no matrix of the network{}", nearest.as_ref().map_or(String::new(), |known| format!("; did you mean `{known}`?")))]
+    #[error("the pattern `{pattern}` matches no weight matrix of the network{}", nearest.as_ref().map_or(String::new(), |known| format!("; did you mean `{known}`?")))]
     Unknown { pattern: String, nearest: Option<String> },
-    #[error("`{pattern}` has fewer than two axes, expected a matrix; leave it out")]
+    #[error("the weight `{pattern}` has fewer than two axes, expected a matrix; leave this weight out")]
     NoMatrix { pattern: String },
 }
 
 impl Quantization {
-    /// Formats by patterns of keys. An empty map stands for the element type of the network.
+    /// Formats for weights by patterns of their keys. An empty map selects the element type of the network.
     pub fn by_key(formats: BTreeMap<String, WeightFormat>) -> Self {
         if formats.is_empty() { Self::Computed } else { Self::ByKey(Arc::new(formats)) }
     }
 
-    /// `base`, but for some patterns.
+    /// The formats of `base`, except for some patterns.
     pub fn mapped(base: Self, formats: BTreeMap<String, Option<WeightFormat>>) -> Self {
         Self::Mapped { base: Box::new(base), formats: Arc::new(formats) }
     }
 
-    /// With one format for all: a matmul by itself is no head.
+    /// The same format for all matrices: a matmul alone is not a head.
     #[must_use]
     pub fn pure(&self) -> Self {
         match self {
@@ -63,15 +65,16 @@ impl Quantization {
         }
     }
 
-    /// Whether some weights are rounded, or were when they came.
+    /// Whether some weights are rounded, either here or already in the checkpoint.
     pub fn rounds(&self) -> bool {
         *self != Self::Computed
     }
 
-    /// The same with the format of each matrix of a recorded network, where the choice depends on the network.
+    /// The same choice with the format of each matrix of a recorded network, if the choice depends on the
+    /// network.
     ///
     /// # Errors
-    /// If a pattern names no matrix of the network.
+    /// Returns an error if a pattern matches no matrix of the network.
     pub fn resolved(&self, trace: &Trace) -> Result<Self, PatternError> {
         let (base, changes) = match self {
             Self::Computed | Self::All(_) | Self::ByKey(_) => return Ok(self.clone()),
@@ -96,7 +99,7 @@ impl Quantization {
         Ok(Self::by_key(formats))
     }
 
-    /// The formats by the patterns of keys, where they are chosen by key.
+    /// The formats by the patterns of keys, if the formats are chosen by key.
     pub fn formats(&self) -> Arc<BTreeMap<String, WeightFormat>> {
         match self {
             Self::ByKey(formats) => formats.clone(),
@@ -104,7 +107,7 @@ impl Quantization {
         }
     }
 
-    /// The format of a parameter; `None` if it is stored as the network computes.
+    /// The format of a parameter; `None` if the parameter is stored in the element type of the network.
     fn format(&self, parameter: &Parameter) -> Option<WeightFormat> {
         match self {
             Self::Computed => None,
@@ -141,7 +144,7 @@ impl From<Option<WeightFormat>> for Quantization {
     }
 }
 
-/// As `--quant` names it: `q4` is mixed, `q4:pure` is not.
+/// Prints the name of the format for `--quant`: `q4` is a mixed format, and `q4:pure` is not.
 impl fmt::Display for Quantization {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -159,9 +162,9 @@ impl fmt::Display for Quantization {
     }
 }
 
-/// A word that names no format.
+/// A word that is not the name of a format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` names no format, expected none, q8, q4, q4_k, q4:pure or q4_k:pure")]
+#[error("`{0}` is not a weight format, expected none, q8, q4, q4_k, q4:pure or q4_k:pure")]
 pub struct UnknownQuantization(pub String);
 
 impl FromStr for Quantization {
@@ -180,7 +183,7 @@ impl FromStr for Quantization {
     }
 }
 
-/// How weights are stored, and whether kernels compute matmuls.
+/// How the archive stores weights, and whether kernels compute matmuls.
 ///
 /// ```
 /// use ops::WeightFormat;
@@ -197,12 +200,12 @@ pub struct Weights {
     /// Whether Tracewright's kernels compute matmuls, on targets that have kernels. Without kernels,
     /// everything is StableHLO, and every weight is in the checkpoint's order.
     pub kernels: bool,
-    /// The integers that activations become where weights are integers.
+    /// The integer type to which activations are rounded if weights are integers.
     pub activations: ActivationBits,
 }
 
 impl Default for Weights {
-    /// Kernels, with weights in the element type of the network.
+    /// By default, kernels compute matmuls, and weights have the element type of the network.
     fn default() -> Self {
         Self { quantize: Quantization::Computed, kernels: true, activations: ActivationBits::default() }
     }
@@ -212,7 +215,7 @@ impl Weights {
     /// The same with the [formats of a network](Quantization::resolved).
     ///
     /// # Errors
-    /// If a pattern names no matrix of the network.
+    /// Returns an error if a pattern matches no matrix of the network.
     pub fn resolved(self, trace: &Trace) -> Result<Self, PatternError> {
         Ok(Self { quantize: self.quantize.resolved(trace)?, ..self })
     }
@@ -223,11 +226,11 @@ impl Weights {
     }
 }
 
-/// The layout of a weight that is only multiplied with, or whose rows are looked up.
+/// The memory layout of a weight that the network only multiplies with, or whose rows it looks up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WeightLayout {
     Packed(WeightFormat),
-    /// In parts, each in the checkpoint's order.
+    /// Several tensors, each in the checkpoint's order.
     Grouped(WeightFormat),
 }
 
@@ -239,19 +242,20 @@ impl WeightLayout {
 }
 
 /// The layout of each weight, by its key in the function that declares it. The error is the reason why a
-/// weight is dense.
+/// weight is stored unquantized.
 pub(crate) type Layouts = BTreeMap<String, Result<WeightLayout, DenseReason>>;
 
-/// Why a weight is stored in the element type of the network.
+/// The reason why a weight is stored in the element type of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DenseReason {
     /// The target has no kernels.
     NoKernels,
-    /// It is not a matrix or a stack of matrices of floats, for example a norm's weight or a bias.
+    /// The weight is not a matrix or a stack of matrices of floats; for example, it is a norm's weight or a
+    /// bias.
     NoMatrix,
-    /// An operation other than a matmul or a look-up of rows reads it.
+    /// An operation other than a matmul or a lookup of rows reads the weight.
     ReadOtherwise,
-    /// No kernel supports its shape.
+    /// No kernel supports the shape of the weight.
     Shape,
 }
 
@@ -266,7 +270,7 @@ impl fmt::Display for DenseReason {
     }
 }
 
-/// Chooses the layout of every weight. All readers share one stored copy.
+/// Chooses the layout of every weight. All operations that read a weight share one stored copy.
 pub(crate) fn assign_layouts(trace: &Trace, quantize: &Quantization, kernels: &Kernels) -> Layouts {
     let read_otherwise = used_otherwise(trace);
     let layout = |parameter: &Parameter| {
@@ -296,8 +300,8 @@ pub(crate) fn assign_layouts(trace: &Trace, quantize: &Quantization, kernels: &K
     parameters.map(|parameter| (parameter.key.clone(), layout(parameter))).collect()
 }
 
-/// The keys of weights with other uses than matmuls and look-ups of rows. The keys are those in the functions
-/// that declare them, because all layers of a kind share a layout.
+/// The keys of weights with other uses than matmuls and lookups of rows. The keys are the keys in the
+/// functions that declare the weights, because all layers of a kind share a layout.
 fn used_otherwise(trace: &Trace) -> BTreeSet<&str> {
     let mut other = BTreeSet::new();
     for function in &trace.functions {

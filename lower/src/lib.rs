@@ -1,8 +1,8 @@
 //! Lowers a trace to StableHLO: converters, legalizations and the module text.
 //!
-//! [`expand`] replaces every composite by primitives. Its result is still a [`trace::Trace`], which you can dump,
-//! evaluate and compare. [`lower`] writes that trace as StableHLO. Before this it rewrites operations that the
-//! target's compiler gets wrong ([`legalize`]).
+//! [`expand`] replaces every composite operation by primitives. The result is still a [`trace::Trace`], which
+//! you can dump, evaluate and compare. [`lower`] writes that trace as StableHLO. Before writing, [`lower`]
+//! rewrites operations that the target's compiler computes wrongly ([`legalize`]).
 
 mod collectives;
 mod convert;
@@ -35,11 +35,11 @@ pub use shard::{EntryShards, ShardError, ShardNote, Sharding, Shards, divisible_
 pub use tunable::{FusedAttention, FusedExperts, FusedMatmul, Tunable, tunable};
 pub use xla::xla;
 
-/// Why a trace cannot be lowered.
+/// The reason why a trace cannot be lowered.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LowerError {
     /// A converter or an operation rejects its operands.
-    #[error("`{function}` %{node} does not lower")]
+    #[error("the node %{node} of `{function}` cannot be lowered")]
     Infer {
         function: String,
         node: usize,
@@ -47,8 +47,11 @@ pub enum LowerError {
         provenance: Provenance,
         source: Box<ops::InferError>,
     },
-    /// A composite is left, which has no StableHLO statement.
-    #[error("`{function}` %{node}: `{op}` is a composite; `expand` the trace before it is lowered")]
+    /// A composite operation was not expanded, and has no StableHLO statement.
+    #[error(
+        "the node %{node} of `{function}` is the composite `{op}`; expand the trace with `expand` before \
+        you lower it"
+    )]
     Composite {
         function: String,
         node: usize,
@@ -56,8 +59,8 @@ pub enum LowerError {
         provenance: Provenance,
         op: &'static str,
     },
-    /// An operation is left that only kernels compute, and no kernel supports it.
-    #[error("`{function}` %{node}: no kernel computes `{op}` for this target")]
+    /// The trace contains an operation that only kernels can compute, and no kernel supports the operation.
+    #[error("the node %{node} of `{function}` is `{op}`, which no kernel computes for this target")]
     Kernel {
         function: String,
         node: usize,
@@ -67,12 +70,12 @@ pub enum LowerError {
     },
     /// Keys and values are cached in 8 bits, but the target has no kernels.
     #[error(
-        "the KV cache is stored in 8 bits, which only kernels read, and the target has none or they are \
-         off; store it as computed"
+        "the KV cache is stored in 8 bits, which only kernels can read, but the target has none or you turned \
+        them off; store the KV cache in the computed type"
     )]
     IntegersWithoutKernels,
-    /// The target's device has no tensors of an element type.
-    #[error("`{function}` %{node} is of type {element}, {}", lacking(target, *lack))]
+    /// The target's device does not support tensors of an element type.
+    #[error("the node %{node} of `{function}` has the type {element}, {}", lacking(target, *lack))]
     Element {
         function: String,
         node: usize,
@@ -83,12 +86,12 @@ pub enum LowerError {
         lack: Unsupported,
     },
     /// No entry point has this name.
-    #[error("there is no entry point `{0}`")]
+    #[error("the network has no entry point `{0}`")]
     NoEntry(String),
     /// A parameter is declared with two types.
     #[error(transparent)]
     Parameter(#[from] trace::ParameterConflict),
-    /// A format for what is no matrix of the network.
+    /// A pattern of formats does not match the matrices of the network.
     #[error(transparent)]
     Pattern(#[from] PatternError),
 }

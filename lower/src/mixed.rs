@@ -1,15 +1,16 @@
-//! Mixed formats: the matrices that are stored in eight bits although fewer are asked for.
+//! Mixed formats: the matrices that are stored in eight bits although you selected a format with fewer bits.
 //!
-//! On SmolLM2 135M, with every matrix in `q4`, the mean KL divergence is 0.33 nats. The head in `q8` makes it 0.25, and the
-//! matrices of values, which are 3 % of a layer, 0.15. No other matrix of a layer gains as much for its bytes
-//! (`tracewright quality --layers` measures it).
+//! On SmolLM2 135M, with every matrix in `q4`, the mean KL divergence is 0.33 nats. With the head in `q8`,
+//! the divergence is 0.25 nats; with the value matrices too, which are 3 % of a layer, it is 0.15 nats. No
+//! other matrix of a layer reduces the divergence as much for its bytes (`tracewright quality --layers`
+//! measures this).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ops::{Op, WeightFormat, WeightUse};
 use trace::{Function, NodeId, NodeKind, Parameter, Trace, key_pattern};
 
-/// A matrix of values is stored in eight bits if it has at most this share of its layer's numbers.
+/// A value matrix is stored in eight bits if it has at most this share of its layer's numbers.
 const VALUES_SHARE: f64 = 1.0 / 16.0;
 
 /// The number of elements of each matrix, by the pattern of its key in the checkpoint.
@@ -20,7 +21,8 @@ pub(crate) fn matrices(trace: &Trace) -> Matrices {
     trace.functions.iter().flat_map(of_function).collect()
 }
 
-/// The format of each matrix, if those of layers are stored in `format` unless they are few and hurt much.
+/// The format of each matrix. The matrices of layers are stored in `format`, except small matrices whose
+/// rounding costs much quality.
 pub(crate) fn mixed(trace: &Trace, format: WeightFormat) -> BTreeMap<String, WeightFormat> {
     let mut formats: BTreeMap<String, WeightFormat> =
         matrices(trace).into_keys().map(|pattern| (pattern, format)).collect();
@@ -62,7 +64,7 @@ fn patterns(parameter: &Parameter) -> impl Iterator<Item = String> {
     parameter.sources().into_iter().map(|(key, _)| key_pattern(key))
 }
 
-/// Whether a matrix is one of a list: the head is not.
+/// Whether a matrix belongs to a list of layers; the head does not.
 fn in_layer(pattern: &str) -> bool {
     pattern.split('.').any(|part| part == "*")
 }
@@ -75,7 +77,7 @@ fn weight(function: &Function, matmul: NodeId) -> Option<&Parameter> {
     }
 }
 
-/// The weights of the last matmuls before a value.
+/// The weights of the last matmuls from which a value is computed.
 fn weights_behind(function: &Function, value: NodeId) -> Vec<&Parameter> {
     let (mut found, mut seen, mut pending) = (Vec::new(), BTreeSet::new(), vec![value]);
     while let Some(id) = pending.pop() {

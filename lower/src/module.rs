@@ -13,10 +13,10 @@ use crate::fusion::{Fusion, Fusions};
 use crate::legalize::{Legalization, legalize};
 use crate::{LowerError, idiom};
 
-/// Larger constants, in bytes, are globals, which are written once for all functions.
+/// Constants with more bytes are globals, which the module contains once for all functions.
 const INLINE_BYTES: usize = 1024;
 
-/// A program in StableHLO.
+/// A program as StableHLO text.
 ///
 /// ```
 /// use targets::Target;
@@ -36,14 +36,15 @@ const INLINE_BYTES: usize = 1024;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
-    /// The text for `iree-compile`.
+    /// The text of the module, for `iree-compile`.
     pub text: String,
-    /// The text without locations. Equal programs have equal texts, wherever they were declared.
+    /// The text without locations. Equal programs have equal texts, even if they were declared in different
+    /// places.
     pub text_without_locs: String,
     pub signatures: Vec<Signature>,
-    /// The parameters, sorted by key. The module reads them in the scope `model`.
+    /// The parameters, sorted by key. The module reads its parameters in the scope `model`.
     pub parameters: Vec<Parameter>,
-    /// The tilings of kernels in the text that come from the target's tuning.
+    /// The tilings of kernels in the module's text that come from the target's tuning.
     pub tuned: BTreeMap<String, Tiling>,
 }
 
@@ -52,7 +53,7 @@ pub struct Module {
 pub struct Statement<'a> {
     pub function: &'a str,
     pub text: &'a str,
-    /// Its location, in the format of [`location`].
+    /// The location of the statement, in the format of [`location`].
     pub location: &'a str,
 }
 
@@ -69,7 +70,7 @@ impl Module {
         })
     }
 
-    /// How often each operation occurs; calls are not expanded.
+    /// How often each operation occurs in the module; a function that is called several times counts once.
     pub fn histogram(&self) -> BTreeMap<String, usize> {
         let mut histogram = BTreeMap::new();
         for line in self.text_without_locs.lines() {
@@ -86,14 +87,14 @@ impl Module {
 /// Writes a trace of primitives as a StableHLO module, with legalizations for the target's compiler.
 ///
 /// # Errors
-/// If a composite is left, or a parameter has two types.
+/// Returns an error if a composite operation is left, or if a parameter has two types.
 pub fn lower(trace: &Trace, target: &Target) -> Result<Module, LowerError> {
     let legal = legalize(trace, &Legalization::needed(target))?;
     check_elements(&legal, target)?;
     write_with(&legal, target.backend.dialect(), Kernels::of(target), &Frame::default())
 }
 
-/// Rejects element types of which the target has no tensors.
+/// Rejects element types that the target does not support.
 fn check_elements(trace: &Trace, target: &Target) -> Result<(), LowerError> {
     for function in &trace.functions {
         for id in function.ids() {
@@ -124,24 +125,23 @@ fn check_elements(trace: &Trace, target: &Target) -> Result<(), LowerError> {
 /// becomes private and takes its weights as arguments.
 ///
 /// # Errors
-/// If a composite or a packed weight is left, or a parameter has two types.
+/// Returns an error if a composite operation or a packed weight is left, or if a parameter has two types.
 pub fn write(trace: &Trace, dialect: Dialect) -> Result<Module, LowerError> {
     write_with(trace, dialect, Kernels::none(), &Frame::default())
 }
 
-/// The parts of a module besides its functions, and the attributes of the entry points' arguments and
-/// results.
+/// The text of a module around its functions, and the attributes of the entry points' arguments and results.
 pub(crate) struct Frame {
     pub name: String,
     pub attributes: String,
     pub before: String,
     /// Text after the type of each argument of an entry point that is not a weight.
     pub arguments: Vec<String>,
-    /// Text after the type of each weight, by its key.
+    /// Text after the type of each weight, keyed by the weight's name.
     pub weights: HashMap<String, String>,
     /// Text after the type of each result of an entry point.
     pub results: Vec<String>,
-    /// Whether matmuls of f32 request the precision of f32. Otherwise XLA rounds their operands on
+    /// Whether matmuls of f32 request the precision of f32. Otherwise XLA rounds the operands on
     /// accelerators: to TF32 on NVIDIA's GPUs, and to bf16 on TPUs.
     pub exact: bool,
 }
@@ -208,17 +208,19 @@ pub(crate) fn write_with(
 struct Writer<'a> {
     trace: &'a Trace,
     dialect: Dialect,
-    /// For each function, the weights that it takes as arguments. Entry points load theirs.
+    /// For each function, the weights that the function takes as arguments. Entry points load their own
+    /// weights.
     weights: Vec<Vec<Weight>>,
     constants: HashMap<Literal, usize>,
     globals: Vec<Literal>,
     kernels: Kernels,
-    /// Whether results in f16 and bf16 have their bits: where kernels multiply.
+    /// Whether results in f16 and bf16 are rounded exactly to their type; this is necessary if kernels
+    /// compute matmuls.
     rounds: bool,
     frame: &'a Frame,
 }
 
-/// A weight that a function reads, and its type in MLIR.
+/// A weight that a function reads, with its type in MLIR.
 struct Weight {
     key: String,
     ty: String,
@@ -232,7 +234,7 @@ struct Body {
 }
 
 impl Body {
-    /// The approximate length of the text.
+    /// The approximate length of the function's text in bytes.
     fn length(&self) -> usize {
         let statement = |(text, at): &(String, Provenance)| text.len() + at.path.len() + at.file.len() + 24;
         self.header.len() + self.statements.iter().map(statement).sum::<usize>() + self.end.len()
@@ -288,16 +290,16 @@ impl Statements for Fresh<'_> {
 }
 
 impl Writer<'_> {
-    /// Whether a constant is written once for all functions. Splats are short and fold at any size, so they
-    /// are not.
+    /// Whether the module contains a constant once for all functions. Constants with equal elements are short
+    /// and the compiler folds them at any size, so the module repeats them.
     fn is_global(&self, literal: &Literal) -> bool {
         self.dialect == Dialect::IreeGlobals
             && literal.as_splat().is_none()
             && literal.ty().bytes() > INLINE_BYTES
     }
 
-    /// The arguments of a function. A function that does not load its weights takes them as arguments;
-    /// `weight_names` gets their names.
+    /// The arguments of a function. A function that does not load its weights takes the weights as arguments,
+    /// and `weight_names` receives their names.
     fn arguments(
         &self,
         signature: &Signature,
@@ -320,8 +322,8 @@ impl Writer<'_> {
         arguments
     }
 
-    /// The right-hand side of an operation's statement, in its implementation. `names` has the names of
-    /// earlier nodes.
+    /// The right-hand side of an operation's statement, for the implementation of the operation. `names`
+    /// contains the names of earlier nodes.
     fn operation(
         &mut self,
         fresh: &mut Fresh<'_>,
@@ -436,14 +438,14 @@ impl Writer<'_> {
     }
 }
 
-/// Whether a function has operations that kernels alone compute.
+/// Whether a function contains operations that only kernels compute.
 fn multiplies(function: &Function) -> bool {
     let is_kernel = |id| matches!(&function.node(id).kind, NodeKind::Op(op) if op.form() == Form::Kernel);
     function.ids().any(is_kernel)
 }
 
-/// A result with its bits. IREE computes f16 and bf16 in f32, and rounds only what goes to memory: which that is, depends on the
-/// number of tokens.
+/// Rounds a result to its element type. IREE computes f16 and bf16 in f32, and rounds only values that it
+/// writes to memory. The choice of these values depends on the number of tokens.
 fn rounded(fresh: &mut Fresh<'_>, value: String, op: &ops::Op, ty: &TensorType) -> String {
     use ops::Op::{Binary, Convert, DotGeneral, Reduce, Unary};
     let computes = matches!(op, Unary(_) | Binary(_) | Convert(_) | Reduce(_) | DotGeneral(_));
@@ -463,7 +465,7 @@ fn rounded(fresh: &mut Fresh<'_>, value: String, op: &ops::Op, ty: &TensorType) 
     })
 }
 
-/// Why an operation has no statement.
+/// The reason why an operation has no statement.
 fn unspelled(function: &Function, id: NodeId, op: &ops::Op) -> LowerError {
     let provenance = function.node(id).provenance.clone();
     let (function, node, name) = (function.name.clone(), id.index(), op.name());
@@ -473,7 +475,7 @@ fn unspelled(function: &Function, id: NodeId, op: &ops::Op) -> LowerError {
     }
 }
 
-/// The name of a weight, which a function loads once.
+/// The name of a weight; each function loads a weight once.
 fn load(fresh: &mut Fresh<'_>, names: &mut HashMap<String, String>, key: &str, ty: &str) -> String {
     match names.get(key) {
         Some(name) => name.clone(),

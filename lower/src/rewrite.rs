@@ -1,12 +1,12 @@
-//! Rewrites a trace, one operation at a time.
+//! Rewrites a trace, operation by operation.
 
 use ops::{InferError, Op};
 use trace::{Builder, Function, NodeId, NodeKind, Output, Trace};
 
 use crate::LowerError;
 
-/// The same program with other operations: `operation` appends the nodes that replace an operation. Nodes
-/// that no result needs are removed.
+/// Returns the same program with other operations: `operation` appends the nodes that replace an operation.
+/// Nodes that no result needs are removed.
 pub(crate) fn rewrite(
     trace: &Trace,
     operation: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Result<NodeId, InferError>,

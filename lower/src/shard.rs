@@ -13,8 +13,8 @@ use trace::{AxisName, Function, NodeKind, Parameter, ParameterConflict, Trace, a
 /// The sharding of a program's tensors over a mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shards {
-    /// The mesh. Its axes are split if a tensor is partitioned along a part of one: `model=16` becomes
-    /// `model.0=8,model.1=2` if there are 8 key-value heads. Devices keep their numbers.
+    /// The mesh. If a tensor is partitioned along a part of a mesh axis, this mesh axis is split: `model=16`
+    /// becomes `model.0=8,model.1=2` if there are 8 key-value heads. The devices keep their numbers.
     pub mesh: Mesh,
     /// The sharding of each weight, by its key.
     pub weights: BTreeMap<String, Sharding>,
@@ -24,15 +24,15 @@ pub struct Shards {
     pub notes: BTreeSet<ShardNote>,
 }
 
-/// The sharding of an entry point's arguments and results.
+/// The sharding of the arguments and results of an entry point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryShards {
     pub arguments: Vec<Sharding>,
     pub results: Vec<Sharding>,
 }
 
-/// The sharding of a tensor: for each axis, the mesh axes that partition it, beginning with the one that
-/// varies slowest. Devices along the other mesh axes have copies.
+/// The sharding of a tensor: for each axis of the tensor, the mesh axes that partition it, beginning with the
+/// mesh axis that varies slowest. Devices along the other mesh axes have copies of the same part.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sharding(pub Vec<Vec<MeshAxis>>);
 
@@ -41,7 +41,7 @@ pub struct Sharding(pub Vec<Vec<MeshAxis>>);
 pub enum ShardNote {
     /// The axis is shorter than the mesh axis, so several devices have copies of a part.
     Short { axis: String, extent: usize, over: MeshAxis },
-    /// The query heads per key-value head are partitioned along the rest of the mesh axis.
+    /// The query heads per key-value head are partitioned along the remaining part of the mesh axis.
     Groups {
         axis: String,
         extent: usize,
@@ -52,39 +52,45 @@ pub enum ShardNote {
     },
 }
 
-/// Why tensors cannot be partitioned by the rules.
+/// The reason why the rules cannot partition tensors.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShardError {
     /// A rule names an axis that the mesh lacks.
-    #[error("`{rule}` divides along `{}`, which is no axis of the mesh `{mesh}`", .rule.over)]
+    #[error("the rule `{rule}` divides along the axis `{}`, which the mesh `{mesh}` does not have", .rule.over)]
     NoMeshAxis { rule: ShardRule, mesh: Mesh },
     /// No rule uses an axis of the mesh.
-    #[error("nothing is divided along `{axis}` of the mesh `{mesh}`: all of its devices would do the same")]
+    #[error(
+        "no rule divides a tensor along the axis `{axis}` of the mesh `{mesh}`, so all devices of this \
+        axis would compute the same values"
+    )]
     Idle { axis: String, mesh: Mesh },
-    /// Two rules name one axis.
-    #[error("the axis `{0}` is divided by two rules; expected one")]
+    /// Two rules name the same axis.
+    #[error("two rules divide the axis `{0}`, expected one rule")]
     Twice(String),
     /// No tensor has the axis.
     #[error("no weight, argument or result has the axis `{axis}`; there are {}", .known.join(", "))]
     NoAxis { axis: String, known: Vec<String> },
-    /// The mesh axis does not divide an extent.
+    /// The size of the mesh axis does not divide an extent.
     #[error(
-        "`{tensor}`: the axis `{axis}` of extent {extent} is not divisible by the {} devices along `{}`",
+        "the tensor `{tensor}`: the axis `{axis}` of extent {extent} is not divisible by the {} devices \
+        along `{}`",
         .over.size, .over.name
     )]
     Uneven { tensor: String, axis: String, extent: usize, over: MeshAxis },
     /// The axis is inside a combined axis whose outer part is not partitioned.
     #[error(
-        "`{tensor}`: the axis `{axis}` lies within others of `{within}`; divide the outermost, or none of them"
+        "the tensor `{tensor}`: the axis `{axis}` is not the outermost axis in the combined axis `{within}`; \
+        divide the outermost axis, or none of the combined axes"
     )]
     Within {
         tensor: String,
         axis: String,
-        /// The axis that contains it.
+        /// The combined axis that contains the axis.
         within: String,
     },
     /// Two axes need incompatible splits of a mesh axis.
-    #[error("along `{}` of {} devices one axis has {first} parts and another {second}", .over.name, .over.size)]
+    #[error("along the mesh axis `{}` of {} devices, one tensor axis needs {first} parts and another needs \
+        {second}", .over.name, .over.size)]
     Cuts {
         over: MeshAxis,
         first: usize,
@@ -92,14 +98,14 @@ pub enum ShardError {
         second: usize,
     },
     /// A weight has two declarations whose axes are partitioned differently.
-    #[error("`{0}` is declared with axes that divide it in two ways")]
+    #[error("the weight `{0}` has two declarations whose axes are divided in different ways")]
     TwoWays(String),
     /// A parameter is declared with two types.
     #[error(transparent)]
     Parameter(#[from] ParameterConflict),
 }
 
-/// A part of a mesh axis: the devices from one divisor of its size to a greater one.
+/// A part of a mesh axis: the devices from one divisor of the axis's size to a greater divisor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Span {
     over: usize,
@@ -107,22 +113,22 @@ struct Span {
     to: usize,
 }
 
-/// The rules by axis, and the splits that they need.
+/// The sharding rules by axis, and the splits of mesh axes that the rules need.
 struct Divider<'a> {
     mesh: &'a Mesh,
     rules: BTreeMap<&'a str, usize>,
     groups: BTreeSet<&'a str>,
-    /// For each axis of the mesh, the places where it is split.
+    /// For each axis of the mesh, the places where the axis is split.
     cuts: Vec<BTreeSet<usize>>,
     notes: BTreeSet<ShardNote>,
 }
 
 impl Shards {
-    /// Partitions the arguments and results of a recorded trace over the devices of a mesh. Simplification
-    /// does not change these if there is no archive.
+    /// Partitions the arguments and results of a recorded trace over the devices of a mesh. If the trace has
+    /// no archive, simplification does not change these arguments and results.
     ///
     /// # Errors
-    /// If a rule names an unknown axis, or the mesh does not divide an extent.
+    /// Returns an error if a rule names an unknown axis, or if the mesh does not divide an extent.
     pub fn new(recorded: &Trace, mesh: &Mesh, rules: &[ShardRule]) -> Result<Self, ShardError> {
         let mut divider = Divider::new(recorded, mesh, rules)?;
         let declared = declared_axes(recorded);
@@ -169,7 +175,7 @@ impl Shards {
         Self { mesh: Mesh::default(), weights, entries, notes: BTreeSet::new() }
     }
 
-    /// The bytes of these weights on each device.
+    /// The number of bytes that these weights take on each device.
     pub fn device_bytes(&self, parameters: &[Parameter]) -> usize {
         let bytes = |p: &Parameter| p.ty.bytes() / self.weights.get(&p.key).map_or(1, Sharding::parts);
         parameters.iter().map(bytes).sum()
@@ -235,7 +241,7 @@ impl fmt::Display for ShardNote {
     }
 }
 
-/// The axes of each weight in the functions that declare it, by its key there.
+/// The axes of each weight, keyed by its name in the function that declares it.
 fn declared_axes(trace: &Trace) -> BTreeMap<&str, Vec<&[AxisName]>> {
     let mut declared: BTreeMap<&str, Vec<&[AxisName]>> = BTreeMap::new();
     for function in &trace.functions {
@@ -248,7 +254,7 @@ fn declared_axes(trace: &Trace) -> BTreeMap<&str, Vec<&[AxisName]>> {
     declared
 }
 
-/// Axes that queries have and their keys lack, in attention whose heads share keys.
+/// The axes that queries have but keys lack, in attention whose heads share keys.
 fn group_axes(function: &Function) -> Vec<&str> {
     let mut groups = Vec::new();
     for id in function.ids() {
@@ -289,7 +295,8 @@ impl<'a> Divider<'a> {
         Ok(Self { mesh, rules: by_axis, groups, cuts, notes: BTreeSet::new() })
     }
 
-    /// The sharding of a tensor with these axes. If two axes need the same mesh axis, the first gets it.
+    /// The sharding of a tensor with the given axes. If two axes need the same mesh axis, the first of them
+    /// gets it.
     fn place(
         &mut self,
         tensor: &str,
@@ -326,7 +333,7 @@ impl<'a> Divider<'a> {
         Ok(placed)
     }
 
-    /// The number of parts of an axis along a mesh axis.
+    /// The number of parts into which a mesh axis divides a tensor axis.
     fn parts(&mut self, tensor: &str, axis: &str, extent: usize, over: usize) -> Result<usize, ShardError> {
         let over = &self.mesh.axes[over];
         if extent.is_multiple_of(over.size) {
@@ -340,7 +347,7 @@ impl<'a> Divider<'a> {
         Err(ShardError::Uneven { tensor: tensor.into(), axis, extent, over })
     }
 
-    /// The sharding of heads that share keys, along the rest of the mesh axis.
+    /// The sharding of query heads that share keys, along the remaining part of the mesh axis.
     fn rest(&mut self, axis: &str, extent: usize, taken: &[Option<usize>]) -> Option<Span> {
         let left = |(at, over): (usize, &MeshAxis)| {
             let from = taken[at].filter(|&parts| parts < over.size)?;
@@ -357,7 +364,8 @@ impl<'a> Divider<'a> {
         Some(Span { over: at, from, to: from * parts })
     }
 
-    /// The mesh axes after splitting. Each piece has the divisor of the axis where it begins.
+    /// The mesh axes after splitting. Each piece is returned with the divisor of the axis where the piece
+    /// begins.
     fn pieces(&self) -> Result<Vec<Vec<(MeshAxis, usize)>>, ShardError> {
         let of_axis = |(over, cuts): (&MeshAxis, &BTreeSet<usize>)| {
             let mut cuts: BTreeSet<usize> = cuts.clone();
@@ -380,7 +388,7 @@ impl<'a> Divider<'a> {
         self.mesh.axes.iter().zip(&self.cuts).map(of_axis).collect()
     }
 
-    /// The sharding by pieces that spans consist of.
+    /// The sharding that consists of the pieces in `axes`.
     fn sharding(&self, pieces: &[Vec<(MeshAxis, usize)>], axes: &[Vec<Span>]) -> Sharding {
         let pieces = |span: &Span| {
             let (from, to) = (span.from, span.to);

@@ -1,4 +1,4 @@
-//! Builds operations over weights in a layout.
+//! Builds operations on weights in a memory layout.
 
 use ops::format::{ActivationBits, GroupPart};
 use ops::ops::{
@@ -13,7 +13,7 @@ use crate::implementation::{StoredWeight, WeightReader};
 use crate::layout::WeightLayout;
 
 impl StoredWeight {
-    /// The operation that reads the weight, over the weight as it is stored.
+    /// Builds the operation that reads the weight, for the weight's stored form.
     pub(crate) fn compute(
         &self,
         b: &mut Builder<'_>,
@@ -37,7 +37,7 @@ fn packed(b: &mut Builder<'_>, format: WeightFormat, parameter: &Parameter) -> R
     from_recipe(b, parameter.key.clone(), parameter, |matrix| step(Pack { format }, matrix))
 }
 
-/// The parts of a parameter in groups. The integers keep its key.
+/// The tensors that store a parameter in groups. The tensor of integers keeps the key of the parameter.
 fn grouped(
     b: &mut Builder<'_>,
     format: WeightFormat,
@@ -51,7 +51,7 @@ fn grouped(
     format.parts().iter().map(&mut part).collect()
 }
 
-/// A matmul and its bias, rounded once.
+/// Builds a matmul with its bias, rounded once.
 fn linear(
     b: &mut Builder<'_>,
     (layout, activations): (WeightLayout, ActivationBits),

@@ -12,11 +12,11 @@ use crate::LowerError;
 use crate::fusion::Fusions;
 use crate::legalize::{Legalization, legalize};
 
-/// The work of one kernel, with everything on which its speed depends.
+/// An operation that one kernel computes, with all data on which the kernel's speed depends.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tunable {
     Matmul(FusedMatmul),
-    /// A matmul with a matrix for each row.
+    /// A matmul with its own matrix for each row.
     Experts(FusedExperts),
     Attention(FusedAttention),
 }
@@ -33,20 +33,20 @@ pub struct FusedMatmul {
     pub halves: bool,
 }
 
-/// A matmul with a matrix for each row that one kernel computes.
+/// A matmul with its own matrix for each row, computed by one kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FusedExperts {
     pub op: PackedExperts,
     pub x: TensorType,
-    /// The type of the indices that select each row's matrix. `None` if rows use the matrices in turn.
+    /// The type of the indices that select each row's matrix. `None` if the rows use the matrices in order.
     pub indices: Option<TensorType>,
 }
 
-/// Attention that one kernel computes, with any prologue.
+/// Attention that one kernel computes, together with a prologue if there is one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FusedAttention {
     pub op: Sdpa,
-    /// The types of its operands: q, k, v, the offset.
+    /// The types of the operands: q, k, v, the offset.
     pub types: Vec<TensorType>,
     /// Whether keys and values are integers with a scale per key.
     pub quantized: bool,
@@ -87,7 +87,7 @@ impl Tunable {
         })
     }
 
-    /// The tilings of the target's kernel for this work.
+    /// The tilings of the target's kernel for this operation.
     pub fn tilings(&self, target: &Target) -> Option<Tilings> {
         let kernels = Kernels::of(target);
         match self {
@@ -116,11 +116,11 @@ impl Tunable {
     }
 }
 
-/// For each entry point of an expanded trace, the work of kernels with several tilings, and how often a call
-/// does it.
+/// For each entry point of an expanded trace, the operations whose kernels have several tilings, and how
+/// often a call runs them.
 ///
 /// # Errors
-/// If the trace cannot be lowered.
+/// Returns an error if the trace cannot be lowered.
 pub fn tunable(
     trace: &Trace,
     target: &Target,

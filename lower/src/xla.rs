@@ -1,5 +1,5 @@
 //! Writes the module of one entry point for XLA. The module is StableHLO and takes the arguments of the entry
-//! point, then its weights. With a mesh, arguments and results have their sharding in Shardy's syntax.
+//! point, then its weights. With a mesh, the sharding of arguments and results is in Shardy's syntax.
 
 use std::collections::HashMap;
 
@@ -16,10 +16,11 @@ const MAIN: &str = "main";
 const MESH: &str = "mesh";
 
 /// Writes an entry point of a trace of primitives as a module for XLA. State is donated: a result reuses the
-/// memory of the argument of the same role.
+/// memory of the argument with the same role.
 ///
 /// # Errors
-/// If there is no such entry point, a composite is left, or a parameter has two types.
+/// Returns an error if the trace has no such entry point, a composite operation is left, or a parameter has
+/// two types.
 pub fn xla(trace: &Trace, entry: &str, shards: Option<&Shards>) -> Result<Module, LowerError> {
     let mut alone = legalize(trace, &Legalization::needed(&Target::xla()))?.with_entries(&[entry]);
     let Some(&id) = alone.entries.first() else { return Err(LowerError::NoEntry(entry.to_owned())) };
@@ -67,7 +68,7 @@ fn spelled(sharding: &crate::Sharding) -> String {
     format!("sdy.sharding = #sdy.sharding<@{MESH}, {sharding}>")
 }
 
-/// Attributes in braces, such as ` {a, b}`; empty if there are none.
+/// Attributes in braces, such as ` {a, b}`; an empty text if there are no attributes.
 fn braced(said: &[String]) -> String {
     if said.is_empty() { String::new() } else { format!(" {{{}}}", said.join(", ")) }
 }

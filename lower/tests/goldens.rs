@@ -1413,7 +1413,7 @@ fn shard_refuses_what_does_not_divide() {
         "model=3",
         &["N=model"],
         expect![[r#"
-        `keys0`: the axis `N` of extent 5 is not divisible by the 3 devices along `model`
+        the tensor `keys0`: the axis `N` of extent 5 is not divisible by the 3 devices along `model`
     "#]],
     );
     check_shards(
@@ -1429,7 +1429,7 @@ fn shard_refuses_what_does_not_divide() {
         "model=2",
         &["K=data"],
         expect![[r#"
-        `K=data` divides along `data`, which is no axis of the mesh `model=2`
+        the rule `K=data` divides along the axis `data`, which the mesh `model=2` does not have
     "#]],
     );
     check_shards(
@@ -1437,7 +1437,7 @@ fn shard_refuses_what_does_not_divide() {
         "model=2",
         &["K=model", "K,N=model"],
         expect![[r#"
-        the axis `K` is divided by two rules; expected one
+        two rules divide the axis `K`, expected one rule
     "#]],
     );
     check_shards(
@@ -1445,7 +1445,7 @@ fn shard_refuses_what_does_not_divide() {
         "model=2",
         &["E=model"],
         expect![[r#"
-        `norm`: the axis `E` lies within others of `K=2*G=3*E=4`; divide the outermost, or none of them
+        the tensor `norm`: the axis `E` is not the outermost axis in the combined axis `K=2*G=3*E=4`; divide the outermost axis, or none of the combined axes
     "#]],
     );
     check_shards(
@@ -1453,7 +1453,7 @@ fn shard_refuses_what_does_not_divide() {
         "model=20",
         &["K,S=model"],
         expect![[r#"
-        along `model` of 20 devices one axis has 2 parts and another 5
+        along the mesh axis `model` of 20 devices, one tensor axis needs 2 parts and another needs 5
     "#]],
     );
 }
@@ -1485,7 +1485,7 @@ fn xla_has_weights_behind_arguments_and_says_how_all_are_divided() {
         }
     "#]].assert_eq(&text(Some(&shards)));
     let error = xla(&primitives, "prefill", None).unwrap_err().to_string();
-    assert_eq!(error, "there is no entry point `prefill`");
+    assert_eq!(error, "the network has no entry point `prefill`");
 }
 
 /// Accelerators round the operands of matmuls of f32 unless the module asks for more.

@@ -1,4 +1,4 @@
-//! The folder of an export, which is a whole export or none.
+//! The folder of an export, which always contains either a whole export or no export.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -10,44 +10,45 @@ use serde::{Deserialize, Serialize};
 use names::{ARCHIVE, COPIED, MADE, MANIFEST, MODULE, TEXT};
 
 pub mod names {
-    /// The manifest, which identifies an export. It is written last.
+    /// The manifest, whose presence identifies an export. The manifest is written last.
     pub const MANIFEST: &str = "manifest.json";
     pub const TEXT: &str = "model.mlir";
     pub const MODULE: &str = "model.vmfb";
     pub const ARCHIVE: &str = "model.irpa";
-    /// For XLA: the weights that recipes compute.
+    /// The archive of weights that recipes compute, in an export for XLA.
     pub const MADE: &str = "made.irpa";
-    /// The files that a tokenizer is read from. They are copied if they exist.
+    /// The files from which a tokenizer is read. The export copies these files if they exist.
     pub const COPIED: &[&str] = files::TOKENIZER_FILES;
 }
 
-/// The files of exports for either engine, except XLA's modules, which the manifest names.
+/// The files of exports for both engines, except XLA's modules, which the manifest lists.
 const ENGINES: &[&str] = &[TEXT, MODULE, ARCHIVE, MADE];
 
-/// Why a folder cannot be the folder of an export.
+/// The reason why a folder cannot become the folder of an export.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// A file cannot be read, written or removed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The export would be among the files of the model.
-    #[error("`{}` is the model's own folder; write elsewhere", .0.display())]
+    /// The export's folder would be the folder of the model.
+    #[error("`{}` is the model's own folder; write to another folder", .0.display())]
     Own(PathBuf),
-    /// The export would replace a file that no export has written.
-    #[error("`{}` is there and is not of an export; write elsewhere, or move it away", .0.display())]
+    /// The export would replace a file that does not belong to an export.
+    #[error("the folder `{}` exists and contains no export; write to another folder, or move this folder away", .0.display())]
     Foreign(PathBuf),
-    /// Another run is writing the folder.
-    #[error("another export is being written into `{}`; wait for it, or write elsewhere", .0.display())]
+    /// Another process is writing an export into the folder.
+    #[error("another process is writing an export into `{}`; wait until that process ends, or write to \
+        another folder", .0.display())]
     Locked(PathBuf),
 }
 
-/// The part of a manifest that lists the export's files, for either engine.
+/// The part of a manifest that lists the export's files, for both engines.
 #[derive(Deserialize)]
 struct Written {
-    /// Only Tracewright's manifests have this key.
+    /// The version key, which only Tracewright's manifests contain.
     #[serde(rename = "tracewright")]
     _version: String,
-    /// The entry points. With XLA, each has a module.
+    /// The entry points of the export. In an export for XLA, each entry point has a module.
     entry_points: Vec<WrittenEntry>,
 }
 
@@ -56,16 +57,16 @@ struct WrittenEntry {
     module: Option<String>,
 }
 
-/// The folder of an export, and the files to write.
+/// The folder of an export, and the files that the export writes.
 pub struct ExportFolder<'a> {
     path: &'a Path,
     names: Vec<&'a str>,
 }
 
 impl<'a> ExportFolder<'a> {
-    /// The folder at `path`, for files with these names, the manifest, and [copied files](COPIED). It is only
-    /// returned if an export of the model at `model` may be written there. Only another export is ever
-    /// replaced.
+    /// The folder at `path`, for files with these names, the manifest, and [copied files](COPIED). The
+    /// function returns an error if an export of the model at `model` must not be written there. An export
+    /// never replaces files other than an earlier export.
     pub fn new(
         model: &Path,
         path: &'a Path,
@@ -97,8 +98,8 @@ impl<'a> ExportFolder<'a> {
         self.names.iter().map(|name| self.path.join(name)).filter(|path| path.symlink_metadata().is_ok())
     }
 
-    /// Fills the folder under a lock. After a failure no part of an export is left, and a new folder is
-    /// removed.
+    /// Fills the folder while it holds a lock. After an error, no part of the export is left, and the
+    /// function removes a new folder.
     pub fn fill<T, E: From<FolderError>>(&self, fill: impl FnOnce(&Path) -> Result<T, E>) -> Result<T, E> {
         // Much may have come since it was asked for.
         self.check()?;
@@ -124,8 +125,9 @@ impl<'a> ExportFolder<'a> {
         Ok(self.clear(lock)?)
     }
 
-    /// Removes the files of an export. The manifest goes first, because it would vouch for a mixture of old
-    /// and new files. If a file cannot be removed, the lock stays, which marks the rest as leftovers.
+    /// Removes the files of an export. The function removes the manifest first, because a manifest would
+    /// declare a mixture of old and new files valid. If a file cannot be removed, the lock stays, and the
+    /// lock marks the rest of the files as leftovers.
     fn clear(&self, lock: FolderLock) -> Result<FolderLock, FileError> {
         let old = written(self.path)?.unwrap_or_default().into_iter().map(|name| self.path.join(name));
         match self.files().chain(old).try_for_each(|file| remove(&file)) {
@@ -145,7 +147,8 @@ fn remove(file: &Path) -> Result<(), FileError> {
     }
 }
 
-/// The names of the files that the export in a folder has for its engine; `None` if there is no export.
+/// The names of the files of the export in a folder, which depend on its engine; `None` if there is no
+/// export.
 fn written(folder: &Path) -> Result<Option<Vec<String>>, FileError> {
     let path = folder.join(MANIFEST);
     if !path.is_file() {
@@ -160,18 +163,18 @@ fn written(folder: &Path) -> Result<Option<Vec<String>>, FileError> {
     }))
 }
 
-/// Whether a model is read from the folder `out`.
+/// Whether the model is read from the folder `out`.
 fn is_same_folder(model: &Path, out: &Path) -> bool {
     let same = |out: PathBuf| model.canonicalize().is_ok_and(|model| model == out);
     out.is_dir() && out.canonicalize().is_ok_and(same)
 }
 
-/// The files of a model that are copied.
+/// The files of a model that an export copies.
 pub fn copied(model: &Path) -> impl Iterator<Item = &'static str> {
     COPIED.iter().copied().filter(|name| is_there(&model.join(name)))
 }
 
-/// Copies the files of the model.
+/// Copies these files of the model into the export.
 pub fn copy(model: &Path, out: &Path) -> Result<(), FileError> {
     copied(model).try_for_each(|name| put(out, name, &files::read(&model.join(name), limits::TOKENIZER)?))
 }
@@ -180,7 +183,7 @@ pub fn put(out: &Path, name: &str, bytes: &[u8]) -> Result<(), FileError> {
     NewFile::write(&out.join(name), FileKind::NEW, bytes)
 }
 
-/// Writes the manifest. It must come last: a folder without a manifest is not an export.
+/// Writes the manifest. Call this function last: a folder without a manifest is not an export.
 pub fn put_manifest(out: &Path, manifest: &impl Serialize) -> Result<(), FileError> {
     let json = serde_json::to_string_pretty(manifest).map_err(io::Error::from);
     put(out, MANIFEST, (json.with_path("write", &out.join(MANIFEST))? + "\n").as_bytes())

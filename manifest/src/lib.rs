@@ -1,5 +1,5 @@
-//! An export on disk, for either engine. [`dir`] has its folder. The types here are its `manifest.json`; its JSON
-//! Schema is generated from them.
+//! An export on disk, for both engines. The module [`dir`] handles the folder of an export. The types here
+//! define the file `manifest.json`, and its JSON Schema is generated from these types.
 
 pub mod dir;
 
@@ -19,7 +19,7 @@ use dir::names::{COPIED, MANIFEST};
 /// The value of the key `engine` in an export for XLA.
 pub const ENGINE: &str = "xla";
 
-/// Why an export cannot be read.
+/// The reason why an export cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     #[error(transparent)]
@@ -32,15 +32,15 @@ pub enum ManifestError {
         reason: String,
     },
     /// The export is for another engine.
-    #[error("`{}` was exported for XLA; `python -m tracewright_xla run` runs it", .0.display())]
+    #[error("`{}` was exported for XLA; run this export with `python -m tracewright_xla run`", .0.display())]
     Engine(PathBuf),
     /// A file of the export is missing.
-    #[error("`{}`, which the manifest names, is missing; export the model again", .path.display())]
+    #[error("the manifest lists the file `{}`, but this file is missing; export the model again", .path.display())]
     Lost { path: PathBuf },
-    /// The module is for an unknown kind of device.
+    /// The module was exported for an unknown kind of device.
     #[error(
-        "the module was exported for the device `{found}`, expected cpu, vulkan, cuda, hip or metal; use the version that \
-         exported it, or export again"
+        "the module was exported for the device `{found}`, expected cpu, vulkan, cuda, hip or metal; use the \
+        version that exported the module, or export the model again"
     )]
     Device { found: String },
     /// A module was changed after the export.
@@ -48,7 +48,7 @@ pub enum ManifestError {
     Module { path: PathBuf, expected: String, found: String },
 }
 
-/// The version of the manifest of an export for XLA. Readers reject other versions.
+/// The version of the manifest format for XLA. Readers reject other versions.
 pub const FORMAT: u32 = 2;
 
 /// The manifest of an export. Only exports for XLA have the key `engine`.
@@ -61,10 +61,10 @@ pub enum Manifest {
 }
 
 impl Manifest {
-    /// Reads the manifest of an export folder; `None` if there is none.
+    /// Reads the manifest of an export folder; `None` if the folder contains no manifest.
     ///
     /// # Errors
-    /// If the manifest cannot be read or is invalid.
+    /// Returns an error if the manifest cannot be read or is invalid.
     pub fn read(folder: &Path) -> Result<Option<Self>, ManifestError> {
         fn parsed<T: DeserializeOwned>(text: &str, folder: &Path) -> Result<T, ManifestError> {
             serde_json::from_str(text).map_err(|error| refused(folder, error.to_string()))
@@ -108,7 +108,7 @@ pub fn read_module(path: PathBuf, expected: &str) -> Result<Vec<u8>, ManifestErr
 }
 
 impl ManifestValue {
-    /// The entry for an argument or a result; `sharding` is for XLA.
+    /// Creates the entry for an argument or a result; only exports for XLA have a `sharding`.
     pub fn new(argument: &Argument, sharding: Option<Vec<Vec<String>>>) -> Self {
         Self {
             name: argument.name.clone(),
@@ -126,46 +126,48 @@ impl ManifestValue {
 pub struct IreeManifest {
     /// The version of Tracewright that wrote the export.
     pub tracewright: String,
-    /// The version of the compiler. A runtime of the same version can load the module.
+    /// The version of the compiler that compiled the module. A runtime with the same version can load the
+    /// module.
     pub iree_compiler: String,
-    /// The kind of device: `cpu`, `vulkan`, `cuda`, `hip`, `metal`.
+    /// The kind of device that runs the module: `cpu`, `vulkan`, `cuda`, `hip`, `metal`.
     #[serde(default = "cpu")]
     pub device: String,
-    /// The architecture of the processor: `x86_64`, `aarch64`. For other devices, that of the compiling
-    /// machine; they run with any.
+    /// The architecture of the processor that runs the module: `x86_64`, `aarch64`. For other devices, this
+    /// is the architecture of the compiling machine, and the module runs with any architecture.
     pub architecture: String,
-    /// LLVM's name of the platform, if one was set.
+    /// The platform in LLVM's notation, if you set a platform.
     pub target_triple: Option<String>,
-    /// LLVM's name of the processor; for other devices the compiler's name, such as `sm_80`.
+    /// The processor in LLVM's notation; for other devices the name that the compiler uses, such as `sm_80`.
     pub target_cpu: String,
-    /// Features that the processor must have. For other devices, the types of computations and the widths of
-    /// storage, such as `fp16` and `b8`.
+    /// The features that the processor must have. For other devices, this list contains the types of
+    /// computations and the widths of storage, such as `fp16` and `b8`.
     pub cpu_features: Vec<String>,
     /// The type of weights and activations.
     pub dtype: String,
-    /// The longest sequence, in tokens.
+    /// The maximum length of a sequence, in tokens.
     pub context: usize,
     /// The number of tokens per prefill call.
     pub chunk: usize,
     /// The rules that simplified the trace: off, exact or approximate.
     pub simplify: String,
-    /// The format of matmul weights: q8, q4 or q4_k. It is `stored` if each weight has the checkpoint's
-    /// format, and null if weights have the type `dtype`.
+    /// The format of matmul weights: q8, q4 or q4_k. The value is `stored` if each weight has the
+    /// checkpoint's format, and null if weights have the type `dtype`.
     pub quant: Option<String>,
-    /// The format of cached keys and values: `computed`, `q8`.
+    /// The storage format of the KV cache: `computed`, `q8`.
     pub kv: String,
     /// Whether Tracewright's kernels compute matmuls and attention.
     pub kernels: bool,
-    /// The layout of weights: `kernels` for the layout of kernels, or `plain` for the checkpoint's order.
+    /// The memory layout of weights: `kernels` is the layout that kernels read, and `plain` is the
+    /// checkpoint's order.
     pub layout: String,
-    /// The settings of kernels that measured faster than the defaults.
+    /// The settings of kernels that were faster than the defaults in measurements.
     pub tuning: Tuning,
     /// The blake3 hash of the compiled module.
     pub module_blake3: String,
     /// The blake3 hash of the archive's table, which contains the hash of each tensor:
     /// `irpa::Archive::table_blake3`.
     pub archive_blake3: String,
-    /// The functions that can be called.
+    /// The functions of the module that a program can call.
     pub entry_points: Vec<IreeEntry>,
     /// The copied files of the model, for its tokenizer and stop tokens.
     #[serde(default)]
@@ -175,10 +177,10 @@ pub struct IreeManifest {
 }
 
 impl IreeManifest {
-    /// Reads the manifest of an export folder; `None` if there is none.
+    /// Reads the manifest of an export folder; `None` if the folder contains no manifest.
     ///
     /// # Errors
-    /// If the manifest cannot be read or is invalid.
+    /// Returns an error if the manifest cannot be read or is invalid.
     pub fn read(folder: &Path) -> Result<Option<Self>, ManifestError> {
         let manifest = match Manifest::read(folder)? {
             None => return Ok(None),
@@ -196,7 +198,7 @@ impl IreeManifest {
     /// The arguments and results of the entry points.
     ///
     /// # Errors
-    /// If a type cannot be parsed.
+    /// Returns an error if a type cannot be parsed.
     pub fn signatures(&self, folder: &Path) -> Result<Vec<Signature>, ManifestError> {
         let argument = |t: &ManifestValue| -> Result<Argument, ManifestError> {
             let wrong = |what: &str, error: ops::ParseError| {
@@ -228,7 +230,7 @@ impl IreeManifest {
     /// The kind of device that runs the module.
     ///
     /// # Errors
-    /// If the kind is unknown.
+    /// Returns an error if the kind of device is unknown.
     pub fn device(&self) -> Result<DeviceKind, ManifestError> {
         DeviceKind::of_name(&self.device).ok_or_else(|| ManifestError::Device { found: self.device.clone() })
     }
@@ -239,27 +241,28 @@ impl IreeManifest {
 pub struct IreeEntry {
     /// The name of the function in the module.
     pub name: String,
-    /// The arguments in order, with their roles.
+    /// The arguments of the entry point in order, with their roles.
     pub arguments: Vec<ManifestValue>,
-    /// The results in order, with their roles.
+    /// The results of the entry point in order, with their roles.
     pub results: Vec<ManifestValue>,
 }
 
-/// An argument or a result, with its name.
+/// An argument or a result of an entry point, with its name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ManifestValue {
     /// The name of the argument or result.
     pub name: String,
-    /// The role: `tokens`, `start(context 512)`, `state(kv.keys, layer 3)`. For IREE, an `i32[]` argument
-    /// with the role start or count is a host scalar.
+    /// The role of the argument or result, such as `tokens`, `start(context 512)`, `state(kv.keys, layer 3)`.
+    /// For IREE, an `i32[]` argument with the role start or count is an integer on the host.
     pub role: String,
-    /// The type: `bf16[1,8,512,64]`.
+    /// The type of the argument or result, such as `bf16[1,8,512,64]`.
     #[serde(rename = "type")]
     pub ty: String,
-    /// The names of the axes.
+    /// The names of the axes of the argument or result.
     pub axes: Vec<String>,
-    /// For XLA: for each axis, the mesh axes that partition it. It is absent for IREE.
+    /// For each axis, the mesh axes that partition it, in an export for XLA. The key is absent in an export
+    /// for IREE.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharding: Option<Vec<Vec<String>>>,
 }
@@ -268,20 +271,20 @@ pub struct ManifestValue {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct XlaManifest {
-    /// The engine, always `xla`.
+    /// The engine of the export, which is always `xla`.
     #[cfg_attr(feature = "schema", schemars(extend("const" = ENGINE)))]
     pub engine: String,
-    /// The version of this format. Readers reject other versions.
+    /// The version of this manifest format. Readers reject other versions.
     #[cfg_attr(feature = "schema", schemars(extend("const" = FORMAT)))]
     pub format: u32,
     /// The version of Tracewright that wrote the export.
     pub tracewright: String,
     /// The type of weights and activations.
     pub dtype: String,
-    /// The longest sequence, in tokens.
+    /// The maximum length of a sequence, in tokens.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = limits::POSITIONS)))]
     pub context: usize,
-    /// Tokens of each sequence per prefill call.
+    /// The number of tokens of each sequence per prefill call.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = limits::POSITIONS)))]
     pub chunk: usize,
     /// The number of sequences per call.
@@ -292,19 +295,19 @@ pub struct XlaManifest {
     pub vocabulary: usize,
     /// The rules that simplified the trace: off, exact or approximate.
     pub simplify: String,
-    /// The mesh that was asked for: `model=4,data=2`; empty for one device.
+    /// The mesh that you requested: `model=4,data=2`, for example; the text is empty for one device.
     pub mesh: String,
-    /// The axes of the mesh in the modules. They can be parts of the axes that were asked for.
+    /// The axes of the mesh that the modules use. These axes can be parts of the axes that you requested.
     pub axes: Vec<ManifestAxis>,
     /// Tensors that are partitioned along only a part of the mesh axis that a rule names.
     pub notes: Vec<String>,
-    /// Bytes of weights on each device.
+    /// The number of bytes of weights on each device.
     pub device_bytes: usize,
-    /// Weights that each device stores whole.
+    /// The weights of which each device stores a whole copy.
     pub replicated: Vec<String>,
     /// The folder of the checkpoint.
     pub checkpoint: PathBuf,
-    /// The functions that can be called.
+    /// The functions of the modules that a program can call.
     pub entry_points: Vec<XlaEntry>,
     /// The weights, sorted by key.
     pub weights: Vec<XlaWeight>,
@@ -330,11 +333,11 @@ pub struct XlaEntry {
     pub name: String,
     /// The file with the module's text.
     pub module: String,
-    /// The blake3 hash of the text.
+    /// The blake3 hash of the module's text.
     pub module_blake3: String,
-    /// The arguments before the weights, in order.
+    /// The arguments before the weights, in order, with their roles.
     pub arguments: Vec<ManifestValue>,
-    /// The keys of the weights, which are further arguments, in order.
+    /// The keys of the weights, which are the arguments after the other arguments, in order.
     pub weights: Vec<String>,
     /// The results in order, with their roles.
     pub results: Vec<ManifestValue>,
@@ -346,20 +349,21 @@ pub struct XlaEntry {
 pub struct XlaWeight {
     /// The key of the weight.
     pub key: String,
-    /// The type in the module.
+    /// The type of the weight in the module.
     #[serde(rename = "type")]
     pub ty: String,
-    /// For each axis, the mesh axes that partition it.
+    /// For each axis of the weight, the mesh axes that partition it.
     pub sharding: Vec<Vec<String>>,
-    /// The file in the checkpoint's folder, or in the export's folder if `made` is true.
+    /// The file that contains the weight: in the checkpoint's folder, or in the export's folder if `made` is
+    /// true.
     pub file: String,
-    /// The name of the tensor in the file. The weight can be a part of it.
+    /// The name of the tensor in the file. The weight can be a part of this tensor.
     pub tensor: String,
-    /// Whether a recipe computed the weight, so that it is in the export.
+    /// Whether a recipe computed the weight, so that the export contains it.
     pub made: bool,
-    /// The element type in the file.
+    /// The element type of the tensor in the file.
     pub stored: String,
-    /// The offset of the first byte in the file.
+    /// The offset of the weight's first byte in the file.
     pub offset: usize,
 }
 

@@ -1,6 +1,6 @@
-//! Apertus: Swiss AI, "Apertus: Democratizing Open and Compliant LLMs" (2025), §2. Names follow the HF checkpoint
-//! (`modeling_apertus.py`). A Qwen3 with a feed-forward network without a gate, whose activation has trained
-//! parameters.
+//! Apertus: Swiss AI, "Apertus: Democratizing Open and Compliant LLMs" (2025), §2. The names follow the
+//! Hugging Face checkpoint (`modeling_apertus.py`). The network is a Qwen3 with a feed-forward network
+//! without a gate, whose activation has trained parameters.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{F32, Float, Tensor, model};
@@ -20,7 +20,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Llama's layer. The norms have other names.
+    /// The layer of a Llama with other names for the norms.
     pub Layer<T: Float>(LlamaConfig): AttentionBlock<T> {
         // The trained numbers of the activation have one axis, with one element.
         dims { D = hidden_size, F = intermediate_size, O = 1 }
@@ -36,7 +36,7 @@ model! {
         }
     }
 
-    /// Two linear layers with xIELU in between.
+    /// A feed-forward network: two linear layers with xIELU between them.
     pub Mlp {
         up_proj: Linear[D -> F],
         act_fn: Xielu,
@@ -47,7 +47,8 @@ model! {
         }
     }
 
-    /// xIELU (Huang and Schlag, "Deriving Activation Functions Using Integration", 2024; `XIELUActivation`).
+    /// The activation xIELU (Huang and Schlag, "Deriving Activation Functions Using Integration", 2024;
+    /// `XIELUActivation`).
     pub Xielu {
         alpha_p: Weight[O],
         alpha_n: Weight[O],
@@ -65,14 +66,14 @@ model! {
     }
 }
 
-/// eˣ − 1 in f32 for x ≤ 0, without the cancellation near 0: 2t / (1 − t) with t = tanh(x/2).
+/// Computes eˣ − 1 in f32 for x ≤ 0 without cancellation near 0, as 2t / (1 − t) with t = tanh(x/2).
 #[track_caller]
 fn expm1<T: Float>(x: Tensor<T>) -> Tensor<T> {
     let t = (x.to::<F32>() * 0.5).tanh();
     (t * 2.0 / (-t + 1.0)).to()
 }
 
-/// Reads the `config.json` of an Apertus. Defaults are those of `ApertusConfig` in transformers.
+/// Reads the `config.json` of an Apertus. The defaults are the same as in `ApertusConfig` of transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     // transformers does not read these keys of the published checkpoints.
     keys.ignore(&["hidden_dropout"]);

@@ -1,6 +1,7 @@
-//! Command R7B and Command A: Cohere, "Command A: An Enterprise-Ready Large Language Model" (2025), §2.1. Names follow the
-//! HF checkpoint (`modeling_cohere2.py`). A Llama whose layers compute both halves from one layer norm. Layers with a
-//! window rotate neighbouring features, the others have no rotary embedding.
+//! Command R7B and Command A: Cohere, "Command A: An Enterprise-Ready Large Language Model" (2025), §2.1. The
+//! names follow the Hugging Face checkpoint (`modeling_cohere2.py`). The network is a Llama whose layers
+//! compute both halves from one layer norm. Layers with a window rotate neighbouring features, and the other
+//! layers have no rotary embedding.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{Float, Tensor, model};
@@ -20,7 +21,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// A layer that adds both halves to the residual at once (`Cohere2DecoderLayer`).
+    /// A layer that adds the outputs of both halves to the residual together (`Cohere2DecoderLayer`).
     pub Layer<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims { D = hidden_size }
 
@@ -40,7 +41,7 @@ model! {
 pub struct Cohere2Config {
     /// The keys that Cohere 2 shares with Llama.
     pub llama: LlamaConfig,
-    /// The factor on the logits.
+    /// The factor by which the logits are multiplied.
     pub logit_scale: f64,
 }
 
@@ -74,7 +75,7 @@ const IGNORED: &[&str] = &[
     "use_parallel_embedding",
 ];
 
-/// Reads the `config.json` of a Command R7B. Defaults are those of `Cohere2Config` in transformers.
+/// Reads the `config.json` of a Command R7B. The defaults are the same as in `Cohere2Config` of transformers.
 pub(crate) fn read(keys: &Keys) -> Cohere2Config {
     keys.ignore(IGNORED);
     let defaults = Defaults {

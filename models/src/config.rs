@@ -1,4 +1,4 @@
-//! Reads `config.json` key by key. Each key is read, in a list of keys to ignore, or an error.
+//! Reads `config.json` key by key. Each key is read by code, is in a list of ignored keys, or is an error.
 
 mod base;
 mod storage;
@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 pub(crate) use base::read_base;
 pub(crate) use storage::check_storage;
 
-/// Why a configuration is rejected.
+/// The reason why a configuration is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -41,8 +41,8 @@ pub enum ConfigError {
         /// All problems in the file.
         problems: Vec<KeyProblem>,
     },
-    /// The list of an embedding model's modules differs from the network's.
-    #[error("`{}`: the modules are {found}, expected {expected}", .path.display())]
+    /// The file lists other modules of the embedding model than the network has.
+    #[error("`{}`: the model has the modules {found}, expected {expected}", .path.display())]
     Modules {
         /// Path of the configuration file.
         path: PathBuf,
@@ -52,7 +52,7 @@ pub enum ConfigError {
         expected: String,
     },
     /// The architecture is not supported.
-    #[error("`{}`: architecture `{found}` is not known; known are {known:?}", .path.display())]
+    #[error("`{}`: the architecture `{found}` is not supported; supported are {known:?}", .path.display())]
     Architecture {
         /// Path of the configuration file.
         path: PathBuf,
@@ -61,16 +61,16 @@ pub enum ConfigError {
         /// The architectures that are supported.
         known: Vec<&'static str>,
     },
-    /// The model is a text embedding, but a language model is expected.
-    #[error("`{}`: `{found}` embeds texts and predicts no token", .path.display())]
+    /// The model computes embeddings, but the caller expects a language model.
+    #[error("`{}`: the architecture `{found}` computes embeddings and does not generate text", .path.display())]
     Embeds {
         /// Path of the configuration file.
         path: PathBuf,
         /// The architecture in the file.
         found: String,
     },
-    /// The model is a language model, but a text embedding is expected.
-    #[error("`{}`: `{found}` predicts tokens and embeds no texts", .path.display())]
+    /// The model is a language model, but the caller expects a model that computes embeddings.
+    #[error("`{}`: the architecture `{found}` generates text and does not compute embeddings", .path.display())]
     Generates {
         /// Path of the configuration file.
         path: PathBuf,
@@ -79,8 +79,7 @@ pub enum ConfigError {
     },
     /// The weights are quantized by a method that is not supported.
     #[error(
-        "`{}`: the checkpoint is quantized (`{key}`, method `{method}`), which is not read; \
-         use the unquantized checkpoint, or save one: `model.dequantize()` and `save_pretrained` in transformers",
+        "`{}`: the checkpoint is quantized (`{key}`, method `{method}`), which Tracewright does not support; use the unquantized checkpoint, or save one: `model.dequantize()` and `save_pretrained` in transformers",
         .path.display()
     )]
     Quantized {
@@ -94,7 +93,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// The same error with keys renamed by `name`, for a file that has other keys than `config.json`.
+    /// The same error with keys renamed by `name`, for a file whose keys differ from `config.json`.
     pub(crate) fn named(mut self, name: impl Fn(&str) -> String) -> Self {
         if let Self::Keys { problems, .. } = &mut self {
             for problem in problems {
@@ -126,7 +125,7 @@ pub const IGNORED: &[&str] = &[
     "use_cache",
 ];
 
-/// Upper bounds of some keys. All others are bounded by [`limits::EXTENT`].
+/// Upper bounds of some keys. [`limits::EXTENT`] is the bound of all other keys.
 const AT_MOST: &[(&str, usize)] = &[
     ("num_hidden_layers", limits::LAYERS),
     ("n_layer", limits::LAYERS),
@@ -134,7 +133,7 @@ const AT_MOST: &[(&str, usize)] = &[
     ("max_position_embeddings", limits::POSITIONS),
 ];
 
-/// Characters of an invalid value that a message shows.
+/// The number of characters of an invalid value that a message shows.
 const SHOWN: usize = 200;
 
 /// A problem with one key of a configuration.
@@ -158,7 +157,7 @@ pub enum KeyProblem {
         /// The values that are possible.
         expected: String,
     },
-    /// No code reads the key, and no list ignores it.
+    /// No code reads the key, and no list of ignored keys contains it.
     #[error("`{key}` is not a known key{}", nearest_text(.nearest))]
     Unknown {
         /// Path of the key, with dots.
@@ -172,7 +171,7 @@ fn nearest_text(nearest: &Option<String>) -> String {
     nearest.as_ref().map_or_else(String::new, |key| format!(", the nearest is `{key}`"))
 }
 
-/// A JSON object whose keys are read one by one. A key that no code asks for is an error at the end.
+/// A JSON object whose keys are read one by one. A key that no code reads is an error at the end.
 pub struct Keys {
     path: PathBuf,
     /// The path of a nested object with a dot at the end, such as `rope_scaling.`.
@@ -186,17 +185,17 @@ impl Keys {
     /// Reads the object in the file at `path`, or in its `config.json` if `path` is a directory.
     ///
     /// # Errors
-    /// If the file cannot be read, or is not a JSON object.
+    /// Returns an error if the file cannot be read, or is not a JSON object.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
         let text = files::read_json(&path)?;
         Self::parse(&path, &text)
     }
 
-    /// Reads the keys of a `config.json` with this text. Messages call it `path`.
+    /// Reads the keys of a `config.json` with this text. Error messages refer to the object as `path`.
     ///
     /// # Errors
-    /// If the text is not a JSON object.
+    /// Returns an error if the text is not a JSON object.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let syntax = |reason: String| ConfigError::Syntax { path: path.to_owned(), reason };
         match files::parse_json(text).map_err(|e| syntax(e.to_string()))? {
@@ -205,7 +204,7 @@ impl Keys {
         }
     }
 
-    /// The keys of an object. Messages call it `path`.
+    /// The keys of an object. Error messages refer to the object as `path`.
     pub(crate) fn of(path: &Path, map: Map<String, Value>) -> Self {
         Self::new(path, "", map)
     }
@@ -215,7 +214,7 @@ impl Keys {
         Self { path: path.into(), prefix: prefix.into(), map, known, problems }
     }
 
-    /// Removes a key that was already read, for a reader that gives it another meaning.
+    /// Removes a key that was already read, so that a family can give the key another meaning.
     #[must_use]
     pub fn without(mut self, key: &str) -> Self {
         self.map.remove(key);
@@ -231,7 +230,7 @@ impl Keys {
         format!("{}{key}", self.prefix)
     }
 
-    /// The value of `key`; `None` if it is missing or null.
+    /// The value of `key`; `None` if the key is missing or null.
     pub fn get(&self, key: &'static str) -> Option<&Value> {
         self.known.borrow_mut().push(key);
         self.map.get(key).filter(|value| !value.is_null())
@@ -275,7 +274,7 @@ impl Keys {
         value.unwrap_or_default()
     }
 
-    /// A positive integer; `None` if the key is missing.
+    /// Reads a positive integer; `None` if the key is missing.
     pub fn optional_count(&self, key: &'static str) -> Option<usize> {
         let own = AT_MOST.iter().find(|(name, _)| *name == key);
         let most = own.map_or(limits::EXTENT, |(_, most)| *most);
@@ -283,12 +282,13 @@ impl Keys {
         self.typed(key, format!("a positive integer, at most {most}"), read)
     }
 
-    /// A positive integer. If the key is missing, this records a problem.
+    /// Reads a positive integer. If the key is missing, the function records a problem.
     pub fn count(&self, key: &'static str) -> usize {
         self.required(key, "a positive integer", self.optional_count(key)).max(1)
     }
 
-    /// Reads a key whose null means that there is no such thing. Returns `default` if the key is missing.
+    /// Reads a key whose value null means that the feature does not exist. The function returns `default` if
+    /// the key is missing.
     fn nullable<T>(&self, key: &'static str, default: Option<T>, read: impl Fn() -> Option<T>) -> Option<T> {
         match self.map.contains_key(key) {
             true => read(),
@@ -299,26 +299,26 @@ impl Keys {
         }
     }
 
-    /// A positive integer. Null gives `None`, a missing key `default`.
+    /// Reads a positive integer. The function returns `None` for null, and `default` for a missing key.
     pub fn nullable_count(&self, key: &'static str, default: Option<usize>) -> Option<usize> {
         self.nullable(key, default, || self.optional_count(key))
     }
 
-    /// A positive number. Null gives `None`, a missing key `default`.
+    /// Reads a positive number. The function returns `None` for null, and `default` for a missing key.
     pub fn nullable_number(&self, key: &'static str, default: Option<f64>) -> Option<f64> {
         self.nullable(key, default, || self.optional_number(key))
     }
 
-    /// `sliding_window_pattern`: every so many layers, one layer uses no sliding window.
+    /// Reads the period `sliding_window_pattern`: one layer in each period has no sliding window.
     pub fn sliding_period(&self) -> Option<usize> {
         let names = ["sliding_window_pattern", "_sliding_window_pattern"];
         let [new, old] = names.map(|name| (name, self.optional_count(name)));
         self.agreed(new, old)
     }
 
-    /// The window of each of `layers` layers; `None` for layers that see all positions. The window is
-    /// `window` in layers that `layer_types` sets to `sliding_attention`. Without that key, `sliding` selects
-    /// these layers.
+    /// The window of each of `layers` layers; `None` for layers that see all positions. Layers that
+    /// `layer_types` sets to `sliding_attention` have the window `window`. Without the key `layer_types`,
+    /// `sliding` selects these layers.
     pub fn windows(
         &self,
         layers: usize,
@@ -337,18 +337,20 @@ impl Keys {
         sliding.into_iter().map(|sliding| window.filter(|_| sliding)).collect()
     }
 
-    /// The key `layer_types`: `full_attention` or `sliding_attention` for each of `layers` layers. `None` if
-    /// it is missing.
+    /// Reads the key `layer_types`: `full_attention` or `sliding_attention` for each of `layers` layers. The
+    /// function returns `None` if the key is missing.
     pub fn layer_types(&self, layers: usize) -> Option<Vec<String>> {
         self.layer_types_of(layers, ["full_attention", "sliding_attention"])
     }
 
-    /// The key `layer_types`: one of two `kinds` for each of `layers` layers. `None` if it is missing.
+    /// Reads the key `layer_types`, which contains one of two `kinds` for each of `layers` layers. The
+    /// function returns `None` if the key is missing.
     pub fn layer_types_of(&self, layers: usize, kinds: [&str; 2]) -> Option<Vec<String>> {
         self.kinds_of_layers("layer_types", layers, kinds)
     }
 
-    /// The list `key`: one of two `kinds` for each of `layers` layers. `None` if it is missing.
+    /// The list `key`: one of two `kinds` for each of `layers` layers. The function returns `None` if the key
+    /// is missing.
     pub fn kinds_of_layers(&self, key: &'static str, layers: usize, kinds: [&str; 2]) -> Option<Vec<String>> {
         let expected = format!("a list of {layers} of `{}` and `{}`", kinds[0], kinds[1]);
         let value = self.get(key)?;
@@ -375,37 +377,37 @@ impl Keys {
         true
     }
 
-    /// An integer that is 0 or larger; `None` if the key is missing.
+    /// Reads an integer that is 0 or larger; `None` if the key is missing.
     pub fn optional_integer(&self, key: &'static str) -> Option<usize> {
         let read = |value: &Value| value.as_u64().filter(|&n| n <= u32::MAX.into()).map(|n| n as usize);
         self.typed(key, "an integer, at least 0", read)
     }
 
-    /// A positive number; `None` if the key is missing.
+    /// Reads a positive number; `None` if the key is missing.
     pub fn optional_number(&self, key: &'static str) -> Option<f64> {
         self.typed(key, "a positive number", |value| value.as_f64().filter(|&x| x > 0.0 && x.is_finite()))
     }
 
-    /// A positive number; `default` if the key is missing. Null is an error.
+    /// Reads a positive number; `default` if the key is missing. The value null is an error.
     pub fn number_or(&self, key: &'static str, default: f64) -> f64 {
         let number = self.optional_number(key);
         self.refuse_null(key, "a positive number");
         number.unwrap_or(default)
     }
 
-    /// Records a problem if the key is null. transformers does not replace null by the default.
+    /// Records a problem if the key is null, because transformers does not replace null by the default.
     fn refuse_null(&self, key: &'static str, expected: &str) {
         if self.map.get(key).is_some_and(Value::is_null) {
             self.refuse(key, "null", expected);
         }
     }
 
-    /// A positive number. If the key is missing, this records a problem.
+    /// Reads a positive number. If the key is missing, the function records a problem.
     pub fn number(&self, key: &'static str) -> f64 {
         self.required(key, "a positive number", self.optional_number(key))
     }
 
-    /// A truth value; `default` if the key is missing. Python treats null as false, so null is an error if
+    /// Reads a boolean; `default` if the key is missing. Python treats null as false, so null is an error if
     /// the default is true.
     pub fn flag(&self, key: &'static str, default: bool) -> bool {
         if default {
@@ -414,19 +416,19 @@ impl Keys {
         self.typed(key, "true or false", Value::as_bool).unwrap_or(default)
     }
 
-    /// A switch of which only one value is implemented, here and in transformers.
+    /// Checks a switch for which transformers and Tracewright implement only one value.
     pub fn always(&self, key: &'static str, position: bool) {
         if self.flag(key, position) != position {
             self.refuse(key, !position, position.to_string());
         }
     }
 
-    /// A string; `None` if the key is missing.
+    /// Reads a string; `None` if the key is missing.
     pub fn optional_text(&self, key: &'static str) -> Option<String> {
         self.typed(key, "a string", |value| value.as_str().map(str::to_owned))
     }
 
-    /// Checks that a string is one of `accepted`, if the key exists.
+    /// Checks that a string is one of the `accepted` values, if the key exists.
     pub fn one_of(&self, key: &'static str, accepted: &[&str]) {
         if let Some(found) = self.optional_text(key)
             && !accepted.contains(&found.as_str())
@@ -435,7 +437,7 @@ impl Keys {
         }
     }
 
-    /// The element type in `torch_dtype` (transformers 4) or `dtype` (transformers 5).
+    /// Reads the element type in `torch_dtype` (transformers 4) or `dtype` (transformers 5).
     pub fn element_type(&self) -> Option<ElementType> {
         let read = |key| {
             let word = self.optional_text(key)?;
@@ -453,7 +455,7 @@ impl Keys {
         self.agreed(("dtype", read("dtype")), ("torch_dtype", read("torch_dtype")))
     }
 
-    /// The value of a key that has two names. If both exist, they must be equal.
+    /// Reads a value whose key has two names. If both keys exist, their values must be equal.
     pub fn agreed<T: PartialEq + Display>(
         &self,
         new: (&str, Option<T>),
@@ -467,7 +469,7 @@ impl Keys {
         new.1.or(old.1)
     }
 
-    /// A nested object; `None` if the key is missing.
+    /// Reads a nested object; `None` if the key is missing.
     pub fn object(&self, key: &'static str) -> Option<Self> {
         match self.get(key)? {
             Value::Object(map) => Some(Self::new(&self.path, &format!("{}{key}.", self.prefix), map.clone())),
@@ -488,8 +490,8 @@ impl Keys {
         self.problems.borrow_mut().extend(nested.into_problems(ignored));
     }
 
-    /// Adds the problems of a nested object, without its unread keys: one invalid key makes the others
-    /// meaningless.
+    /// Adds the problems of a nested object without its unread keys, because one invalid key makes the other
+    /// keys meaningless.
     pub fn give_up(&self, nested: Self) {
         self.problems.borrow_mut().extend(nested.problems.into_inner());
     }
@@ -510,11 +512,11 @@ impl Keys {
         problems
     }
 
-    /// Ends the reading.
+    /// Ends the reading of a configuration.
     ///
     /// # Errors
-    /// If problems were recorded, or a key is neither read nor in `ignored` or `allowed`. The error lists all
-    /// of them.
+    /// Returns an error if problems were recorded, or a key is neither read nor in `ignored` or `allowed`.
+    /// The error lists all problems.
     pub fn finish(self, ignored: &[&'static str], allowed: &[String]) -> Result<(), ConfigError> {
         let path = self.path.clone();
         let mut problems = self.into_problems(ignored);
@@ -523,10 +525,11 @@ impl Keys {
         end(path, problems)
     }
 
-    /// Ends the reading of a file with keys for other readers. Unread keys are allowed.
+    /// Ends the reading of a file that also contains keys for other readers. Keys that this reader did not
+    /// read are allowed.
     ///
     /// # Errors
-    /// If problems were recorded. The error lists all of them.
+    /// Returns an error if problems were recorded. The error lists all problems.
     pub fn finish_reading(self) -> Result<(), ConfigError> {
         end(self.path, self.problems.into_inner())
     }

@@ -1,4 +1,5 @@
-//! [`Decoder`]: embedding, layers, norm and head of a language model. Each family declares its own layers.
+//! [`Decoder`] consists of the embedding, the layers, the norm and the head of a language model. Each family
+//! declares its own layers.
 
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -15,10 +16,10 @@ use crate::config::Keys;
 use crate::rope::{RopeDefaults, RopeParameters};
 use crate::shape_check::DeclaredSize;
 
-/// A block that attends to other positions: a layer, or its attention.
+/// A block that attends to other positions: a layer, or the attention of a layer.
 pub trait AttentionBlock<T: Float>: Block {
-    /// Computes features `[B, S, D]` from features `[B, S, D]`. `kv` caches the keys and values of other
-    /// positions.
+    /// Computes features `[B, S, D]` from features `[B, S, D]`. `kv` is the KV cache with the keys and values
+    /// of other positions.
     fn forward(&self, x: Tensor<T>, at: &Attend<T>, kv: &mut Kv<T>) -> Tensor<T>;
 }
 
@@ -28,23 +29,26 @@ pub trait FeedForward<T: Float>: Block {
     fn forward(&self, x: Tensor<T>) -> Tensor<T>;
 }
 
-/// The configuration of a [`Decoder`]: Llama's keys, and the differences from Llama outside of its layers.
+/// The configuration of a [`Decoder`]: the keys of Llama, and the differences from Llama outside of the
+/// layers.
 pub trait DecoderConfig: Deref<Target = LlamaConfig> + Clone + 'static {
-    /// The last norm. Layers declare their own norms.
+    /// The norm after the last layer. Layers declare their own norms separately.
     const NORM: Norm = Norm::Rms(WeightStyle::Scale);
 
-    /// Computes the input of the first layer from the tokens' embeddings. Default: no change.
+    /// Computes the input of the first layer from the tokens' embeddings. By default, the function returns
+    /// the output unchanged.
     fn embedded<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
         x
     }
 
-    /// The attention settings of a layer. `rotary` sees all earlier positions and uses the layer's rotary embedding.
-    /// Default: the layer's window.
+    /// The attention settings of a layer. `rotary` sees all earlier positions and uses the layer's rotary
+    /// embedding. By default, the settings contain the window of the layer.
     fn attention<T: Float>(&self, layer: usize, rotary: &Attend<T>) -> Attend<T> {
         rotary.clone().windowed(self.window(layer))
     }
 
-    /// Computes the logits from the output of the head. Default: no change.
+    /// Computes the logits from the output of the head. By default, the function returns the output
+    /// unchanged.
     fn logits<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
         x
     }
@@ -85,7 +89,7 @@ model! {
         }
     }
 
-    /// The network without its head: embedding, layers and final norm.
+    /// The network without its head: the embedding, the layers and the final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Y; L],
@@ -110,16 +114,16 @@ model! {
 /// A kind of norm.
 #[derive(Clone, Copy, Debug)]
 pub enum Norm {
-    /// The kind [`RmsNorm`], with a style.
+    /// The norm [`RmsNorm`], with a style for its weight.
     Rms(WeightStyle),
-    /// The kind [`LayerNorm`].
+    /// The norm [`LayerNorm`], with or without a bias.
     Layer {
         /// Whether the norm has a bias.
         bias: bool,
     },
 }
 
-/// The norm after the last layer, of the kind [`DecoderConfig::NORM`].
+/// The norm after the last layer, whose kind is [`DecoderConfig::NORM`].
 #[derive(Clone, Debug)]
 pub struct LastNorm<T: Float, C> {
     norm: Built<T>,
@@ -155,7 +159,7 @@ impl<T: Float, C: DecoderConfig> LastNorm<T, C> {
     }
 }
 
-/// The keys of Llama and of the families derived from it. Most of these families have no other keys.
+/// The keys of Llama and of the families that are derived from it. Most of these families have no other keys.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlamaConfig {
     /// The number of token ids.
@@ -170,7 +174,7 @@ pub struct LlamaConfig {
     pub num_attention_heads: usize,
     /// The number of key-value heads.
     pub num_key_value_heads: usize,
-    /// The number of features of a head; `None` stands for `hidden_size / num_attention_heads`.
+    /// The number of features of a head; `None` means `hidden_size / num_attention_heads`.
     pub head_dim: Option<usize>,
     /// The ε that norms add to the mean square.
     pub rms_norm_eps: f64,
@@ -179,7 +183,7 @@ pub struct LlamaConfig {
     /// The parameters of the rotary embedding in layers with a window, if they differ.
     pub local_rope: Option<RopeParameters>,
     /// The window of each layer; `None` for a layer that sees all positions. An empty list means that all
-    /// layers do.
+    /// layers see all positions.
     pub windows: Arc<[Option<usize>]>,
     /// Whether the output head is the embedding table.
     pub tie_word_embeddings: bool,
@@ -195,14 +199,15 @@ pub struct LlamaConfig {
     pub element: Option<ElementType>,
 }
 
-/// Defaults of a Llama-like family for keys that are missing in `config.json`, and its differences in keys.
+/// The defaults of a family derived from Llama for keys that are missing in `config.json`, and the
+/// differences in its keys.
 pub(crate) struct Defaults {
-    /// The accepted values of `hidden_act`; empty for a family without this key.
+    /// The accepted values of `hidden_act`; the list is empty for a family without this key.
     pub hidden_act: &'static [&'static str],
-    /// Defaults of `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers` and `num_attention_heads`;
-    /// `None` if these keys are required.
+    /// The defaults of `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers` and
+    /// `num_attention_heads`; `None` if these keys are required.
     pub sizes: Option<[usize; 5]>,
-    /// The number of key-value heads; `None` for as many as query heads.
+    /// The number of key-value heads; `None` means as many as there are query heads.
     pub num_key_value_heads: Option<usize>,
     pub head_dim: Option<usize>,
     /// The key of the ε that norms add to the mean square.
@@ -213,12 +218,12 @@ pub(crate) struct Defaults {
 }
 
 impl Defaults {
-    /// The defaults of Llama, for sequences of this length.
+    /// The defaults of Llama, for sequences with at most this length.
     pub fn new(max_position_embeddings: usize) -> Self {
         Self::of(RopeDefaults::new(max_position_embeddings))
     }
 
-    /// The defaults of Llama, with these of the rotary embedding.
+    /// The defaults of Llama, with the given defaults of the rotary embedding.
     pub fn of(rope: RopeDefaults) -> Self {
         Self {
             hidden_act: &["silu"],
@@ -234,13 +239,14 @@ impl Defaults {
 }
 
 impl LlamaConfig {
-    /// Reads the keys that all Llama-like families share. Biases and differences between layers are not among
-    /// them.
+    /// Reads the keys that all families derived from Llama share. These keys do not include biases and
+    /// differences between layers.
     pub(crate) fn shared(keys: &Keys, defaults: Defaults) -> Self {
         Self::with_rope(keys, defaults, RopeParameters::read)
     }
 
-    /// Reads the same keys. `read` reads those of the rotary embedding.
+    /// Reads the same keys with another reader for the rotary embedding. `read` reads the keys of the rotary
+    /// embedding.
     pub(crate) fn with_rope(
         keys: &Keys,
         defaults: Defaults,
@@ -283,7 +289,7 @@ impl LlamaConfig {
         config
     }
 
-    /// The window of a layer; `None` if it sees all positions.
+    /// The window of a layer; `None` if the layer sees all positions.
     pub fn window(&self, layer: usize) -> Option<usize> {
         self.windows.get(layer).copied().flatten()
     }

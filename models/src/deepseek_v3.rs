@@ -1,5 +1,6 @@
-//! DeepSeek-V3: DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), §2.1. Names follow the HF checkpoint
-//! (`modeling_deepseek_v3.py`). Latent attention: a layer caches one vector for each token, from which keys and values follow.
+//! DeepSeek-V3: DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), §2.1. The names follow the Hugging Face
+//! checkpoint (`modeling_deepseek_v3.py`). Latent attention: a layer caches one vector for each token, from
+//! which keys and values follow.
 
 use dsl::nn::{Attend, Cache, Position, Slots, attend, dot};
 use dsl::{Float, Tensor, model};
@@ -13,7 +14,7 @@ use crate::rope::{RopeDefaults, RopeParameters};
 use crate::shape_check::DeclaredSize;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "latent attention; experts in groups beside a shared one, chosen by sigmoid scores with a bias",
+    about: "latent attention; mixture of experts with expert groups, a shared expert, and sigmoid routing with a bias",
     stacks: experts::STACKS,
     further_layers: true,
     ..Family::of(&["DeepseekV3ForCausalLM"], &["DeepseekV3Model"], &["deepseek_v3"])
@@ -161,11 +162,12 @@ pub(crate) struct LatentDefaults {
     pub heads: [usize; 5],
     /// `n_routed_experts`, `num_experts_per_tok`, `moe_intermediate_size`.
     pub experts: [usize; 3],
-    /// `n_group` and `topk_group`; `routed_scaling_factor`; `first_k_dense_replace`.
+    /// The two keys `n_group` and `topk_group`, then `routed_scaling_factor` and `first_k_dense_replace`.
     pub routing: ([usize; 2], f64, usize),
 }
 
-/// Reads the `config.json` of a DeepSeek-V3. Defaults are those of `DeepseekV3Config` in transformers.
+/// Reads the `config.json` of a DeepSeek-V3. The defaults are the same as in `DeepseekV3Config` of
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> DeepseekV3Config {
     let defaults = LatentDefaults {
         sizes: [129_280, 7168, 18_432, 61, 128],
@@ -203,7 +205,9 @@ pub(crate) fn read_with(keys: &Keys, own: &LatentDefaults) -> DeepseekV3Config {
         let nested = keys.object("rope_parameters").or_else(|| keys.object("rope_scaling"));
         if let Some(nested) = nested {
             let kind = nested.optional_text("rope_type").or_else(|| nested.optional_text("type"));
-            let scale = nested.optional_number("mscale_all_dim").filter(|_| kind.is_some_and(|kind| kind != "default"));
+            let scale = nested
+                .optional_number("mscale_all_dim")
+                .filter(|_| kind.is_some_and(|kind| kind != "default"));
             let factor = nested.optional_number("factor").filter(|&factor| factor > 1.0);
             if let (Some(scale), Some(factor)) = (scale, factor) {
                 loudness = (0.1 * scale * libm::log(factor) + 1.0).powi(2);

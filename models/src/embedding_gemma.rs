@@ -1,6 +1,7 @@
-//! EmbeddingGemma: "EmbeddingGemma: Powerful and Lightweight Text Representations" (2025), §2. Names follow the HF
-//! checkpoint. The network is a Gemma 3 with bidirectional attention, followed by the modules that compute a text's
-//! embedding: mean, two linear layers, normalization (`modules.json` of sentence-transformers).
+//! EmbeddingGemma: "EmbeddingGemma: Powerful and Lightweight Text Representations" (2025), §2. The names
+//! follow the Hugging Face checkpoint. The network is a Gemma 3 with bidirectional attention. The modules
+//! that compute a text's embedding follow: mean, two linear layers, normalization (`modules.json` of
+//! sentence-transformers).
 
 use std::path::Path;
 
@@ -28,7 +29,7 @@ const TOKENS: Axis = Axis("S");
 /// The axis of the tokens that attention looks at.
 const KEYS: Axis = Axis("N");
 
-/// The folders beside the tower's checkpoint whose tensors belong to the network.
+/// The folders next to the tower's checkpoint whose tensors belong to the network.
 const FOLDERS: [&str; 2] = ["2_Dense", "3_Dense"];
 
 pub(crate) const FAMILY: Family = Family {
@@ -47,8 +48,8 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Texts to embeddings of length 1. The first `count` tokens of each text are real, the others are
-    /// padding.
+    /// The network computes embeddings of length 1 from texts. The first `count` tokens of each text are
+    /// real, and the others are padding.
     pub EmbeddingGemma<T: Float>(EmbeddingGemmaConfig) {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers,
@@ -62,7 +63,7 @@ model! {
         inner: Linear[D -> M](bias if inner_bias) at "2_Dense.linear",
         outer: Linear[M -> O](bias if outer_bias) at "3_Dense.linear",
 
-        /// The hidden states of the last layer.
+        /// Computes the hidden states of the last layer.
         fn hidden(tokens: i32[B, S], count: i32[B]) -> T[B, S, D] {
             let length = tokens.extent(S);
             let (query, key) = (Tensor::<I32>::iota(S, length), Tensor::<I32>::iota(KEYS, length));
@@ -95,7 +96,7 @@ model! {
             self.norm(x)
         }
 
-        /// The embeddings of the texts.
+        /// Computes the embeddings of the texts.
         fn embed(tokens: i32[B, S], count: i32[B]) -> f32[B, O] {
             let hidden = self.hidden(tokens, count).to::<F32>();
             let token = Tensor::<I32>::iota(S, tokens.extent(S));
@@ -131,8 +132,8 @@ impl DenseActivation {
 /// The configuration of an EmbeddingGemma, from several files of its folder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbeddingGemmaConfig {
-    /// The transformer. In a layer with a window w, a token sees the tokens less than w positions away on
-    /// both sides.
+    /// The configuration of the transformer. In a layer with a window w, a token sees the tokens whose
+    /// distance is less than w on both sides.
     pub tower: GemmaConfig,
     /// The number of features between the linear layers.
     pub inner_features: usize,
@@ -146,7 +147,7 @@ pub struct EmbeddingGemmaConfig {
     pub outer_bias: bool,
     /// The activation after the second linear layer.
     pub outer_activation: DenseActivation,
-    /// The preparation of texts: prompts and the longest length.
+    /// The preparation of texts: prompts and the maximum length.
     pub sentence: SentenceConfig,
 }
 
@@ -158,7 +159,7 @@ impl dsl::Project<LlamaConfig> for EmbeddingGemmaConfig {
     }
 }
 
-/// The modules: the last part of their type, and their folder.
+/// The modules of the network: the last part of their type, and their folder.
 const MODULES: [(&str, &str); 5] = [
     ("Transformer", ""),
     ("Pooling", "1_Pooling"),
@@ -167,7 +168,7 @@ const MODULES: [(&str, &str); 5] = [
     ("Normalize", "4_Normalize"),
 ];
 
-/// Reads the files of the folder of an EmbeddingGemma.
+/// Reads the files in the folder of an EmbeddingGemma.
 pub(crate) fn read(keys: Keys, allowed: &[String]) -> Result<EmbeddingGemmaConfig, ConfigError> {
     let folder = keys.path().parent().unwrap_or(Path::new("")).to_owned();
     let keys = keys.without("use_bidirectional_attention");
@@ -198,8 +199,8 @@ pub(crate) fn read(keys: Keys, allowed: &[String]) -> Result<EmbeddingGemmaConfi
 }
 
 impl<T: Float> EmbeddingGemma<T> {
-    /// The trace of entry points, each of which takes, by role, `tokens: i32[B,S]` and `count: i32[B]` of B texts of up to S
-    /// tokens, and returns `embedding`.
+    /// Records the trace of entry points. Each entry point takes, by role, `tokens: i32[B,S]` and `count:
+    /// i32[B]` of B texts of up to S tokens, and returns `embedding`.
     pub(crate) fn trace(
         config: &EmbeddingGemmaConfig,
         entry_points: &[EntryPoint],
@@ -221,7 +222,7 @@ impl<T: Float> EmbeddingGemma<T> {
     }
 }
 
-/// Whether the modules in the file at `path` are those that there must be.
+/// Checks that the file at `path` lists the modules that the network has.
 fn check_modules(path: &Path) -> Result<(), ConfigError> {
     let text = files::read_json(path)?;
     let modules: serde_json::Value = files::parse_json(&text)
@@ -269,7 +270,8 @@ fn check_pooling(keys: Keys, features: usize) -> Result<(), ConfigError> {
     keys.finish(&[], &[])
 }
 
-/// The outputs of a linear layer with `inputs` inputs, whether it has a bias, and its activation.
+/// The number of outputs of a linear layer with `inputs` inputs, whether the layer has a bias, and its
+/// activation.
 fn dense(keys: Keys, inputs: usize) -> Result<(usize, bool, DenseActivation), ConfigError> {
     const IDENTITY: &str = "torch.nn.modules.linear.Identity";
     const TANH: &str = "torch.nn.modules.activation.Tanh";

@@ -1,5 +1,6 @@
-//! ERNIE 4.5, dense: Baidu, "ERNIE 4.5 Technical Report" (2025). Names follow the HF checkpoint (`modeling_ernie4_5.py`). A
-//! Llama whose rotary embedding pairs neighbouring features, in f32.
+//! ERNIE 4.5, dense: Baidu, "ERNIE 4.5 Technical Report" (2025). The names follow the Hugging Face checkpoint
+//! (`modeling_ernie4_5.py`). The network is a Llama whose rotary embedding pairs neighbouring features, in
+//! f32.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
@@ -14,7 +15,7 @@ use crate::rope::RopeDefaults;
 pub type Ernie45<T> = Decoder<T, Layer<T, Attention<T>>>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "a rotary embedding of neighbouring features",
+    about: "rotary embedding that rotates pairs of neighbouring features",
     ..Family::of(&["Ernie4_5ForCausalLM"], &["Ernie4_5Model"], &["ernie4_5"])
 };
 
@@ -44,7 +45,12 @@ model! {
 pub(crate) fn shared(keys: &Keys, sizes: [usize; 5], defaults: Defaults) -> LlamaConfig {
     let bias = keys.flag("use_bias", false);
     let defaults = Defaults { sizes: Some(sizes), rms_norm_eps: 1e-5, tie_word_embeddings: true, ..defaults };
-    LlamaConfig { attention_bias: bias, attention_out_bias: bias, mlp_bias: bias, ..LlamaConfig::shared(keys, defaults) }
+    LlamaConfig {
+        attention_bias: bias,
+        attention_out_bias: bias,
+        mlp_bias: bias,
+        ..LlamaConfig::shared(keys, defaults)
+    }
 }
 
 /// The defaults of the rotary embedding.
@@ -52,7 +58,7 @@ pub(crate) fn rope() -> RopeDefaults {
     RopeDefaults { theta: 5e5, ..RopeDefaults::new(131_072) }
 }
 
-/// Reads the `config.json` of an ERNIE 4.5. Defaults are those of `Ernie4_5Config` in transformers.
+/// Reads the `config.json` of an ERNIE 4.5. The defaults are the same as in `Ernie4_5Config` of transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { num_key_value_heads: Some(2), head_dim: Some(128), ..Defaults::of(rope()) };
     shared(keys, [103_424, 1024, 3072, 18, 16], defaults)

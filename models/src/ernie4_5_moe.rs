@@ -1,5 +1,6 @@
-//! ERNIE 4.5 with experts: Baidu, "ERNIE 4.5 Technical Report" (2025). Names follow the HF checkpoint
-//! (`modeling_ernie4_5_moe.py`). The attention of the dense network, and softmax scores whose bias affects the choice alone.
+//! ERNIE 4.5 with experts: Baidu, "ERNIE 4.5 Technical Report" (2025). The names follow the Hugging Face
+//! checkpoint (`modeling_ernie4_5_moe.py`). The attention of the dense network, and softmax scores whose bias
+//! affects the choice alone.
 
 use dsl::nn::dot;
 use dsl::{F32, Float, model};
@@ -7,15 +8,21 @@ use dsl::{F32, Float, model};
 use crate::config::Keys;
 use crate::decoder::{Decoder, Defaults, FeedForward};
 use crate::ernie4_5::{self, Attention};
-use crate::experts::{self, Divisor, ExpertsConfig, ExpertsLayer, Routing, Scores, Shared, mixture, route, swiglu};
+use crate::experts::{
+    self, Divisor, ExpertsConfig, ExpertsLayer, Routing, Scores, Shared, mixture, route, swiglu,
+};
 use crate::family::Family;
 
 /// The whole network of an ERNIE 4.5 with experts.
 pub type Ernie45Moe<T> = Decoder<T, ExpertsLayer<T, Attention<T>, Experts<T>>, ExpertsConfig>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "experts beside shared ones, chosen by softmax scores with a bias; neighbouring features rotated",
-    stacks: experts::STACKS,
+    about: "mixture of experts with shared experts, and softmax routing with a bias; rotary embedding of neighbouring features",
+    stacks: &[
+        experts::STACKS[0],
+        experts::STACKS[1],
+        ("mlp.gate.moe_statics.e_score_correction_bias", &["mlp.moe_statics.e_score_correction_bias"]),
+    ],
     ..Family::of(&["Ernie4_5_MoeForCausalLM"], &["Ernie4_5_MoeModel"], &["ernie4_5_moe"])
 };
 
@@ -48,7 +55,8 @@ model! {
     }
 }
 
-/// Reads the `config.json` of an ERNIE 4.5 with experts. Defaults are those of `Ernie4_5_MoeConfig` in transformers.
+/// Reads the `config.json` of an ERNIE 4.5 with experts. The defaults are the same as in `Ernie4_5_MoeConfig`
+/// of transformers.
 pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     keys.ignore(experts::IGNORED);
     // A head with a bias, and experts without, would be another network.
@@ -73,7 +81,8 @@ pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     }
 }
 
-/// Whether each of `layers` layers has experts: every so many, from a first layer to a last. The last is −1 for the last layer.
+/// Whether each of `layers` layers has experts. The configuration has a first layer, a last layer and a step.
+/// The number −1 stands for the last layer of the network.
 fn sparse(keys: &Keys, layers: usize) -> Vec<bool> {
     let first = keys.optional_integer("moe_layer_start_index").unwrap_or(1);
     let last = keys.get("moe_layer_end_index").filter(|last| last.as_i64() != Some(-1));

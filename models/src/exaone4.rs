@@ -1,6 +1,6 @@
-//! EXAONE 4.0: LG AI Research, "EXAONE 4.0: Unified Large Language Models" (2025), §2.1. Names follow the HF checkpoint
-//! (`modeling_exaone4.py`). The norms of an OLMo 2 around the attention of a Qwen3. If some layers have a window, the
-//! others have no rotary embedding.
+//! EXAONE 4.0: LG AI Research, "EXAONE 4.0: Unified Large Language Models" (2025), §2.1. The names follow the
+//! Hugging Face checkpoint (`modeling_exaone4.py`). The network has the norms of an OLMo 2 and the attention
+//! of a Qwen3. If some layers have a window, the other layers have no rotary embedding.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{Float, model};
@@ -22,7 +22,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// OLMo 2's layer. The norms round before they apply their weight.
+    /// The layer of an OLMo 2. The norms round their input before they apply their weight.
     pub Layer<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims { D = hidden_size }
 
@@ -38,7 +38,7 @@ model! {
     }
 }
 
-/// Reads the `config.json` of an EXAONE 4.0. Defaults are those of `Exaone4Config` in transformers.
+/// Reads the `config.json` of an EXAONE 4.0. The defaults are the same as in `Exaone4Config` of transformers.
 pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     let defaults = Defaults { num_key_value_heads: Some(32), rms_norm_eps: 1e-5, ..Defaults::new(2048) };
     let llama = LlamaConfig::shared(keys, defaults);

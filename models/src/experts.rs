@@ -14,7 +14,7 @@ const B: Axis = Axis("B");
 const S: Axis = Axis("S");
 const D: Axis = Axis("D");
 const F: Axis = Axis("F");
-/// All experts, and the chosen ones.
+/// The axis of all experts, and the axis of the chosen experts.
 const X: Axis = Axis("X");
 const C: Axis = Axis("C");
 
@@ -67,7 +67,7 @@ impl Routing {
 pub(crate) struct Routed {
     /// The weight of each expert's output `[B, S, X]`, 0 for experts that the token did not choose.
     share: Tensor<F32>,
-    /// 1 for the chosen experts, else 0: `[B, S, X]`.
+    /// 1 for the chosen experts, and 0 for the other experts: `[B, S, X]`.
     chosen: Tensor<F32>,
     /// The number of experts that each token chooses.
     count: usize,
@@ -128,9 +128,9 @@ fn within_groups(scores: Tensor<F32>, [groups, chosen]: [usize; 2]) -> Tensor<F3
 /// The sum over the chosen experts' outputs for features `x` `[B, S, D]`. The function `expert` computes the outputs from weights of
 /// experts, whose first axis in `weights` counts all experts.
 ///
-/// For few tokens, only the weights of chosen experts are read. If the tokens choose as many experts as there are, every
-/// expert computes every token, with the weight 0 for tokens that did not choose it. Both forms add in the order of the
-/// experts, so that they have the same bits.
+/// For few tokens, the network reads only the weights of the chosen experts. If the tokens choose as many
+/// experts as there are, every expert computes every token. The weight is 0 for tokens that did not choose
+/// the expert. Both methods add in the order of the experts, so that their results have the same bits.
 #[track_caller]
 pub(crate) fn mixture<T: Float, const N: usize>(
     x: Tensor<T>,
@@ -299,7 +299,8 @@ impl ExpertsConfig {
         sizes
     }
 
-    /// Experts in each layer, in place of the feed-forward network that the keys of Llama describe. Their numbers are set later.
+    /// Experts in each layer, in place of the feed-forward network that the keys of Llama describe. The
+    /// numbers of experts are set later.
     pub(crate) fn like_llama(llama: LlamaConfig, routing: Routing) -> Self {
         Self {
             num_experts: 1,
@@ -350,8 +351,9 @@ pub(crate) fn chosen(keys: &Keys, key: &'static str, default: usize, experts: us
     chosen
 }
 
-/// The experts of DeepSeek-V3 and the networks after it: sigmoid scores, groups of experts, a bias on the choice, shared experts, and
-/// dense layers first. Defaults are the numbers of experts, of chosen ones and of their features; then groups, factor and dense layers.
+/// The experts of DeepSeek-V3 and the networks after it: sigmoid scores, groups of experts, a bias on the
+/// choice, shared experts, and dense layers first. The arguments are the defaults: the numbers of experts, of
+/// chosen experts and of their features, and then groups, factor and dense layers.
 pub(crate) fn deepseek(
     keys: &Keys,
     llama: LlamaConfig,

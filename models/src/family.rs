@@ -1,4 +1,4 @@
-//! [`Family`]: facts about a family of networks besides its network and configuration.
+//! [`Family`] contains facts about a family of networks in addition to its network and configuration.
 
 use bake::Ignorable;
 use dsl::EntryPoint;
@@ -8,8 +8,8 @@ pub(crate) use crate::gguf::{GgufFamily, Metadata, interleaved, joined};
 use crate::presets::Preset;
 pub(crate) use crate::presets::presets;
 
-/// Endings of keys in a checkpoint that stores several parameters as one tensor, each with the endings of the
-/// parameters' keys.
+/// The suffixes of keys in a checkpoint that stores several parameters as one tensor, each with the suffixes
+/// of the parameters' keys.
 pub type Stacks = &'static [(&'static str, &'static [&'static str])];
 
 /// A family of networks: its names in files, and its published sizes.
@@ -17,43 +17,47 @@ pub type Stacks = &'static [(&'static str, &'static [&'static str])];
 pub struct Family {
     /// The names in the `architectures` of a `config.json`.
     pub architectures: &'static [&'static str],
-    /// Model classes without a head. transformers maps them to the first architecture by the model type.
+    /// Model classes without a head, which transformers maps to the first architecture by the model type.
     pub bases: &'static [&'static str],
-    /// The `model_type` of a `config.json` without `architectures`.
+    /// The values of `model_type` of a `config.json` without `architectures`.
     pub model_types: &'static [&'static str],
-    /// The network's differences from others, for the table of architectures in the documentation.
+    /// The differences of the network from other networks, for the table of architectures in the
+    /// documentation.
     pub about: &'static str,
-    /// Prefixes of keys in checkpoints, each with the network's prefix.
+    /// Prefixes of keys in checkpoints, each with the corresponding prefix of the network.
     pub prefixes: &'static [(&'static str, &'static str)],
-    /// The key of the embedding, which a tied head shares.
+    /// The key of the embedding table, which a tied head shares.
     pub embedding: &'static str,
     /// Tensors that a checkpoint may contain in addition to the parameters and a tied head.
     pub ignorable: &'static [Ignorable],
-    /// Whether a checkpoint may contain layers after the last one, which predict further tokens (Gloeckle et al., "Better &
-    /// Faster Large Language Models via Multi-token Prediction", 2024). They are ignored.
+    /// Whether a checkpoint may contain layers after the last one, which predict further tokens (Gloeckle et
+    /// al., "Better & Faster Large Language Models via Multi-token Prediction", 2024). These layers are
+    /// ignored.
     pub further_layers: bool,
     /// The methods of `quantization_config` whose tensors are read.
     pub quantized: &'static [&'static str],
     /// Tensors of a checkpoint that contain several parameters.
     pub stacks: Stacks,
-    /// Whether a `config.json` that names it is its own, where another family has the name too.
+    /// Whether a `config.json` with this architecture belongs to this family, if another family has the same
+    /// name.
     pub is: fn(&Keys) -> bool,
-    /// The entry points of a program of this batch, chunk and context.
+    /// The entry points of a program with this batch, chunk and context.
     pub entry_points: fn(usize, usize, usize) -> Vec<EntryPoint>,
-    /// Folders beside the checkpoint whose tensors belong to the network.
+    /// Folders next to the checkpoint whose tensors belong to the network.
     pub folders: &'static [&'static str],
-    /// Its GGUF files, if llama.cpp has the family.
+    /// The description of the family's GGUF files, if llama.cpp supports the family.
     pub gguf: Option<GgufFamily>,
     /// Published sizes of the network.
     pub presets: &'static [Preset],
 }
 
-/// Prefixes of keys in a checkpoint that transformers saved without a head, and most networks' prefixes.
+/// The prefixes of keys in a checkpoint that transformers saved without a head, and the prefix of most
+/// networks.
 pub(crate) const BASE: &[(&str, &str)] =
     &[("embed_tokens.", "model.embed_tokens."), ("layers.", "model.layers."), ("norm.", "model.norm.")];
 
 impl Family {
-    /// A family with these architectures, classes without a head, and model types.
+    /// Creates a family with these architectures, classes without a head, and model types.
     pub(crate) const fn of(
         architectures: &'static [&'static str],
         bases: &'static [&'static str],

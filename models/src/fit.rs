@@ -1,4 +1,5 @@
-//! Reads a network together with the weights beside its configuration, and checks that they fit.
+//! Reads a network together with the weights next to its configuration, and checks that the sizes of both
+//! match.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -9,7 +10,7 @@ use irpa::{ArchiveError, Checkpoint, Gguf, PassedOver};
 use crate::config::ConfigError;
 use crate::{Architecture, OtherSizes, ReadModel, UntiedHead, check_sizes};
 
-/// A network, and weights of its sizes.
+/// A network, and weights whose sizes match.
 pub struct Fitted {
     /// The configuration of the network.
     pub network: Box<dyn Architecture>,
@@ -22,9 +23,9 @@ pub struct Fitted {
 /// A warning about a model that can be opened nevertheless.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenWarning {
-    /// The checkpoint contains an output head although the configuration ties it to the embedding.
+    /// The checkpoint contains an output head, although the configuration ties the head to the embedding.
     UntiedHead(UntiedHead),
-    /// The folder also contains shards of other weights, which are ignored.
+    /// The folder also contains shards with other weights, which are ignored.
     PassedOver(PassedOver),
 }
 
@@ -37,7 +38,7 @@ impl fmt::Display for OpenWarning {
     }
 }
 
-/// Why a network and its weights cannot be used together.
+/// The reason why a network and its weights cannot be used together.
 #[derive(Debug, thiserror::Error)]
 pub enum FitError {
     /// The configuration cannot be read, or has invalid values.
@@ -51,11 +52,11 @@ pub enum FitError {
     Sizes(#[from] OtherSizes),
 }
 
-/// Reads the network and the weights of a folder or a GGUF file. Weights with other sizes are rejected before
-/// any network is recorded.
+/// Reads the network and the weights of a folder or a GGUF file. The function rejects weights with other
+/// sizes before any network is recorded.
 ///
 /// # Errors
-/// If the configuration is invalid; or if the weights cannot be read, or have other sizes.
+/// Returns an error if the configuration is invalid, or if the weights cannot be read, or have other sizes.
 pub fn open(read: ReadModel, path: &Path, allowed_keys: &[String]) -> Result<Fitted, FitError> {
     match read(path, allowed_keys) {
         // Weights in another format rarely have a configuration: what is wrong with them is said first.
@@ -72,10 +73,10 @@ pub fn open(read: ReadModel, path: &Path, allowed_keys: &[String]) -> Result<Fit
     }
 }
 
-/// Fits a network to the weights beside its configuration, if there are any.
+/// Compares a network with the weights next to its configuration, if there are weights.
 ///
 /// # Errors
-/// If the weights are damaged, or have other sizes.
+/// Returns an error if the weights are damaged, or have other sizes.
 pub fn fit_beside(network: &mut dyn Architecture, path: &Path) -> Result<Vec<OpenWarning>, FitError> {
     if !path.is_dir() && !Gguf::is_at(path) {
         return Ok(Vec::new());
@@ -89,8 +90,8 @@ pub fn fit_beside(network: &mut dyn Architecture, path: &Path) -> Result<Vec<Ope
     }
 }
 
-/// Compares the sizes of a network with those of a checkpoint. Unties the head if the checkpoint contains a
-/// head that differs.
+/// Compares the sizes of a network with the sizes of a checkpoint. The function unties the head if the
+/// checkpoint contains a head that differs from the embedding.
 fn fit(network: &mut dyn Architecture, checkpoint: Checkpoint) -> Result<Vec<OpenWarning>, FitError> {
     let mut warnings: Vec<_> =
         checkpoint.passed_over().cloned().map(OpenWarning::PassedOver).into_iter().collect();

@@ -1,5 +1,5 @@
-//! Gemma 3 for text: "Gemma 3 Technical Report" (2025), §2. Names follow the HF checkpoint (`modeling_gemma3.py`).
-//! The file declares the differences from Llama.
+//! Gemma 3 for text: "Gemma 3 Technical Report" (2025), §2. The names follow the Hugging Face checkpoint
+//! (`modeling_gemma3.py`). This file declares the differences from Llama.
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu_tanh};
@@ -58,7 +58,7 @@ model! {
         }
     }
 
-    /// The network without its head: scaled embedding, layers and final norm.
+    /// The network without its head: the scaled embedding, the layers and the final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Layer; L],
@@ -83,8 +83,8 @@ model! {
         }
     }
 
-    /// A layer with norms before and after each half. All norms multiply by 1 + w in f32 and round the
-    /// product (`Gemma3RMSNorm`).
+    /// A layer with norms before and after attention, and before and after the feed-forward network. All
+    /// norms multiply by 1 + w in f32 and round the product (`Gemma3RMSNorm`).
     pub Layer {
         input_layernorm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
         self_attn: A,
@@ -99,7 +99,7 @@ model! {
         }
     }
 
-    /// GeGLU with the tanh approximation of GELU.
+    /// A feed-forward network with GeGLU and the tanh approximation of GELU.
     pub Mlp<T: Float> {
         gate_proj: Linear[D -> F],
         up_proj: Linear[D -> F],
@@ -148,19 +148,19 @@ fn soft_cap<T: Float>(logits: Tensor<T>, bound: Option<f64>) -> Tensor<T> {
 pub struct GemmaConfig {
     /// The keys that Gemma shares with Llama.
     pub llama: LlamaConfig,
-    /// The rotary embedding of layers with a window, if it differs.
+    /// The rotary embedding of layers with a window, if it differs from the other layers' rotary embedding.
     pub rope_local: Option<RopeParameters>,
-    /// Scores are divided by the square root of this number.
+    /// The number whose square root divides the attention scores.
     pub query_pre_attn_scalar: f64,
-    /// The soft bound on attention scores; `None`: no bound.
+    /// The soft bound on attention scores; `None` means that there is no bound.
     pub attn_logit_softcapping: Option<f64>,
-    /// The soft bound on logits; `None`: no bound.
+    /// The soft bound on logits; `None` means that there is no bound.
     pub final_logit_softcapping: Option<f64>,
 }
 
 descends!(GemmaConfig from llama: LlamaConfig);
 
-/// Keys beside `text_config` that concern the vision tower and its connection to the text tower.
+/// Keys outside of `text_config` that describe the vision tower and its connection to the text tower.
 const IGNORED_BESIDE_TEXT: &[&str] = &[
     "architectures",
     "boi_token_index",
@@ -175,7 +175,7 @@ const IGNORED_BESIDE_TEXT: &[&str] = &[
 ];
 
 /// Prefixes of the text tower's keys in checkpoints with a vision tower: as published, as saved by
-/// transformers 5, and without a head. Each comes with the network's prefix.
+/// transformers 5, and without a head. Each prefix is listed with the corresponding prefix of the network.
 pub(crate) const PREFIXES: &[(&str, &str)] = &[
     ("language_model.model.", "model."),
     ("model.language_model.", "model."),
@@ -186,7 +186,7 @@ pub(crate) const PREFIXES: &[(&str, &str)] = &[
     BASE[2],
 ];
 
-/// Tensors that a checkpoint may contain in addition to the parameters: the vision tower's.
+/// Tensors of the vision tower, which a checkpoint may contain in addition to the parameters.
 pub(crate) const IGNORABLE: &[Ignorable] = &[
     Ignorable::Suffix(".rotary_emb.inv_freq"),
     Ignorable::Prefix("vision_tower."),
@@ -195,7 +195,8 @@ pub(crate) const IGNORABLE: &[Ignorable] = &[
     Ignorable::Prefix("model.multi_modal_projector."),
 ];
 
-/// Reads the `config.json` of a Gemma 3, or its `text_config`. Defaults are those of `Gemma3TextConfig` in transformers.
+/// Reads the `config.json` of a Gemma 3, or its `text_config`. The defaults are the same as in
+/// `Gemma3TextConfig` of transformers.
 pub(crate) fn read(keys: &Keys) -> GemmaConfig {
     let Some(text) = keys.object("text_config") else { return read_text(keys) };
     let mut config = read_text(&text);
@@ -266,10 +267,10 @@ pub(crate) const fn gguf(architecture: &'static str) -> GgufFamily {
     }
 }
 
-/// The keys of a Gemma that Llama lacks. GGUF files do not contain the divisor of scores. It follows from the
-/// features of a head, except in the largest network of each generation. That network has `largest` layers
-/// (`gemma2.cpp`, `gemma3.cpp` in llama.cpp). If the file has a window and no pattern, all layers but every
-/// `period`-th use the window.
+/// The keys of a Gemma that Llama does not have. GGUF files do not contain the number that divides the
+/// attention scores. This number follows from the features of a head, except in the largest network of each
+/// generation. That network has `largest` layers (`gemma2.cpp`, `gemma3.cpp` in llama.cpp). If the file has a
+/// window but no pattern, all layers except every `period`-th layer use the window.
 pub(crate) fn gguf_keys(file: &Metadata<'_>, largest: usize, period: usize, slides: bool) -> Value {
     let layers = file.count("block_count");
     let scalar = if layers == Some(largest) { file.quotient() } else { file.features() };

@@ -1,5 +1,5 @@
-//! Reads GGUF files as models. The metadata become the keys of a `config.json`, the tensors get the names of the
-//! networks, and reading undoes the changes that conversion to GGUF made to weights.
+//! Reads GGUF files as models. The metadata are converted to the keys of a `config.json`, and the tensors get
+//! the names of the network. Reading undoes the changes that the conversion to GGUF made to weights.
 //!
 //! `docs/gguf.md` in ggml and `gguf-py/gguf/constants.py` in llama.cpp describe the metadata and names.
 
@@ -27,7 +27,7 @@ pub use imatrix::{ImatrixError, read_imatrix};
 pub(crate) use metadata::{Metadata, joined};
 pub(crate) use names::interleaved;
 
-/// A name in a GGUF file, and the name in a Hugging Face model.
+/// A name in a GGUF file, and the corresponding name in a Hugging Face model.
 type Names = &'static [(&'static str, &'static str)];
 
 /// A description of the GGUF files of a family.
@@ -35,7 +35,8 @@ type Names = &'static [(&'static str, &'static str)];
 pub struct GgufFamily {
     /// The value of `general.architecture` in the file.
     pub architecture: &'static str,
-    /// Whether a file of this architecture belongs to this family: some families share an architecture.
+    /// Whether a file with this architecture belongs to this family, because some families share an
+    /// architecture.
     pub(crate) is: fn(&Metadata<'_>) -> bool,
     /// Converts the metadata to the keys of a `config.json`.
     pub(crate) config: fn(&Metadata<'_>) -> Value,
@@ -47,16 +48,17 @@ pub struct GgufFamily {
     pub(crate) outside: Names,
     /// The prefix of the keys of layers.
     pub(crate) layers: &'static str,
-    /// Undoes the changes that conversion made to a tensor (`conversion/*.py` in llama.cpp). The arguments
-    /// are a part and the end of its name, the numbers of query heads and key-value heads, and the tensor.
+    /// Undoes the changes that the conversion made to a tensor (`conversion/*.py` in llama.cpp). The
+    /// arguments are the part of the layer and the suffix of its name, the numbers of query heads and
+    /// key-value heads, and the tensor.
     pub(crate) arranged: fn(&str, &str, [usize; 2], &mut CheckpointTensor) -> StoredOrder,
-    /// Whether the sums of the network stay within the range of f16.
+    /// Whether all sums of the network stay within the range of f16.
     pub(crate) fits_f16: bool,
 }
 
 impl GgufFamily {
-    /// The GGUF files of a network with Llama's keys, names and sums. Conversion leaves its tensors
-    /// unchanged.
+    /// The GGUF files of a network with the same keys, names and range of sums as Llama. The conversion does
+    /// not change the tensors of such a network.
     pub(crate) const fn llama(architecture: &'static str) -> Self {
         Self {
             architecture,
@@ -72,7 +74,8 @@ impl GgufFamily {
     }
 }
 
-/// Two descriptions are equal if they have the same architecture, because the names depend on nothing else.
+/// Two descriptions are equal if they have the same architecture, because the names depend only on the
+/// architecture.
 impl PartialEq for GgufFamily {
     fn eq(&self, other: &Self) -> bool {
         self.architecture == other.architecture
@@ -99,12 +102,12 @@ pub struct GgufModel {
 }
 
 impl GgufModel {
-    /// Reads the metadata, the table of tensors and the rotary factors of a GGUF file. The keys in `allowed`
-    /// may be in the configuration although no code reads them.
+    /// Reads the metadata, the table of tensors and the rotary factors of a GGUF file. The configuration may
+    /// contain the keys in `allowed` although no code reads them.
     ///
     /// # Errors
-    /// If the file is not a GGUF file, its architecture is not supported, or keys are missing or invalid. The
-    /// error lists all such keys.
+    /// Returns an error if the file is not a GGUF file, its architecture is not supported, or keys are
+    /// missing or invalid. The error lists all such keys.
     pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
         let file = open(path)?;
         let metadata = Metadata::new(&file)?;
@@ -118,7 +121,7 @@ impl GgufModel {
     /// The `config.json` that is equivalent to the metadata of a GGUF file.
     ///
     /// # Errors
-    /// The errors of [`read`](Self::read).
+    /// Returns the same errors as [`read`](Self::read).
     pub fn config_json(path: &Path) -> Result<String, ConfigError> {
         let file = open(path)?;
         let config = Metadata::new(&file)?.config()?;
@@ -126,8 +129,8 @@ impl GgufModel {
     }
 }
 
-/// Opens the file at `path`. If both a tensor and the architecture are unsupported, the error is about the
-/// architecture: no other encoding of the file would help.
+/// Opens the file at `path`. If a tensor and the architecture are both unsupported, the error is about the
+/// architecture, because no other encoding of the file would help.
 fn open(path: &Path) -> Result<Gguf, ConfigError> {
     Gguf::open(path).map_err(|error| {
         let named = Gguf::open_keys(path).ok().filter(|file| file.text("general.architecture").is_some());

@@ -1,5 +1,6 @@
-//! GLM-4.5 to 4.7: Zhipu AI, "GLM-4.5: Agentic, Reasoning, and Coding Foundation Models" (2025), §2. Names follow the HF
-//! checkpoint (`modeling_glm4_moe.py`). A Llama that rotates half of the features, with experts after the first layers.
+//! GLM-4.5 to 4.7: Zhipu AI, "GLM-4.5: Agentic, Reasoning, and Coding Foundation Models" (2025), §2. The
+//! names follow the Hugging Face checkpoint (`modeling_glm4_moe.py`). The network is a Llama that rotates
+//! half of the features, with experts after the first layers.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
@@ -15,7 +16,7 @@ use crate::shape_check::DeclaredSize;
 pub type Glm4Moe<T> = Decoder<T, ExpertsLayer<T, Attention<T>, Experts<T>, Glm4MoeConfig>, Glm4MoeConfig>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "experts beside a shared one, chosen by sigmoid scores with a bias; half of the features rotated",
+    about: "mixture of experts with a shared expert, and sigmoid routing with a bias; rotary embedding of half of the features",
     stacks: experts::STACKS,
     further_layers: true,
     ..Family::of(&["Glm4MoeForCausalLM"], &["Glm4MoeModel"], &["glm4_moe"])
@@ -74,7 +75,7 @@ impl Glm4MoeConfig {
     }
 }
 
-/// Reads the `config.json` of a GLM-4.5. Defaults are those of `Glm4MoeConfig` in transformers.
+/// Reads the `config.json` of a GLM-4.5. The defaults are the same as in `Glm4MoeConfig` of transformers.
 pub(crate) fn read(keys: &Keys) -> Glm4MoeConfig {
     keys.ignore(experts::IGNORED);
     keys.ignore(experts::FURTHER_LAYERS);
@@ -82,7 +83,9 @@ pub(crate) fn read(keys: &Keys) -> Glm4MoeConfig {
     let sizes = Some([151_552, 4096, 10_944, 46, 96]);
     let defaults = Defaults { sizes, num_key_value_heads: Some(8), rms_norm_eps: 1e-5, ..Defaults::of(rope) };
     let llama = LlamaConfig::shared(keys, defaults);
-    let llama = LlamaConfig { attention_bias: keys.flag("attention_bias", false), ..llama };
+    // Without the key the quotient is rounded down.
+    let head_dim = llama.head_dim.or(Some(llama.hidden_size / llama.num_attention_heads));
+    let llama = LlamaConfig { attention_bias: keys.flag("attention_bias", false), head_dim, ..llama };
     Glm4MoeConfig {
         experts: experts::deepseek(keys, llama, [128, 8, 1408], ([1, 1], 1.0, 1)),
         use_qk_norm: keys.flag("use_qk_norm", false),

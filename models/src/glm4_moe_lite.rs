@@ -1,5 +1,6 @@
-//! GLM-4.7-Flash: Zhipu AI, "GLM-4.7" (2026). Names follow the HF checkpoint (`modeling_glm4_moe_lite.py`). The network of a
-//! DeepSeek-V3. A list of layers may select the dense ones.
+//! GLM-4.7-Flash: Zhipu AI, "GLM-4.7" (2026). The names follow the Hugging Face checkpoint
+//! (`modeling_glm4_moe_lite.py`). The network of a DeepSeek-V3. A list in the configuration may select the
+//! dense layers.
 
 use crate::config::Keys;
 use crate::deepseek_v3::{self, DeepseekV3, DeepseekV3Config, LatentDefaults};
@@ -15,7 +16,8 @@ pub(crate) const FAMILY: Family = Family {
     ..deepseek_v3::FAMILY
 };
 
-/// Reads the `config.json` of a GLM-4.7-Flash. Defaults are those of `Glm4MoeLiteConfig` in transformers.
+/// Reads the `config.json` of a GLM-4.7-Flash. The defaults are the same as in `Glm4MoeLiteConfig` of
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> DeepseekV3Config {
     let defaults = LatentDefaults {
         sizes: [154_880, 2048, 10_240, 47, 20],
@@ -26,7 +28,9 @@ pub(crate) fn read(keys: &Keys) -> DeepseekV3Config {
         routing: ([1, 1], 1.8, 1),
     };
     let mut config = deepseek_v3::read_with(keys, &defaults);
-    if let Some(kinds) = keys.kinds_of_layers("mlp_layer_types", config.num_hidden_layers, ["sparse", "dense"]) {
+    if let Some(kinds) =
+        keys.kinds_of_layers("mlp_layer_types", config.num_hidden_layers, ["sparse", "dense"])
+    {
         config.experts.sparse = kinds.iter().map(|kind| kind == "sparse").collect();
     }
     config

@@ -1,6 +1,6 @@
-//! GPT-2: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), §2.3. Names follow the HF
-//! checkpoint (`modeling_gpt2.py`). The network has learned position embeddings, layer norms, and matrices that are
-//! stored inputs first (`Conv1D`).
+//! GPT-2: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), §2.3. The names
+//! follow the Hugging Face checkpoint (`modeling_gpt2.py`). The network has learned position embeddings,
+//! layer norms, and matrices whose first axis is the inputs (`Conv1D`).
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu, gelu_tanh, positions_within, relu, silu};
@@ -95,7 +95,7 @@ model! {
         }
     }
 
-    /// A layer: attention and feed-forward network, each after a norm and added to the residual.
+    /// A layer: attention and a feed-forward network, each after a norm and added to the residual.
     pub Layer {
         ln_1: LayerNorm[D](eps = layer_norm_epsilon),
         attn: Attention,
@@ -120,7 +120,7 @@ model! {
         }
     }
 
-    /// The feed-forward network: two linear layers with an activation in between.
+    /// The feed-forward network: two linear layers with an activation between them.
     pub Mlp {
         c_fc: Linear[D -> F](transposed, bias),
         c_proj: Linear[F -> D](transposed, bias),
@@ -140,23 +140,23 @@ model! {
 /// The activation in the feed-forward network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
-    /// The activation [`gelu`], with the exact error function.
+    /// The function [`gelu`], with the exact error function.
     Gelu,
-    /// The activation [`gelu_tanh`], an approximation of GELU.
+    /// The function [`gelu_tanh`], an approximation of GELU.
     GeluTanh,
-    /// The activation [`relu`]: negative numbers become 0.
+    /// The function [`relu`], which sets negative numbers to 0.
     Relu,
-    /// The activation [`silu`]: x · logistic(x).
+    /// The function [`silu`], which is x · logistic(x).
     Silu,
 }
 
-/// The `config.json` of a GPT-2 (`configuration_gpt2.py`). Fields have the names of the corresponding keys in
-/// other families.
+/// The `config.json` of a GPT-2 (`configuration_gpt2.py`). The fields have the names that the corresponding
+/// keys have in other families.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gpt2Config {
     /// The number of token ids.
     pub vocab_size: usize,
-    /// The longest sequence, in tokens: each position has a learned embedding.
+    /// The maximum length of a sequence, in tokens: each position has a learned embedding.
     pub max_position_embeddings: usize,
     /// The number of features of the residual stream.
     pub hidden_size: usize,
@@ -170,7 +170,7 @@ pub struct Gpt2Config {
     pub activation: Activation,
     /// The ε that norms add to the variance.
     pub layer_norm_epsilon: f64,
-    /// Whether scores are divided by the square root of a head's features.
+    /// Whether scores are divided by the square root of the number of a head's features.
     pub scale_attn_weights: bool,
     /// Whether the scores of layer i are divided by i + 1.
     pub scale_attn_by_inverse_layer_idx: bool,
@@ -195,7 +195,7 @@ const IGNORED: &[&str] = &[
     "summary_use_proj",
 ];
 
-/// Reads the `config.json` of a GPT-2. Defaults are those of `GPT2Config` in transformers.
+/// Reads the `config.json` of a GPT-2. The defaults are the same as in `GPT2Config` of transformers.
 pub(crate) fn read(keys: &Keys) -> Gpt2Config {
     keys.ignore(IGNORED);
     let count = |key, default| keys.optional_count(key).unwrap_or(default);
@@ -227,7 +227,7 @@ impl Gpt2Config {
         }
     }
 
-    /// The factor on the scores of a layer, whose heads have `features` features.
+    /// The factor by which the scores of a layer are multiplied, for heads with `features` features.
     fn scale(&self, layer: usize, features: usize) -> f64 {
         let root = if self.scale_attn_weights { (features as f64).sqrt() } else { 1.0 };
         let depth = if self.scale_attn_by_inverse_layer_idx { layer + 1 } else { 1 };

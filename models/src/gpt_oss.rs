@@ -1,5 +1,6 @@
-//! gpt-oss: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025), §2. Names follow the HF checkpoint (`modeling_gpt_oss.py`).
-//! Attention with a sink for each head, a window in every second layer, and experts with biases and clamped gates.
+//! gpt-oss: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025), §2. The names follow the Hugging Face
+//! checkpoint (`modeling_gpt_oss.py`). Attention with a sink for each head, a window in every second layer,
+//! and experts with biases and clamped gates.
 
 use dsl::nn::{Attend, Kv, attend, dot};
 use dsl::{Axis, F32, Float, Tensor, model};
@@ -16,7 +17,7 @@ use crate::shape_check::DeclaredSize;
 pub type GptOss<T> = Decoder<T, Layer<T, Attention<T>, Experts<T>, GptOssConfig>, GptOssConfig>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "attention sinks, experts with biases and clamped gates, MXFP4",
+    about: "attention sinks, MXFP4 weights, and a mixture of experts with biases and clamped gates",
     quantized: &["mxfp4"],
     ..Family::of(&["GptOssForCausalLM"], &["GptOssModel"], &["gpt_oss"])
 };
@@ -109,7 +110,7 @@ impl GptOssConfig {
     }
 }
 
-/// Reads the `config.json` of a gpt-oss. Defaults are those of `GptOssConfig` in transformers.
+/// Reads the `config.json` of a gpt-oss. The defaults are the same as in `GptOssConfig` of transformers.
 pub(crate) fn read(keys: &Keys) -> GptOssConfig {
     keys.ignore(experts::IGNORED);
     // Published, and not read by transformers.
@@ -139,7 +140,7 @@ pub(crate) fn read(keys: &Keys) -> GptOssConfig {
     }
 }
 
-/// The embedding of a configuration without one.
+/// The rotary embedding of a configuration that describes none.
 fn usual() -> RopeScaling {
     RopeScaling::Yarn {
         factor: 32.0,

@@ -1,5 +1,6 @@
-//! Granite, dense: Shen et al., "Power Scheduler" (2024), which transformers cites. Names follow the HF checkpoint
-//! (`modeling_granite.py`). A Llama with factors on embeddings, scores, residuals and logits.
+//! Dense Granite models: Shen et al., "Power Scheduler" (2024), which transformers cites. The names follow
+//! the Hugging Face checkpoint (`modeling_granite.py`). The network is a Llama with factors for embeddings,
+//! scores, residuals and logits.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{Float, Tensor, model};
@@ -28,7 +29,8 @@ const FACTORS: &[(&str, &str)] = &[
     ("logits_scaling", "logit_scale"),
 ];
 
-/// The `config.json` that a GGUF file means (`LLM_ARCH_GRANITE` in llama.cpp). The factor on scores has another default there.
+/// The `config.json` that corresponds to a GGUF file (`LLM_ARCH_GRANITE` in llama.cpp). The factor for
+/// attention scores has another default in GGUF files.
 fn gguf(file: &Metadata<'_>) -> Value {
     file.always("rope.scaling.finetuned", "true: Granite without a rotary embedding is another network");
     let usual = file.features().map(|features| (features as f64).powf(-0.5));
@@ -45,8 +47,8 @@ fn gguf(file: &Metadata<'_>) -> Value {
 }
 
 model! {
-    /// Llama's layer, with a factor on the output that each half adds to the residual
-    /// (`GraniteDecoderLayer`).
+    /// The layer of a Llama that multiplies the outputs of attention and feed-forward network by a factor
+    /// before it adds them to the residual (`GraniteDecoderLayer`).
     pub Layer<T: Float>(GraniteConfig): AttentionBlock<T> {
         dims { D = hidden_size }
 
@@ -68,13 +70,14 @@ model! {
 pub struct GraniteConfig {
     /// The keys that Granite shares with Llama.
     pub llama: LlamaConfig,
-    /// The factor on the tokens' embeddings.
+    /// The factor by which the tokens' embeddings are multiplied.
     pub embedding_multiplier: f64,
-    /// The factor on attention scores, in place of 1/√E.
+    /// The factor by which attention scores are multiplied, instead of 1/√E.
     pub attention_multiplier: f64,
-    /// The factor on the output that each half of a layer adds to the residual.
+    /// The factor by which the outputs of attention and feed-forward network are multiplied before they are
+    /// added to the residual.
     pub residual_multiplier: f64,
-    /// The logits are divided by this number.
+    /// The number by which the logits are divided.
     pub logits_scaling: f64,
 }
 
@@ -94,7 +97,7 @@ impl DecoderConfig for GraniteConfig {
     }
 }
 
-/// Reads the `config.json` of a Granite. Defaults are those of `GraniteConfig` in transformers.
+/// Reads the `config.json` of a Granite. The defaults are the same as in `GraniteConfig` of transformers.
 pub(crate) fn read(keys: &Keys) -> GraniteConfig {
     GraniteConfig {
         llama: llama::read(keys),

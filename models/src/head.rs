@@ -1,5 +1,5 @@
-//! Decides whether the output head is the embedding table. The configuration declares it, but the checkpoint has
-//! the last word.
+//! Decides whether the output head is the embedding table. The configuration declares whether it is, but the
+//! checkpoint decides.
 
 use std::path::PathBuf;
 
@@ -8,11 +8,12 @@ use irpa::Checkpoint;
 /// The key of the output head.
 pub(crate) const HEAD: &str = "lm_head.weight";
 
-/// A head in a checkpoint whose configuration ties the head to the embedding. Its text is a warning.
+/// A head in a checkpoint whose configuration ties the head to the embedding. The text of this error is shown
+/// as a warning.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`lm_head.weight` differs from `{embedding}` in `{}`, and the configuration ties them; \
-     the head is `lm_head.weight`, as in transformers",
+    "`lm_head.weight` differs from `{embedding}` in `{}`, but the configuration ties the two tensors; \
+    Tracewright uses `lm_head.weight` for the head, as transformers does",
     .path.display()
 )]
 pub struct UntiedHead {
@@ -22,7 +23,8 @@ pub struct UntiedHead {
     pub embedding: String,
 }
 
-/// The head of a checkpoint, if it differs from the embedding. Reads both tensors if the checkpoint has both.
+/// The head of a checkpoint, if it differs from the embedding. The function reads both tensors if the
+/// checkpoint contains both.
 pub(crate) fn own_head(checkpoint: &Checkpoint, embedding: &str) -> Option<UntiedHead> {
     let differs = checkpoint.get(HEAD).and(checkpoint.get(embedding)).is_some()
         && !checkpoint.holds_equal(HEAD, embedding);

@@ -1,5 +1,6 @@
-//! LFM2: "LFM2 Technical Report" (2025), §2. Names follow the HF checkpoint (`modeling_lfm2.py`). Most layers mix
-//! neighbouring tokens by a short gated convolution. The other layers have attention like Qwen3's.
+//! LFM2: "LFM2 Technical Report" (2025), §2. The names follow the Hugging Face checkpoint
+//! (`modeling_lfm2.py`). Most layers mix neighbouring tokens with a short gated convolution. The other layers
+//! have attention like Qwen3.
 
 use std::iter;
 
@@ -13,6 +14,7 @@ use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
 use crate::experts::{ExpertsConfig, Routing, Scores};
 use crate::family::{Family, GgufFamily, Metadata, joined, presets};
+use crate::hybrid::{self, alternates};
 use crate::mixtral::Mixture;
 use crate::rope::RopeDefaults;
 use crate::shape_check::DeclaredSize;
@@ -95,7 +97,7 @@ model! {
             // All experts of a layer that has some.
             X = num_experts,
         }
-        cache { L of [K, E] if attends, L of recurrent [C, D] if convolves }
+        cache { L of [K, E] if attends, L of recurrent [C, D] if recurs }
         shard { K, F, V over model; B over data }
 
         model: BaseModel,
@@ -109,7 +111,7 @@ model! {
         }
     }
 
-    /// The network without its head: embedding, layers and final norm.
+    /// The network without its head: the embedding, the layers and the final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Layer; L],
@@ -176,11 +178,7 @@ model! {
         fn forward(x: T[B, S, D], at: Position, state: &mut Recurrent<T>) -> T[B, S, D] {
             let parts = self.in_proj(x).split(P, [self.dim(D); 3]);
             let [before, behind, x] = parts.map(|part| part.rename(P, D)); // [B, S, D]
-            let seen = state.append(before * x, C, S, at).to::<F32>();
-            let (length, taps) = (x.extent(S), self.taps().to::<F32>());
-            let tap = |j| seen.narrow(S, j, length) * taps.narrow(J, j, 1).reshape(&[self.dims.dim(D)]);
-            // The last tap is that of the newest position.
-            let mixed = (1..self.dim(J)).fold(tap(0), |sum, j| sum + tap(j));
+            let mixed = state.convolve(before * x, self.taps(), [C, J, S], at);
             let mixed = match self.config.conv_bias {
                 true => mixed + self.bias().to::<F32>(),
                 false => mixed,
@@ -208,12 +206,12 @@ model! {
     }
 }
 
-/// `config.json` of an LFM2 (`configuration_lfm2.py`).
+/// The `config.json` of an LFM2 (`configuration_lfm2.py`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lfm2Config {
     /// The keys that LFM2 shares with other networks, some of whose layers have experts.
     pub experts: ExpertsConfig,
-    /// Whether each layer attends. The other layers have a convolution.
+    /// Whether each layer has attention. The other layers have a convolution.
     pub attention: Vec<bool>,
     /// The number of earlier positions that a convolution sees.
     pub conv_memory: usize,
@@ -239,7 +237,7 @@ const IGNORED: &[&str] = &[
     "use_pos_enc",
 ];
 
-/// Reads the `config.json` of an LFM2. Defaults are those of `Lfm2Config` in transformers.
+/// Reads the `config.json` of an LFM2. The defaults are the same as in `Lfm2Config` of transformers.
 pub(crate) fn read(keys: &Keys) -> Lfm2Config {
     keys.ignore(IGNORED);
     let mut config = shared(keys, [65_536, 2560, 12_288, 32, 32]);
@@ -259,15 +257,15 @@ pub(crate) fn shared(keys: &Keys, sizes: [usize; 5]) -> Lfm2Config {
         tie_word_embeddings: true,
         ..Defaults::of(rope)
     };
-    let taps = keys.optional_count("conv_L_cache").unwrap_or(3);
-    if taps < 2 {
-        keys.refuse("conv_L_cache", taps, "at least 2");
-    }
+    let conv_memory = hybrid::conv_memory(keys, "conv_L_cache", 3);
     let mut llama = LlamaConfig::shared(keys, defaults);
     llama.tie_word_embeddings = keys.flag("tie_embedding", llama.tie_word_embeddings);
     let (attention, conv_bias) = (attention(keys, llama.num_hidden_layers), keys.flag("conv_bias", false));
-    let experts = ExpertsConfig { sparse: Vec::new(), ..ExpertsConfig::like_llama(llama, Routing::plain(Scores::Sigmoid)) };
-    Lfm2Config { experts, attention, conv_memory: taps - 1, conv_bias }
+    let experts = ExpertsConfig {
+        sparse: Vec::new(),
+        ..ExpertsConfig::like_llama(llama, Routing::plain(Scores::Sigmoid))
+    };
+    Lfm2Config { experts, attention, conv_memory, conv_bias }
 }
 
 impl Lfm2Config {
@@ -278,17 +276,9 @@ impl Lfm2Config {
             false => self.experts.llama.sizes(),
         }
     }
-
-    /// Whether a layer has attention.
-    pub fn attends(&self, layer: usize) -> bool {
-        self.attention.get(layer).copied().unwrap_or_default()
-    }
-
-    /// Whether a layer has a convolution.
-    pub fn convolves(&self, layer: usize) -> bool {
-        !self.attends(layer)
-    }
 }
+
+alternates!(Lfm2Config);
 
 /// The features of the feed-forward network. With automatic adjustment, the configured number times two
 /// thirds and a factor, rounded up to a multiple.
@@ -302,13 +292,13 @@ fn intermediate_size(keys: &Keys, size: usize) -> usize {
     }
 }
 
-/// Whether each of `layers` layers attends: from `layer_types`, or else from `full_attn_idxs`. Without both
-/// keys, all layers do.
+/// Whether each of `layers` layers has attention, from `layer_types`, or otherwise from `full_attn_idxs`.
+/// Without both keys, all layers have attention.
 fn attention(keys: &Keys, layers: usize) -> Vec<bool> {
     let mut attention = vec![false; layers];
     let listed = keys.layers("full_attn_idxs", layers, |layer| attention[layer] = true);
-    if let Some(types) = keys.layer_types_of(layers, ["full_attention", "conv"]) {
-        return types.iter().map(|name| name == "full_attention").collect();
+    if let Some(attention) = hybrid::attention(keys, layers, ["full_attention", "conv"]) {
+        return attention;
     }
     if listed { attention } else { vec![true; layers] }
 }

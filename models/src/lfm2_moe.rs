@@ -1,5 +1,6 @@
-//! LFM2 with experts: "LFM2 Technical Report" (2025), §2. Names follow the HF checkpoint (`modeling_lfm2_moe.py`). An LFM2 with
-//! experts after the first layers, chosen by sigmoid scores with a bias.
+//! LFM2 with experts: "LFM2 Technical Report" (2025), §2. The names follow the Hugging Face checkpoint
+//! (`modeling_lfm2_moe.py`). An LFM2 with experts after the first layers, chosen by sigmoid scores with a
+//! bias.
 
 use crate::config::Keys;
 use crate::experts::{self, Divisor, ExpertsConfig, Routing, Scores};
@@ -10,17 +11,26 @@ use crate::lfm2::{self, Lfm2, Lfm2Config};
 pub type Lfm2Moe<T> = Lfm2<T>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "short convolutions between layers that attend, and experts",
+    about: "short convolutions between attention layers; mixture of experts",
     stacks: &[
-        ("feed_forward.experts.gate_up_proj", &["feed_forward.experts.*.w1.weight", "feed_forward.experts.*.w3.weight"]),
+        (
+            "feed_forward.experts.gate_up_proj",
+            &["feed_forward.experts.*.w1.weight", "feed_forward.experts.*.w3.weight"],
+        ),
         ("feed_forward.experts.down_proj", &["feed_forward.experts.*.w2.weight"]),
     ],
     gguf: None,
     presets: &[],
-    ..Family { architectures: &["Lfm2MoeForCausalLM"], bases: &["Lfm2MoeModel"], model_types: &["lfm2_moe"], ..lfm2::FAMILY }
+    ..Family {
+        architectures: &["Lfm2MoeForCausalLM"],
+        bases: &["Lfm2MoeModel"],
+        model_types: &["lfm2_moe"],
+        ..lfm2::FAMILY
+    }
 };
 
-/// Reads the `config.json` of an LFM2 with experts. Defaults are those of `Lfm2MoeConfig` in transformers.
+/// Reads the `config.json` of an LFM2 with experts. The defaults are the same as in `Lfm2MoeConfig` of
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> Lfm2Config {
     keys.ignore(experts::IGNORED);
     let config = lfm2::shared(keys, [65_536, 2048, 7168, 32, 32]);

@@ -1,8 +1,9 @@
-//! The supported networks and their configurations: one file per family.
+//! The supported networks and their configurations, with one file per family.
 #![warn(missing_docs)]
 
-/// Makes a configuration an extension of another: it derefs to the other, and its network can have the
-/// other's blocks as fields. If a third configuration is between the two, its blocks can be fields, too.
+/// Makes a configuration an extension of another configuration: it derefs to the other, and its network can
+/// have the other network's blocks as fields. If a third configuration is between the two, its blocks can be
+/// fields, too.
 macro_rules! descends {
     ($config:ident from $($field:tt).+: $base:ident $(, through $other:tt: $between:ident)?) => {
         impl std::ops::Deref for $config {
@@ -33,8 +34,9 @@ macro_rules! descends {
     };
 }
 
-/// A family in each line: its module, its network, and the configuration that the module's `read` makes of a `config.json`,
-/// or of the files `beside` it too. The module's `FAMILY` has the rest.
+/// Lists a family in each line: its module, its network, and the configuration that the module's `read`
+/// creates from a `config.json`, or also from the files `beside` it. The module's `FAMILY` contains the other
+/// facts.
 macro_rules! families {
     ($($module:ident::$family:ident($config:ty) $($beside:ident)?;)+) => {
         $(
@@ -47,6 +49,7 @@ macro_rules! families {
 
         /// The configuration of a supported architecture.
         #[derive(Clone, Debug, PartialEq)]
+        #[expect(clippy::large_enum_variant, reason = "a program has one configuration per model")]
         pub enum ModelConfig {
             $(
                 #[doc = concat!("A network of [`", stringify!($module), "`].")]
@@ -55,7 +58,8 @@ macro_rules! families {
         }
 
         impl ModelConfig {
-            /// The family that `found` names, and the function that reads its keys; `None` if there is none.
+            /// The family that `found` names, and the function that reads its keys. The result is `None` if
+            /// there is no such family.
             fn reader(found: &str, keys: &Keys) -> Option<(&'static Family, ReadKeys)> {
                 $(
                     if $module::FAMILY.is_named(found) && ($module::FAMILY.is)(keys) {
@@ -96,7 +100,7 @@ macro_rules! families {
     };
 }
 
-/// Passes all keys to the `read` of a module.
+/// Passes all keys to the function `read` of a module.
 macro_rules! read {
     ($module:ident $keys:ident $allowed:ident) => {{
         let config = $module::read(&$keys);
@@ -111,11 +115,14 @@ macro_rules! read {
 
 pub mod config;
 pub mod decoder;
+pub mod delta_net;
 pub mod experts;
 mod family;
 pub mod fit;
 pub mod gguf;
 mod head;
+mod hybrid;
+pub mod mamba2;
 pub mod presets;
 mod quantized;
 mod rope;
@@ -161,6 +168,7 @@ families! {
     gpt2::Gpt2(Gpt2Config);
     gpt_oss::GptOss(gpt_oss::GptOssConfig);
     granite::Granite(granite::GraniteConfig);
+    granitemoehybrid::GraniteMoeHybrid(granitemoehybrid::GraniteMoeHybridConfig);
     lfm2::Lfm2(Lfm2Config);
     lfm2_moe::Lfm2Moe(Lfm2Config);
     ministral3::Ministral3(ministral3::Ministral3Config);
@@ -173,16 +181,19 @@ families! {
     phi3::Phi3(LlamaConfig);
     qwen2::Qwen2(LlamaConfig);
     qwen3::Qwen3(LlamaConfig);
+    qwen3_5::Qwen35(qwen3_5::Qwen35Config);
+    qwen3_5_moe::Qwen35Moe(qwen3_5::Qwen35Config);
+    qwen3_next::Qwen3Next(qwen3_5::Qwen35Config);
     qwen3_moe::Qwen3Moe(ExpertsConfig);
     seed_oss::SeedOss(LlamaConfig);
     smollm3::SmolLm3(smollm3::SmolLm3Config);
     starcoder2::Starcoder2(LlamaConfig);
 }
 
-/// Reads a configuration; the keys given may be there although nothing reads them.
+/// A function that reads a configuration; the given keys are allowed although no code reads them.
 type ReadKeys = fn(Keys, &[String]) -> Result<ModelConfig, ConfigError>;
 
-/// The interface of the configurations of all families.
+/// The properties that the configurations of all families provide.
 struct Facts {
     family: &'static Family,
     element: Option<ElementType>,
@@ -200,17 +211,17 @@ pub fn architectures() -> Vec<&'static str> {
 }
 
 impl ModelConfig {
-    /// Reads the `config.json` at `path`, or in the directory at `path`. The keys in `allowed` may be in it
-    /// although no code reads them.
+    /// Reads the `config.json` at `path`, or in the directory at `path`. The file may contain the keys in
+    /// `allowed` although no code reads them.
     ///
     /// # Errors
-    /// If the architecture is not supported, the checkpoint is quantized, or keys are missing, unknown or
-    /// invalid. The error lists all such keys.
+    /// Returns an error if the architecture is not supported, the checkpoint is quantized, or keys are
+    /// missing, unknown or invalid. The error lists all such keys.
     pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
         Self::of(Keys::read(path)?, allowed)
     }
 
-    /// Reads the keys of a configuration whose file was parsed.
+    /// Reads the keys of a configuration whose file is already parsed.
     pub(crate) fn of(keys: Keys, allowed: &[String]) -> Result<Self, ConfigError> {
         let (found, path) = (architecture(&keys), keys.path().to_owned());
         let Some((family, read)) = Self::reader(&found, &keys) else {
@@ -292,14 +303,14 @@ impl Architecture for ModelConfig {
 }
 
 /// A function that reads the configuration of a model: a Hugging Face folder, its `config.json`, or a GGUF
-/// file. The second argument lists keys that may be there although no code reads them.
+/// file. The second argument lists keys that the configuration may contain although no code reads them.
 pub type ReadModel = fn(&Path, &[String]) -> Result<Box<dyn Architecture>, ConfigError>;
 
-/// Reads the configuration of the model at `path`: a GGUF file, a directory with a `config.json`, or that
-/// file. The keys in `allowed` may be in the configuration although no code reads them.
+/// Reads the configuration of the model at `path`: a GGUF file, a directory with a `config.json`, or the
+/// `config.json` itself. The keys in `allowed` may be in the configuration although no code reads them.
 ///
 /// # Errors
-/// The errors of [`GgufModel::read`] and [`ModelConfig::read`].
+/// Returns the same errors as [`GgufModel::read`] and [`ModelConfig::read`].
 ///
 /// ```no_run
 /// # use std::path::Path;
@@ -314,21 +325,23 @@ pub fn read(path: &Path, allowed: &[String]) -> Result<Box<dyn Architecture>, Co
     })
 }
 
-/// A network with known sizes: the information that a build needs about it. Implement this trait for your own
-/// networks.
+/// A network with known sizes, with all information that a build needs about the network. Implement this
+/// trait for your own networks.
 pub trait Architecture: Send {
-    /// Records these entry points, with weights and activations of type `element` (f32, f16 or bf16).
+    /// Records the given entry points, with weights and activations of type `element` (f32, f16 or bf16).
     ///
     /// # Errors
-    /// If a value in the configuration is invalid.
+    /// Returns an error if a value in the configuration is invalid.
     fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError>;
 
-    /// The entry points of a program with these sizes. Default: the entry points of a language model.
+    /// The entry points of a program with these sizes. By default, these are the entry points of a language
+    /// model.
     fn entry_points(&self, batch: usize, chunk: usize, context: usize) -> Vec<EntryPoint> {
         EntryPoint::all(batch, chunk, context)
     }
 
-    /// The changes of a text before a network embeds it; `None` for a network that predicts tokens.
+    /// The preparation of a text before a network computes its embedding; `None` for a network that predicts
+    /// tokens.
     fn sentence(&self) -> Option<&SentenceConfig> {
         None
     }
@@ -344,7 +357,7 @@ pub trait Architecture: Send {
         None
     }
 
-    /// Tensors that a checkpoint may contain in addition to the parameters. Default: none.
+    /// Tensors that a checkpoint may contain in addition to the parameters. By default, there are none.
     fn ignorable(&self) -> Vec<Ignorable> {
         Vec::new()
     }
@@ -354,49 +367,50 @@ pub trait Architecture: Send {
         checkpoint
     }
 
-    /// The [named](Self::named) checkpoint, together with the tensors of folders beside it that belong to the
-    /// network.
+    /// The [named](Self::named) checkpoint, together with the tensors in folders next to it that belong to
+    /// the network.
     ///
     /// # Errors
-    /// If one of the folders has no weights.
+    /// Returns an error if one of the folders has no weights.
     fn weights(&self, checkpoint: Checkpoint) -> Result<Checkpoint, ArchiveError> {
         Ok(self.named(checkpoint))
     }
 
     /// Unties the head from the embedding if the [named](Self::named) checkpoint contains a head that
-    /// differs, as transformers does. Call it before [`trace`](Self::trace); otherwise such a checkpoint is
-    /// rejected. The result is a warning for the user.
+    /// differs, as transformers does. Call this function before [`trace`](Self::trace); otherwise such a
+    /// checkpoint is rejected. The function returns a warning for the user.
     fn settle_head(&mut self, _checkpoint: &Checkpoint) -> Option<UntiedHead> {
         None
     }
 
-    /// The best storage format for weights of matmuls, if the checkpoint stores them with fewer bits than the
-    /// network computes with.
+    /// The best storage format for weights of matmuls, if the checkpoint stores these weights with fewer bits
+    /// than the network computes with.
     fn stored(&self) -> Quantization {
         Quantization::Computed
     }
 
-    /// Sizes in the configuration that the checkpoint's header can confirm, for [`check_sizes`]. Default:
-    /// none.
+    /// Sizes in the configuration that the checkpoint's header can confirm, for [`check_sizes`]. By default,
+    /// there are none.
     fn sizes(&self) -> Vec<DeclaredSize> {
         Vec::new()
     }
 }
 
-/// Refuses a network that embeds texts where one that predicts tokens is expected.
+/// Rejects a network that computes embeddings if the caller expects a network that predicts tokens.
 ///
 /// # Errors
-/// [`ConfigError::Embeds`].
+/// Returns [`ConfigError::Embeds`] for a network that computes embeddings.
 pub fn check_generates(network: &dyn Architecture, path: &Path) -> Result<(), ConfigError> {
     let Some(_) = network.sentence() else { return Ok(()) };
     let keys = Keys::read(path)?;
     Err(ConfigError::Embeds { found: architecture(&keys), path: keys.path().to_owned() })
 }
 
-/// Refuses a network that predicts tokens where one that embeds texts is expected; else what becomes of a text first.
+/// Rejects a network that predicts tokens if the caller expects a network that computes embeddings. Otherwise
+/// the function returns the preparation of texts.
 ///
 /// # Errors
-/// [`ConfigError::Generates`].
+/// Returns [`ConfigError::Generates`] for a network that predicts tokens.
 pub fn check_embeds<'a>(
     network: &'a dyn Architecture,
     path: &Path,
@@ -408,7 +422,7 @@ pub fn check_embeds<'a>(
     Err(ConfigError::Generates { found: architecture(&keys), path: keys.path().to_owned() })
 }
 
-/// The architecture or model type that a `config.json` names.
+/// The architecture or model type that a `config.json` declares.
 fn architecture(keys: &Keys) -> String {
     // A list as a rule; what is none is named as it is.
     let named =

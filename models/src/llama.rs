@@ -1,4 +1,5 @@
-//! Llama 3: "The Llama 3 Herd of Models" (2024), §3.2. Names follow the HF checkpoint (`modeling_llama.py`).
+//! Llama 3: "The Llama 3 Herd of Models" (2024), §3.2. The names follow the Hugging Face checkpoint
+//! (`modeling_llama.py`).
 
 use dsl::nn::{Attend, Kv, attend, silu};
 use dsl::{Float, Project, model};
@@ -18,7 +19,7 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["LlamaForCausalLM"], &["LlamaModel"], &["llama"])
 };
 
-/// The description of its GGUF files.
+/// The description of the GGUF files of a Llama.
 pub(crate) const GGUF: GgufFamily = GgufFamily {
     config: |file| {
         let [attention_bias, mlp_bias] = ["attn_q", "ffn_gate"].map(|part| file.is_biased(part));
@@ -46,7 +47,7 @@ model! {
 }
 
 model! {
-    /// Grouped-query attention with K heads of keys and values, and G query heads for each.
+    /// Grouped-query attention with K heads of keys and values, and G query heads for each of these heads.
     pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size, F = intermediate_size,
@@ -65,7 +66,7 @@ model! {
         }
     }
 
-    /// SwiGLU (Shazeer, "GLU Variants Improve Transformer", 2020).
+    /// A feed-forward network with SwiGLU (Shazeer, "GLU Variants Improve Transformer", 2020).
     pub Mlp<T: Float>: FeedForward<T> {
         gate_proj: Linear[D -> F](bias if mlp_bias),
         up_proj: Linear[D -> F](bias if mlp_bias),
@@ -77,7 +78,7 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Llama. Defaults are those of `LlamaConfig` in transformers.
+/// Reads the `config.json` of a Llama. The defaults are the same as in `LlamaConfig` of transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     if let Some(found) = keys.optional_count("pretraining_tp").filter(|&tp| tp != 1) {
         keys.refuse("pretraining_tp", found, "1");

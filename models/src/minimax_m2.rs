@@ -1,5 +1,6 @@
-//! MiniMax-M2: MiniMax, "MiniMax-M2" (2025). Names follow the published checkpoints (`modeling_minimax_m2.py`). A Mixtral
-//! with norms over all queries and over all keys, a rotary embedding of some features, and sigmoid scores with a bias.
+//! MiniMax-M2: MiniMax, "MiniMax-M2" (2025). Names follow the published checkpoints
+//! (`modeling_minimax_m2.py`). The network is a Mixtral with norms over all queries and over all keys, a
+//! rotary embedding of some features, and sigmoid scores with a bias.
 
 use crate::config::Keys;
 use crate::decoder::{Decoder, Defaults, LlamaConfig};
@@ -13,7 +14,7 @@ use crate::rope::RopeDefaults;
 pub type MinimaxM2<T> = Decoder<T, Layer<T, Attention<T>, OlmoeConfig>, OlmoeConfig>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "Mixtral's experts, chosen by sigmoid scores with a bias",
+    about: "mixture of experts as in Mixtral, with sigmoid routing and a bias",
     stacks: mixtral::STACKS,
     ..Family::of(&["MiniMaxM2ForCausalLM"], &["MiniMaxM2Model"], &["minimax_m2"])
 };
@@ -37,7 +38,8 @@ const UNREAD: &[&str] = &[
     "use_routing_bias",
 ];
 
-/// Reads the `config.json` of a MiniMax-M2. Defaults are those of `MiniMaxM2Config` in transformers.
+/// Reads the `config.json` of a MiniMax-M2. The defaults are the same as in `MiniMaxM2Config` of
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> OlmoeConfig {
     keys.ignore(experts::IGNORED);
     keys.ignore(UNREAD);
@@ -60,10 +62,7 @@ pub(crate) fn read(keys: &Keys) -> OlmoeConfig {
         num_experts_per_tok: experts::chosen(keys, "num_experts_per_tok", 8, num_experts),
         biased: true,
         keys: ["num_local_experts", "intermediate_size"],
-        ..ExpertsConfig::like_llama(
-            LlamaConfig::shared(keys, defaults),
-            Routing::normalized(Scores::Sigmoid),
-        )
+        ..ExpertsConfig::like_llama(LlamaConfig::shared(keys, defaults), Routing::normalized(Scores::Sigmoid))
     };
     OlmoeConfig { experts: config, clip_qkv: None }
 }

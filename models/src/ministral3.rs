@@ -1,5 +1,6 @@
-//! Ministral 3: Mistral AI, "Ministral 3" (2025). Names follow the HF checkpoint (`modeling_ministral3.py`). A Mistral that
-//! multiplies queries at far positions by a factor, as Llama 4 does.
+//! Ministral 3: Mistral AI, "Ministral 3" (2025). The names follow the Hugging Face checkpoint
+//! (`modeling_ministral3.py`). The network is a Mistral that multiplies queries at far positions by a factor,
+//! as Llama 4 does.
 
 use dsl::nn::Attend;
 use dsl::{Axis, F32, Float, Tensor};
@@ -14,7 +15,7 @@ use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
 pub type Ministral3<T> = Decoder<T, Layer<T, Attention<T>, Mlp<T>, Ministral3Config>, Ministral3Config>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "queries that grow with the position",
+    about: "queries are multiplied by a factor that grows with the position",
     ..Family::of(&["Ministral3ForCausalLM"], &["Ministral3Model"], &["ministral3"])
 };
 
@@ -44,7 +45,8 @@ impl DecoderConfig for Ministral3Config {
     }
 }
 
-/// Reads the `config.json` of a Ministral 3. Defaults are those of `Ministral3Config` in transformers.
+/// Reads the `config.json` of a Ministral 3. The defaults are the same as in `Ministral3Config` of
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> Ministral3Config {
     // The object has keys for the queries, beside those of the embedding.
     let rope = RopeDefaults {

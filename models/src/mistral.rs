@@ -1,5 +1,5 @@
-//! Mistral: Jiang et al., "Mistral 7B" (2023), §2. Names follow the HF checkpoint (`modeling_mistral.py`). A Llama
-//! with a sliding window in all layers.
+//! Mistral: Jiang et al., "Mistral 7B" (2023), §2. The names follow the Hugging Face checkpoint
+//! (`modeling_mistral.py`). The network is a Llama with a sliding window in all layers.
 
 use serde_json::json;
 
@@ -22,7 +22,7 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["MistralForCausalLM"], &["MistralModel"], &["mistral"])
 };
 
-/// Reads the `config.json` of a Mistral. Defaults are those of `MistralConfig` in transformers.
+/// Reads the `config.json` of a Mistral. The defaults are the same as in `MistralConfig` of transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { num_key_value_heads: Some(8), ..Defaults::new(131_072) };
     let llama = LlamaConfig::shared(keys, defaults);

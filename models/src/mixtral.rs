@@ -1,5 +1,6 @@
-//! Mixtral: Jiang et al., "Mixtral of Experts" (2024), §2. Names follow the published checkpoints. A Mistral with
-//! several experts in place of a feed-forward network. A router chooses a few experts for each token.
+//! Mixtral: Jiang et al., "Mixtral of Experts" (2024), §2. The names follow the published checkpoints. The
+//! network is a Mistral with several experts instead of a feed-forward network. A router chooses a few
+//! experts for each token.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{F32, Float, Project, Tensor, model};
@@ -41,7 +42,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Llama's layer, with experts in place of the feed-forward network.
+    /// The layer of a Llama, with experts instead of the feed-forward network.
     pub Layer<T: Float, A: AttentionBlock<T> = Attention<T>, C: DecoderConfig + Project<A::Config> + Project<ExpertsConfig> = ExpertsConfig>(C): AttentionBlock<T> {
         dims { D = hidden_size }
 
@@ -58,7 +59,8 @@ model! {
 }
 
 model! {
-    /// A mixture of experts. The result is a sum over the chosen experts' SwiGLUs, weighted by the router.
+    /// A mixture of experts with a router. The result is a sum over the chosen experts' SwiGLUs, weighted by
+    /// the router.
     pub Experts<T: Float>(ExpertsConfig): FeedForward<T> {
         dims {
             D = hidden_size, F = moe_intermediate_size,
@@ -92,6 +94,7 @@ model! {
 /// layout.
 pub(crate) const STACKS: Stacks = &[
     ("mlp.gate.weight", &["block_sparse_moe.gate.weight"]),
+    ("mlp.e_score_correction_bias", &["block_sparse_moe.e_score_correction_bias"]),
     (
         "mlp.experts.gate_up_proj",
         &["block_sparse_moe.experts.*.w1.weight", "block_sparse_moe.experts.*.w3.weight"],
@@ -102,7 +105,7 @@ pub(crate) const STACKS: Stacks = &[
     ("ffn_up_exps.weight", &["experts.*.w3.weight"]),
 ];
 
-/// Reads the `config.json` of a Mixtral. Defaults are those of `MixtralConfig` in transformers.
+/// Reads the `config.json` of a Mixtral. The defaults are the same as in `MixtralConfig` of transformers.
 pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     keys.ignore(experts::IGNORED);
     let rope = RopeDefaults { theta: 1e6, ..RopeDefaults::new(131_072) };

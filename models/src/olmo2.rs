@@ -1,5 +1,6 @@
-//! OLMo 2: "2 OLMo 2 Furious" (2024), §3.1. Names follow the HF checkpoint (`modeling_olmo2.py`). A Llama with
-//! norms after attention and feed-forward network, and with norms over all queries and over all keys.
+//! OLMo 2: "2 OLMo 2 Furious" (2024), §3.1. The names follow the Hugging Face checkpoint
+//! (`modeling_olmo2.py`). The network is a Llama with norms after attention and the feed-forward network, and
+//! with norms over all queries and over all keys.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, WeightStyle, model};
@@ -10,7 +11,7 @@ use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConf
 use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Mlp;
 
-/// The whole network. All norms apply their weight before rounding (`Olmo2RMSNorm`).
+/// The whole network of an OLMo 2. All norms apply their weight before rounding (`Olmo2RMSNorm`).
 pub type Olmo2<T> = Decoder<T, Layer<T>, Wide>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -24,8 +25,8 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// A layer that normalizes the output of each half before adding it to the residual. There is no other
-    /// norm.
+    /// A layer that normalizes the outputs of attention and feed-forward network before it adds them to the
+    /// residual. The layer has no other norms.
     pub Layer<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -76,7 +77,7 @@ impl From<LlamaConfig> for Wide {
     }
 }
 
-/// Reads the `config.json` of an OLMo 2. Defaults are those of `Olmo2Config` in transformers.
+/// Reads the `config.json` of an OLMo 2. The defaults are the same as in `Olmo2Config` of transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::new(2048) };
     let attention_bias = keys.flag("attention_bias", false);

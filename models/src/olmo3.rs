@@ -1,5 +1,5 @@
-//! OLMo 3: Ai2, "Olmo 3" (2025), §3. Names follow the HF checkpoint (`modeling_olmo3.py`). An OLMo 2 with windows in most
-//! layers. Only the other layers stretch the rotary embedding.
+//! OLMo 3: Ai2, "Olmo 3" (2025), §3. The names follow the Hugging Face checkpoint (`modeling_olmo3.py`). An
+//! OLMo 2 with windows in most layers. Only the layers without a window stretch the rotary embedding.
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
@@ -11,11 +11,11 @@ use crate::rope::RopeParameters;
 pub type Olmo3<T> = Olmo2<T>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "norms after each half, sliding and global layers with a rotary embedding each",
+    about: "norms after attention and after the feed-forward network; separate rotary embeddings for sliding and global layers",
     ..Family::of(&["Olmo3ForCausalLM"], &["Olmo3Model"], &["olmo3"])
 };
 
-/// Reads the `config.json` of an OLMo 3. Defaults are those of `Olmo3Config` in transformers.
+/// Reads the `config.json` of an OLMo 3. The defaults are the same as in `Olmo3Config` of transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::new(2048) };
     let attention_bias = keys.flag("attention_bias", false);

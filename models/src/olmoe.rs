@@ -1,6 +1,6 @@
-//! OLMoE: Muennighoff et al., "OLMoE: Open Mixture-of-Experts Language Models" (2024), §2. Names follow the published
-//! checkpoints. A Mixtral that normalizes all queries and all keys, and does not renormalize the router's
-//! probabilities.
+//! OLMoE: Muennighoff et al., "OLMoE: Open Mixture-of-Experts Language Models" (2024), §2. The names follow
+//! the published checkpoints. The network is a Mixtral that normalizes all queries and all keys, and does not
+//! renormalize the router's probabilities.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, Tensor, model};
@@ -61,7 +61,7 @@ fn clipped<T: Float>(x: Tensor<T>, bound: Option<f64>) -> Tensor<T> {
 pub struct OlmoeConfig {
     /// The keys that OLMoE shares with other networks with experts.
     pub experts: ExpertsConfig,
-    /// The bound on queries, keys and values; `None`: no bound.
+    /// The bound on queries, keys and values; `None` means that there is no bound.
     pub clip_qkv: Option<f64>,
 }
 
@@ -76,7 +76,7 @@ impl OlmoeConfig {
     }
 }
 
-/// Reads the `config.json` of an OLMoE. Defaults are those of `OlmoeConfig` in transformers.
+/// Reads the `config.json` of an OLMoE. The defaults are the same as in `OlmoeConfig` of transformers.
 pub(crate) fn read(keys: &Keys) -> OlmoeConfig {
     keys.ignore(experts::IGNORED);
     let attention_bias = keys.flag("attention_bias", false);

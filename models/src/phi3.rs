@@ -1,6 +1,6 @@
-//! Phi-3 and Phi-4: "Phi-3 Technical Report" (2024), §2. Names follow the HF checkpoint (`modeling_phi3.py`). A
-//! Llama whose checkpoint stores queries, keys and values in one matrix, and gate and up in another. It uses
-//! LongRoPE, and can rotate only a part of each head.
+//! Phi-3 and Phi-4: "Phi-3 Technical Report" (2024), §2. The names follow the Hugging Face checkpoint
+//! (`modeling_phi3.py`). The network is a Llama whose checkpoint stores queries, keys and values in one
+//! matrix, and gate and up in another. The network uses LongRoPE, and can rotate only a part of each head.
 
 use dsl::nn::{Attend, Kv, attend, silu};
 use dsl::{Float, model};
@@ -55,7 +55,7 @@ model! {
         }
     }
 
-    /// SwiGLU with one projection for gate and up, in this order (`Phi3MLP`).
+    /// A feed-forward network with SwiGLU and one projection for gate and up, in this order (`Phi3MLP`).
     pub Mlp<T: Float>: FeedForward<T> {
         gate_up_proj: Linear[D -> U],
         down_proj: Linear[F -> D],
@@ -68,7 +68,7 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Phi-3. Defaults are those of `Phi3Config` in transformers.
+/// Reads the `config.json` of a Phi-3. The defaults are the same as in `Phi3Config` of transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     for bias in ["attention_bias", "mlp_bias", "lm_head_bias"] {
         keys.always(bias, false);

@@ -1,8 +1,8 @@
 //! Published sizes of the families, by name.
 //!
-//! Each preset contains the `config.json` of the repository that it names. `models/presets/parameters.txt` lists
-//! the parameters that transformers creates from it: names, shapes and totals. A test compares them with the
-//! network.
+//! Each preset contains the `config.json` of the repository that it names. `models/presets/parameters.txt`
+//! lists the parameters that transformers creates from this `config.json`: names, shapes and totals. A test
+//! compares these parameters with the network.
 
 use std::path::Path;
 
@@ -25,11 +25,11 @@ pub struct Preset {
     pub name: &'static str,
     /// The repository on Hugging Face that publishes this `config.json`.
     pub repository: &'static str,
-    /// The text of its `config.json`.
+    /// The text of the preset's `config.json`.
     pub config: &'static str,
 }
 
-/// Presets of a family. The files are in `models/presets`.
+/// Declares the presets of a family. The files of the presets are in `models/presets`.
 macro_rules! presets {
     ($($name:literal: $repository:literal),+ $(,)?) => {
         &[$($crate::presets::Preset {
@@ -47,7 +47,7 @@ impl Preset {
         FAMILIES.iter().flat_map(|family| family.presets)
     }
 
-    /// The preset of this name; `None` if there is none.
+    /// The preset with this name; `None` if there is no such preset.
     pub fn named(name: &str) -> Option<&'static Self> {
         Self::all().find(|preset| preset.name == name)
     }
@@ -55,7 +55,7 @@ impl Preset {
     /// Reads the preset's configuration.
     ///
     /// # Errors
-    /// Never for the presets in this crate: a test reads all of them.
+    /// The function never returns an error for the presets in this crate, because a test reads all of them.
     pub fn read(&self) -> Result<ModelConfig, ConfigError> {
         ModelConfig::of(Keys::parse(Path::new(self.name), self.config)?, &[])
     }

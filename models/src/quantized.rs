@@ -1,4 +1,4 @@
-//! Models whose checkpoint has matrices in blocks, as `tracewright quantize` writes them.
+//! Models whose checkpoint contains matrices in quantized blocks, as `tracewright quantize` writes them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,9 +13,10 @@ use trace::key_pattern;
 use crate::shape_check::DeclaredSize;
 use crate::{Architecture, ModelConfig, UntiedHead};
 
-/// The formats in which matmuls read weights that a checkpoint stores in blocks, by key pattern.
+/// The formats in which matmuls read weights that a checkpoint stores in quantized blocks, by key pattern.
 ///
-/// Blocks of q8, q4 or q4_k stay as they are. Others become q8, which loses least. All layers share one format.
+/// Blocks of q8, q4 or q4_k are not converted. Other blocks are converted to q8, which loses least. All
+/// layers share one format.
 pub(crate) fn stored(checkpoint: &Checkpoint) -> Quantization {
     let mut blocks: BTreeMap<String, Vec<Option<BlockFormat>>> = BTreeMap::new();
     for tensor in checkpoint.tensors().filter(|tensor| tensor.shape.len() > 1) {
@@ -34,7 +35,7 @@ pub(crate) fn stored(checkpoint: &Checkpoint) -> Quantization {
     Quantization::by_key(formats.collect())
 }
 
-/// A network whose checkpoint has matrices in blocks.
+/// A network whose checkpoint contains matrices in quantized blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct QuantizedModel {
     config: ModelConfig,
@@ -42,7 +43,8 @@ pub(crate) struct QuantizedModel {
 }
 
 impl QuantizedModel {
-    /// The model with the formats of the checkpoint in its directory, if that has any.
+    /// The model with the formats of the checkpoint in its directory, if the checkpoint has quantized
+    /// formats.
     pub(crate) fn of(config: ModelConfig, path: &Path) -> Box<dyn Architecture> {
         // A damaged checkpoint, or none, is an error where somebody reads it.
         let checkpoint = path.is_dir().then(|| Checkpoint::open(path).ok()).flatten();

@@ -1,5 +1,6 @@
-//! Qwen2 and Qwen2.5: "Qwen2 Technical Report" (2024), §2.2. Names follow the HF checkpoint (`modeling_qwen2.py`).
-//! A Llama with biases on queries, keys and values, and with an optional sliding window in its upper layers.
+//! Qwen2 and Qwen2.5: "Qwen2 Technical Report" (2024), §2.2. The names follow the Hugging Face checkpoint
+//! (`modeling_qwen2.py`). The network is a Llama with biases on queries, keys and values, and with an
+//! optional sliding window in its upper layers.
 
 use std::sync::Arc;
 
@@ -22,8 +23,8 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Attention with biases on queries, keys and values, and none on the output (`Qwen2Attention`). No key
-    /// configures them.
+    /// Attention with biases on queries, keys and values, but without a bias on the output
+    /// (`Qwen2Attention`). No configuration key changes these biases.
     pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -43,7 +44,7 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Qwen2. Defaults are those of `Qwen2Config` in transformers.
+/// Reads the `config.json` of a Qwen2. The defaults are the same as in `Qwen2Config` of transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     keys.always("use_mrope", false);
     let defaults = Defaults { num_key_value_heads: Some(32), ..Defaults::new(32_768) };
@@ -51,7 +52,8 @@ pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     LlamaConfig { windows: windows(keys, llama.num_hidden_layers), ..llama }
 }
 
-/// The window of each layer. If `use_sliding_window` is set, layers from `max_window_layers` on have one.
+/// The window of each layer. If `use_sliding_window` is set, layers from `max_window_layers` on have a
+/// window.
 pub(crate) fn windows(keys: &Keys, layers: usize) -> Arc<[Option<usize>]> {
     let (used, window) =
         (keys.flag("use_sliding_window", false), keys.nullable_count("sliding_window", Some(4096)));

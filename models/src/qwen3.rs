@@ -1,5 +1,6 @@
-//! Qwen3: "Qwen3 Technical Report" (2025), §2. Names follow the HF checkpoint (`modeling_qwen3.py`). A Llama that
-//! normalizes queries and keys per head, with windows as in Qwen2.
+//! Qwen3: "Qwen3 Technical Report" (2025), §2. The names follow the Hugging Face checkpoint
+//! (`modeling_qwen3.py`). The network is a Llama that normalizes queries and keys per head, with windows as
+//! in Qwen2.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
@@ -48,7 +49,7 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Qwen3. Defaults are those of `Qwen3Config` in transformers.
+/// Reads the `config.json` of a Qwen3. The defaults are the same as in `Qwen3Config` of transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { num_key_value_heads: Some(32), head_dim: Some(128), ..Defaults::new(32_768) };
     let attention_bias = keys.flag("attention_bias", false);

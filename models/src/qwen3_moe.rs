@@ -1,5 +1,5 @@
 //! Qwen3 with experts: "Qwen3 Technical Report" (2025), §2. Names follow the published checkpoints
-//! (`modeling_qwen3_moe.py`). A Qwen3 in which all or some layers have experts.
+//! (`modeling_qwen3_moe.py`). The network is a Qwen3 in which all or some layers have experts.
 
 use crate::config::Keys;
 use crate::decoder::{Decoder, Defaults, LlamaConfig};
@@ -11,12 +11,13 @@ use crate::qwen3::Attention;
 pub type Qwen3Moe<T> = Decoder<T, ExpertsLayer<T, Attention<T>>, ExpertsConfig>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "norms of q and k, the likeliest of many experts",
+    about: "norms on queries and keys; mixture of experts",
     stacks: experts::STACKS,
     ..Family::of(&["Qwen3MoeForCausalLM"], &["Qwen3MoeModel"], &["qwen3_moe"])
 };
 
-/// Reads the `config.json` of a Qwen3 with experts. Defaults are those of `Qwen3MoeConfig` in transformers.
+/// Reads the `config.json` of a Qwen3 with experts. The defaults are the same as in `Qwen3MoeConfig` of
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     keys.ignore(experts::IGNORED);
     // All layers have a window, or none.

@@ -8,7 +8,7 @@ use crate::config::Keys;
 /// The method that adapts the frequencies to long contexts.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// No method: the frequencies stay unchanged.
+    /// The frequencies are not changed.
     Default,
     /// All frequencies are divided by one factor (Chen et al., "Extending Context Window … via Positional
     /// Interpolation", 2023).
@@ -17,48 +17,48 @@ pub enum RopeScaling {
         factor: f64,
     },
     /// NTK-aware interpolation: the base of the frequencies grows with the context, beyond the longest
-    /// sequence of training (`_compute_dynamic_ntk_parameters`). In transformers it grows with the sequence.
-    /// Here the tables are constants for the context of the program.
+    /// sequence of training (`_compute_dynamic_ntk_parameters`). In transformers, the base grows with the
+    /// length of the sequence. In Tracewright, the tables are constants for the context of the program.
     Dynamic {
         /// The growth factor of the base.
         factor: f64,
         /// The longest context for which the base stays unchanged.
         max_position_embeddings: f64,
     },
-    /// Low frequencies are divided, high ones stay unchanged, and those in between are interpolated (Llama
-    /// 3.1; `_compute_llama3_parameters`).
+    /// Low frequencies are divided, high frequencies do not change, and frequencies in between are
+    /// interpolated (Llama 3.1; `_compute_llama3_parameters`).
     Llama3 {
         /// The divisor of the lowest frequencies.
         factor: f64,
-        /// Frequencies with fewer turns than this in the original context are divided by `factor`.
+        /// Frequencies with fewer turns than this number in the original context are divided by `factor`.
         low_freq_factor: f64,
-        /// Frequencies with more turns than this in the original context stay unchanged.
+        /// Frequencies with more turns than this number in the original context do not change.
         high_freq_factor: f64,
         /// The original context, in tokens.
         original_max_position_embeddings: f64,
     },
-    /// Like `Llama3`, but interpolated linearly over the features, and with a factor on cosine and sine (Peng
-    /// et al., "YaRN", 2023; `_compute_yarn_parameters`).
+    /// Like `Llama3`, but with linear interpolation over the features, and with a factor for cosine and sine
+    /// (Peng et al., "YaRN", 2023; `_compute_yarn_parameters`).
     Yarn {
         /// The divisor of the lowest frequencies.
         factor: f64,
         /// The interpolation starts at the frequency with this many turns in the original context. Higher
-        /// ones stay unchanged.
+        /// frequencies do not change.
         beta_fast: f64,
-        /// The interpolation ends at the frequency with this many turns in the original context. Lower ones
-        /// are divided by `factor`.
+        /// The interpolation ends at the frequency with this many turns in the original context. Lower
+        /// frequencies are divided by `factor`.
         beta_slow: f64,
         /// The original context, in tokens.
         original_max_position_embeddings: f64,
         /// Whether the interpolation starts and ends at whole features.
         truncate: bool,
-        /// The factor on cosine and sine.
+        /// The factor by which cosine and sine are multiplied.
         attention_factor: f64,
     },
-    /// Each frequency is divided by a factor of its own (Ding et al., "LongRoPE", 2024;
+    /// Each frequency is divided by its own factor (Ding et al., "LongRoPE", 2024;
     /// `_compute_longrope_parameters`). transformers switches to the long factors when a sequence exceeds the
-    /// original context. Here the tables are constants: a program with a longer context uses the long factors
-    /// from the first position on.
+    /// original context. In Tracewright, the tables are constants: a program with a longer context uses the
+    /// long factors from the first position on.
     LongRope {
         /// The divisors in programs with at most the original context.
         short_factor: Vec<f64>,
@@ -66,7 +66,7 @@ pub enum RopeScaling {
         long_factor: Vec<f64>,
         /// The original context, in tokens.
         original_max_position_embeddings: f64,
-        /// The factor on cosine and sine.
+        /// The factor by which cosine and sine are multiplied.
         attention_factor: f64,
     },
 }
@@ -87,11 +87,12 @@ pub struct RopeParameters {
 pub struct RopeDefaults {
     /// The base of the frequencies.
     pub theta: f64,
-    /// The fraction of features that is rotated. `None` if the family always rotates all features.
+    /// The fraction of features that is rotated. `None` means that the family always rotates all features.
     pub partial_rotary_factor: Option<f64>,
     /// The longest sequence, in tokens.
     pub max_position_embeddings: usize,
-    /// The longest sequence before the context was extended; `None` stands for `max_position_embeddings`.
+    /// The maximum length of a sequence before the context was extended; `None` means
+    /// `max_position_embeddings`.
     pub original_max_position_embeddings: Option<usize>,
     /// Keys of the embedding's object that another reader reads.
     pub others: &'static [&'static str],
@@ -111,10 +112,10 @@ impl RopeDefaults {
     }
 }
 
-/// Parameters of a rotary embedding that are outside of its object.
+/// Parameters of a rotary embedding that are outside of the configuration's rope object.
 struct Outside<'a> {
     keys: &'a Keys,
-    /// The name of the base's key, and the base.
+    /// The name of the key for the base, and its value.
     theta: (&'static str, Option<f64>),
     partial: Option<f64>,
     original: Option<f64>,
@@ -122,7 +123,7 @@ struct Outside<'a> {
 }
 
 impl RopeParameters {
-    /// An embedding that rotates all features, with unchanged frequencies.
+    /// Creates a rotary embedding that rotates all features, with unchanged frequencies.
     pub fn plain(theta: f64) -> Self {
         Self { theta, partial_rotary_factor: 1.0, scaling: RopeScaling::Default }
     }
@@ -136,9 +137,10 @@ impl RopeParameters {
         )
     }
 
-    /// Reads the embeddings of sliding layers and of the other layers. `theta` holds the default bases. In
-    /// transformers 5, `rope_parameters` has an object for each kind. In transformers 4,
-    /// `rope_local_base_freq` is for sliding layers, and `rope_theta` and `rope_scaling` are for the others.
+    /// Reads the rotary embeddings of layers with a sliding window and of the other layers. `theta` contains
+    /// the default bases. In transformers 5, `rope_parameters` contains an object for each kind of layer. In
+    /// transformers 4, `rope_local_base_freq` is for layers with a sliding window, and `rope_theta` and
+    /// `rope_scaling` are for the other layers.
     pub fn by_layer_type(keys: &Keys, theta: [f64; 2], max_position_embeddings: usize) -> [Self; 2] {
         let both = keys.object("rope_parameters");
         let one = |key| both.as_ref().and_then(|both| both.object(key));
@@ -154,7 +156,7 @@ impl RopeParameters {
         [sliding, full]
     }
 
-    /// Rejects parameters that do not suit a head of `features` features. A head with 0 features is rejected
+    /// Rejects parameters that do not fit a head with `features` features. A head with 0 features is rejected
     /// where its size is computed.
     pub fn check(&self, keys: &Keys, features: usize) {
         if self.partial_rotary_factor > 1.0 {
@@ -196,14 +198,15 @@ impl RopeParameters {
         }
     }
 
-    /// The number of rotated features, of `features`. An odd number is rounded up when pairs are counted.
+    /// The number of features that are rotated, out of `features`. An odd number is rounded up when pairs are
+    /// counted.
     fn rotated(&self, features: usize) -> usize {
         (features as f64 * self.partial_rotary_factor) as usize
     }
 
-    /// The frequencies of a head of `features` features, R of which are rotated, in a program for `context`
-    /// positions: `1 / theta^(2i / R)`, adapted to the context. They are computed in f32 like in torch,
-    /// because each ulp affects the logits of far positions.
+    /// The frequencies of a head with `features` features, R of which are rotated, in a program for `context`
+    /// positions: `1 / theta^(2i / R)`, adapted to the context. The frequencies are computed in f32 as in
+    /// torch, because each unit in the last place affects the logits of far positions.
     pub fn frequencies(&self, features: usize, context: usize) -> RopeFrequencies {
         let rotated = self.rotated(features);
         let (base, pairs) = (self.base(rotated, context), rotated.div_ceil(2));
@@ -233,7 +236,8 @@ impl RopeParameters {
         }
     }
 
-    /// The frequency of pair `i`, adapted to the context. Before that, its wavelength is 2π `period`.
+    /// The frequency of pair `i`, adapted to the context. Before the adaptation, the wavelength of the pair
+    /// is 2π `period`.
     fn stretched(&self, i: usize, period: f32, rotated: usize, context: usize) -> f32 {
         let inv_freq = 1.0 / period;
         match &self.scaling {
@@ -303,8 +307,8 @@ fn scalar_power(base: f32, exponent: f32) -> f32 {
 /// in sixty is not the nearest f32.
 ///
 /// The method is `exp(exponent · log(base))`, with short polynomials in f32 for the last terms of both
-/// series. Method and coefficients are those of Sleef's powf with a bound of 1 ulp. Sleef computes with pairs
-/// of f32 where this code uses f64.
+/// series. The method and the coefficients are the same as in Sleef's powf with a bound of 1 ulp. Sleef
+/// computes with pairs of f32, and this code uses f64 instead.
 fn vector_power(base: f32, exponent: f32) -> f32 {
     let series = |x: f64, coefficients: &[f32]| {
         f64::from(coefficients.iter().fold(0.0, |sum: f32, c| sum.mul_add(x as f32, *c)))
@@ -332,7 +336,7 @@ impl<'a> Outside<'a> {
         Self { keys, theta, partial, original, defaults }
     }
 
-    /// Reads the object in its new or old place. If both exist, they must be equal.
+    /// Reads the rope object in its new or old place. If both objects exist, they must be equal.
     fn read(&self, new: (&str, Option<Keys>), old: (&str, Option<Keys>)) -> RopeParameters {
         let [new, old] = [new, old].map(|(name, nested)| nested.map(|nested| self.nested(name, nested)));
         match (new, old) {
@@ -354,6 +358,8 @@ impl<'a> Outside<'a> {
         let agreed = |key: &str, inner: Option<f64>, outer: (&str, Option<f64>)| {
             self.keys.agreed((&format!("{name}.{key}"), inner), outer)
         };
+        // The three positions of an image's token. Those of text are equal, so that the split changes nothing.
+        nested.ignore(&["mrope_interleaved", "mrope_section"]);
         let theta = agreed("rope_theta", nested.optional_number("rope_theta"), self.theta);
         let theta = theta.unwrap_or(self.defaults.theta);
         let partial_rotary_factor = match self.defaults.partial_rotary_factor {

@@ -1,6 +1,6 @@
-//! Seed-OSS: ByteDance Seed, "Seed-OSS Open-Source Models" (2025). Names follow the HF checkpoint
-//! (`modeling_seed_oss.py`). A Llama with biases on queries, keys and values, and with a separate key for the bias
-//! after attention.
+//! Seed-OSS: ByteDance Seed, "Seed-OSS Open-Source Models" (2025). The names follow the Hugging Face
+//! checkpoint (`modeling_seed_oss.py`). The network is a Llama with biases on queries, keys and values, and
+//! with a separate key for the bias after attention.
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
@@ -15,7 +15,7 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["SeedOssForCausalLM"], &["SeedOssModel"], &["seed_oss"])
 };
 
-/// Reads the `config.json` of a Seed-OSS. Defaults are those of `SeedOssConfig` in transformers.
+/// Reads the `config.json` of a Seed-OSS. The defaults are the same as in `SeedOssConfig` of transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     if let Some(found) = keys.optional_count("pretraining_tp").filter(|&tp| tp != 1) {
         keys.refuse("pretraining_tp", found, "1");

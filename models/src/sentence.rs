@@ -1,4 +1,4 @@
-//! The text preparation of sentence-transformers: it puts a prompt before a text, and cuts a text that is too long.
+//! Prepares texts like sentence-transformers: puts a prompt before a text, and cuts a text that is too long.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::config::{ConfigError, Keys};
 pub struct SentenceConfig {
     /// Texts that can be put before a text, by name.
     pub prompts: BTreeMap<String, String>,
-    /// The name of the prompt that is used unless another is selected; `None`: no prompt.
+    /// The name of the prompt that is used unless you select another prompt; `None` means no prompt.
     pub default_prompt: Option<String>,
     /// The largest number of tokens in a text, including special tokens.
     pub max_tokens: usize,
@@ -18,21 +18,21 @@ pub struct SentenceConfig {
 
 /// No prompt of the model has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no prompt `{name}`; the model's prompts are {known:?}")]
+#[error("the model has no prompt `{name}`; the model's prompts are {known:?}")]
 pub struct UnknownPrompt {
-    /// The name that was asked for.
+    /// The requested name of a prompt.
     pub name: String,
     /// The names of the model's prompts.
     pub known: Vec<String>,
 }
 
 impl SentenceConfig {
-    /// Reads the files about texts in `folder`. Each file may be missing. If none limits the length of a
-    /// text, the limit is `positions`, the network's own. The keys in `allowed` may be in a file although no
-    /// code reads them.
+    /// Reads the files in `folder` that describe the text preparation. Each file may be missing. If no file
+    /// limits the length of a text, the limit is `positions`, the network's own limit. The keys in `allowed`
+    /// may be in a file although no code reads them.
     ///
     /// # Errors
-    /// If keys of a file are unknown or invalid. The error lists all of them.
+    /// Returns an error if keys of a file are unknown or invalid. The error lists all of these keys.
     pub fn read(folder: &Path, positions: usize, allowed: &[String]) -> Result<Self, ConfigError> {
         let keys = |name: &str| {
             let path = folder.join(name);
@@ -77,7 +77,7 @@ impl SentenceConfig {
     /// The prompt with this name. `None` selects the default prompt, or the empty text if there is none.
     ///
     /// # Errors
-    /// If there is no prompt of this name.
+    /// Returns an error if the model has no prompt with this name.
     pub fn prompt(&self, name: Option<&str>) -> Result<&str, UnknownPrompt> {
         let Some(name) = name.or(self.default_prompt.as_deref()) else { return Ok("") };
         let unknown = || UnknownPrompt { name: name.into(), known: self.prompts.keys().cloned().collect() };
@@ -85,7 +85,7 @@ impl SentenceConfig {
     }
 }
 
-/// The key `prompts`: a text for each name; null stands for no prompt.
+/// Reads the key `prompts`: a text for each name, where null means no prompt.
 fn read_prompts(keys: &Keys) -> BTreeMap<String, String> {
     const EXPECTED: &str = "an object of strings";
     let Some(value) = keys.get("prompts") else { return BTreeMap::new() };

@@ -1,5 +1,5 @@
-//! Compares sizes in a configuration with the checkpoint's header. This finds a configuration of another model
-//! before its network is recorded.
+//! Compares the sizes in a configuration with the checkpoint's header. This comparison finds a configuration
+//! of another model before its network is recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -11,11 +11,11 @@ use trace::key_pattern;
 /// A size in a configuration, and the place where a checkpoint confirms it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeclaredSize {
-    /// The key of the configuration, or a product of two keys with a `×` in between.
+    /// The key of the configuration, or a product of two keys with a `×` between them.
     pub key: String,
     /// The value in the configuration.
     pub value: usize,
-    /// The place in the checkpoint.
+    /// The place in the checkpoint that shows the size.
     pub shown: Evidence,
 }
 
@@ -24,15 +24,16 @@ pub struct DeclaredSize {
 pub enum Evidence {
     /// The number of different integers after this prefix in the names of tensors.
     Numbers(&'static str),
-    /// An extent of the first tensor whose name matches one of these patterns. A `*` stands for an integer.
-    /// The number is the index of the axis.
+    /// An extent of the first tensor whose name matches one of these patterns. In a pattern, `*` matches an
+    /// integer. The number is the index of the axis.
     Extent(&'static [(&'static str, usize)]),
 }
 
 /// The configuration and the checkpoint belong to different models.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the configuration has other sizes than the weights in `{}`; take both from one model, or correct the configuration:{}",
+    "the sizes in the configuration differ from the weights in `{}`; take the configuration and the weights \
+    from one model, or correct the configuration:{}",
     .path.display(), Listed(.problems)
 )]
 pub struct OtherSizes {
@@ -44,7 +45,7 @@ pub struct OtherSizes {
 
 /// A size that differs between a configuration and a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{key}` is {claimed}, the checkpoint has {found} ({shown})")]
+#[error("the key `{key}` is {claimed}, but the checkpoint has {found} ({shown})")]
 pub struct OtherSize {
     /// The key of the configuration.
     pub key: String,
@@ -57,12 +58,12 @@ pub struct OtherSize {
 }
 
 impl DeclaredSize {
-    /// A number of layers, or of other things that are numbered after `prefix`.
+    /// Declares a number of layers, or of other items that are numbered after `prefix`.
     pub fn numbers(key: &str, value: usize, prefix: &'static str) -> Self {
         Self { key: key.into(), value, shown: Evidence::Numbers(prefix) }
     }
 
-    /// An extent of one of these tensors.
+    /// Declares an extent of one of these tensors.
     pub fn extent(key: &str, value: usize, tensors: &'static [(&'static str, usize)]) -> Self {
         Self { key: key.into(), value, shown: Evidence::Extent(tensors) }
     }
@@ -70,11 +71,11 @@ impl DeclaredSize {
 
 /// Compares the [sizes in a configuration](crate::Architecture::sizes) with the header of its checkpoint. The
 /// tensors must have [the network's names](crate::Architecture::named); the prefix `model.` can be missing,
-/// as in embedding models. Sizes that the header does not show are not compared. The later check of all
-/// parameters reports missing tensors.
+/// as in models that compute embeddings. Sizes that the header does not show are not compared. The later
+/// check of all parameters reports missing tensors.
 ///
 /// # Errors
-/// If sizes differ. The error lists all of them.
+/// Returns an error if sizes differ. The error lists all sizes that differ.
 pub fn check_sizes(claims: &[DeclaredSize], checkpoint: &Checkpoint) -> Result<(), OtherSizes> {
     let mut first: BTreeMap<String, &CheckpointTensor> = BTreeMap::new();
     for tensor in checkpoint.tensors() {

@@ -1,6 +1,7 @@
-//! SmolLM3: Hugging Face, "SmolLM3: smol, multilingual, long-context reasoner" (2025). Names follow the HF
-//! checkpoint (`modeling_smollm3.py`). A Llama in which some layers have no rotary embedding: "NoPE" (Yang et al.,
-//! "RoPE to NoPE and Back Again", 2025). SmolLM and SmolLM2 are Llamas.
+//! SmolLM3: Hugging Face, "SmolLM3: smol, multilingual, long-context reasoner" (2025). The names follow the
+//! Hugging Face checkpoint (`modeling_smollm3.py`). The network is a Llama in which some layers have no
+//! rotary embedding: "NoPE" (Yang et al., "RoPE to NoPE and Back Again", 2025). SmolLM and SmolLM2 are
+//! Llamas.
 
 use dsl::Float;
 use dsl::nn::Attend;
@@ -42,7 +43,7 @@ impl DecoderConfig for SmolLm3Config {
     }
 }
 
-/// Reads the `config.json` of a SmolLM3. Defaults are those of `SmolLM3Config` in transformers.
+/// Reads the `config.json` of a SmolLM3. The defaults are the same as in `SmolLM3Config` of transformers.
 pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     let rope = RopeDefaults { theta: 2e6, ..RopeDefaults::new(32_768) };
     let (num_key_value_heads, tie_word_embeddings) = (Some(4), true);
@@ -63,7 +64,8 @@ pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
 }
 
 /// Whether each layer has a rotary embedding. The key `no_rope_layers` contains 1 for layers **with** a
-/// rotary embedding. Without that key, all layers but every `no_rope_layer_interval`-th have one.
+/// rotary embedding. Without this key, all layers except every `no_rope_layer_interval`-th layer have a
+/// rotary embedding.
 fn rotary(keys: &Keys, layers: usize) -> Vec<bool> {
     let interval = keys.optional_count("no_rope_layer_interval").unwrap_or(4);
     let by_interval = || (1..=layers).map(|layer| layer % interval != 0).collect();

@@ -1,5 +1,6 @@
-//! StarCoder2: Lozhkov et al., "StarCoder 2 and The Stack v2" (2024). Names follow the HF checkpoint
-//! (`modeling_starcoder2.py`). A Mistral with layer norms, biases, and a feed-forward network without a gate.
+//! StarCoder2: Lozhkov et al., "StarCoder 2 and The Stack v2" (2024). The names follow the Hugging Face
+//! checkpoint (`modeling_starcoder2.py`). The network is a Mistral with layer norms, biases, and a
+//! feed-forward network without a gate.
 
 use dsl::nn::{Attend, Kv, gelu_tanh};
 use dsl::{Float, model};
@@ -18,7 +19,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Llama's layer with layer norms.
+    /// The layer of a Llama with layer norms.
     pub Layer<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims { D = hidden_size, F = intermediate_size }
 
@@ -33,7 +34,8 @@ model! {
         }
     }
 
-    /// Two linear layers with the tanh approximation of GELU in between (`Starcoder2MLP`).
+    /// A feed-forward network: two linear layers with the tanh approximation of GELU between them
+    /// (`Starcoder2MLP`).
     pub Mlp {
         c_fc: Linear[D -> F](bias if mlp_bias),
         c_proj: Linear[F -> D](bias if mlp_bias),
@@ -73,7 +75,8 @@ const IGNORED: &[&str] = &[
     "scale_attn_weights",
 ];
 
-/// Reads the `config.json` of a StarCoder2. Defaults are those of `Starcoder2Config` in transformers.
+/// Reads the `config.json` of a StarCoder2. The defaults are the same as in `Starcoder2Config` of
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     keys.ignore(IGNORED);
     let llama = LlamaConfig::shared(

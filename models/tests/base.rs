@@ -127,17 +127,17 @@ fn an_unknown_architecture_comes_first() {
         ("auto_map", json!({"AutoModelForCausalLM": "modeling.Foo"})),
         ("num_hidden_layers", json!(-1)),
         ("use_bidirectional_attention", json!("both")),
-        ("architectures", json!(["GptOssForCausalLM", "LlamaForCausalLM"])),
+        ("architectures", json!(["DeepseekV4ForCausalLM", "LlamaForCausalLM"])),
         ("trust_remote_code", json!(true)),
     ] {
         for minimal in [true, false] {
             let mut config = if minimal { Map::new() } else { keys("llama-untied") };
-            config.insert("model_type".into(), json!("gpt_oss"));
-            config.insert("architectures".into(), json!(["GptOssForCausalLM"]));
+            config.insert("model_type".into(), json!("deepseek_v4"));
+            config.insert("architectures".into(), json!(["DeepseekV4ForCausalLM"]));
             config.insert(key.into(), value.clone());
             let said = read(&config).expect_err(key);
             assert!(
-                said.starts_with("`config.json`: architecture `GptOssForCausalLM` is not known"),
+                said.starts_with("`config.json`: the architecture `DeepseekV4ForCausalLM` is not supported"),
                 "{said}"
             );
         }
@@ -159,7 +159,7 @@ fn numbers_that_are_not_finite() {
     }
     let mamba = r#"{"architectures": ["Mamba2ForCausalLM"], "time_step_limit": [0.0, Infinity]}"#;
     let said = read_text(mamba).expect_err("unknown");
-    assert!(said.contains("architecture `Mamba2ForCausalLM` is not known"), "{said}");
+    assert!(said.contains("architecture `Mamba2ForCausalLM` is not supported"), "{said}");
     for (key, value, shown) in [
         ("rms_norm_eps", "Infinity", "Infinity"),
         ("rms_norm_eps", r#"{"__float__": "NaN"}"#, "NaN"),

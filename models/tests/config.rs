@@ -320,7 +320,7 @@ fn m19_a_key_that_cannot_be_used_is_named() {
         assert_eq!(
             read(&with(json!({"architectures": architectures}))).expect_err("an error"),
             format!(
-                "`config.json`: architecture `{found}` is not known; known are {:?}",
+                "`config.json`: the architecture `{found}` is not supported; supported are {:?}",
                 tracewright_models::architectures()
             )
         );
@@ -328,7 +328,7 @@ fn m19_a_key_that_cannot_be_used_is_named() {
     check(
         json!({"quantization_config": {"quant_method": "gptq", "bits": 4}}),
         expect![
-            "`config.json`: the checkpoint is quantized (`quantization_config`, method `gptq`), which is not read; use the unquantized checkpoint, or save one: `model.dequantize()` and `save_pretrained` in transformers"
+            "`config.json`: the checkpoint is quantized (`quantization_config`, method `gptq`), which Tracewright does not support; use the unquantized checkpoint, or save one: `model.dequantize()` and `save_pretrained` in transformers"
         ],
     );
     for (key, value, named) in [
@@ -367,25 +367,25 @@ fn m19_keys_that_contradict_each_other() {
     mismatch(
         json!({"num_key_value_heads": 4}),
         expect![
-            "`num_attention_heads` (6) is not a multiple of `num_key_value_heads` (4); correct one of the two in the configuration"
+            "`num_attention_heads` (6) is not a multiple of `num_key_value_heads` (4); correct one of these keys in the configuration"
         ],
     );
     mismatch(
         json!({"num_key_value_heads": 12}),
         expect![
-            "`num_attention_heads` (6) is not a multiple of `num_key_value_heads` (12); correct one of the two in the configuration"
+            "`num_attention_heads` (6) is not a multiple of `num_key_value_heads` (12); correct one of these keys in the configuration"
         ],
     );
     mismatch(
         json!({"hidden_size": 25}),
         expect![
-            "`hidden_size` (25) is not a multiple of `num_attention_heads` (6); correct one of the two in the configuration"
+            "`hidden_size` (25) is not a multiple of `num_attention_heads` (6); correct one of these keys in the configuration"
         ],
     );
     mismatch(
         json!({"hidden_size": 4}),
         expect![
-            "`hidden_size` (4) is not a multiple of `num_attention_heads` (6); correct one of the two in the configuration"
+            "`hidden_size` (4) is not a multiple of `num_attention_heads` (6); correct one of these keys in the configuration"
         ],
     );
     mismatch(

@@ -161,7 +161,7 @@ fn the_longest_text_and_the_prompts() {
     let bare = read();
     assert_eq!((bare.max_tokens, bare.prompt(None)), (64, Ok("")), "as many tokens as positions");
     let unknown = bare.prompt(Some("query")).unwrap_err().to_string();
-    assert_eq!(unknown, "there is no prompt `query`; the model's prompts are []");
+    assert_eq!(unknown, "the model has no prompt `query`; the model's prompts are []");
 
     let write = |file: &str, value: serde_json::Value| {
         std::fs::write(folder.path().join(file), value.to_string()).unwrap();
@@ -241,19 +241,23 @@ fn what_is_no_embedding_is_named() {
             keys["architectures"] = json!(["Gemma3ForCausalLM"]);
             keys["use_bidirectional_attention"] = json!(false);
         },
-        expect!["`./config.json`: `Gemma3ForCausalLM` predicts tokens and embeds no texts"],
+        expect![
+            "`./config.json`: the architecture `Gemma3ForCausalLM` generates text and does not compute embeddings"
+        ],
     );
     // A Gemma 3 that was saved without its head.
     check(
         "config.json",
         |keys| keys["use_bidirectional_attention"] = json!(false),
-        expect!["`./config.json`: `Gemma3TextModel` predicts tokens and embeds no texts"],
+        expect![
+            "`./config.json`: the architecture `Gemma3TextModel` generates text and does not compute embeddings"
+        ],
     );
     check(
         "modules.json",
         |modules| drop(modules.as_array_mut().unwrap().remove(3)),
         expect![
-            "`./modules.json`: the modules are Transformer at ``, Pooling at `1_Pooling`, Dense at `2_Dense`, Normalize at `4_Normalize`, expected Transformer at ``, Pooling at `1_Pooling`, Dense at `2_Dense`, Dense at `3_Dense`, Normalize at `4_Normalize`"
+            "`./modules.json`: the model has the modules Transformer at ``, Pooling at `1_Pooling`, Dense at `2_Dense`, Normalize at `4_Normalize`, expected Transformer at ``, Pooling at `1_Pooling`, Dense at `2_Dense`, Dense at `3_Dense`, Normalize at `4_Normalize`"
         ],
     );
     check(
@@ -324,6 +328,6 @@ fn an_architecture_with_one_entry_point() {
     let error = model.trace(ElementType::F32, &EntryPoint::steps(1, 8, 8)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the entry point `prefill` needs the function `logits`, which the root block does not have"
+        "the entry point `prefill` calls the function `logits`, which the root block does not declare"
     );
 }

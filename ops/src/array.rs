@@ -1,9 +1,9 @@
-//! [`Array`]: tensors in host memory, as arguments and results of programs.
+//! [`Array`]s are tensors in host memory, which programs take as arguments and return as results.
 
 use crate::{ElementType, TensorType, Value};
 use half::{bf16, f16};
 
-/// A number that an [`Array`] can hold.
+/// A type of number that an [`Array`] can contain.
 pub trait Number: Copy {
     const TYPE: ElementType;
     /// Appends the number in little-endian order.
@@ -36,7 +36,7 @@ numbers! {
     f16 = F16;
 }
 
-/// A tensor in host memory: element type, shape, numbers, and optional names of axes.
+/// A tensor in host memory: element type, shape, numbers, and optional names of its axes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
     ty: TensorType,
@@ -44,26 +44,27 @@ pub struct Array {
     bytes: Vec<u8>,
 }
 
-/// Why an array cannot be made or read.
+/// The reason why an array cannot be created or read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArrayError {
-    /// The number of elements differs from the shape's.
+    /// The number of elements differs from the number in the shape.
     #[error("the array has {found} numbers, expected {expected} for the shape {shape:?}")]
     Count { shape: Vec<usize>, expected: usize, found: usize },
     #[error(
-        "the array is {ty}, and its numbers were asked for as {asked}; use `to_vec` of its own element type"
+        "the array has the type {ty}, but your code reads its numbers as {asked}; call `to_vec` with the \
+        array's own element type"
     )]
     Element { ty: TensorType, asked: ElementType },
     /// The number of names differs from the number of axes.
-    #[error("the names are {names:?}, expected one for each axis of {ty}")]
+    #[error("the names of the axes are {names:?}, expected one name for each axis of {ty}")]
     Axes { ty: TensorType, names: Vec<String> },
 }
 
 impl Array {
-    /// An array of these numbers in row-major order.
+    /// Creates an array from numbers in row-major order.
     ///
     /// # Errors
-    /// If the shape has a different number of elements.
+    /// Returns an error if the shape has a different number of elements.
     pub fn from_slice<T: Number>(numbers: &[T], shape: impl Into<Vec<usize>>) -> Result<Self, ArrayError> {
         let ty = TensorType::new(T::TYPE, shape.into());
         if ty.count() != numbers.len() {
@@ -75,10 +76,10 @@ impl Array {
         Ok(Self { ty, axes: Vec::new(), bytes })
     }
 
-    /// Adds names of axes. A call compares them with the names that the network declares.
+    /// Adds names of axes. A call compares these names with the names that the network declares.
     ///
     /// # Errors
-    /// If there are more or fewer names than axes.
+    /// Returns an error if there are more or fewer names than axes.
     pub fn with_axes(mut self, names: &[&str]) -> Result<Self, ArrayError> {
         self.axes = names.iter().map(|name| (*name).to_owned()).collect();
         match self.axes.len() == self.ty.rank() {
@@ -87,10 +88,10 @@ impl Array {
         }
     }
 
-    /// An array of these little-endian bytes.
+    /// Creates an array from little-endian bytes.
     ///
     /// # Panics
-    /// If `bytes` is not `ty.bytes()` long.
+    /// Panics if the length of `bytes` is not `ty.bytes()`.
     pub fn from_bytes(ty: TensorType, axes: Vec<String>, bytes: Vec<u8>) -> Self {
         assert_eq!(bytes.len(), ty.bytes(), "storage of {ty}");
         Self { ty, axes, bytes }
@@ -100,7 +101,7 @@ impl Array {
         &self.ty
     }
 
-    /// The names of the axes; empty if none were given.
+    /// The names of the axes; the list is empty if the axes have no names.
     pub fn axes(&self) -> &[String] {
         &self.axes
     }
@@ -112,7 +113,7 @@ impl Array {
     /// The numbers in row-major order.
     ///
     /// # Errors
-    /// If the array has another element type.
+    /// Returns an error if the array has another element type.
     pub fn to_vec<T: Number>(&self) -> Result<Vec<T>, ArrayError> {
         match T::TYPE == self.ty.element {
             true => Ok(self.bytes.chunks_exact(size_of::<T>()).map(T::read).collect()),
@@ -122,7 +123,7 @@ impl Array {
 }
 
 impl From<&Value> for Array {
-    /// The same numbers, without names of axes.
+    /// Converts the numbers of a value, without names of axes.
     fn from(value: &Value) -> Self {
         Self { ty: value.ty.clone(), axes: Vec::new(), bytes: value.to_bytes() }
     }
@@ -140,10 +141,13 @@ mod tests {
         let half = [bf16::from_f32(1.5), bf16::from_f32(-0.1)];
         assert_eq!(Array::from_slice(&half, [2]).unwrap().to_vec::<bf16>().unwrap(), half);
         let said = array.to_vec::<i32>().unwrap_err().to_string();
-        assert!(said.starts_with("the array is f32[2,3], and its numbers were asked for as i32"), "{said}");
+        assert!(
+            said.starts_with("the array has the type f32[2,3], but your code reads its numbers as i32"),
+            "{said}"
+        );
         let said = Array::from_slice(&[1, 2, 3], [2, 2]).unwrap_err().to_string();
         assert_eq!(said, "the array has 3 numbers, expected 4 for the shape [2, 2]");
         let said = array.with_axes(&["B"]).unwrap_err().to_string();
-        assert_eq!(said, "the names are [\"B\"], expected one for each axis of f32[2,3]");
+        assert_eq!(said, "the names of the axes are [\"B\"], expected one name for each axis of f32[2,3]");
     }
 }

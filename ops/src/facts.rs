@@ -1,4 +1,4 @@
-//! Facts of an operation that other stages need: its class, its work, and its loops.
+//! Facts about an operation that other stages need: its class, its cost, and its loops.
 
 use crate::TensorType;
 
@@ -7,74 +7,76 @@ use crate::TensorType;
 pub enum OpClass {
     /// A value that is known when the network is recorded.
     Constant,
-    /// Computes each element, or each row without a sum.
+    /// The operation computes each element, or each row without a sum.
     Elementwise,
-    /// Moves numbers and computes none.
+    /// The operation moves numbers and computes none.
     Movement,
-    /// A sum, a maximum or a norm over axes.
+    /// The operation is a sum, a maximum or a norm over axes.
     Reduction,
     Matmul,
     Attention,
-    /// Writes a part of a state.
+    /// The operation writes a part of a state.
     State,
 }
 
 /// How an operation reads a weight that can be stored in another layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightUse {
-    /// It multiplies with the matrix in operand 1.
+    /// The operation multiplies with the matrix in operand 1.
     Matmul,
-    /// It selects rows of operand 0.
+    /// The operation selects rows of operand 0.
     Rows,
-    /// It multiplies with the stacked matrices in operand 1.
+    /// The operation multiplies with the stacked matrices in operand 1.
     Stack,
 }
 
-/// An operand, for the cost of reading it.
+/// An operand, as the cost model needs it.
 #[derive(Clone, Copy, Debug)]
 pub struct CostOperand<'a> {
     pub ty: &'a TensorType,
-    /// Whether all elements are one constant, which needs no memory.
+    /// Whether all elements have one constant value, which needs no memory.
     pub splat: bool,
 }
 
-/// The work of an operation, for a cost model.
+/// The number of bytes and arithmetic operations of an operation, for a cost model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OpWork {
     pub bytes: f64,
-    /// Multiplications, additions and elementary functions.
+    /// The number of multiplications, additions and elementary functions.
     pub flops: f64,
-    /// Kernel launches. It is a fraction if the compiler often fuses the operation with a neighbour.
+    /// The number of kernel launches. The number is a fraction if the compiler often fuses the operation with
+    /// a neighbour.
     pub dispatches: f64,
 }
 
 impl OpWork {
-    /// No work: a view, or a value that the compiler recomputes where it is used.
+    /// The cost of an operation that needs no work: a view, or a value that the compiler recomputes where it
+    /// is used.
     pub const FREE: Self = Self { bytes: 0.0, flops: 0.0, dispatches: 0.0 };
 
-    /// Work of an operation that the compiler fuses with its consumer.
+    /// The cost of an operation that the compiler fuses with the operation that reads its result.
     pub fn fused(flops: f64) -> Self {
         Self { flops, ..Self::FREE }
     }
 
-    /// Work of reading and writing a value.
+    /// The cost of reading and writing a value.
     pub fn copy(ty: &TensorType) -> Self {
         Self { bytes: 2.0 * ty.bytes() as f64, flops: 0.0, dispatches: 0.2 }
     }
 
-    /// Work of a kernel that reads all operands and writes the result.
+    /// The cost of a kernel that reads all operands and writes the result.
     pub fn kernel(operands: &[CostOperand<'_>], ty: &TensorType, flops: f64) -> Self {
         let in_memory = operands.iter().filter(|operand| !operand.splat);
         let read: usize = in_memory.map(|operand| operand.ty.bytes()).sum();
         Self { bytes: (read + ty.bytes()) as f64, flops, dispatches: 1.0 }
     }
 
-    /// Work of a matmul that sums over this many terms.
+    /// The cost of a matmul that sums over this many terms.
     pub fn matmul(operands: &[CostOperand<'_>], ty: &TensorType, contracted: usize) -> Self {
         Self::kernel(operands, ty, 2.0 * ty.count() as f64 * contracted as f64)
     }
 
-    /// The default work of an operation of this class.
+    /// The default cost of an operation of this class.
     pub(crate) fn usual(class: OpClass, operands: &[CostOperand<'_>], ty: &TensorType) -> Self {
         let count = ty.count() as f64;
         let elements = |at: usize| operands[at].ty.count() as f64;
@@ -95,29 +97,30 @@ impl OpWork {
     }
 }
 
-/// The iteration space of an operation: numbered loops, and the loop of each axis of operands and result.
+/// The iteration space of an operation: numbered loops, and the loop of each axis of the operands and the
+/// result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IterationSpace {
     /// For each operand, the loop of each axis; `None` if the operation reads along an axis in another way.
     pub operands: Vec<Vec<Option<usize>>>,
-    /// For each axis of the result, its loop.
+    /// For each axis of the result, the loop of this axis.
     pub result: Vec<Option<usize>>,
-    /// The number of loops. The operation sums over loops without an axis in the result.
+    /// The number of loops. The operation sums over loops that have no axis in the result.
     pub count: usize,
 }
 
 impl IterationSpace {
-    /// A loop for each axis of the result, with these loops for the operands.
+    /// Creates a loop for each axis of the result, and assigns the given loops to the operands.
     pub fn of_result(operands: Vec<Vec<Option<usize>>>, ty: &TensorType) -> Self {
         Self { operands, result: same(ty.rank()), count: ty.rank() }
     }
 
-    /// Every operand is read at the index at which the result is written.
+    /// An iteration space in which every operand is read at the index at which the result is written.
     pub fn aligned(operands: &[&TensorType], ty: &TensorType) -> Self {
         Self::of_result(operands.iter().map(|operand| same(operand.rank())).collect(), ty)
     }
 
-    /// Like [`aligned`](Self::aligned), except for one axis, along which other elements are read.
+    /// Like [`aligned`](Self::aligned), except for one axis, along which the operation reads other elements.
     pub fn aligned_but(axis: usize, operands: &[&TensorType], ty: &TensorType) -> Self {
         let mut space = Self::aligned(operands, ty);
         // An index, as a slice has it, has no axes.
@@ -125,13 +128,13 @@ impl IterationSpace {
         space
     }
 
-    /// Nothing is known about the operands' axes.
+    /// An iteration space for operations whose operands' axes have no known loops.
     pub fn opaque(operands: &[&TensorType], ty: &TensorType) -> Self {
         Self::of_result(operands.iter().map(|operand| vec![None; operand.rank()]).collect(), ty)
     }
 }
 
-/// For each axis, the loop with the index of the axis.
+/// For each axis, the loop with the same index.
 pub(crate) fn same(rank: usize) -> Vec<Option<usize>> {
     (0..rank).map(Some).collect()
 }

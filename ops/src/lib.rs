@@ -1,7 +1,8 @@
-//! Values (element type, shape, literal, parameter), and the meaning of each operation.
+//! Values (element type, shape, literal, parameter), and the definition of each operation.
 //!
-//! The operations are a closed list ([`Op`]). Each operation has a file with its documentation, its typing rule,
-//! its meaning, and a table of good and bad examples. The file of a primitive also has its StableHLO spelling.
+//! The operations are a closed list ([`Op`]). Each operation has a source file with its documentation, its
+//! typing rule, its definition, and a table of good and bad examples. The file of a primitive operation also
+//! contains its StableHLO spelling.
 
 #[macro_use]
 mod list;

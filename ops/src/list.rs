@@ -5,12 +5,12 @@ use crate::Example;
 /// The documentation of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Documented {
-    /// The name in the text form.
+    /// The operation's name in the text form.
     pub name: &'static str,
     pub rust: &'static str,
     pub module: &'static str,
     pub doc: &'static [&'static str],
-    /// The attributes, each with the lines of its documentation.
+    /// The attributes of the operation, each with the lines of its documentation.
     pub fields: &'static [(&'static str, &'static [&'static str])],
     pub examples: &'static [Example],
 }
@@ -46,21 +46,22 @@ macro_rules! operations {
         archive { $($archive_file:ident::$archive:ident,)* }
         kernels { $($kernel_file:ident::$kernel:ident,)* }
     ) => {
-        /// How an operation is computed.
+        /// How a program computes an operation.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Form<'a> {
-            /// As one StableHLO statement.
+            /// The operation is one StableHLO statement.
             Primitive,
-            /// A converter expands it to primitives.
+            /// A converter expands the operation to primitives.
             Composite(Composite<'a>),
-            /// An idiom replaces a composite, for a compiler that needs another form.
+            /// An idiom replaces a composite operation, for a compiler that needs another form.
             Idiom(Idiom<'a>),
-            /// `bake` computes it when it writes an archive. No program contains it.
+            /// `bake` computes the operation when it writes an archive. No compiled program contains the
+            /// operation.
             Archive(LayoutOp<'a>),
             Kernel,
         }
 
-        /// A composite operation. The list is closed, so every operation has a converter.
+        /// A composite operation. The list of composites is closed, so every composite has a converter.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Composite<'a> {
             $(#[doc = concat!("See [`", stringify!($composite), "`].")] $composite(&'a $composite)),*
@@ -111,7 +112,8 @@ macro_rules! operations {
     ($($file:ident::$name:ident,)*) => {
         $(pub use $file::$name;)*
 
-        /// One operation with its attributes. The list is closed, so every stage handles every operation.
+        /// An operation with its attributes. The list of operations is closed, so every stage handles every
+        /// operation.
         #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Op { $(#[doc = concat!("See [`", stringify!($name), "`].")] $name($name)),* }
 
@@ -119,15 +121,15 @@ macro_rules! operations {
             /// The names of all operations, in the order of the list.
             pub const NAMES: &'static [&'static str] = &[$($name::NAME),*];
 
-            /// The name in the text form.
+            /// The operation's name in the text form.
             pub fn name(&self) -> &'static str {
                 match self { $(Self::$name(_) => $name::NAME),* }
             }
 
-            /// The type of the result.
+            /// The type of the operation's result.
             ///
             /// # Errors
-            /// If the operands' types or the attributes are invalid.
+            /// Returns an error if the operands' types or the attributes are invalid.
             pub fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
                 match self { $(Self::$name(op) => op.infer(operands)),* }
             }
@@ -158,12 +160,12 @@ macro_rules! operations {
                 match self { $(Self::$name(_) => $name::KEEPS_AXES),* }
             }
 
-            /// Whether a compiler may write the result over an operand of the same type.
+            /// Whether a compiler may write the result into the memory of an operand of the same type.
             pub fn in_place(&self) -> bool {
                 match self { $(Self::$name(_) => $name::IN_PLACE),* }
             }
 
-            /// Whether the operation reads only those rows of operand 0 that indices select.
+            /// Whether the operation reads only the rows of operand 0 that its indices select.
             pub fn picks_rows(&self) -> bool {
                 match self { $(Self::$name(_) => $name::PICKS_ROWS),* }
             }
@@ -183,17 +185,17 @@ macro_rules! operations {
                 match self { $(Self::$name(_) => $name::WEIGHT_USE),* }
             }
 
-            /// The work of the operation, for a cost model.
+            /// The number of bytes and arithmetic operations of the operation, for a cost model.
             pub fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
                 match self { $(Self::$name(op) => op.work(operands, ty)),* }
             }
 
-            /// The loops of the operation, and the axes that belong to each.
+            /// The loops of the operation, and the axes that belong to each loop.
             pub fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
                 match self { $(Self::$name(op) => op.iteration_space(operands, ty)),* }
             }
 
-            /// How far IREE's result may be from the result of [`Op::eval`].
+            /// The largest allowed difference between IREE's result and the result of [`Op::eval`].
             pub fn bound(&self) -> Bound {
                 match self { $(Self::$name(op) => op.bound()),* }
             }
@@ -215,7 +217,7 @@ macro_rules! operations {
                 vec![$(($name::NAME, $name::EXAMPLES)),*]
             }
 
-            /// Appends the name and the attributes.
+            /// Appends the name and the attributes of the operation to `out`.
             pub fn print(&self, out: &mut String) {
                 out.push_str(self.name());
                 match self { $(Self::$name(op) => op.print_attributes(out)),* }
@@ -224,7 +226,7 @@ macro_rules! operations {
             /// Parses the output of [`Op::print`].
             ///
             /// # Errors
-            /// If the text has another form; the error has its place.
+            /// Returns an error if the text is not an operation; the error contains the position in the text.
             pub fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
                 let mut ahead = reader.clone();
                 let name = ahead.word()?;

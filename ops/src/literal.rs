@@ -1,11 +1,12 @@
-//! [`Literal`]: constants, which are known when a trace is recorded.
+//! [`Literal`]s are constants, which are known when a trace is recorded.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use crate::{Attribute, ElementType, ParseError, Reader, Real, TensorType, Value};
 
-/// A constant tensor. Two literals are equal if their type and content are stored the same way.
+/// A constant tensor. Two literals are equal if their types are equal and their contents are stored in the
+/// same way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Literal {
     ty: TensorType,
@@ -14,11 +15,12 @@ pub struct Literal {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Content {
-    /// Every element has these bits. Storing bits keeps the payload of a NaN.
+    /// Every element has the same bits. Storing the bits keeps the payload of a NaN.
     Splat(u32),
-    /// Bytes in little-endian, row-major order.
+    /// The elements as bytes in little-endian, row-major order.
     Dense(Arc<[u8]>),
-    /// A table that is computed when its elements are needed. Recording stays fast, and dumps stay readable.
+    /// A rotary table that is computed when its elements are needed. Therefore recording stays fast, and
+    /// dumps stay readable.
     Rope(Arc<RopeTable>),
 }
 
@@ -34,20 +36,21 @@ crate::words! {
 
 /// A rotary table: row p, column i is `scaling · cos(f32(p · inv_freq[i]))`, or the sine.
 ///
-/// The product is rounded to f32 before the cosine and the result after it, as HF's
-/// `LlamaRotaryEmbedding.forward` does (`modeling_llama.py`); cosine and sine come from `libm` in f64.
+/// The product is rounded to f32 before the cosine and the result after it, as in HF's
+/// `LlamaRotaryEmbedding.forward` (`modeling_llama.py`). `libm` computes cosine and sine in f64.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RopeTable {
     pub part: RopePart,
     pub positions: usize,
-    /// The factor on cosine and sine. It is 1 except for the yarn and longrope variants.
+    /// The factor by which cosine and sine are multiplied. The factor is 1 except for the yarn and longrope
+    /// variants.
     pub scaling: Real,
     /// The angular frequency of each column, exactly representable in f32.
     pub inv_freq: Vec<Real>,
 }
 
 impl RopeTable {
-    /// One element, before rounding to the element type.
+    /// One element of the table, before rounding to the element type.
     pub fn at(&self, position: usize, column: usize) -> f64 {
         let angle = f64::from((position as f32) * (self.inv_freq[column].0 as f32));
         let value = match self.part {
@@ -57,7 +60,7 @@ impl RopeTable {
         f64::from((value as f32) * (self.scaling.0 as f32))
     }
 
-    /// Writes all elements in row order to little-endian storage.
+    /// Writes all elements of the table in row order to little-endian storage.
     fn store(&self, element: ElementType, bytes: &mut [u8]) {
         let columns = self.inv_freq.len();
         for position in 0..self.positions {
@@ -69,29 +72,29 @@ impl RopeTable {
 }
 
 impl Literal {
-    /// A tensor with `value`, rounded to the element type, in every element.
+    /// Creates a tensor in which every element is `value`, rounded to the element type.
     pub fn splat(ty: TensorType, value: f64) -> Self {
         let bits = ty.element.encode(value);
         Self { ty, content: Content::Splat(bits) }
     }
 
-    /// A tensor with these bits in every element.
+    /// Creates a tensor in which every element has the given bits.
     pub fn splat_bits(ty: TensorType, bits: u32) -> Self {
         Self { ty, content: Content::Splat(bits) }
     }
 
-    /// A tensor from little-endian storage; `None` if the length is not `ty.bytes()`.
+    /// Creates a tensor from little-endian storage; `None` if the length is not `ty.bytes()`.
     pub fn dense(ty: TensorType, bytes: impl Into<Arc<[u8]>>) -> Option<Self> {
         let bytes = bytes.into();
         (bytes.len() == ty.bytes()).then_some(Self { ty, content: Content::Dense(bytes) })
     }
 
-    /// A tensor with the content of `value`.
+    /// Creates a tensor with the content of `value`.
     pub fn from_value(value: &Value) -> Self {
         Self { ty: value.ty.clone(), content: Content::Dense(value.to_bytes().into()) }
     }
 
-    /// A rotary table of shape [positions, inv_freq.len()].
+    /// Creates a rotary table of shape [positions, inv_freq.len()].
     pub fn rope_table(element: ElementType, table: RopeTable) -> Self {
         let ty = TensorType::new(element, [table.positions, table.inv_freq.len()]);
         Self { ty, content: Content::Rope(Arc::new(table)) }
@@ -101,7 +104,7 @@ impl Literal {
         &self.ty
     }
 
-    /// The bits of every element, if the literal stores that they are equal.
+    /// The common bits of all elements, if the literal stores only one value.
     pub fn as_splat(&self) -> Option<u32> {
         match self.content {
             Content::Splat(bits) => Some(bits),
@@ -109,7 +112,7 @@ impl Literal {
         }
     }
 
-    /// The rotary table, if the literal is one.
+    /// The rotary table, if the literal is a rotary table.
     pub fn as_rope_table(&self) -> Option<&RopeTable> {
         match &self.content {
             Content::Rope(table) => Some(table),
@@ -132,7 +135,7 @@ impl Literal {
         Value::from_bytes(self.ty.clone(), &self.to_bytes())
     }
 
-    /// The spelling as an MLIR attribute: `dense<…> : tensor<…>`.
+    /// The spelling of the literal as an MLIR attribute: `dense<…> : tensor<…>`.
     pub fn mlir(&self) -> String {
         let element = self.ty.element;
         let mut text = String::from("dense<");

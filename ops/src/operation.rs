@@ -1,4 +1,4 @@
-//! [`Operation`]: the facts that each operation of the list must declare.
+//! [`Operation`] lists the facts that each operation of the list must declare.
 
 use std::fmt::{Debug, Display};
 use std::hash::Hash;
@@ -8,11 +8,12 @@ use crate::{
     WeightUse,
 };
 
-/// One operation: a function of its operands. The operation's file contains everything about it.
+/// An operation is a function of its operands. The operation's source file contains everything about the
+/// operation.
 pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
-    /// How far IREE's result may be from the result of [`Operation::eval`]. It is a few times the largest
-    /// measured distance (IREE 3.13, x86-64) on the examples and, for composites, on the answers of
-    /// transformers.
+    /// The largest allowed difference between IREE's result and the result of [`Operation::eval`]. The bound
+    /// is a few times the largest measured difference (IREE 3.13, x86-64) on the examples and, for
+    /// composites, on the results of transformers.
     const BOUND: Bound;
 
     /// [`Operation::BOUND`], or a tighter bound for particular attributes.
@@ -25,37 +26,39 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     /// Whether each element of the result depends only on the operands' elements at the same index.
     const IS_MAP: bool = matches!(Self::CLASS, OpClass::Elementwise);
 
-    /// Whether the result is a part of the operand, or repeats the operand. Such a result is never stored.
+    /// Whether the result is a part of the operand, or repeats the operand. The compiler
+    /// never stores such a result separately.
     const IS_VIEW: bool = false;
 
     /// Whether each element of the result depends only on elements with the same index along the axes that
     /// operand and result share.
     const KEEPS_AXES: bool = Self::IS_MAP;
 
-    /// Whether a compiler may write the result over an operand of the same type.
+    /// Whether a compiler may write the result into the memory of an operand of the same type.
     const IN_PLACE: bool = false;
 
-    /// Whether the operation reads only those rows of operand 0 that indices select.
+    /// Whether the operation reads only the rows of operand 0 that its indices select.
     const PICKS_ROWS: bool = false;
 
-    /// How the operation reads a weight that can be stored in another layout; `None` if it reads none.
+    /// How the operation reads a weight that can be stored in another layout; `None` if the operation reads
+    /// no such weight.
     const WEIGHT_USE: Option<WeightUse> = None;
 
-    /// Valid and invalid uses, which the tests over the list run.
+    /// Valid and invalid uses of the operation, which tests run.
     const EXAMPLES: &'static [Example];
 
-    /// The type of the result.
+    /// The type of the operation's result.
     ///
     /// # Errors
-    /// If the operands' types or the attributes are invalid.
+    /// Returns an error if the operands' types or the attributes are invalid.
     fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError>;
 
-    /// Evaluates the operation, slowly and by its definition. The operands have types that
-    /// [`Operation::infer`] accepts, and `ty` is its result. Elements are rounded to the element type. Sums
-    /// are exactly rounded.
+    /// Evaluates the operation slowly, exactly as it is defined. The operands have types that
+    /// [`Operation::infer`] accepts, and `ty` is the result of `infer`. Elements are rounded to the element
+    /// type. Sums are exactly rounded.
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value;
 
-    /// The work of the operation, for a cost model.
+    /// The number of bytes and arithmetic operations of the operation, for a cost model.
     fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
         match Self::IS_VIEW {
             true => OpWork::FREE,
@@ -73,7 +76,7 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
         Self::NAME.replace('_', " ")
     }
 
-    /// The loops of the operation. They determine how it can be partitioned over devices.
+    /// The loops of the operation. The loops determine how the operation can be partitioned over devices.
     fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
         match Self::IS_MAP || Self::CLASS == OpClass::Constant {
             true => IterationSpace::aligned(operands, ty),
@@ -84,15 +87,15 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
 
 /// An operation that is one StableHLO statement.
 pub trait Primitive: Operation {
-    /// The right-hand side of the operation's statement. Statements that must come before it go to
-    /// `statements`.
+    /// The right-hand side of the operation's statement. The function passes statements that must come before
+    /// it to `statements`.
     fn spell(&self, statements: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String;
 }
 
 /// The text form of an operation: its name and its attributes. [`operation!`](crate::operation!) implements
 /// this trait.
 pub trait Attributes: Sized {
-    /// The name in the text form.
+    /// The operation's name in the text form.
     const NAME: &'static str;
     const DOC: &'static [&'static str];
     /// The names of the attributes, each with the lines of its documentation.
@@ -104,7 +107,7 @@ pub trait Attributes: Sized {
     fn parse_attributes(reader: &mut Reader<'_>) -> Result<Self, ParseError>;
 }
 
-/// Declares an operation's struct: documentation, name in the text form, attributes.
+/// Declares the struct of an operation: its documentation, its name in the text form, and its attributes.
 #[macro_export]
 macro_rules! operation {
     ($(#[doc = $line:literal])* $name:ident = $text:literal { $($(#[doc = $doc:literal])* $field:ident : $ty:ty),* $(,)? }) => {
@@ -136,7 +139,7 @@ macro_rules! operation {
     };
 }
 
-/// An operand as the spelling needs it: its SSA name (`%4`) and its type.
+/// An operand in a StableHLO statement: its SSA name (`%4`) and its type.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand<'a> {
     /// The SSA name, for example `%4`.
@@ -144,26 +147,27 @@ pub struct Operand<'a> {
     pub ty: &'a TensorType,
 }
 
-/// Receives the statements that come before an operation's own.
+/// Receives the statements that come before an operation's own statement.
 pub trait Statements {
     /// Appends `%fresh = rhs` and returns `%fresh`.
     fn statement(&mut self, rhs: String) -> String;
 }
 
-/// How far a result may be from the evaluator's. Integers and truth values must always be equal.
+/// The largest allowed difference between a result and the evaluator's result. Integers and booleans must
+/// always be equal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
-    /// Equal bits; any NaN equals any other NaN.
+    /// The bits must be equal; any NaN equals any other NaN.
     Exact,
     /// Each element may differ by this many units in the last place of the expected element.
     Ulps(f64),
-    /// Each element may differ by this many units in the last place of the largest expected magnitude. Use it
-    /// for sums, whose small results are differences of large terms.
+    /// Each element may differ by this many units in the last place of the largest expected magnitude. Use
+    /// this bound for sums, whose small results are differences of large terms.
     UlpsOfLargest(f64),
 }
 
 impl Bound {
-    /// How far a result may be from each expected element.
+    /// The largest allowed difference from each expected element.
     pub fn allowances(self, expected: &Value) -> impl Iterator<Item = f64> + '_ {
         let element = expected.ty.element;
         let largest = expected.data.iter().filter(|x| x.is_finite()).fold(0.0f64, |m, x| m.max(x.abs()));
@@ -175,7 +179,7 @@ impl Bound {
         })
     }
 
-    /// The first element of `found` that is out of bounds: (index, expected, found).
+    /// The first element of `found` outside its allowed difference: (index, expected, found).
     pub fn first_violation(self, expected: &Value, found: &Value) -> Option<(usize, f64, f64)> {
         let bits = self == Self::Exact && expected.ty.element.is_float();
         let within = |e: f64, f: f64, allowed: f64| {
@@ -194,11 +198,11 @@ impl Bound {
 /// A use of an operation, written in the text form.
 ///
 /// `op` contains the name and the attributes. An operand is a type, or a type with elements such as `i32[2]
-/// 3,1`; tests invent missing elements. `result` is a type, a type with the elements that NumPy computes, or
-/// an error.
+/// 3,1`; if the elements are missing, tests generate them. `result` is a type, a type with the elements that
+/// NumPy computes, or an error.
 #[derive(Clone, Copy, Debug)]
 pub struct Example {
-    /// The name and attributes: `narrow axis=1 start=2 length=4`.
+    /// The name and attributes of the operation: `narrow axis=1 start=2 length=4`.
     pub op: &'static str,
     /// The operands, for example `f32[4,8]`.
     pub operands: &'static [&'static str],
@@ -216,14 +220,14 @@ pub const fn bad(op: &'static str, operands: &'static [&'static str], error: &'s
     Example { op, operands, result: Err(error) }
 }
 
-/// Why operands or attributes are invalid for an operation.
+/// The reason why operands or attributes are invalid for an operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InferError {
     /// The number of operands is wrong.
     #[error("`{op}` takes {expected} operands, found {found}")]
     Arity {
         op: &'static str,
-        /// The accepted numbers, in words.
+        /// The accepted numbers of operands, in words.
         expected: String,
         found: usize,
     },
@@ -233,8 +237,8 @@ pub enum InferError {
     /// Two types must agree, but they differ.
     #[error("`{op}`: {what}: `{left}` against `{right}`")]
     Mismatch { op: &'static str, what: &'static str, left: TensorType, right: TensorType },
-    /// An axis that the operand does not have.
-    #[error("`{op}`: axis {axis} of `{ty}`, which has {} axes", .ty.rank())]
+    /// The operation refers to an axis that the operand does not have.
+    #[error("`{op}`: the axis {axis} does not exist in `{ty}`, which has {} axes", .ty.rank())]
     Axis { op: &'static str, axis: usize, ty: TensorType },
     /// An attribute is out of its range.
     #[error("`{op}`: {what} is {found}, expected {expected}")]
@@ -251,7 +255,7 @@ pub fn arity<'a, T, const N: usize>(op: &'static str, operands: &[&'a T]) -> Res
     })
 }
 
-/// Checks that `accept` is true for the element type of `ty`.
+/// Checks that `accept` returns true for the element type of `ty`.
 pub fn element(
     op: &'static str,
     ty: &TensorType,

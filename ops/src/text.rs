@@ -1,14 +1,14 @@
-//! The reader of the text form, and the spelling of attributes.
+//! The parser of the text form, and the spelling of attributes.
 
 use std::fmt::Write as _;
 
 use crate::{ElementType, TensorType};
 
-/// The text differs from the expected form.
+/// The text differs from the expected syntax.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: expected {expected}, found `{found}`")]
 pub struct ParseError {
-    /// The line, from 1.
+    /// The number of the line, from 1.
     pub line: usize,
     /// The column in characters, from 1.
     pub column: usize,
@@ -16,7 +16,7 @@ pub struct ParseError {
     pub found: String,
 }
 
-/// A cursor over text. Blanks (not line ends) before a token are skipped.
+/// A cursor that reads text from start to end. The cursor skips blanks before a token, but not line ends.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     text: &'a str,
@@ -24,7 +24,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// A reader at the start of `text`.
+    /// Creates a reader at the start of `text`.
     pub fn new(text: &'a str) -> Self {
         Self { text, at: 0 }
     }
@@ -44,12 +44,12 @@ impl<'a> Reader<'a> {
     /// Checks that only blanks and line ends are left.
     ///
     /// # Errors
-    /// If there is more text.
+    /// Returns an error if the text continues.
     pub fn end(&mut self) -> Result<(), ParseError> {
         if self.at_end() { Ok(()) } else { self.error("the end") }
     }
 
-    /// Returns an error: `expected` is not at this place.
+    /// Returns an error: the text at this place is not `expected`.
     pub fn error<T>(&mut self, expected: impl Into<String>) -> Result<T, ParseError> {
         let found = self.rest().split(['\n', ' ']).next().unwrap_or_default().chars().take(40).collect();
         let before = &self.text[..self.at];
@@ -62,7 +62,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Skips `token` if it is next.
+    /// Skips `token` if it is the next token.
     pub fn eat(&mut self, token: &str) -> bool {
         let found = self.rest().starts_with(token);
         if found {
@@ -71,12 +71,12 @@ impl<'a> Reader<'a> {
         found
     }
 
-    /// Skips `token`, which must be next.
+    /// Skips `token`, which must be the next token.
     pub fn expect(&mut self, token: &str) -> Result<(), ParseError> {
         if self.eat(token) { Ok(()) } else { self.error(format!("`{}`", token.escape_debug())) }
     }
 
-    /// The longest run of characters that satisfy `keep`; at least one.
+    /// Reads the longest run of characters that satisfy `keep`, which must not be empty.
     pub fn take_while(&mut self, what: &str, keep: impl Fn(char) -> bool) -> Result<&'a str, ParseError> {
         let rest = self.rest();
         let length = rest.find(|c| !keep(c)).unwrap_or(rest.len());
@@ -143,7 +143,7 @@ pub fn print_string(value: &str, out: &mut String) {
     out.push('"');
 }
 
-/// A value that an operation carries besides its operands, with its spelling in the text form.
+/// A value that an operation has in addition to its operands, with its spelling in the text form.
 pub trait Attribute: Sized {
     fn print(&self, out: &mut String);
     /// Parses the output of `print`.
@@ -160,7 +160,8 @@ impl Attribute for usize {
     }
 }
 
-/// A real attribute. Two are equal if their bits are equal, so it can be the key of a map.
+/// A real number as an attribute. Two attributes are equal if their bits are equal, so a real number can be
+/// the key of a map.
 #[derive(Clone, Copy, Debug)]
 pub struct Real(pub f64);
 
@@ -275,7 +276,7 @@ macro_rules! words {
         pub enum $name { $($(#[$doc])* $variant),* }
         impl $name {
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
-            /// The spelling in the text form.
+            /// The spelling of the value in the text form.
             pub fn word(self) -> &'static str {
                 match self { $(Self::$variant => $word),* }
             }

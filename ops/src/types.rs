@@ -1,9 +1,9 @@
-//! Element types and shapes.
+//! Element types and shapes of tensors.
 
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
-/// The type of one element, spelled as StableHLO spells it.
+/// The type of one element, with the same name as in StableHLO.
 ///
 /// ```
 /// use tracewright_ops::ElementType;
@@ -16,20 +16,21 @@ use std::str::FromStr;
 pub enum ElementType {
     F32,
     F16,
-    /// The upper half of a binary32.
+    /// The upper 16 bits of an IEEE binary32 number.
     Bf16,
     I32,
     I8,
-    /// 4-bit two's complement, two to a byte, low nibble first: a storage type.
+    /// A 4-bit two's complement integer; a byte stores two of them, the low nibble first. Only weights are
+    /// stored with this type.
     I4,
-    /// A truth value, one to a byte.
+    /// A boolean, stored in one byte.
     I1,
 }
 
 impl ElementType {
     pub const ALL: [Self; 7] = [Self::F32, Self::F16, Self::Bf16, Self::I32, Self::I8, Self::I4, Self::I1];
 
-    /// The spelling in StableHLO, in dumps and in archives.
+    /// The name of the type in StableHLO, in dumps and in archives.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -42,7 +43,7 @@ impl ElementType {
         }
     }
 
-    /// Bits that one element takes in storage.
+    /// The number of bits that one element takes in storage.
     pub fn bits(self) -> usize {
         match self {
             Self::F32 | Self::I32 => 32,
@@ -52,7 +53,7 @@ impl ElementType {
         }
     }
 
-    /// Bytes that `count` elements take in storage.
+    /// The number of bytes that `count` elements take in storage.
     pub fn bytes(self, count: usize) -> usize {
         count.saturating_mul(self.bits()).div_ceil(8)
     }
@@ -62,7 +63,7 @@ impl ElementType {
         matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }
 
-    /// Whether this is an integer type (`i1` is not one).
+    /// Whether this is an integer type (`i1` is not an integer type).
     pub fn is_integer(self) -> bool {
         matches!(self, Self::I32 | Self::I8 | Self::I4)
     }
@@ -86,7 +87,7 @@ impl FromStr for ElementType {
     }
 }
 
-/// The type of a tensor: element type and static shape. Printed as `bf16[2,3]`.
+/// The type of a tensor: an element type and a static shape. The printed form is `bf16[2,3]`.
 ///
 /// ```
 /// use tracewright_ops::{ElementType, TensorType};
@@ -99,7 +100,7 @@ impl FromStr for ElementType {
 pub struct TensorType {
     /// The type of every element.
     pub element: ElementType,
-    /// The extents, outermost first; empty for a scalar.
+    /// The extents, outermost first; the list is empty for a scalar.
     pub shape: Vec<usize>,
 }
 
@@ -113,12 +114,12 @@ impl TensorType {
         self.shape.len()
     }
 
-    /// The number of elements; `usize::MAX` if the number is larger, which no memory holds.
+    /// The number of elements; `usize::MAX` if the number is larger, which exceeds any memory.
     pub fn count(&self) -> usize {
         self.shape.iter().fold(1, |count, &extent| count.saturating_mul(extent))
     }
 
-    /// The size in bytes when stored densely.
+    /// The size of the tensor in bytes, if it is stored without gaps.
     pub fn bytes(&self) -> usize {
         self.element.bytes(self.count())
     }
@@ -128,14 +129,14 @@ impl TensorType {
         Self { element, shape: self.shape.clone() }
     }
 
-    /// The same type with this extent of the first axis. A scalar stays one.
+    /// The same type with this extent of the first axis. A scalar remains a scalar.
     pub fn with_rows(&self, rows: usize) -> Self {
         let mut ty = self.clone();
         ty.shape.iter_mut().take(1).for_each(|extent| *extent = rows);
         ty
     }
 
-    /// The spelling in MLIR: `tensor<2x3xbf16>`.
+    /// The spelling of the type in MLIR: `tensor<2x3xbf16>`.
     pub fn mlir(&self) -> String {
         let mut text = String::with_capacity(32);
         text.push_str("tensor<");

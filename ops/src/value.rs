@@ -1,4 +1,4 @@
-//! [`Value`]: the evaluator's tensors, with f64 elements that are always representable in the element type.
+//! [`Value`]s are the evaluator's tensors; their f64 elements are always representable in the element type.
 
 use half::{bf16, f16};
 
@@ -18,22 +18,22 @@ use crate::{ElementType, TensorType};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Value {
     pub ty: TensorType,
-    /// One f64 per element, row-major.
+    /// The elements as f64 numbers, in row-major order.
     pub data: Vec<f64>,
 }
 
 impl Value {
-    /// A tensor of `ty` whose elements are `data`, each rounded to the element type.
+    /// Creates a tensor of type `ty` whose elements are `data`, each rounded to the element type.
     ///
     /// # Panics
-    /// If `data` does not have `ty.count()` elements: a bug in the caller.
+    /// Panics if `data` does not have `ty.count()` elements, which is a bug in the caller.
     pub fn new(ty: TensorType, data: impl IntoIterator<Item = f64>) -> Self {
         let data: Vec<f64> = data.into_iter().map(|x| ty.element.round(x)).collect();
         assert_eq!(data.len(), ty.count(), "a value of {ty} needs {} elements", ty.count());
         Self { ty, data }
     }
 
-    /// A tensor built by a function of the index in row-major order.
+    /// Creates a tensor from a function of the index, in row-major order.
     pub fn from_fn(ty: TensorType, mut f: impl FnMut(&[usize]) -> f64) -> Self {
         let mut data = Vec::with_capacity(ty.count());
         for_each_index(&ty.shape, |index| data.push(f(index)));
@@ -44,10 +44,10 @@ impl Value {
         self.data[flat_index(&self.ty.shape, index)]
     }
 
-    /// A tensor of `ty` read from its little-endian storage.
+    /// Reads a tensor of type `ty` from its little-endian storage.
     ///
     /// # Panics
-    /// If `bytes` is not `ty.bytes()` long.
+    /// Panics if the length of `bytes` is not `ty.bytes()`.
     pub fn from_bytes(ty: TensorType, bytes: &[u8]) -> Self {
         assert_eq!(bytes.len(), ty.bytes(), "storage of {ty}");
         let data = (0..ty.count()).map(|i| ty.element.decode(ty.element.load(bytes, i))).collect();
@@ -82,7 +82,7 @@ pub fn flat_index(shape: &[usize], index: &[usize]) -> usize {
     index.iter().zip(shape).fold(0, |flat, (&i, &extent)| flat * extent + i)
 }
 
-/// The exactly rounded sum of `terms`: it does not depend on their order. An empty sum is +0.
+/// The exactly rounded sum of `terms`, which does not depend on the order of the terms. An empty sum is +0.
 ///
 /// Shewchuk, "Adaptive Precision Floating-Point Arithmetic and Fast Robust Geometric Predicates" (1997):
 /// the running sum is kept as non-overlapping partials, which are exact.
@@ -142,8 +142,8 @@ pub fn exact_sum(terms: impl IntoIterator<Item = f64>) -> f64 {
     sum
 }
 
-/// The f32 next to `x` towards zero, with its last bit set unless it is exact ("round to odd"). Rounding the
-/// result to a type that is at least two bits narrower equals rounding `x` once.
+/// The f32 number next to `x` towards zero, with its last bit set unless `x` is an f32 number ("round to
+/// odd"). Rounding the result to a type that is at least two bits narrower equals rounding `x` once.
 fn rounded_to_odd(x: f64) -> f32 {
     let nearest = x as f32;
     if f64::from(nearest) == x || nearest.is_nan() {
@@ -154,7 +154,7 @@ fn rounded_to_odd(x: f64) -> f32 {
 }
 
 impl ElementType {
-    /// `x` rounded to this type. Floats round to nearest even, and integers are truncated and saturated. For
+    /// Rounds `x` to this type. Floats round to nearest even, and integers are truncated and saturated. For
     /// `i1`, every non-zero number is true.
     pub fn round(self, x: f64) -> f64 {
         self.decode(self.encode(x))
@@ -169,7 +169,7 @@ impl ElementType {
         }
     }
 
-    /// The bits of `x` rounded to this type. Every NaN becomes the canonical quiet one.
+    /// The bits of `x`, rounded to this type. Every NaN becomes the canonical quiet NaN.
     #[inline]
     pub fn encode(self, x: f64) -> u32 {
         // The conversions of `half` from f64 drop half of the mantissa before they round; through an f32 that is
@@ -189,7 +189,7 @@ impl ElementType {
         }
     }
 
-    /// The value of `bits` in this type. Every NaN becomes the canonical one.
+    /// The value that `bits` represent in this type. Every NaN becomes the canonical NaN.
     pub fn decode(self, bits: u32) -> f64 {
         let x = match self {
             Self::F32 => f32::from_bits(bits).into(),
@@ -203,7 +203,7 @@ impl ElementType {
         if x.is_nan() { f64::NAN } else { x }
     }
 
-    /// Decodes the elements from `start` on from little-endian storage. An f32 must be able to hold every
+    /// Decodes the elements from `start` on from little-endian storage. f32 must be able to represent every
     /// value of the type.
     pub fn decode_all(self, bytes: &[u8], start: usize, out: &mut [f32]) {
         match self {

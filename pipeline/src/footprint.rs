@@ -1,4 +1,4 @@
-//! Computes the memory of a program from its trace, before anything is read, compiled or loaded.
+//! Computes the memory that a program needs from its trace, before anything is read, compiled or loaded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,7 +11,7 @@ use trace::{Function, NodeId, NodeKind, Parameter, ParameterConflict, Recipe, Ro
 
 use crate::Expanded;
 
-/// The memory of a program, in bytes.
+/// The memory that a program needs, in bytes.
 ///
 /// ```
 /// use dsl::EntryPoint;
@@ -28,23 +28,26 @@ use crate::Expanded;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Footprint {
-    /// The weights, by storage format. They are memory-mapped, and calls touch every byte.
+    /// The weights, by storage format. Weights are memory-mapped, and calls read every byte of them.
     pub weights: BTreeMap<WeightStorage, WeightTotal>,
-    /// Bytes of weights that every call reads. Weights whose rows are only looked up are not counted.
+    /// The number of bytes of weights that every call reads. Weights from which calls only look up rows do
+    /// not count.
     pub streamed: usize,
-    /// Bytes of the copy that the compiled program packs of weights at load time. It is 0 if kernels read the
-    /// archive's own layout, or if weights are read directly from the mapping.
+    /// The number of bytes of the copy of weights that the compiled program packs when it loads them. The
+    /// number is 0 if kernels read the archive's own layout, or if the program reads weights directly from
+    /// the memory-mapped file.
     pub repacked: usize,
-    /// Bytes of state, by kind. All entry points share it.
+    /// The number of bytes of state, by the kind of state. All entry points share the state.
     pub state: BTreeMap<String, usize>,
-    /// For each entry point, an upper bound of the memory that a call needs besides weights and state.
+    /// For each entry point, an upper bound of the memory that a call needs in addition to weights and state.
     ///
-    /// It is the sum of all values that the entry point itself computes, and of the values of its largest
-    /// callee. The compiler may reorder operations within a layer, but layers follow each other. Views need
-    /// no memory, and an operation can overwrite an operand that nothing else reads. A cache counts twice if
-    /// a call reads a part of it in addition to updating it, because IREE then copies it.
+    /// The bound is the sum of all values that the entry point itself computes, and of the values of the
+    /// largest function that it calls. The compiler may reorder operations within a layer, but layers run one
+    /// after another. Views need no memory, and an operation can overwrite an operand that nothing else
+    /// reads. A KV cache counts twice if a call updates the cache and also reads a part of it, because IREE
+    /// then copies the cache.
     pub activations: BTreeMap<String, usize>,
-    /// Bytes of constants in the compiled module, such as rotary tables.
+    /// The number of bytes of constants in the compiled module, such as rotary tables.
     pub constants: usize,
     /// An estimate of the memory of `iree-compile`, in bytes.
     pub compile: usize,
@@ -53,11 +56,11 @@ pub struct Footprint {
 /// The storage format of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WeightStorage {
-    /// The layout that kernels read.
+    /// The weight is stored in the layout that kernels read.
     Packed(WeightFormat),
-    /// Quantized, in the checkpoint's order.
+    /// The weight is quantized and stored in the checkpoint's order.
     Grouped(WeightFormat),
-    /// The element type of the network, and the reason.
+    /// The weight is stored in the element type of the network, for the given reason.
     Plain(ElementType, DenseReason),
 }
 
@@ -65,9 +68,9 @@ pub enum WeightStorage {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WeightTotal {
     pub keys: Vec<String>,
-    /// The patterns of their keys in the checkpoint.
+    /// The patterns of the weights' keys in the checkpoint.
     pub patterns: BTreeSet<String>,
-    /// Their bytes.
+    /// The number of bytes that the weights take.
     pub bytes: usize,
 }
 
@@ -76,21 +79,21 @@ pub struct WeightTotal {
 pub struct Memory {
     /// All memory of the machine, or the limit of the process (`memory.max` of its control group).
     pub total: u64,
-    /// The part that is free, or that the system can free.
+    /// The memory that is free, or that the system can free.
     pub available: u64,
 }
 
 /// The program does not fit into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{what} needs {}, of which weights {}, state {}, activations {}; there are {}",
+    "{what} needs {} of memory (weights {}, state {}, activations {}), but only {} are available",
     readable(*.needs), readable(*.weights as u64), readable(*.state as u64), readable(*.activations as u64),
     readable(*.total)
 )]
 pub struct TooLarge {
     pub what: Phase,
     pub needs: u64,
-    /// The part of the needed bytes that weights take.
+    /// The number of bytes that weights need.
     pub weights: usize,
     pub state: usize,
     pub activations: usize,
@@ -105,16 +108,16 @@ pub enum Phase {
     Device,
 }
 
-/// The memory of `iree-compile` 3.13 in bytes: a fixed part, a part per operation, and a factor on the bytes
-/// of constants.
+/// The memory that `iree-compile` 3.13 needs, in bytes: a fixed part, a part per operation, and a multiple of
+/// the bytes of constants.
 const COMPILER: usize = 160 << 20;
-/// The part of [`COMPILER`] per operation.
+/// The number of bytes per operation, in addition to [`COMPILER`].
 const COMPILED_NODE: usize = 12 << 10;
-/// The factor of [`COMPILER`] for constants.
+/// The number of bytes per byte of constants, in addition to [`COMPILER`].
 const COMPILED_CONSTANT: usize = 8;
 
-/// Bytes of a process that a footprint does not count: code, threads, and a small tokenizer. `generate` with
-/// the model in `demo`, of 1.7 MB, peaks at 30 MB.
+/// The number of bytes of a process that a footprint does not include: code, threads, and a small tokenizer.
+/// `generate` needs at most 30 MB with the model in `demo`, which has 1.7 MB.
 const PROCESS: usize = 32 << 20;
 
 impl Footprint {
@@ -125,10 +128,10 @@ impl Footprint {
         if formats.len() > 1 { formats } else { Vec::new() }
     }
 
-    /// The footprint of a program.
+    /// Computes the footprint of a program.
     ///
     /// # Errors
-    /// If a parameter has two types.
+    /// Returns an error if a parameter has two types.
     pub fn of(program: &Expanded) -> Result<Self, ParameterConflict> {
         let (trace, target) = (&program.trace, &program.target);
         let reads = trace.reads()?.entries;
@@ -179,22 +182,22 @@ impl Footprint {
         })
     }
 
-    /// Bytes of the archive, without its table.
+    /// The number of bytes of the archive, without its table.
     pub fn weight_bytes(&self) -> usize {
         self.weights.values().map(|stored| stored.bytes).sum()
     }
 
-    /// Bytes of the state of all layers.
+    /// The number of bytes of the state of all layers.
     pub fn state_bytes(&self) -> usize {
         self.state.values().sum()
     }
 
-    /// Bytes of the largest activations of any entry point.
+    /// The number of bytes of the largest activations of any entry point.
     pub fn activation_bytes(&self) -> usize {
         self.activations.values().copied().max().unwrap_or(0)
     }
 
-    /// Bytes that a process needs to run the program.
+    /// The number of bytes that a process needs to run the program.
     pub fn running(&self) -> u64 {
         // A module is read, and copied to where it stays.
         let parts = [self.repacked, self.activation_bytes(), 2 * self.constants, PROCESS, self.state_bytes()];
@@ -204,7 +207,7 @@ impl Footprint {
     /// Checks that the program can be compiled and run in this memory.
     ///
     /// # Errors
-    /// If the compiler or the program needs more.
+    /// Returns an error if the compiler or the program needs more memory.
     pub fn check(&self, memory: Memory) -> Result<(), TooLarge> {
         for (what, needs) in [(Phase::Running, self.running()), (Phase::Compiling, self.compile as u64)] {
             if needs > memory.total {
@@ -242,7 +245,7 @@ impl Memory {
 }
 
 impl Expanded {
-    /// The storage format of a parameter that was declared with these keys.
+    /// The storage format of a parameter that is declared with these keys.
     fn stored_as(&self, parameter: &Parameter, origins: &BTreeSet<String>) -> WeightStorage {
         if let Some(Recipe::Op(op, _)) = parameter.recipe.as_deref()
             && let Form::Archive(stored) = op.form()
@@ -258,7 +261,7 @@ impl Expanded {
     }
 }
 
-/// The keys of weights whose rows are only looked up, in the functions that declare them.
+/// The keys of weights from which calls only look up rows, in the functions that declare the weights.
 pub(crate) fn only_looked_up(trace: &Trace) -> BTreeSet<String> {
     let (mut looked_up, mut read) = (BTreeSet::new(), BTreeSet::new());
     for function in &trace.functions {
@@ -274,7 +277,8 @@ pub(crate) fn only_looked_up(trace: &Trace) -> BTreeSet<String> {
     &looked_up - &read
 }
 
-/// Bytes of the constants that a module stores, each once. Constants with a single value need no memory.
+/// The number of bytes of the constants that a module stores, each counted once. Constants with a single
+/// value need no memory.
 fn constants(trace: &Trace) -> usize {
     let mut found: BTreeSet<&Literal> = BTreeSet::new();
     for function in &trace.functions {
@@ -286,8 +290,8 @@ fn constants(trace: &Trace) -> usize {
     found.iter().filter(|literal| literal.as_splat().is_none()).map(|literal| literal.ty().bytes()).sum()
 }
 
-/// Bytes that `iree-compile` needs: a fixed part, all operations with calls inlined, and constants, which it
-/// parses as text.
+/// The number of bytes that `iree-compile` needs: a fixed part, all operations with calls inlined, and
+/// constants, which the compiler parses as text.
 fn compile(trace: &Trace, constants: usize) -> usize {
     let mut inlined: Vec<usize> = Vec::with_capacity(trace.functions.len());
     for function in &trace.functions {
@@ -301,7 +305,8 @@ fn compile(trace: &Trace, constants: usize) -> usize {
     COMPILER + nodes * COMPILED_NODE + constants * COMPILED_CONSTANT
 }
 
-/// For each function, the bytes that it and its callees compute; see [`Footprint::activations`].
+/// For each function, the bytes that the function and the functions that it calls compute; see
+/// [`Footprint::activations`].
 fn computed(trace: &Trace) -> Vec<usize> {
     let mut found: Vec<Computed> = Vec::with_capacity(trace.functions.len());
     for function in &trace.functions {
@@ -311,7 +316,8 @@ fn computed(trace: &Trace) -> Vec<usize> {
 }
 
 struct Computed {
-    /// Bytes that the function and its largest callee compute, without its arguments.
+    /// The number of bytes that the function and the largest function that it calls compute, without its
+    /// arguments.
     bytes: usize,
     /// For each result, the argument whose memory it reuses.
     in_place: Vec<Option<usize>>,
@@ -354,7 +360,7 @@ impl Computed {
     }
 }
 
-/// How many nodes and results read each node, among nodes that a result needs.
+/// The number of nodes and results that read each node, among nodes that a result needs.
 fn readers(function: &Function, live: &[bool]) -> Vec<usize> {
     let mut readers = vec![0; function.len()];
     let ids = function.ids().filter(|id| live[id.index()]);
@@ -363,11 +369,11 @@ fn readers(function: &Function, live: &[bool]) -> Vec<usize> {
     readers
 }
 
-/// The memory of an operation's result.
+/// The memory that an operation's result takes.
 enum Room {
-    /// None besides the call's arguments.
+    /// The result needs no memory in addition to the call's arguments.
     None,
-    /// The memory of another node.
+    /// The result uses the memory of another node.
     Of(NodeId),
     Own,
 }
@@ -390,8 +396,8 @@ impl Room {
     }
 }
 
-/// The largest number of bytes that a function without calls holds at one time, in the order of its nodes, on
-/// one device of a mesh with these shardings.
+/// The peak memory of a function without calls, in the order of its nodes, on one device of a mesh with these
+/// shardings.
 pub(crate) fn peak(function: &Function, shardings: &[Sharding]) -> usize {
     let live = function.live();
     let readers = readers(function, &live);
@@ -431,7 +437,7 @@ fn argument_of(function: &Function, call: NodeId, result: usize, callees: &[Comp
     function.operands(call).get(argument).copied()
 }
 
-/// The largest memory that this process has held so far in bytes, if the system reports it.
+/// The peak memory of this process so far in bytes, if the system reports it.
 pub fn peak_rss() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -448,7 +454,7 @@ pub fn readable(bytes: u64) -> String {
 }
 
 impl WeightStorage {
-    /// The format of a weight that is quantized.
+    /// The format of a weight, if the weight is quantized.
     pub fn quantized(&self) -> Option<WeightFormat> {
         match self {
             Self::Packed(format) | Self::Grouped(format) => Some(*format).filter(|f| f.element().is_none()),

@@ -1,5 +1,5 @@
-//! Turns a recorded network into the module to compile and the list of weights to bake, and computes their memory.
-//! Everything follows from the trace, which is recorded once.
+//! Turns a recorded network into the module to compile and the list of weights to bake, and computes their
+//! memory. All results follow from the trace, which is recorded once.
 
 pub mod footprint;
 pub mod partition;
@@ -18,9 +18,9 @@ use trace::{Parameter, Trace};
 pub use footprint::{Footprint, Memory};
 pub use partition::DevicePartition;
 
-/// A network in the form that is compiled, and the tensors that its checkpoint may contain.
+/// A network that is lowered for the compiler, and the tensors that its checkpoint may contain.
 pub struct Lowered {
-    /// The text, the entry points and the parameters.
+    /// The text of the module, its entry points and its parameters.
     pub module: Module,
     /// The target of the lowering.
     pub target: Target,
@@ -31,7 +31,8 @@ pub struct Lowered {
 /// primitives and operations of kernels.
 pub struct Expanded {
     pub trace: Trace,
-    /// For each weight of the simplified network, by its key: its format, or the reason why it is dense.
+    /// For each weight of the simplified network, by its key, the weight's format, or the reason why the
+    /// weight is stored unquantized.
     pub formats: BTreeMap<String, Result<WeightFormat, DenseReason>>,
     /// The target of the expansion.
     pub target: Target,
@@ -40,17 +41,17 @@ pub struct Expanded {
 
 /// The stages of a trace on the way to [`Expanded`], with a report for each simplification.
 pub struct StagedTrace {
-    /// The simplified trace with composites, and the report.
+    /// The simplified trace with composite operations, and the report on the simplification.
     pub simplified: (Trace, Report),
     /// The expanded trace, and the report on simplifying its primitives.
     pub expanded: (Expanded, Report),
 }
 
 impl StagedTrace {
-    /// Simplifies and expands a trace for a target, and keeps all stages.
+    /// Simplifies and expands a trace for a target, and returns all stages.
     ///
     /// # Errors
-    /// If the trace cannot be lowered.
+    /// Returns an error if the trace cannot be lowered.
     pub fn new(trace: &Trace, rules: Rules, target: Target, weights: Weights) -> Result<Self, LowerError> {
         let weights = weights.resolved(trace)?;
         let options = Options { formats: weights.quantize.formats(), ..Options::new(rules, &target) };
@@ -68,16 +69,16 @@ impl Expanded {
     /// Simplifies and expands a trace for a target.
     ///
     /// # Errors
-    /// If the trace cannot be lowered.
+    /// Returns an error if the trace cannot be lowered.
     pub fn new(trace: &Trace, rules: Rules, target: Target, weights: Weights) -> Result<Self, LowerError> {
         Ok(StagedTrace::new(trace, rules, target, weights)?.expanded.0)
     }
 
-    /// Writes the program as text. Its checkpoint may contain tensors that the network reads, and those in
-    /// `ignorable`.
+    /// Writes the program as StableHLO text. The program's checkpoint may contain the tensors that the
+    /// network reads, and the tensors in `ignorable`.
     ///
     /// # Errors
-    /// If the trace cannot be lowered.
+    /// Returns an error if the trace cannot be lowered.
     pub fn lower(&self, mut ignorable: Vec<Ignorable>) -> Result<Lowered, LowerError> {
         let module = lower::lower(&self.trace, &self.target)?;
         ignorable.extend(bake::unread(&self.recorded, &module.parameters));
@@ -86,11 +87,11 @@ impl Expanded {
 }
 
 impl Lowered {
-    /// Simplifies and lowers a trace for a target. Its checkpoint may contain tensors that the trace reads,
-    /// and those in `ignorable`.
+    /// Simplifies and lowers a trace for a target. The trace's checkpoint may contain the tensors that the
+    /// trace reads, and the tensors in `ignorable`.
     ///
     /// # Errors
-    /// If the trace cannot be lowered.
+    /// Returns an error if the trace cannot be lowered.
     pub fn new(
         trace: &Trace,
         rules: Rules,
@@ -105,7 +106,7 @@ impl Lowered {
     /// provides the places of declarations.
     ///
     /// # Errors
-    /// If they differ. The error lists all differences.
+    /// Returns an error if the checkpoint and the parameters differ. The error lists all differences.
     pub fn check(&self, checkpoint: &Checkpoint, recorded: &Trace) -> Result<Checked, BakeError> {
         let checked = bake::check(checkpoint, &self.module.parameters, &self.ignorable);
         checked.map_err(|refused| refused.declared_in(recorded))
@@ -114,7 +115,7 @@ impl Lowered {
     /// Writes the archive of the module's parameters.
     ///
     /// # Errors
-    /// The errors of [`bake`](bake::bake).
+    /// Returns the same errors as [`bake`](bake::bake).
     pub fn bake(
         &self,
         checkpoint: &Checkpoint,
@@ -125,11 +126,11 @@ impl Lowered {
     }
 }
 
-/// The trace in primitives. It is simplified before and after its composites are expanded, because some rules
-/// match composites and others match primitives.
+/// The trace as primitive operations. The trace is simplified before and after its composites are expanded,
+/// because some rules match composites and other rules match primitives.
 ///
 /// # Errors
-/// If the trace was not verified.
+/// Returns an error if the trace was not verified.
 pub fn primitives(trace: &Trace, options: &Options) -> Result<(Trace, [Report; 2]), LowerError> {
     let (trace, composites) = simplify(trace, options);
     let (trace, primitives) = simplify(&lower::expand(&trace)?, options);

@@ -1,4 +1,4 @@
-//! Computes the memory, work and communication of one device of a mesh, from the trace alone.
+//! Computes the memory, the operations and the communication of one device of a mesh, from the trace alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,15 +11,16 @@ use trace::{Function, NodeId, NodeKind, Parameter, ParameterConflict, Role};
 use crate::Expanded;
 use crate::footprint::{Phase, TooLarge, only_looked_up, peak};
 
-/// The memory and work of each device of a mesh.
+/// The memory and the operations of each device of a mesh.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DevicePartition {
     pub devices: usize,
-    /// Bytes of the device's parts of all weights.
+    /// The number of bytes of the device's parts of all weights.
     pub weights: usize,
-    /// The weights that every device stores whole, with their bytes. They are included in `weights`.
+    /// The weights of which every device stores a whole copy, with their bytes. The field `weights` includes
+    /// these bytes.
     pub replicated: BTreeMap<String, usize>,
-    /// Bytes of state, by kind.
+    /// The number of bytes of state, by the kind of state.
     pub state: BTreeMap<String, usize>,
     /// Tensors that are partitioned along only a part of the mesh axis that a rule names.
     pub notes: BTreeSet<ShardNote>,
@@ -27,39 +28,39 @@ pub struct DevicePartition {
     pub calls: Vec<CallCost>,
 }
 
-/// A device's part of a call.
+/// One device's part of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallCost {
     pub entry: String,
-    /// New tokens of all sequences.
+    /// The number of new tokens in all sequences.
     pub tokens: usize,
-    /// Bytes of all state, and of the weights that are read. If only rows of a weight are looked up, only
-    /// those count.
+    /// The number of bytes of all state, and of the weights that the call reads. If the call only looks up
+    /// rows of a weight, only these rows count.
     pub read: usize,
-    /// The largest number of bytes of values that exist at one time.
+    /// The largest number of bytes of values that exist at the same time.
     pub activations: usize,
-    /// Multiplications, additions and elementary functions.
+    /// The number of multiplications, additions and elementary functions.
     pub flops: f64,
-    /// The collectives, in the order of the call.
+    /// The collectives, in the order in which the call runs them.
     pub collectives: Vec<Collective>,
 }
 
 /// The shortest time of a device's part of a call, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CallSeconds {
-    /// Seconds to read weights and state.
+    /// The seconds that reading weights and state takes.
     pub read: f64,
-    /// Seconds of computation, which overlaps with reading.
+    /// The seconds of computation, which overlaps with reading.
     pub compute: f64,
-    /// Seconds of communication, which overlaps with nothing.
+    /// The seconds of communication, which overlaps with no other work.
     pub exchange: f64,
 }
 
 impl DevicePartition {
-    /// The part of a program on each device. Shards without a mesh mean one device.
+    /// Computes the part of a program on each device. Shards without a mesh describe a single device.
     ///
     /// # Errors
-    /// If a parameter has two types.
+    /// Returns an error if a parameter has two types.
     pub fn of(Expanded { trace, target, .. }: &Expanded, shards: Shards) -> Result<Self, ParameterConflict> {
         let parameters = trace.parameters()?;
         let whole = shards.replicated(&parameters).into_iter();
@@ -112,25 +113,25 @@ impl DevicePartition {
         })
     }
 
-    /// Bytes of the state of all layers.
+    /// The number of bytes of the state of all layers.
     pub fn state_bytes(&self) -> usize {
         self.state.values().sum()
     }
 
-    /// Bytes of the largest activations of any call.
+    /// The number of bytes of the largest activations of any call.
     pub fn activation_bytes(&self) -> usize {
         self.calls.iter().map(|call| call.activations).max().unwrap_or(0)
     }
 
-    /// Bytes of weights, state and activations together.
+    /// The number of bytes of weights, state and activations together.
     pub fn bytes(&self) -> u64 {
         (self.weights + self.state_bytes() + self.activation_bytes()) as u64
     }
 
-    /// Checks that the machine's memory suffices, if it is known.
+    /// Checks that the machine has enough memory, if its memory is known.
     ///
     /// # Errors
-    /// If the device needs more memory.
+    /// Returns an error if the device needs more memory.
     pub fn check(&self, machine: &NamedMachine) -> Result<(), TooLarge> {
         match machine.memory.filter(|&memory| self.bytes() > memory) {
             None => Ok(()),
@@ -147,12 +148,13 @@ impl DevicePartition {
 }
 
 impl CallCost {
-    /// Bytes that the device sends to others. It receives as many.
+    /// The number of bytes that the device sends to other devices. The device receives the same number of
+    /// bytes.
     pub fn sent(&self) -> f64 {
         self.collectives.iter().map(Collective::sent_bytes).sum()
     }
 
-    /// The shortest time on such a machine, by a roofline model.
+    /// The shortest time of the call on such a machine, by a roofline model.
     pub fn seconds(&self, machine: &NamedMachine) -> CallSeconds {
         CallSeconds {
             read: self.read as f64 / machine.machine.bandwidth,
@@ -181,7 +183,8 @@ fn tokens(entry: &Function) -> usize {
     tokens.map_or(1, |argument| argument.ty.count())
 }
 
-/// The arithmetic operations of one of the devices over which the work of each node is partitioned.
+/// The number of arithmetic operations on one of the devices over which the computation of each node is
+/// partitioned.
 fn flops(machine: &Machine, entry: &Function, parts: &[usize]) -> f64 {
     let live = entry.live();
     let of_node = |id: NodeId| {

@@ -1,4 +1,4 @@
-//! [`Plugin`], [`Client`], [`Executable`] and [`PjrtBuffer`]: the safe interface.
+//! [`Plugin`], [`Client`], [`Executable`] and [`PjrtBuffer`] are the safe interface.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,15 @@ use crate::error::PjrtError;
 use crate::ffi::{Library, RawClient, RawDevice, RawExecutable, RawTensor};
 use crate::options::XlaOptions;
 
-/// A loaded plugin.
+/// A PJRT plugin that is loaded into this process.
 #[derive(Clone)]
 pub struct Plugin {
     library: Rc<Library>,
     path: PathBuf,
 }
 
-/// The devices of a plugin in this process, shared by everything created on them. A clone is the same client.
+/// The devices of a plugin in this process, shared by everything created on them. A clone refers to the same
+/// client.
 #[derive(Clone)]
 pub struct Client(Rc<Inner>);
 
@@ -48,7 +49,7 @@ pub struct Executable {
     results: Vec<TensorType>,
 }
 
-/// A tensor on a device. It has no `Clone`, because a call may reuse its memory.
+/// A tensor on a device. The type does not implement `Clone`, because a call may reuse the tensor's memory.
 pub struct PjrtBuffer {
     client: Client,
     raw: RawTensor,
@@ -57,18 +58,20 @@ pub struct PjrtBuffer {
 
 /// An argument of a call.
 pub enum PjrtArgument<'a> {
-    /// The call consumes the tensor. A result reuses its memory if the module says so by `tf.aliasing_output`.
+    /// The call consumes the tensor. A result reuses the tensor's memory if the module declares this with
+    /// `tf.aliasing_output`.
     Donated(PjrtBuffer),
     /// The call only reads the tensor.
     Kept(&'a PjrtBuffer),
 }
 
 impl Plugin {
-    /// Loads a plugin, a shared library that exports `GetPjrtApi`. Its code runs in this process, so load only plugins that
-    /// you trust.
+    /// Loads a plugin, a shared library that exports `GetPjrtApi`. The plugin's code runs in this process, so
+    /// load only plugins that you trust.
     ///
     /// # Errors
-    /// If the library cannot be loaded, is no plugin, has another version of the API, or does not start.
+    /// Returns an error if the library cannot be loaded, is not a plugin, has another version of the API, or
+    /// does not start.
     pub fn load(path: &Path) -> Result<Self, PjrtError> {
         Ok(Self { library: Library::load(path)?, path: path.to_owned() })
     }
@@ -85,7 +88,7 @@ impl Plugin {
     /// Starts the plugin's platform in this process.
     ///
     /// # Errors
-    /// If a driver, a library or a device is missing.
+    /// Returns an error if a driver, a library or a device is missing.
     pub fn client(&self) -> Result<Client, PjrtError> {
         let start = |status| PjrtError::Start { path: self.path.clone(), status };
         let raw = RawClient::new(&self.library).map_err(start)?;
@@ -108,7 +111,7 @@ impl Client {
         &self.0.platform
     }
 
-    /// The platform's version, in the plugin's own form.
+    /// The version of the platform, in the plugin's own format.
     pub fn platform_version(&self) -> &str {
         &self.0.platform_version
     }
@@ -117,7 +120,7 @@ impl Client {
         self.0.devices.iter().map(|(_, device)| device)
     }
 
-    /// The bytes copied to devices and from devices so far.
+    /// The numbers of bytes copied to devices and from devices so far.
     pub fn transferred(&self) -> (u64, u64) {
         (self.0.uploaded.get(), self.0.downloaded.get())
     }
@@ -130,10 +133,12 @@ impl Client {
         })
     }
 
-    /// Compiles the text of a StableHLO module, whose function `main` is called, for the device of this number.
+    /// Compiles the text of a StableHLO module for the device with this number. Calls run the module's
+    /// function `main`.
     ///
     /// # Errors
-    /// If there is no such device, the module is rejected, or a result has a type that is not supported.
+    /// Returns an error if the device does not exist, XLA rejects the module, or a result has an unsupported
+    /// type.
     pub fn compile(
         &self,
         module: &str,
@@ -152,10 +157,11 @@ impl Client {
         Ok(Executable { client: self.clone(), raw, results })
     }
 
-    /// Copies the little-endian bytes of a tensor to the device of this number.
+    /// Copies the little-endian bytes of a tensor to the device with this number.
     ///
     /// # Errors
-    /// If there is no such device or not enough memory, or the bytes are not those of the type.
+    /// Returns an error if the device does not exist or has not enough memory, or if the number of bytes does
+    /// not match the type.
     pub fn upload(&self, ordinal: usize, ty: &TensorType, bytes: &[u8]) -> Result<PjrtBuffer, PjrtError> {
         let &(device, _) = self.device(ordinal)?;
         if bytes.len() != ty.bytes() {
@@ -171,7 +177,7 @@ impl Client {
 }
 
 impl Executable {
-    /// The types of the results.
+    /// The types of the program's results.
     pub fn results(&self) -> &[TensorType] {
         &self.results
     }
@@ -180,7 +186,8 @@ impl Executable {
     /// its failure.
     ///
     /// # Errors
-    /// If an argument belongs to another client, or the number or a size of the arguments is not the module's.
+    /// Returns an error if an argument belongs to another client, or if the number or the size of the
+    /// arguments does not match the module.
     pub fn execute(&self, arguments: Vec<PjrtArgument<'_>>) -> Result<Vec<PjrtBuffer>, PjrtError> {
         let mut kept = Vec::new();
         let mut passed = Vec::with_capacity(arguments.len());
@@ -212,7 +219,7 @@ impl PjrtBuffer {
     /// The little-endian bytes of the tensor.
     ///
     /// # Errors
-    /// If the call that computes the tensor fails, or the copy does.
+    /// Returns an error if the call that computes the tensor fails, or if the copy fails.
     pub fn read(&self) -> Result<Vec<u8>, PjrtError> {
         let mut bytes = vec![0; self.ty.bytes()];
         self.counted(self.raw.read(&mut bytes), bytes.len())?;
@@ -222,7 +229,7 @@ impl PjrtBuffer {
     /// The little-endian bytes of the element with this index, in row-major order.
     ///
     /// # Errors
-    /// If the index is not inside the tensor, or the copy fails.
+    /// Returns an error if the index is not inside the tensor, or the copy fails.
     pub fn read_element(&self, index: usize) -> Result<Vec<u8>, PjrtError> {
         let size = self.ty.element.bytes(1);
         let (start, end) = (index.saturating_mul(size), index.saturating_add(1).saturating_mul(size));
@@ -234,7 +241,7 @@ impl PjrtBuffer {
         Ok(bytes)
     }
 
-    /// Counts the bytes of a successful read.
+    /// Counts the bytes if a read was successful.
     fn counted(&self, read: Result<(), crate::PjrtStatus>, bytes: usize) -> Result<(), PjrtError> {
         read.map_err(|status| PjrtError::failed(format!("read a tensor of type `{}`", self.ty), status))?;
         let downloaded = &self.client.0.downloaded;

@@ -1,11 +1,11 @@
-//! [`PjrtError`] and [`PjrtStatus`]: failures of a plugin.
+//! [`PjrtError`] and [`PjrtStatus`] are failures of a plugin.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use ops::{ElementType, TensorType};
 
-/// A failure that a plugin reported: a code of Abseil's `status.h`, and the plugin's message.
+/// A failure that a plugin reported, as a code of Abseil's `status.h` and the plugin's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PjrtStatus {
     pub code: i32,
@@ -13,10 +13,10 @@ pub struct PjrtStatus {
 }
 
 impl PjrtStatus {
-    /// The code of a plugin that has no memory left.
+    /// The status code of a plugin that has no memory left.
     const EXHAUSTED: i32 = 8;
 
-    /// The names of the codes from 1.
+    /// The names of the status codes from 1 on.
     const NAMES: [&str; 16] = [
         "CANCELLED",
         "UNKNOWN",
@@ -53,20 +53,20 @@ impl fmt::Display for PjrtStatus {
 /// A plugin cannot be loaded, or one of its calls failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PjrtError {
-    /// No known Python package has a plugin for the platform.
+    /// No known Python package contains a plugin for the platform.
     #[error("there is no PJRT plugin for `{platform}` in {folders} folders of Python packages{}", install(*.package))]
     NoPlugin {
         platform: String,
-        /// The Python package that ships such a plugin.
+        /// The Python package that contains such a plugin.
         package: Option<&'static str>,
-        /// How many folders were searched.
+        /// The number of folders that were searched.
         folders: usize,
     },
-    /// The file is missing, damaged, for another platform, or lacks a library of the system.
+    /// The file is missing, is damaged, is for another platform, or needs a missing library of the system.
     #[error("the plugin `{}` cannot be loaded", .path.display())]
     Library { path: PathBuf, source: libloading::Error },
-    /// The library is no plugin.
-    #[error("`{}` is no PJRT plugin: it exports no `GetPjrtApi`", .path.display())]
+    /// The library is not a plugin.
+    #[error("`{}` is not a PJRT plugin: the library exports no `GetPjrtApi`", .path.display())]
     NoApi { path: PathBuf },
     /// The plugin has another version of the C API.
     #[error(
@@ -78,28 +78,28 @@ pub enum PjrtError {
         /// The major and the minor version.
         found: (i32, i32),
     },
-    /// The plugin's table of functions has a hole.
+    /// A function is missing in the plugin's table of functions.
     #[error("the plugin `{}` lacks the function `{function}` of the PJRT API; install another plugin", .path.display())]
     Missing { path: PathBuf, function: &'static str },
     /// The plugin does not start: a driver or a library is missing.
     #[error("the plugin `{}` does not start: {status}", .path.display())]
     Start { path: PathBuf, status: PjrtStatus },
-    /// The platform has no device of this number.
-    #[error("there is no device {ordinal}: the platform `{platform}` has {count}")]
+    /// The platform has no device with this number.
+    #[error("there is no device {ordinal}: the platform `{platform}` has {count} device(s)")]
     NoDevice { platform: String, ordinal: usize, count: usize },
-    /// The plugin does not compile the module.
+    /// The plugin cannot compile the module.
     #[error("the module does not compile: {0}")]
     Compile(PjrtStatus),
-    /// The module returns numbers that Tracewright has no type for.
+    /// The module returns numbers of a type that Tracewright does not support.
     #[error("result {index} of the module has an element type that is not supported")]
     ResultType { index: usize },
-    /// The host's bytes of such a type are not those of XLA.
+    /// XLA stores numbers of this type in other bytes than the host.
     #[error("a tensor of {0} cannot be uploaded, expected f32, f16, bf16, i32, i8 or i1")]
     Element(ElementType),
-    /// The number of bytes differs from that of the type.
-    #[error("type `{ty}` takes {expected} bytes, found {found}")]
+    /// The number of bytes differs from the number that the type takes.
+    #[error("a tensor of the type `{ty}` takes {expected} bytes, found {found}")]
     ByteCount { ty: TensorType, expected: usize, found: usize },
-    /// The range of bytes is not inside the tensor.
+    /// The range of bytes is outside the tensor.
     #[error("bytes {start} to {end} are outside a tensor of type `{ty}`")]
     Range { ty: TensorType, start: usize, end: usize },
     /// The device has no memory left.
@@ -110,7 +110,7 @@ pub enum PjrtError {
         status: PjrtStatus,
     },
     /// A tensor belongs to another client.
-    #[error("argument {index} belongs to another client")]
+    #[error("the argument {index} belongs to another PJRT client than the program")]
     OtherClient { index: usize },
     /// Another operation failed.
     #[error("cannot {action}: {status}")]
@@ -121,7 +121,7 @@ pub enum PjrtError {
     },
 }
 
-/// The package to install, as the end of a message.
+/// The package that the user must install, as the end of a message.
 fn install(package: Option<&str>) -> String {
     package.map_or_else(String::new, |package| format!("; install the package `{package}`"))
 }

@@ -1,7 +1,7 @@
-//! Compiles StableHLO and calls it through a PJRT plugin: a shared library with XLA for one kind of device.
+//! Compiles StableHLO and calls it with a PJRT plugin: a shared library with XLA for one kind of device.
 //!
-//! A [`Plugin`] starts a [`Client`], which owns the devices. The client compiles the text of a module to an [`Executable`],
-//! and copies tensors to a device as [`PjrtBuffer`]s. No Python runs.
+//! A [`Plugin`] starts a [`Client`], which owns the devices. The client compiles the text of a module into an
+//! [`Executable`], and copies tensors to a device as [`PjrtBuffer`]s. This crate does not run Python.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -22,7 +22,7 @@
 //! # Ok::<(), PjrtError>(())
 //! ```
 //!
-//! A client and everything created on it stay on one thread. The plugin has its own threads.
+//! A client and all objects created on it stay on one thread. The plugin has its own threads.
 
 mod client;
 mod error;

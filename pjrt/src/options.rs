@@ -5,7 +5,7 @@
 /// Options of XLA's compiler for a program on one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XlaOptions {
-    /// Settings of XLA by name, such as `xla_cpu_scheduler_type`, which take precedence over its own.
+    /// Settings of XLA by name, such as `xla_cpu_scheduler_type`; they override XLA's own settings.
     pub settings: Vec<(String, String)>,
 }
 
@@ -27,7 +27,7 @@ impl XlaOptions {
     }
 }
 
-/// A message under construction.
+/// A Protocol Buffers message under construction.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -38,7 +38,7 @@ impl Message {
         self
     }
 
-    /// A field of text, bytes, packed numbers or another message.
+    /// Appends a field with a text, bytes, packed numbers or another message.
     fn bytes(mut self, field: u8, value: &[u8]) -> Self {
         self.0.push(field << 3 | 2);
         self.0.extend(varint(value.len() as i64));
@@ -47,7 +47,8 @@ impl Message {
     }
 }
 
-/// Seven bits a byte, the lowest first. The top bit of all but the last byte is set.
+/// Encodes a number with seven bits per byte, the lowest bits first. The top bit of all bytes except the last
+/// is set.
 fn varint(value: i64) -> Vec<u8> {
     let mut rest = value as u64;
     let mut bytes = Vec::new();
@@ -63,7 +64,7 @@ fn varint(value: i64) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// The bytes that the Python package `protobuf` writes for the same message.
+    /// The expected bytes are the bytes that the Python package `protobuf` writes for the same message.
     #[test]
     fn options_are_a_protocol_buffer() {
         assert_eq!(varint(300), [0xac, 0x02]);

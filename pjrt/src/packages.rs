@@ -1,21 +1,23 @@
-//! The Python packages that ship a plugin. Their files are used without Python.
+//! Finds the Python packages that contain a plugin. Tracewright uses the files of these packages without
+//! Python.
 
 use std::path::{Path, PathBuf};
 
 use crate::error::PjrtError;
 
-/// A Python package with a plugin.
+/// A Python package that contains a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PluginPackage {
     /// The platform that the plugin reports.
     pub platform: &'static str,
-    /// The name by which `pip install` knows the package.
+    /// The name under which `pip install` finds the package.
     pub name: &'static str,
     /// The path of the plugin in a folder of Python packages.
     file: &'static str,
 }
 
-/// The known packages. The first of a platform is preferred.
+/// The Python packages that are known to contain a plugin. If a platform has several packages, the first is
+/// preferred.
 pub const PACKAGES: [PluginPackage; 6] = [
     of("cpu", "fastatomstruct-xla-cpu", "fastatomstruct_xla_cpu/libpjrt_cpu.so"),
     of("cuda", "jax-cuda13-pjrt", "jax_plugins/xla_cuda13/xla_cuda_plugin.so"),
@@ -29,7 +31,7 @@ const fn of(platform: &'static str, name: &'static str, file: &'static str) -> P
     PluginPackage { platform, name, file }
 }
 
-/// The plugins in folders of Python packages (`site-packages`), with their packages.
+/// The plugins in folders of Python packages (`site-packages`), each with its package.
 pub fn packaged(folders: &[PathBuf]) -> Vec<(PluginPackage, PathBuf)> {
     let found = |package: PluginPackage| {
         let in_folder = |folder: &PathBuf| Path::new(folder).join(package.file);
@@ -41,7 +43,7 @@ pub fn packaged(folders: &[PathBuf]) -> Vec<(PluginPackage, PathBuf)> {
 /// The plugin of a platform in folders of Python packages.
 ///
 /// # Errors
-/// If no folder has one.
+/// Returns an error if no folder contains a plugin for the platform.
 pub fn find_plugin(platform: &str, folders: &[PathBuf]) -> Result<PathBuf, PjrtError> {
     let found = packaged(folders).into_iter().find(|(package, _)| package.platform == platform);
     found.map(|(_, path)| path).ok_or_else(|| PjrtError::NoPlugin {

@@ -135,7 +135,7 @@ fn mistakes_are_errors_with_the_plugins_message() {
     assert_eq!(floats(&results[0]), [2.0; 4]);
 
     let error = client.upload(0, &TensorType::new(ElementType::F32, [4]), &[0; 15]).err().unwrap();
-    assert_eq!(error.to_string(), "type `f32[4]` takes 16 bytes, found 15");
+    assert_eq!(error.to_string(), "a tensor of the type `f32[4]` takes 16 bytes, found 15");
     let huge = "func.func @main() -> tensor<1152921504606846976xf32> {
       %0 = stablehlo.constant dense<1.0> : tensor<f32>
       %1 = stablehlo.broadcast_in_dim %0, dims = [] : (tensor<f32>) -> tensor<1152921504606846976xf32>

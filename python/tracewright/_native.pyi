@@ -1,44 +1,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, Self, TypedDict, Unpack, final
+from typing import Any, Literal, Self, Unpack, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .options import GenerateOptions, OpenOptions
+
 __version__: str
-
-class OpenOptions(TypedDict, total=False):
-    dtype: Literal["f32", "f16", "bf16"] | None
-    context: int | None
-    chunk: int | None
-    slots: int | None
-    quant: str | None
-    kv: Literal["computed", "q8"] | None
-    device: str | None
-    threads: int | None
-    speculate: str | None
-    verify: bool | None
-    allow_config_keys: Sequence[str] | None
-    cache: str | PathLike[str] | None
-    iree_compile: str | PathLike[str] | None
-
-class GenerateOptions(TypedDict, total=False):
-    max_tokens: int | None
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    typical_p: float | None
-    repeat_penalty: float | None
-    frequency_penalty: float | None
-    presence_penalty: float | None
-    seed: int | None
-    stop: str | Sequence[str] | None
-    ignore_eos: bool | None
-    json_schema: str | Mapping[str, Any] | None
-    grammar: str | None
-    reuse: bool | None
 
 class TracewrightError(Exception):
     """A model cannot be opened, or cannot answer."""

@@ -27,6 +27,7 @@ from pathlib import Path
 import numpy as np
 import tracewright
 from tracewright import TracewrightError
+from tracewright.options import GenerateOptions, OpenOptions
 
 ROOT = Path(os.environ["TRACEWRIGHT_ROOT"])
 DEMO = ROOT / "demo"
@@ -367,17 +368,11 @@ class Package(unittest.TestCase):
                     self.assertEqual(described_names, [name for name in inspect.signature(member).parameters if name != "options"])
 
     def test_options_are_those_of_the_types(self) -> None:
-        stub = ast.parse((Path(tracewright.__file__).parent / "_native.pyi").read_text())
-        fields = {
-            node.name: [field.target.id for field in node.body if isinstance(field, ast.AnnAssign)]
-            for node in stub.body
-            if isinstance(node, ast.ClassDef)
-        }
         with opened(context=64) as model:
-            for name in fields["GenerateOptions"]:
+            for name in GenerateOptions.__annotations__:
                 with self.subTest(name), self.assertRaisesRegex((TypeError, ValueError), f"`{name}`|serializable"):
                     model.generate("Once", **{name: object()})
-        for name in fields["OpenOptions"]:
+        for name in OpenOptions.__annotations__:
             with self.subTest(name), self.assertRaisesRegex((TypeError, ValueError), f"`{name}`"):
                 tracewright.Model(DEMO, **{name: object()})
 

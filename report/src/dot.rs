@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use crate::model::{FunctionGraph, NetworkReport, NodeFacts};
 
 impl NetworkReport {
-    /// A function as input for `dot`.
+    /// Formats a function as input for `dot`.
     pub fn dot(&self, graph: &FunctionGraph) -> String {
         let mut out = format!("digraph {} {{\n", quoted(&graph.function));
         out.push_str("  node [shape=box, fontname=\"monospace\", fontsize=10];\n  edge [fontname=\"monospace\", fontsize=9];\n");

@@ -1,4 +1,5 @@
-//! Lays out a function: [dagre](https://github.com/dagrejs/dagre) places its boxes and edges.
+//! Computes the layout of a function's drawing: [dagre](https://github.com/dagrejs/dagre) places its boxes
+//! and edges.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +9,7 @@ use dagre::{EdgeLabel, LayoutOptions, NodeLabel, Point, layout};
 use crate::model::{FunctionGraph, NetworkReport};
 use crate::sketch::{BoxEdge, NodeBox, Place, Sketch};
 
-/// The boxes and edges of one function, with positions in pixels.
+/// The boxes and edges of one function, with their positions in pixels.
 pub(crate) struct Drawing {
     pub boxes: Vec<NodeBox>,
     pub edges: Vec<BoxEdge>,
@@ -17,7 +18,7 @@ pub(crate) struct Drawing {
     pub height: f64,
 }
 
-/// The boxes of one field, which are drawn together.
+/// The boxes of one field, which are drawn next to each other.
 pub(crate) struct Cluster {
     pub name: String,
     pub place: Place,
@@ -31,7 +32,7 @@ const MARGIN: f64 = 12.0;
 const NARROWEST: f64 = 84.0;
 
 impl Drawing {
-    /// The drawing of a function.
+    /// Computes the drawing of a function.
     pub fn of(report: &NetworkReport, graph: &FunctionGraph) -> Self {
         let sketch = Sketch::of(report, graph);
         let fields = sketch.clusters();
@@ -64,7 +65,7 @@ impl Drawing {
     }
 }
 
-/// The boxes with their sizes, as input for dagre, by keys.
+/// The boxes with their sizes as input for dagre, by the keys of the boxes.
 fn described(boxes: &[NodeBox], edges: &[BoxEdge], fields: &BTreeSet<String>) -> Graph<NodeLabel, EdgeLabel> {
     let mut graph = Graph::with_options(GraphOptions { directed: true, multigraph: true, compound: true });
     for name in fields {
@@ -89,7 +90,7 @@ fn described(boxes: &[NodeBox], edges: &[BoxEdge], fields: &BTreeSet<String>) ->
     graph
 }
 
-/// The key of a field's cluster, which no box has.
+/// The key of a field's cluster, which differs from the keys of all boxes.
 fn key(field: &str) -> String {
     format!("field {field}")
 }

@@ -11,17 +11,18 @@ use tracewright::{Footprint, Plan, PlanError, StagedTrace};
 
 use crate::model::*;
 
-/// Lines of Rust that are shown before and after the line of a node.
+/// The number of lines of Rust code that are shown before and after the line of a node.
 const AROUND: u32 = 3;
 
-/// Reads a Rust file by the name in nodes: `models/src/llama.rs`. `None` if the file cannot be read.
+/// Reads a Rust file by the name that nodes contain: `models/src/llama.rs`. The function returns `None` if
+/// the file cannot be read.
 pub type ReadSource<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl NetworkReport {
-    /// Gathers the report on a trace of this plan.
+    /// Gathers the report about a trace of this plan.
     ///
     /// # Errors
-    /// If the trace cannot be lowered.
+    /// Returns an error if the trace cannot be lowered.
     pub fn new(name: &str, plan: &Plan, traced: &Trace, read: ReadSource<'_>) -> Result<Self, PlanError> {
         let staged = plan.stages(traced)?;
         let (simplified, composites) = &staged.simplified;
@@ -71,7 +72,7 @@ impl NetworkReport {
     }
 }
 
-/// The graphs of a stage; `report` describes the simplification before it.
+/// The function graphs of a stage; `report` describes the simplification before this stage.
 fn graphs(
     trace: &Trace,
     stage: Stage,
@@ -128,7 +129,7 @@ fn layers(trace: &Trace) -> Vec<Vec<String>> {
     layers
 }
 
-/// The facts about a node; `known` are the graphs of earlier functions.
+/// The facts about a node; `known` contains the graphs of earlier functions.
 fn node(function: &Function, id: NodeId, machine: &Machine, known: &[FunctionGraph]) -> NodeFacts {
     let Node { kind, types, axes, provenance } = function.node(id);
     let operands = function.operands(id);
@@ -229,8 +230,8 @@ fn named(ty: &TensorType, axes: &[tracewright::trace::AxisName]) -> TypeFacts {
     }
 }
 
-/// Adds its StableHLO statements to every function of the last stage. Their locations connect them with
-/// nodes.
+/// Adds the StableHLO statements to every function of the last stage. The locations of the statements connect
+/// them with nodes.
 fn add_statements(graphs: &mut [FunctionGraph], module: &Module, trace: &Trace) {
     let mut places: HashMap<String, &Provenance> = HashMap::new();
     for function in &trace.functions {

@@ -1,4 +1,4 @@
-//! The page as a single file without external resources.
+//! Writes the report as a single HTML file without external resources.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,14 +14,14 @@ const FRAME: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// The stages whose graphs are drawn. The last stage is shown as StableHLO.
+/// The compilation stages whose graphs are drawn. The last stage is shown as StableHLO.
 const DRAWN: [Stage; 2] = [Stage::Traced, Stage::Simplified];
 
-/// Characters of a statement that are shown, since constants are long.
+/// The number of characters of a statement that the page shows, because constants are long.
 const LONGEST: usize = 360;
 
 impl NetworkReport {
-    /// The page. It opens with the function `first`, if one is named.
+    /// The HTML page of the report. If `first` names a function, the page opens with this function.
     pub fn html(&self, first: Option<&str>) -> String {
         let mut pictures = String::new();
         for graph in self.graphs.iter().filter(|graph| DRAWN.contains(&graph.stage)) {
@@ -45,7 +45,8 @@ impl NetworkReport {
         filled(FRAME, &parts)
     }
 
-    /// The data for the script. Strings are in one list, and all other data refer to them by index.
+    /// The data that the page's script reads. Strings are in one list, and all other data refer to them by
+    /// index.
     fn data(&self, first: Option<&str>) -> Value {
         let mut strings = Strings::default();
         let mut functions: BTreeMap<&str, usize> = BTreeMap::new();

@@ -1,9 +1,9 @@
 //! Reports everything known about a network before it runs: as JSON, DOT, SVG and an HTML page.
 //!
-//! A [`NetworkReport`] needs a plan and its trace, but no weights and no compiler. It contains functions and nodes
-//! at every stage with their cost, source and StableHLO, and also weights, rules, memory and masks.
-//! [`NetworkReport::json`] returns everything as JSON. [`html`](NetworkReport::html), [`svg`](NetworkReport::svg)
-//! and [`dot`](NetworkReport::dot) draw it.
+//! A [`NetworkReport`] needs a plan and its trace, but no weights and no compiler. The report contains
+//! functions and nodes at every stage with their cost, source and StableHLO, and also weights, rules, memory
+//! and masks. [`NetworkReport::json`] returns everything as JSON. [`html`](NetworkReport::html),
+//! [`svg`](NetworkReport::svg) and [`dot`](NetworkReport::dot) draw the network.
 //!
 //! ```
 //! use std::path::Path;
@@ -39,7 +39,7 @@ pub use model::{
 pub use words::spans;
 
 impl NetworkReport {
-    /// The report as JSON, on one line.
+    /// Formats the report as JSON, on one line.
     pub fn json(&self) -> String {
         match serde_json::to_string(self) {
             Ok(text) => text + "\n",

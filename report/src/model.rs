@@ -1,4 +1,4 @@
-//! The data of a report, which all its forms show.
+//! The data of a report, which all its output formats show.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,29 +7,29 @@ use tracewright::ops::OpClass;
 
 /// Everything known about a network before it runs.
 ///
-/// The serialized form is a graph collection of Google's Model Explorer with further fields. The explorer
-/// reads `label`, `graphs`, and for each node `id`, `label`, `namespace`, `incomingEdges`, `outputsMetadata`,
-/// `subgraphIds` and `attrs`. `docs/guides/inspect.md` describes all fields.
+/// The serialized form is a graph collection of Google's Model Explorer with further fields. The Model
+/// Explorer reads `label`, `graphs`, and for each node `id`, `label`, `namespace`, `incomingEdges`,
+/// `outputsMetadata`, `subgraphIds` and `attrs`. `docs/guides/inspect.md` describes all fields.
 #[derive(Clone, Debug, Serialize)]
 pub struct NetworkReport {
     pub label: String,
-    /// Every function of every stage; callees come before callers.
+    /// Every function of every stage; a function comes before the functions that call it.
     pub graphs: Vec<FunctionGraph>,
     /// The sizes and types of the network.
     pub network: NetworkFacts,
-    /// The weights, sorted by key. Those of repeated layers share an entry.
+    /// The weights, sorted by key. The weights of repeated layers share an entry.
     pub parameters: Vec<ParameterGroup>,
-    /// The rules that found something, with their equations.
+    /// The rewrite rules that found a match, with their equations.
     pub rules: Vec<RuleFacts>,
     /// The memory of the program.
     pub memory: MemoryFacts,
-    /// The masks of attention, in each function that has any.
+    /// The attention masks, in each function that has a mask.
     pub masks: Vec<MaskFacts>,
-    /// The frequencies of rotary embeddings, each once.
+    /// The frequencies of rotary embeddings, each listed once.
     pub rotary: Vec<RotaryFacts>,
     /// The source lines of nodes and the lines around them, by file and line number.
     pub sources: BTreeMap<String, BTreeMap<u32, String>>,
-    /// The time of a call, if it was measured.
+    /// The measured time of a call, if there is a profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<ProfileFacts>,
 }
@@ -39,19 +39,19 @@ pub struct NetworkReport {
 pub struct ProfileFacts {
     /// The name of the model that was measured.
     pub model: String,
-    /// The case: `decode` or `prefill`.
+    /// The name of the measured case: `decode` or `prefill`.
     pub case: String,
     pub entry: String,
-    /// How the network was built and measured, as words.
+    /// The options with which the network was built and measured, as words.
     pub variant: BTreeMap<String, String>,
     pub seconds: f64,
-    /// Seconds of all dispatches, measured in separate calls.
+    /// The seconds of all dispatches, measured in separate calls.
     pub dispatched: f64,
-    /// The part of these seconds that belongs to no recorded node.
+    /// The seconds of all dispatches that belong to no recorded node.
     pub elsewhere: f64,
-    /// Seconds by field path, with layers together; the longest time comes first.
+    /// The seconds by field path, with all layers together; the longest time comes first.
     pub paths: Vec<PathTime>,
-    /// Seconds by dispatched function; the longest time comes first.
+    /// The seconds by dispatched function; the longest time comes first.
     pub functions: Vec<FunctionTime>,
 }
 
@@ -62,7 +62,7 @@ pub struct PathTime {
     pub path: String,
     /// The number of dispatches per call that compute a part of the field.
     pub calls: f64,
-    /// Seconds of all layers together.
+    /// The seconds of all layers together.
     pub seconds: f64,
 }
 
@@ -72,11 +72,11 @@ pub struct FunctionTime {
     pub function: String,
     /// The number of executions per call.
     pub calls: f64,
-    /// Seconds of all executions together.
+    /// The seconds of all executions together.
     pub seconds: f64,
-    /// Bytes that they read and write, if known.
+    /// The number of bytes that the executions read and write, if it is known.
     pub bytes: Option<f64>,
-    /// Operations that they do, if known.
+    /// The number of operations that the executions compute, if it is known.
     pub flops: Option<f64>,
     pub paths: BTreeSet<String>,
 }
@@ -96,24 +96,24 @@ pub struct NetworkFacts {
     /// The type of weights and activations.
     pub element: String,
     pub context: usize,
-    /// Tokens of a sequence per prefill call.
+    /// The number of tokens of a sequence per prefill call.
     pub chunk: usize,
     pub batch: usize,
     pub rules: String,
     /// The number of elements in all declared weights.
     pub parameters: usize,
-    /// Their bytes in a checkpoint of that element type.
+    /// The number of bytes of these weights in a checkpoint with this element type.
     pub parameter_bytes: usize,
-    /// Bytes per second of the machine in the cost model.
+    /// The bytes per second of the machine that the cost model describes.
     pub bandwidth: f64,
-    /// Operations per second of the machine in the cost model.
+    /// The operations per second of the machine that the cost model describes.
     pub flops: f64,
 }
 
-/// One function at one stage.
+/// One function of the trace at one stage.
 #[derive(Clone, Debug, Serialize)]
 pub struct FunctionGraph {
-    /// The stage and the function: `traced/decode`.
+    /// The stage and the name of the function: `traced/decode`.
     pub id: String,
     pub stage: Stage,
     pub function: String,
@@ -121,24 +121,24 @@ pub struct FunctionGraph {
     pub entry: bool,
     /// The prefix that calls replace in the keys of parameters.
     pub prefix: String,
-    /// The prefixes of the calls in order, which are the layers.
+    /// The prefixes of the function's calls in order; each call is a layer.
     pub layers: Vec<String>,
-    /// The cost of a call, including all callees.
+    /// The cost of a call, including the functions that it calls.
     pub cost: CostFacts,
-    /// How often each rule found something on the way from the previous stage.
+    /// How often each rewrite rule matched on the way from the previous stage.
     pub fired: BTreeMap<String, usize>,
-    /// The nodes; operands come before users.
+    /// The nodes of the function; operands come before the nodes that use them.
     pub nodes: Vec<NodeFacts>,
     pub results: Vec<ResultFacts>,
     /// The function in StableHLO, for the last stage only.
     pub statements: Vec<StatementFacts>,
 }
 
-/// The cost by the target's roofline.
+/// The cost of a node or function by the target's roofline.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct CostFacts {
     pub bytes: f64,
-    /// Multiplications, additions and elementary functions.
+    /// The number of multiplications, additions and elementary functions.
     pub flops: f64,
     pub seconds: f64,
 }
@@ -157,7 +157,7 @@ pub enum NodeClass {
     /// A norm, or another sum over an axis.
     Reduction,
     Elementwise,
-    /// Moves numbers and computes none.
+    /// An operation that moves numbers and computes none.
     Movement,
     State,
     Call,
@@ -169,7 +169,7 @@ pub enum NodeClass {
 pub struct NodeFacts {
     /// The number of the node in its function.
     pub id: String,
-    /// A short label, in a word or two.
+    /// A short label of one or two words.
     pub label: String,
     /// The field path with slashes; the function's name if there is no path.
     pub namespace: String,
@@ -177,15 +177,16 @@ pub struct NodeFacts {
     /// The graphs of the function that the node calls.
     pub subgraph_ids: Vec<String>,
     pub attrs: Vec<AttributeFacts>,
-    /// The types of its results, for viewers.
+    /// The types of the node's results, for viewers.
     pub outputs_metadata: Vec<OutputFacts>,
     pub class: NodeClass,
     /// The node in the text form of a trace.
     pub text: String,
     pub types: Vec<TypeFacts>,
-    /// The cost; for a call, the cost of its callee.
+    /// The cost of the node; for a call, the cost of the function that it calls.
     pub cost: CostFacts,
-    /// Measured seconds per call of the function; for a function with several calls, their mean.
+    /// The measured seconds per call of the function; for a function with several calls, the mean of the
+    /// calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured: Option<f64>,
     pub path: String,
@@ -198,7 +199,7 @@ pub struct NodeFacts {
 pub struct EdgeFacts {
     /// The node that computes the operand.
     pub source_node_id: String,
-    /// The index of that node's result.
+    /// The index of the result of this node.
     pub source_node_output_id: String,
     pub target_node_input_id: String,
 }
@@ -222,7 +223,7 @@ pub struct OutputFacts {
 pub struct TypeFacts {
     pub element: String,
     pub shape: Vec<usize>,
-    /// The names of the axes; empty if unknown.
+    /// The names of the axes; empty if the names are unknown.
     pub axes: Vec<String>,
     pub bytes: usize,
 }
@@ -254,7 +255,8 @@ pub struct ParameterGroup {
     pub ty: TypeFacts,
     /// The storage format in the archive.
     pub stored: String,
-    /// The recipe that computes it from the checkpoint's tensors; `None` if it is such a tensor.
+    /// The recipe that computes the weight from the checkpoint's tensors; `None` if the weight is a tensor of
+    /// the checkpoint.
     pub recipe: Option<String>,
     /// The tensors that the recipe reads, with `*` for the layer.
     pub sources: Vec<String>,
@@ -264,7 +266,7 @@ pub struct ParameterGroup {
 pub struct RuleFacts {
     pub name: String,
     pub equation: String,
-    /// How often it found something, in all functions.
+    /// How often the rule matched, in all functions.
     pub fired: usize,
 }
 
@@ -273,17 +275,17 @@ pub struct RuleFacts {
 pub struct MemoryFacts {
     /// The weights, by storage format.
     pub weights: Vec<StoredFacts>,
-    /// The copy of weights that is packed at load time.
+    /// The number of bytes of the copy of weights that is packed at load time.
     pub repacked: usize,
-    /// The state of layers, by kind.
+    /// The number of bytes of the layers' state, by the kind of state.
     pub state: BTreeMap<String, usize>,
-    /// The activations of a call, by entry point.
+    /// The number of bytes of the activations of a call, by entry point.
     pub activations: BTreeMap<String, usize>,
-    /// Tables in the compiled module.
+    /// The number of bytes of tables in the compiled module.
     pub constants: usize,
-    /// The total that a running program needs.
+    /// The number of bytes that a running program needs.
     pub running: u64,
-    /// An estimate of the compiler's memory.
+    /// An estimate of the compiler's memory in bytes.
     pub compiling: usize,
 }
 
@@ -302,15 +304,15 @@ pub struct MaskFacts {
     pub function: String,
     /// The layers that are calls of the function.
     pub layers: Vec<String>,
-    /// The conditions that must all hold, in the text form.
+    /// The conditions that must all be true, in the text form.
     pub terms: Vec<String>,
     /// The number of queries per call.
     pub queries: usize,
     pub keys: usize,
     pub scale: f64,
-    /// The soft bound on the scores.
+    /// The soft bound on the attention scores.
     pub softcap: Option<f64>,
-    /// Query heads per key head.
+    /// The number of query heads per key head.
     pub groups: usize,
 }
 
@@ -318,14 +320,14 @@ pub struct MaskFacts {
 pub struct RotaryFacts {
     pub layers: Vec<String>,
     pub positions: usize,
-    /// The factor on cosine and sine.
+    /// The factor by which cosine and sine are multiplied.
     pub scaling: f64,
     /// For each pair of features, its angle at position 1 in radians.
     pub frequencies: Vec<f64>,
 }
 
 impl TypeFacts {
-    /// The type as text, for example `bf16 [B 1, S 5, D 14]`.
+    /// The type of the value as text, for example `bf16 [B 1, S 5, D 14]`.
     pub fn named(&self) -> String {
         let axis = |(i, extent): (usize, &usize)| match self.axes.get(i) {
             Some(name) if name != "_" && !name.contains('=') => format!("{name} {extent}"),
@@ -394,14 +396,14 @@ impl NetworkReport {
         self.graphs.iter().find(|graph| graph.stage == stage && graph.function == function)
     }
 
-    /// The graph that is shown by default: the function that generates single tokens, or else the last entry
-    /// point.
+    /// The graph that is shown by default: the function that generates single tokens, or otherwise the last
+    /// entry point.
     pub fn shown_first(&self, stage: Stage) -> Option<&FunctionGraph> {
         let entries = || self.stage(stage).filter(|graph| graph.entry);
         entries().find(|graph| graph.function == "decode").or_else(|| entries().next_back())
     }
 
-    /// The graphs of a stage; callees come before callers.
+    /// The graphs of a stage; a function comes before the functions that call it.
     pub fn stage(&self, stage: Stage) -> impl DoubleEndedIterator<Item = &FunctionGraph> {
         self.graphs.iter().filter(move |graph| graph.stage == stage)
     }

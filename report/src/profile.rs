@@ -7,10 +7,12 @@ use instruments::profile::{Profile, ProfiledDispatch, ProfiledPlace};
 use crate::model::*;
 
 impl NetworkReport {
-    /// Adds the measured time of a call. [`Profile::check`] confirms that it belongs to this network.
+    /// Adds the measured time of a call. [`Profile::check`] verifies that the profile belongs to this
+    /// network.
     ///
-    /// The time of a dispatch is distributed over the places that it computes, by their shares, and over the
-    /// nodes at one place by the cost model. Nodes of a function that several layers call get the mean.
+    /// The time of a dispatch is divided among the places of its operations by their shares, and among the
+    /// nodes at one place by the cost model. The nodes of a function that several layers call get the mean of
+    /// the layers.
     pub fn add_profile(&mut self, profile: Profile) {
         let mut elsewhere = 0.0;
         for stage in Stage::ALL {
@@ -22,7 +24,7 @@ impl NetworkReport {
         self.profile = Some(facts(profile, elsewhere));
     }
 
-    /// Sets the times of the nodes of a stage. Returns the seconds that were assigned to any node.
+    /// Sets the measured times of the nodes of a stage. Returns the seconds that were assigned to any node.
     fn place(&mut self, stage: Stage, profile: &Profile) -> f64 {
         let index = |name: &str| {
             let of = |graph: &FunctionGraph| graph.stage == stage && graph.function == name;
@@ -57,7 +59,7 @@ impl NetworkReport {
 }
 
 impl FunctionGraph {
-    /// The operations at a place, and the share of each in its time.
+    /// The operations at a place, and the share of each operation in the place's time.
     fn computed_at(&self, place: &ProfiledPlace, dispatch: &ProfiledDispatch) -> Vec<(usize, f64)> {
         let whole = place.path_in(dispatch.layer.as_deref());
         let is_there = |node: &NodeFacts| {

@@ -1,7 +1,7 @@
 //! Decides which nodes of a function get a box, and the text in each box.
 //!
-//! Not every node gets a box. Weights, single numbers and states appear in the boxes of their readers, and so do
-//! values with many readers. Consecutive calls of one function, such as layers, share a box.
+//! Some nodes get no box. Weights, single numbers and states appear in the boxes of the nodes that read them,
+//! as do values that many nodes read. Consecutive calls of one function, such as layers, share a box.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::model::{FunctionGraph, NetworkReport, NodeClass, NodeFacts, TypeFacts
 use crate::words::spans;
 
 pub(crate) struct NodeBox {
-    /// The nodes in the box. The first gives the box its name.
+    /// The nodes that the box represents. The first node gives the box its name.
     pub nodes: Vec<usize>,
     pub class: &'static str,
     pub title: String,
@@ -38,7 +38,7 @@ pub(crate) struct BoxEdge {
     pub points: Vec<[f64; 2]>,
 }
 
-/// A value with more readers than this appears in their boxes.
+/// A value that more nodes than this number read appears in the boxes of these nodes.
 const READERS: usize = 5;
 
 /// The boxes and edges before layout.
@@ -46,23 +46,23 @@ pub(crate) struct Sketch<'a> {
     graph: &'a FunctionGraph,
     pub boxes: Vec<NodeBox>,
     pub edges: Vec<BoxEdge>,
-    /// For each node, its box.
+    /// For each node, the index of its box.
     home: Vec<Option<usize>>,
-    /// For each node without a box, the note in its readers' boxes.
+    /// For each node without a box, the note in the boxes of the nodes that read it.
     notes: BTreeMap<usize, Note>,
 }
 
-/// A note in the box of a reader.
+/// A note about a node in the box of a node that reads it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Note {
-    /// A weight and its type.
+    /// The note names a weight and its type.
     Weight(String),
-    /// A constant with the same number in every element.
+    /// The note contains a constant with the same number in every element.
     Number(String),
-    /// A state that is written.
+    /// The note names a state that a node writes.
     Written(String),
     Shared(String),
-    /// A state that a call reads and writes.
+    /// The note names a state that a call reads and writes.
     State(String),
     Unread,
 }
@@ -151,8 +151,8 @@ impl<'a> Sketch<'a> {
         }
     }
 
-    /// Adds a call to the box of the previous call, if both call the same function and the second reads the
-    /// first's result.
+    /// Adds a call to the box of the previous call, if both call the same function and the second call reads
+    /// the result of the first.
     fn call(&mut self, index: usize, node: &NodeFacts) {
         let goes_on = operand_indices(node).find_map(|operand| {
             let home = self.home[operand]?;
@@ -184,7 +184,7 @@ impl<'a> Sketch<'a> {
         }
     }
 
-    /// The notes in a box about operands without boxes, each once.
+    /// The notes in a box about operands without boxes, each listed once.
     fn notes_of(&self, index: usize) -> Vec<Note> {
         let members = self.boxes[index].nodes.iter().map(|&member| &self.graph.nodes[member]);
         let mut notes: Vec<Note> = Vec::new();
@@ -238,12 +238,13 @@ impl<'a> Sketch<'a> {
         lines
     }
 
-    /// The index of a node's operand with this note.
+    /// The index of the operand of a node that has this note.
     fn position(&self, node: &NodeFacts, note: &Note) -> usize {
         operand_indices(node).position(|operand| self.notes.get(&operand) == Some(note)).unwrap_or_default()
     }
 
-    /// Adds the edges to a box. Numbers give the operands, if there are several.
+    /// Adds the edges that lead to a box. Numbers at the edges are the indices of operands, if there are
+    /// several operands.
     fn connect(&mut self, to: usize) {
         let mut incoming: Vec<(usize, usize)> = Vec::new();
         for node in self.boxes[to].nodes.iter().map(|&member| &self.graph.nodes[member]) {
@@ -258,7 +259,7 @@ impl<'a> Sketch<'a> {
         self.edges.extend(incoming.into_iter().map(edge));
     }
 
-    /// Adds boxes for the function's results. States appear in the boxes of their writers.
+    /// Adds boxes for the function's results. States appear in the boxes of the nodes that write them.
     fn results(&mut self) {
         for result in self.graph.results.iter().filter(|result| !result.role.starts_with("state(")) {
             let Ok(node) = result.node.parse::<usize>() else { continue };
@@ -281,7 +282,8 @@ impl<'a> Sketch<'a> {
         }
     }
 
-    /// Fields with several boxes, but not all. Their boxes are drawn together.
+    /// Fields with several boxes that do not contain all boxes. The boxes of such a field are drawn next to
+    /// each other.
     pub fn clusters(&self) -> BTreeSet<String> {
         let mut sizes: BTreeMap<&String, usize> = BTreeMap::new();
         for name in self.boxes.iter().filter_map(|shape| shape.cluster.as_ref()) {
@@ -300,7 +302,7 @@ fn operand_indices(node: &NodeFacts) -> impl Iterator<Item = usize> {
     node.incoming_edges.iter().filter_map(|edge| edge.source_node_id.parse().ok())
 }
 
-/// For each node, its readers.
+/// For each node, the nodes that read it.
 fn readers(graph: &FunctionGraph) -> Vec<BTreeSet<usize>> {
     let mut readers = vec![BTreeSet::new(); graph.nodes.len()];
     for (index, node) in graph.nodes.iter().enumerate() {
@@ -321,7 +323,7 @@ fn is_written(graph: &FunctionGraph, argument: usize, readers: &BTreeSet<usize>)
     readers.len() == 1 && readers.iter().all(|&reader| writes(&graph.nodes[reader]))
 }
 
-/// The number in all elements of a constant, with the digits that f32 needs.
+/// The value of all elements of a constant, with the digits that f32 needs.
 fn splat(node: &NodeFacts) -> Option<String> {
     let (_, value) = node.text.split_once(" splat ")?;
     Some(match value.parse::<f64>() {
@@ -348,7 +350,8 @@ fn unnumbered(name: &str) -> &str {
     name.trim_end_matches(|c: char| c.is_ascii_digit())
 }
 
-/// The field that a node with weights computes: its own, or all fields whose weights were merged.
+/// The field that a node with weights computes: the node's own field, or all fields whose weights were
+/// merged.
 fn field(graph: &FunctionGraph, node: &NodeFacts) -> Option<String> {
     let merged = graph
         .operands(node)
@@ -369,13 +372,14 @@ fn weight(node: &NodeFacts) -> String {
     node.types.first().map_or_else(|| name.to_owned(), |ty| format!("{name} {}", ty.named()))
 }
 
-/// The name of a value with many readers: `cos` for rows of a rotary table, otherwise its operation.
+/// The name of a value that many nodes read: `cos` for rows of a rotary table, otherwise the name of its
+/// operation.
 fn origin(graph: &FunctionGraph, node: &NodeFacts) -> String {
     let table = graph.operands(node).find_map(|operand| operand.label.strip_suffix(" table"));
     table.unwrap_or(&node.label).to_owned()
 }
 
-/// The names of a function's arguments in its first caller, by node.
+/// The names of a function's arguments in its first caller, by the argument's node.
 fn argument_names(report: &NetworkReport, graph: &FunctionGraph) -> BTreeMap<usize, String> {
     let mut names = BTreeMap::new();
     let calls =

@@ -6,12 +6,13 @@ use crate::drawing::{Drawing, LINE, PADDING};
 use crate::model::{FunctionGraph, NetworkReport};
 use crate::sketch::{BoxEdge, NodeBox, Place};
 
-/// The colours for light and dark mode, and the shapes of graphs. The page uses them, too.
+/// The colours for light and dark mode, and the shapes of graphs. The HTML page also uses these colours and
+/// shapes.
 pub(crate) const COLOURS: &str = include_str!("page/colours.css");
 pub(crate) const SHAPES: &str = include_str!("page/graph.css");
 
 impl NetworkReport {
-    /// A function as a picture.
+    /// Draws a function as an SVG picture.
     pub fn svg(&self, graph: &FunctionGraph) -> String {
         let drawing = Drawing::of(self, graph);
         let style = format!("<style>{COLOURS}{SHAPES}svg {{ background: var(--paper); }}</style>");
@@ -21,7 +22,7 @@ impl NetworkReport {
     }
 }
 
-/// The picture as an element of a page.
+/// Draws a function as an SVG element of an HTML page.
 pub(crate) fn element(graph: &FunctionGraph, drawing: &Drawing, style: &str) -> String {
     let Drawing { width, height, .. } = drawing;
     let mut out = format!(
@@ -72,7 +73,7 @@ fn draw_edge(edge: &BoxEdge, drawing: &Drawing, out: &mut String) {
     out.push_str("</g>");
 }
 
-/// A smooth line from the first point to the last, which bends towards the points in between.
+/// A smooth line from the first point to the last point, which bends towards the points in between.
 fn curve(points: &[[f64; 2]], out: &mut String) {
     let Some(([x, y], rest)) = points.split_first() else { return };
     let _ = write!(out, "M{x} {y}");
@@ -136,7 +137,7 @@ fn draw_box(shape: &NodeBox, graph: &FunctionGraph, out: &mut String) {
     out.push_str("</g>");
 }
 
-/// Escapes characters that have a meaning in markup.
+/// Escapes characters that have a special meaning in markup.
 pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

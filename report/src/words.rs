@@ -1,6 +1,6 @@
 //! Short names of nodes, for narrow places.
 
-/// Abbreviates keys of list elements: `model.layers.0–4, 6`. Keys without a number stay unchanged.
+/// Abbreviates the keys of list elements: `model.layers.0–4, 6`. Keys without a number do not change.
 pub fn spans(keys: &[String]) -> String {
     let mut found: Vec<(&str, Option<[usize; 2]>)> = Vec::new();
     for key in keys {

@@ -1,4 +1,4 @@
-//! [`Buffer`]: tensors in device memory.
+//! [`Buffer`]s are tensors in device memory.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,13 +9,13 @@ use crate::device::Runtime;
 use crate::error::RuntimeError;
 use crate::ffi;
 
-/// The alignment in bytes that the kernels of any device expect of a tensor's beginning, at most.
+/// The largest alignment, in bytes, that kernels of any device expect of a tensor's first byte.
 const ALIGNMENT: usize = 256;
 
-/// A tensor in the device's memory, dense and row-major.
+/// A tensor in the memory of the device, dense and row-major.
 ///
-/// `Buffer` has no `Clone`. A call may update its arguments in place, so it consumes them and returns new
-/// buffers.
+/// `Buffer` does not implement `Clone`. A call may update its arguments in place, so the call consumes them
+/// and returns new buffers.
 ///
 /// ```
 /// use ops::{ElementType, TensorType};
@@ -34,13 +34,13 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// A tensor of zeros, created on the device.
+    /// Creates a tensor of zeros on the device.
     pub fn zeros(runtime: &Runtime, ty: &TensorType) -> Result<Self, RuntimeError> {
         size(ty)?;
         Self::new(runtime, ty, None, "allocate")
     }
 
-    /// Uploads the little-endian bytes of a tensor. An `i1` takes a byte, and two `i4` share a byte.
+    /// Uploads the little-endian bytes of a tensor. An `i1` takes one byte, and two `i4` share a byte.
     pub fn from_bytes(runtime: &Runtime, ty: &TensorType, bytes: &[u8]) -> Result<Self, RuntimeError> {
         check_length(ty, bytes.len())?;
         let buffer = Self::new(runtime, ty, Some(bytes), "fill")?;
@@ -62,7 +62,7 @@ impl Buffer {
         Ok(Self { raw, ty: ty.clone(), runtime: runtime.clone() })
     }
 
-    /// A buffer that IREE created, if Tracewright supports its element type.
+    /// Wraps a buffer that IREE created, if Tracewright supports its element type.
     pub(crate) fn from_raw(runtime: &Runtime, raw: ffi::Buffer) -> Option<Self> {
         let ty = TensorType::new(raw.element()?, raw.shape());
         Some(Self { raw, ty, runtime: runtime.clone() })
@@ -72,7 +72,7 @@ impl Buffer {
         &self.ty
     }
 
-    /// A copy with the same numbers, made on the device.
+    /// Copies the tensor on the device.
     pub fn copied(&self) -> Result<Self, RuntimeError> {
         let copied = self.raw.copy(self.runtime.raw());
         let raw =
@@ -86,7 +86,7 @@ impl Buffer {
         Ok(bytes)
     }
 
-    /// Downloads the bytes into a slice, which must have exactly their length.
+    /// Downloads the bytes of the tensor into a slice, which must have exactly their length.
     pub fn read_into(&self, target: &mut [u8]) -> Result<(), RuntimeError> {
         check_length(&self.ty, target.len())?;
         let read = self.raw.read(self.runtime.raw(), 0, target);
@@ -99,7 +99,7 @@ impl Buffer {
     /// byte.
     ///
     /// # Errors
-    /// If there is no such element, or the device fails.
+    /// Returns an error if the element does not exist, or if the device fails.
     pub fn read_element(&self, index: usize) -> Result<Vec<u8>, RuntimeError> {
         let mut bytes = vec![0; self.ty.element.bytes(1)];
         let read = self.raw.read(self.runtime.raw(), index * bytes.len(), &mut bytes);
@@ -108,10 +108,10 @@ impl Buffer {
         Ok(bytes)
     }
 
-    /// Downloads some of the bytes.
+    /// Downloads a range of the tensor's bytes.
     ///
     /// # Errors
-    /// If the tensor has fewer, or the device fails.
+    /// Returns an error if the tensor has fewer bytes, or if the device fails.
     pub fn read_range(&self, range: Range<usize>) -> Result<Vec<u8>, RuntimeError> {
         let mut bytes = vec![0; range.len()];
         let read = self.raw.read(self.runtime.raw(), range.start, &mut bytes);
@@ -120,10 +120,10 @@ impl Buffer {
         Ok(bytes)
     }
 
-    /// Uploads bytes over those from `offset` on.
+    /// Replaces the bytes from `offset` on by the given bytes.
     ///
     /// # Errors
-    /// If the tensor ends before them, or the device fails.
+    /// Returns an error if the tensor is too short for these bytes, or if the device fails.
     pub fn write_range(&mut self, offset: usize, bytes: &[u8]) -> Result<(), RuntimeError> {
         let written = self.raw.write(self.runtime.raw(), offset, bytes);
         written.map_err(|status| RuntimeError::Buffer { action: "write", ty: self.ty.clone(), status })?;
@@ -131,11 +131,12 @@ impl Buffer {
         Ok(())
     }
 
-    /// Some of the rows of the first axis, from `first` on, as a tensor of its own for a call. It shares their memory if its
-    /// beginning is aligned as kernels expect, and otherwise it is a copy. [`put_rows`](Self::put_rows) ends its use.
+    /// Some rows of the first axis, from `first` on, as a separate tensor for a call. The tensor shares the
+    /// memory of the rows if their first byte has the alignment that kernels expect. Otherwise it is a copy.
+    /// [`put_rows`](Self::put_rows) ends its use.
     ///
     /// # Errors
-    /// If there are fewer rows, or the device fails.
+    /// Returns an error if there are fewer rows, or the device fails.
     pub fn rows(&mut self, first: usize, count: usize) -> Result<Self, RuntimeError> {
         let (ty, offset) = (self.ty.with_rows(count), self.ty.with_rows(first).bytes());
         let part = self.raw.part(&ty, offset);
@@ -144,10 +145,11 @@ impl Buffer {
         if offset.is_multiple_of(ALIGNMENT) { Ok(part) } else { part.separate() }
     }
 
-    /// Makes the rows from `first` on what a call made of them. If it changed them in place, nothing is copied.
+    /// Replaces the rows from `first` on with the rows that a call returned. If the call changed the rows in
+    /// place, nothing is copied.
     ///
     /// # Errors
-    /// If there are fewer rows, or the device fails.
+    /// Returns an error if there are fewer rows, or the device fails.
     pub fn put_rows(&mut self, first: usize, rows: Self) -> Result<(), RuntimeError> {
         let offset = self.ty.with_rows(first).bytes();
         let (allocation, start) = self.address();
@@ -158,7 +160,8 @@ impl Buffer {
         put.map_err(|status| RuntimeError::Buffer { action: "join", ty: self.ty.clone(), status })
     }
 
-    /// The address of the tensor: equal for two buffers at different times if they use the same memory.
+    /// The address of the tensor: two buffers have the same address at different times if they use the same
+    /// memory.
     pub fn address(&self) -> (usize, usize) {
         self.raw.place()
     }
@@ -171,7 +174,7 @@ impl Buffer {
         self.raw
     }
 
-    /// The same contents in memory that no other buffer shares.
+    /// Returns the same contents in memory that no other buffer shares.
     pub(crate) fn separate(self) -> Result<Self, RuntimeError> {
         let copied = self.raw.copy(self.runtime.raw());
         let raw =
@@ -195,7 +198,7 @@ fn check_length(ty: &TensorType, found: usize) -> Result<(), RuntimeError> {
     if found == expected { Ok(()) } else { Err(RuntimeError::Length { ty: ty.clone(), expected, found }) }
 }
 
-/// The size in bytes; an error if it overflows.
+/// The size of a tensor in bytes; an error if the size overflows.
 fn size(ty: &TensorType) -> Result<usize, RuntimeError> {
     let elements = ty.shape.iter().try_fold(1usize, |count, &extent| count.checked_mul(extent));
     let fits = elements.and_then(|count| count.checked_mul(ty.element.bits())).is_some();

@@ -1,4 +1,4 @@
-//! A cache of compiled modules on disk, by content.
+//! A cache of compiled modules on disk, which finds a module by the hash of its input.
 
 use std::fs;
 use std::io;
@@ -9,11 +9,12 @@ use files::{FileKind, NewFile};
 
 /// A cache of compiled modules in a folder.
 ///
-/// An entry consists of a module and its hash. It is published as a whole and checked when it is read. Thus a
-/// cache on a shared or failing disk, or from a broken compiler, returns a valid module or none.
+/// A cache entry consists of a module and the module's hash. An entry is published as a whole and is checked
+/// when it is read. Therefore a cache on a shared or failing disk, or with the output of a broken compiler,
+/// never returns an invalid module.
 #[derive(Clone, Debug)]
 pub struct ModuleCache {
-    /// The folder, which is created when it is needed.
+    /// The folder of the cache, which is created when it is needed.
     pub dir: PathBuf,
 }
 
@@ -30,7 +31,7 @@ impl ModuleCache {
         self.dir.join(key).with_extension(extension)
     }
 
-    /// The module with this key; `None` if it is missing or damaged.
+    /// The module with this key; `None` if the entry is missing or damaged.
     pub(crate) fn load(&self, key: &str) -> Result<Option<Vec<u8>>, FileError> {
         let path = self.path(key, "module");
         let bytes = match fs::read(&path) {
@@ -41,7 +42,7 @@ impl ModuleCache {
         Ok((blake3::hash(module).as_bytes() == hash).then(|| module.to_vec()))
     }
 
-    /// Publishes the module with this key.
+    /// Publishes a module under this key.
     pub(crate) fn store(&self, key: &str, module: &[u8]) -> Result<(), FileError> {
         let entry = [blake3::hash(module).as_bytes(), module].concat();
         NewFile::write(&self.path(key, "module"), FileKind::CACHED, &entry)

@@ -10,15 +10,16 @@ use std::time::{Duration, Instant};
 const POLL: Duration = Duration::from_millis(5);
 
 pub(crate) enum Stopped {
-    /// The child could not be started or waited for.
+    /// The child process could not be started or waited for.
     Io(io::Error),
-    /// It ran longer than the limit.
+    /// The child process ran longer than the limit.
     TimedOut,
-    /// The caller asked to stop.
+    /// The caller stopped the child process.
     Interrupted,
 }
 
-/// Runs the command with its own children until it ends, the time limit is over, or `interrupt` is set.
+/// Runs the command and its child processes until the command ends, the time limit is over, or `interrupt` is
+/// set.
 pub(crate) fn run(
     command: &mut Command,
     limit: Duration,
@@ -40,8 +41,8 @@ pub(crate) fn run(
     }
 }
 
-/// A process group. It ends the child and its children when it is dropped, and when this process ends for any
-/// reason.
+/// A process group of a child process. The group ends the child and its children when this value is dropped,
+/// and when this process ends for any reason.
 struct Group {
     child: Child,
     #[cfg_attr(not(unix), allow(dead_code, reason = "only Unix has groups"))]
@@ -60,20 +61,20 @@ impl Group {
     }
 }
 
-/// Starts the command in a group; `0` creates a new group.
+/// Starts the command in a process group; the number `0` creates a new group.
 #[cfg_attr(not(unix), allow(unused_variables, reason = "only Unix has groups"))]
 fn in_group(command: &mut Command, number: u32) {
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(command, i32::try_from(number).unwrap_or(0));
 }
 
-/// A shell that waits for the end of this process and then ends its own group, to which the child belongs
-/// from the start. Thus the child is watched at every moment. After a SIGKILL, nothing else could do this: a
-/// child is not notified when its parent ends, and Linux's mechanism for this does not reach the child's own
-/// children.
+/// A shell that waits for the end of this process and then kills its own process group, to which the child
+/// belongs from its start. Therefore the shell watches the child at every moment. After a SIGKILL, nothing
+/// else could end the child. A child is not notified when its parent ends, and Linux's mechanism for this
+/// does not reach the child's own children.
 ///
-/// The shell waits for the end of its input, which the system closes with this process. On systems without a
-/// shell, nothing watches.
+/// The shell waits for the end of its input, which the operating system closes together with this process. On
+/// systems without a shell, nothing watches the child.
 struct Watchman(Child);
 
 impl Watchman {

@@ -1,4 +1,4 @@
-//! Compiles module text, with a cache.
+//! Compiles the text of a module, with a cache.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -10,13 +10,14 @@ use crate::cache::ModuleCache;
 use crate::compiler::{CompileError, CompileOptions, Compiler};
 use crate::{cpu, program};
 
-/// The version of keys and entries. Change it when their meaning or form changes.
+/// The version of the cache's keys and entries. Change the version when the meaning or the format of keys or
+/// entries changes.
 const KEY_VERSION: &str = "tracewright module 1";
 
 #[derive(Clone, Copy, Debug)]
 pub struct ModuleText<'a> {
     pub text: &'a str,
-    /// The text without source locations, which do not affect the computation.
+    /// The text of the module without source locations, which do not affect the computation.
     pub text_without_locs: &'a str,
 }
 
@@ -25,7 +26,7 @@ pub struct Compiled {
     pub vmfb: Vec<u8>,
     /// Whether the module came from the cache.
     pub from_cache: bool,
-    /// The time that compiling or reading took.
+    /// The time that compiling the module or reading it from the cache took.
     pub wall: Duration,
     /// The compiler's output of this run.
     pub log: String,
@@ -33,7 +34,8 @@ pub struct Compiled {
 
 /// Compiles the module, or takes it from the cache.
 ///
-/// If the compiler fails, its log and the module stay in the cache's folder. The error has their paths.
+/// If the compiler fails, the compiler's log and the module stay in the cache's folder. The error contains
+/// the paths of these files.
 pub fn compile(
     compiler: &Compiler,
     module: &ModuleText,

@@ -1,4 +1,4 @@
-//! `iree-compile`: finding it, its flags, and its messages.
+//! Finds `iree-compile`, and handles its flags and messages.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,13 +17,13 @@ use targets::{Backend, DeviceKind, Target};
 use crate::child::{self, Stopped};
 use crate::error::Status;
 
-/// The Python package with the compiler, in the version from which the runtime was built.
+/// The Python package with the compiler, in the same version as the runtime.
 pub const WHEEL: &str = "iree-base-compiler==3.13.0";
 
-/// The compiler's folder inside the package.
+/// The folder of the compiler inside the package.
 const IN_WHEEL: &str = "iree/compiler/_mlir_libs";
 
-/// The compiler, which runs as a child process because a bad target aborts it.
+/// The compiler, which runs as a child process because an invalid target aborts it.
 ///
 /// ```no_run
 /// use tracewright_runtime::{CompileError, Compiler};
@@ -39,25 +39,26 @@ pub struct Compiler {
     pub timeout: Duration,
     /// A flag that another thread sets to end a running compilation.
     pub interrupt: Option<Arc<AtomicBool>>,
-    /// The version that the compiler reported. It is kept, because starting the large program takes time.
+    /// The version that the compiler reported. The version is stored, because starting the large program
+    /// takes time.
     version: OnceLock<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
     #[error(
-        "no `iree-compile` {}; `pip install {WHEEL}` installs it, or name its path if it is elsewhere",
+        "no `iree-compile` {}; install the compiler with `pip install {WHEEL}`, or name its path",
         searched(places)
     )]
     NotFound { places: Vec<PathBuf> },
     #[error("cannot run `{}`", path.display())]
     Spawn { path: PathBuf, source: io::Error },
-    /// The program does not report a version of `iree-compile`.
-    #[error("`{}` does not look like iree-compile: it answers `--version` with `{answer}`", path.display())]
+    /// The program does not print a version of `iree-compile`.
+    #[error("`{}` is not `iree-compile`: the program answers `--version` with `{answer}`", path.display())]
     NotACompiler { path: PathBuf, answer: String },
     /// The compiler exceeded its time limit and was stopped.
     #[error(
-        "`iree-compile` did not end within {} s and was stopped, its log is `{}`; raise the limit",
+        "`iree-compile` did not end within {} s and was stopped (its log is `{}`); raise the limit",
         limit.as_secs_f64(), log.display()
     )]
     TimedOut { limit: Duration, log: PathBuf },
@@ -66,11 +67,12 @@ pub enum CompileError {
     /// A signal ended the compiler: it crashed, or the system was out of memory.
     #[error("`iree-compile` was killed by signal {signal}; its log is `{}`: {diagnostics}", log.display())]
     Killed { signal: i32, log: PathBuf, diagnostics: String },
-    /// The compiler rejected the module, at this place if it reported one.
-    #[error("`iree-compile` failed; its log is `{}`, the module beside it: {diagnostics}", log.display())]
+    /// The compiler rejected the module, at the given place if the compiler reported a place.
+    #[error("`iree-compile` failed; its log is `{}`, and the module is in the same folder: {diagnostics}", log.display())]
     Failed { log: PathBuf, diagnostics: String, place: Option<Box<Place>> },
     /// The compiler reported success, but its output is not a module.
-    #[error("`{}` wrote what is no module; its log is `{}`, the module's text beside it: {status}", path.display(), log.display())]
+    #[error("`{}` did not write a valid module (its log is `{}`, with the module's text in the same folder): \
+        {status}", path.display(), log.display())]
     NoModule { path: PathBuf, log: PathBuf, status: Status },
     /// The compiler does not know the target.
     #[error("unknown target ({target}): {reason}; name a processor and features that LLVM knows, or `host`")]
@@ -81,7 +83,8 @@ pub enum CompileError {
 }
 
 impl CompileError {
-    /// Whether the error names a log file. If it does, sets its path.
+    /// Whether the error contains the path of a log file. If the error contains such a path, the function
+    /// sets it.
     pub(crate) fn keeps_log(&mut self, path: &Path) -> bool {
         match self {
             Self::TimedOut { log, .. }
@@ -105,7 +108,7 @@ fn unknown(target: &Target, reason: impl Into<String>) -> CompileError {
     CompileError::UnknownTarget { target: target.to_string(), reason: reason.into() }
 }
 
-/// Rejects targets that abort the compiler, or for which it lacks support.
+/// Rejects targets that abort the compiler, or that the compiler does not support.
 fn check(target: &Target) -> Result<(), CompileError> {
     let (here, there) = (std::env::consts::ARCH, target.architecture());
     if target.is_host() && there != here {
@@ -123,14 +126,15 @@ fn check(target: &Target) -> Result<(), CompileError> {
 pub struct CompileOptions {
     pub target: Target,
     /// Whether weights are packed for the processor's instructions when the module is loaded, as a copy in
-    /// memory. Otherwise they are read directly from the mapping.
+    /// memory. Otherwise the program reads weights directly from the memory-mapped file.
     pub tiled: bool,
-    /// Whether the compiler verifies its own work after each pass. Without this it still validates the input,
-    /// takes two thirds of the time, and writes the same bytes for modules that pass. If compilation fails,
-    /// it is repeated with verification for a better message. Errors that only verification finds go
-    /// unnoticed, so tests of single operations, kernels and legalizations enable it.
+    /// Whether the compiler verifies its own work after each pass. Without verification, the compiler still
+    /// validates the input, takes two thirds of the time, and writes the same bytes for modules that pass. If
+    /// a compilation fails, Tracewright repeats it with verification to get a better message. Errors that
+    /// only verification finds are not noticed, so tests of single operations, kernels and legalizations
+    /// enable verification.
     pub verified: bool,
-    /// The other flags for `iree-compile`.
+    /// Additional flags for `iree-compile`.
     pub flags: Vec<String>,
 }
 
@@ -141,9 +145,9 @@ impl Default for CompileOptions {
 }
 
 impl CompileOptions {
-    /// Options with the flags that measured best, followed by those of the target's tuning. The optimization
-    /// level avoids overflows of the workers' stacks. Without the other flag, weights that are not tiled are
-    /// transposed at load time, and thus copied.
+    /// Options with the flags that were fastest in measurements, followed by the flags of the target's
+    /// tuning. The optimization level avoids stack overflows in worker threads. Without the other flag,
+    /// weights that are not tiled would be transposed when they are loaded, and thus copied.
     pub fn new(target: Target, tiled: bool) -> Self {
         let flags = ["--iree-opt-level=O1", "--iree-opt-aggressively-propagate-transposes"];
         let tuned = target.tuning.flags.iter().map(|flag| flag.flag());
@@ -152,10 +156,11 @@ impl CompileOptions {
     }
 
     /// The options to try after a failure. If tiling a matmul failed, the next attempt is without tiling.
-    /// After other failures it is with verification, for a better message, unless the compiler was killed.
+    /// After other failures, the next attempt is with verification to get a better message, unless the
+    /// compiler was killed.
     ///
     /// iree-compile 3.13 packs a small operand of a tiled matmul as one vector, and then rejects that vector.
-    /// An example on AVX2 are the heads of 8 tokens in a Llama with 8 heads of 64 features:
+    /// An example on AVX2 is the heads of 8 tokens in a Llama with 8 heads of 64 features:
     /// `vector<8x2x4x64xf32>` (docs/upstream/heads_side_by_side.mlir).
     pub(crate) fn instead_after(&self, error: &CompileError) -> Option<Self> {
         const KILLED: i32 = 9;
@@ -173,7 +178,7 @@ impl CompileOptions {
         }
     }
 
-    /// Whether the result is a module, and not an intermediate form.
+    /// Whether the compiler's output is a module, and not an intermediate form.
     pub(crate) fn makes_module(&self) -> bool {
         !self.flags.iter().any(|flag| flag.starts_with("--compile-to="))
     }
@@ -189,7 +194,7 @@ impl CompileOptions {
 }
 
 impl Compiler {
-    /// The compiler at this path, with a time limit of ten minutes.
+    /// Creates a compiler from the path of `iree-compile`, with a time limit of ten minutes.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -199,8 +204,9 @@ impl Compiler {
         }
     }
 
-    /// The compiler at `hint`, or else the first in `folders`, which can be folders of a search path. If a
-    /// folder belongs to a Python environment, the environment's package is searched, too.
+    /// Finds the compiler at `hint`, or otherwise the first compiler in `folders`, which can be the folders
+    /// of a search path. If a folder belongs to a Python environment, the function also searches the
+    /// environment's package.
     pub fn find(hint: Option<&Path>, folders: &[PathBuf]) -> Result<Self, CompileError> {
         if let Some(hint) = hint {
             let places = vec![hint.to_owned()];
@@ -210,7 +216,7 @@ impl Compiler {
         found.map(Self::new).ok_or_else(|| CompileError::NotFound { places: folders.to_vec() })
     }
 
-    /// The version in the compiler's own words: number and commit.
+    /// The version that the compiler prints: number and commit.
     pub fn version(&self) -> Result<String, CompileError> {
         if let Some(version) = self.version.get() {
             return Ok(version.clone());
@@ -244,8 +250,8 @@ impl Compiler {
         })
     }
 
-    /// The best options for a module whose largest matmuls have the type `element`. The target's features are
-    /// resolved. If weights are `packed`, kernels multiply with them.
+    /// The fastest options for a module whose largest matmuls have the element type `element`. The target's
+    /// features are resolved. If weights are `packed`, kernels compute the matmuls.
     pub fn options(
         &self,
         target: &Target,
@@ -257,10 +263,10 @@ impl Compiler {
         Ok(CompileOptions::new(target, tiled))
     }
 
-    /// The same target with the features that its code may use.
+    /// Returns the same target with the features that its code may use.
     ///
     /// # Errors
-    /// If the compiler does not know the target.
+    /// Returns an error if the compiler does not know the target.
     pub fn resolve(&self, target: &Target) -> Result<Target, CompileError> {
         let features = match &target.features {
             Some(features) => features.clone(),
@@ -269,9 +275,9 @@ impl Compiler {
         Ok(Target { features: Some(features), ..target.clone() })
     }
 
-    /// The features that code for this target may use, as the compiler reports them. For processors these are
-    /// LLVM's names. For other devices they are the types of computations and the widths of storage, such as
-    /// `fp16` and `b8`.
+    /// The features that code for this target may use, as the compiler reports them. For processors, the
+    /// features have LLVM's names. For other devices, the features are the types of computations and the
+    /// widths of storage, such as `fp16` and `b8`.
     pub fn features(&self, target: &Target) -> Result<Vec<String>, CompileError> {
         let folder = Scratch::new_in(&std::env::temp_dir())?;
         let flags = vec!["--compile-to=preprocessing".into()];
@@ -297,7 +303,8 @@ impl Compiler {
         Ok(features.into_iter().map(str::to_owned).collect())
     }
 
-    /// Compiles `text` to the file `output`. It writes the module and the log beside it, and returns the log.
+    /// Compiles `text` into the file `output`. The compiler writes the module's text and the log into the
+    /// same folder, and the function returns the log.
     pub(crate) fn run(
         &self,
         text: &str,
@@ -360,8 +367,8 @@ fn device_features(text: &str) -> Vec<String> {
 
 /// The compiler of the Python environment whose executables are in `folder`.
 ///
-/// The executable of the same name in `folder` is a Python script that starts this compiler, so this path is
-/// better.
+/// The executable with the same name in `folder` is a Python script that starts this compiler, so this path
+/// starts faster.
 fn in_environment(folder: &Path) -> Option<PathBuf> {
     let root = folder.parent()?;
     let versions = fs::read_dir(root.join("lib")).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -386,8 +393,8 @@ fn unknown_target(log: &str) -> Option<&str> {
     log.lines().find(|line| signs.iter().any(|sign| line.contains(sign))).map(str::trim)
 }
 
-/// The place of the first error that has one. The compiler reports the file and line in the module's
-/// locations, whose names are field paths.
+/// The place of the first error for which the compiler reports a place. The compiler reports the file and
+/// line in the module's locations, whose names are field paths.
 fn place(diagnostics: &str, text: &str) -> Option<Place> {
     let located = diagnostics.lines().find_map(|said| {
         let (place, _) = said.split_once(": error: ")?;
@@ -401,7 +408,7 @@ fn place(diagnostics: &str, text: &str) -> Option<Place> {
     Some(Place { path: name.replace('/', "."), file: file.into(), line })
 }
 
-/// The first lines with an error, or else the first lines.
+/// The first lines of the log that contain an error, or otherwise the first lines.
 fn diagnostics(log: &str) -> String {
     const LINES: usize = 5;
     const LENGTH: usize = 400;

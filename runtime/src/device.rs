@@ -11,17 +11,17 @@ use crate::{driver, ffi};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// A pool of threads on this machine's CPU. The threads are not pinned to cores: pinned threads lose most
-    /// of their speed when another process needs a core.
+    /// A pool of threads on this machine's CPU. The threads are not pinned to cores, because pinned threads
+    /// lose most of their speed when another process needs a core.
     LocalTask {
-        /// The number of threads; 0 for as many as this process may use.
+        /// The number of threads; 0 means as many threads as this process may use.
         workers: usize,
     },
     LocalSync,
     /// A pool of threads that counts the functions that it executes, for [`Runtime::executed`]. Counting
     /// takes time.
     Watched {
-        /// The number of threads; 0 for as many as this process may use.
+        /// The number of threads; 0 means as many threads as this process may use.
         workers: usize,
     },
     /// A device other than the processor.
@@ -29,8 +29,8 @@ pub enum Device {
 }
 
 impl Device {
-    /// The device with this name. On the processor it is a pool of `workers` threads; 0 for as many as this
-    /// process may use.
+    /// Creates the device with this name. For the processor, the device is a pool of `workers` threads; 0
+    /// means as many threads as this process may use.
     pub fn of(name: DeviceName, workers: usize) -> Self {
         match name.kind {
             DeviceKind::Cpu => Self::LocalTask { workers },
@@ -39,19 +39,19 @@ impl Device {
     }
 }
 
-/// Bytes that this library copied between host and device.
+/// The number of bytes that this library copied between host and device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transfers {
-    /// Bytes uploaded by [`Buffer::from_bytes`](crate::Buffer::from_bytes).
+    /// The number of bytes uploaded by [`Buffer::from_bytes`](crate::Buffer::from_bytes).
     pub host_to_device: u64,
-    /// Bytes downloaded by reading buffers.
+    /// The number of bytes downloaded by reading buffers.
     pub device_to_host: u64,
 }
 
-/// A device, shared by everything created on it. A clone is the same device.
+/// A device that all objects created on it share. A clone refers to the same device.
 ///
-/// A runtime and everything created on it stay on one thread, because IREE's contexts do not support several.
-/// The device has its own worker threads.
+/// A runtime and all objects created on it stay on one thread, because IREE's contexts do not support several
+/// threads. The device has its own worker threads.
 ///
 /// ```
 /// use tracewright_runtime::{Device, Runtime, RuntimeError};
@@ -97,7 +97,7 @@ impl Runtime {
         Self(Rc::new(Inner { raw, watched, transfers: Cell::default() }))
     }
 
-    /// The bytes copied so far.
+    /// The number of bytes copied so far.
     pub fn transfers(&self) -> Transfers {
         self.0.transfers.get()
     }

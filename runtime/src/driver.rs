@@ -9,13 +9,13 @@ use crate::ffi;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// The name on the command line.
+    /// The name of the device on the command line.
     pub device: DeviceName,
-    /// The name that its manufacturer gave it.
+    /// The name that the manufacturer gave the device.
     pub name: String,
     /// A path that identifies the device to its driver, independent of other devices.
     pub path: String,
-    /// The features, in the words of its interface.
+    /// The features of the device, in the words of its programming interface.
     pub features: Vec<String>,
     /// All other facts that the driver reports, by key.
     pub about: BTreeMap<String, String>,
@@ -45,7 +45,7 @@ impl DeviceInfo {
     }
 }
 
-/// The shim's number of the driver, if it was built in.
+/// The shim's number of the driver, if this program was built with the driver.
 pub(crate) fn code(kind: DeviceKind) -> Result<u32, RuntimeError> {
     match kind {
         DeviceKind::Vulkan if cfg!(feature = "vulkan") => Ok(1),
@@ -55,17 +55,18 @@ pub(crate) fn code(kind: DeviceKind) -> Result<u32, RuntimeError> {
     }
 }
 
-/// The error for a driver that does not start. IREE's message lists each place of the system library.
+/// The error for a driver that does not start. IREE's message lists each path where it searched for the
+/// system library.
 pub(crate) fn does_not_start(kind: DeviceKind, Status { code, message }: Status) -> RuntimeError {
     let said = message.split(" Tried: ").next().unwrap_or_default();
     let message = said.trim_end_matches(':').to_owned();
     RuntimeError::Driver { kind, status: Status { code, message } }
 }
 
-/// The devices of a kind, by ordinal.
+/// The devices of a kind, in the order of their numbers.
 ///
 /// # Errors
-/// If this program was built without the driver, or the system library is missing.
+/// Returns an error if this program was built without the driver, or the system library is missing.
 pub fn devices(kind: DeviceKind) -> Result<Vec<DeviceInfo>, RuntimeError> {
     let found = ffi::devices(code(kind)?).map_err(|status| does_not_start(kind, status))?;
     let named = found.into_iter().enumerate().map(|(ordinal, (name, path, about))| {
@@ -77,7 +78,7 @@ pub fn devices(kind: DeviceKind) -> Result<Vec<DeviceInfo>, RuntimeError> {
 /// The device with this name.
 ///
 /// # Errors
-/// The errors of [`devices`]; or if there is no device with this ordinal.
+/// Returns the same errors as [`devices`], or an error if no device has this number.
 pub fn device(wanted: DeviceName) -> Result<DeviceInfo, RuntimeError> {
     let mut all = devices(wanted.kind)?;
     match wanted.ordinal < all.len() {

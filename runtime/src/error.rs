@@ -29,7 +29,7 @@ pub enum StatusCode {
 }
 
 impl StatusCode {
-    /// The codes in the order of their numbers, which begin at one.
+    /// The status codes in the order of their numbers, which begin at 1.
     const ALL: [Self; 18] = [
         Self::Cancelled,
         Self::Unknown,
@@ -60,7 +60,8 @@ pub struct Status {
 }
 
 impl Status {
-    /// Parses IREE's text, `FILE:LINE: CODE; message; message…`, with stack frames on separate lines.
+    /// Parses a status text of IREE: `FILE:LINE: CODE; message; message…`, with stack frames on separate
+    /// lines.
     pub(crate) fn new(code: u32, text: &str) -> Self {
         let index = (code as usize).wrapping_sub(1);
         let code = StatusCode::ALL.get(index).copied().unwrap_or(StatusCode::Unknown);
@@ -84,20 +85,22 @@ impl fmt::Display for Status {
     }
 }
 
-/// A failure at run time. The runtime and all other programs stay usable.
+/// A failure of a program at run time. The runtime and all other programs can still be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
     /// The device cannot be created.
-    #[error("cannot make the device: {0}")]
+    #[error("IREE cannot create the device: {0}")]
     Device(Status),
-    /// The driver was not built in.
+    /// This program was built without the driver.
     #[error(
-        "this program was built without the driver for {0} devices; build it with the cargo feature `{0}`"
+        "this program was built without the driver for {0} devices; build Tracewright with the cargo feature \
+        `{0}`"
     )]
     DriverNotBuilt(DeviceKind),
-    /// Programs for such devices can be compiled and exported here, but not run.
+    /// This program can compile and export programs for such devices, but cannot run them.
     #[error(
-        "programs for {0} devices are compiled and exported, not run by this program; IREE's `iree-run-module` runs them"
+        "this program compiles and exports programs for {0} devices, but does not run them; run them with \
+        IREE's `iree-run-module`"
     )]
     NotRun(DeviceKind),
     /// The system library for such devices is missing, or the driver fails.
@@ -116,45 +119,45 @@ pub enum RuntimeError {
     /// A buffer cannot be allocated, filled or read.
     #[error("cannot {action} a buffer of type `{ty}`: {status}")]
     Buffer {
-        /// `allocate`, `fill`, `read`, `write` or `copy`.
+        /// The action that failed: `allocate`, `fill`, `read`, `write` or `copy`.
         action: &'static str,
         ty: TensorType,
         status: Status,
     },
     #[error("a buffer of type `{0}` does not fit into the address space")]
     TooLarge(TensorType),
-    /// The number of bytes differs from that of the buffer's type.
-    #[error("type `{ty}` takes {expected} bytes, found {found}")]
+    /// The number of bytes differs from the number that the buffer's type takes.
+    #[error("a tensor of the type `{ty}` takes {expected} bytes, found {found}")]
     Length { ty: TensorType, expected: usize, found: usize },
     /// IREE rejected a scope of parameters.
-    #[error("cannot provide the parameters of scope `{scope}`: {status}")]
+    #[error("IREE cannot provide the parameters of the scope `{scope}`: {status}")]
     Parameters { scope: String, status: Status },
-    /// A parameter lies outside of the archive's bytes.
+    /// A parameter is outside of the archive's bytes.
     #[error(
-        "parameter `{name}` of scope `{scope}` lies at bytes {} to {} of an archive that has {size}; \
-         is the file truncated?", range.start, range.end
+        "the parameter `{name}` of the scope `{scope}` is at bytes {} to {} of an archive of {size} bytes; \
+        the archive may be cut off", range.start, range.end
     )]
     ParameterRange { scope: String, name: String, range: Range<usize>, size: usize },
     /// The module reads a parameter that no scope contains.
-    #[error("the module needs a parameter that was not given: {0}")]
+    #[error("the module needs a parameter that no archive provides: {0}")]
     MissingParameter(Status),
     /// A parameter has fewer bytes than the module reads.
     #[error("a parameter is shorter than the module expects: {0}")]
     ShortParameter(Status),
-    /// The bytes are not a module, or only a part of one.
-    #[error("this is not a compiled module, or it is truncated; compile it again: {0}")]
+    /// The bytes are not a module, or only a part of a module.
+    #[error("the file is not a compiled module, or the file is cut off; compile the model again: {0}")]
     NotAModule(Status),
     /// The module was compiled for another version of IREE, or for another machine.
     #[error(
-        "the module was compiled for another version of iree or another processor; compile it again \
-         with {wheel}: {0}", wheel = crate::WHEEL
+        "the module was compiled for another version of IREE or another processor; compile the model again \
+        with {wheel}: {0}", wheel = crate::WHEEL
     )]
     OtherVersion(Status),
     /// The module cannot be loaded for another reason.
     #[error("cannot load the module: {0}")]
     Load(Status),
-    /// The module exports no function of this name.
-    #[error("the module has no function `{name}`; it has {}", list(exports))]
+    /// The module exports no function with this name.
+    #[error("the module has no function `{name}`; the module has {}", list(exports))]
     NoFunction {
         name: String,
         /// The names of the exported functions.
@@ -169,14 +172,14 @@ pub enum RuntimeError {
         /// The type of the function, in the compiler's notation.
         declaration: String,
     },
-    /// A buffer belongs to another runtime than the program.
+    /// A buffer and the program belong to different runtimes.
     #[error("argument {index} of function `{function}` belongs to another runtime")]
     OtherRuntime { function: String, index: usize },
     /// The call failed: a wrong type or shape, or a failure inside the function.
     #[error("call of `{function}` failed: {status}: `{declaration}`")]
     Call {
         function: String,
-        /// IREE's status. In its message, `input2` is the third argument.
+        /// The status that IREE returned. In the status's message, `input2` is the third argument.
         status: Status,
         /// The type of the function, in the compiler's notation.
         declaration: String,

@@ -1,7 +1,7 @@
-//! The interface to C: the declarations of `native/shim.h`, and an owner for each kind of object.
+//! The interface to C: the declarations of `native/shim.h`, and an owner type for each kind of object.
 //!
-//! All functions of the owners are safe with any arguments of their types. Owners are neither `Send` nor `Sync`:
-//! IREE's contexts and lists belong to one thread at a time.
+//! All functions of the owners are safe with all arguments of their types. Owners are neither `Send` nor
+//! `Sync`: IREE's contexts and lists belong to one thread at a time.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_void};
@@ -14,7 +14,7 @@ use ops::{ElementType, TensorType};
 use crate::error::{RuntimeError, Status};
 use crate::parameters::{ParameterData, SharedBytes};
 
-/// Declares an opaque C type, and its owner, which releases it once.
+/// Declares an opaque C type, and its owner, which releases the object exactly once.
 macro_rules! owner {
     ($(#[$doc:meta])* $owner:ident, $opaque:ident, $release:ident) => {
         #[repr(C)]
@@ -26,7 +26,7 @@ macro_rules! owner {
         pub(crate) struct $owner(NonNull<$opaque>);
 
         impl $owner {
-            /// Converts a C function's status and out parameter to a result.
+            /// Converts a C function's status and out parameter into a result.
             fn take(status: *mut RawStatus, raw: *mut $opaque) -> Result<Self, Status> {
                 check(status)?;
                 NonNull::new(raw).map(Self).ok_or_else(Status::no_object)
@@ -48,7 +48,7 @@ struct RawStatus {
 }
 
 owner!(
-    /// A device, and the IREE objects around it.
+    /// A device, and the IREE objects that belong to it.
     Runtime, RawRuntime, tw_runtime_release
 );
 owner!(
@@ -68,11 +68,12 @@ owner!(
     Call, RawCall, tw_call_release
 );
 
-/// A callback for each executed function: where to store it, its name, its number of calls, and nanoseconds.
+/// A callback for each executed function. Its arguments are a pointer to the list, the function's name, the
+/// number of calls, and nanoseconds.
 type TakeRow = extern "C" fn(*mut c_void, *const c_char, usize, u64, u64);
 
-/// A callback for each device of a driver: where to store it, its name, its path, and the driver's
-/// description.
+/// A callback for each device of a driver. Its arguments are a pointer to the list, the device's name, its
+/// path, and the driver's description.
 type TakeDevice =
     extern "C" fn(*mut c_void, *const c_char, usize, *const c_char, usize, *const c_char, usize);
 
@@ -214,7 +215,7 @@ unsafe extern "C" {
     fn tw_call_release(call: *mut RawCall);
 }
 
-/// The largest stored length of a status text. IREE's own texts have a few hundred bytes.
+/// The largest number of bytes of a status text that is stored. IREE's own texts have a few hundred bytes.
 const STATUS_TEXT_LIMIT: usize = 4096;
 
 fn check(status: *mut RawStatus) -> Result<(), Status> {
@@ -244,7 +245,7 @@ pub(crate) fn cpu_features() -> Vec<(String, bool)> {
 /// A device's name, its path, and the driver's description.
 type RawDevice = (String, String, String);
 
-/// The devices of a driver, by the shim's number of the driver.
+/// The devices of a driver, which is selected by the shim's number.
 pub(crate) fn devices(driver: u32) -> Result<Vec<RawDevice>, Status> {
     let mut devices: Vec<RawDevice> = Vec::new();
     // SAFETY: `take_device` gets the list that is given with it.
@@ -252,7 +253,7 @@ pub(crate) fn devices(driver: u32) -> Result<Vec<RawDevice>, Status> {
     Ok(devices)
 }
 
-/// Stores a device of `devices`.
+/// Stores a device in the list of `devices`.
 extern "C" fn take_device(
     to: *mut c_void,
     name: *const c_char,
@@ -275,7 +276,7 @@ extern "C" fn take_device(
 }
 
 impl Runtime {
-    /// A device of a driver, by the shim's number of the driver.
+    /// Opens a device of a driver, which is selected by the shim's number.
     pub(crate) fn open(driver: u32, ordinal: usize) -> Result<Self, Status> {
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` is an out parameter.
@@ -283,8 +284,8 @@ impl Runtime {
         Self::take(status, raw)
     }
 
-    /// A local-task device with unpinned workers; with 0 workers, the local-sync device. `watched` makes it
-    /// count executed functions.
+    /// Creates a local-task device with unpinned worker threads; with 0 workers, a local-sync device. If
+    /// `watched` is set, the device counts executed functions.
     pub(crate) fn new(workers: usize, watched: bool) -> Result<Self, Status> {
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` is an out parameter.
@@ -292,14 +293,13 @@ impl Runtime {
         Self::take(status, raw)
     }
 
-    /// Collects the counts of a watched device.
+    /// Collects the counts of a device that counts executed functions.
     pub(crate) fn note(&self) -> Result<(), Status> {
         // SAFETY: the runtime is alive.
         check(unsafe { tw_runtime_note(self.0.as_ptr()) })
     }
 
-    /// Each function that a watched device executed: its name, its number of calls, and their total
-    /// nanoseconds.
+    /// Each function that the device executed: its name, its number of calls, and their total nanoseconds.
     pub(crate) fn executed(&self) -> Result<Vec<(String, u64, u64)>, Status> {
         let mut rows: Vec<(String, u64, u64)> = Vec::new();
         // SAFETY: the runtime is alive, and `take_row` gets the list that is given with it.
@@ -308,7 +308,7 @@ impl Runtime {
     }
 }
 
-/// Stores a row of `Runtime::executed`.
+/// Stores an entry in the list of `Runtime::executed`.
 extern "C" fn take_row(to: *mut c_void, name: *const c_char, length: usize, calls: u64, nanoseconds: u64) {
     // SAFETY: `to` is the list that `Runtime::executed` lent for the time of its call, and nothing else looks at it then;
     // the shim vouches for the name.
@@ -331,7 +331,7 @@ fn element_code(element: ElementType) -> u32 {
 }
 
 impl Buffer {
-    /// A buffer of zeros, or a copy of `bytes`, whose number must match the type.
+    /// Creates a buffer of zeros, or a copy of `bytes`, whose length must match the type.
     pub(crate) fn new(runtime: &Runtime, ty: &TensorType, bytes: Option<&[u8]>) -> Result<Self, Status> {
         assert!(bytes.is_none_or(|bytes| bytes.len() == ty.bytes()), "the caller checked the length");
         let mut raw = ptr::null_mut();
@@ -358,14 +358,15 @@ impl Buffer {
         check(unsafe { tw_buffer_read(runtime.0.as_ptr(), self.0.as_ptr(), offset, data, size) })
     }
 
-    /// Overwrites the buffer's bytes from `offset` on. Nobody else may use the buffer, which `&mut` ensures.
+    /// Overwrites the buffer's bytes from `offset` on. No other code may use the buffer during the write,
+    /// which `&mut` ensures.
     pub(crate) fn write(&mut self, runtime: &Runtime, offset: usize, bytes: &[u8]) -> Result<(), Status> {
         let (data, size) = (bytes.as_ptr().cast(), bytes.len());
         // SAFETY: both objects are alive; IREE checks the range against the buffer's own length.
         check(unsafe { tw_buffer_write(runtime.0.as_ptr(), self.0.as_ptr(), offset, data, size) })
     }
 
-    /// A buffer of its own with the same type and contents.
+    /// Creates a separate buffer with the same type and contents.
     pub(crate) fn copy(&self, runtime: &Runtime) -> Result<Self, Status> {
         let mut raw = ptr::null_mut();
         // SAFETY: both objects are alive.
@@ -404,13 +405,13 @@ impl Buffer {
         }
     }
 
-    /// The allocation behind the buffer, and the buffer's offset in it.
+    /// The allocation that contains the buffer, and the buffer's offset in this allocation.
     pub(crate) fn place(&self) -> (usize, usize) {
         // SAFETY: the buffer is alive.
         unsafe { (tw_buffer_allocation(self.0.as_ptr()), tw_buffer_offset(self.0.as_ptr())) }
     }
 
-    /// Whether the memory may be written. Constants and mapped parameters are read-only.
+    /// Whether the buffer's memory may be written. Constants and mapped parameters are read-only.
     pub(crate) fn is_writable(&self) -> bool {
         // SAFETY: the buffer is alive.
         unsafe { tw_buffer_is_writable(self.0.as_ptr()) }
@@ -430,7 +431,8 @@ extern "C" fn release_bytes(owner: *mut c_void) {
 }
 
 impl Parameters {
-    /// A scope over shared bytes. IREE keeps the bytes alive as long as anything uses them.
+    /// Creates a scope of parameters over shared bytes. IREE keeps the bytes alive as long as a program or
+    /// buffer uses them.
     pub(crate) fn new(parameters: &crate::Parameters) -> Result<Self, RuntimeError> {
         let scope = &parameters.scope;
         let refused = |status| RuntimeError::Parameters { scope: scope.clone(), status };
@@ -478,7 +480,8 @@ impl Parameters {
 }
 
 impl Program {
-    /// Loads a module, and runs its initializers. An error includes whether the module is complete.
+    /// Loads a module, and runs its initializers. An error includes whether the bytes of the module are
+    /// complete.
     pub(crate) fn load(
         runtime: &Runtime,
         vmfb: &[u8],
@@ -518,7 +521,7 @@ impl Program {
     }
 
     /// # Safety
-    /// `get` sets a text that lives as long as the program.
+    /// `get` must set a text that lives as long as the program.
     unsafe fn text(
         &self,
         get: unsafe extern "C" fn(*const RawProgram, usize, *mut *const c_char, *mut usize) -> *mut RawStatus,
@@ -535,7 +538,7 @@ impl Program {
         Ok(String::from_utf8_lossy(bytes).into_owned())
     }
 
-    /// The numbers of arguments and of results.
+    /// The numbers of arguments and of results of the function.
     pub(crate) fn export_arity(&self, ordinal: usize) -> Result<(usize, usize), Status> {
         let (mut arguments, mut results) = (0, 0);
         // SAFETY: the program is alive; IREE checks the ordinal.
@@ -567,7 +570,7 @@ impl Call {
         check(unsafe { tw_call_push_i32(self.0.as_ptr(), value) })
     }
 
-    /// Runs the function to its end, and returns its results.
+    /// Runs the function until it ends, and returns its results.
     pub(crate) fn invoke(self) -> Result<Vec<RawValue>, Status> {
         // SAFETY: the call is alive.
         check(unsafe { tw_call_invoke(self.0.as_ptr()) })?;

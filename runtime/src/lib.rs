@@ -1,10 +1,10 @@
 //! Compiles modules, and calls them through IREE.
 //!
-//! The crate has two halves. The compiled module, a `.vmfb` file, connects them:
+//! The crate has two halves. The compiled module, a `.vmfb` file, connects the two halves.
 //!
 //! - [`compile`] runs `iree-compile` as a child process, with a time limit and a content [`ModuleCache`].
-//! - A [`Runtime`] loads the module as a [`VmModule`], with mapped [`Parameters`], and a [`VmFunction`]
-//!   of it takes and returns [`Buffer`]s.
+//! - A [`Runtime`] loads the module as a [`VmModule`], with memory-mapped [`Parameters`]. A [`VmFunction`] of
+//!   the module takes and returns [`Buffer`]s.
 //!
 //! ```no_run
 //! use tracewright_runtime::*;
@@ -26,17 +26,17 @@
 //! # Ok(()) }
 //! ```
 //!
-//! This crate does not know what a module computes. It only sees bytes and types.
+//! This crate does not know what a module computes. The crate only handles bytes and types.
 //!
 //! **State is moved in and moved out.** A program may update an argument in place, so a call consumes its buffers,
 //! and you cannot clone a [`Buffer`]. The results of a call belong to the caller alone.
 //!
 //! **A compiled module is native code.** Load only modules that you trust, as you would with executable files.
 //!
-//! Building this crate also builds IREE's runtime, which takes a minute or two. If you build many packages, set
-//! `TRACEWRIGHT_NATIVE` to the folder that an earlier build filled:
-//! `target/…/build/tracewright-runtime-…/out/native`. The build links that folder, and rejects it if it has other
-//! sources or lacks a driver.
+//! Building this crate also builds IREE's runtime, which takes a minute or two. If you build many packages,
+//! set `TRACEWRIGHT_NATIVE` to the folder that an earlier build filled:
+//! `target/…/build/tracewright-runtime-…/out/native`. The build then links the libraries in this folder, and
+//! rejects a folder that was built from other sources or lacks a driver.
 
 mod buffer;
 mod cache;

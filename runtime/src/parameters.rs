@@ -1,24 +1,24 @@
-//! [`Parameters`]: named weights that a program reads in place.
+//! [`Parameters`] are named weights that a program reads in place.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes that stay in place as long as a reference exists: a mapped file, or a vector.
+/// Bytes that stay at their address as long as a reference exists: a mapped file, or a vector.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
-/// The alignment in memory that a parameter needs to be used in place, in bytes.
+/// The alignment in memory, in bytes, that lets IREE use a parameter in place.
 pub const PARAMETER_ALIGNMENT: usize = 64;
 
 /// One scope of named parameters in shared bytes.
 ///
-/// IREE uses an entry in place if it is aligned to [`PARAMETER_ALIGNMENT`] bytes in memory, and copies it
-/// otherwise. The bytes are released together with the last program and buffer that use them.
+/// IREE uses an entry in place if its address is a multiple of [`PARAMETER_ALIGNMENT`] bytes, and copies the
+/// entry otherwise. The bytes are released together with the last program and buffer that use them.
 #[derive(Clone)]
 pub struct Parameters {
-    /// The scope's name, as in `#flow.parameter.named<"scope"::"name">`.
+    /// The name of the scope, as in `#flow.parameter.named<"scope"::"name">`.
     pub scope: String,
-    /// The bytes that contain all ranges.
+    /// The bytes that contain the ranges of all parameters.
     pub bytes: SharedBytes,
     pub entries: BTreeMap<String, ParameterData>,
 }
@@ -27,7 +27,7 @@ pub struct Parameters {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParameterData {
     Range(Range<usize>),
-    /// A repeated pattern, which stands in for missing weights.
+    /// A repeated pattern, which replaces missing weights.
     Splat {
         length: u64,
         /// The pattern, of 1, 2, 4, 8 or 16 bytes.

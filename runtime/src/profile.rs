@@ -9,19 +9,19 @@ use crate::error::RuntimeError;
 /// A function of compiled code that was executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Executed {
-    /// Its name in the module: a kernel's name, or the compiler's name for fused operations.
+    /// The name of the function in the module: a kernel's name, or the compiler's name for fused operations.
     pub name: String,
     pub calls: u64,
-    /// The total time of all calls, each from its first workgroup to its last.
+    /// The total time of all calls; a call takes from its first workgroup to its last workgroup.
     pub time: Duration,
 }
 
 impl Runtime {
     /// The functions that a [watched](crate::Device::Watched) device has executed since it was opened, by
-    /// name. These are IREE's own statistics.
+    /// name. These times are IREE's own statistics.
     ///
     /// # Errors
-    /// If the device is not watched.
+    /// Returns an error if the device is not watched.
     pub fn executed(&self) -> Result<Vec<Executed>, RuntimeError> {
         let mut executed: BTreeMap<String, (u64, Duration)> = BTreeMap::new();
         // One row for each executable that has a function of this name.

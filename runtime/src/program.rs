@@ -1,4 +1,4 @@
-//! [`VmModule`]: a compiled module, loaded and ready for calls.
+//! [`VmModule`] is a compiled module that is loaded and ready for calls.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use crate::error::{RuntimeError, Status, StatusCode};
 use crate::ffi;
 use crate::parameters::Parameters;
 
-/// A loaded module. A clone is the same module.
+/// A loaded module. A clone refers to the same module.
 #[derive(Clone)]
 pub struct VmModule(Rc<Inner>);
 
@@ -28,7 +28,7 @@ struct Export {
 }
 
 impl VmModule {
-    /// Loads a compiled module, which reads its parameters from these scopes.
+    /// Loads a compiled module, which reads its parameters from the given scopes.
     pub fn load(
         runtime: &Runtime,
         vmfb: impl AsRef<[u8]>,
@@ -72,8 +72,8 @@ fn exports(raw: &ffi::Program) -> Result<Vec<Export>, Status> {
     Ok(exports)
 }
 
-/// Checks that a module is complete. A module is also a zip file. IREE does not read the zip directory at its
-/// end, so it would not notice missing last bytes.
+/// Checks whether a module is complete. A module is also a zip file. IREE does not read the zip directory at
+/// the end of the file, so it would not notice that the last bytes are missing.
 fn check_end(vmfb: &[u8]) -> Result<(), Status> {
     const END_RECORD: usize = 22;
     let end = vmfb.len().saturating_sub(END_RECORD);
@@ -83,7 +83,7 @@ fn check_end(vmfb: &[u8]) -> Result<(), Status> {
     Ok(())
 }
 
-/// Checks that the bytes are a complete module, for any machine and any parameters.
+/// Checks whether the bytes are a complete module, for any machine and any parameters.
 pub(crate) fn check(vmfb: &[u8]) -> Result<(), Status> {
     check_end(vmfb)?;
     let runtime = ffi::Runtime::new(0, false)?;
@@ -94,7 +94,7 @@ pub(crate) fn check(vmfb: &[u8]) -> Result<(), Status> {
     }
 }
 
-/// Classifies a failure to load, by IREE's message.
+/// Classifies a failure to load a module, by IREE's message.
 fn load_error((status, verified): (Status, bool)) -> RuntimeError {
     let says = |words: &[&str]| words.iter().any(|word| status.message.contains(word));
     if says(&[
@@ -116,12 +116,13 @@ fn load_error((status, verified): (Status, bool)) -> RuntimeError {
     }
 }
 
-/// An argument or a result of a call, in the form of IREE's virtual machine.
+/// An argument or a result of a call, as IREE's virtual machine represents it.
 #[derive(Debug)]
 pub enum VmValue {
-    /// A tensor. A call consumes its arguments, and its results share no memory.
+    /// A tensor. A call consumes its arguments, and the results share no memory.
     Buffer(Buffer),
-    /// A host scalar. A position that the host needs, too, then needs no transfer.
+    /// An integer in host memory. If the host also needs a position, this form avoids a transfer from the
+    /// device.
     I32(i32),
 }
 
@@ -216,11 +217,11 @@ impl VmFunction {
     }
 }
 
-/// The memory of the results so far.
+/// The memory that the results so far occupy.
 ///
-/// IREE returns one buffer several times if a function returns equal tensors. It also returns constants and
-/// mapped parameters directly. A later call that updates such a buffer in place would overwrite the others.
-/// Therefore they are copied, and each result belongs to the caller alone.
+/// IREE returns one buffer several times if a function returns equal tensors. IREE also returns constants and
+/// memory-mapped parameters directly. A later call that updates such a buffer in place would overwrite the
+/// others. Therefore such results are copied, and each result belongs to the caller alone.
 #[derive(Default)]
 struct Taken(HashMap<usize, Vec<Range<usize>>>);
 

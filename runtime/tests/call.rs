@@ -245,7 +245,7 @@ fn wrong_arguments_are_refused_and_the_program_goes_on() {
     let dot = program.function("dot").unwrap();
 
     let error = program.function("dto").err().unwrap();
-    assert_eq!(error.to_string(), "the module has no function `dto`; it has `dot`");
+    assert_eq!(error.to_string(), "the module has no function `dto`; the module has `dot`");
 
     let error = refused(&dot, vec![tensor(&runtime, &[2, 3], &[0.; 6])]);
     assert!(error.starts_with("function `dot` takes 2 arguments, found 1: `sync func @dot("), "{error}");
@@ -277,7 +277,7 @@ fn wrong_arguments_are_refused_and_the_program_goes_on() {
 fn buffers_of_a_wrong_size_are_refused() {
     let runtime = local();
     let error = Buffer::from_bytes(&runtime, &f32s(&[2, 3]), &[0; 23]).unwrap_err();
-    assert_eq!(error.to_string(), "type `f32[2,3]` takes 24 bytes, found 23");
+    assert_eq!(error.to_string(), "a tensor of the type `f32[2,3]` takes 24 bytes, found 23");
     let buffer = Buffer::zeros(&runtime, &f32s(&[2, 3])).unwrap();
     assert!(matches!(buffer.read_into(&mut [0; 25]), Err(RuntimeError::Length { found: 25, .. })));
     let huge = Buffer::zeros(&runtime, &f32s(&[usize::MAX, 2])).unwrap_err();

@@ -131,8 +131,7 @@ fn wrong_parameters_are_refused() {
         assert!(matches!(&error, RuntimeError::ParameterRange { range: r, .. } if *r == range), "{error:?}");
     }
     let error = load(&[parameters("model", &[("w", ParameterData::Range(248..264))])]).to_string();
-    let expected = "parameter `w` of scope `model` lies at bytes 248 to 264 of an archive that has 256; \
-                    is the file truncated?";
+    let expected = "the parameter `w` of the scope `model` is at bytes 248 to 264 of an archive of 256 bytes; the archive may be cut off";
     assert_eq!(error, expected);
 
     let splat = ParameterData::Splat { length: 16, pattern: vec![0; 17] };

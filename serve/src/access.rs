@@ -21,7 +21,7 @@ impl ApiKeys {
     /// Reads a file with one key on each line. Lines that begin with `#` are comments.
     ///
     /// # Errors
-    /// If the file cannot be read, or has no key.
+    /// Returns an error if the file cannot be read, or has no key.
     pub fn read(path: &Path) -> Result<Self, ServeError> {
         let text = read_stream(path, MOST)?;
         let mut keys = Vec::new();

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use generate::{Finish, TokenLogprobs};
+use generate::Finish;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tracewright::GenerateOptions;
@@ -13,7 +13,8 @@ use tracewright::model::{Completion, News, Running};
 use crate::failure::Failure;
 use crate::metrics::Metrics;
 use crate::models::Loaded;
-use crate::reader::{Reader, Reading, ToolCall};
+use crate::reader::{AnswerReader, Reading};
+use crate::update::{AnswerEnd, EndReason, Update, Usage};
 
 /// Prompts, and how to continue them.
 pub struct Ask {
@@ -27,57 +28,11 @@ pub struct Ask {
     pub reading: Reading,
 }
 
-/// A part of an answer.
-#[derive(Clone, Debug)]
-pub enum Update {
-    /// Text that the model writes before its answer.
-    Reasoning(String),
-    Content(String),
-    /// A whole call of a function. Each comes once.
-    Call(ToolCall),
-    /// Probabilities of the next tokens of the answer.
-    Logprobs(Vec<TokenLogprobs>),
-    End(End),
-}
-
-/// How an answer ended.
-#[derive(Clone, Debug)]
-pub struct End {
-    pub reason: EndReason,
-    pub usage: Usage,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EndReason {
-    Stop,
-    /// As `Stop`, by this stop string of the request.
-    StopString(String),
-    Length,
-    ToolCalls,
-}
-
-/// Counts of tokens. A prompt counts for the first of its answers alone.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Usage {
-    pub prompt: usize,
-    /// Tokens of the prompt that were not computed, because a slot had their state.
-    pub cached: usize,
-    pub completion: usize,
-}
-
-impl Usage {
-    pub fn add(&mut self, other: Self) {
-        self.prompt += other.prompt;
-        self.cached += other.cached;
-        self.completion += other.completion;
-    }
-}
-
 /// The answers to one request. Dropping them stops the generation and frees the slots.
 pub struct Answers {
     news: UnboundedReceiver<(usize, News)>,
     updates: VecDeque<(usize, Update)>,
-    readers: Vec<Reader>,
+    readers: Vec<AnswerReader>,
     /// How many answers have not ended.
     open: usize,
     /// The number of answers to each prompt.
@@ -117,7 +72,7 @@ impl Answers {
         Ok(Self {
             news,
             updates: VecDeque::new(),
-            readers: (0..open).map(|_| Reader::new(reading.clone())).collect(),
+            readers: (0..open).map(|_| AnswerReader::new(reading.clone())).collect(),
             open,
             count,
             prompt_tokens: prompts.iter().map(Vec::len).sum(),
@@ -194,7 +149,7 @@ impl Drop for Answers {
 }
 
 impl Answers {
-    fn end(&self, index: usize, completion: &Completion, has_calls: bool) -> End {
+    fn end(&self, index: usize, completion: &Completion, has_calls: bool) -> AnswerEnd {
         let Completion { generated, prompt_tokens, .. } = completion;
         let is_first = index.is_multiple_of(self.count);
         let prompt = if is_first { *prompt_tokens } else { 0 };
@@ -210,7 +165,7 @@ impl Answers {
                 self.stop_string(completion).map_or(EndReason::Stop, EndReason::StopString)
             }
         };
-        End { reason, usage }
+        AnswerEnd { reason, usage }
     }
 
     /// The stop string that ended an answer. Its tokens spell it behind the text.

@@ -11,7 +11,6 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::answers::{EndReason, Update, Usage};
 use crate::app::App;
 use crate::body::fields;
 use crate::collect::{Answer, collect};
@@ -21,10 +20,10 @@ use crate::ids::{id, now};
 use crate::logprobs;
 use crate::models::Loaded;
 use crate::prepare::messages;
-use crate::reader::ToolCall;
 use crate::sampling::SamplingFields;
 use crate::stream::{self, Events, Sent};
-use crate::tools::{self, Tools};
+use crate::tools::{self, OfferedTools};
+use crate::update::{EndReason, ToolCall, Update, Usage};
 
 /// The most probabilities per token.
 pub const TOP: u64 = 20;
@@ -46,10 +45,12 @@ pub struct ChatFields {
     logprobs: Option<bool>,
     /// Report so many of the most likely tokens, too: at most 20.
     top_logprobs: Option<u64>,
-    /// Functions that the model may call. Tools of other types are skipped.
+    /// Functions that the model may call. OfferedTools of other types are skipped.
     tools: Option<Vec<Value>>,
     /// `auto`, `none`, `required`, or an object that names a function.
     tool_choice: Option<Value>,
+    /// Whether an answer may have several calls; true unless set.
+    parallel_tool_calls: Option<bool>,
     /// `text`, `json_object`, or a `json_schema` that the answer follows.
     response_format: Option<Value>,
     /// A variable of the chat template.
@@ -73,7 +74,8 @@ impl ChatFields {
             generation::schema("response_format", self.response_format.as_ref(), "json_schema.schema");
         Ok(ChatRequest {
             messages: messages(&self.messages)?,
-            tools: Tools::new(tools, &tools::choice(self.tool_choice.as_ref())?, "tool_choice")?,
+            tools: OfferedTools::new(tools, &tools::choice(self.tool_choice.as_ref())?, "tool_choice")?,
+            parallel_calls: self.parallel_tool_calls.unwrap_or(true),
             variables: variables(self.chat_template_kwargs.as_ref(), self.reasoning_effort.as_deref())?,
             schema: schema?,
             max_tokens: match self.max_completion_tokens {

@@ -2,9 +2,9 @@
 
 use generate::TokenLogprobs;
 
-use crate::answers::{Answers, EndReason, Update, Usage};
+use crate::answers::Answers;
 use crate::failure::Failure;
-use crate::reader::ToolCall;
+use crate::update::{EndReason, ToolCall, Update, Usage};
 
 /// A whole answer.
 #[derive(Clone, Debug)]

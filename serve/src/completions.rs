@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::answers::{Answers, Ask, Update, Usage};
+use crate::answers::{Answers, Ask};
 use crate::app::App;
 use crate::body::{fields, shown};
 use crate::chat::{StreamFields, TOP, finish_reason, usage};
@@ -26,6 +26,7 @@ use crate::prepare::check_length;
 use crate::reader::Reading;
 use crate::sampling::SamplingFields;
 use crate::stream::{self, Events, Sent};
+use crate::update::{Update, Usage};
 
 /// The most prompts of a request.
 const PROMPTS: usize = 256;

@@ -57,7 +57,7 @@ pub async fn embed(
     }
     let (of_model, dimensions) = (loaded.clone(), request.dimensions);
     let (embeddings, tokens) = app
-        .blocking(move || {
+        .embedding(move || {
             let texts = texts(&of_model, &request)?;
             let tokens: usize = texts.iter().map(Vec::len).sum();
             Ok((of_model.model.embed_tokens(texts)?.embeddings, tokens))

@@ -38,7 +38,7 @@ pub enum Failure {
     WrongKey,
     #[error("the host is `{host}`, expected this machine's address or `localhost`")]
     Host { host: String },
-    #[error("pages of `{origin}` may not use this server; `--allow-origin` allows it")]
+    #[error("pages of `{origin}` may not use this server; allow the origin when you start it")]
     Origin { origin: String },
     #[error("there is nothing at `{path}`")]
     Path { path: String },

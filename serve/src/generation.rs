@@ -14,13 +14,15 @@ use crate::models::Loaded;
 use crate::prepare::{Dialogue, tokens};
 use crate::reader::{REASONING, Reading};
 use crate::sampling::SamplingFields;
-use crate::tools::Tools;
+use crate::tools::OfferedTools;
 
 /// A conversation to answer, whichever interface it came by.
 pub struct ChatRequest {
     /// The messages in the form of chat templates.
     pub messages: Vec<Value>,
-    pub tools: Tools,
+    pub tools: OfferedTools,
+    /// Whether an answer may have several calls.
+    pub parallel_calls: bool,
     pub variables: Map<String, Value>,
     /// The JSON Schema that the answer must follow.
     pub schema: Option<Value>,
@@ -82,11 +84,12 @@ impl ChatRequest {
     }
 
     fn reading(&self, prompt: &str, follows: bool) -> Reading {
-        let Tools { offered, is_forced } = &self.tools;
+        let OfferedTools { offered, is_forced } = &self.tools;
         let end = prompt.trim_end();
         let opens = REASONING.iter().map(|&(open, _)| open).find(|open| end.ends_with(open));
         Reading {
             tools: offered.clone(),
+            is_single: !self.parallel_calls,
             is_call: *is_forced,
             is_plain: (follows || self.keeps_reasoning) && offered.is_empty(),
             reasons: opens.filter(|_| !follows && !self.keeps_reasoning),

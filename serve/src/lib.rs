@@ -26,10 +26,12 @@ mod page;
 mod prepare;
 mod reader;
 mod responses;
+mod routes;
 mod sampling;
 mod stream;
 mod tokens;
 mod tools;
+mod update;
 
 pub use access::ApiKeys;
 pub use error::ServeError;

@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 
 use crate::app::App;
 use crate::models::Models;
-use crate::{ServeError, ServeOptions, ServedModel};
+use crate::{ServeError, ServeOptions, ServedModel, routes};
 
 /// The most connections at the same time. Further ones wait.
 const CONNECTIONS: usize = 4096;
@@ -31,7 +31,7 @@ impl Server {
     /// Listens on a host and a port. Port 0 stands for any free one.
     ///
     /// # Errors
-    /// If another program uses the port, or the host is not this machine's.
+    /// Returns an error if another program uses the port, or the host is not this machine's.
     pub fn bind(host: &str, port: u16) -> Result<Self, ServeError> {
         let failed = |source| ServeError::Listen { address: format!("{host}:{port}"), source };
         let listener = TcpListener::bind((host, port)).map_err(failed)?;
@@ -49,7 +49,7 @@ impl Server {
     /// [`ServeOptions::drain`].
     ///
     /// # Errors
-    /// If the system starts no threads.
+    /// Returns an error if the system starts no threads.
     pub fn run(
         self,
         models: Vec<ServedModel>,
@@ -78,7 +78,7 @@ impl Server {
         if let Err(failure) = app.models.get(None).await {
             tracing::warn!("{failure}");
         }
-        let router = app.router();
+        let router = routes::router(&app);
         let places = Arc::new(Semaphore::new(CONNECTIONS));
         let graceful = GracefulShutdown::new();
         let mut look = tokio::time::interval(LOOK);

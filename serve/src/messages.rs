@@ -11,7 +11,6 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::answers::{EndReason, Update, Usage};
 use crate::app::App;
 use crate::body::{fields, shown};
 use crate::collect::{Answer, collect};
@@ -19,10 +18,10 @@ use crate::failure::Failure;
 use crate::generation::{ChatRequest, variables};
 use crate::ids::id;
 use crate::prepare::{content, messages, tokens};
-use crate::reader::ToolCall;
 use crate::sampling::SamplingFields;
 use crate::stream::{self, Events, Sent};
-use crate::tools::{self, Choice, Tools};
+use crate::tools::{self, Choice, OfferedTools};
+use crate::update::{EndReason, ToolCall, Update, Usage};
 
 #[derive(Deserialize, JsonSchema)]
 pub struct MessageFields {
@@ -34,7 +33,7 @@ pub struct MessageFields {
     max_tokens: Option<u64>,
     stop_sequences: Option<Vec<String>>,
     stream: Option<bool>,
-    /// Functions with an `input_schema`. Tools of other types are skipped.
+    /// Functions with an `input_schema`. OfferedTools of other types are skipped.
     tools: Option<Vec<Value>>,
     /// An object with the type `auto`, `any`, `none`, or `tool` and a name.
     tool_choice: Option<Value>,
@@ -112,9 +111,12 @@ impl MessageFields {
         if let Some(kind) = self.thinking.as_ref().and_then(|thinking| thinking["type"].as_str()) {
             variables.insert("enable_thinking".to_owned(), json!(kind != "disabled"));
         }
+        let is_single =
+            self.tool_choice.as_ref().is_some_and(|choice| choice["disable_parallel_tool_use"] == true);
         Ok(ChatRequest {
             messages: messages(&given)?,
-            tools: Tools::new(self.tools()?, &self.choice()?, "tool_choice")?,
+            tools: OfferedTools::new(self.tools()?, &self.choice()?, "tool_choice")?,
+            parallel_calls: !is_single,
             variables,
             schema: None,
             max_tokens: ("max_tokens", self.max_tokens),
@@ -125,7 +127,7 @@ impl MessageFields {
         })
     }
 
-    /// The functions. Tools that only Anthropic's servers define are skipped.
+    /// The functions. OfferedTools that only Anthropic's servers define are skipped.
     fn tools(&self) -> Result<Vec<Value>, Failure> {
         let mut tools = Vec::new();
         for (i, one) in self.tools.iter().flatten().enumerate() {

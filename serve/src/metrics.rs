@@ -9,8 +9,8 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use generate::Generated;
 
-use crate::answers::Usage;
 use crate::models::Models;
+use crate::update::Usage;
 
 /// Upper bounds of the times to the first token, in seconds.
 const BOUNDS: [f64; 12] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];

@@ -25,7 +25,7 @@ pub struct ServedModel {
 /// Checks that no two models have the same name.
 ///
 /// # Errors
-/// If two have the same name.
+/// Returns an error if two have the same name.
 pub fn check_names(names: &[String]) -> Result<(), ServeError> {
     let again = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name));
     again.map_or(Ok(()), |(_, name)| Err(ServeError::Name { name: name.clone() }))

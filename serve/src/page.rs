@@ -1,13 +1,9 @@
 //! The page at `/`: a chat in the browser. Its files are in the program, and it asks this server alone.
 
-use std::sync::Arc;
-
 use axum::Router;
 use axum::http::header;
 use axum::response::IntoResponse;
 use axum::routing::get;
-
-use crate::app::App;
 
 /// The files: path, media type and content.
 const FILES: [(&str, &str, &str); 3] = [
@@ -19,7 +15,7 @@ const FILES: [(&str, &str, &str); 3] = [
 /// The browser loads and asks nothing else, and no other page shows this one.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'";
 
-pub fn router() -> Router<Arc<App>> {
+pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
     FILES.into_iter().fold(Router::new(), |router, (path, kind, content)| {
         let headers = [
             (header::CONTENT_TYPE, kind),

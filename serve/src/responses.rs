@@ -11,7 +11,6 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::answers::{EndReason, Update, Usage};
 use crate::app::App;
 use crate::body::{fields, shown};
 use crate::collect::collect;
@@ -19,10 +18,10 @@ use crate::failure::Failure;
 use crate::generation::{self, ChatRequest, variables};
 use crate::ids::{id, now};
 use crate::prepare::{content, messages};
-use crate::reader::ToolCall;
 use crate::sampling::SamplingFields;
 use crate::stream::{self, Events, Sent};
-use crate::tools::{self, Tools};
+use crate::tools::{self, OfferedTools};
+use crate::update::{EndReason, ToolCall, Update, Usage};
 
 #[derive(Deserialize, JsonSchema)]
 pub struct ResponseFields {
@@ -33,7 +32,7 @@ pub struct ResponseFields {
     instructions: Option<String>,
     stream: Option<bool>,
     max_output_tokens: Option<u64>,
-    /// Functions that the model may call. Tools of other types are skipped.
+    /// Functions that the model may call. OfferedTools of other types are skipped.
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
@@ -106,7 +105,8 @@ impl ResponseFields {
         let choice = tools::choice(self.tool_choice.as_ref())?;
         Ok(ChatRequest {
             messages: messages(&given)?,
-            tools: Tools::new(self.tools()?, &choice, "tool_choice")?,
+            tools: OfferedTools::new(self.tools()?, &choice, "tool_choice")?,
+            parallel_calls: self.parallel_tool_calls.unwrap_or(true),
             variables: variables(None, effort.and_then(Value::as_str))?,
             schema: generation::schema("text.format", format, "schema")?,
             max_tokens: ("max_output_tokens", self.max_output_tokens),
@@ -117,7 +117,7 @@ impl ResponseFields {
         })
     }
 
-    /// The functions. Tools that only OpenAI's servers run are skipped.
+    /// The functions. OfferedTools that only OpenAI's servers run are skipped.
     fn tools(&self) -> Result<Vec<Value>, Failure> {
         let mut tools = Vec::new();
         for (i, one) in self.tools.iter().flatten().enumerate() {

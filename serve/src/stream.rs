@@ -9,8 +9,9 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
 use serde_json::Value;
 
-use crate::answers::{Answers, Update};
+use crate::answers::Answers;
 use crate::failure::Failure;
+use crate::update::Update;
 
 /// An event for the client.
 pub enum Sent {

@@ -7,14 +7,14 @@ use crate::failure::Failure;
 
 /// The functions of a request.
 #[derive(Clone, Debug, Default)]
-pub struct Tools {
+pub struct OfferedTools {
     /// The functions that the model knows of, in OpenAI's form.
     pub offered: Vec<Value>,
     /// Whether the answer must be a call of one of them.
     pub is_forced: bool,
 }
 
-/// What a request says about calls.
+/// The calls that a request allows or requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
     Auto,
@@ -24,7 +24,7 @@ pub enum Choice {
     Named(String),
 }
 
-impl Tools {
+impl OfferedTools {
     /// The functions that a choice leaves. `param` names the field of the choice.
     pub fn new(offered: Vec<Value>, choice: &Choice, param: &str) -> Result<Self, Failure> {
         let refuse = |found: &str, expected: &str| Err(Failure::field(param, found, expected));

@@ -6,7 +6,7 @@ use targets::Machine;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     pub bytes: f64,
-    /// Multiplications, additions and elementary functions.
+    /// The number of multiplications, additions and elementary functions.
     pub flops: f64,
     pub seconds: f64,
 }
@@ -19,7 +19,7 @@ impl std::ops::AddAssign for Cost {
     }
 }
 
-/// The cost of a statement in seconds, so that fewer statements are better if all else is equal.
+/// The cost of a statement in seconds, so that fewer statements are better if the other costs are equal.
 const STATEMENT: f64 = 1e-9;
 
 /// The cost of an operation that reads these operands.

@@ -1,4 +1,4 @@
-//! Explains how rules turned a recorded node into its replacement.
+//! Explains how rewrite rules turned a recorded node into its replacement.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::function::Saturated;
 use crate::rules::{Rule, RuleKind, Site, Tree};
 use crate::{Options, Rules, Term};
 
-/// The chain of rules from a recorded node to its replacement.
+/// The chain of rewrite rules from a recorded node to its replacement.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     /// The recorded node, in the trace before simplification.
@@ -26,32 +26,32 @@ pub struct Explanation {
 pub struct Step {
     pub rule: &'static str,
     pub equation: String,
-    /// The node's term after this step.
+    /// The term of the node after this step.
     pub term: String,
     pub ty: TensorType,
-    /// Whether the term computes the same values.
+    /// Whether the term computes the same values as the recorded node.
     pub check: Check,
 }
 
-/// The result of evaluating a step on random inputs, compared with the recorded node.
+/// The result of evaluating a step on random inputs, compared with the values of the recorded node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Check {
     Equal,
     Different,
-    /// Values with different rounding, which approximate rules allow: the largest difference, and the largest
-    /// value.
+    /// The values differ by rounding, which approximate rules allow; the field is the largest difference
+    /// relative to the largest value.
     Rounded(f64),
-    /// The reference evaluator would take too long: the number of multiplications and additions.
+    /// The reference evaluator would take too long; the field is the number of multiplications and additions.
     TooLarge(f64),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExplainError {
     /// The trace has no function of this name.
-    #[error("there is no function `{name}`; there are {known:?}")]
+    #[error("the trace has no function `{name}`; there are {known:?}")]
     Function { name: String, known: Vec<String> },
     /// The function has no node with this number.
-    #[error("`{function}` has no node %{node} after it was simplified; it has {count}")]
+    #[error("the simplified function `{function}` has no node %{node}; the function has {count} nodes")]
     Node { function: String, node: usize, count: usize },
 }
 
@@ -78,13 +78,13 @@ impl fmt::Display for Explanation {
     }
 }
 
-/// The largest number of arithmetic operations that the evaluator may do per explanation.
+/// The largest number of arithmetic operations that the evaluator may compute per explanation.
 const FLOPS: f64 = 3e8;
 
-/// The chain of rules that led to node `node` of function `function` in the simplified trace.
+/// The chain of rewrite rules that led to node `node` of function `function` in the simplified trace.
 ///
 /// # Errors
-/// If there is no such function or node.
+/// Returns an error if the function or the node does not exist.
 pub fn explain(
     trace: &Trace,
     options: &Options,
@@ -130,7 +130,7 @@ struct Explainer<'a> {
 }
 
 impl Explainer<'_> {
-    /// The oldest recorded node of a class.
+    /// The oldest recorded node of a class of equal terms.
     fn recorded(&self, class: Id) -> Option<usize> {
         let class = self.graph.find(class);
         self.saturated.classes.iter().position(|of| of.is_some_and(|id| self.graph.find(id) == class))
@@ -181,8 +181,8 @@ impl Explainer<'_> {
         Explanation { recorded, steps: steps.collect() }
     }
 
-    /// The shortest chain of rules from a term of a class to another; without a goal, to any term that `bake`
-    /// can compute.
+    /// The shortest chain of rewrite rules from one term of a class to another; without a goal, to any term
+    /// that `bake` can compute.
     fn path(&self, class: Id, start: &Term, goal: Option<&Term>) -> Vec<(&'static str, String, Term)> {
         let mut from: HashMap<Term, (Term, &'static str, String)> = HashMap::new();
         let mut queue = VecDeque::from([start.clone()]);
@@ -218,7 +218,7 @@ impl Explainer<'_> {
         steps
     }
 
-    /// The terms that one application of a rule reaches.
+    /// The terms that one application of a rewrite rule produces.
     fn neighbours(&self, class: Id, term: &Term) -> Vec<(&'static str, String, Term)> {
         let mut found = Vec::new();
         let mut add = |rule: &Rule, tree: &Tree| match self.resolve(tree) {
@@ -282,8 +282,8 @@ impl Explainer<'_> {
         }
     }
 
-    /// A term as text, for example `narrow axis=2 start=0 length=4 (linear (%3, …))`. Recorded nodes appear
-    /// by number.
+    /// A term as text, for example `narrow axis=2 start=0 length=4 (linear (%3, …))`. The text refers to
+    /// recorded nodes by number.
     fn show(&self, term: &Term, depth: usize) -> String {
         let mut text = String::new();
         match &*term.kind {
@@ -317,7 +317,7 @@ enum Resolved {
     Term(Term),
 }
 
-/// Whether a match of a pattern matches this term.
+/// Whether a match of a pattern refers to this term.
 fn fits(left: &egg::Pattern<Term>, term: &Term, found: &egg::Subst) -> bool {
     let ENodeOrVar::ENode(root) = &left.ast[left.ast.root()] else { return true };
     root.kind == term.kind
@@ -340,7 +340,7 @@ fn instantiate(right: &egg::Pattern<Term>, at: Id, found: &egg::Subst) -> Tree {
     }
 }
 
-/// The values of one function's classes on random inputs.
+/// The values that the classes of one function have on random inputs.
 struct Values<'a> {
     explainer: &'a Explainer<'a>,
     terms: HashMap<Id, Term>,
@@ -431,8 +431,8 @@ impl<'a> Values<'a> {
     }
 }
 
-/// One term per class, chosen so that no class depends on itself: the oldest recorded node, or else the first
-/// term whose operands already have one.
+/// One term per class, chosen so that no class depends on itself: the oldest recorded node, or otherwise the
+/// first term whose operands already have a term.
 fn founded(explainer: &Explainer<'_>) -> HashMap<Id, Term> {
     let graph = explainer.graph;
     let mut terms: HashMap<Id, Term> = HashMap::new();
@@ -463,8 +463,7 @@ fn mix(state: u64, byte: u8) -> u64 {
     z ^ (z >> 27)
 }
 
-/// Random values: around zero for floats, small positive numbers for integers, which are positions and
-/// tokens.
+/// Random values: floats around zero, and small positive integers, because integers are positions and tokens.
 fn random(ty: &TensorType, seed: u64) -> Value {
     let mut state = seed;
     let element = ty.element;

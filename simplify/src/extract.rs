@@ -1,11 +1,13 @@
-//! Chooses one term for each class, with a low total cost. A term that is used twice is paid once.
+//! Chooses one term for each class of equal terms, with a low total cost. The cost of a term counts once,
+//! even if the term is used twice.
 //!
-//! egg's own extractor counts a tree: a layer that is used twice counts twice, and the cost doubles with each
-//! layer. This search starts from the original function and only makes moves that lower the total, so the result is
-//! never worse. A class is paid while it is in use, and it is in use while a class in use refers to it. Logic
-//! synthesis calls this counting of references the maximum fanout-free cone (Mishchenko, Chatterjee, Brayton,
-//! "DAG-Aware AIG Rewriting", 2006). There are two kinds of moves. One class takes another of its terms; or all
-//! classes that could refer to a class do so, because sharing can pay off only if several take part.
+//! egg's own extractor computes the cost of a tree: a layer that is used twice counts twice, and the cost
+//! doubles with each layer. This search starts from the original function and makes only moves that lower the
+//! total cost, so the result is never worse. A class costs something while it is in use, and it is in use
+//! while another class in use refers to it. Logic synthesis calls this counting of references the maximum
+//! fanout-free cone (Mishchenko, Chatterjee, Brayton, "DAG-Aware AIG Rewriting", 2006). The search has two
+//! kinds of moves. Either one class changes to another of its terms, or all classes that could refer to a
+//! class change together. Sharing may pay off only if several classes take part.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -13,18 +15,18 @@ use std::sync::Arc;
 use egg::Id;
 use trace::NodeKind;
 
-/// A class of the e-graph with its terms. Operands are indices in a list of classes.
+/// A class of equal terms in the e-graph. The operands of a term are indices into a list of classes.
 pub(crate) struct Class {
     /// The class's id in the e-graph.
     pub id: Id,
-    /// The terms in the e-graph's order, then terms that the archive could store.
+    /// The terms in the e-graph's order, followed by terms that the archive could store.
     pub terms: Vec<Candidate>,
 }
 
-/// A term that a class can take.
+/// A term that can be chosen for a class.
 pub(crate) struct Candidate {
     pub kind: Arc<NodeKind>,
-    /// The indices of its operands.
+    /// The class indices of the term's operands.
     pub operands: Vec<usize>,
     pub cost: f64,
 }
@@ -37,11 +39,12 @@ pub(crate) struct Extraction<'a> {
     total: f64,
 }
 
-/// A class, and the term that it takes.
+/// A class, and the term that is chosen for this class.
 type Move = (usize, usize);
 
 impl<'a> Extraction<'a> {
-    /// Searches for the cheapest choice, from `start` on, which has no cycles. `roots` are in use.
+    /// Searches for the cheapest choice, starting from the choice `start`, which has no cycles. The classes
+    /// in `roots` are always in use.
     pub fn search(classes: &'a [Class], start: Vec<usize>, roots: &[usize]) -> Self {
         let references = vec![0; classes.len()];
         let mut extraction = Self { classes, chosen: start, references, total: 0.0 };
@@ -102,7 +105,7 @@ impl<'a> Extraction<'a> {
         }
     }
 
-    /// Makes the moves if together they lower the total and close no cycle.
+    /// Makes the moves if they lower the total cost together and create no cycle.
     fn accept(&mut self, moves: &[Move]) -> bool {
         let before = (self.chosen.clone(), self.references.clone(), self.total);
         self.take(moves);
@@ -152,7 +155,7 @@ impl<'a> Extraction<'a> {
         }
     }
 
-    /// Whether a class of the moves would depend on itself.
+    /// Whether a class would depend on itself after the moves.
     fn cyclic(&self, moves: &[Move]) -> bool {
         let mut seen = vec![0u32; self.classes.len()];
         moves.iter().enumerate().any(|(mark, &(start, at))| {

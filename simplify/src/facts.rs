@@ -1,4 +1,4 @@
-//! The facts about a class of equal terms: type, constant value, origin.
+//! The facts about a class of equal terms: its type, its constant value, its origin.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,33 +10,34 @@ use trace::NodeKind;
 
 use crate::Term;
 
-/// The name and equation of constant folding, which is not a row of a table: an operation on constants is
-/// evaluated.
+/// The name and equation of constant folding, which evaluates an operation on constants. Constant folding is
+/// not a row of a table.
 pub(crate) const FOLDING: (&str, &str) = ("constant folding", "f(constants) = a constant");
 
 pub type Graph = EGraph<Term, Context>;
 
-/// Types that cannot be inferred from operations, and limits.
+/// Types that cannot be inferred from operations, and limits of the rules.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
     pub inputs: Vec<TensorType>,
     /// The result types of every function of the trace.
     pub results: Vec<Arc<[TensorType]>>,
-    /// The index of the node that is being inserted, if it is one of the function's.
+    /// The index of the node that is being inserted, if it is a node of the function.
     pub inserting: Option<u32>,
     /// The number of folded constants.
     pub folded: usize,
-    /// The largest number of terms, if there is a limit. A single application of a rule can find more than
-    /// fits into memory.
+    /// The largest number of terms, if there is a limit. A single application of a rule can find more terms
+    /// than fit into memory.
     pub limit: Option<usize>,
-    /// Whether rules may change the rounding of a result. Then two ways to compute a constant can differ.
+    /// Whether rules may change the rounding of a result. If rules may do so, two ways to compute a constant
+    /// can have different results.
     pub approximate: bool,
-    /// The formats that weights are stored in, by the patterns of their keys.
+    /// The storage formats of weights, by the patterns of their keys.
     pub formats: Arc<BTreeMap<String, WeightFormat>>,
 }
 
 impl Context {
-    /// Whether the graph has room for more terms.
+    /// Whether the e-graph has room for more terms.
     pub(crate) fn has_room(graph: &Graph) -> bool {
         graph.analysis.limit.is_none_or(|limit| graph.total_size() <= limit)
     }
@@ -44,9 +45,9 @@ impl Context {
 
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The type; for a call, several.
+    /// The type of the class; a call has several types.
     pub types: Arc<[TensorType]>,
-    /// The value, if it is known.
+    /// The value of the class, if the value is constant.
     pub constant: Option<Literal>,
     /// The origin of the class.
     pub origin: Origin,
@@ -56,9 +57,9 @@ pub struct Facts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     Node(u32),
-    /// A rule derived it from this node.
+    /// A rewrite rule derived the class from this node.
     Near(u32),
-    /// A rule created it without a node.
+    /// A rewrite rule created the class without a node.
     Nowhere,
 }
 
@@ -68,17 +69,17 @@ impl Facts {
         &self.types[0]
     }
 
-    /// The number in every element, if the value is known and uniform.
+    /// The common value of all elements, if the value is known and all elements are equal.
     pub fn splat(&self) -> Option<f64> {
         let literal = self.constant.as_ref()?;
         Some(literal.ty().element.decode(literal.as_splat()?))
     }
 }
 
-/// Larger constants are not folded, unless all elements are equal.
+/// The largest number of elements of a constant that is folded, unless all elements are equal.
 const FOLDED: usize = 4096;
-/// Larger constants are not terms of their own, unless all elements are equal. They would be stored instead
-/// of computed.
+/// The largest number of elements of a constant that becomes a separate term, unless all elements are equal.
+/// Larger constants would be stored instead of computed.
 const STORED: usize = 64;
 
 impl Analysis<Term> for Context {

@@ -1,4 +1,4 @@
-//! Moves a function into the e-graph, and extracts the result.
+//! Inserts a function into the e-graph, and extracts the simplified function.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::facts::{Context, FOLDING, Graph, Origin};
 use crate::recipes::{recipes, stored};
 use crate::{Options, Rules, Term};
 
-/// The largest number of iterations of all rules. Models need three or four.
+/// The largest number of iterations of all rules. Models need three or four iterations.
 const ITERATIONS: usize = 12;
 /// The largest number of terms that rules add to a function.
 const TERMS: usize = 20_000;
 
-/// Runs all rules in every iteration. egg would delay rules with many matches. The rules themselves keep the
-/// limit on terms.
+/// Runs all rules in every iteration, whereas egg would delay rules with many matches. The rules themselves
+/// limit the number of terms.
 struct Bounded;
 
 impl RewriteScheduler<Term, Context> for Bounded {
@@ -35,7 +35,7 @@ impl RewriteScheduler<Term, Context> for Bounded {
     }
 }
 
-/// A function, and all terms that were found to equal its nodes.
+/// A function, and all terms that the rules found to be equal to its nodes.
 pub(crate) struct Saturated<'a> {
     pub function: &'a Function,
     runner: Runner<Term, Context>,
@@ -44,8 +44,8 @@ pub(crate) struct Saturated<'a> {
 }
 
 impl<'a> Saturated<'a> {
-    /// Applies the rules to a function until they find nothing new, or a limit is reached. `approximate` is
-    /// set if some of them change the rounding of results.
+    /// Applies the rules to a function until they find nothing new, or a limit is reached. `approximate` must
+    /// be set if some of the rules change the rounding of results.
     pub fn new(
         function: &'a Function,
         results: &[Arc<[TensorType]>],
@@ -90,12 +90,12 @@ impl<'a> Saturated<'a> {
         &self.runner.egraph
     }
 
-    /// Whether a limit was reached before the rules had found everything.
+    /// Whether the search reached a limit before the rules had found everything.
     pub fn limited(&self) -> bool {
         !matches!(self.runner.stop_reason, Some(StopReason::Saturated))
     }
 
-    /// How often each rule found something new.
+    /// How often each rule found a new term.
     pub fn fired(&self) -> Vec<(String, usize)> {
         let mut fired: Vec<(String, usize)> = vec![(FOLDING.0.into(), self.graph().analysis.folded)];
         for iteration in &self.runner.iterations {
@@ -166,9 +166,9 @@ impl<'a> Saturated<'a> {
         self.rebuild(&extraction, &roots)
     }
 
-    /// The start of the search. Classes of the function's nodes take the oldest such node. Other classes take
-    /// the term whose costliest path is cheapest. There is no cycle, because an oldest node depends only on
-    /// older nodes.
+    /// The choice of terms with which the search starts. Classes of the function's nodes start with the
+    /// oldest such node. Other classes start with the term whose most expensive path is cheapest. This choice
+    /// has no cycle, because an oldest node depends only on older nodes.
     fn start(&self, classes: &[Class], places: &HashMap<Id, usize>) -> Vec<usize> {
         let graph = self.graph();
         let mut chosen: Vec<Option<usize>> = vec![None; classes.len()];
@@ -267,7 +267,7 @@ impl<'a> Saturated<'a> {
     }
 }
 
-/// The cost of one call of a function, without its callees.
+/// The cost of one call of a function, without the functions that it calls.
 pub(crate) fn function_cost(machine: &Machine, function: &Function) -> Cost {
     let mut sum = Cost::default();
     for (id, live) in function.ids().zip(function.live()) {

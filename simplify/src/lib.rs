@@ -1,9 +1,9 @@
-//! Simplifies a trace: the result is smaller and computes the same.
+//! Simplifies a trace: the result has a lower cost and computes the same values.
 //!
-//! Each function becomes an e-graph (Willsey et al., "egg: Fast and Extensible Equality Saturation", 2021), the
-//! [rules](Rules) add terms that equal its nodes, and the cheapest terms become the new function. A computation
-//! that depends only on weights becomes the recipe of a parameter. `bake` evaluates it once, when it writes the
-//! archive.
+//! Each function becomes an e-graph (Willsey et al., "egg: Fast and Extensible Equality Saturation", 2021),
+//! the [rules](Rules) add terms that equal its nodes, and the cheapest terms become the new function. A
+//! computation that depends only on weights becomes the recipe of a parameter, and `bake` evaluates this
+//! recipe once, when it writes the archive.
 
 mod cost;
 mod explain;
@@ -51,12 +51,13 @@ use function::{Saturated, function_cost};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     pub rules: Rules,
-    /// The machine whose time the cost model minimizes.
+    /// The machine on which the cost model minimizes the time.
     pub machine: Machine,
-    /// Whether computations on weights alone may become recipes, which `bake` evaluates. Set it to false if
-    /// there is no archive.
+    /// Whether computations on weights alone may become recipes that `bake` evaluates. Set this option to
+    /// false if there is no archive.
     pub recipes: bool,
-    /// The formats of quantized weights, by the patterns of their keys. Weights of different formats stay apart.
+    /// The formats of quantized weights, by the patterns of their keys. The rules do not merge weights of
+    /// different formats.
     pub formats: Arc<BTreeMap<String, WeightFormat>>,
 }
 
@@ -67,7 +68,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Options with these rules, for the machine of this target.
+    /// Options with the given rules, for the machine of the given target.
     pub fn new(rules: Rules, target: &Target) -> Self {
         Self {
             rules,
@@ -87,7 +88,7 @@ impl Options {
 pub struct Report {
     /// The changes of each function.
     pub functions: Vec<Change>,
-    /// How often each rule found something new.
+    /// How often each rule found a new term.
     pub fired: BTreeMap<&'static str, usize>,
 }
 
@@ -97,17 +98,17 @@ pub struct Change {
     pub name: String,
     pub nodes: [usize; 2],
     pub cost: [Cost; 2],
-    /// How often each rule found something new in this function.
+    /// How often each rule found a new term in this function.
     pub fired: BTreeMap<&'static str, usize>,
-    /// Whether a limit on iterations or terms was reached before the rules had found everything.
+    /// Whether the number of iterations or terms reached a limit before the rules had found everything.
     pub limited: bool,
 }
 
-/// The fraction by which recipes may enlarge an archive.
+/// The largest fraction by which recipes may enlarge an archive.
 const GROWTH: f64 = 0.01;
 
-/// Returns the simplest trace that was found. It computes the same bits, unless approximate rules were asked
-/// for. At worst it is the input.
+/// Returns the cheapest trace that the search found. The simplified trace computes the same bits, unless you
+/// selected approximate rules. If the search finds nothing, it returns the input.
 pub fn simplify(trace: &Trace, options: &Options) -> (Trace, Report) {
     if options.rules == Rules::Off {
         return (trace.clone(), Report::default());
@@ -165,8 +166,8 @@ fn derived(trace: &Trace) -> impl Iterator<Item = &Parameter> {
     parameters.filter(|parameter| parameter.recipe.is_some())
 }
 
-/// The key of a recipe to remove, among those that were not `recorded`. A recipe is removed if it shares a
-/// name with another, stores a tensor twice, or makes the archive grow too much.
+/// The key of a recipe to remove, among those that were not `recorded`. A recipe is removed if its key equals
+/// the key of another recipe, if it stores a tensor twice, or if it makes the archive grow too much.
 fn worst_recipe(trace: &Trace, recorded: &BTreeSet<&str>) -> Option<String> {
     derived(trace).next()?;
     let reads = match trace.reads() {

@@ -1,4 +1,4 @@
-//! Finds terms that `bake` can compute when it writes the archive, and names them.
+//! Finds terms that `bake` can compute when it writes the archive, and gives these terms names.
 
 use egg::Id;
 use ops::{Attribute as _, Form, Op, Real, TensorType};
@@ -8,10 +8,11 @@ use trace::{NodeKind, Parameter, Recipe};
 use crate::Term;
 use crate::facts::Graph;
 
-/// The largest number of operations in a recipe. A recipe is a tree, so a shared subterm counts twice.
+/// The largest number of operations in a recipe. A recipe is a tree, so an operation that is used twice
+/// counts twice.
 const OPERATIONS: usize = 64;
 
-/// For every class that depends only on weights and constants, its recipe, if `bake` can compute it.
+/// The recipe of every class that depends only on weights and constants, if `bake` can compute the recipe.
 pub(crate) fn recipes(graph: &Graph) -> HashMap<Id, Recipe> {
     let mut known: HashMap<Id, Recipe> = HashMap::new();
     let mut ids: Vec<Id> = graph.classes().map(|class| class.id).collect();
@@ -65,7 +66,8 @@ fn recipe(graph: &Graph, known: &HashMap<Id, Recipe>, term: &Term) -> Option<Rec
     (sources > 0 && count < OPERATIONS).then(|| Recipe::Op(op.clone(), operands))
 }
 
-/// The parameter for a recipe, if it is worth storing. Recipes that only repeat or rename elements are not.
+/// The parameter for a recipe, if it is worth storing. Recipes that only repeat or rename elements are not
+/// worth storing.
 pub(crate) fn stored(recipe: &Recipe) -> Option<Parameter> {
     match recipe {
         Recipe::Op(op, _) if op.form() == Form::Primitive && !op.is_view() => {
@@ -76,9 +78,9 @@ pub(crate) fn stored(recipe: &Recipe) -> Option<Parameter> {
     }
 }
 
-/// The first source and its operations: `…q_proj.weight` and `+k_proj.weight+v_proj.weight`. Brackets enclose
-/// numbers and operands that are computed. Operands before the first source are written before the operation:
-/// `norm.weight~(1.0)subtract`.
+/// The key of the first source, and a description of the operations: `…q_proj.weight` and
+/// `+k_proj.weight+v_proj.weight`. Numbers and computed operands are in brackets. Operands before the first
+/// source are written before the operation: `norm.weight~(1.0)subtract`.
 fn describe(recipe: &Recipe) -> Option<(String, String)> {
     let (op, operands) = match recipe {
         Recipe::Source(key, _) => return Some((key.clone(), String::new())),

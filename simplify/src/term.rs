@@ -1,4 +1,4 @@
-//! [`Term`]: a node of a trace in the e-graph.
+//! [`Term`] represents a node of a trace in the e-graph.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use egg::{FromOp, Id, Language};
 use ops::{Op, Reader};
 use trace::NodeKind;
 
-/// The kind of a node, and the classes of its operands. One type covers all operations, because egg only
-/// needs to compare them.
+/// The kind of a node, and the classes of the node's operands. One type represents all operations, because
+/// egg only needs to compare them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Term {
     pub kind: Arc<NodeKind>,
@@ -27,7 +27,7 @@ impl Term {
         }
     }
 
-    /// The name of the operation, or of the other kind of node.
+    /// The name of the operation, or the name of another kind of node.
     pub fn name(&self) -> &'static str {
         match &*self.kind {
             NodeKind::Op(op) => op.name(),

@@ -1,4 +1,4 @@
-//! The commands of IREE's own tools that do the same with the same files.
+//! The commands of IREE's own tools that have the same results with the same files.
 
 use std::path::Path;
 
@@ -6,14 +6,14 @@ use ops::{ElementType, TensorType};
 use runtime::{CompileOptions, Compiler};
 use trace::{Argument, Role, Signature};
 
-/// A command line as a shell takes it.
+/// Formats a command line so that a shell can read it.
 fn line<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     // A word with a zero byte is no argument of any program.
     shlex::try_join(words).unwrap_or_default()
 }
 
-/// The command that compiles the text of a module into `vmfb`. It reads standard input, because the path of a file would become
-/// part of the module.
+/// The command that compiles the text of a module into `vmfb`. The command reads the module from standard
+/// input, because the path of a file would become part of the compiled module.
 pub fn compile(compiler: &Compiler, options: &CompileOptions, text: &Path, vmfb: &Path) -> String {
     let [program, text, vmfb] =
         [compiler.path.as_path(), text, vmfb].map(|path| path.to_string_lossy().into_owned());
@@ -23,7 +23,8 @@ pub fn compile(compiler: &Compiler, options: &CompileOptions, text: &Path, vmfb:
     format!("{} < {}", line(words), line([text.as_str()]))
 }
 
-/// The command that calls an entry point once, at the beginning of a text, with as many of these tokens as it takes.
+/// The command that calls an entry point once, at the beginning of a text, with as many of the given tokens
+/// as the entry point takes.
 pub fn call(vmfb: &Path, archive: &Path, entry: &Signature, tokens: &[u32]) -> String {
     let mut words = vec![
         "iree-run-module".to_owned(),
@@ -42,7 +43,8 @@ pub fn call(vmfb: &Path, archive: &Path, entry: &Signature, tokens: &[u32]) -> S
     line(words.iter().map(String::as_str))
 }
 
-/// An argument as `iree-run-module` takes it: of numbers that it is not told, all are zero.
+/// Formats an argument for `iree-run-module`, which sets all numbers that the command does not specify to
+/// zero.
 fn input(argument: &Argument, entry: &Signature, tokens: &[u32]) -> String {
     let room = entry.arguments.iter().find(|argument| argument.role == Role::Tokens);
     let room = room.and_then(|argument| argument.ty.shape.last()).copied().unwrap_or_default();
@@ -60,7 +62,7 @@ fn input(argument: &Argument, entry: &Signature, tokens: &[u32]) -> String {
     }
 }
 
-/// `1x8xi32=5,17`
+/// Formats a tensor argument, such as `1x8xi32=5,17`.
 fn typed(ty: &TensorType, numbers: &str) -> String {
     let extents: String = ty.shape.iter().map(|extent| format!("{extent}x")).collect();
     let element = match ty.element {

@@ -1,5 +1,5 @@
 //! An export for IREE: a folder with the module text, the compiled module, the archive, tokenizer files and a
-//! manifest. The folder runs without Python and without a compiler, through this crate or through
+//! manifest. The export folder runs without Python and without a compiler, through this crate or through
 //! `iree-run-module`.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use trace::{Argument, Parameter, Signature};
 use crate::build::{Build, BuildTools, LoadError, map_parameters};
 use crate::{Plan, PlanError};
 
-/// Why an export folder cannot be written or used.
+/// The reason why an export folder cannot be written or used.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// A file cannot be read or written.
@@ -28,11 +28,12 @@ pub enum ExportError {
     /// The output folder cannot be replaced.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// The manifest is damaged, or its hash is not the module's.
+    /// The manifest is damaged, or its hash differs from the module's hash.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     /// The archive belongs to another export.
-    #[error("`{}` is not the archive that the manifest names (its table has blake3 {found}, expected {expected}); export the model again", .path.display())]
+    #[error("`{}` is not the archive that the manifest lists (its table has blake3 {found}, expected \
+        {expected}); export the model again", .path.display())]
     Archive {
         /// Path of the archive file.
         path: PathBuf,
@@ -42,14 +43,15 @@ pub enum ExportError {
         found: String,
     },
     /// The folder has no `manifest.json`, so it is not an export.
-    #[error("`{}` is no export directory: it has no `{}`", .path.display(), names::MANIFEST)]
+    #[error("`{}` is not an export directory: the folder has no `{}`", .path.display(), names::MANIFEST)]
     NoManifest {
         /// Path of the export folder.
         path: PathBuf,
     },
     /// The module targets another processor architecture.
     #[error(
-        "the module was compiled for {expected} and this machine is {found}; export again for this machine"
+        "the module was compiled for {expected}, but this machine is {found}; export the model again for \
+        this machine"
     )]
     Architecture {
         /// The architecture in the manifest.
@@ -59,8 +61,8 @@ pub enum ExportError {
     },
     /// The processor lacks features that the module uses.
     #[error(
-        "the module was compiled for `{cpu}` and needs the processor features {missing:?}, which this machine lacks; \
-         export again for this machine"
+        "the module was compiled for `{cpu}` and needs the processor features {missing:?}, which this \
+        machine lacks; export the model again for this machine"
     )]
     Cpu {
         /// Name of the processor that the module targets.
@@ -128,7 +130,7 @@ fn manifest_of(
 /// Checks that this machine's processor can run the module. Modules for other kinds of devices always pass.
 ///
 /// # Errors
-/// About an architecture or features that the processor lacks.
+/// Returns an error about the processor's architecture, or about features that the processor lacks.
 pub fn check_cpu(manifest: &IreeManifest) -> Result<(), ExportError> {
     if manifest.device()? != DeviceKind::Cpu {
         return Ok(());
@@ -154,7 +156,7 @@ pub struct Exported {
     pub compiled: Compiled,
     /// Statistics of baking the weights.
     pub baked: Baked,
-    /// The time that writing the folder took.
+    /// The time that Tracewright took to write the folder.
     pub wrote: Duration,
 }
 
@@ -162,12 +164,13 @@ pub struct Exported {
 /// gets the tokenizer files of `model`, a folder or a GGUF file. The tensors of `checkpoint` must have [the
 /// model's names](Plan::named).
 ///
-/// Until the module is compiled, `out` does not change. If a later step fails, `out` is no longer an export,
-/// and a new folder is removed. All files of a previous export in `out` are removed; other files stay.
+/// Until the module is compiled, the folder `out` does not change. If a later step fails, `out` is no longer
+/// an export, and Tracewright removes a new folder. The function removes all files of a previous export in
+/// `out`; other files stay.
 ///
 /// # Errors
-/// All differences between the checkpoint and the network's parameters, before anything slow begins; or the
-/// failure of the first stage that fails.
+/// Returns all differences between the checkpoint and the network's parameters before the slow compilation
+/// begins, or the error of the first stage that fails.
 pub fn export(
     plan: Plan,
     model: &Path,
@@ -204,8 +207,8 @@ pub fn export(
     Ok(Exported { module: lowered.module, options, compiled, baked, wrote: start.elapsed() })
 }
 
-/// The text of each file that an export needs and a GGUF file has as metadata, by name; `None` if the model
-/// is a folder.
+/// For a GGUF file, the text of each file that an export needs, by file name, made from the GGUF metadata;
+/// `None` if the model is a folder.
 fn made_of(model: &Path) -> Result<Option<BTreeMap<&'static str, String>>, ExportError> {
     if !Gguf::is_at(model) {
         return Ok(None);
@@ -219,11 +222,11 @@ fn made_of(model: &Path) -> Result<Option<BTreeMap<&'static str, String>>, Expor
     Ok(Some(made))
 }
 
-/// Puts the configuration, the tokenizer and the chat template of a model into a folder; those of a GGUF file are made from its
-/// metadata.
+/// Copies the configuration, the tokenizer and the chat template of a model into a folder. For a GGUF file,
+/// the function creates these files from the metadata.
 ///
 /// # Errors
-/// If one cannot be read or written.
+/// Returns an error if one of these files cannot be read or written.
 pub fn put_model_files(model: &Path, out: &Path) -> Result<(), ExportError> {
     match made_of(model)? {
         Some(made) => made.iter().try_for_each(|(name, text)| dir::put(out, name, text.as_bytes()))?,
@@ -232,11 +235,11 @@ pub fn put_model_files(model: &Path, out: &Path) -> Result<(), ExportError> {
     Ok(())
 }
 
-/// Opens an export directory: checks the processor, the module's hash, and the archive against the module. The archive is
-/// that of the module, for whoever wants to know more of it.
+/// Opens an export directory: checks the processor, the module's hash, and the archive against the module.
+/// The function also returns the archive, for callers that need more information about the weights.
 ///
 /// # Errors
-/// About the first check that fails.
+/// Returns an error about the first check that fails.
 pub fn open(
     folder: &Path,
     manifest: &IreeManifest,
@@ -251,10 +254,11 @@ pub fn open(
     Ok((program, archive))
 }
 
-/// Verifies all hashes of an export folder: those of the module, of the archive's table, and of each tensor.
+/// Verifies all hashes of an export folder: the hashes of the module, of the archive's table, and of each
+/// tensor.
 ///
 /// # Errors
-/// If the folder is not an export, or a hash differs.
+/// Returns an error if the folder is not an export, or a hash differs.
 pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, ExportError> {
     let manifest =
         IreeManifest::read(folder)?.ok_or_else(|| ExportError::NoManifest { path: folder.into() })?;
@@ -262,7 +266,7 @@ pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, Expor
     Ok(archive(folder, &manifest)?.verify_content(watch).map_err(LoadError::from)?)
 }
 
-/// The archive that the manifest names. Only its table is read.
+/// The archive that the manifest lists. The function reads only the archive's table.
 fn archive(folder: &Path, manifest: &IreeManifest) -> Result<Archive, ExportError> {
     let path = folder.join(names::ARCHIVE);
     let archive = Archive::open(&path).map_err(LoadError::from)?;

@@ -1,7 +1,7 @@
 //! Exports: folders that run elsewhere, with IREE or with XLA.
 //!
-//! [`manifest`] declares what `manifest.json` contains. [`xla`] writes exports for XLA. With the feature `iree` this module
-//! writes, opens and verifies exports for IREE.
+//! [`manifest`] declares the contents of `manifest.json`. [`xla`] writes exports for XLA. With the feature
+//! `iree` this module writes, opens and verifies exports for IREE.
 
 #[cfg(feature = "iree")]
 pub mod commands;

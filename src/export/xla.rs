@@ -1,6 +1,6 @@
-//! An export for XLA: a module for each entry point, and a manifest. The manifest describes each argument, how it
-//! is partitioned over devices, and the place of each weight in the checkpoint. `python/tracewright_xla` runs the
-//! export.
+//! An export for XLA: a module for each entry point, and a manifest. The manifest describes each argument,
+//! how the argument is partitioned over devices, and the place of each weight in the checkpoint.
+//! `python/tracewright_xla` runs the export.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -33,22 +33,23 @@ pub struct XlaProgram {
     pub shards: Option<Shards>,
 }
 
-/// Why an export for XLA cannot be planned, written or used.
+/// The reason why an export for XLA cannot be planned, written or used.
 #[derive(Debug, thiserror::Error)]
 pub enum XlaError {
     /// The plan stores weights in a format that only kernels read.
-    #[error("quantized weights are for IREE; XLA reads weights in the type of the network")]
+    #[error("XLA cannot read quantized weights, only IREE can; export for XLA without quantization")]
     Quantized,
-    /// The model is a GGUF file, whose weights are in blocks that XLA cannot read.
-    #[error("`{}` is a GGUF file, and XLA reads safetensors; name a model directory", .0.display())]
+    /// The model is a GGUF file, whose weights are in quantized blocks that XLA cannot read.
+    #[error("`{}` is a GGUF file, but XLA reads only safetensors; name a model directory", .0.display())]
     Gguf(PathBuf),
     /// The folder's path is not UTF-8, so a manifest cannot contain it.
-    #[error("the path `{}` is no UTF-8, and the manifest names the checkpoint by its path; rename it", .0.display())]
+    #[error("the path `{}` is not valid UTF-8, but the manifest contains the checkpoint's path; rename the \
+        checkpoint", .0.display())]
     Unnamed(PathBuf),
     /// The plan cannot be recorded or lowered.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// A tensor cannot be partitioned as the rules ask.
+    /// The rules cannot partition a tensor.
     #[error(transparent)]
     Shard(#[from] ShardError),
     /// The output folder cannot be replaced.
@@ -63,7 +64,7 @@ pub enum XlaError {
     /// A checkpoint or an archive is damaged.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The archive lacks a weight that a recipe computed.
+    /// The archive lacks a weight that the export computes by a recipe.
     #[error("`{key}` was not written to `{}`", .path.display())]
     Lost {
         /// Key of the weight in the archive.
@@ -71,11 +72,12 @@ pub enum XlaError {
         /// Path of the archive file.
         path: PathBuf,
     },
-    /// The manifest is damaged, or its hash is not a module's.
+    /// The manifest is damaged, or its hash differs from the hash of a module.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     /// A computed weight has another offset than the manifest declares.
-    #[error("`{}` has `{key}` at byte {found}, expected {expected} as in the manifest; export the model again", .path.display())]
+    #[error("the checkpoint `{}` has `{key}` at byte {found}, but the manifest expects byte {expected}; \
+        export the model again", .path.display())]
     Moved {
         /// Path of the archive file.
         path: PathBuf,
@@ -88,15 +90,16 @@ pub enum XlaError {
     },
 }
 
-/// Whether a folder is an export for XLA. The manifest may be damaged: only its kind is read.
+/// Whether a folder is an export for XLA. The function reads only the kind of export from the manifest, so
+/// the manifest may be damaged.
 pub fn is_export(folder: &Path) -> bool {
     files::read_text(&folder.join(MANIFEST), limits::CONFIG).is_ok_and(|text| is_xla(&text))
 }
 
-/// Turns a plan into one for XLA: without kernels, and with weights in the format of the checkpoint.
+/// Changes a plan into a plan for XLA: without kernels, and with weights in the format of the checkpoint.
 ///
 /// # Errors
-/// If the plan asks for quantized weights.
+/// Returns an error if the plan asks for quantized weights.
 pub fn planned(plan: Plan) -> Result<Plan, XlaError> {
     if plan.weights.quantize.rounds() {
         return Err(XlaError::Quantized);
@@ -107,13 +110,13 @@ pub fn planned(plan: Plan) -> Result<Plan, XlaError> {
 /// Checks that XLA can read the weights of the model at this path.
 ///
 /// # Errors
-/// If the model is a GGUF file.
+/// Returns an error if the model is a GGUF file.
 pub fn check_model(model: &Path) -> Result<(), XlaError> {
     if Gguf::is_at(model) { Err(XlaError::Gguf(model.to_owned())) } else { Ok(()) }
 }
 
-/// The rules that partition tensors over the axes of a mesh: `asked`, and the network's own rules for the
-/// remaining axes.
+/// The rules that partition tensors over the axes of a mesh: the rules in `asked`, and the network's own
+/// rules for the axes that `asked` does not mention.
 pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<ShardRule> {
     let known = lower::divisible_axes(&recorded.trace);
     let is_asked = |axis: &str| asked.iter().any(|rule| rule.axes.iter().any(|asked| asked == axis));
@@ -125,7 +128,8 @@ pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<S
     declared.filter(|rule| !rule.axes.is_empty()).chain(asked.iter().cloned()).collect()
 }
 
-/// The memory and work of each device in a plan for XLA ([`planned`]). Without a mesh there is one device.
+/// The memory and operations of each device in a plan for XLA ([`planned`]). Without a mesh there is one
+/// device.
 ///
 /// ```
 /// use tracewright::Plan;
@@ -142,7 +146,7 @@ pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<S
 /// ```
 ///
 /// # Errors
-/// If the trace cannot be lowered, or the [rules](shard_rules) cannot partition it.
+/// Returns an error if the trace cannot be lowered, or the [rules](shard_rules) cannot partition it.
 pub fn partition(plan: &Plan, mesh: Option<&Mesh>, asked: &[ShardRule]) -> Result<DevicePartition, XlaError> {
     let recorded = plan.record(&plan.steps())?;
     let shards = match mesh {
@@ -153,11 +157,11 @@ pub fn partition(plan: &Plan, mesh: Option<&Mesh>, asked: &[ShardRule]) -> Resul
 }
 
 impl XlaProgram {
-    /// Lowers a trace of `plan` for XLA ([`planned`]), partitioned over the devices of `mesh` if there is
-    /// one. It reads no weight.
+    /// Lowers a trace of `plan` for XLA ([`planned`]), partitioned over the devices of `mesh` if a mesh is
+    /// given. The function reads no weights.
     ///
     /// # Errors
-    /// If the trace cannot be lowered, or the rules cannot partition it.
+    /// Returns an error if the trace cannot be lowered, or the rules cannot partition it.
     pub fn new(
         plan: &Plan,
         recorded: &Trace,
@@ -222,7 +226,8 @@ impl XlaProgram {
     }
 }
 
-/// For each axis of a tensor, the mesh axes that partition it; an empty list for an axis that stays whole.
+/// For each axis of a tensor, the mesh axes that partition the axis; the list is empty for an axis that is
+/// not partitioned.
 fn names(sharding: Option<&Sharding>, rank: usize) -> Vec<Vec<String>> {
     let of_axis = |axes: &Vec<targets::MeshAxis>| axes.iter().map(|axis| axis.name.clone()).collect();
     sharding.map_or(vec![Vec::new(); rank], |sharding| sharding.0.iter().map(of_axis).collect())
@@ -236,12 +241,12 @@ fn values(arguments: &[Argument], shardings: &[Sharding]) -> Vec<ManifestValue> 
 
 /// Writes the export folder `out` of a plan for XLA ([`planned`]), with the tokenizer files of `model`. The
 /// [rules](shard_rules) decide how a mesh partitions tensors. Weights stay in the checkpoint, whose tensors
-/// must have [the model's names](Plan::named); only weights that a recipe computes are written.
+/// must have [the model's names](Plan::named); the export contains only weights that a recipe computes.
 ///
 /// # Errors
-/// All differences between the checkpoint and the network's parameters, before anything is written; or a mesh
-/// that does not fit, or a failure to write. After such a failure `out` is not an export, and a new folder is
-/// removed.
+/// Returns all differences between the checkpoint and the network's parameters before anything is written.
+/// Other errors are a mesh that does not fit, and a file that cannot be written. After an error while files
+/// are written, `out` is not an export, and the function removes a new folder.
 pub fn export(
     plan: &Plan,
     model: &Path,
@@ -318,11 +323,11 @@ fn stored_weight(
     })
 }
 
-/// Verifies all hashes of an export for XLA: those of the modules, and those of computed weights. The
+/// Verifies all hashes of an export for XLA: the hashes of the modules and of computed weights. The
 /// checkpoint's own weights have no hashes.
 ///
 /// # Errors
-/// If the folder is not an export for XLA, or a hash differs.
+/// Returns an error if the folder is not an export for XLA, or a hash differs.
 pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, XlaError> {
     let refused = |reason: String| XlaError::from(refused(folder, reason));
     let Some(Manifest::Xla(manifest)) = Manifest::read(folder)? else {

@@ -9,8 +9,8 @@ use super::{Completion, Model, ModelError, Pieces, assistant, user};
 /// A conversation with a model. A clone is an independent conversation with the same beginning.
 ///
 /// A turn computes only the tokens that the chat template adds. Some templates rewrite earlier messages, for
-/// example to leave out old reasoning. In this case the turn recomputes everything from the first token that
-/// differs.
+/// example to remove old reasoning. After such a change, the turn recomputes all tokens from the first
+/// difference on.
 ///
 /// ```no_run
 /// use tracewright::Model;
@@ -25,15 +25,16 @@ use super::{Completion, Model, ModelError, Pieces, assistant, user};
 #[derive(Clone)]
 pub struct Conversation {
     model: Model,
-    /// The messages so far: JSON objects with `role` and `content`.
+    /// The messages so far: they are JSON objects with `role` and `content`.
     pub messages: Vec<Value>,
-    /// Descriptions of functions that the model may call, for the chat template. `None` offers none.
+    /// The functions that the model may call, as descriptions for the chat template. `None` offers no
+    /// functions.
     pub tools: Option<Vec<Value>>,
     /// Additional variables for the chat template, by name.
     pub variables: Map<String, Value>,
-    /// Options of the generation, for all further turns.
+    /// The generation options for all further turns.
     pub options: GenerateOptions,
-    /// The text of exactly these `tokens`, if it is known.
+    /// The text that consists of exactly these `tokens`, if the text is known.
     shown: Option<String>,
     tokens: Vec<u32>,
 }
@@ -54,7 +55,8 @@ impl Conversation {
     /// Sends a message, and waits for the whole answer.
     ///
     /// # Errors
-    /// The errors of [`Model::chat`] and [`Request::text`]. After an error the conversation is unchanged.
+    /// Returns the same errors as [`Model::chat`] and [`Request::text`]. After an error the conversation is
+    /// unchanged.
     pub fn say(&mut self, message: impl Into<String>) -> Result<String, ModelError> {
         let mut turn = self.turn(message)?;
         turn.by_ref().find_map(Result::err).map_or(Ok(()), Err)?;
@@ -65,16 +67,16 @@ impl Conversation {
     /// the answer to the conversation.
     ///
     /// # Errors
-    /// The errors of [`say`](Self::say).
+    /// Returns the same errors as [`say`](Self::say).
     pub fn turn(&mut self, message: impl Into<String>) -> Result<Turn<'_>, ModelError> {
         let prepared = self.prepare(message)?;
         self.begin(prepared)
     }
 
-    /// Renders a message to the tokens of its prompt. Nothing is computed yet.
+    /// Renders a message to the tokens of its prompt. The function computes no tokens yet.
     ///
     /// # Errors
-    /// The errors of [`Model::chat`].
+    /// Returns the same errors as [`Model::chat`].
     pub fn prepare(&self, message: impl Into<String>) -> Result<PreparedTurn, ModelError> {
         let mut messages = self.messages.clone();
         messages.push(user(message));
@@ -90,19 +92,20 @@ impl Conversation {
         Ok(PreparedTurn { messages: chat.messages, text, prompt })
     }
 
-    /// Copies the messages, and the state of their tokens, for [`resume`](Self::resume).
+    /// Copies the messages and the state of their tokens, so that [`resume`](Self::resume) can continue them.
     ///
     /// # Errors
-    /// If the device fails.
+    /// Returns an error if the device fails.
     pub fn save(&self) -> Result<SavedSequence, ModelError> {
         let notes = json!({ "messages": self.messages, "shown": self.shown, "tokens": self.tokens });
         Ok(self.model.save(&self.tokens)?.with_notes(notes))
     }
 
-    /// Goes on with the messages of a saved conversation, whose tokens need not be computed again.
+    /// Continues a saved conversation without computing its tokens again.
     ///
     /// # Errors
-    /// If what was saved belongs to another model or another format, or is no conversation.
+    /// Returns an error if the saved sequence belongs to another model or another format, or is not a
+    /// conversation.
     pub fn resume(&mut self, saved: SavedSequence) -> Result<(), ModelError> {
         let notes: Notes = match serde_json::from_value(saved.notes().clone()) {
             Ok(notes) => notes,
@@ -117,7 +120,7 @@ impl Conversation {
     /// Begins the answer to a [prepared](Self::prepare) message.
     ///
     /// # Errors
-    /// If the model cannot follow an option.
+    /// Returns an error if the model does not support an option.
     pub fn begin(&mut self, prepared: PreparedTurn) -> Result<Turn<'_>, ModelError> {
         let request = self.model.continue_tokens(prepared.prompt.clone());
         let pieces = request.options(self.options.clone()).reuse().stream()?;
@@ -125,7 +128,7 @@ impl Conversation {
     }
 }
 
-/// The messages and tokens of a saved conversation, beside its state.
+/// The messages and tokens of a saved conversation, which are stored together with its state.
 #[derive(Deserialize)]
 struct Notes {
     messages: Vec<Value>,
@@ -133,7 +136,7 @@ struct Notes {
     tokens: Vec<u32>,
 }
 
-/// A message that is rendered and tokenized, and not yet sent.
+/// A message that is rendered and tokenized, but not sent to the model yet.
 pub struct PreparedTurn {
     messages: Vec<Value>,
     text: String,
@@ -154,8 +157,8 @@ impl Turn<'_> {
     }
 
     /// Adds the message and its answer to the conversation. If you did not take all pieces, or a piece was an
-    /// error, the conversation is unchanged and the result is `None`. The same holds for an answer that was
-    /// cancelled before its first piece.
+    /// error, the conversation does not change and the result is `None`. The result is also `None` if you
+    /// cancelled the answer before its first piece.
     pub fn finish(self) -> Option<Completion> {
         let Self { conversation, pieces, prepared: PreparedTurn { mut messages, text, prompt } } = self;
         let completion = pieces.into_completion()?;

@@ -1,5 +1,5 @@
-//! The engine: one thread that owns the runtime and the network. Requests arrive on a channel. Pieces of text leave
-//! on a channel per request.
+//! The engine: one thread that owns the runtime and the network. Requests arrive on a channel. Each request
+//! receives pieces of text on its own channel.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -23,7 +23,7 @@ use super::xla::build_xla;
 use super::{ModelError, OpenOptions, Speculation};
 use crate::embed::{Embedder, check_texts, length_for};
 
-/// A job for the engine.
+/// A job that a handle sends to the engine.
 pub(super) enum Job {
     Generate(Box<GenerateJob>),
     Score(Vec<u32>, Sender<Result<Vec<Vec<f32>>, ModelError>>),
@@ -32,12 +32,12 @@ pub(super) enum Job {
     Embed(Vec<Vec<u32>>, Sender<Result<Embedded, ModelError>>),
 }
 
-/// A text to continue, and where to send the pieces.
+/// A text that the engine continues, and the channel that receives the pieces.
 pub(super) struct GenerateJob {
     pub prompt: Vec<u32>,
     pub options: TokenOptions,
     pub stop: Vec<String>,
-    /// Whether the slot may reuse the part of the prompt that it has already computed.
+    /// Whether the text may reuse the part of the prompt that its slot has already computed.
     pub continues: bool,
     /// Another thread sets this flag to end the text.
     pub cancelled: Arc<AtomicBool>,
@@ -51,7 +51,7 @@ pub(super) type Listener = Box<dyn FnMut(News) -> bool + Send>;
 
 /// The engine's news of a text that it generates.
 pub enum News {
-    /// Text that no later token can change. It can be empty.
+    /// Text that no later token can change. The text can be empty.
     Piece(String),
     /// Probabilities of the tokens that were chosen since the last news, if the options ask for them.
     Logprobs(Vec<TokenLogprobs>),
@@ -64,24 +64,26 @@ pub enum News {
 /// A text whose generation has ended.
 #[derive(Clone, Debug)]
 pub struct Completion {
-    /// The generated text. Without a tokenizer it consists of token ids with spaces in between.
+    /// The generated text. Without a tokenizer, the text consists of token ids separated by spaces.
     pub text: String,
     /// The tokens, the reason for the end, and timings.
     pub generated: Generated,
-    /// Whether a stop string ended the text. In this case the tokens spell more than `text`.
+    /// Whether a stop string ended the text. If a stop string ended the text, the tokens decode to a longer
+    /// text than `text`.
     pub is_cut: bool,
     /// Number of tokens in the prompt, including the tokens that a slot had already computed.
     pub prompt_tokens: usize,
-    /// The time between the assignment of a slot and the first token.
+    /// The time from the assignment of a slot to the first token.
     pub first_token: Option<Duration>,
-    /// Bytes copied between host and device in the meantime, for this text and for texts in other slots.
+    /// The bytes copied between host and device during the generation, for this text and for texts in other
+    /// slots.
     pub transfers: Transfers,
 }
 
-/// Embeddings, and the time that they took.
+/// Embeddings, and the time that their computation took.
 #[derive(Clone, Debug, Default)]
 pub struct Embedded {
-    /// One embedding of f32 numbers per text.
+    /// One embedding per text, each a list of f32 numbers.
     pub embeddings: Vec<Vec<f32>>,
     /// The time that the calls took.
     pub time: Duration,
@@ -92,15 +94,15 @@ pub struct Embedded {
 /// Properties of an open model.
 #[derive(Clone, Debug)]
 pub struct ModelInfo {
-    /// The largest number of tokens in a sequence, prompt and answer together. For an embedding model, the
-    /// longest text.
+    /// The largest number of tokens in a sequence, prompt and answer together. For an embedding model, this
+    /// is the largest number of tokens in a text.
     pub context: usize,
     /// The number of token ids.
     pub vocabulary: usize,
-    /// The number of sequences that are continued in parallel.
+    /// The number of sequences that the model continues in parallel.
     pub slots: usize,
-    /// How the network was built. `None` for an embedding model, whose networks are built for the length of
-    /// the texts.
+    /// How the network was built. `None` for an embedding model, because its networks are built later for the
+    /// length of the texts.
     pub build: Option<BuildInfo>,
     /// Warnings about the model's files.
     pub warnings: Vec<OpenWarning>,
@@ -122,7 +124,8 @@ pub(super) struct DraftSource {
     pub options: OpenOptions,
 }
 
-/// Builds the network, reports the result to `tell`, and then answers jobs until all handles are dropped.
+/// Builds the network, reports the result through `tell`, and then processes jobs until all handles are
+/// dropped.
 pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>, jobs: &Receiver<Job>) {
     let Unbuilt { path, source, tokenizer, options, draft } = network;
     let built = Engine::build(&path, source, &options);
@@ -143,7 +146,7 @@ pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>
     }
 }
 
-/// The slots of a network, and what drafts for them.
+/// The slots of a network, and the source of its draft tokens.
 fn batch<'a>(
     network: &'a AnyNetwork,
     options: &OpenOptions,
@@ -169,12 +172,12 @@ impl DraftSource {
     }
 }
 
-/// A network of one of the engines.
+/// A network with an executor of any kind.
 type AnyNetwork = Network<AnyExecutor>;
 
 enum Engine {
     Text(Box<BuildInfo>, Box<AnyNetwork>),
-    /// One whose programs are built for the length of their texts.
+    /// An embedding network, whose programs are built for the length of their texts.
     Embedding(Box<dyn Architecture>),
 }
 
@@ -227,13 +230,13 @@ fn build_text(
     }
 }
 
-/// The network of a program that IREE has loaded.
+/// Wraps a program that IREE has loaded as a network.
 fn in_iree(Ready { program, build }: Ready) -> Result<(AnyNetwork, BuildInfo), ModelError> {
     let executor = AnyExecutor::Iree(program.executor()?);
     Ok((Network::on(executor, program.signatures())?, build))
 }
 
-/// The engine of a network that continues texts.
+/// The engine for a network that continues texts.
 struct Texts<'a> {
     path: &'a Path,
     options: &'a OpenOptions,
@@ -244,7 +247,7 @@ struct Texts<'a> {
     /// The text that occupies each slot.
     running: Vec<Option<Running<'a>>>,
     waiting: VecDeque<Box<GenerateJob>>,
-    /// The network that scores, if the main network has no entry point for it.
+    /// The network that computes scores, if the main network has no entry point for scores.
     scorer: Option<AnyNetwork>,
 }
 
@@ -252,7 +255,7 @@ struct Texts<'a> {
 struct Running<'a> {
     reply: Reply<'a>,
     listener: Listener,
-    /// How many tokens' probabilities the listener has.
+    /// The number of tokens whose probabilities the listener has received.
     told: usize,
     cancelled: Arc<AtomicBool>,
     prompt_tokens: usize,
@@ -315,7 +318,7 @@ impl<'a> Texts<'a> {
         Ok(self.batch.load(&self.fingerprint()?, saved)?)
     }
 
-    /// The name of the weights as they are stored.
+    /// The fingerprint of the weights in their storage format.
     fn fingerprint(&self) -> Result<String, ModelError> {
         Ok(Archive::open(&self.build.archive)?.table_blake3())
     }
@@ -344,7 +347,8 @@ impl<'a> Texts<'a> {
         }
     }
 
-    /// Ends the texts that were cancelled before their first token. The others end at their next token.
+    /// Ends the texts that were cancelled before their first token. The other cancelled texts end at their
+    /// next token.
     fn leave(&mut self) {
         for slot in 0..self.running.len() {
             let leaves = |text: &Running| text.first_token.is_none() && text.is_cancelled();
@@ -356,7 +360,7 @@ impl<'a> Texts<'a> {
         }
     }
 
-    /// Runs one step of all texts in slots.
+    /// Runs one decode step for all texts in slots.
     fn step(&mut self) {
         let running = &mut self.running;
         let ended = self.batch.step(|slot, token| match &mut running[slot] {
@@ -406,14 +410,14 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// The error for a request of embeddings to a network that continues text.
+/// The error if a request asks for embeddings from a network that continues text.
 pub(super) fn continues_text(path: &Path) -> ModelError {
     ModelError::Kind { path: path.into(), does: "continues text", asked: "embed it" }
 }
 
 impl Running<'_> {
-    /// Takes a token, and sends the text that no later token can change. Breaks if the receiver is gone or a
-    /// stop string is complete.
+    /// Adds a token, and sends the part of the text that no later token can change. Returns `Break` if the
+    /// receiver is gone or a stop string is complete.
     fn push(&mut self, token: u32) -> ControlFlow<()> {
         self.first_token.get_or_insert_with(|| self.start.elapsed());
         let told = self.reply.push(token).map(|piece| (self.listener)(News::Piece(piece)));
@@ -467,12 +471,12 @@ impl Running<'_> {
     }
 }
 
-/// The engine of a network that computes embeddings.
+/// The engine for a network that computes embeddings.
 struct Embeddings<'a> {
     path: PathBuf,
     options: &'a OpenOptions,
     model: &'a dyn Architecture,
-    /// The programs built so far, by the longest text that each takes.
+    /// The programs built so far, keyed by the longest text that each program takes.
     programs: BTreeMap<usize, Ready>,
 }
 

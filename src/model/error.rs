@@ -1,4 +1,4 @@
-//! The error of [`Model`](super::Model) and its requests.
+//! The error type of [`Model`](super::Model) and its requests.
 
 use std::fmt::{self, Display as _};
 use std::io;
@@ -23,10 +23,10 @@ use crate::export::xla::XlaError;
 use crate::export::{ExportError, ManifestError};
 use crate::tuning::TuningFileError;
 
-/// Why a [`Model`](super::Model) cannot be opened, or cannot answer.
+/// The reason why a [`Model`](super::Model) cannot be opened, or cannot answer.
 ///
-/// `Debug` shows the message and the causes behind it, because a `main` that returns an error prints it with
-/// `Debug`.
+/// The `Debug` output shows the message and its causes, because a `main` function that returns an error
+/// prints the error with `Debug`.
 ///
 /// ```
 /// use tracewright::Model;
@@ -44,7 +44,7 @@ pub enum ModelError {
     /// The `config.json` cannot be read, or has invalid values.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A name on the Hugging Face hub did not lead to a model.
+    /// A name on the Hugging Face hub could not be resolved to a model.
     #[error(transparent)]
     Hub(#[from] HubError),
     /// The weights have other sizes than the configuration declares.
@@ -53,7 +53,7 @@ pub enum ModelError {
     /// The checkpoint cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The archive in the cache is damaged. Delete it: the next start bakes it again.
+    /// The archive in the cache is damaged. Delete the archive: the next start bakes a new archive.
     #[error(transparent)]
     Cached(ArchiveError),
     /// The options ask for sizes that the model cannot have.
@@ -62,7 +62,7 @@ pub enum ModelError {
     /// Compiling, baking or loading the network failed.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The network cannot be lowered for XLA, or its checkpoint does not fit it.
+    /// The network cannot be lowered for XLA, or the checkpoint does not fit the network.
     #[error(transparent)]
     Xla(Box<XlaError>),
     /// XLA or its plugin failed.
@@ -70,7 +70,7 @@ pub enum ModelError {
     Plugin(#[from] PjrtError),
     /// The plugin is for another kind of device than the selected device.
     #[error(
-        "the plugin's platform is `{platform}` and the device is `{device}`; name a plugin of that device"
+        "the plugin's platform is `{platform}`, but the device is `{device}`; name a plugin for this device"
     )]
     Platform {
         /// The kind of the selected device.
@@ -87,7 +87,7 @@ pub enum ModelError {
     /// The tokenizer, the chat template, the sampling options or the network failed.
     #[error(transparent)]
     Generate(#[from] GenerateError),
-    /// A call of the network failed. This ended all running texts.
+    /// A call of the network failed. The error ended all texts that were running.
     #[error(transparent)]
     Failed(Arc<GenerateError>),
     /// An embedding cannot be computed.
@@ -97,7 +97,7 @@ pub enum ModelError {
     #[error(transparent)]
     Prompt(#[from] UnknownPrompt),
     /// The model does not support this kind of request.
-    #[error("`{}` {does}, and cannot {asked}", .path.display())]
+    #[error("the model `{}` {does}, and cannot {asked}", .path.display())]
     Kind {
         /// Path of the folder or file.
         path: PathBuf,
@@ -112,40 +112,41 @@ pub enum ModelError {
         /// Path of the folder or file.
         path: PathBuf,
     },
-    /// A draft model whose tokens mean something else.
+    /// The draft model has another tokenizer, so its token ids mean other texts.
     #[error(
-        "the draft model `{}` has another tokenizer than `{}`, so its tokens mean something else; expected a model of the \
-         same family", .draft.display(), .path.display()
+        "the draft model `{}` has another tokenizer than `{}`, so the two models use different token ids; \
+        choose a draft model of the same family", .draft.display(), .path.display()
     )]
     DraftTokenizer {
         /// The draft model.
         draft: PathBuf,
-        /// The model that it drafts for.
+        /// The model that verifies the draft tokens.
         path: PathBuf,
     },
-    /// An option differs from the export's.
+    /// An option differs from the value in the export.
     #[error(
-        "`{option}` is {asked}, but the model was exported with {exported}; leave the option out, or export again"
+        "`{option}` is {asked}, but the model was exported with {exported}; leave the option out, or export \
+        the model again"
     )]
     AsExported {
         /// Name of the option in [`OpenOptions`](super::OpenOptions).
         option: &'static str,
         /// The value that was asked for.
         asked: String,
-        /// The value that the export was made with.
+        /// The value that the model was exported with.
         exported: String,
     },
     /// The option affects compiling, but an export is already compiled.
     #[error(
-        "`{option}` changes the compilation, and an export is compiled already; leave the option out, or \
-         export again with it"
+        "`{option}` changes the compilation, but an export is already compiled; leave the option out, or \
+        export the model again with this option"
     )]
     Compiled {
         /// Name of the option in [`OpenOptions`](super::OpenOptions).
         option: &'static str,
     },
     /// The target is for another kind of device than the selected device.
-    #[error("the target is for {target} and the device is {device}; name a target of that device")]
+    #[error("the target is for {target}, but the device is {device}; name a target for this device")]
     Target {
         /// The kind of device of the target.
         target: DeviceKind,
@@ -156,7 +157,7 @@ pub enum ModelError {
     #[error("there is no home folder for the cache; set `cache` to a folder")]
     NoCache,
     /// The program that renders chat templates cannot be started.
-    #[error("the program that renders chat templates does not start")]
+    #[error("the system cannot start the program that renders chat templates")]
     Program(#[source] io::Error),
     /// The program that renders chat templates reported an error.
     #[error("{message}")]
@@ -165,13 +166,13 @@ pub enum ModelError {
         message: String,
     },
     /// The system ended the program that renders chat templates, because it exceeded a limit.
-    #[error("the model's chat template takes more memory or time than is allowed")]
+    #[error("the model's chat template takes more memory or time than the limit allows")]
     TemplateLimit,
     /// The thread of the engine cannot be started.
-    #[error("the engine's thread does not start")]
+    #[error("the system cannot start the engine's thread")]
     Thread(#[source] io::Error),
     /// The thread of the engine has ended.
-    #[error("the engine has ended; open the model again")]
+    #[error("the engine's thread has ended; open the model again")]
     Gone,
 }
 

@@ -1,5 +1,5 @@
-//! [`Model`]: open a known architecture from a folder, a GGUF file or an export, and chat, continue text, score or
-//! embed.
+//! [`Model`] opens a known architecture from a folder, a GGUF file or an export, and can chat, continue text,
+//! score or embed.
 
 mod conversation;
 mod engine;
@@ -36,14 +36,14 @@ pub use source::{BuildInfo, choose_target};
 pub use crate::tuning::TuningSource;
 
 /// Stack size in bytes of threads that parse or render untrusted input, which may be deeply nested. The
-/// system allocates only the part that a thread uses.
+/// operating system allocates only the part of the stack that a thread uses.
 const STACK: usize = 256 << 20;
 
 /// An open model.
 ///
-/// A clone is another handle to the same model. Several threads can use handles at the same time: an engine
-/// thread runs the network and continues up to [`OpenOptions::slots`] texts in parallel. Further texts wait.
-/// The engine thread ends when the last handle and the last [`Pieces`] are dropped.
+/// A clone is another handle to the same model. Several threads can use handles at the same time. An engine
+/// thread runs the network and continues up to [`OpenOptions::slots`] texts in parallel. Further texts wait
+/// for a slot. The engine thread ends when the last handle and the last [`Pieces`] are dropped.
 ///
 /// ```no_run
 /// use tracewright::{Model, user};
@@ -59,7 +59,7 @@ pub struct Model {
     inner: Arc<Inner>,
 }
 
-/// The part that all handles share.
+/// The data that all handles share.
 struct Inner {
     text: ModelText,
     info: ModelInfo,
@@ -91,43 +91,47 @@ impl Model {
     /// Opens a Hugging Face folder, a GGUF file, a folder of `tracewright export`, or a name on the Hugging Face
     /// hub such as `HuggingFaceTB/SmolLM2-135M-Instruct`, with default options.
     ///
-    /// The first call bakes weights and compiles modules, which takes seconds to minutes. The cache keeps
-    /// both for later calls. You need `iree-compile` for everything but an export.
+    /// The first call bakes the weights and compiles the modules, which takes seconds to minutes. The cache
+    /// keeps the baked weights and the modules for later calls. You need `iree-compile` for all models except
+    /// exports.
     ///
     /// # Errors
-    /// If a file is missing or damaged, or the model is not supported.
+    /// Returns an error if a file is missing or damaged, or the model is not supported.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ModelError> {
         Self::open_with(path, OpenOptions::default())
     }
 
-    /// Opens a model as [`open`](Self::open) does, with these options.
+    /// Opens a model like [`open`](Self::open), with the given options.
     ///
     /// # Errors
-    /// The errors of [`open`](Self::open); or an option that differs from the export's.
+    /// Returns the same errors as [`open`](Self::open), and an error if an option differs from the export's
+    /// value.
     pub fn open_with(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
         Opening::read(path, options)?.build()
     }
 
-    /// The context length, vocabulary size and number of slots, and how the model was built.
+    /// Properties of the model: the context length, the vocabulary size, the number of slots, and how the
+    /// model was built.
     pub fn info(&self) -> &ModelInfo {
         &self.inner.info
     }
 
-    /// The model's tokenizer; `None` if its folder has none.
+    /// The model's tokenizer; `None` if the model's folder contains no tokenizer.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.inner.text.tokenizer.as_deref()
     }
 
-    /// The tokens that end a text.
+    /// The ids of the tokens that end a generated text.
     pub fn stop_tokens(&self) -> &[u32] {
         &self.inner.text.stop_tokens
     }
 
-    /// Answers a conversation through the model's chat template. Messages are JSON objects with `role` and
-    /// `content`. [`user`], [`system`] and [`assistant`] build them.
+    /// Creates a request that answers a conversation with the model's chat template. Messages are JSON
+    /// objects with `role` and `content`. You can build messages with [`user`], [`system`] and [`assistant`].
     ///
     /// # Errors
-    /// If the model has no tokenizer or no template, or the template rejects the conversation.
+    /// Returns an error if the model has no tokenizer or no chat template, or if the template rejects the
+    /// conversation.
     pub fn chat(&self, messages: impl IntoIterator<Item = Value>) -> Result<Request, ModelError> {
         let chat =
             Chat { messages: messages.into_iter().collect(), add_generation_prompt: true, ..Chat::default() };
@@ -135,7 +139,7 @@ impl Model {
         Ok(self.continue_tokens(self.inner.text.tokenizer()?.encode_plain(&text)?))
     }
 
-    /// Starts a conversation of several turns. Each turn computes only its own tokens.
+    /// Starts a conversation with several turns. Each turn computes only its new tokens.
     pub fn conversation(&self) -> Conversation {
         Conversation::new(self.clone())
     }
@@ -143,7 +147,7 @@ impl Model {
     /// Continues the text `prompt`, without a chat template.
     ///
     /// # Errors
-    /// If the model has no tokenizer.
+    /// Returns an error if the model has no tokenizer.
     pub fn generate(&self, prompt: &str) -> Result<Request, ModelError> {
         Ok(self.continue_tokens(self.inner.text.tokenizer()?.encode(prompt)?))
     }
@@ -156,62 +160,64 @@ impl Model {
 
     /// The text of a conversation, rendered by the model's chat template.
     ///
-    /// The template is an untrusted program that comes with the model. It runs under limits, in a thread of
-    /// this process or in the process that [`OpenOptions::template_program`] names.
+    /// The template is an untrusted program that comes with the model. The template runs under limits, in a
+    /// thread of this process or in the process that [`OpenOptions::template_program`] sets.
     ///
     /// # Errors
-    /// If there is no template, or the template fails or rejects the conversation.
+    /// Returns an error if there is no chat template, or if the template fails or rejects the conversation.
     pub fn render(&self, chat: &Chat) -> Result<String, ModelError> {
         self.inner.text.renderer.render(chat)
     }
 
-    /// The parts of a conversation that the chat template does not read: `tools`, or names of variables. None are known if
-    /// [`OpenOptions::template_program`] renders it.
+    /// The parts of a conversation that the chat template does not read: `tools`, or names of variables. The
+    /// list is empty if [`OpenOptions::template_program`] renders the template.
     ///
     /// # Errors
-    /// The errors of [`render`](Self::render).
+    /// Returns the same errors as [`render`](Self::render).
     pub fn unread_by_template(&self, chat: &Chat) -> Result<Vec<String>, ModelError> {
         self.inner.text.renderer.unread(chat)
     }
 
-    /// The logits after each of `tokens`: f32 [tokens, vocabulary].
+    /// Computes the logits after each token of `tokens`, as f32 [tokens, vocabulary].
     ///
-    /// The first call builds the entry point for scores, unless [`OpenOptions::score`] was set.
+    /// The first call builds the entry point for scores, unless you set [`OpenOptions::score`].
     ///
     /// # Errors
-    /// If there are more tokens than the context holds, or the call fails.
+    /// Returns an error if `tokens` is longer than the context, or if the call fails.
     pub fn score(&self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, ModelError> {
         let (answer, scored) = channel();
         self.inner.ask(Job::Score(tokens.to_vec(), answer))?;
         scored.recv().map_err(|_| ModelError::Gone)?
     }
 
-    /// Copies the longest beginning of `tokens` that a slot has computed, with its state.
+    /// Copies the longest prefix of `tokens` that a slot has already computed, with its state.
     ///
     /// # Errors
-    /// If the device fails, or the model does not continue text.
+    /// Returns an error if the device fails, or the model does not continue text.
     pub fn save(&self, tokens: &[u32]) -> Result<SavedSequence, ModelError> {
         let (answer, saved) = channel();
         self.inner.ask(Job::Save(tokens.to_vec(), answer))?;
         saved.recv().map_err(|_| ModelError::Gone)?
     }
 
-    /// Puts a saved sequence into a free slot. A [request that reuses state](Request::reuse) and begins with its tokens does not
-    /// compute them.
+    /// Puts a saved sequence into a free slot. A later request that [reuses state](Request::reuse) and begins
+    /// with the tokens of the saved sequence does not compute these tokens.
     ///
     /// # Errors
-    /// If the sequence belongs to another model or another format, or all slots are occupied.
+    /// Returns an error if the sequence belongs to another model or another format, or all slots are
+    /// occupied.
     pub fn load(&self, saved: SavedSequence) -> Result<(), ModelError> {
         let (answer, loaded) = channel();
         self.inner.ask(Job::Load(Box::new(saved), answer))?;
         loaded.recv().map_err(|_| ModelError::Gone)?
     }
 
-    /// Embeddings of texts: f32 [texts, features]. `prompt_name` selects one of the model's prompts, such as
-    /// `query`; `None` selects the model's default.
+    /// Computes embeddings of texts, as f32 [texts, features]. `prompt_name` selects one of the model's
+    /// prompts, such as `query`; `None` selects the model's default prompt.
     ///
     /// # Errors
-    /// If the model does not compute embeddings, has no such prompt, or a text is too long.
+    /// Returns an error if the model does not compute embeddings or has no prompt with this name, or if a
+    /// text is too long.
     pub fn embed(&self, texts: &[&str], prompt_name: Option<&str>) -> Result<Vec<Vec<f32>>, ModelError> {
         Ok(self.embed_tokens(self.embedding_prompts(texts, prompt_name)?)?.embeddings)
     }
@@ -219,7 +225,7 @@ impl Model {
     /// The tokens of texts as [`embed`](Self::embed) reads them: with the model's prompt and special tokens.
     ///
     /// # Errors
-    /// If the model does not compute embeddings, or has no such prompt.
+    /// Returns an error if the model does not compute embeddings, or has no such prompt.
     pub fn embedding_prompts(
         &self,
         texts: &[&str],
@@ -234,10 +240,10 @@ impl Model {
         Ok(tokens.collect::<Result<Vec<_>, _>>()?)
     }
 
-    /// Embeddings of texts that are given as token ids, including special tokens.
+    /// Computes embeddings of texts that are given as token ids, including special tokens.
     ///
     /// # Errors
-    /// If the model does not compute embeddings, or a text is empty or too long.
+    /// Returns an error if the model does not compute embeddings, or a text is empty or too long.
     pub fn embed_tokens(&self, texts: Vec<Vec<u32>>) -> Result<Embedded, ModelError> {
         let (answer, embedded) = channel();
         self.inner.ask(Job::Embed(texts, answer))?;
@@ -253,7 +259,7 @@ impl Inner {
 }
 
 impl Drop for Inner {
-    /// Ends the engine, and waits until the device is released.
+    /// Ends the engine thread, and waits until the device is released.
     fn drop(&mut self) {
         drop(self.jobs.get_mut().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(engine) = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).take() {

@@ -20,13 +20,13 @@ use crate::Plan;
 use crate::build::BuildStep;
 use crate::export::IreeManifest;
 
-/// A model whose configuration, tokenizer and stop tokens are read, and whose network is not built yet.
-/// Errors in the model's files appear here, before anything slow begins.
+/// A model whose configuration, tokenizer and stop tokens are loaded, but whose network is not built yet.
+/// Errors in the model's files are reported here, before the slow compilation begins.
 ///
-/// [`Model::open`] does both steps. Use `Opening` if your program chooses options from the files, for example
-/// the context from the length of a prompt.
+/// [`Model::open`] reads the files and builds the network in one call. Use `Opening` if your program chooses
+/// options from the files, for example the context from the length of a prompt.
 pub struct Opening {
-    /// The options. You can change them before you build the network.
+    /// The options for the model. You can change these options before you build the network.
     pub options: OpenOptions,
     source: Source,
     text: ModelText,
@@ -34,13 +34,13 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Reads the files of a model. A name such as `ORG/NAME` that is no path is found in the Hugging Face cache,
-    /// or downloaded into it. For a folder `models--ORG--NAME` of the Hugging Face cache, these are the
-    /// files of its current snapshot.
+    /// Reads the files of a model. If the name is not a path, such as `ORG/NAME`, the function finds the
+    /// model in the Hugging Face cache, or downloads the model into the cache. For a folder
+    /// `models--ORG--NAME` of the Hugging Face cache, the function reads the files of the current snapshot.
     ///
     /// # Errors
-    /// If a file is missing or damaged, a name cannot be downloaded, the model is not supported, or an option
-    /// differs from the export's.
+    /// Returns an error if a file is missing or damaged, a name cannot be downloaded, the model is not
+    /// supported, or an option differs from the export's.
     pub fn read(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
         let path = located(path.as_ref(), &options)?;
         let (source, warnings) = Source::read(&path, &options)?;
@@ -48,12 +48,12 @@ impl Opening {
         Ok(Self { options, source, text, warnings })
     }
 
-    /// The model's tokenizer; `None` if its folder has none.
+    /// The model's tokenizer; `None` if the model's folder contains no tokenizer.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.text.tokenizer.as_deref()
     }
 
-    /// The tokens that end a text.
+    /// The ids of the tokens that end a generated text.
     pub fn stop_tokens(&self) -> &[u32] {
         &self.text.stop_tokens
     }
@@ -84,7 +84,7 @@ impl Opening {
         }
     }
 
-    /// The longest sequence, in tokens, of the network that [`build`](Self::build) makes.
+    /// The longest sequence, in tokens, of the network that [`build`](Self::build) creates.
     pub fn context(&self) -> usize {
         match &self.source {
             Source::Export(manifest, _) => manifest.context,
@@ -103,7 +103,7 @@ impl Opening {
         }
     }
 
-    /// The network, unless it is that of an export.
+    /// The architecture of the network; `None` for an export.
     pub fn network(&self) -> Option<&dyn Architecture> {
         match &self.source {
             Source::Export(..) => None,
@@ -111,16 +111,17 @@ impl Opening {
         }
     }
 
-    /// The text preparation of an embedding model, such as its prompts; `None` for other models.
+    /// The settings with which an embedding model prepares texts, such as its prompts; `None` for other
+    /// models.
     pub fn sentence(&self) -> Option<&SentenceConfig> {
         self.source.sentence()
     }
 
-    /// Checks that the model can follow these options.
+    /// Checks that the model supports these options.
     ///
     /// # Errors
-    /// If a setting is out of range, a schema or a grammar is not supported, or text is asked for without a
-    /// tokenizer.
+    /// Returns an error if a setting is out of range, a schema or a grammar is not supported, or an option
+    /// needs text and the model has no tokenizer.
     pub fn check_options(&self, options: &GenerateOptions) -> Result<(), GenerateError> {
         self.text.token_options(options).map(drop)
     }
@@ -128,21 +129,21 @@ impl Opening {
     /// The text of a conversation, rendered by the chat template; see [`Model::render`].
     ///
     /// # Errors
-    /// The errors of [`Model::render`].
+    /// Returns the same errors as [`Model::render`].
     pub fn render(&self, chat: &Chat) -> Result<String, ModelError> {
         self.text.renderer.render(chat)
     }
 
     /// Chooses a context for at least `tokens` tokens, unless the options set one. The context is a power of
-    /// two, which keeps the number of different modules small, and at most the model's own limit. An export
-    /// keeps its context.
+    /// two, which keeps the number of different modules small. The context is at most the model's own limit.
+    /// For an export, the function does not change the context.
     pub fn fit_context(&mut self, tokens: usize) {
         if let (Source::Checkpoint(model), None) = (&self.source, self.options.context) {
             self.options.context = Some(Plan::context_for(tokens, model.max_context()));
         }
     }
 
-    /// The model that drafts, if the options name one.
+    /// The draft model, if the options set one.
     fn draft(&self) -> Result<Option<DraftSource>, ModelError> {
         let Speculation::Draft(draft) = &self.options.speculate else { return Ok(None) };
         let draft = located(draft, &self.options)?;
@@ -163,10 +164,11 @@ impl Opening {
         }
     }
 
-    /// Builds the network, and starts the engine.
+    /// Builds the network, and starts the engine thread.
     ///
     /// # Errors
-    /// If the network or that of the draft model does not fit into memory, or cannot be compiled, baked or loaded.
+    /// Returns an error if the network or the network of the draft model does not fit into memory, or cannot
+    /// be compiled, baked or loaded.
     pub fn build(self) -> Result<Model, ModelError> {
         let draft = self.draft()?;
         let Self { options, source, text, warnings } = self;
@@ -185,8 +187,8 @@ impl Opening {
     }
 }
 
-/// The path to read for a model. A name on the hub leads to its download, unless a file or folder has that name. A folder
-/// `models--ORG--NAME` leads to its snapshot.
+/// The local path of a model. A name on the hub is resolved to its download, unless a local file or folder
+/// has this name. A folder `models--ORG--NAME` is resolved to its snapshot.
 fn located(path: &Path, options: &OpenOptions) -> Result<PathBuf, ModelError> {
     if let Some(hub) = HubFolder::at(path) {
         return Ok(hub.snapshot()?.to_owned());

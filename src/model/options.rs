@@ -1,4 +1,4 @@
-//! [`OpenOptions`]: a plain struct with defaults.
+//! [`OpenOptions`] is a plain struct with defaults.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -24,7 +24,8 @@ use crate::tuning::TuningSource;
 
 /// Options of [`Model::open_with`](super::Model::open_with). `None` always means the default.
 ///
-/// An export has its options built in. An option that asks for another value is an error.
+/// An export contains the options that it was compiled with. An option with another value than the export's
+/// value is an error.
 ///
 /// ```
 /// use tracewright::OpenOptions;
@@ -34,63 +35,69 @@ use crate::tuning::TuningSource;
 /// ```
 #[derive(Clone)]
 pub struct OpenOptions {
-    /// Type of weights and activations: f32, f16 or bf16. Default: the type in the checkpoint.
+    /// Type of weights and activations: f32, f16 or bf16. The default is the type in the checkpoint.
     pub dtype: Option<ElementType>,
-    /// The longest sequence in tokens, prompt and answer together. Default: 4096, or the model's own limit if
-    /// that is less. For embedding models the default is the model's own limit.
+    /// The longest sequence in tokens, prompt and answer together. The default is 4096 tokens, or the model's
+    /// own limit if the limit is smaller. For embedding models the default is the model's own limit.
     pub context: Option<usize>,
-    /// Tokens per prefill call. Default: 128, or the value that [`tuning`](Self::tuning) measured.
+    /// Tokens per prefill call. The default is 128, or the value that [`tuning`](Self::tuning) measured.
     pub chunk: Option<usize>,
-    /// Sequences that are continued in parallel. Further sequences wait. Default: 1.
+    /// The number of sequences that the model continues in parallel. Further sequences wait for a free slot.
+    /// The default number is 1.
     pub slots: usize,
-    /// The storage format of weights. Default: the checkpoint's own format.
+    /// The storage format of weights. The default is the checkpoint's own format.
     pub quantize: Option<Quantization>,
-    /// The integers that activations become where weights are integers. Usually they have 8 bits; 16 lose less, and make prefill
-    /// slower.
+    /// The integer type to which activations are rounded if weights are integers. The usual type has 8 bits;
+    /// 16 bits lose less precision, but make prefill slower.
     pub activations: Option<ActivationBits>,
-    /// Whether kernels made for the processor compute matmuls and attention. Usually they do.
+    /// Whether Tracewright's kernels compute matmuls and attention. By default, kernels compute them if the
+    /// processor supports kernels.
     pub kernels: Option<bool>,
-    /// The storage format of cached keys and values. Default: the element type of the network.
+    /// The storage format of cached keys and values. The default is the element type of the network.
     pub kv: Option<KvFormat>,
-    /// The rules that simplify the network. Default: the rules that keep results bit for bit.
+    /// The rules that simplify the network. By default, only rules that keep results bit for bit apply.
     pub rules: Option<Rules>,
-    /// The device that runs the network. Default: the processor, or the device that the export targets.
+    /// The device that runs the network. The default is the processor, or the device that the export targets.
     pub device: Option<DeviceName>,
-    /// The target of the compiler. Default: the device's own description.
+    /// The target of the compiler. The default target follows from the device's own description.
     pub target: Option<Target>,
-    /// Path of a PJRT plugin, whose XLA runs the network on the plugin's device. Its code runs in this process. Default:
-    /// IREE runs the network.
+    /// Path of a PJRT plugin, whose XLA runs the network on the plugin's device. The plugin's code runs in
+    /// this process. By default, IREE runs the network instead of XLA.
     pub plugin: Option<PathBuf>,
-    /// Worker threads; 0 means one per core. XLA ignores the number.
+    /// The number of worker threads; 0 means one thread per core. XLA ignores this number.
     pub threads: usize,
-    /// The source of the kernels' tile sizes. Default: measurements of `tracewright tune` on this machine.
+    /// The source of the kernels' tile sizes. By default, the measurements of `tracewright tune` on this
+    /// machine are used.
     pub tuning: Option<TuningSource>,
-    /// Whether to build the entry point for [`score`](super::Model::score) together with the others.
-    /// Otherwise the first call of `score` builds it.
+    /// Whether to build the entry point for [`score`](super::Model::score) together with the other entry
+    /// points. Otherwise the first call of `score` builds it.
     pub score: bool,
-    /// The source of drafted tokens, of which one call verifies several.
+    /// The source of draft tokens; one call of the model verifies several draft tokens.
     pub speculate: Speculation,
     /// Whether to compare all weights with the hashes in their archive before loading.
     pub verify: bool,
-    /// Keys that `config.json` may contain although no code reads them.
+    /// Keys that `config.json` may contain although Tracewright does not use them.
     pub allow_config_keys: Vec<String>,
-    /// The function that reads a configuration. Replace it to add your own architectures.
+    /// The function that reads a configuration. You can replace this function to add your own architectures.
     pub read: ReadModel,
-    /// The compiler. Default: `iree-compile` on the `PATH`. An export needs none.
+    /// The compiler. By default, Tracewright uses `iree-compile` on the `PATH`. An export needs no compiler.
     pub compiler: Option<Compiler>,
-    /// The folder for compiled modules and baked archives. Default: `tracewright` in the user's cache folder.
+    /// The folder for compiled modules and baked archives. The default is `tracewright` in the user's cache
+    /// folder.
     pub cache: Option<PathBuf>,
-    /// The cache of the Hugging Face hub, and where downloads come from. Default: `huggingface/hub` in the
-    /// user's cache folder, and the public hub without a token.
+    /// The cache of the Hugging Face hub, and the hub from which models are downloaded. The default is
+    /// `huggingface/hub` in the user's cache folder, and the public hub without a token.
     pub hub: Option<Hub>,
-    /// A program that renders chat templates in a process of its own. Default: they are rendered in this
-    /// process, under the limits of the template engine alone.
+    /// A program that renders chat templates in a separate process. By default, this process renders
+    /// templates, under the limits of the template engine alone.
     pub template_program: Option<TemplateProgram>,
-    /// Receives each slow step, and can stop it. Default: no reports.
+    /// Receives each slow step of opening a model, and can stop it. By default, no function receives the
+    /// steps.
     pub watch: Option<WatchOpen>,
 }
 
-/// What drafts tokens. A text has the same tokens with drafts as without, and fewer calls where drafts are right.
+/// The method that proposes draft tokens. Draft tokens do not change the generated tokens, and correct drafts
+/// save calls.
 ///
 /// ```
 /// use tracewright::model::Speculation;
@@ -99,12 +106,13 @@ pub struct OpenOptions {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Speculation {
-    /// Nothing: each call chooses one token.
+    /// No draft tokens: each call generates one token.
     #[default]
     Off,
-    /// Repetitions: what followed the same tokens earlier in the prompt or the answer.
+    /// Draft tokens are copied from the text: the tokens that followed the same tokens earlier in the prompt
+    /// or the answer.
     Lookup,
-    /// A smaller model with the same tokenizer.
+    /// A smaller model with the same tokenizer proposes draft tokens.
     Draft(PathBuf),
 }
 
@@ -131,19 +139,20 @@ impl fmt::Display for Speculation {
     }
 }
 
-/// A way of drafting that there is not.
+/// The name of a drafting method that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no way of drafting tokens, expected `off`, `lookup` or `draft=MODEL`")]
+#[error("`{0}` is not a drafting method, expected `off`, `lookup` or `draft=MODEL`")]
 pub struct UnknownSpeculation(String);
 
-/// A function that is told each step of opening a model, from the thread that does it.
+/// A function that receives each step of opening a model, from the thread that runs the step.
 #[derive(Clone)]
 pub struct WatchOpen(Arc<Mutex<WatchStep>>);
 
 type WatchStep = dyn FnMut(BuildStep) -> ControlFlow<()> + Send;
 
 impl WatchOpen {
-    /// Wraps a function. It returns [`ControlFlow::Break`] to stop.
+    /// Wraps a function that receives the steps. The function returns [`ControlFlow::Break`] to stop opening
+    /// the model.
     pub fn new(watch: impl FnMut(BuildStep) -> ControlFlow<()> + Send + 'static) -> Self {
         Self(Arc::new(Mutex::new(watch)))
     }
@@ -161,8 +170,8 @@ impl fmt::Debug for WatchOpen {
     }
 }
 
-/// The default folder for compiled modules and baked archives, in the user's cache folder. `None` without a
-/// home folder.
+/// The default folder for compiled modules and baked archives, in the user's cache folder. Returns `None` if
+/// there is no home folder.
 pub fn cache_folder() -> Option<PathBuf> {
     Some(etcetera::choose_base_strategy().ok()?.cache_dir().join("tracewright"))
 }
@@ -199,7 +208,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// The hub of the options, or the public one with the user's cache.
+    /// The hub that the options set, or the public hub with the user's cache.
     pub(super) fn hub(&self) -> Result<Hub, HubError> {
         let cache = || Some(etcetera::choose_base_strategy().ok()?.cache_dir());
         match &self.hub {
@@ -208,7 +217,7 @@ impl OpenOptions {
         }
     }
 
-    /// The compiler of the options, or the one on the `PATH`.
+    /// The compiler that the options set, or the compiler on the `PATH`.
     pub(super) fn compiler(&self) -> Compiler {
         self.compiler.clone().unwrap_or_else(|| Compiler::new("iree-compile"))
     }
@@ -218,7 +227,7 @@ impl OpenOptions {
         self.cache.clone().or_else(cache_folder).ok_or(ModelError::NoCache)
     }
 
-    /// How the model is opened that drafts for one that these options open: on the same device, for one text.
+    /// The options for opening the draft model of a model with these options: the same device, and one slot.
     pub(super) fn of_draft(&self) -> Self {
         Self {
             device: self.device,
@@ -241,12 +250,12 @@ impl OpenOptions {
 }
 
 /// A cache of the last options, converted to tokens. Converting a schema or a grammar is slow, and the turns
-/// of a chat usually have the same one.
+/// of a chat usually have the same schema or grammar.
 #[derive(Clone, Default)]
 pub(super) struct TokenOptionsCache(Arc<Mutex<Option<(GenerateOptions, TokenOptions)>>>);
 
 impl TokenOptionsCache {
-    /// The options, converted to tokens.
+    /// The options, converted to token ids.
     pub fn get(
         &self,
         options: &GenerateOptions,

@@ -1,4 +1,4 @@
-//! Rendering of chat templates, which are untrusted programs, in this process or in another.
+//! Renders chat templates, which are untrusted programs, in this process or in a separate process.
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -12,32 +12,33 @@ use serde_json::{Map, Value};
 
 use super::{ModelError, with_room};
 
-/// A program that renders a model's chat template. Its last argument is the model's path. It reads a
-/// [`TemplateRequest`] as JSON from stdin and prints the text. It exits with 0, or with 1 and a message on
-/// stderr. `tracewright prompt --limited` is such a program, and runs under limits of the operating system.
+/// A program that renders a model's chat template. The last argument of the program is the model's path. The
+/// program reads a [`TemplateRequest`] as JSON from stdin and prints the rendered text. The program exits
+/// with 0, or with 1 and a message on stderr. `tracewright prompt --limited` is such a program; it runs under
+/// memory and time limits of the operating system.
 #[derive(Clone, Debug)]
 pub struct TemplateProgram {
     /// Path or name of the executable.
     pub program: PathBuf,
     /// Arguments before the model's path.
     pub arguments: Vec<OsString>,
-    /// Environment variables that the program does not inherit.
+    /// Environment variables of this process that the program does not inherit.
     pub without: Vec<OsString>,
 }
 
 /// The input of a [`TemplateProgram`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TemplateRequest {
-    /// The messages: JSON objects with `role` and `content`.
+    /// The messages: they are JSON objects with `role` and `content`.
     pub messages: Vec<Value>,
-    /// Descriptions of functions that the model may call. `None` offers none.
+    /// Descriptions of the functions that the model may call. `None` offers no functions.
     pub tools: Option<Vec<Value>>,
     /// Additional variables for the template, by name.
     pub variables: Map<String, Value>,
 }
 
 impl TemplateRequest {
-    /// The conversation, ready for the model's answer.
+    /// The conversation as a chat that the model can answer.
     pub fn chat(self) -> Chat {
         let Self { messages, tools, variables } = self;
         Chat { messages, tools, variables, add_generation_prompt: true, now: None }
@@ -65,7 +66,8 @@ impl Renderer {
         Ok(with_room(|| template.render(chat).map_err(GenerateError::from))??)
     }
 
-    /// The parts of a conversation that the template does not read; none if another program renders it.
+    /// The parts of a conversation that the template does not read. The list is empty if another program
+    /// renders the template.
     pub fn unread(&self, chat: &Chat) -> Result<Vec<String>, ModelError> {
         if self.program.is_some() {
             return Ok(Vec::new());

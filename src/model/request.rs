@@ -1,4 +1,4 @@
-//! [`Request`]: a text to generate, and [`Pieces`], the iterator over its parts.
+//! [`Request`] describes a text to generate, and [`Pieces`] iterates over its parts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ pub struct Request {
     pub(super) model: Arc<Inner>,
     pub(super) prompt: Vec<u32>,
     pub(super) options: GenerateOptions,
-    /// Whether the slot may reuse the part of the prompt that it has already computed.
+    /// Whether the text may reuse the part of the prompt that its slot has already computed.
     pub(super) continues: bool,
     pub(super) shown: Vec<String>,
 }
@@ -32,7 +32,8 @@ impl Request {
         self
     }
 
-    /// Copies the state of the longest beginning of the prompt that a slot has, instead of computing it.
+    /// Reuses the state of the longest prefix of the prompt that a slot has computed, instead of computing
+    /// this prefix again.
     pub fn reuse(mut self) -> Self {
         self.continues = true;
         self
@@ -56,7 +57,8 @@ impl Request {
         self
     }
 
-    /// Ends the generation before this text. You can call it several times.
+    /// Ends the generation before this text appears. You can call this method several times to set several
+    /// texts.
     pub fn stop(mut self, text: impl Into<String>) -> Self {
         self.options.stop.push(text.into());
         self
@@ -83,18 +85,19 @@ impl Request {
     /// Starts the generation, and returns an iterator over pieces of text.
     ///
     /// # Errors
-    /// If the model cannot follow an option. Later errors are items of the iterator.
+    /// Returns an error if the model does not support an option. The iterator returns later errors as items.
     pub fn stream(self) -> Result<Pieces, ModelError> {
         let (send, events) = channel();
         let running = self.listen(move |news| send.send(news).is_ok())?;
         Ok(Pieces { events: Some(events), completion: None, running })
     }
 
-    /// Starts the generation. `listener` gets its news on the engine's thread, and returns whether to go on. It must not block,
-    /// because all texts of the model wait for it, and it must not own the model. Dropping the result stops the generation.
+    /// Starts the generation. `listener` receives the events of the text on the engine's thread, and returns
+    /// whether the generation continues. The listener must not block, because all texts of the model wait for
+    /// it, and it must not own the model. Dropping the result stops the generation.
     ///
     /// # Errors
-    /// The errors of [`stream`](Self::stream).
+    /// Returns the same errors as [`stream`](Self::stream).
     pub fn listen(self, listener: impl FnMut(News) -> bool + Send + 'static) -> Result<Running, ModelError> {
         let Self { model, prompt, options, continues, shown } = self;
         let stop = options.stop.clone();
@@ -110,15 +113,15 @@ impl Request {
     /// Waits for the whole text.
     ///
     /// # Errors
-    /// If the model cannot follow an option, the prompt is too long, or a call fails.
+    /// Returns an error if the model does not support an option, the prompt is too long, or a call fails.
     pub fn text(self) -> Result<String, ModelError> {
         Ok(self.complete()?.text)
     }
 
-    /// Waits for the whole text, its tokens and timings.
+    /// Waits for the whole text, and returns the text with its tokens and timings.
     ///
     /// # Errors
-    /// The errors of [`text`](Self::text).
+    /// Returns the same errors as [`text`](Self::text).
     pub fn complete(self) -> Result<Completion, ModelError> {
         let mut pieces = self.stream()?;
         pieces.by_ref().find_map(Result::err).map_or(Ok(()), Err)?;
@@ -130,7 +133,7 @@ impl IntoIterator for Request {
     type Item = Result<String, ModelError>;
     type IntoIter = Pieces;
 
-    /// Starts the generation. If the model cannot follow an option, the iterator's only item is the error.
+    /// Starts the generation. If the model does not support an option, the iterator's only item is the error.
     fn into_iter(self) -> Pieces {
         let model = self.model.clone();
         self.stream().unwrap_or_else(|error| {
@@ -151,7 +154,7 @@ pub struct Pieces {
     running: Running,
 }
 
-/// A text that is generated or waits for a slot. Dropping it stops the generation.
+/// A text that is generated or waits for a slot. Dropping this value stops the generation.
 pub struct Running {
     cancelled: Arc<AtomicBool>,
     /// Keeps the engine alive while the text is generated.
@@ -172,13 +175,14 @@ impl Drop for Running {
 }
 
 impl Pieces {
-    /// Ends the generation after the next token. Text that exists by then still arrives, and
+    /// Ends the generation after the next token. The iterator still returns the text that exists by then, and
     /// [`completion`](Self::completion) reports [`Finish::Cancelled`](generate::Finish::Cancelled).
     pub fn cancel(&self) {
         self.running.cancel();
     }
 
-    /// The next item of the iterator, or `Pending` if none arrives within `time`. A caller can look after something else then.
+    /// The next item of the iterator, or `Pending` if none arrives within `time`. In that case the caller can
+    /// do other work before it calls this again.
     pub fn next_within(&mut self, time: Duration) -> Poll<Option<Result<String, ModelError>>> {
         loop {
             let Some(events) = &self.events else { return Poll::Ready(None) };
@@ -192,7 +196,8 @@ impl Pieces {
         }
     }
 
-    /// The item of an event, or `Pending` for an event without one. The engine is gone if there is no event.
+    /// The item of an event, or `Pending` for an event without one. If there is no event, the engine has
+    /// stopped.
     fn take(&mut self, event: Option<News>) -> Poll<Option<Result<String, ModelError>>> {
         match event {
             // A token may complete no text.
@@ -215,12 +220,12 @@ impl Pieces {
         }
     }
 
-    /// The tokens and timings, as in [`completion`](Self::completion).
+    /// The same tokens and timings as [`completion`](Self::completion), by value.
     pub fn into_completion(self) -> Option<Completion> {
         self.completion
     }
 
-    /// The tokens and timings, once the iterator has ended without an error; `None` before.
+    /// The tokens and timings after the iterator has ended without an error; `None` before the end.
     pub fn completion(&self) -> Option<&Completion> {
         self.completion.as_ref()
     }

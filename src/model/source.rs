@@ -1,4 +1,4 @@
-//! From a path to a loaded network: an export is loaded; a checkpoint is first baked and compiled.
+//! Turns a path into a loaded network: an export is loaded, and a checkpoint is first baked and compiled.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -27,7 +27,7 @@ pub(super) const CONTEXT: usize = 4096;
 
 /// The kind of model at a path.
 pub(super) enum Source {
-    /// An export, and the longest context of its model if its configuration is there.
+    /// An export, and the maximum context of its model if the export contains the configuration.
     Export(Box<IreeManifest>, Option<usize>),
     /// A checkpoint.
     Checkpoint(Box<dyn Architecture>),
@@ -42,21 +42,22 @@ pub(super) struct Ready {
 /// Facts about how a network was built and loaded.
 #[derive(Clone, Debug)]
 pub struct BuildInfo {
-    /// The time that compiling took, or reading the module from the cache; zero for an export.
+    /// The time that the compilation took, or reading the module from the cache; zero for an export.
     pub compile: Duration,
-    /// The time that loading took.
+    /// The time that loading the program took.
     pub load: Duration,
     /// The module text; `None` for an export, and for a network of XLA.
     pub module: Option<Module>,
     /// The options of IREE's compiler; `None` for an export, and for a network of XLA.
     pub options: Option<CompileOptions>,
-    /// Path of the archive with the weights. For a network of XLA without computed weights, it is the model's path.
+    /// Path of the archive with the weights. For a network of XLA without computed weights, this is the path
+    /// of the model.
     pub archive: PathBuf,
-    /// Statistics of the bake; `None` if the archive existed.
+    /// Statistics of the bake; `None` if the archive already existed.
     pub baked: Option<Baked>,
-    /// Arguments and results of each entry point.
+    /// The arguments and results of each entry point.
     pub signatures: Vec<Signature>,
-    /// Files of the tuner that are damaged, and therefore ignored.
+    /// Damaged files with the tuner's measurements, which are ignored.
     pub damaged: Vec<PathBuf>,
 }
 
@@ -75,7 +76,8 @@ impl Source {
         Ok((Self::Checkpoint(fitted.network), fitted.warnings))
     }
 
-    /// The change of a text before the network embeds it; `None` if it does not embed.
+    /// How the model prepares a text before the network embeds it; `None` for a model that computes no
+    /// embeddings.
     pub fn sentence(&self) -> Option<&SentenceConfig> {
         match self {
             Self::Export(..) => None,
@@ -84,7 +86,7 @@ impl Source {
     }
 }
 
-/// Checks that the path is a folder.
+/// Returns an error if the path is not a folder.
 fn is_folder(path: &Path) -> io::Result<()> {
     if path.is_file() {
         let what = "it is a file; name the folder of the model, or a GGUF file";
@@ -127,7 +129,8 @@ pub(super) fn open_export(
     Ok(Ready { program, build })
 }
 
-/// Bakes, compiles and loads a checkpoint. The entry point for scores is included if the options ask for it.
+/// Bakes, compiles and loads a checkpoint. If the options ask for scores, the entry point for scores is
+/// included.
 pub(super) fn build_checkpoint(
     path: &Path,
     model: Box<dyn Architecture>,
@@ -147,7 +150,7 @@ pub(super) fn build_checkpoint(
     Ok(Ready { build: BuildInfo { damaged, ..ready.build }, ..ready })
 }
 
-/// The plan that the options ask for, for the processor. `quantize` is the storage format of weights.
+/// The plan that follows from the options, for the processor. `quantize` is the storage format of weights.
 pub(super) fn planned(
     model: Box<dyn Architecture>,
     options: &OpenOptions,
@@ -169,7 +172,7 @@ pub(super) fn planned(
     })
 }
 
-/// The entry points that the options ask for.
+/// The entry points that follow from the options.
 pub(super) fn entries(plan: &Plan, options: &OpenOptions, score: bool) -> Vec<EntryPoint> {
     let mut entries = if score { plan.entry_points() } else { plan.steps() };
     if options.speculate != Speculation::Off {
@@ -178,8 +181,8 @@ pub(super) fn entries(plan: &Plan, options: &OpenOptions, score: bool) -> Vec<En
     entries
 }
 
-/// Bakes, compiles and loads a network. If the options ask for it, the weights are compared with their
-/// hashes.
+/// Bakes, compiles and loads a network. If the options request it, the function compares the weights with
+/// their hashes.
 fn build(
     options: &OpenOptions,
     traced: &Traced,
@@ -226,7 +229,7 @@ fn verify(archive: &Archive, options: &OpenOptions) -> Result<(), ArchiveError> 
 /// The target of the compiler: the given target, or the device's own description.
 ///
 /// # Errors
-/// If the target is for another kind of device, or the device is missing.
+/// Returns an error if the target is for another kind of device, or if the device is missing.
 pub fn choose_target(name: DeviceName, target: Option<&Target>) -> Result<Target, ModelError> {
     match (target, name.kind) {
         (Some(target), device) if target.device != device => {

@@ -1,4 +1,4 @@
-//! The text side of a model: tokenizer, chat template, and stop tokens.
+//! The parts of a model that handle text: tokenizer, chat template, and stop tokens.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -21,8 +21,9 @@ use crate::build::{BuildStep, LoadError, cached_archive};
 use crate::export::xla::{self, XlaError, XlaProgram};
 use crate::{Footprint, Memory, Plan, PlanError};
 
-/// A processor multiplies bf16 as f32. XLA's scheduler for many idle cores converts the weights of all layers before the first
-/// matmul, which takes twice their memory. This one converts a weight where it is needed.
+/// XLA's CPU backend converts bf16 weights to f32 before it multiplies them. Its scheduler for many idle
+/// cores converts the weights of all layers before the first matmul, which needs twice the memory of the
+/// weights. The scheduler that this setting selects converts a weight shortly before its use.
 const CPU_SETTINGS: [(&str, &str); 1] = [("xla_cpu_scheduler_type", "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED")];
 
 /// Compiles a checkpoint's network with a plugin, and copies the weights to its device.
@@ -102,7 +103,8 @@ fn ignorable(
     Ok(ignorable)
 }
 
-/// The number of the device with this name. Without a name it is the first of the plugin.
+/// The number of the device with this name. Without a name, the function returns the first device of the
+/// plugin.
 fn ordinal(client: &Client, device: Option<DeviceName>) -> Result<usize, ModelError> {
     let Some(DeviceName { kind, ordinal }) = device else { return Ok(0) };
     let platform = match kind {
@@ -117,11 +119,12 @@ fn ordinal(client: &Client, device: Option<DeviceName>) -> Result<usize, ModelEr
     }
 }
 
-/// Weights on the device by key.
+/// The weights on the device, keyed by name.
 type Weights<'a> = HashMap<&'a str, Rc<PjrtBuffer>>;
 
-/// Copies all weights to the device, and returns the archive with those that are computed. A weight that the checkpoint stores
-/// in the network's type is copied straight from the mapped file. All others are in an archive of the cache.
+/// Copies all weights to the device, and returns the archive with the computed weights. A weight that the
+/// checkpoint stores in the network's type is copied directly from the memory-mapped file. All other weights
+/// are in an archive in the cache.
 fn upload<'a>(
     client: &Client,
     ordinal: usize,
@@ -164,7 +167,7 @@ fn upload<'a>(
     Ok((weights, archive))
 }
 
-/// Whether the checkpoint's bytes are those of the parameter.
+/// Whether the checkpoint contains the bytes of the parameter unchanged.
 fn is_stored(checkpoint: &Checkpoint, parameter: &Parameter) -> bool {
     let tensor = checkpoint.get(&parameter.key);
     parameter.recipe.is_none()

@@ -1,6 +1,6 @@
 //! Detects the features of this machine's processor.
 
-/// The features that Rust's standard library can detect, in LLVM's names, and whether this machine's
+/// The features that Rust's standard library can detect, with LLVM's names, and whether this machine's
 /// processor has them.
 pub fn host_features() -> Vec<(&'static str, bool)> {
     let mut features = detected();
@@ -8,7 +8,8 @@ pub fn host_features() -> Vec<(&'static str, bool)> {
     features
 }
 
-/// Detects features with the standard library. An entry has LLVM's name, and Rust's name if it differs.
+/// Detects features of the processor with the standard library. An entry contains LLVM's name of the feature,
+/// and Rust's name if it differs.
 macro_rules! detect {
     ($detected:ident: $($llvm:tt $(= $rust:tt)?,)*) => {
         vec![$(($llvm, detect!(@one $detected $llvm $($rust)?)),)*]
@@ -32,9 +33,10 @@ fn detected() -> Vec<(&'static str, bool)> {
     features
 }
 
-/// Detects tile registers, which stable Rust cannot. The processor must have them (CPUID leaf 7), and the
-/// system must save them: the size of its saved state (leaf 13, `EBX`) must reach the end of the tiles
-/// (subleaf 18). Source: Intel, "64 and IA-32 Architectures Software Developer's Manual", volume 2, `CPUID`.
+/// Detects tile registers (AMX), which stable Rust cannot detect. The processor must have these registers
+/// (CPUID leaf 7), and the system must save them: the size of the saved state (leaf 13, `EBX`) must reach the
+/// end of the tiles (subleaf 18). Source: Intel, "64 and IA-32 Architectures Software Developer's Manual",
+/// volume 2, `CPUID`.
 #[cfg(target_arch = "x86_64")]
 fn tiles() -> [(&'static str, bool); 3] {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
@@ -67,7 +69,7 @@ fn detected() -> Vec<(&'static str, bool)> {
 mod tests {
     use super::*;
 
-    /// Compares with the features that Linux lists for its programs.
+    /// Compares the detected features with the features that Linux lists for its programs.
     #[test]
     fn tiles_are_what_linux_lists() {
         let Ok(listed) = std::fs::read_to_string("/proc/cpuinfo") else { return };

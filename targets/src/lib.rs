@@ -1,4 +1,5 @@
-//! [`Target`]: the machine and the compiler of a program. Every stage reads this one description.
+//! [`Target`] describes the machine and the compiler of a program. Every compilation stage reads this
+//! description.
 
 mod device;
 mod host;
@@ -31,21 +32,24 @@ pub use tuning::{CompilerFlag, Tiling, Tuning};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
     pub backend: Backend,
-    /// LLVM's name of the platform, such as `aarch64-linux-gnu`. `None` stands for this machine's.
+    /// The platform in LLVM's notation, such as `aarch64-linux-gnu`. `None` means the platform of this
+    /// machine.
     pub triple: Option<String>,
-    /// LLVM's name of the processor; `host` stands for this machine's. For other devices, the compiler's
-    /// name, such as `sm_80`.
+    /// The processor in LLVM's notation; `host` means the processor of this machine. For other devices, this
+    /// is the name that the compiler uses, such as `sm_80`.
     pub processor: String,
-    /// Changes to the processor's features in LLVM's names, such as `+sve,-sve2`. For other devices, all
-    /// features beyond the compiler's baseline.
+    /// Changes to the processor's features in LLVM's notation, such as `+sve,-sve2`. For other devices, this
+    /// text lists all features beyond the compiler's baseline.
     pub changes: Option<String>,
-    /// The features that code may use, in LLVM's names, sorted. For other devices, the types of computations
-    /// and the widths of storage, such as `fp16` and `b8`. `None` if only the compiler knows them.
+    /// The features that the code may use, sorted by LLVM's names. For other devices, the list contains the
+    /// types of computations and the widths of storage, such as `fp16` and `b8`. `None` means that only the
+    /// compiler knows the features.
     pub features: Option<Vec<String>>,
     /// The kind of device that runs the program.
     pub device: DeviceKind,
     pub machine: Machine,
-    /// Settings that measured faster on this machine than the defaults. Empty unless you set it.
+    /// Settings that were faster than the defaults in measurements on this machine. The settings are empty
+    /// unless you set them.
     pub tuning: Tuning,
 }
 
@@ -54,18 +58,18 @@ pub enum Backend {
     Iree3_13,
     /// The reference interpreter of StableHLO, which follows the specification.
     Interpreter,
-    /// XLA through PJRT, for one device or many.
+    /// XLA with a PJRT plugin, for one or several devices.
     Xla,
 }
 
-/// How a module expresses things for which StableHLO has no operation.
+/// The way in which a module expresses operations that StableHLO does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// Weights are parameters of the scope `model`, large constants are globals, and an `i32[]` argument is a
-    /// host integer.
+    /// Weights are parameters in the scope `model`, large constants are globals, and an `i32[]` argument is
+    /// an integer on the host.
     IreeGlobals,
-    /// Weights are arguments after those of the function, constants are inline, and every argument is a
-    /// tensor.
+    /// Weights are arguments after the function's own arguments, constants are inline, and every argument is
+    /// a tensor.
     Arguments,
 }
 
@@ -78,21 +82,21 @@ impl Backend {
         }
     }
 
-    /// Whether weights are read from an archive that is baked for the program. Otherwise they are read from
-    /// the checkpoint.
+    /// Whether a program reads its weights from an archive that is baked for the program. Otherwise the
+    /// program reads its weights from the checkpoint.
     pub fn has_archive(self) -> bool {
         self != Self::Xla
     }
 }
 
 impl Target {
-    /// This machine, with the features of its processor.
+    /// The target for this machine, with the features of its processor.
     pub fn host() -> Self {
         let features = host_features().into_iter().filter(|(_, has)| *has).map(|(name, _)| name.to_owned());
         Self { features: Some(features.collect()), ..Self::processor("host") }
     }
 
-    /// A processor that LLVM supports, on this platform.
+    /// The target for a processor that LLVM supports, on this platform.
     pub fn processor(name: impl Into<String>) -> Self {
         Self {
             backend: Backend::Iree3_13,
@@ -110,17 +114,17 @@ impl Target {
         Self { backend: Backend::Interpreter, ..Self::host() }
     }
 
-    /// XLA, on any devices that it finds.
+    /// The target for XLA, on any devices that XLA finds.
     pub fn xla() -> Self {
         Self { backend: Backend::Xla, machine: Machine::GPU, ..Self::processor("generic") }
     }
 
-    /// Whether the code depends on the processor of the compiling machine.
+    /// Whether the code depends on the processor of the machine that compiles it.
     pub fn is_host(&self) -> bool {
         self.device == DeviceKind::Cpu && self.processor == "host"
     }
 
-    /// Rust's name of the architecture, which differs from LLVM's in one case.
+    /// Rust's name of the architecture, which differs from LLVM's name in one case.
     pub fn architecture(&self) -> &str {
         match self.triple.as_deref().and_then(|triple| triple.split('-').next()) {
             Some("arm64") => "aarch64",
@@ -129,7 +133,7 @@ impl Target {
         }
     }
 
-    /// Whether programs use system calls of Linux.
+    /// Whether programs for the target use system calls of Linux.
     pub fn is_linux(&self) -> bool {
         match &self.triple {
             Some(triple) => triple.contains("linux"),
@@ -137,17 +141,17 @@ impl Target {
         }
     }
 
-    /// Whether the compiler packs weights of an element type at load time, for matmuls without a kernel. A
-    /// packed copy is then in memory.
+    /// Whether the compiler packs weights of an element type at load time, for matmuls without a kernel. The
+    /// program then needs memory for a packed copy of the weights.
     ///
-    /// IREE 3.13 has no efficient code for packed bf16 on processors without bf16 instructions. There, a
-    /// matmul of 128 rows was 60 times slower than unpacked (a row of 2048 × 8192 on AVX-512 without
-    /// `avx512bf16`).
+    /// IREE 3.13 has no efficient code for packed bf16 on processors without bf16 instructions. On such
+    /// processors, a matmul of 128 rows was 60 times slower than without packing (a row of 2048 × 8192 on
+    /// AVX-512 without `avx512bf16`).
     pub fn repacks(&self, bf16: bool) -> bool {
         self.device == DeviceKind::Cpu && (!bf16 || self.has_bf16() == Some(true))
     }
 
-    /// Whether the processor multiplies bf16; `None` if its features are unknown.
+    /// Whether the processor has instructions that multiply bf16; `None` if its features are unknown.
     pub fn has_bf16(&self) -> Option<bool> {
         const BF16: [&str; 4] = ["avx512bf16", "amx-bf16", "avx10.2", "bf16"];
         let features = self.features.as_ref()?;

@@ -8,44 +8,44 @@ use std::str::FromStr;
 /// Williams, Waterman, Patterson, "Roofline: An Insightful Visual Performance Model" (2009).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Machine {
-    /// Bytes read or written per second.
+    /// The number of bytes that the machine reads or writes per second.
     pub bandwidth: f64,
-    /// Multiplications and additions per second.
+    /// The number of multiplications and additions per second.
     pub flops: f64,
-    /// Seconds to start a dispatch.
+    /// The seconds that starting a dispatch takes.
     pub dispatch: f64,
 }
 
 impl Machine {
-    /// Two cores of a server.
+    /// The roofline of two cores of a server.
     pub const CPU: Self = Self { bandwidth: 15e9, flops: 100e9, dispatch: 5e-6 };
-    /// One accelerator of a server.
+    /// The roofline of one accelerator of a server.
     pub const GPU: Self = Self { bandwidth: 3e12, flops: 200e12, dispatch: 5e-6 };
 }
 
-/// A machine with a name, alone or linked with others of its kind.
+/// A machine with a name, used alone or linked with other machines of its kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedMachine {
-    /// The name on the command line. A machine without a name has its rates here.
+    /// The name of the machine on the command line. A machine without a name has its rates as its name.
     pub name: Cow<'static, str>,
     pub machine: Machine,
-    /// Bytes per second that it sends to others, in one direction over all links. It receives at the same
-    /// rate.
+    /// The number of bytes per second that the machine sends to other machines, in one direction over all
+    /// links. The machine receives at the same rate.
     pub link: f64,
-    /// Bytes of memory, if known.
+    /// The number of bytes of memory, if it is known.
     pub memory: Option<u64>,
-    /// The source of the numbers.
+    /// The source of the machine's numbers.
     pub source: &'static str,
 }
 
-/// Bytes per second over Ethernet of 10 Gbit/s.
+/// The bytes per second over Ethernet with 10 Gbit/s.
 const ETHERNET: f64 = 1.25e9;
 
 impl NamedMachine {
-    /// The forms of a machine on the command line.
+    /// The ways to name a machine on the command line.
     pub const FORMS: &str = "cpu|gpu|h100|mi300x|tpu-v5e|BYTES:FLOPS[:LINK]";
 
-    /// The machines with names. Operations are those of bf16 without sparsity.
+    /// The machines that have names. The numbers of operations are for bf16 without sparsity.
     pub const ALL: &[Self] = &[
         Self {
             name: Cow::Borrowed("cpu"),
@@ -87,11 +87,11 @@ impl NamedMachine {
     ];
 }
 
-/// The text does not name a machine.
+/// The text is not the name of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{}` names no machine; expected {}, or bytes and operations in a second, as 100e9:2e12, and bytes over its links, as \
-     100e9:2e12:10e9",
+    "`{}` is not a machine; expected {}, or BYTES:OPERATIONS per second, such as 100e9:2e12, or with the \
+    bytes per second over its links, such as 100e9:2e12:10e9",
     .0, names()
 )]
 pub struct MachineError(pub String);
@@ -100,7 +100,7 @@ fn names() -> String {
     NamedMachine::ALL.iter().map(|machine| &*machine.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Parses a name, or `BYTES:FLOPS[:LINK]` per second.
+/// Parses a machine's name, or `BYTES:FLOPS[:LINK]` per second.
 impl FromStr for NamedMachine {
     type Err = MachineError;
 

@@ -1,9 +1,9 @@
-//! [`Mesh`]: a grid of devices with named axes, and rules that partition axes of a network over it.
+//! [`Mesh`] is a grid of devices with named axes; rules partition the axes of a network over this grid.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A grid of devices. Their numbers count along the last axis first.
+/// A grid of devices. The numbers of the devices count along the last axis first.
 ///
 /// ```
 /// use tracewright_targets::Mesh;
@@ -14,7 +14,7 @@ use std::str::FromStr;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mesh {
-    /// The axes, beginning with the one that varies slowest.
+    /// The axes of the mesh, beginning with the axis that varies slowest.
     pub axes: Vec<MeshAxis>,
 }
 
@@ -24,7 +24,8 @@ pub struct MeshAxis {
     pub size: usize,
 }
 
-/// A rule that partitions axes of a network over a mesh axis, `K,F,V=model`, or keeps them whole, `V=none`.
+/// A rule that partitions axes of a network over a mesh axis, such as `K,F,V=model`, or that partitions no
+/// axis, such as `V=none`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardRule {
     pub axes: Vec<String>,
@@ -33,31 +34,31 @@ pub struct ShardRule {
 }
 
 impl ShardRule {
-    /// The word that keeps axes whole.
+    /// The word that a rule uses for axes that are not partitioned.
     pub const NONE: &str = "none";
 }
 
-/// Why a mesh or a rule cannot be parsed.
+/// The reason why a mesh or a rule cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MeshError {
-    /// A part that is no axis of a mesh.
+    /// A part of the text is not an axis of a mesh.
     #[error(
         "`{0}` is not an axis of a mesh; expected NAME=DEVICES with at least one device, such as `model=4`"
     )]
     Axis(String),
     /// A mesh axis occurs twice.
-    #[error("the mesh has the axis `{0}` twice")]
+    #[error("the mesh has two axes with the name `{0}`")]
     Twice(String),
-    /// The number of devices is too large.
+    /// The mesh has too many devices.
     #[error("the mesh `{0}` has more than {most} devices", most = Mesh::MOST)]
     Large(String),
-    /// A part that is no rule.
-    #[error("`{0}` is not a rule for sharding; expected AXES=MESH_AXIS, such as `K,F,V=model`")]
+    /// A part of the text is not a rule.
+    #[error("`{0}` is not a sharding rule; expected AXES=MESH_AXIS, such as `K,F,V=model`")]
     Rule(String),
 }
 
 impl Mesh {
-    /// The largest number of devices.
+    /// The largest number of devices in a mesh.
     pub const MOST: usize = 1 << 20;
 
     pub fn devices(&self) -> usize {
@@ -69,12 +70,12 @@ impl Mesh {
     }
 }
 
-/// Whether a text can be a name in a module.
+/// Whether a text can be a name in a StableHLO module.
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Parses for example `model=4,data=2`.
+/// Parses a mesh, for example `model=4,data=2`.
 impl FromStr for Mesh {
     type Err = MeshError;
 
@@ -108,7 +109,7 @@ impl fmt::Display for Mesh {
     }
 }
 
-/// Parses for example `K,F,V=model`.
+/// Parses a sharding rule, for example `K,F,V=model`.
 impl FromStr for ShardRule {
     type Err = MeshError;
 

@@ -4,26 +4,26 @@ use std::str::FromStr;
 
 use crate::{DeviceKind, Target};
 
-/// The forms of a target's name.
+/// The ways to name a target on the command line.
 const FORMS: &str = "`host`, a processor that LLVM knows, PLATFORM:PROCESSOR[:FEATURES], as \
                      `aarch64-linux-gnu:generic:+neon`, or DEVICE[:PROCESSOR[:FEATURES]], as `cuda:sm_80`";
 
-/// The text does not name a target.
+/// The text is not the name of a target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
     #[error("the target is empty; expected {FORMS}")]
     Empty,
-    #[error("the target `{target}` names no {part}; expected {FORMS}")]
+    #[error("the target `{target}` has no {part}; expected {FORMS}")]
     Missing { target: String, part: &'static str },
-    /// A feature has neither `+` nor `-`.
+    /// A feature of the target has neither `+` nor `-`.
     #[error(
         "the target `{target}` has the feature `{feature}`; expected `+NAME` or `-NAME`, separated by commas"
     )]
     Feature { target: String, feature: String },
 }
 
-/// Parses `host`, `PROCESSOR`, `PLATFORM:PROCESSOR[:FEATURES]`, or the latter with a [kind of
-/// device](DeviceKind) as the platform.
+/// Parses `host`, `PROCESSOR` or `PLATFORM:PROCESSOR[:FEATURES]`. A [kind of device](DeviceKind) can replace
+/// the platform in the last of these.
 impl FromStr for Target {
     type Err = TargetError;
 

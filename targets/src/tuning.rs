@@ -1,4 +1,4 @@
-//! [`Tuning`]: settings that measured fastest on a machine.
+//! [`Tuning`] contains the settings that were fastest in measurements on a machine.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,33 +6,36 @@ use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Serialize};
 
-/// Settings of a program that measured faster than the defaults.
+/// The settings of a program that were faster than the defaults in measurements.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Tuning {
-    /// The tilings of kernels, by a name of the work that includes everything on which its speed depends.
+    /// The tilings of kernels, by the name of the fused operation, which includes everything on which its
+    /// speed depends.
     pub kernels: BTreeMap<String, Tiling>,
-    /// Tokens per prefill call.
+    /// The number of tokens per prefill call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk: Option<NonZeroUsize>,
-    /// Additional flags of the compiler.
+    /// Additional flags for the compiler.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flags: Vec<CompilerFlag>,
 }
 
-/// How a kernel divides its work. Sizes that do not fit the work are reduced.
+/// How a kernel divides its computation. Sizes that are too large for the computation are reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Tiling {
-    /// Parts that workers share.
+    /// The number of parts that worker threads share.
     pub parts: NonZeroUsize,
-    /// Rows whose sums stay in registers.
+    /// The number of rows whose sums stay in registers.
     pub rows: NonZeroUsize,
-    /// Panels of a matmul's weight that are side by side and read together. For attention it is 1.
+    /// The number of panels of a matmul's weight that are side by side and are read together. The number is 1
+    /// for attention.
     pub panels: NonZeroUsize,
-    /// The distance of prefetches of the weight in bytes; 0 leaves prefetching to the processor.
+    /// The distance in bytes at which the kernel prefetches the weight; 0 leaves prefetching to the
+    /// processor.
     pub ahead: usize,
 }
 
@@ -43,20 +46,20 @@ impl fmt::Display for Tiling {
     }
 }
 
-/// A flag of `iree-compile` that affects speed, and no result beyond the order of sums.
+/// A flag of `iree-compile` that affects the speed, but affects results only by the order of sums.
 ///
-/// The list is closed, so that a tuning from somebody else cannot pass other flags to the compiler.
+/// The list of flags is closed, so that a tuning from another person cannot pass other flags to the compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum CompilerFlag {
-    /// LLVM vectorizes loops.
+    /// The flag lets LLVM vectorize loops.
     LoopVectorization,
-    /// LLVM vectorizes neighbouring statements.
+    /// The flag lets LLVM vectorize neighbouring statements.
     SlpVectorization,
-    /// LLVM unrolls loops.
+    /// The flag lets LLVM unroll loops.
     LoopUnrolling,
-    /// More operations are fused into one dispatch.
+    /// The flag lets the compiler fuse more operations into one dispatch.
     AggressiveFusion,
 }
 
@@ -64,7 +67,7 @@ impl CompilerFlag {
     pub const ALL: [Self; 4] =
         [Self::LoopVectorization, Self::SlpVectorization, Self::LoopUnrolling, Self::AggressiveFusion];
 
-    /// The flag on the command line.
+    /// The text of the flag on the command line of `iree-compile`.
     pub fn flag(self) -> &'static str {
         match self {
             Self::LoopVectorization => "--iree-llvmcpu-loop-vectorization",

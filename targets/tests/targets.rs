@@ -85,7 +85,7 @@ fn what_is_no_mesh_is_refused() {
         ("model=-2", "is not an axis of a mesh"),
         ("model=2,", "`` is not an axis of a mesh"),
         ("mo\"del=2", "is not an axis of a mesh"),
-        ("model=2,model=3", "the mesh has the axis `model` twice"),
+        ("model=2,model=3", "the mesh has two axes with the name `model`"),
         ("a=1048576,b=2", "more than 1048576 devices"),
         ("a=18446744073709551615,b=2", "more than 1048576 devices"),
     ] {

@@ -6,16 +6,16 @@ use minijinja::{Error, ErrorKind, Value};
 /// How a filter takes its arguments.
 #[derive(Clone, Copy)]
 pub enum Takes {
-    /// By position or by name, as given.
+    /// The filter takes arguments by position or by name, as the template passes them.
     Any,
-    /// All by position, with these names.
+    /// The filter takes all arguments by position; these are their names.
     Places(&'static [&'static str]),
-    /// All by name, with these names.
+    /// The filter takes all arguments by name; these are their names.
     Names(&'static [&'static str]),
 }
 
 impl Takes {
-    /// Arranges arguments for the filter. The filtered value comes first.
+    /// Arranges the arguments in the order that the filter expects. The filtered value comes first.
     pub fn arrange(self, arguments: Vec<Value>) -> Result<Vec<Value>, Error> {
         let (Self::Places(names) | Self::Names(names)) = self else { return Ok(arguments) };
         let mut places = arguments;

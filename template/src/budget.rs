@@ -1,4 +1,4 @@
-//! Limits the size of values, and checks operations that enlarge them.
+//! Limits the size of values, and checks operations that enlarge values.
 
 use std::borrow::Cow;
 
@@ -9,15 +9,15 @@ use minijinja::{Error, Value};
 use crate::generator::Generator;
 use crate::{globals, invalid};
 
-/// The limits for a value.
+/// The limits on the size of a value.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// Bytes of strings, including those within lists and dictionaries.
+    /// The largest number of bytes of strings, including strings within lists and dictionaries.
     pub bytes: usize,
 }
 
 impl Budget {
-    /// Returns the value if it is within the limits.
+    /// Returns the value if its size is within the limits.
     pub fn bounded(self, value: Value) -> Result<Value, Error> {
         let (mut bytes, mut items) = (self.bytes, limits::TEMPLATE_ITEMS);
         match takes(&value, 0, &mut bytes, &mut items) {
@@ -35,7 +35,7 @@ impl Budget {
     }
 
     /// Checks that a formatted string is within the limits, and that its keys are ASCII. minijinja 3.0.5
-    /// panics within other characters, even for a key without an end.
+    /// panics within characters outside of ASCII, even for a key without an end.
     pub fn check_format(self, text: &str, values: &[Value]) -> Result<(), Error> {
         let without_signs = text.replace("%%", "");
         let mut keys = without_signs.split("%(").skip(1).filter_map(|rest| rest.split(')').next());
@@ -97,8 +97,8 @@ fn takes(value: &Value, depth: usize, bytes: &mut usize, items: &mut usize) -> O
     Some(())
 }
 
-/// A separator or a replacement, as text. Lists and dictionaries are rejected, because their text can be
-/// endless.
+/// A separator or a replacement, converted to text. The function rejects lists and dictionaries, because
+/// their text can be endless.
 pub fn as_text(value: &Value) -> Result<Cow<'_, str>, Error> {
     match value.kind() {
         ValueKind::String => Ok(value.as_str().unwrap_or_default().into()),
@@ -109,7 +109,7 @@ pub fn as_text(value: &Value) -> Result<Cow<'_, str>, Error> {
     }
 }
 
-/// The bytes of `join`'s separator, which follows the list in its arguments.
+/// The number of bytes of `join`'s separator, which follows the list in its arguments.
 pub fn joiner(arguments: &[Value]) -> Result<usize, Error> {
     let joiner = match arguments.first() {
         Some(named) if named.is_kwargs() => {
@@ -120,7 +120,8 @@ pub fn joiner(arguments: &[Value]) -> Result<usize, Error> {
     joiner.map_or(Ok(0), |joiner| Ok(as_text(&joiner)?.len()))
 }
 
-/// Checks the arguments of Jinja's `slice` and `batch`, which create as many lists or items as they ask for.
+/// Checks the arguments of Jinja's `slice` and `batch`, which create as many lists or items as the arguments
+/// request.
 pub fn check_count(arguments: &[Value]) -> Result<(), Error> {
     let is_large =
         |count: &Value| i64::try_from(count.clone()).is_ok_and(|count| count > limits::TEMPLATE_ITEMS as i64);

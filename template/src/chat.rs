@@ -1,4 +1,4 @@
-//! [`Chat`] and [`ChatTemplate`]: a conversation, and the template that renders it as text.
+//! [`Chat`] is a conversation, and [`ChatTemplate`] renders it as text.
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
@@ -17,32 +17,32 @@ use crate::source::{self, Source};
 use crate::strftime::strftime;
 use crate::{TemplateError, engine, invalid};
 
-/// Names under which templates read a message's reasoning. The first is the standard name.
+/// The names under which templates read the reasoning of a message. The first of these is the standard name.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
-/// A conversation, and further variables for the template.
+/// A conversation, and additional variables for the template.
 #[derive(Debug, Clone, Default)]
 pub struct Chat {
-    /// The messages: objects with `role` and `content`.
+    /// The messages of the conversation: objects with `role` and `content`.
     pub messages: Vec<Json>,
-    /// JSON schemas of functions that the model may call.
+    /// JSON schemas of the functions that the model may call.
     pub tools: Option<Vec<Json>>,
-    /// Whether the text ends with the header of the model's answer.
+    /// Whether the rendered text ends with the header of the model's answer.
     pub add_generation_prompt: bool,
-    /// Further variables for the template, by name.
+    /// Additional variables for the template, by name.
     pub variables: Map<String, Json>,
-    /// The time for `strftime_now`; `None` stands for the time of rendering.
+    /// The time for `strftime_now`; `None` means the time of rendering.
     pub now: Option<Zoned>,
 }
 
 /// A model's chat template with its special tokens.
 ///
 /// A template is an untrusted program that comes with the model. Limits stop templates that grow, recurse or
-/// loop: on steps, on operators in a tag, on the sizes of named values, and on the output. These limits stop
-/// all known attacks, but they are no proof of safety, because the engine itself does not limit memory. For
-/// example, comparing a list that contains itself can still exhaust the stack. A filter such as `sort` on a
-/// long list can take much time and memory. If you render templates of strangers, use a separate process with
-/// limits of the operating system, as `tracewright prompt` does.
+/// loop. The limits apply to steps, to operators in a tag, to the sizes of named values, and to the output.
+/// These limits stop all known attacks, but they do not prove that rendering is safe, because the engine
+/// itself does not limit memory. For example, comparing a list that contains itself can still exhaust the
+/// stack. A filter such as `sort` on a long list can take much time and memory. If you render templates from
+/// unknown authors, use a separate process with limits of the operating system, as `tracewright prompt` does.
 ///
 /// ```
 /// use serde_json::{Map, json};
@@ -62,11 +62,12 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// The name of the template for conversations that no other template is for.
+    /// The name of the template for all conversations that have no template of their own.
     pub const DEFAULT: &str = source::DEFAULT;
 
-    /// Templates from a file, each with its name. `tool_use` is for conversations with tools, `default` for
-    /// all others. `special_tokens` maps names such as `bos_token` to texts.
+    /// Creates templates from a file, each with its name. `tool_use` is the template for conversations with
+    /// tools, and `default` is the template for all other conversations. `special_tokens` maps names such as
+    /// `bos_token` to texts.
     pub fn from_file(
         path: PathBuf,
         templates: Vec<(String, String)>,
@@ -75,7 +76,7 @@ impl ChatTemplate {
         Self::new(Some(path), templates, special_tokens)
     }
 
-    /// A single template, from its text.
+    /// Creates a single template from its text.
     pub fn from_source(source: &str, special_tokens: Map<String, Json>) -> Result<Self, TemplateError> {
         Self::new(None, vec![(Self::DEFAULT.to_owned(), source.to_owned())], special_tokens)
     }
@@ -120,10 +121,10 @@ impl ChatTemplate {
         template.map_err(|_| TemplateError::NoDefault { names: source::words(&names()) })
     }
 
-    /// The parts of a conversation that its template does not read: `tools`, or names of variables.
+    /// The inputs of a conversation that its template does not read: `tools`, or names of variables.
     ///
     /// # Errors
-    /// If the model has no template for the conversation.
+    /// Returns an error if the model has no template for the conversation.
     pub fn unread<'a>(&self, chat: &'a Chat) -> Result<Vec<&'a str>, TemplateError> {
         let template = self.chosen(chat)?;
         let source = self.sources.iter().find(|source| source.name == template.name());
@@ -135,7 +136,7 @@ impl ChatTemplate {
     /// The variables that a conversation's template reads, sorted, without functions and special tokens.
     ///
     /// # Errors
-    /// If the model has no template for the conversation.
+    /// Returns an error if the model has no template for the conversation.
     pub fn variables(&self, chat: &Chat) -> Result<Vec<String>, TemplateError> {
         let functions: Vec<_> = self.environment.globals().map(|(name, _)| name.to_owned()).collect();
         let known = |name: &String| {
@@ -149,7 +150,7 @@ impl ChatTemplate {
         Ok(names)
     }
 
-    /// Renders a conversation. The text contains its special tokens, so encode it with `encode_plain`.
+    /// Renders a conversation. The text contains the special tokens, so encode it with `encode_plain`.
     pub fn render(&self, chat: &Chat) -> Result<String, TemplateError> {
         let template = self.chosen(chat)?;
         if chat.messages.is_empty() {
@@ -187,7 +188,7 @@ impl ChatTemplate {
     }
 }
 
-/// A text of at most as many bytes as a prompt may have.
+/// A text with at most as many bytes as a prompt may have.
 pub struct Bounded(pub Vec<u8>);
 
 impl io::Write for Bounded {
@@ -205,7 +206,7 @@ impl io::Write for Bounded {
     }
 }
 
-/// A message in the form for templates: without keys that are null, and with its reasoning under every known
+/// A message as templates expect it: without keys that are null, and with its reasoning under every known
 /// name.
 pub fn prepared(index: usize, message: &Json) -> Result<Map<String, Json>, TemplateError> {
     let Json::Object(message) = message else {

@@ -15,8 +15,8 @@ const OF_DICT: [&str; 11] =
 const OF_LIST: [&str; 11] =
     ["append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse", "sort"];
 
-/// Whether a value can have a method of this name. In Jinja, `x.items` is the method, even if a dictionary
-/// has such a key.
+/// Whether a value can have a method with this name. In Jinja, `x.items` is the method, even if the
+/// dictionary has a key with this name.
 pub fn has_method(value: &Value, name: &str) -> bool {
     match value.kind() {
         ValueKind::String => str_methods::is_method(name),
@@ -26,12 +26,12 @@ pub fn has_method(value: &Value, name: &str) -> bool {
     }
 }
 
-/// Whether any kind of value has a method of this name.
+/// Whether any kind of value has a method with this name.
 pub fn is_method(name: &str) -> bool {
     str_methods::is_method(name) || OF_DICT.contains(&name) || OF_LIST.contains(&name)
 }
 
-/// Jinja's `dict`, from a dictionary or pairs, and from named arguments.
+/// Jinja's function `dict`, which takes a dictionary or pairs, and named arguments.
 pub fn dict(from: Option<Value>, options: Kwargs) -> Result<Value, Error> {
     let mut pairs = Vec::new();
     match from {
@@ -76,12 +76,12 @@ pub fn is_list(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) && !iterates
 }
 
-/// Whether a value is a tuple. `groupby` returns a list of tuples with a type of the engine's own.
+/// Whether a value is a tuple. `groupby` returns a list of tuples whose type is specific to the engine.
 pub fn is_tuple(value: &Value) -> bool {
     value.is_tuple() || value.as_object().is_some_and(|object| object.type_name().ends_with("::GroupTuple"))
 }
 
-/// Jinja's `x.name`, without a call.
+/// Evaluates Jinja's `x.name`, without a call.
 pub fn attribute(value: &Value, name: &str) -> Result<Value, Error> {
     match has_method(value, name) {
         true => Ok(Value::from_object(Method(name.to_owned()))),
@@ -89,7 +89,7 @@ pub fn attribute(value: &Value, name: &str) -> Result<Value, Error> {
     }
 }
 
-/// A method that is not called. It exists and has no other properties.
+/// A method that the template does not call. The method exists and has no other properties.
 #[derive(Debug)]
 struct Method(String);
 
@@ -103,7 +103,7 @@ impl Object for Method {
     }
 }
 
-/// The error for a value without a text. Python would print its address.
+/// The error for a value that has no text. Python would print the memory address of such a value.
 pub fn without_text(value: &Value) -> String {
     if let Some(Method(name)) = value.downcast_object_ref() {
         return format!("the method `{name}` is not called, as in `{name}()`, and has no text");
@@ -114,11 +114,11 @@ pub fn without_text(value: &Value) -> String {
     }
 }
 
-/// The result of a dictionary's `keys()`, `values()` and `items()`. It is not a list, and prints with its
-/// name.
+/// The result of a dictionary's methods `keys()`, `values()` and `items()`. The result is not a list, and
+/// prints with its name.
 #[derive(Debug)]
 pub struct View {
-    /// The name that Python prints.
+    /// The name that Python prints for the view.
     pub name: &'static str,
     pub list: Value,
 }
@@ -128,7 +128,7 @@ impl View {
         Value::from_object(Self { name, list: items.collect() })
     }
 
-    /// The view in a value, if it is one.
+    /// The view in a value, if the value is a view.
     pub fn of(value: &Value) -> Option<&Self> {
         value.downcast_object_ref()
     }
@@ -139,7 +139,7 @@ impl Object for View {
         ObjectRepr::Iterable
     }
 
-    /// The engine would index an item; Jinja finds none.
+    /// The engine would return an item by its index; Jinja finds no item.
     fn get_value(self: &Arc<Self>, _: &Value) -> Option<Value> {
         Some(Value::UNDEFINED)
     }
@@ -157,7 +157,7 @@ impl Object for View {
     }
 }
 
-/// Calls a method of a dictionary. As in Jinja's sandbox, methods that modify it are missing.
+/// Calls a method of a dictionary. As in Jinja's sandbox, methods that modify the dictionary are missing.
 pub fn call_of_dict(dict: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     let keys = || Ok::<_, Error>(dict.try_iter()?.collect::<Vec<_>>());
     match method {
@@ -189,7 +189,7 @@ pub fn call_of_dict(dict: &Value, method: &str, args: &[Value]) -> Result<Value,
     }
 }
 
-/// Calls a method of a list or a tuple. As in Jinja's sandbox, methods that modify it are missing.
+/// Calls a method of a list or a tuple. As in Jinja's sandbox, methods that modify the list are missing.
 pub fn call_of_list(list: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     match method {
         "count" => {

@@ -1,4 +1,4 @@
-//! The template engine, configured like Jinja in transformers, and with limits.
+//! The template engine, configured with limits and like Jinja in transformers.
 
 use files::limits;
 use minijinja::functions::Function;
@@ -11,17 +11,18 @@ use crate::budget::{self, Budget};
 use crate::generator::Generator;
 use crate::{collection_methods, globals, invalid, jinja, markup, repr_json, rewrite, str_methods};
 
-/// The key under which a rendering counts its output.
+/// The key under which the engine counts the output of a rendering.
 const WRITES: &str = "written";
 
-/// An environment for parsing templates, without filters and functions.
+/// Creates an environment for parsing templates, without filters and functions.
 pub fn plain() -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     Ok(environment)
 }
 
-/// An environment without templates. `budget` limits named values, and `steps` limits the run time.
+/// Creates an environment without templates. `budget` limits the size of named values, and `steps` limits the
+/// run time.
 pub fn environment(budget: Budget, steps: u64) -> Result<Environment<'static>, Error> {
     let mut environment = plain()?;
     environment.set_auto_escape_callback(|_| AutoEscape::None);
@@ -171,7 +172,7 @@ where
     checked(environment, named, filter, |_| Ok(()), Ok);
 }
 
-/// Adds a filter that rejects values beyond the limits, and returns the results of Jinja's filter.
+/// Adds a filter that rejects values beyond the limits, and otherwise returns the results of Jinja's filter.
 fn checked<F, Rv, Args>(
     environment: &mut Environment<'static>,
     (name, takes): (&'static str, Takes),

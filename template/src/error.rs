@@ -1,10 +1,10 @@
-//! [`TemplateError`]: errors of chat templates.
+//! [`TemplateError`] lists the errors of chat templates.
 
 use std::path::PathBuf;
 
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
-    /// There are several chat templates, and none is the default.
+    /// There are several chat templates, and no template is named `default`.
     #[error("the model has the chat templates `{names}`, expected one to be named `default`")]
     NoDefault {
         /// The names of the templates, separated by commas.
@@ -17,7 +17,7 @@ pub enum TemplateError {
     #[error("the chat template{} failed{}: {why}", .at.of(), .at.line())]
     Render { at: Box<TemplatePlace>, why: String },
     /// The chat template rejected this conversation with `raise_exception`.
-    #[error("the chat template refuses this conversation: {message}")]
+    #[error("the chat template rejects this conversation: {message}")]
     Raised { message: String },
     #[error("the conversation is empty, expected at least one message")]
     Empty,
@@ -32,13 +32,13 @@ pub enum TemplateError {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TemplatePlace {
-    /// The file of the template, if it came from one.
+    /// The file of the template, if the template came from a file.
     pub file: Option<PathBuf>,
-    /// The name of the template, unless it is the default.
+    /// The name of the template, unless it is the default template.
     pub name: Option<String>,
-    /// The line, from 1, if the error belongs to one.
+    /// The number of the line, from 1, if the error belongs to a line.
     pub line: Option<usize>,
-    /// The tag or its beginning, as written in the template.
+    /// The tag that failed or the beginning of the tag, as written in the template.
     pub tag: Option<String>,
 }
 

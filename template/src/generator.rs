@@ -1,4 +1,4 @@
-//! The results of Jinja's filters that produce items one by one.
+//! The results of Jinja's filters that produce their items one by one.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,13 +12,13 @@ use minijinja::{Error, Value};
 pub struct Generator(Mutex<IntoIter<Value>>);
 
 impl Generator {
-    /// A generator of the items of a list.
+    /// Creates a generator of the items of a list.
     pub fn of(list: &Value) -> Result<Value, Error> {
         let items: Vec<Value> = list.try_iter()?.collect();
         Ok(Value::from_object(Self(Mutex::new(items.into_iter()))))
     }
 
-    /// The remaining items, if a value is a generator.
+    /// The remaining items of a value, if the value is a generator.
     pub fn rest(value: &Value) -> Option<Vec<Value>> {
         let Self(items) = value.downcast_object_ref()?;
         Some(items.lock().unwrap_or_else(PoisonError::into_inner).as_slice().to_vec())
@@ -30,7 +30,7 @@ impl Object for Generator {
         ObjectRepr::Iterable
     }
 
-    /// The engine would consume items to index one; Jinja finds none.
+    /// The engine would consume items to return one by its index; Jinja finds no item.
     fn get_value(self: &Arc<Self>, _: &Value) -> Option<Value> {
         Some(Value::UNDEFINED)
     }
@@ -52,7 +52,7 @@ impl Object for Generator {
     }
 }
 
-/// An iterator that consumes a generator.
+/// An iterator that consumes the items of a generator.
 struct Taken(Arc<Generator>);
 
 impl Iterator for Taken {

@@ -1,4 +1,4 @@
-//! Functions and filters of Jinja that the engine lacks, or that behave differently there.
+//! Functions and filters of Jinja that the engine does not have, or that behave differently in the engine.
 
 use minijinja::formatting::{self, FormatStyle};
 use minijinja::tests::is_divisibleby;
@@ -10,7 +10,7 @@ use crate::generator::Generator;
 use crate::str_methods::{self, LINE_ENDS, is_space};
 use crate::{collection_methods, invalid, repr_json};
 
-/// Python's `value[start:stop:step]` for strings and lists.
+/// Evaluates Python's `value[start:stop:step]` for strings and lists.
 pub fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let (start, stop, step): (Option<i64>, Option<i64>, Option<i64>) = from_args(args)?;
     let step = step.unwrap_or(1);
@@ -31,7 +31,7 @@ pub fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
     }
 }
 
-/// Python's `text % value`, where a tuple stands for several values.
+/// Evaluates Python's `text % value`, where a tuple contains several values.
 pub fn percent(state: &mut State, value: &Value, args: &[Value]) -> Result<Value, Error> {
     let (argument,): (Value,) = from_args(args)?;
     let mut all = vec![value.clone()];
@@ -43,7 +43,7 @@ pub fn percent(state: &mut State, value: &Value, args: &[Value]) -> Result<Value
     state.apply_filter("format", &all)
 }
 
-/// Jinja's `format`, which is Python's `text % values`.
+/// Jinja's `format`, which evaluates Python's `text % values`.
 pub fn format(budget: Budget, text: &str, values: Rest<Value>, named: &Kwargs) -> Result<String, Error> {
     let mut values = values.0;
     let names: Vec<_> = named.args().collect();
@@ -60,7 +60,8 @@ pub fn format(budget: Budget, text: &str, values: Rest<Value>, named: &Kwargs) -
     formatting::format(FormatStyle::Printf, &text, &values)
 }
 
-/// Replaces each `%r` and `%a`, which the engine lacks, by `%s`, and its value by Python's text for it.
+/// Replaces each `%r` and `%a`, which the engine does not support, by `%s`, and the value by Python's text
+/// for this value.
 fn with_reprs(format: &str, values: &mut [Value]) -> Result<String, Error> {
     let mut out = String::with_capacity(format.len());
     let mut index = 0;
@@ -92,7 +93,7 @@ fn with_reprs(format: &str, values: &mut [Value]) -> Result<String, Error> {
     }
 }
 
-/// The list of a loop. The engine does not know the last character of a string.
+/// The list that a loop iterates over. The engine cannot detect the last character of a string.
 pub fn looped(list: Value) -> Result<Value, Error> {
     match list.as_str() {
         Some(text) => budget::list(text.chars().map(Value::from)),
@@ -101,7 +102,7 @@ pub fn looped(list: Value) -> Result<Value, Error> {
     }
 }
 
-/// The test `sequence`, for values with a length and items.
+/// The test `sequence`, which is true for values with a length and items.
 pub fn is_sequence(value: &Value) -> bool {
     is_iterable(value)
         && (collection_methods::is_list(value)
@@ -113,8 +114,8 @@ pub fn is_iterable(value: &Value) -> bool {
     iterates.contains(&value.kind()) || collection_methods::is_dict(value)
 }
 
-/// The test `divisibleby`. minijinja 3.0.5 panics at a division by 0, and at the smallest integer divided by
-/// −1.
+/// The test `divisibleby`. minijinja 3.0.5 panics at a division by 0, and if the smallest integer is divided
+/// by −1.
 pub fn is_divisible(value: &Value, by: &Value) -> Result<bool, Error> {
     match i128::try_from(by.clone()) {
         Ok(0) => Err(invalid("division by zero")),
@@ -123,17 +124,17 @@ pub fn is_divisible(value: &Value, by: &Value) -> Result<bool, Error> {
     }
 }
 
-/// Jinja's `length`. An undefined value has length 0.
+/// Jinja's filter `length`. An undefined value has length 0.
 pub fn length(value: &Value) -> Result<usize, Error> {
     if value.is_undefined() { Ok(0) } else { filters::length(value) }
 }
 
-/// Jinja's `first`. An undefined value has no first item.
+/// Jinja's filter `first`. An undefined value has no first item.
 pub fn first(value: &Value) -> Result<Value, Error> {
     if value.is_undefined() { Ok(Value::UNDEFINED) } else { filters::first(value) }
 }
 
-/// Jinja's `last`. An undefined value has no last item, and a generator's is unknown.
+/// Jinja's filter `last`. An undefined value has no last item, and the last item of a generator is unknown.
 pub fn last(value: Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Undefined => Ok(Value::UNDEFINED),
@@ -143,7 +144,7 @@ pub fn last(value: Value) -> Result<Value, Error> {
     }
 }
 
-/// Jinja's `items`. An undefined value has none.
+/// Jinja's filter `items`. An undefined value has no items.
 pub fn items(value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Undefined => Generator::of(&Value::from(Vec::<Value>::new())),
@@ -194,7 +195,7 @@ pub fn string(budget: Budget, value: &Value) -> Result<Value, Error> {
     }
 }
 
-/// Jinja's `replace`. Without a count it is the engine's own.
+/// Jinja's filter `replace`. Without a count, the function calls the engine's own filter.
 pub fn replace(budget: Budget, state: &mut State, all: &Value, arguments: &[Value]) -> Result<Value, Error> {
     let (text, from, to, count, options): (&Value, Option<Value>, Option<Value>, Option<i64>, Kwargs) =
         from_args(arguments)?;
@@ -213,7 +214,7 @@ pub fn replace(budget: Budget, state: &mut State, all: &Value, arguments: &[Valu
     }
 }
 
-/// Jinja's `map`: an attribute of each item, or the result of a filter for each item. The engine finds
+/// Jinja's filter `map`: an attribute of each item, or the result of a filter for each item. The engine finds
 /// attributes, but does not pass named arguments to filters.
 pub fn map(state: &mut State, attributes: &Value, arguments: &[Value]) -> Result<Value, Error> {
     let made = match arguments {
@@ -285,8 +286,8 @@ pub fn float(value: &Value, default: Value) -> Result<Value, Error> {
     Ok(number.map_or(default, Value::from))
 }
 
-/// A text to parse as a number, without surrounding white space. Digits outside of ASCII are an error,
-/// because Python's tables for them are not available here.
+/// Prepares a text to be parsed as a number: removes white space at both ends. Digits outside of ASCII are an
+/// error, because Python's tables for these digits are not available here.
 fn number_text(text: &str) -> Result<&str, Error> {
     let text = str_methods::strip(text, None);
     match text.is_ascii() {
@@ -295,7 +296,7 @@ fn number_text(text: &str) -> Result<&str, Error> {
     }
 }
 
-/// The digits without underscores, which may be between any two digits.
+/// Removes underscores, which may be between any two digits.
 fn digits(text: &str, is_digit: impl Fn(char) -> bool) -> Option<String> {
     let parts: Vec<_> = text.split('_').collect();
     let stands_between = |pair: &[&str]| pair[0].ends_with(&is_digit) && pair[1].starts_with(&is_digit);

@@ -5,7 +5,7 @@ use minijinja::{Error, Value};
 use crate::str_methods::is_space;
 use crate::{invalid, repr_json};
 
-/// Names that HTML also accepts without a semicolon: those of U+00A0 to U+00FF, in order.
+/// Names of characters that HTML also accepts without a semicolon: the names of U+00A0 to U+00FF, in order.
 const LATIN: &str = "nbsp iexcl cent pound curren yen brvbar sect uml copy ordf laquo not shy reg macr deg plusmn sup2 \
     sup3 acute micro para middot cedil sup1 ordm raquo frac14 frac12 frac34 iquest Agrave Aacute Acirc \
     Atilde Auml Aring AElig Ccedil Egrave Eacute Ecirc Euml Igrave Iacute Icirc Iuml ETH Ntilde Ograve \
@@ -13,7 +13,7 @@ const LATIN: &str = "nbsp iexcl cent pound curren yen brvbar sect uml copy ordf 
     acirc atilde auml aring aelig ccedil egrave eacute ecirc euml igrave iacute icirc iuml eth ntilde \
     ograve oacute ocirc otilde ouml divide oslash ugrave uacute ucirc uuml yacute thorn yuml";
 
-/// The other names that HTML accepts without a semicolon.
+/// The other names of characters that HTML accepts without a semicolon.
 const SHORT: [(&str, char); 10] = [
     ("AMP", '&'),
     ("COPY", '\u{a9}'),
@@ -27,8 +27,8 @@ const SHORT: [(&str, char); 10] = [
     ("quot", '"'),
 ];
 
-/// Names of HTML 4 that need a semicolon, each with its code point. Source: the table of named character
-/// references in the HTML standard, section 13.5.
+/// Names of characters in HTML 4 that need a semicolon, each with its code point. Source: the table of named
+/// character references in the HTML standard, section 13.5.
 const LONG: &str = "apos 27 OElig 152 oelig 153 Scaron 160 scaron 161 Yuml 178 fnof 192 circ 2c6 tilde 2dc Alpha 391 \
     Beta 392 Gamma 393 Delta 394 Epsilon 395 Zeta 396 Eta 397 Theta 398 Iota 399 Kappa 39a Lambda 39b Mu \
     39c Nu 39d Xi 39e Omicron 39f Pi 3a0 Rho 3a1 Sigma 3a3 Tau 3a4 Upsilon 3a5 Phi 3a6 Chi 3a7 Psi 3a8 \
@@ -54,7 +54,7 @@ pub fn striptags(value: &Value) -> Result<String, Error> {
     unescape(&words.join(" "))
 }
 
-/// A text without tags, up to the first tag that has no end.
+/// Removes tags from a text, up to the first tag that has no end.
 fn without_tags(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,4 +1,5 @@
-//! Values in Python's notation: `repr`, and `json.dumps`, which templates call as the filter `tojson`.
+//! Formats values in Python's notation: `repr`, and `json.dumps`, which templates call as the filter
+//! `tojson`.
 
 use std::borrow::Cow;
 
@@ -10,7 +11,7 @@ use crate::budget::blanks;
 use crate::collection_methods::{self, View};
 use crate::invalid;
 
-/// `json.dumps` with `ensure_ascii=False`. Jinja's own filter escapes for HTML; this one does not.
+/// `json.dumps` with `ensure_ascii=False`. Jinja's own filter escapes text for HTML; this filter does not.
 pub fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
     let option = |name: &str| options.get::<Option<Value>>(name);
     let indent = match option("indent")? {
@@ -144,7 +145,8 @@ pub fn str(value: &Value) -> Result<Cow<'_, str>, Error> {
     }
 }
 
-/// Python's `repr` of a value and its contents. With `ascii` it escapes everything that is not ASCII.
+/// Python's `repr` of a value and the values inside it. With `ascii`, the function escapes every character
+/// outside of ASCII.
 pub fn repr(value: &Value, ascii: bool) -> Result<String, Error> {
     let mut out = String::new();
     write_repr(value, ascii, 0, &mut out)?;
@@ -200,8 +202,8 @@ fn write_items(
     Ok(())
 }
 
-/// A string in quotes. It escapes characters that cannot be printed and, with `ascii`, those that are not
-/// ASCII.
+/// Formats a string in quotes. The function escapes characters that cannot be printed and, with `ascii`,
+/// characters outside of ASCII.
 fn quoted(text: &str, ascii: bool, out: &mut String) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);
@@ -221,13 +223,13 @@ fn quoted(text: &str, ascii: bool, out: &mut String) {
     out.push(quote);
 }
 
-/// Whether `repr` prints a character directly. Rust uses the same Unicode categories, but escapes combining
-/// characters unless a character comes before.
+/// Whether `repr` prints a character without an escape. Rust uses the same Unicode categories, but escapes
+/// combining characters unless a character comes before.
 fn is_printable(c: char) -> bool {
     String::from_iter(['a', c]).escape_debug().count() == 2
 }
 
-/// Checks the limits on length and depth.
+/// Checks the limits on the length and the depth of the output.
 fn bounded(depth: usize, out: &str) -> Result<(), Error> {
     match depth > limits::TEMPLATE_DEPTH || out.len() as u64 > limits::PROMPT {
         true => Err(invalid("a value is nested too deep, or too long as a text")),
@@ -235,7 +237,7 @@ fn bounded(depth: usize, out: &str) -> Result<(), Error> {
     }
 }
 
-/// A number in Python's notation. NaN and infinities have the given names.
+/// Formats a number in Python's notation. NaN and infinities have the given names.
 fn number(value: &Value, [nan, infinity, minus_infinity]: [&str; 3]) -> Result<String, Error> {
     if value.is_integer() {
         return Ok(value.to_string());

@@ -1,29 +1,31 @@
-//! Rewrites a template for the engine: statements, operators and slices that it lacks are expressed by others.
+//! Rewrites a template for the engine: statements, operators and slices that the engine does not support are
+//! replaced by equivalents.
 
 use std::ops::Range;
 
 use crate::{collection_methods, str_methods};
 
-/// The method that replaces a slice with a step. The engine panics at `""[::-1]`.
+/// The method that replaces a slice with a step. The engine panics when it evaluates `""[::-1]`.
 pub const SLICE: &str = "__slice__";
 
 /// The method that replaces `'…' % x`. The engine supports `%` only for numbers.
 pub const PERCENT: &str = "__mod__";
 
-/// The method that replaces `x.items` without a call. The engine only finds a dictionary's own key of that
+/// The method that replaces `x.items` without a call. The engine finds only a dictionary's own key with this
 /// name.
 pub const ATTRIBUTE: &str = "__getattr__";
 
-/// The method that replaces `loop.cycle(…)`. The engine panics without arguments.
+/// The method that replaces `loop.cycle(…)`. The engine panics if the call has no arguments.
 pub const CYCLE: &str = "__cycle__";
 
-/// The filter around every named value. It rejects values beyond the limits.
+/// The filter that is applied to every named value. The filter rejects values beyond the limits.
 pub const BOUNDED: &str = "__bounded__";
 
-/// The filter around the list of a loop. In the engine, `none` is an empty list, and a string has no length.
+/// The filter that is applied to the list of a loop. In the engine, `none` is an empty list, and a string has
+/// no length.
 pub const LOOPED: &str = "__looped__";
 
-/// A template that the engine can read.
+/// A rewritten template that the engine can read.
 pub struct Translated {
     pub text: String,
     /// The largest number of bytes between two tags.
@@ -32,29 +34,30 @@ pub struct Translated {
 
 #[derive(Debug)]
 pub struct Tag {
-    /// The place of the tag in the original template.
+    /// The position of the tag in the original template.
     pub from: Range<usize>,
     pub to: Range<usize>,
-    /// The line of the tag, from 1.
+    /// The line number of the tag, from 1.
     pub line: usize,
-    /// The number of operators. The engine recurses for each, and each can enlarge a text.
+    /// The number of operators in the tag. The engine recurses for each operator, and each operator can
+    /// enlarge a text.
     pub operators: usize,
-    /// A part that the engine would interpret differently, and that cannot be rewritten.
+    /// A part of the tag that the engine would interpret differently, and that cannot be rewritten.
     pub unknown: Option<String>,
 }
 
-/// Rewrites the tags of a template, and returns the old and new place of each:
+/// Rewrites the tags of a template, and returns the old and new position of each tag:
 /// - `{% generation %}` … `{% endgeneration %}`, which marks the model's own words for training, becomes the plain
 ///   scope `{% with %}` … `{% endwith %}`;
 /// - `x[a:b:c]` becomes `x.__slice__(a, b, c)`;
 /// - `'…' % x` becomes `'…'.__mod__(x)`;
-/// - `x.items` becomes `x.__getattr__('items')` if it is not called. The same holds for every name of a
+/// - `x.items` becomes `x.__getattr__('items')` if it is not called. The same rule applies to every name of a
 ///   Python method;
-/// - the list of a `for` passes [`LOOPED`];
-/// - a `raw` block keeps its text, and gets signs so that the engine trims like Jinja, see [`Raw`];
-/// - named values, and results of operators within brackets, pass [`BOUNDED`]. The engine does not limit
-///   concatenation, but a value that doubles again and again must get a name or be an argument or an item in
-///   between.
+/// - the list of a `for` is passed through [`LOOPED`];
+/// - a `raw` block keeps its text, and gets trim signs so that the engine trims it like Jinja, see [`Raw`];
+/// - named values, and results of operators within brackets, are passed through [`BOUNDED`]. The engine does
+///   not limit concatenation. A value that doubles repeatedly must get a name in between, or be an argument
+///   or an item.
 pub fn translate(source: &str) -> (Translated, Vec<Tag>) {
     let mut out = String::with_capacity(source.len());
     let (mut at, mut between, mut line) = (0, 0, 1);
@@ -112,8 +115,8 @@ pub fn translate(source: &str) -> (Translated, Vec<Tag>) {
     (Translated { text: out, between: between.max(source.len() - at) }, tags)
 }
 
-/// Whether a tag may read a variable: its name occurs outside of strings, and is neither an attribute nor a
-/// filter nor the target of `set`.
+/// Whether a tag may read a variable: the variable's name occurs outside of strings, and is neither an
+/// attribute nor a filter nor the target of `set`.
 pub fn reads(tag: &str, name: &str) -> bool {
     if tag.starts_with("{#") || Raw::at(tag).is_some() {
         return false;
@@ -134,7 +137,8 @@ pub fn reads(tag: &str, name: &str) -> bool {
     false
 }
 
-/// A macro's default that refers to another argument. The engine evaluates defaults before arguments.
+/// The default of a macro's argument that refers to another argument. The engine evaluates defaults before
+/// arguments.
 fn unknown_default(statement: &str) -> Option<String> {
     let (keyword, rest) = statement.split_once(char::is_whitespace)?;
     let (_, arguments) = rest.split_once('(').filter(|_| keyword == "macro")?;
@@ -162,21 +166,22 @@ fn unknown_default(statement: &str) -> Option<String> {
     Some(format!("the default of `{name}` is made of the argument `{other}`, which is not supported"))
 }
 
-/// A `raw` block. Jinja trims its text if its tags have a `-`, and trims blanks before an `endraw` at the
-/// beginning of a line. Unlike after other tags, it keeps a line end after the first tag.
+/// A `raw` block of a template. Jinja trims the block's text if its tags have a `-`, and trims blanks before
+/// an `endraw` at the beginning of a line. Unlike after other tags, Jinja keeps a line end after the first
+/// tag.
 struct Raw<'a> {
     /// The trim sign of the first tag for the text before it: `-`, `+` or nothing.
     before: &'a str,
-    /// The trimmed text, or the reason why Jinja rejects the block.
+    /// The trimmed text of the block, or the reason why Jinja rejects the block.
     text: Result<&'a str, &'static str>,
     /// The trim sign of the second tag for the text after it: `-`, `+` or nothing.
     behind: &'a str,
-    /// Bytes from the first tag to the second.
+    /// The number of bytes from the first tag to the second tag.
     len: usize,
 }
 
 impl<'a> Raw<'a> {
-    /// The block at the beginning of a text.
+    /// Finds the `raw` block at the beginning of a text.
     fn at(source: &'a str) -> Option<Self> {
         let (before, tag) = after_sign(source.strip_prefix("{%")?);
         let tag = tag.trim_start().strip_prefix("raw")?.trim_start();
@@ -211,7 +216,7 @@ impl<'a> Raw<'a> {
         Some(Self { before, text: Ok(text), behind, len: source.len() - rest.len() })
     }
 
-    /// The block for the engine, with signs against trimming.
+    /// The block as the engine reads it, with signs that prevent trimming.
     fn translated(&self) -> String {
         let Self { before, behind, .. } = self;
         let text = self.text.unwrap_or_default();
@@ -224,8 +229,8 @@ fn after_sign(text: &str) -> (&str, &str) {
     text.split_at(usize::from(text.starts_with(['-', '+'])))
 }
 
-/// The number of operators in a tag, including words, and of other constructs for which the engine recurses:
-/// calls, filters, attributes.
+/// The number of operators in a tag, including operators that are words, and of other constructs for which
+/// the engine recurses: calls, filters, attributes.
 fn operators_in(tag: &str) -> usize {
     let mut scan = Scan::default();
     let (mut count, mut word) = (0, String::new());
@@ -269,7 +274,7 @@ fn statement(inner: &str) -> String {
     format!("{}{rewritten}{}", &inner[..at], &inner[at + rest.len()..])
 }
 
-/// The place of the list in a `for`: after the first `in`, and before `if` or `recursive`.
+/// The position of the list in a `for`: after the first `in`, and before `if` or `recursive`.
 fn list_of_loop(text: &str) -> Option<Range<usize>> {
     let mut scan = Scan::inside();
     let (mut depth, mut word, mut start) = (0, None, None);
@@ -289,7 +294,7 @@ fn list_of_loop(text: &str) -> Option<Range<usize>> {
     Some(start?..text.len())
 }
 
-/// The place of the `=` in an assignment.
+/// The position of the `=` in an assignment.
 fn assignment(text: &str) -> Option<usize> {
     let mut scan = Scan::inside();
     let (mut depth, mut before) = (0, ' ');
@@ -312,7 +317,8 @@ fn nesting(c: char) -> i32 {
     i32::from("([{".contains(c)) - i32::from(")]}".contains(c))
 }
 
-/// The length of the tag at the beginning of a text. Strings in the tag may contain its end.
+/// The length of the tag at the beginning of a text, in bytes. Strings in the tag may contain the characters
+/// that end a tag.
 fn tag_len(tag: &str) -> usize {
     let end = match &tag[..2] {
         "{{" => "}}",
@@ -325,18 +331,18 @@ fn tag_len(tag: &str) -> usize {
 }
 
 struct Bracket {
-    /// The place of the bracket in the output.
+    /// The position of the bracket in the output.
     at: usize,
     kind: char,
     colons: Vec<usize>,
-    /// The place after its last comma.
+    /// The position after the bracket's last comma.
     part: usize,
-    /// Whether this part contains an operator.
+    /// Whether the part after the last comma contains an operator.
     joins: bool,
 }
 
 impl Bracket {
-    /// Puts the last part through [`BOUNDED`] if it contains operators.
+    /// Passes the last part through [`BOUNDED`] if the part contains operators.
     fn bound(&mut self, out: &mut String) {
         let part = &out[self.part..];
         let is_slice = self.kind == '[' && !self.colons.is_empty();
@@ -433,7 +439,7 @@ fn expression(text: &str) -> String {
     out
 }
 
-/// The length of the operand of `%`: a bracket, a string or a word, and everything attached to it.
+/// The length of the operand of `%`: a bracket, a string or a word, and everything that is attached to it.
 fn operand_len(text: &str) -> usize {
     let mut scan = Scan::inside();
     let (mut depth, mut seen, mut gap) = (0, false, false);
@@ -472,13 +478,13 @@ struct Scan {
 }
 
 impl Scan {
-    /// A scan that begins inside a tag, where every brace belongs to a dictionary.
+    /// Creates a scan that begins inside a tag, where every brace belongs to a dictionary.
     fn inside() -> Self {
         Self { depth: 1, ..Self::default() }
     }
 
-    /// Takes the next character, and returns whether it is outside of strings. Closing braces are counted
-    /// first.
+    /// Reads the next character, and returns whether the character is outside of strings. Closing braces
+    /// count before the result is computed.
     fn is_code(&mut self, c: char) -> bool {
         if let Some(quote) = self.quote {
             let ends = c == quote && !self.escaped;

@@ -1,4 +1,5 @@
-//! The original template. Errors show parts of it, and not of the rewritten template.
+//! The original text of a template. Error messages show parts of the original template, and not of the
+//! rewritten template.
 
 use std::error::Error as _;
 use std::iter::successors;
@@ -14,21 +15,21 @@ use crate::{TemplateError, TemplatePlace, engine};
 /// The name of the default template.
 pub const DEFAULT: &str = "default";
 
-/// Characters of a tag that an error shows.
+/// The number of characters of a tag that an error message shows.
 const TAG: usize = 80;
 
-/// Characters of a message of the engine or the template that an error shows.
+/// The number of characters of a message from the engine or the template that an error shows.
 const WHY: usize = 300;
 
 /// A template and its origin.
 #[derive(Debug)]
 pub struct Source {
-    /// The file, if the template came from one.
+    /// The file of the template, if the template came from a file.
     file: Option<PathBuf>,
-    /// The template's name within the model.
+    /// The name of the template within the model.
     pub name: String,
     text: String,
-    /// The tags, with their places in the rewritten template.
+    /// The tags, with their positions in the rewritten template.
     pub tags: Vec<Tag>,
 }
 
@@ -66,7 +67,7 @@ impl Source {
         self.tags.iter().any(|tag| rewrite::reads(&self.text[tag.from.clone()], name))
     }
 
-    /// The template as a place, without a tag.
+    /// The place of the whole template, without a tag.
     pub fn whole(&self) -> TemplatePlace {
         let name = (self.name != DEFAULT).then(|| one_line(&self.name, TAG));
         TemplatePlace { file: self.file.clone(), name, line: None, tag: None }
@@ -77,7 +78,7 @@ impl Source {
         TemplatePlace { tag: Some(text), ..self.at_byte(tag.from.start) }
     }
 
-    /// The place of an error of the engine.
+    /// The place to which an error of the engine refers.
     pub fn place(&self, error: &Error) -> TemplatePlace {
         let Some(line) = error.line() else { return self.whole() };
         let start = error.range().map(|range| range.start);
@@ -98,8 +99,8 @@ impl Source {
         }
     }
 
-    /// The error for a template that the engine rejects. It contains the engine's message about the original
-    /// template, if that is about the same tag. Nobody knows the rewritten form.
+    /// The error for a template that the engine rejects. The error contains the engine's message about the
+    /// original template, if this message is about the same tag. Users do not know the rewritten template.
     pub fn syntax_error(&self, error: &Error) -> TemplateError {
         let at = self.place(error);
         let plain = engine::plain().and_then(|engine| engine.template_from_str(&self.text).map(drop)).err();
@@ -118,7 +119,7 @@ impl Source {
     }
 }
 
-/// The engine's message without its place, which would refer to the rewritten template.
+/// The engine's message without its place, because the place refers to the rewritten template.
 pub fn why(error: &Error) -> String {
     let said = |error: &Error| match (error.kind(), error.detail()) {
         (ErrorKind::InvalidOperation, Some(detail)) => detail.to_owned(),
@@ -132,7 +133,7 @@ pub fn why(error: &Error) -> String {
     one_line(&all.join(": "), WHY)
 }
 
-/// An untrusted text within a message, escaped and shortened.
+/// An untrusted text for a message, escaped and shortened.
 pub fn words(text: &str) -> String {
     escaped(&shortened(text.to_owned(), WHY))
 }

@@ -5,13 +5,13 @@ use minijinja::{Error, ErrorKind, Value};
 use crate::budget::{self, Budget};
 use crate::invalid;
 
-/// The names of all methods of `str`, including those that [`call`] lacks.
+/// The names of all methods of `str`, including methods that [`call`] does not support.
 const METHODS: &str = "capitalize casefold center count encode endswith expandtabs find format format_map index isalnum \
     isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper \
     join ljust lower lstrip maketrans partition removeprefix removesuffix replace rfind rindex rjust \
     rpartition rsplit rstrip split splitlines startswith strip swapcase title translate upper zfill";
 
-/// Whether `str` has a method of this name.
+/// Whether `str` has a method with this name.
 pub fn is_method(name: &str) -> bool {
     METHODS.split(' ').any(|method| method == name)
 }
@@ -80,7 +80,7 @@ pub fn call(budget: Budget, text: &str, method: &str, args: &[Value]) -> Result<
     }
 }
 
-/// The characters at which Python's `splitlines` splits, besides `\r\n`.
+/// The characters at which Python's `splitlines` splits, in addition to `\r\n`.
 pub const LINE_ENDS: [char; 10] =
     ['\n', '\r', '\u{b}', '\u{c}', '\u{1c}', '\u{1d}', '\u{1e}', '\u{85}', '\u{2028}', '\u{2029}'];
 
@@ -89,7 +89,7 @@ pub fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
-/// Python's `str.strip`, for the given characters or for white space.
+/// Python's `str.strip`, which removes the given characters or white space.
 pub fn strip<'a>(text: &'a str, chars: Option<&str>) -> &'a str {
     trim(text, chars, true, true)
 }
@@ -110,7 +110,7 @@ fn of_none<T: Into<Value>>(args: &[Value], made: impl FnOnce() -> T) -> Result<V
     Ok(made().into())
 }
 
-/// Whether all characters belong to a class; an error if that is unknown for one.
+/// Whether all characters belong to a class; an error if the class of a character is unknown.
 fn each(text: &str, args: &[Value], is: fn(char) -> Option<bool>) -> Result<Value, Error> {
     let () = from_args(args)?;
     if text.is_empty() || text.chars().any(|c| is(c) == Some(false)) {
@@ -122,8 +122,8 @@ fn each(text: &str, args: &[Value], is: fn(char) -> Option<bool>) -> Result<Valu
     }
 }
 
-/// Whether Python treats a character as a letter. Rust has a larger class, so the answer is only known for
-/// these alphabets.
+/// Whether Python treats a character as a letter. Rust's class of letters is larger, so the answer is known
+/// only for these alphabets.
 fn is_letter(c: char) -> Option<bool> {
     match c {
         'A'..='Z' | 'a'..='z' => Some(true),
@@ -136,7 +136,7 @@ fn is_letter(c: char) -> Option<bool> {
     }
 }
 
-/// Whether Python treats a character as a digit. Rust only knows a larger class of numbers.
+/// Whether Python treats a character as a digit. Rust has only a larger class of numbers.
 fn is_digit(c: char) -> Option<bool> {
     if c.is_ascii() || !c.is_numeric() { Some(c.is_ascii_digit()) } else { None }
 }
@@ -150,8 +150,8 @@ fn is_letter_or_number(c: char) -> Option<bool> {
     if c.is_numeric() { Some(true) } else { is_letter(c) }
 }
 
-/// The part of a text between two positions, the number of characters before it, and the text to search.
-/// `None` if the positions are beyond the text.
+/// The part of a text between two positions, the number of characters before this part, and the text to
+/// search for. The function returns `None` if the positions are beyond the text.
 fn within<'a>(text: &'a str, args: &[Value]) -> Result<Option<(usize, &'a str, String)>, Error> {
     let (what, start, end): (&str, Option<i64>, Option<i64>) = from_args(args)?;
     Ok(part(text, start, end).map(|(at, part)| (at, part, what.to_owned())))
@@ -165,7 +165,7 @@ fn part(text: &str, start: Option<i64>, end: Option<i64>) -> Option<(usize, &str
     (start <= end).then(|| (start as usize, &text[byte(start)..byte(end)]))
 }
 
-/// The position of a text in a part of another, in characters of the whole.
+/// The position of a text in a part of another text, counted in characters of the whole text.
 fn position(
     text: &str,
     args: &[Value],
@@ -179,7 +179,7 @@ fn found(at: Option<usize>) -> Result<Value, Error> {
     at.map(Value::from).ok_or_else(|| invalid("substring not found"))
 }
 
-/// Whether a part of a text begins or ends with another, or with one of a tuple.
+/// Whether a part of a text begins or ends with another text, or with one of the texts of a tuple.
 fn affix(text: &str, args: &[Value], has: impl Fn(&str, &str) -> bool) -> Result<Value, Error> {
     let (what, start, end): (Value, Option<i64>, Option<i64>) = from_args(args)?;
     let all = if what.is_tuple() { what.try_iter()?.collect() } else { vec![what] };
@@ -261,7 +261,8 @@ fn split(text: &str, args: &[Value], from_end: bool) -> Result<Value, Error> {
     }
 }
 
-/// The words of a text from one end. The last of a limited number of parts is the rest.
+/// The words of a text, beginning from one end. If the number of parts is limited, the last part is the rest
+/// of the text.
 struct Pieces<'a> {
     rest: &'a str,
     parts: usize,
@@ -303,7 +304,7 @@ fn splitlines(text: &str, args: &[Value]) -> Result<Value, Error> {
     }))
 }
 
-/// Pads a text with a character to a width. `left` returns how many characters come first.
+/// Pads a text to a width with a character. `left` returns the number of padding characters before the text.
 fn justify(text: &str, args: &[Value], left: impl Fn(usize, usize) -> usize) -> Result<Value, Error> {
     let (width, fill): (i64, Option<&str>) = from_args(args)?;
     let fill = fill.unwrap_or(" ");
@@ -316,7 +317,7 @@ fn justify(text: &str, args: &[Value], left: impl Fn(usize, usize) -> usize) -> 
     Ok(Value::from(budget::repeated(fill, left)? + text + &budget::repeated(fill, missing - left)?))
 }
 
-/// The number of padding characters that come first in a centred text.
+/// The number of padding characters before a centred text.
 fn half(missing: usize, width: usize) -> usize {
     missing / 2 + (missing & width & 1)
 }
@@ -383,8 +384,8 @@ fn is_title(text: &str) -> bool {
     any
 }
 
-/// Maps the characters of a text, each with its lower case. The lower case of a sigma depends on its
-/// neighbours.
+/// Maps the characters of a text; each character is passed with its lower case. The lower case of a sigma
+/// depends on its neighbours.
 fn recased(text: &str, mut write: impl FnMut(char, &str, &mut String)) -> String {
     let (lower, mut out) = (text.to_lowercase(), String::with_capacity(text.len()));
     let mut rest = &*lower;

@@ -5,9 +5,9 @@ use minijinja::Error;
 
 use crate::invalid;
 
-/// Python's `datetime.now().strftime(format)`, in the locale `C`. The time has no zone.
+/// Python's `datetime.now().strftime(format)`, in the locale `C`. The time has no time zone.
 pub fn strftime(now: Zoned, format: &str) -> Result<String, Error> {
-    /// The directives that jiff formats like C.
+    /// The directives that jiff formats in the same way as C.
     const SAME: &str = "aAbBCdDeFgGhHIjklmMnpPRStTuUVwWyY%";
     let cannot = |why: String| invalid(format!("`strftime_now` cannot format `{format}`: {why}"));
     let mut text = String::new();

@@ -33,7 +33,7 @@ fn what_divides_is_not_zero() {
     }
 }
 
-/// The engine, version 3.0.5, divides by the number of arguments.
+/// The engine, version 3.0.5, computes a remainder by the number of arguments, which must not be zero.
 #[test]
 fn what_cycles_is_something() {
     let source =
@@ -178,7 +178,8 @@ fn an_error_shows_the_tag_as_it_was_written() {
     );
 }
 
-/// The template can be long, and can contain control sequences of a terminal.
+/// The error message is short and safe, although the template can be long and contain control sequences of a
+/// terminal.
 #[test]
 fn an_error_is_short_and_obeys_nobody() {
     let long = "a".repeat(100_000);
@@ -215,8 +216,7 @@ fn an_endless_template_ends() {
     assert!(matches!(render(source, json!({})), Err(TemplateError::Render { .. })));
 }
 
-/// Templates that would exhaust resources end, on a thread with an ordinary stack, and before a user gets
-/// impatient.
+/// Templates that would exhaust resources are stopped quickly, on a thread with an ordinary stack.
 #[cfg(unix)]
 #[test]
 fn a_template_that_repeats_nests_or_squares_ends() {

@@ -16,7 +16,7 @@ import transformers
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
 from safetensors.torch import save_file as save_tensors
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 transformers.utils.logging.disable_progress_bar()
 # The models are too small to share: a second thread only waits.
@@ -109,22 +109,29 @@ def write_config(path, published=False, drop=(), add=None):
     path.write_text(json.dumps(keys, indent=2, sort_keys=True) + "\n")
 
 
-def write_checkpoint(out, seed, model_type="llama", storage="f32", published=False, shard="1GB", drop=(), add=None, stacked=False, rewrite=None, **config):
+def auto(config):
+    """The class of a network that sees, or of one that reads only."""
+    return AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
+
+
+def write_checkpoint(out, seed, model_type="llama", storage="f32", published=False, shard="1GB", drop=(), add=None, stacked=False, rewrite=None, unused=None, **config):
     """A fresh model whose weights are spread so that its tokens differ, saved as an HF directory.
 
     `published`, `drop` and `add` are those of `write_config`; `stacked` saves experts as transformers holds them, all of a
-    layer in one tensor; `rewrite` makes other tensors of those saved: a function, or the
-    name of one.
+    layer in one tensor; `rewrite` makes other tensors of those saved: a function, or the name of one; `unused` has the shapes of tensors
+    that nothing reads.
     """
     torch.manual_seed(seed)
     config.get("text_config", config).update(bos_token_id=1, eos_token_id=2, pad_token_id=None)
     config = CONFIG_MAPPING[model_type](**config)
-    model = spread(AutoModelForCausalLM.from_config(config))
+    model = spread(auto(config).from_config(config))
     model.to(STORAGE[storage]).save_pretrained(out, max_shard_size=shard, save_original_format=not stacked)
     (out / "generation_config.json").unlink(missing_ok=True)
-    if rewrite:
+    if rewrite or unused:
         path = out / "model.safetensors"
-        save_tensors(REWRITES.get(rewrite, rewrite)(load_file(path)), path, metadata={"format": "pt"})
+        more = {key: torch.ones(shape, dtype=STORAGE[storage]) for key, shape in (unused or {}).items()}
+        change = REWRITES.get(rewrite, rewrite) or dict
+        save_tensors(change(load_file(path)) | more, path, metadata={"format": "pt"})
     write_config(out / "config.json", published, drop, add)
 
 
@@ -146,9 +153,10 @@ def load(directory, dtype=torch.float32):
         with tempfile.TemporaryDirectory() as folder:
             dequantized(Path(directory), Path(folder))
             return load(folder, dtype)
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, attn_implementation="eager", experts_implementation="eager")
+    model = auto(AutoConfig.from_pretrained(directory)).from_pretrained(directory, dtype=dtype, attn_implementation="eager", experts_implementation="eager")
+    # A Granite 4 hybrid may have no experts.
     if hasattr(model.config, "output_router_logits"):
-        model.config.output_router_logits = True
+        model.config.output_router_logits = getattr(model.config, "num_local_experts", 1) != 0
     return model.eval()
 
 

@@ -170,7 +170,15 @@ NARROW = [
 def committed():
     """The cases of families that came later: the `case.json` of a fixture's folder, with its seed."""
     cases = {path.parent.name: json.loads(path.read_text()) for path in sorted(FIXTURES.glob("*/case.json"))}
-    return [(case.pop("seed"), name, {**SMALL, "steps": STEPS, "own": True, **case}) for name, case in cases.items()]
+    return [(case.pop("seed"), name, {"steps": STEPS, "own": True, **small(case)}) for name, case in cases.items()]
+
+
+def small(case):
+    """A case with the sizes of `SMALL`, which are those of the text tower of a network that sees."""
+    if "text_config" not in case:
+        return {**SMALL, **case}
+    sizes = {key: value for key, value in SMALL.items() if key != "storage"}
+    return {**case, "text_config": {**sizes, **case["text_config"]}}
 
 
 def random_models(names):

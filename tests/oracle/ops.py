@@ -10,7 +10,9 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig
 from transformers.masking_utils import and_masks, causal_mask_function, chunked_overlay, or_masks, padding_mask_function, sliding_window_overlay
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm, eager_attention_forward
+from transformers.models.granitemoehybrid.modeling_granitemoehybrid import mamba2_chunk_scan, mamba2_selective_state_update
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule, torch_recurrent_gated_delta_rule
 
 from golden import REFERENCE
 
@@ -232,9 +234,63 @@ def all_of_softplus(cases):
         cases.add(f"softplus_{name}", "softplus", {}, {"x": x}, {"out": answer})
 
 
+def linear_attention(cases, name, shape, *, delta, state=True, repeated=False):
+    """`shape` is B, S, H, G, D, E. Both forms of transformers, a step per token and chunks, agree with the definition in f64.
+    Repeated keys without a decay are what an inverse by a power series cancels for."""
+    b, s, h, g, d, e = shape
+    unit = lambda x: x / x.norm(dim=-1, keepdim=True)
+    q, k, v = unit(cases.random(b, s, h, d)), unit(cases.random(b, s, h, d)), cases.random(b, s, h, g, e)
+    k = k[:, :1].repeat(1, s, 1, 1) if repeated else k
+    rate = torch.sigmoid(cases.random(b, s, h, g) + (8 if repeated else 0))
+    speed = cases.random(h, g).exp() * (0 if repeated else 1)
+    inputs = {"q": q, "k": k, "v": v, "decay": -speed * rate, "rate": rate, "state": cases.random(b, h, g, d, e)}
+    wide = {key: value.double() for key, value in inputs.items()}
+    matrix, outputs = wide["state"] if state else torch.zeros(b, h, g, d, e).double(), []
+    for t in range(s):
+        key, query = wide["k"][:, t, :, None, :, None], wide["q"][:, t, :, None, :, None]
+        matrix = matrix * wide["decay"][:, t, ..., None, None].exp()
+        value = wide["v"][:, t] - (matrix * key).sum(-2) if delta else wide["v"][:, t]
+        matrix = matrix + key * (value * wide["rate"][:, t, ..., None])[..., None, :]
+        outputs.append((matrix * query).sum(-2))
+    exact = torch.cat([matrix, torch.stack(outputs, 3)], -2)
+    first = inputs["state"].reshape(b, h * g, d, e) if state else torch.zeros(b, h * g, d, e)
+    heads = {key: inputs[key].flatten(2, 3) for key in ("v", "decay", "rate")}
+    for output, last in delta_rules(q, k, heads, first) if delta else mamba_scans(q, k, heads, first, -speed.flatten()):
+        found = torch.cat([last.reshape(b, h, g, d, e), output.reshape(b, s, h, g, e).permute(0, 2, 3, 1, 4)], -2)
+        answer = once_rounded(name, exact, found)
+    inputs |= {"start": torch.tensor(5 if state else 0, dtype=torch.int32), "count": torch.tensor(s, dtype=torch.int32)}
+    cases.add(name, "linear_attention", {"delta": delta}, inputs, {"out": answer})
+
+
+def delta_rules(q, k, heads, state):
+    """transformers scales the queries itself."""
+    for rule in (torch_recurrent_gated_delta_rule, torch_chunk_gated_delta_rule):
+        yield rule(q * q.shape[-1] ** 0.5, k, heads["v"], g=heads["decay"], beta=heads["rate"], initial_state=state, output_final_state=True)
+
+
+def mamba_scans(q, k, heads, state, speed):
+    """transformers keeps the features of a key behind those of a value."""
+    v, dt = heads["v"], heads["rate"]
+    kept, outputs = state.mT.contiguous(), []
+    for t in range(v.shape[1]):
+        by_feature = dt[:, t, :, None].expand_as(v[:, t])
+        outputs.append(mamba2_selective_state_update(kept, v[:, t], by_feature, speed[:, None, None].expand(kept.shape[1:]), k[:, t], q[:, t]))
+    yield torch.stack(outputs, 1), kept.mT
+    output, last = mamba2_chunk_scan(v, dt, speed, k, q, 16, initial_states=state.mT, return_final_states=True)
+    yield output, last.mT
+
+
+def all_linear_attention(cases):
+    for delta, of in ((True, "delta"), (False, "mamba")):
+        linear_attention(cases, f"linear_attention_{of}_step", (2, 1, 2, 3, 6, 20), delta=delta)
+        linear_attention(cases, f"linear_attention_{of}_chunk", (2, 13, 2, 2, 5, 6), delta=delta, state=False)
+        linear_attention(cases, f"linear_attention_{of}_chunks", (1, 131, 1, 2, 8, 6), delta=delta)
+        linear_attention(cases, f"linear_attention_{of}_repeated", (1, 64, 1, 1, 8, 6), delta=delta, repeated=True)
+
+
 def write(out):
     cases = Cases()
-    for part in (all_sdpa, all_rms_norm, all_rope, all_elementwise, all_masks, all_of_erf, all_of_softplus):
+    for part in (all_sdpa, all_rms_norm, all_rope, all_elementwise, all_masks, all_of_erf, all_of_softplus, all_linear_attention):
         part(cases)
     out.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join("  " + json.dumps(case) for case in cases.cases)

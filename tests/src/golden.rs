@@ -209,6 +209,20 @@ impl Reference {
         full.or(top).is_some_and(|(lead, largest)| f64::from(lead) > 2.0 * bound * largest)
     }
 
+    /// The logits of a row at the ids of the largest ones; empty if those are not known.
+    pub fn at_top(&self, position: usize, found: &[f32]) -> Vec<f32> {
+        let ids = self.top.as_ref().map_or(&[][..], |top| &top.ids[position * TOP..(position + 1) * TOP]);
+        ids.iter().map(|&id| found[id]).collect()
+    }
+
+    /// The largest difference of the logits at these ids, in units of the row's largest logit.
+    pub fn top_error(&self, position: usize, found: &[f32]) -> f64 {
+        self.top.as_ref().map_or(0.0, |top| {
+            let expected = &top.logits[position * TOP..(position + 1) * TOP];
+            max_error(expected, found) / f64::from(top.max_abs[position])
+        })
+    }
+
     /// The largest error in a row, in units of the row's largest magnitude.
     pub fn error(&self, position: usize, found: &[f32]) -> f64 {
         let full = self.row(position).map_or(0.0, |row| max_error(row, found) / largest(row));

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use lower::LowerError;
-use ops::ops::{Erf, MaskTerm, RmsNorm, Rope, RopeLayout, Sdpa, Softplus, WeightStyle};
+use ops::ops::{Erf, LinearAttention, MaskTerm, RmsNorm, Rope, RopeLayout, Sdpa, Softplus, WeightStyle};
 use ops::{
     Attribute, Bound, ElementType, InferError, Literal, Op, Reader, Real, RopePart, RopeTable, TensorType,
     Value,
@@ -120,6 +120,11 @@ impl Fixtures {
                     }
                 };
                 vec![case("q"), case("k")]
+            }
+            "linear_attention" => {
+                let op = LinearAttention { delta: attributes["delta"].as_bool().unwrap() };
+                let names = ["q", "k", "v", "decay", "rate", "state", "start", "count"];
+                one(What::Op(op.into()), names.map(get).to_vec())
             }
             "silu" => one(What::Function(functions::silu), vec![get("x")]),
             "erf" => one(What::Op(Erf {}.into()), vec![get("x")]),
@@ -391,6 +396,12 @@ fn s13_sliding_window_past_its_length() {
     sees("sdpa_sliding_decode", within(5, 17));
     sees("sdpa_sliding_wide", within(9, 0));
     check("sdpa_sliding");
+}
+
+/// Gated DeltaNet and Mamba-2, a token at a time and in chunks, against both forms of transformers.
+#[test]
+fn linear_attention_equals_transformers() {
+    check("linear_attention_");
 }
 
 /// Windows, chunks, padding, prefixes and their intersections, several lengths long, against the masks that

@@ -79,7 +79,7 @@ fn texts_that_a_program_does_not_take() {
     let empty = refused(&[vec![2, 1], vec![2, 1], vec![]]);
     assert!(matches!(empty, EmbedError::Empty { text: 2 }), "{empty}");
     let unknown = refused(&[vec![2, 1024, 1]]);
-    let expected = "token 1 of text 0 has the id 1024, expected one below 1024";
+    let expected = "token 1 of text 0 has the id 1024, expected an id below 1024";
     assert_eq!(unknown.to_string(), expected);
 }
 

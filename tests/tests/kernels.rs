@@ -231,9 +231,17 @@ fn examples(target: &Target) -> Calls {
         })
     };
     let names: Vec<String> = all.calls.iter().filter(|call| served(call)).map(|c| c.name.clone()).collect();
-    for operation in
-        ["append", "dequantize", "packed_experts", "packed_linear", "packed_rows", "sdpa", "rope", "rms_norm"]
-    {
+    for operation in [
+        "append",
+        "dequantize",
+        "linear_attention",
+        "packed_experts",
+        "packed_linear",
+        "packed_rows",
+        "sdpa",
+        "rope",
+        "rms_norm",
+    ] {
         assert!(names.iter().filter(|name| name.starts_with(operation)).count() > 1, "{operation}");
     }
     all.calls.retain(|call| names.contains(&call.name));

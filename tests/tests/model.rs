@@ -232,7 +232,7 @@ fn mistakes_are_errors_of_their_own_kind() {
     assert!(matches!(**plan, PlanError::Context { .. }), "{error}");
     let stopped = WatchOpen::new(|_| std::ops::ControlFlow::Break(()));
     let error = Model::open_with(demo(), OpenOptions { watch: Some(stopped), ..options() }).err().unwrap();
-    assert_eq!(error.to_string(), "stopped on request");
+    assert_eq!(error.to_string(), "the build was stopped on request");
 
     let long = ONE.continue_tokens(vec![5; 5000]).text().unwrap_err();
     assert!(matches!(long, ModelError::Generate(GenerateError::TooLong { .. })), "{long}");

@@ -178,7 +178,7 @@ impl Check for Translates<'_> {
     fn check<E: Executor>(&self, network: &Network<E>, bound: f32) {
         let mut session = Session::new(network);
         let unfilled = session.feed(&[1]).unwrap_err().to_string();
-        assert!(unfilled.contains("reads memory that is not filled"), "{unfilled}");
+        assert!(unfilled.contains("reads a memory that no call has filled"), "{unfilled}");
         for source in [&[3, 1, 4][..], &[9, 2, 6, 5, 8, 7]] {
             session.encode(source).unwrap();
             assert!(session.tokens().is_empty());
@@ -187,7 +187,7 @@ impl Check for Translates<'_> {
             }
         }
         let long = session.encode(&[1; SOURCE + 1]).unwrap_err().to_string();
-        assert!(long.contains("7 tokens do not fit into the context of 6"), "{long}");
+        assert!(long.contains("the text has 7 tokens, but the context has only 6"), "{long}");
 
         // Texts of a batch have sources of their own, also where one joins beside others.
         let sources = [&[3, 1, 4][..], &[9, 2, 6, 5, 8, 7], &[2]];
@@ -205,7 +205,7 @@ impl Check for Translates<'_> {
         let mut batch = Batch::new(network);
         let options = TokenOptions::default();
         let refused = |error: GenerateError| error.to_string();
-        assert!(refused(batch.join(&[5], &options).unwrap_err()).contains("memory that is not filled"));
+        assert!(refused(batch.join(&[5], &options).unwrap_err()).contains("memory that no call has filled"));
         let adapted = SequenceInput { adapter: 1, ..inputs[0].clone() };
         assert_eq!(
             refused(batch.join_input(&adapted, &options).unwrap_err()),
@@ -263,7 +263,7 @@ fn memory_without_its_encoder_is_an_error() {
     let error = Translate::<F32>::trace(&config, &[short]).unwrap_err();
     assert!(matches!(*error.kind, TraceErrorKind::Signature { .. }), "{error}");
     let error = Translate::<F32>::trace(&config, &[encoder(1).of_features()]).unwrap_err().to_string();
-    assert!(error.starts_with("the entry point `encode` needs the function `encode_features`"), "{error}");
+    assert!(error.starts_with("the entry point `encode` calls the function `encode_features`"), "{error}");
 }
 
 struct Sees<'a>(&'a WeightValues);
@@ -287,7 +287,7 @@ impl Check for Sees<'_> {
         session.truncate(4);
         near(&session.feed(&TOKENS[4..6]).unwrap(), &scores[5], bound);
         let wrong = session.feed_features(&[0.0; 7], 0).unwrap_err().to_string();
-        assert_eq!(wrong, "7 numbers of features are given, expected a multiple of 6, one position's");
+        assert_eq!(wrong, "the source has 7 feature values, expected a multiple of 6, one position's");
 
         // A token after each position is what stepping chooses.
         let mut session = Session::new(network);
@@ -356,7 +356,7 @@ fn features_stand_in_place_of_tokens_and_tokens_follow_each_position() {
         &[EntryPoint::new("see", 1, 4, CONTEXT, LogitsMode::Next).of_features()],
     );
     let error = error.unwrap_err().to_string();
-    assert!(error.starts_with("the entry point `see` needs the function `forward_features`"), "{error}");
+    assert!(error.starts_with("the entry point `see` calls the function `forward_features`"), "{error}");
 }
 
 /// A row's logits are its adapter and the number of its sequence.

@@ -1,12 +1,14 @@
-//! A real model in a GGUF file, SmolLM2 135M Instruct, judged by what transformers answers for the same file:
-//! `tests/oracle/smollm2.py` writes the golden. `cargo xtask test` installs the file; without it these tests report that they are
-//! left out.
+//! A real model in a GGUF file, SmolLM2 135M Instruct, judged by the answers of transformers for the same file.
+//! `tests/oracle/smollm2.py` writes the golden, and `tests/oracle/smollm2_llama.py` writes the values that
+//! llama.cpp computes for the same tokens. `cargo xtask test` installs the file; without it these tests report
+//! that they are left out.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::fs;
 use std::io::Write as _;
 use std::path::PathBuf;
 
+use safetensors::SafeTensors;
 use tracewright::Plan;
 use tracewright::generate::{Chat, Session, Tokenizer, chat_template};
 use tracewright::models;
@@ -19,6 +21,9 @@ const MAGNIFIED: f64 = 10.0 * BOUND;
 
 /// How many of the reference's tokens the default settings choose, given the reference's text so far.
 const KEPT: f64 = 0.96;
+
+/// The mean error of the largest logits with default settings, at most this many times llama.cpp's for the same file.
+const ROUNDED: f64 = 1.5;
 
 /// The golden of the installed file, if it is installed.
 fn golden() -> Option<Golden> {
@@ -36,6 +41,20 @@ fn golden() -> Option<Golden> {
     Some(golden)
 }
 
+/// The logits of llama.cpp at the ids of the golden's largest ones, for each prompt and position. `name` is `top_logits`, for the
+/// weights in F32, or `rounded`, for the file itself.
+fn of_llama_cpp(golden: &Golden, name: &str) -> Vec<Vec<Vec<f32>>> {
+    const TOP: usize = 8;
+    let bytes = fs::read(repository().join("tests/fixtures/smollm2-135m-llama.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let prompts = (0..golden.prompts.len()).map(|number| {
+        let tensor = tensors.tensor(&format!("prompts.{number}.{name}")).unwrap();
+        let rows = tensor.data().as_chunks::<{ 4 * TOP }>().0.iter();
+        rows.map(|row| row.as_chunks().0.iter().map(|&word| f32::from_le_bytes(word)).collect()).collect()
+    });
+    prompts.collect()
+}
+
 /// Prints a figure also when the test passes, which hides what `println!` prints.
 fn show(figures: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "{figures}");
@@ -50,16 +69,28 @@ fn options(golden: &Golden) -> BuildOptions {
 fn greedy_tokens_in_f32_are_those_of_transformers() {
     let Some(golden) = golden() else { return };
     let subject = build(&golden.model, &options(&golden), ALL, Ok).unwrap();
-    let mut worst = 0f64;
+    let llama_cpp = of_llama_cpp(&golden, "top_logits");
+    let (mut worst, mut apart) = (0f64, 0f64);
     for (number, prompt) in golden.prompts.iter().enumerate() {
         let found = greedy(&subject.network, &prompt.prompt_tokens, prompt.tokens.len(), false).unwrap();
         assert_eq!(found.tokens, prompt.tokens, "prompt {number}, smallest gap {:.1e}", prompt.min_gap);
         let reference = golden.reference(number).unwrap();
         let rows = Session::new(&subject.network).score(&prompt.fed()).unwrap();
         worst = rows.iter().enumerate().map(|(i, row)| reference.error(i, row)).fold(worst, f64::max);
+        assert_eq!(rows.len(), llama_cpp[number].len());
+        for (i, (row, theirs)) in rows.iter().zip(&llama_cpp[number]).enumerate() {
+            let ours = reference.at_top(i, row);
+            let scale = f64::from(ours.iter().fold(0f32, |most, logit| most.max(logit.abs())));
+            let differences = ours.iter().zip(theirs).map(|(a, b)| f64::from((a - b).abs()) / scale);
+            apart = differences.fold(apart, f64::max);
+        }
     }
-    show(format_args!("{} in f32: tokens exact, worst error of a logit {worst:.1e}", golden.name));
+    show(format_args!(
+        "{} in f32: tokens exact, worst error of a logit {worst:.1e}, {apart:.1e} from llama.cpp",
+        golden.name
+    ));
     assert!(worst > 0.0 && worst <= MAGNIFIED, "{worst:e}");
+    assert!(apart > 0.0 && apart <= MAGNIFIED, "{apart:e} from llama.cpp");
 }
 
 #[test]
@@ -71,12 +102,23 @@ fn default_settings_keep_the_tokens_of_transformers() {
     let sizes = BuildOptions { element: plan.element, weights: plan.weights, ..options(&golden) };
     let subject = build(&golden.model, &sizes, &["decode", "score"], Ok).unwrap();
     let (mut kept, mut all) = (0, 0);
-    for prompt in &golden.prompts {
+    let (mut ours, mut theirs, mut positions) = (0.0, 0.0, 0);
+    let llama_cpp = of_llama_cpp(&golden, "rounded");
+    for (number, prompt) in golden.prompts.iter().enumerate() {
         let rows = Session::new(&subject.network).score(&prompt.fed()).unwrap();
         let chosen = rows[prompt.prompt_tokens.len() - 1..].iter().map(|row| best(row) as u32);
         kept += chosen.zip(&prompt.tokens).filter(|(found, expected)| found == *expected).count();
         all += prompt.tokens.len();
+        let reference = golden.reference(number).unwrap();
+        for (i, (row, rounded)) in rows.iter().zip(&llama_cpp[number]).enumerate() {
+            ours += reference.top_error(i, &reference.at_top(i, row));
+            theirs += reference.top_error(i, rounded);
+            positions += 1;
+        }
     }
+    let [ours, theirs] = [ours, theirs].map(|sum: f64| sum / f64::from(positions));
+    show(format_args!("{}, default settings: mean error {ours:.4}, llama.cpp's {theirs:.4}", golden.name));
+    assert!(theirs > 0.0 && ours > 0.0 && ours <= ROUNDED * theirs, "{ours:.4} beside {theirs:.4}");
     let share = kept as f64 / all as f64;
     show(format_args!("{}, default settings: {kept} of {all} tokens kept, {share:.4}", golden.name));
     assert!(share >= KEPT, "{kept} of {all} tokens kept, {share:.4}, expected {KEPT}");

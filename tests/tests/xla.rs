@@ -163,7 +163,7 @@ fn mistakes_are_told_before_anything_slow() {
     let error = refused(OpenOptions { device: Some(other), ..options(&plugin) });
     assert_eq!(
         error.to_string(),
-        "the plugin's platform is `cpu` and the device is `cuda`; name a plugin of that device"
+        "the plugin's platform is `cpu`, but the device is `cuda`; name a plugin for this device"
     );
     let far = DeviceName { ordinal: 99, ..DeviceName::CPU };
     let error = refused(OpenOptions { device: Some(far), ..options(&plugin) });

@@ -1,4 +1,4 @@
-//! Names of axes, including axes that combine several.
+//! Names of axes, including axes that combine several axes.
 
 use std::borrow::Cow;
 
@@ -7,11 +7,11 @@ use ops::{Attribute as _, ParseError, Reader};
 /// The name of an axis, for messages, dumps and sharding. Operations refer to axes by index.
 ///
 /// An axis of a weight can combine several axes of the network, such as the outputs of a projection to heads.
-/// Its name lists them with their extents: `K=2*G=3*E=32`.
+/// The name of the combined axis lists the axes with their extents: `K=2*G=3*E=32`.
 pub type AxisName = Cow<'static, str>;
 
-/// The name of an axis that combines several, of which the first varies slowest. A single axis keeps its own
-/// name.
+/// The name of an axis that combines several axes; the first of them varies slowest. A single axis keeps its
+/// own name.
 ///
 /// ```
 /// assert_eq!(tracewright_trace::joined_axis(&[("K", 2), ("E", 32)]), "K=2*E=32");
@@ -26,7 +26,7 @@ pub fn joined_axis(axes: &[(&'static str, usize)]) -> AxisName {
     }
 }
 
-/// The axes that an axis with this name and extent combines. The first varies slowest.
+/// The axes that an axis with this name and extent combines. The first of these axes varies slowest.
 ///
 /// ```
 /// use tracewright_trace::axis_factors;
@@ -41,7 +41,7 @@ pub fn axis_factors(name: &str, extent: usize) -> Vec<(&str, usize)> {
         .collect()
 }
 
-/// Reads the name of an axis, which can combine several.
+/// Parses the name of an axis, which can combine several axes.
 pub(crate) fn parse(reader: &mut Reader<'_>) -> Result<AxisName, ParseError> {
     let mut name = reader.word()?.to_owned();
     while reader.eat("=") {

@@ -1,17 +1,18 @@
-//! The reference evaluator. It computes every node by its operation's `eval`, in order.
+//! The reference evaluator. The evaluator computes every node with the `eval` function of its operation, in
+//! order.
 
 use ops::{TensorType, Value};
 
 use crate::{Function, NodeKind, Provenance, Trace, resolve_key};
 
-/// Why a trace cannot be evaluated.
+/// The reason why a trace cannot be evaluated.
 #[derive(Debug, thiserror::Error)]
 pub enum EvaluateError {
     /// The trace has no entry point of this name.
-    #[error("no entry point `{name}`; there are {entries:?}")]
+    #[error("the trace has no entry point `{name}`; there are {entries:?}")]
     NoEntry { name: String, entries: Vec<String> },
     /// The arguments have other types than the inputs.
-    #[error("`{function}` takes ({}), found ({})", list(.expected), list(.found))]
+    #[error("`{function}` takes arguments of the types ({}), found ({})", list(.expected), list(.found))]
     Arguments {
         function: String,
         /// The types of the inputs.
@@ -19,7 +20,7 @@ pub enum EvaluateError {
         found: Vec<TensorType>,
     },
     /// A weight is missing or has another type.
-    #[error("no value of type `{ty}` for parameter `{key}`")]
+    #[error("there is no value of the type `{ty}` for the parameter `{key}`")]
     Parameter { key: String, ty: TensorType },
 }
 
@@ -29,18 +30,20 @@ fn list(types: &[TensorType]) -> String {
 
 type Watch<'a> = dyn FnMut(&Provenance, &str, &Value) + 'a;
 
-/// The inputs of an evaluation besides arguments.
+/// The inputs of an evaluation in addition to the arguments.
 pub struct Evaluation<'a> {
-    /// The value of a parameter, by its checkpoint key.
+    /// The function that returns the value of a parameter, by the parameter's checkpoint key.
     pub parameters: &'a dyn Fn(&str) -> Option<Value>,
-    /// Called with each value of each operation, and with the parameter prefix of the current call.
+    /// The function that is called with each value of each operation, and with the parameter prefix of the
+    /// current call.
     pub watch: Option<&'a mut Watch<'a>>,
 }
 
 /// Evaluates the entry point `name` for `arguments`, and returns its results.
 ///
 /// # Errors
-/// If there is no such entry point, or an argument or a parameter has another type than declared.
+/// Returns an error if there is no such entry point, or an argument or a parameter has another type than
+/// declared.
 pub fn evaluate(
     trace: &Trace,
     name: &str,

@@ -1,4 +1,4 @@
-//! [`Function`]: a DAG of nodes. Each edge has the index of an operand.
+//! [`Function`] is a DAG of nodes. Each edge contains the index of an operand.
 
 use std::sync::Arc;
 
@@ -45,13 +45,13 @@ pub enum NodeKind {
     },
     Parameter(Parameter),
     Op(Op),
-    /// A call of another function of the trace. The operands are its arguments.
+    /// A call of another function of the trace. The operands of the call are its arguments.
     Call {
         function: FunctionId,
         /// The prefix of the parameters' keys in this call.
         prefix: String,
     },
-    /// One result of a call, which is the only operand.
+    /// One result of a call; the call is the only operand of this node.
     Result {
         index: usize,
     },
@@ -67,9 +67,9 @@ impl NodeKind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     pub kind: NodeKind,
-    /// One type; for a call, a type per result.
+    /// The types of the node's results: one type, or for a call one type per result.
     pub types: Vec<TensorType>,
-    /// The names of the axes; empty if unknown.
+    /// The names of the axes; the list is empty if the names are unknown.
     pub axes: Vec<AxisName>,
     pub provenance: Provenance,
 }
@@ -95,16 +95,16 @@ impl Output {
     }
 }
 
-/// A function: arguments, a DAG, results.
+/// A function: its arguments, a DAG of nodes, and its results.
 #[derive(Clone, Debug)]
 pub struct Function {
     pub name: String,
-    /// The prefix that calls replace in the parameters' keys, such as `model.layers.*`; empty for an entry
-    /// point.
+    /// The prefix that calls replace in the parameters' keys, such as `model.layers.*`; the prefix is empty
+    /// for an entry point.
     pub prefix: String,
     pub outputs: Vec<Output>,
-    /// The DAG. An edge's weight is the index of the operand, because petgraph lists edges in reverse order
-    /// of insertion.
+    /// The graph of the function's nodes. The weight of an edge is the index of the operand, because petgraph
+    /// lists edges in reverse order of insertion.
     graph: DiGraph<Node, u32>,
 }
 
@@ -121,7 +121,8 @@ impl Function {
         Self { name: name.into(), prefix: prefix.into(), outputs: Vec::new(), graph: DiGraph::new() }
     }
 
-    /// Appends a node. Its operands must exist already, so that the order of nodes is topological.
+    /// Appends a node. The operands of the node must already exist, so that the order of nodes is
+    /// topological.
     pub fn push(&mut self, node: Node, operands: &[NodeId]) -> NodeId {
         let id = self.graph.add_node(node);
         for (position, &operand) in operands.iter().enumerate() {
@@ -138,7 +139,7 @@ impl Function {
         self.len() == 0
     }
 
-    /// All nodes. Operands come before their users.
+    /// All nodes of the function. Operands come before the nodes that use them.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
         (0..self.len()).map(NodeId::new)
     }
@@ -147,7 +148,7 @@ impl Function {
         &self.graph[id]
     }
 
-    /// A node, mutable to change its names.
+    /// A mutable node, for changes of its names.
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
         &mut self.graph[id]
     }
@@ -260,7 +261,7 @@ impl Builder<'_> {
     /// Appends an operation.
     ///
     /// # Errors
-    /// If the operands' types are invalid.
+    /// Returns an error if the operands' types are invalid.
     pub fn op(&mut self, op: impl Into<Op>, operands: &[NodeId]) -> Result<NodeId, InferError> {
         let op = op.into();
         let types: Vec<&TensorType> = operands.iter().map(|&o| self.function.node(o).ty()).collect();

@@ -1,4 +1,4 @@
-//! Functions that consist of several operations and need no operation of their own.
+//! Functions that consist of several operations and need no primitive of their own.
 
 use ops::ops::{
     Binary, BinaryKind, BroadcastInDim, Constant, Convert, Erf, Narrow, Reduce, ReduceKind, Unary, UnaryKind,
@@ -18,19 +18,19 @@ impl Builder<'_> {
         self.op(Binary { kind }, &[a, b])
     }
 
-    /// A tensor with the type of `like` whose every element is `value`.
+    /// A tensor with the type of `like` in which every element is `value`.
     pub fn splat(&mut self, like: NodeId, value: f64) -> Result<NodeId, InferError> {
         let value = Literal::splat(self.ty(like).clone(), value);
         self.op(Constant { value }, &[])
     }
 
-    /// The function of `x` and the number `value`, which is the right operand.
+    /// The elementwise function of `x` and the number `value`, which is the right operand.
     pub fn with_scalar(&mut self, kind: BinaryKind, x: NodeId, value: f64) -> Result<NodeId, InferError> {
         let value = self.splat(x, value)?;
         self.binary(kind, x, value)
     }
 
-    /// Converts `x` to another element type, unless it has that type.
+    /// Converts `x` to another element type, unless `x` already has this type.
     pub fn convert(&mut self, x: NodeId, to: ElementType) -> Result<NodeId, InferError> {
         match self.ty(x).element == to {
             true => Ok(x),
@@ -38,7 +38,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Reduces `x` along the axis `axis`, and repeats the result along that axis.
+    /// Reduces `x` along the axis `axis`, and repeats the result along this axis.
     pub fn reduced_along(&mut self, kind: ReduceKind, x: NodeId, axis: usize) -> Result<NodeId, InferError> {
         let shape = self.ty(x).shape.clone();
         let axes = (0..shape.len()).filter(|&a| a != axis).collect();
@@ -50,7 +50,7 @@ impl Builder<'_> {
 /// exp(x − max) / Σ exp(x − max) along `axis`, computed in f32 and rounded once, as in `torch.softmax`.
 ///
 /// # Errors
-/// If `axis` is not one of `x`'s, or `x` is not a float.
+/// Returns an error if `x` has no axis `axis`, or if `x` is not a float.
 pub fn softmax(b: &mut Builder<'_>, x: NodeId, axis: usize) -> Result<NodeId, InferError> {
     let element = b.ty(x).element;
     let x = b.convert(x, ElementType::F32)?;
@@ -66,7 +66,7 @@ pub fn softmax(b: &mut Builder<'_>, x: NodeId, axis: usize) -> Result<NodeId, In
 /// Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), §2.
 ///
 /// # Errors
-/// If `x` is not a float.
+/// Returns an error if `x` is not a float.
 pub fn silu(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let element = b.ty(x).element;
     let wide = b.convert(x, ElementType::F32)?;
@@ -75,11 +75,11 @@ pub fn silu(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     b.convert(product, element)
 }
 
-/// An activation of the first half of the last axis, times the second half. It is used if one matmul computes
-/// gate and up.
+/// An activation of the first half of the last axis, times the second half. This function is used if one
+/// matmul computes both gate and up.
 ///
 /// # Errors
-/// If `halves` has no axis, or the activation rejects it.
+/// Returns an error if `halves` has no axis, or if the activation rejects its operand.
 pub fn gated(
     b: &mut Builder<'_>,
     halves: NodeId,
@@ -99,7 +99,7 @@ pub fn gated(
 /// Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), §2.
 ///
 /// # Errors
-/// If `x` is not a float.
+/// Returns an error if `x` is not a float.
 pub fn gelu_tanh(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let element = b.ty(x).element;
     let x = b.convert(x, ElementType::F32)?;
@@ -119,7 +119,7 @@ pub fn gelu_tanh(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
 /// Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), §2.
 ///
 /// # Errors
-/// If `x` is not a float.
+/// Returns an error if `x` is not a float.
 pub fn gelu(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let element = b.ty(x).element;
     let x = b.convert(x, ElementType::F32)?;
@@ -131,10 +131,10 @@ pub fn gelu(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     b.convert(product, element)
 }
 
-/// Cuts `x` along `axis` into pieces of these lengths, with a `narrow` for each.
+/// Splits `x` along `axis` into pieces of the given lengths, with a `narrow` for each piece.
 ///
 /// # Errors
-/// If the lengths exceed the axis.
+/// Returns an error if the lengths exceed the extent of the axis.
 pub fn split(
     b: &mut Builder<'_>,
     x: NodeId,

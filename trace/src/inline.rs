@@ -1,4 +1,4 @@
-//! Inlines all calls of a program.
+//! Inlines all calls in a trace.
 
 use std::collections::HashMap;
 
@@ -30,7 +30,7 @@ struct Inliner<'a> {
 
 impl Inliner<'_> {
     /// Appends the nodes of a function, with its prefix replaced by `prefix`, and returns its results.
-    /// `arguments` replace its inputs; without them they stay inputs.
+    /// `arguments` replace the inputs of the function; without `arguments`, the inputs stay inputs.
     fn body(&mut self, function: &Function, prefix: &str, arguments: Option<&[NodeId]>) -> Vec<NodeId> {
         // Of each node what stands for it: several nodes for a call, otherwise one.
         let mut values: Vec<Vec<NodeId>> = Vec::with_capacity(function.len());

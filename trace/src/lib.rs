@@ -1,8 +1,8 @@
-//! [`Trace`]: a program as a DAG of operations. You can print, parse, verify and evaluate it.
+//! [`Trace`] is a program as a DAG of operations. You can print, parse, verify and evaluate it.
 //!
-//! A [`Trace`] is a list of [`Function`]s. A repeated layer is one function, with a *call* per layer that sets a
-//! prefix for its parameters. Thus the text does not grow with depth. Functions that can be called from outside are
-//! entry points.
+//! A [`Trace`] is a list of [`Function`]s. A repeated layer is one function, and each layer is a *call* of
+//! this function with its own prefix for the parameters. Therefore the text of the trace does not grow with
+//! the depth of the network. Functions that can be called from outside are entry points.
 
 mod axis;
 mod evaluate;

@@ -1,4 +1,4 @@
-//! [`Parameter`]: a weight, and the recipe that computes it from the checkpoint's tensors.
+//! [`Parameter`] is a weight, and the recipe that computes the weight from the checkpoint's tensors.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use ops::Attribute as _;
 use ops::ops::{Concatenate, Permute, Reshape};
 use ops::{Form, InferError, Op, ParseError, Reader, TensorType, Value, print_string};
 
-/// A weight: its key and its type. In the body of a repeated block the key starts with the function's prefix,
-/// `model.layers.*`, which each call replaces.
+/// A weight: its key and its type. In the body of a repeated block, the key starts with the function's
+/// prefix, `model.layers.*`, which each call replaces.
 ///
 /// ```
 /// use ops::{ElementType, TensorType};
@@ -22,7 +22,7 @@ use ops::{Form, InferError, Op, ParseError, Reader, TensorType, Value, print_str
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Parameter {
-    /// The key in the archive. Without a recipe it is also the key in the checkpoint.
+    /// The key of the weight in the archive. Without a recipe, this is also the key in the checkpoint.
     pub key: String,
     pub ty: TensorType,
     /// The recipe that computes the weight from the checkpoint's tensors; `None` if the weight is such a
@@ -30,18 +30,19 @@ pub struct Parameter {
     pub recipe: Option<Arc<Recipe>>,
 }
 
-/// A computation that `bake` does once, when it writes the archive.
+/// A computation that `bake` runs once, when it writes the archive.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Recipe {
-    /// A tensor of the checkpoint: its key and its declared type.
+    /// A tensor of the checkpoint, with its key and its declared type.
     Source(String, TensorType),
     Op(Op, Vec<Recipe>),
 }
 
-/// The largest nesting depth of operations in a recipe's text. Simplification nests about ten.
+/// The largest nesting depth of operations in a recipe's text. The recipes of simplification nest about ten
+/// operations.
 const DEEPEST: usize = 256;
 
-/// The key in a call that replaces `prefix` by `replacement`.
+/// The key of a parameter in a call that replaces `prefix` by `replacement`.
 pub fn resolve_key(key: &str, prefix: &str, replacement: &str) -> String {
     match key.strip_prefix(prefix) {
         Some(rest) if !prefix.is_empty() && (rest.is_empty() || rest.starts_with('.')) => {
@@ -51,22 +52,23 @@ pub fn resolve_key(key: &str, prefix: &str, replacement: &str) -> String {
     }
 }
 
-/// The pattern for all elements of a list: `model.layers.*.mlp` for `model.layers.3.mlp`.
+/// The pattern that matches the keys of all elements of a list: `model.layers.*.mlp` for
+/// `model.layers.3.mlp`.
 pub fn key_pattern(key: &str) -> String {
     let part = |part| if str::parse::<usize>(part).is_ok() { "*" } else { part };
     key.split('.').map(part).collect::<Vec<_>>().join(".")
 }
 
 impl Parameter {
-    /// A parameter that is a tensor of the checkpoint.
+    /// Creates a parameter that is a tensor of the checkpoint.
     pub fn new(key: impl Into<String>, ty: TensorType) -> Self {
         Self { key: key.into(), ty, recipe: None }
     }
 
-    /// A matrix that the checkpoint stores transposed.
+    /// Creates a parameter for a matrix that the checkpoint stores transposed.
     ///
     /// # Errors
-    /// If the type is not a matrix of floats.
+    /// Returns an error if the type is not a matrix of floats.
     pub fn transposed(key: impl Into<String>, ty: TensorType) -> Result<Self, InferError> {
         let key = key.into();
         let stored = TensorType::new(ty.element, ty.shape.iter().rev().copied().collect::<Vec<_>>());
@@ -74,11 +76,12 @@ impl Parameter {
         Self::derived(key, Recipe::Op(Permute { order: vec![1, 0] }.into(), vec![source]))
     }
 
-    /// A weight whose slices along the first axis are tensors of the checkpoint. In their keys, a number
-    /// replaces the `*` of `pattern`.
+    /// Creates a parameter whose slices along the first axis are tensors of the checkpoint. In their keys, a
+    /// number replaces the `*` of `pattern`.
     ///
     /// # Errors
-    /// If the pattern has no `*`, or the type has no axis or an element type that recipes don't support.
+    /// Returns an error if the pattern has no `*`, or the type has no axis or an element type that recipes
+    /// don't support.
     pub fn stacked(pattern: impl Into<String>, ty: TensorType) -> Result<Self, InferError> {
         let pattern = pattern.into();
         let Some((&count, slice)) = ty.shape.split_first() else {
@@ -98,10 +101,11 @@ impl Parameter {
         Self::derived(pattern, recipe)
     }
 
-    /// A weight that a recipe computes.
+    /// Creates a parameter that a recipe computes.
     ///
     /// # Errors
-    /// If an operation of the recipe rejects its operands, or recipes don't support it.
+    /// Returns an error if an operation of the recipe rejects its operands, or if recipes don't support the
+    /// operation.
     pub fn derived(key: impl Into<String>, recipe: Recipe) -> Result<Self, InferError> {
         Ok(Self { key: key.into(), ty: recipe.ty()?, recipe: Some(Arc::new(recipe)) })
     }
@@ -115,7 +119,7 @@ impl Parameter {
         }
     }
 
-    /// Whether the weight is stored in the layout of kernels.
+    /// Whether the weight is stored in the memory layout that kernels read.
     pub fn is_packed(&self) -> bool {
         matches!(self.recipe.as_deref(), Some(Recipe::Op(Op::Pack(_), _)))
     }
@@ -129,10 +133,11 @@ impl Parameter {
         }
     }
 
-    /// The value, computed from the values of the checkpoint's tensors.
+    /// The value of the parameter, computed from the values of the checkpoint's tensors.
     ///
     /// # Errors
-    /// If a tensor is missing or has another type. The error has its key and its declared type.
+    /// Returns an error if a tensor is missing or has another type. The error contains the tensor's key and
+    /// its declared type.
     pub fn value(&self, of: &dyn Fn(&str) -> Option<Value>) -> Result<Value, (String, TensorType)> {
         match &self.recipe {
             None => source(&self.key, &self.ty, of),
@@ -166,7 +171,7 @@ impl Recipe {
     /// The type of the recipe's result.
     ///
     /// # Errors
-    /// If an operation rejects its operands, or recipes don't support it.
+    /// Returns an error if an operation rejects its operands, or recipes don't support it.
     pub fn ty(&self) -> Result<TensorType, InferError> {
         match self {
             Self::Source(_, ty) => Ok(ty.clone()),
@@ -225,7 +230,7 @@ impl Recipe {
         }
     }
 
-    /// Appends the text form, for example `concatenate axis=0 ("a" : f32[2], "b" : f32[3])`.
+    /// Appends the recipe as text, for example `concatenate axis=0 ("a" : f32[2], "b" : f32[3])`.
     pub fn print(&self, out: &mut String) {
         match self {
             Self::Source(key, ty) => {
@@ -248,7 +253,7 @@ impl Recipe {
     /// Parses the output of [`Recipe::print`].
     ///
     /// # Errors
-    /// If the text has another form, or nests operations too deeply.
+    /// Returns an error if the text is not a recipe, or nests operations too deeply.
     pub fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
         Self::parse_within(reader, DEEPEST)
     }

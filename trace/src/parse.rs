@@ -35,7 +35,7 @@ impl FromStr for Trace {
 
 struct Parser<'a> {
     reader: Reader<'a>,
-    /// Paths and file names, which repeat: each is stored once.
+    /// The paths and file names in the text; each is stored once, because they repeat.
     strings: HashMap<String, Arc<str>>,
 }
 

@@ -1,4 +1,5 @@
-//! Prints the text form of a trace. [`Trace::from_str`](std::str::FromStr) parses it to an equal trace.
+//! Prints the text form of a trace. [`Trace::from_str`](std::str::FromStr) parses this text to an equal
+//! trace.
 
 use std::fmt::{self, Write as _};
 

@@ -1,4 +1,4 @@
-//! [`Signature`]: the arguments and results of an entry point, with their roles for the caller.
+//! [`Signature`] lists the arguments and results of an entry point, with their roles for the caller.
 
 use std::fmt;
 
@@ -11,12 +11,12 @@ use crate::state::{Part, StateName};
 /// and the code that runs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
-    /// A tensor without a special role.
+    /// The tensor has no special role.
     #[default]
     Plain,
-    /// Token ids `i32[B,S]`: S new tokens of each sequence.
+    /// The token ids `i32[B,S]`: S new tokens of each sequence.
     Tokens,
-    /// Vectors in place of the tokens' embeddings, `[B,S,D]`: S new positions of each sequence.
+    /// The vectors `[B,S,D]` that replace the tokens' embeddings: S new positions of each sequence.
     Features,
     /// The number of tokens that a sequence already has, which is the position of its first new token:
     /// `i32[]` for a single sequence, otherwise `i32[B]`.
@@ -24,32 +24,33 @@ pub enum Role {
         /// The largest number of tokens in a sequence.
         context: usize,
     },
-    /// How many of a sequence's new tokens are real, from 0 to S; the others are padding. `i32[B]`, or
-    /// `i32[]` for a single sequence.
+    /// The number of a sequence's new tokens that are real, from 0 to S; the other tokens are padding. The
+    /// type is `i32[B]`, or `i32[]` for a single sequence.
     Count,
-    /// The state of a layer: as an argument, before the call; as a result, after the call.
+    /// The state of a layer: an argument contains the state before the call, and a result contains the state
+    /// after the call.
     State {
         layer: usize,
         /// The tensor of the state, and the kind of state.
         part: Part,
     },
-    /// The output of an encoder for a layer. An entry point that runs the encoder returns it. Other entry
-    /// points take it and do not return it.
+    /// The output of an encoder for a layer. An entry point that runs the encoder returns this output. Other
+    /// entry points take this output as an argument and do not return it.
     Memory {
         layer: usize,
         /// The tensor's name, unique among the encoder outputs of the layer.
         name: StateName,
     },
-    /// The index of the running sequence that a row belongs to, `i32[B]`.
+    /// The index of the running sequence that each row of the batch belongs to, `i32[B]`.
     Sequence,
-    /// The index of the adapter that a row uses, `i32[B]`; 0 selects none.
+    /// The index of the adapter that each row of the batch uses, `i32[B]`; 0 selects no adapter.
     Adapter,
-    /// Logits over the vocabulary: `f32[B,V]` after the last real token, or `f32[B,S,V]` after each.
+    /// The logits over the vocabulary: `f32[B,V]` after the last real token, or `f32[B,S,V]` after each.
     Logits,
-    /// The token with the largest logit, or the lowest such id: `i32[B]` after the last real token, or
-    /// `i32[B,S]` after each.
+    /// The token with the largest logit, or the lowest id among equal logits: `i32[B]` after the last real
+    /// token, or `i32[B,S]` after each.
     Token,
-    /// An embedding for each row, `f32[B,O]`.
+    /// The embedding of each text in the batch, `f32[B,O]`.
     Embedding,
 }
 
@@ -69,7 +70,7 @@ impl Role {
     /// Parses the output of `Display`: `tokens`, `state(kv.keys, layer 3)`.
     ///
     /// # Errors
-    /// If the text is not a role.
+    /// Returns an error if the text is not a role.
     pub fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
         if reader.eat("start(") {
             reader.expect("context")?;
@@ -123,20 +124,20 @@ pub struct Argument {
     pub name: String,
     pub role: Role,
     pub ty: TensorType,
-    /// The names of the axes; empty if unknown.
+    /// The names of the axes; the list is empty if the names are unknown.
     pub axes: Vec<AxisName>,
 }
 
 impl Argument {
-    /// Whether the argument is passed as an `i32` in host memory. The host computes offsets from it, so a
-    /// tensor on the device would be read back at every call.
+    /// Whether the argument is passed as an `i32` in host memory. The host computes offsets from this
+    /// argument, so a tensor on the device would have to be read back in every call.
     pub fn is_host_scalar(&self) -> bool {
         let position = matches!(self.role, Role::Start { .. } | Role::Count);
         position && self.ty.rank() == 0 && self.ty.element == ElementType::I32
     }
 }
 
-/// Prints for example `start: i32[] (start)`.
+/// Prints an argument, for example `start: i32[] (start)`.
 impl fmt::Display for Argument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.name, self.ty)?;

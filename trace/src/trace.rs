@@ -1,4 +1,4 @@
-//! [`Trace`]: a whole program.
+//! [`Trace`] is a whole program.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,15 +30,15 @@ use crate::{Function, FunctionId, NodeKind, Parameter};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
-    /// All functions. A function calls only earlier ones.
+    /// All functions. A function calls only earlier functions in this list.
     pub functions: Vec<Function>,
     /// The functions that can be called from outside.
     pub entries: Vec<FunctionId>,
 }
 
-/// A key that is declared with two types.
+/// A parameter key that is declared with two types.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("parameter `{key}` is declared as `{first}` and as `{second}`, or made in two ways")]
+#[error("the parameter `{key}` is declared as `{first}` and as `{second}`, or with two different recipes")]
 pub struct ParameterConflict {
     pub key: String,
     pub first: TensorType,
@@ -59,7 +59,7 @@ pub struct Read {
 /// The parameters that a trace reads, by key, with calls expanded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reads {
-    /// For each function, the parameters that it and its callees read.
+    /// For each function, the parameters that the function and its callees read.
     pub functions: Vec<BTreeMap<String, Read>>,
     /// The parameters that any entry point reads.
     pub entries: BTreeMap<String, Read>,
@@ -69,7 +69,7 @@ pub struct Reads {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub functions: usize,
-    /// The number of nodes; each function is counted once.
+    /// The number of nodes; each function counts once, even if it is called several times.
     pub nodes: usize,
     pub parameters: usize,
     pub parameter_elements: usize,
@@ -85,7 +85,7 @@ impl Trace {
         self.entries.iter().map(|&id| self.function(id)).find(|f| f.name == name)
     }
 
-    /// The trace of only the named entry points and their callees.
+    /// The trace of only the named entry points and the functions that they call.
     pub fn with_entries(&self, names: &[&str]) -> Self {
         let keep = |id: &&FunctionId| names.contains(&self.function(**id).name.as_str());
         let entries: Vec<FunctionId> = self.entries.iter().filter(keep).copied().collect();
@@ -118,7 +118,7 @@ impl Trace {
     /// The parameters that functions and entry points read.
     ///
     /// # Errors
-    /// If a key is declared with two types.
+    /// Returns an error if a key is declared with two types.
     pub fn reads(&self) -> Result<Reads, ParameterConflict> {
         // Each function's parameters are resolved once; callers rename them.
         let mut of: Vec<BTreeMap<String, Read>> = Vec::with_capacity(self.functions.len());
@@ -149,7 +149,7 @@ impl Trace {
     /// Every parameter that any entry point reads, with calls expanded, sorted by key.
     ///
     /// # Errors
-    /// If a key is declared with two types.
+    /// Returns an error if a key is declared with two types.
     pub fn parameters(&self) -> Result<Vec<Parameter>, ParameterConflict> {
         Ok(self.reads()?.entries.into_values().map(|read| read.parameter).collect())
     }
@@ -157,7 +157,7 @@ impl Trace {
     /// The size of the trace.
     ///
     /// # Errors
-    /// If a key is declared with two types.
+    /// Returns an error if a key is declared with two types.
     pub fn counts(&self) -> Result<Counts, ParameterConflict> {
         let parameters = self.parameters()?;
         Ok(Counts {

@@ -1,14 +1,14 @@
-//! Verifies that a trace is sound.
+//! Verifies that a trace is valid.
 
 use ops::{InferError, TensorType};
 
 use crate::{Argument, Function, NodeId, NodeKind, ParameterConflict, Provenance, Role, Signature, Trace};
 
-/// Why a trace is not sound.
+/// The reason why a trace is not valid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum VerifyError {
     /// An operation rejects its operands.
-    #[error("`{function}` %{node} ({}, {}:{}) is not sound", .provenance.path, .provenance.file, .provenance.line)]
+    #[error("the node %{node} of `{function}` ({}, {}:{}) is not valid", .provenance.path, .provenance.file, .provenance.line)]
     Infer {
         function: String,
         node: usize,
@@ -17,7 +17,7 @@ pub enum VerifyError {
         source: Box<InferError>,
     },
     /// A node has another type than its operation returns.
-    #[error("`{function}` %{node} ({}, {}:{}): its type is `{found}`, expected `{expected}`",
+    #[error("the node %{node} of `{function}` ({}, {}:{}) has the type `{found}`, expected `{expected}`",
         .provenance.path, .provenance.file, .provenance.line)]
     Type {
         function: String,
@@ -27,19 +27,19 @@ pub enum VerifyError {
         expected: String,
         found: String,
     },
-    #[error("`{function}` %{node}: {what}")]
+    #[error("the node %{node} of `{function}`: {what}")]
     Structure { function: String, node: usize, what: &'static str },
-    /// Two functions have one name.
-    #[error("two functions are named `{0}`")]
+    /// Two functions have the same name.
+    #[error("two functions have the name `{0}`")]
     DuplicateFunction(String),
-    /// An entry point reads an encoder's output that no entry point fills, or that one fills with another
-    /// type.
+    /// An entry point reads an encoder's output that no entry point fills, or that an entry point fills with
+    /// another type.
     #[error("the entry point `{reader}` reads `{memory}`, {}", other_filler(.filler))]
     Memory {
         /// The entry point that reads the output.
         reader: String,
         memory: String,
-        /// The entry point that fills it with another type, and that type.
+        /// The entry point that fills the output with another type, and this type.
         filler: Option<(String, String)>,
     },
     /// A parameter is declared with two types.
@@ -58,7 +58,7 @@ impl Trace {
     /// Checks everything that later stages rely on: types, operand positions, order, calls, names.
     ///
     /// # Errors
-    /// About the first check that fails.
+    /// Returns an error about the first check that fails.
     pub fn verify(&self) -> Result<(), VerifyError> {
         for (i, function) in self.functions.iter().enumerate() {
             if self.functions[..i].iter().any(|f| f.name == function.name) {
@@ -93,7 +93,7 @@ impl Trace {
         self.verify_memory()
     }
 
-    /// Checks that each encoder output that an entry point reads is filled by another one, with the same
+    /// Checks that another entry point fills each encoder output that an entry point reads, with the same
     /// type.
     fn verify_memory(&self) -> Result<(), VerifyError> {
         let entries: Vec<Signature> = self.entries.iter().map(|&id| self.function(id).signature()).collect();

@@ -43,17 +43,17 @@ fn every_kind_of_broken_trace_is_refused() {
             r#"%0 = input 0 "x" () : f32[2]
                %1 = input 1 "y" () : f32[3]
                %2 = binary kind=add (%0, %1) : f32[2]"#,
-            "`main` %2 (p, f.rs:7) is not sound\n  because: `add`: operands must have one type: `f32[2]` against `f32[3]`",
+            "the node %2 of `main` (p, f.rs:7) is not valid\n  because: `add`: operands must have one type: `f32[2]` against `f32[3]`",
         ),
         (
             r#"%0 = input 0 "x" () : f32[2]
                %1 = unary kind=tanh (%0) : f32[3]"#,
-            "`main` %1 (p, f.rs:7): its type is `f32[3]`, expected `f32[2]`",
+            "the node %1 of `main` (p, f.rs:7) has the type `f32[3]`, expected `f32[2]`",
         ),
         (
             r#"%0 = input 0 "x" () : f32[2]
                %1 = unary kind=tanh (%0) : bf16[2]"#,
-            "its type is `bf16[2]`, expected `f32[2]`",
+            "has the type `bf16[2]`, expected `f32[2]`",
         ),
         (
             r#"%0 = input 0 "x" () : f32[2]
@@ -65,16 +65,19 @@ fn every_kind_of_broken_trace_is_refused() {
                %1 = input 0 "y" () : f32[2]"#,
             "inputs are not numbered 0, 1, …",
         ),
-        (r#"%0 = input 0 "x" () : f32[2] {B,S}"#, "`main` %0: there are not as many axis names as axes"),
+        (
+            r#"%0 = input 0 "x" () : f32[2] {B,S}"#,
+            "the node %0 of `main`: there are not as many axis names as axes",
+        ),
         (
             r#"%0 = input 0 "x" () : f32[2]
                %1 = call @layer prefix="layers.0" (%0) : [f32[2]]"#,
-            "its type is `f32[2]`, expected `f32[2], f32[2]`",
+            "has the type `f32[2]`, expected `f32[2], f32[2]`",
         ),
         (
             r#"%0 = input 0 "x" () : f32[3]
                %1 = call @layer prefix="layers.0" (%0) : [f32[2],f32[2]]"#,
-            "`main` %1: a call's arguments do not have the types of the function's inputs",
+            "the node %1 of `main`: a call's arguments do not have the types of the function's inputs",
         ),
         (
             r#"%0 = call @layer prefix="layers.0" () : [f32[2],f32[2]]"#,
@@ -84,30 +87,30 @@ fn every_kind_of_broken_trace_is_refused() {
             r#"%0 = input 0 "x" () : f32[2]
                %1 = call @layer prefix="layers.0" (%0) : [f32[2],f32[2]]
                %2 = unary kind=tanh (%1) : f32[2]"#,
-            "`main` %2: a call is used instead of one of its results",
+            "the node %2 of `main`: a call is used instead of one of its results",
         ),
         (
             r#"%0 = input 0 "x" () : f32[2]
                %1 = call @layer prefix="layers.0" (%0) : [f32[2],f32[2]]
                return %1 "y""#,
-            "`main` %1: a call is returned instead of one of its results",
+            "the node %1 of `main`: a call is returned instead of one of its results",
         ),
         (
             r#"%0 = input 0 "x" () : f32[2]
                %1 = call @layer prefix="layers.0" (%0) : [f32[2],f32[2]]
                %2 = result 2 (%1) : f32[2]"#,
-            "`main` %2: a `result` needs a call that has it",
+            "the node %2 of `main`: a `result` needs a call that has it",
         ),
         (
             r#"%0 = input 0 "x" () : f32[2]
                %1 = result 0 (%0) : f32[2]"#,
-            "`main` %1: a `result` needs a call that has it",
+            "the node %1 of `main`: a `result` needs a call that has it",
         ),
         (
             r#"%0 = input 0 "x" () : f32[2]
                %1 = call @layer prefix="layers.0" (%0) : [f32[2],f32[2]]
                %2 = result 0 (%1) : f32[3]"#,
-            "its type is `f32[3]`, expected `f32[2]`",
+            "has the type `f32[3]`, expected `f32[2]`",
         ),
         (
             r#"%0 = input 0 "x" () : f32[2]
@@ -129,7 +132,7 @@ fn every_kind_of_broken_trace_is_refused() {
     }
 
     let twice = parse(&format!("{LAYER}{LAYER}"));
-    assert_eq!(twice.verify().unwrap_err().to_string(), "two functions are named `layer`");
+    assert_eq!(twice.verify().unwrap_err().to_string(), "two functions have the name `layer`");
 }
 
 #[test]
@@ -149,14 +152,14 @@ fn broken_graphs_that_no_text_can_say_are_refused() {
 
     let mut no_such_result = sound.clone();
     no_such_result.functions[1].outputs.push(Output::new("y", NodeId::new(9)));
-    refuse(&no_such_result, "`main` %9: a result is no node");
+    refuse(&no_such_result, "the node %9 of `main`: a result is no node");
 
     // A call of a function that comes later, or of itself.
     for callee in [1, 2, 77] {
         let mut recursive = sound.clone();
         let call = NodeKind::Call { function: FunctionId(callee), prefix: String::new() };
         recursive.functions[1].push(Node { kind: call, ..input(0) }, &[]);
-        refuse(&recursive, "`main` %1: a call of a function that does not come before");
+        refuse(&recursive, "the node %1 of `main`: a call of a function that does not come before");
     }
 }
 
@@ -255,10 +258,16 @@ fn what_cannot_be_evaluated_is_an_error() {
             .to_string()
     };
     let x = value(f32s(&[2]));
-    assert_eq!(attempt("layer", vec![], f32s(&[2])), "no entry point `layer`; there are [\"main\"]");
-    assert_eq!(attempt("main", vec![], f32s(&[2])), "`main` takes (f32[2]), found ()");
-    assert_eq!(attempt("main", vec![value(f32s(&[3]))], f32s(&[2])), "`main` takes (f32[2]), found (f32[3])");
-    let lacks = "no value of type `f32[2]` for parameter";
+    assert_eq!(
+        attempt("layer", vec![], f32s(&[2])),
+        "the trace has no entry point `layer`; there are [\"main\"]"
+    );
+    assert_eq!(attempt("main", vec![], f32s(&[2])), "`main` takes arguments of the types (f32[2]), found ()");
+    assert_eq!(
+        attempt("main", vec![value(f32s(&[3]))], f32s(&[2])),
+        "`main` takes arguments of the types (f32[2]), found (f32[3])"
+    );
+    let lacks = "there is no value of the type `f32[2]` for the parameter";
     assert_eq!(attempt("main", vec![x.clone()], f32s(&[2])), format!("{lacks} `layers.5.w`"));
     assert_eq!(attempt("main", vec![x], f32s(&[5])), format!("{lacks} `layers.3.w`"));
 }

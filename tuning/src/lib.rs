@@ -1,6 +1,6 @@
-//! The tuner's measurements on disk. Each machine has a folder, with a file for each kernel's work and each
-//! network. Every command that builds a network reads them. The tuner itself, which writes them, is in
-//! `instruments`.
+//! Stores the tuner's measurements on disk. Each machine has a folder, with a file for each fused operation
+//! of a kernel and for each network. Every command that builds a network reads these files. The tuner itself,
+//! which writes the files, is in the crate `instruments`.
 
 mod settings;
 
@@ -18,24 +18,24 @@ use targets::{Target, Tiling, Tuning};
 
 pub use settings::BuildSettings;
 
-/// The version of records. Change it when their meaning changes.
+/// The version of the format of records. Change the version when the meaning of records changes.
 const FORM: &str = "tracewright tuning 2";
 
-/// The folder of all machines' records.
+/// The folder that contains the records of all machines.
 const FOLDER: &str = "tuning";
 
 const EXTENSION: &str = "tuning";
 
-/// The largest ratio to the default's time at which a setting counts as faster. The median of pairs and the
-/// shortest times must both reach it, and three quarters of the pairs must be below 1. Other processes make
-/// some runs longer, but none shorter.
+/// The largest ratio to the default settings' time at which a setting counts as faster. Both the median of
+/// pairs and the shortest times must reach this ratio, and three quarters of the pairs must be below 1. Other
+/// processes can make runs longer, but never shorter.
 pub const FASTER: f64 = 0.97;
 
 /// The result of measuring a setting.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// The results are correct, and the time has this ratio to the default's.
+    /// The results are correct, and the ratio to the default settings' time is known.
     Ratio {
         median: f64,
         /// The upper quartile of the pairs' ratios.
@@ -48,7 +48,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The ratio to the default's time, if it is clearly below 1.
+    /// The ratio to the default settings' time, if it is clearly below 1.
     pub fn faster(&self) -> Option<f64> {
         match *self {
             Self::Ratio { median, upper_quartile, shortest } => {
@@ -59,22 +59,22 @@ impl Verdict {
     }
 }
 
-/// The measurements of a machine on disk.
+/// The tuner's measurements of a machine on disk.
 ///
-/// A record is a file with two lines: its hash, and its content. It appears as a whole under its own name.
-/// Thus parallel or killed runs never leave partial records.
+/// A record is a file with two lines: a hash, and the content that the hash protects. The file appears under
+/// its final name only when it is complete. Therefore parallel or killed runs never leave partial records.
 pub struct TuningCache {
     folder: PathBuf,
 }
 
-/// The measurements of a kernel's work with several [`Tiling`]s, or of a network with several
+/// The measurements of a fused operation with several [`Tiling`]s, or of a network with several
 /// [`BuildSettings`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record<Way = Tiling> {
-    /// The name of the kernel's work, or of the network.
+    /// The name of the fused operation, or of the network.
     pub name: String,
-    /// The default, with which all others are compared.
+    /// The default settings, with which all other settings are compared.
     pub usual: Way,
     pub tried: Vec<TrialRecord<Way>>,
 }
@@ -96,11 +96,11 @@ enum Written {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TuningDb {
-    /// Records of kernels, by the name of the work.
+    /// Records of kernels, by the name of the fused operation.
     pub kernels: BTreeMap<String, Record<Tiling>>,
-    /// Records of networks, by name.
+    /// Records of networks, by the name of the network.
     pub networks: BTreeMap<String, Record<BuildSettings>>,
-    /// Files that are not valid records, because they were truncated or changed. They are ignored.
+    /// Files that are not valid records, because they were truncated or changed. These files are ignored.
     pub damaged: Vec<PathBuf>,
 }
 
@@ -109,33 +109,33 @@ impl<Way: Clone + PartialEq> Record<Way> {
         Self { name: name.into(), usual, tried: Vec::new() }
     }
 
-    /// The record of this name, if it exists and has the same default. With another default, the ratios have
-    /// no meaning.
+    /// The record with this name, if it exists and has the same default settings. With other default
+    /// settings, the ratios have no meaning.
     pub fn known(records: &BTreeMap<String, Self>, name: &str, usual: Way) -> Self {
         let found = records.get(name).filter(|record| record.usual == usual);
         found.cloned().unwrap_or_else(|| Self::new(name, usual))
     }
 
-    /// The fastest correct setting, and its ratio to the default's time; `None` if none is faster than the
-    /// default.
+    /// The fastest correct setting, and its ratio to the default settings' time; `None` if no setting is
+    /// faster than the default.
     pub fn best(&self) -> Option<(&Way, f64)> {
         let faster = self.tried.iter().filter_map(|tried| Some((&tried.way, tried.verdict.faster()?)));
         faster.min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
-    /// The fastest correct setting, which can be the default.
+    /// The fastest correct setting, which can be the default setting.
     pub fn fastest(&self) -> &Way {
         self.best().map_or(&self.usual, |(best, _)| best)
     }
 
-    /// All settings that were measured, and the default.
+    /// All settings that were measured, and the default settings.
     pub fn seen(&self) -> impl Iterator<Item = &Way> {
         once(&self.usual).chain(self.tried.iter().map(|tried| &tried.way))
     }
 }
 
 impl TuningDb {
-    /// The tuning for the network of this name. `None` is for any other network.
+    /// The tuning for the network with this name. `None` selects the tuning for any other network.
     pub fn tuning(&self, network: Option<&str>) -> Tuning {
         let best = |record: &Record| Some((record.name.clone(), *record.best()?.0));
         let kernels = self.kernels.values().filter_map(best).collect();
@@ -149,7 +149,7 @@ impl TuningDb {
 }
 
 impl TuningCache {
-    /// The measurements for a target with known features, on this machine, with this compiler.
+    /// The tuner's measurements for a target with known features, on this machine, with this compiler.
     pub fn new(cache: &Path, target: &Target, compiler: &str) -> Self {
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let mut hasher = blake3::Hasher::new();
@@ -175,7 +175,7 @@ impl TuningCache {
     /// Reads all records.
     ///
     /// # Errors
-    /// If a file exists but cannot be read.
+    /// Returns an error if a file exists but cannot be read.
     pub fn read(&self) -> Result<TuningDb, FileError> {
         let mut known = TuningDb::default();
         let files = match fs::read_dir(&self.folder) {
@@ -211,10 +211,10 @@ impl TuningCache {
         Ok(known)
     }
 
-    /// Writes a record. It replaces the record of the same name.
+    /// Writes a record to disk. The new record replaces a record with the same name.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn write<Way: Serialize>(&self, record: &Record<Way>) -> Result<(), FileError> {
         fs::create_dir_all(&self.folder).with_path("create", &self.folder)?;
         let path = self.folder.join(&record.name).with_extension(EXTENSION);
@@ -227,26 +227,26 @@ impl TuningCache {
     }
 }
 
-/// The record in a file, if its hash is right.
+/// Parses the record in a file, if the hash of the record is right.
 fn record(bytes: &[u8]) -> Option<Written> {
     let (hash, json) = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?.split_once('\n')?;
     let written = blake3::hash(json.as_bytes()).to_hex().as_str() == hash;
     written.then(|| serde_json::from_str(json).ok())?
 }
 
-/// Why a tuning file cannot be read.
+/// The reason why a tuning file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TuningFileError {
     #[error(transparent)]
     File(#[from] FileError),
-    #[error("`{}` holds no tuning; expected JSON, as `tuning` in a manifest", .path.display())]
+    #[error("`{}` does not contain tuning results; expected JSON like the key `tuning` of a manifest", .path.display())]
     Syntax { path: PathBuf, source: serde_json::Error },
 }
 
-/// Reads a tuning from a file of its own, in the format of a manifest.
+/// Reads a tuning from a separate file, in the format of a manifest.
 ///
 /// # Errors
-/// If the file cannot be read or is not a tuning.
+/// Returns an error if the file cannot be read or does not contain a tuning.
 pub fn read_tuning(path: &Path) -> Result<Tuning, TuningFileError> {
     let bytes = files::read(path, limits::CONFIG)?;
     let tuning = serde_json::from_slice(&bytes);

@@ -6,12 +6,12 @@ use std::num::NonZeroUsize;
 use serde::{Deserialize, Serialize};
 use targets::CompilerFlag;
 
-/// The settings of a network's build.
+/// The settings with which a network is built.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BuildSettings {
     pub chunk: NonZeroUsize,
-    /// Additional flags of the compiler.
+    /// Additional flags for the compiler.
     pub flags: Vec<CompilerFlag>,
 }
 

@@ -1,4 +1,4 @@
-//! `cargo xtask bless` renews the text that tests expect, and lists the files that changed.
+//! `cargo xtask bless` renews the texts that tests expect, and lists the files that changed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,8 +11,8 @@ use crate::chores::{cargo, setup};
 use crate::error::Error;
 use crate::step::{start_error, step};
 
-/// The tests with expected text, as arguments of `cargo test`. Answers of other programs are not renewed
-/// here.
+/// The tests with expected texts, as arguments of `cargo test`. This command does not renew the expected
+/// results of other programs.
 const GOLDENS: &[&[&str]] = &[
     &["--package", "tracewright-lower", "--package", "tracewright-models", "--package", "tracewright-report"],
     &["--package", "tracewright-dsl", "--package", "tracewright-console"],
@@ -21,7 +21,7 @@ const GOLDENS: &[&[&str]] = &[
     &["--package", "tracewright-tests", "--test", "manifest"],
 ];
 
-/// Runs each test so that it writes its result in place of the expected text.
+/// Runs each test so that the test writes its result in place of the expected text.
 pub fn bless(root: &Path) -> Result<(), Error> {
     let tools = setup(root)?;
     let before = tracked(root)?;

@@ -1,4 +1,4 @@
-//! The chores of `cargo xtask`. Each is a list of steps.
+//! The chores of `cargo xtask`, which are tasks for developers. Each chore is a list of steps.
 
 use std::env;
 use std::ffi::OsString;
@@ -18,26 +18,26 @@ use crate::{Fuzz, Parity, programs, python, vulkan};
 const HOW_CC: &str =
     "`apt install build-essential`, `dnf install gcc gcc-c++`, `xcode-select --install` or the like";
 
-/// Test files that are repeated for the processor in `TRACEWRIGHT_TEST_TARGET`: forms of the text, and whole
-/// networks. Others could be repeated, too (`ops_iree`, `batch`, `embedding`, `precision`), but would take as
-/// long again.
+/// Test files that run again for the processor in `TRACEWRIGHT_TEST_TARGET`: tests of the module text, and
+/// tests of whole networks. Other test files could run again too (`ops_iree`, `batch`, `embedding`,
+/// `precision`), but would take as much time again.
 const COMPILING: &[&str] = &["lowered_iree", "token_exact"];
 
-/// Further such files for the long form, which cover every composite.
+/// Further such test files for the long form, which cover every composite operation.
 const COMPILING_LONG: &[&str] = &["composites"];
 
-/// Tests that are skipped for a processor without kernels. Their models take a minute each to compile there,
-/// and smaller models cover their operations.
+/// Tests that are skipped for a processor without kernels. Their models take a minute each to compile without
+/// kernels, and smaller models cover the same operations.
 const SLOW_WITHOUT_KERNELS: &[&str] =
     &["the_shipped", "quantized_weights", "prompts_of_any_length", "converted_and_reported"];
 
 /// Tests that mostly call C code: the shim and IREE's runtime. Tests that kill the compiler are left out.
 const CALLING_C: &[&str] = &["call", "load", "parameters"];
 
-/// Lets allocations fail with an error, because a test covers a lack of memory.
+/// Lets allocations return an error, because a test covers a lack of memory.
 const ASAN_OPTIONS: (&str, &str) = ("ASAN_OPTIONS", "allocator_may_return_null=1");
 
-/// Packages that use `tracewright` with IREE. All other packages are built together without it, so that
+/// Packages that use `tracewright` with IREE. All other packages are built together without IREE, so that
 /// shared dependencies are built only once.
 const NEED_IREE: [&str; 7] = [
     "tracewright-tests",
@@ -65,7 +65,7 @@ fn lower_level() -> Option<(&'static str, &'static [&'static str])> {
     None
 }
 
-/// The tools that the set-up installs for the other chores.
+/// The tools that `cargo xtask setup` installs for the other chores.
 pub struct Tools {
     iree_compile: PathBuf,
     pub path: OsString,
@@ -147,7 +147,7 @@ pub fn setup_xla(root: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// XLA's plugin for the CPU, from a Python package.
+/// Installs XLA's plugin for the CPU, from a Python package.
 fn xla_cpu(root: &Path) -> Result<PathBuf, Error> {
     let (os, arch) = (env::consts::OS, env::consts::ARCH);
     if (os, arch) != ("linux", "x86_64") {
@@ -162,7 +162,7 @@ fn xla_cpu(root: &Path) -> Result<PathBuf, Error> {
     Ok(python.packages().join("fastatomstruct_xla_cpu/libpjrt_cpu.so"))
 }
 
-/// The headers for building the CUDA driver, on platforms for which NVIDIA publishes them.
+/// Installs the headers for building the CUDA driver, on platforms for which NVIDIA publishes them.
 fn cuda_headers(root: &Path) -> Result<(), Error> {
     let platform = match (env::consts::OS, env::consts::ARCH) {
         ("linux", "x86_64") => "manylinux2014_x86_64",
@@ -189,24 +189,20 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     let usual = usual.map(String::from);
     let args = if args.is_empty() { &usual[..] } else { args };
     let what = ["--package", "tracewright-cli", "--features", "iree", "--bin", "tracewright"];
-    step(
-        "build (a few minutes the first time: it builds the IREE runtime)",
-        cargo(root, &["build"]).args(what).env("PATH", &tools.path),
-    )?;
-    step(
-        "demo",
-        cargo(root, &["run", "--quiet"])
-            .args(what)
-            .args(["--", "generate"])
-            .arg(model)
-            .args(args)
-            .arg("--iree-compile")
-            .arg(&tools.iree_compile)
-            .arg("--cache")
-            .arg(root.join(".tracewright/cache"))
-            .env("PATH", &tools.path),
-    )
+    let mut build = cargo(root, &["build"]);
+    build.args(what).args(HURRIED).envs(WITHOUT_DEBUG).env("PATH", &tools.path);
+    step("build (a few minutes the first time: it builds the IREE runtime)", &mut build)?;
+    let mut demo = Command::new(built(root).join("tracewright"));
+    demo.arg("generate").arg(model).args(args).arg("--iree-compile").arg(&tools.iree_compile);
+    demo.arg("--cache").arg(root.join(".tracewright/cache")).current_dir(root);
+    step("demo", &mut demo)
 }
+
+/// One network is simplified as fast without optimization, which takes the compiler longest.
+const HURRIED: [&str; 2] = ["--config", "profile.dev.package.tracewright-simplify.opt-level=0"];
+
+/// The demo is built once and not debugged.
+const WITHOUT_DEBUG: [(&str, &str); 2] = [("CARGO_INCREMENTAL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "none")];
 
 /// Runs the whole suite, or its long form.
 pub fn test(root: &Path, long: bool) -> Result<(), Error> {
@@ -302,7 +298,7 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs all tests that use a Vulkan device, which must exist.
+/// Runs all tests that use a Vulkan device; the device must exist.
 pub fn test_vulkan(root: &Path) -> Result<(), Error> {
     let tools = setup(root)?;
     let driver = vulkan::install(root)?;
@@ -311,7 +307,7 @@ pub fn test_vulkan(root: &Path) -> Result<(), Error> {
     step("tests on Vulkan", tests.env("TRACEWRIGHT_TEST_VULKAN", "needed"))
 }
 
-/// Follows the steps of a newcomer in a fresh clone.
+/// Follows the first steps of a new user in a fresh clone.
 pub fn newcomer(root: &Path) -> Result<(), Error> {
     let tools = setup(root)?;
     let mut test = cargo(root, &["test", "--workspace", "--all-features", "--test", "newcomer"]);
@@ -334,7 +330,7 @@ fn emulated(root: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks the formatting. `cargo fmt` does not find the modules that `families!` declares.
+/// Checks the formatting of the code. `cargo fmt` does not find the modules that `families!` declares.
 fn check_format(root: &Path) -> Result<(), Error> {
     step("format", &mut cargo(root, &["fmt", "--all", "--check"]))?;
     let folder = root.join("models/src");
@@ -389,14 +385,14 @@ pub fn parity_of(root: &Path, model: &Path, what: &Parity) -> Result<(), Error> 
     step("compare", &mut compare)
 }
 
-/// The pinned torch, in a separate Python environment.
+/// Installs the pinned version of torch in a separate Python environment.
 fn transformers(root: &Path) -> Result<python::Python, Error> {
     let requirements = root.join("tests/oracle/requirements.txt");
     let size = "torch and transformers: about 3 GB, some minutes";
     python::install(&root.join(".tracewright/oracle"), &requirements, size)
 }
 
-/// The command that compares answers with those of transformers.
+/// The command that compares results with the results of transformers.
 fn compares(root: &Path, tools: &Tools) -> Command {
     let mut command = cargo(root, &["run", "--package", "tracewright-tests", "--bin", "parity", "--"]);
     command.env("PATH", &tools.path);
@@ -422,7 +418,7 @@ pub fn differential(root: &Path, graphs: u32) -> Result<(), Error> {
     step("compare", &mut compare)
 }
 
-/// Tests the Python package that runs exports for XLA against answers of transformers.
+/// Tests the Python package that runs exports for XLA against results of transformers.
 pub fn xla(root: &Path, name: Option<&str>) -> Result<(), Error> {
     let python = jax(root)?;
     let what = ["--package", "tracewright-cli", "--bin", "tracewright"];
@@ -433,7 +429,8 @@ pub fn xla(root: &Path, name: Option<&str>) -> Result<(), Error> {
     step("tests", tests.env("TRACEWRIGHT", built(root).join("tracewright")))
 }
 
-/// The pinned jax. Tests that find it run a prompt of each shipped model on two devices.
+/// Installs the pinned version of jax. If tests find jax, they run a prompt of each shipped model on two
+/// devices.
 fn jax(root: &Path) -> Result<python::Python, Error> {
     let requirements = root.join("python/requirements.txt");
     python::install(&root.join(".tracewright/xla"), &requirements, "jax: about 200 MB, a minute")
@@ -498,13 +495,14 @@ fn address_sanitizer() -> Option<String> {
     fs::read(&library).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF")).then_some(library)
 }
 
-/// Flags with which LLVM counts covered code and traces comparisons. Stable Rust passes them on.
+/// Compiler flags with which LLVM counts covered code and traces comparisons. Stable Rust passes these flags
+/// to LLVM.
 const COUNTED: &str = "--cfg fuzzing -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// Runs libFuzzer on an optimized reader of untrusted bytes, in which an overflow is an error. It starts from
-/// its earlier findings.
+/// Runs libFuzzer on an optimized reader of untrusted bytes; an integer overflow in the reader is an error.
+/// libFuzzer starts from its earlier findings.
 pub fn fuzz(root: &Path, what: &Fuzz) -> Result<(), Error> {
     let tools = setup(root)?;
     let found = root.join(".tracewright/fuzz").join(&what.target);
@@ -529,15 +527,15 @@ pub fn fuzz(root: &Path, what: &Fuzz) -> Result<(), Error> {
     step("fuzz", fuzzer.arg("corpus").arg(root.join("fuzz/corpus").join(&what.target)))
 }
 
-/// A cargo command for a named machine, in a folder of its own. Only code for that machine gets RUSTFLAGS,
-/// and build scripts do not.
+/// A cargo command for a given target machine, with a separate build folder. Only code for the target machine
+/// gets RUSTFLAGS; build scripts do not.
 fn cargo_for(machine: &str, root: &Path, words: &[&str], built: &Path) -> Command {
     let mut cargo = cargo(root, words);
     cargo.args(["--target", machine]).arg("--target-dir").arg(built);
     cargo
 }
 
-/// A value that rustc prints. The machine for which cargo builds is its `host-tuple`.
+/// A value that rustc prints. The machine for which cargo builds is the value of `host-tuple`.
 fn printed_by_rustc(what: &str) -> Result<String, Error> {
     let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     let output = rustc.args(["--print", what]).output().map_err(|source| start_error(&rustc, source))?;
@@ -566,13 +564,13 @@ fn compiler(what: &'static str, variable: &str, default: &str) -> Result<(), Err
     }
 }
 
-/// A variable with a list of folders, beginning with `first`.
+/// A variable that contains a list of folders, beginning with `first`.
 fn added(variable: &str, first: impl Iterator<Item = PathBuf>) -> OsString {
     let old = env::var_os(variable).unwrap_or_default();
     env::join_paths(first.chain(env::split_paths(&old))).unwrap_or(old)
 }
 
-/// The cargo that runs this program, in the checkout.
+/// A command that runs the same cargo as this program, in the checkout.
 pub fn cargo(root: &Path, words: &[&str]) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(words).current_dir(root);

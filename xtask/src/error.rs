@@ -11,38 +11,40 @@ pub enum Error {
     /// A required program or library is missing.
     #[error("{what} is missing ({tried}); install it: {how}")]
     Missing { what: &'static str, tried: String, how: &'static str },
-    /// A step ended with another status than 0.
-    #[error("step `{step}` failed ({status}): its messages are above; fix the problem and run this again")]
+    /// A step ended with a status other than 0.
+    #[error(
+        "step `{step}` failed ({status}): the messages of the step are above; fix the problem and run this command again"
+    )]
     Failed { step: String, status: ExitStatus },
-    /// Programs of tests ended with another status than 0.
+    /// Some test programs ended with a status other than 0.
     #[error("step `{step}` failed: {}. Their messages are above; fix the problem and run this again", failed.join(", "))]
     Tests { step: String, failed: Vec<String> },
-    /// Cargo built no test programs for a step that needs some.
-    #[error("step `{step}` has nothing to run: `xtask/src/chores.rs` lists its programs")]
+    /// Cargo built no test programs for a step that needs test programs.
+    #[error("step `{step}` has no programs to run; list them in `xtask/src/chores.rs`")]
     NoTests { step: String },
     /// A step without output ended with an error status.
     #[error("{what} failed ({status}); the last lines of `{log}`:\n{tail}", log = log.display())]
     Quiet { what: String, status: ExitStatus, log: PathBuf, tail: String },
     /// pip reported success, but a pinned package is missing.
-    #[error("pip reported success, but `{pin}` is not in `{dir}`: delete that folder and run this again", dir = dir.display())]
+    #[error("pip reported success, but `{pin}` is not in `{dir}`: delete that folder and run this command again", dir = dir.display())]
     Incomplete { pin: String, dir: PathBuf },
-    /// A line of the requirements is not a pin.
+    /// A line of the requirements file is not a pinned version.
     #[error("line {line} of `{path}` is `{found}`, expected `NAME==VERSION [--hash=sha256:HEX]`", path = path.display())]
     Pin { path: PathBuf, line: usize, found: String },
     /// maturin reported success, but wrote no wheel.
     #[error("maturin reported success, but no wheel is in `{folder}`", folder = folder.display())]
     NoWheel { folder: PathBuf },
-    #[error("`{program}` did not start")]
+    #[error("the program `{program}` did not start")]
     Start { program: String, source: io::Error },
     /// A file or folder cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    #[error("interrupted")]
+    #[error("the command was interrupted")]
     Interrupted,
 }
 
 impl Error {
-    /// The exit code: 130 for an interrupt, 1 for all other errors. clap ends wrong usage with 2.
+    /// The exit code: 130 for an interrupt, and 1 for all other errors. clap uses 2 for wrong arguments.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Error::Interrupted => ExitCode::from(130),

@@ -1,6 +1,8 @@
-//! Set-up and chores: `cargo xtask setup | demo | test | bless | newcomer | parity | differential | xla | wheel | sanitize | fuzz`.
+//! Runs the setup and the chores of Tracewright: `cargo xtask setup | demo | test | bless | newcomer | parity
+//! | differential | xla | wheel | sanitize | fuzz`.
 //!
-//! Needs Rust, Python 3 with pip, a C and a C++ compiler; everything else goes into `.tracewright/`, once.
+//! Needs Rust, Python 3 with pip, and a C and a C++ compiler; everything else is installed once into
+//! `.tracewright/`.
 
 mod bless;
 #[cfg(test)]
@@ -19,11 +21,11 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use errors::WithCauses;
 
-/// Set-up and chores of Tracewright.
+/// Runs the setup and the chores of Tracewright.
 #[derive(Parser)]
 #[command(name = "cargo xtask", version)]
 struct Cli {
-    /// Checkout to work in.
+    /// Path of the checkout to work in.
     #[arg(long, hide = true, global = true, default_value_os_t = checkout())]
     root: PathBuf,
     #[command(subcommand)]
@@ -32,7 +34,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Install the pinned tools (IREE, cmake, ninja) into `.tracewright/venv`, once.
+    /// Install the pinned tools (IREE, cmake, ninja) into `.tracewright/venv`, if they are not installed yet.
     Setup {
         /// Also install a Vulkan driver that needs no GPU, if the system has none (Debian's packages, without root).
         #[arg(long)]
@@ -59,23 +61,26 @@ enum Chore {
         /// Run only the tests that need nothing but cargo: no set-up, no IREE.
         #[arg(long)]
         fast: bool,
-        /// Run the tests on a Vulkan device instead: every family and every operation. Fails without a driver.
+        /// Run the tests on a Vulkan device instead: every family and every operation. Fails if there is no
+        /// Vulkan driver.
         #[arg(long, conflicts_with = "fast")]
         vulkan: bool,
-        /// Run the long form of tests that have one: more configurations through IREE, longer sequences.
+        /// Run the long form of the tests that have a long form: more configurations through IREE, longer
+        /// sequences.
         #[arg(long, conflicts_with_all = ["fast", "vulkan"])]
         long: bool,
     },
-    /// Renew the text that tests expect, and list the files that changed.
+    /// Renew the texts that tests expect, and list the files that changed.
     Bless,
-    /// Follow the first steps of a new user in a fresh clone, and report the minutes of each: the demo, a page, a wrong
-    /// shape, an own network.
+    /// Follow the first steps of a new user in a fresh clone, and report the minutes of each: the demo, an
+    /// HTML page, a wrong shape, an own network.
     Newcomer,
     /// Compare a checkpoint, or fresh random configurations, with Hugging Face transformers and sentence-transformers
     /// (installs torch: 3 GB).
     Parity(Parity),
-    /// Compare all examples of operations and random graphs in four implementations: evaluator, IREE, StableHLO reference
-    /// interpreter, XLA (installs jaxlib: 140 MB). Shrinks a graph whose results differ.
+    /// Compare all examples of operations and random graphs in four implementations: evaluator, IREE,
+    /// StableHLO reference interpreter, XLA (installs jaxlib: 140 MB). If the results of a graph differ, the
+    /// command shrinks the graph.
     Differential {
         /// Number of random graphs.
         #[arg(long, default_value_t = 1000)]
@@ -84,7 +89,7 @@ enum Chore {
     /// Run the shipped models through XLA on one device, on several devices and in several processes (installs jax: 200
     /// MB).
     Xla {
-        /// Run only the tests of this name, as unittest matches it.
+        /// Run only the tests with this name, as unittest matches names.
         #[arg(short = 'k', value_name = "NAME")]
         name: Option<String>,
     },
@@ -106,10 +111,10 @@ enum Chore {
     Fuzz(Fuzz),
 }
 
-/// What `fuzz` has read.
+/// Options of the chore `fuzz`.
 #[derive(Args)]
 pub struct Fuzz {
-    /// Reader to fuzz.
+    /// Name of the reader to fuzz.
     #[arg(value_parser = ["config", "gguf", "index", "safetensors", "irpa", "trace", "template", "tokenizer", "manifest", "model"])]
     target: String,
     /// Maximum number of inputs.
@@ -120,7 +125,7 @@ pub struct Fuzz {
     seconds: u64,
 }
 
-/// What `parity` compares.
+/// Options of the chore `parity`.
 #[derive(Args)]
 pub struct Parity {
     /// Seed of the configurations, weights and prompts.
@@ -129,11 +134,11 @@ pub struct Parity {
     /// Number of configurations.
     #[arg(long, default_value_t = 50)]
     cases: u32,
-    /// Family to compare, by its `model_type`, or `all` in turn; an unknown name lists the families.
+    /// Family to compare, by its `model_type`, or `all` for every family; an unknown name lists the families.
     #[arg(long, default_value = "all")]
     family: String,
-    /// Compare this type over 200 positions instead of f32, with and without kernels: is the error larger than that of
-    /// transformers in the same type?
+    /// Compare this element type over 200 positions instead of f32, with and without kernels: is the error
+    /// larger than the error of transformers in the same type?
     #[arg(long, value_parser = ["bf16", "f16"])]
     narrow: Option<String>,
     /// Compare this checkpoint instead: its tokens, its logits, the first divergence, and its stored type.
@@ -142,7 +147,7 @@ pub struct Parity {
     /// Text to continue, instead of the default texts; may be repeated.
     #[arg(long, value_name = "TEXT", requires = "model")]
     prompt: Vec<String>,
-    /// Ignore this unknown key of its config.json; may be repeated.
+    /// Ignore a key of the checkpoint's config.json that Tracewright does not know; may be repeated.
     #[arg(long, value_name = "KEY", requires = "model")]
     allow_config_key: Vec<String>,
     /// Print one JSON object on stdout.
@@ -186,7 +191,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The folder this program was built from.
+/// The folder from which this program was built.
 fn checkout() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_path_buf()
@@ -197,7 +202,7 @@ fn checkout() -> PathBuf {
 mod tests {
     use super::*;
 
-    /// Each chore that a document tells to type is one.
+    /// Each `cargo xtask` command that a document recommends is an existing chore.
     #[test]
     fn chores_of_documents_are_chores() {
         let mut count = 0;

@@ -1,5 +1,6 @@
-//! Runs cargo's test programs, two at a time. cargo runs one after the other, so half of the machine waits for a
-//! single long test. The tool cargo-nextest would help, too, but building it takes longer than it saves.
+//! Runs cargo's test programs, two at a time. cargo runs one program after the other, so half of the machine
+//! waits for a single long test. The tool cargo-nextest would help too, but building it takes longer than the
+//! time that it saves.
 
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -13,12 +14,12 @@ use serde_json::Value as Json;
 use crate::error::Error;
 use crate::step::{Step, check, human, start_error};
 
-/// The number of programs that run at the same time. They share the processors.
+/// The number of programs that run at the same time. These programs share the processors.
 pub const AT_ONCE: usize = 2;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct TestProgram {
-    /// The name for `--test`, or the name of the package.
+    /// The name of the test for `--test`, or the name of the package.
     pub name: String,
     path: PathBuf,
     pub folder: PathBuf,
@@ -27,7 +28,7 @@ pub struct TestProgram {
 }
 
 impl TestProgram {
-    /// The program in a line of cargo's messages.
+    /// The test program in a line of cargo's messages.
     fn named(line: &str) -> Option<Self> {
         let message: Json = serde_json::from_str(line).ok()?;
         let text = |pointer: &str| message.pointer(pointer)?.as_str();
@@ -38,7 +39,7 @@ impl TestProgram {
         Some(Self { name, path, folder, arguments: Vec::new(), envs: Vec::new() })
     }
 
-    /// A copy with a variable set and some tests left out.
+    /// A copy of the test program with a variable set and some tests left out.
     pub fn with(&self, (variable, value): (&'static str, &str), skipped: &[&str]) -> Self {
         Self {
             name: format!("{} on {value}", self.name),
@@ -48,7 +49,7 @@ impl TestProgram {
         }
     }
 
-    /// The command that runs it in the same way as cargo.
+    /// The command that runs the test program in the same way as cargo.
     fn command(&self, start: &dyn Fn(&Path) -> Command) -> Command {
         let mut command = start(&self.path);
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
@@ -57,13 +58,13 @@ impl TestProgram {
         command
     }
 
-    /// The number of its tests; 0 if the program does not report it.
+    /// The number of tests in the program; 0 if the program does not report the number.
     fn tests(&self, start: &dyn Fn(&Path) -> Command) -> usize {
         let listed = self.command(start).args(["--list", "--format=terse"]).output();
         listed.map_or(0, |output| output.stdout.split(|&byte| byte == b'\n').count())
     }
 
-    /// Whether all its tests passed.
+    /// Runs the test program, and returns whether all its tests passed.
     fn run(&self, start: &dyn Fn(&Path) -> Command, threads: usize) -> Result<bool, Error> {
         let mut command = self.command(start);
         let begun = Instant::now();
@@ -81,7 +82,7 @@ impl TestProgram {
     }
 }
 
-/// Builds the programs that `cargo`, a `cargo test` of some packages, would run.
+/// Builds the test programs that `cargo`, a `cargo test` of some packages, would run.
 pub fn build(name: &str, cargo: &mut Command) -> Result<Vec<TestProgram>, Error> {
     cargo.args(["--no-run", "--message-format=json-render-diagnostics"]);
     let step = Step::begin(name, cargo);
@@ -90,8 +91,9 @@ pub fn build(name: &str, cargo: &mut Command) -> Result<Vec<TestProgram>, Error>
     Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(TestProgram::named).collect())
 }
 
-/// Runs all programs, `at_once` of them in parallel, and those with the most tests first. It reports the end
-/// of each, and the whole output of one that failed. `start` is the command that starts a program.
+/// Runs all test programs, `at_once` of them in parallel, beginning with the programs that have the most
+/// tests. The function reports the end of each program, and prints the whole output of a program that failed.
+/// `start` is the command that starts a program.
 pub fn run(
     name: &str,
     at_once: usize,
@@ -133,7 +135,7 @@ pub fn run(
 mod tests {
     use super::*;
 
-    /// A script that prints its arguments, in place of a test program.
+    /// A script that prints its arguments, used instead of a test program.
     fn script(name: &str, text: &str) -> TestProgram {
         TestProgram {
             name: name.into(),

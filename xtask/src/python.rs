@@ -1,4 +1,4 @@
-//! Installs pinned Python packages in a folder of their own, once, with pip and without root.
+//! Installs pinned Python packages once in a separate folder, with pip and without root.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -13,8 +13,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::error::Error;
 use crate::step::{check, human, start_error};
 
-/// A copy of the requirements, which a finished install writes. It is removed before the first change. A
-/// folder without it is unfinished, and one with other content is out of date.
+/// A copy of the requirements, which the installation writes at its end. The copy of the requirements is
+/// removed before the first change. A folder without the copy is unfinished, and a folder with another
+/// content of the copy is out of date.
 const STAMP: &str = "installed.txt";
 
 const HOW_PYTHON: &str =
@@ -26,18 +27,18 @@ pub struct Python {
 }
 
 impl Python {
-    /// The folder of the packages. Run the programs inside the packages: the scripts in `bin` start Python
-    /// first, and contain the absolute path of the checkout.
+    /// The folder that contains the packages. Run the programs inside the packages, because the scripts in
+    /// `bin` first start Python, and contain the absolute path of the checkout.
     pub fn packages(&self) -> &Path {
         &self.packages
     }
 
-    /// Folders with the packages' programs.
+    /// The folders that contain the packages' programs.
     pub fn bin(&self) -> [PathBuf; 2] {
         [self.dir.join("bin"), self.packages.join("bin")]
     }
 
-    /// `python3` with the packages, from a virtual environment or from a plain folder.
+    /// A command that runs `python3` with the packages, from a virtual environment or from a plain folder.
     pub fn command(&self) -> Command {
         let own = self.dir.join("bin/python3");
         let mut python = Command::new(if own.exists() { own } else { "python3".into() });
@@ -46,8 +47,8 @@ impl Python {
     }
 }
 
-/// The folder `dir` with the packages that the file `requirements` pins. They are installed if any is
-/// missing. `size` is the size of the download in the message for the user.
+/// Creates the folder `dir` with the packages that the file `requirements` pins. The function installs the
+/// packages if any of them is missing. `size` is the size of the download in the message to the user.
 pub fn install(dir: &Path, requirements: &Path, size: &str) -> Result<Python, Error> {
     install_for(None, dir, requirements, size)
 }
@@ -86,13 +87,14 @@ pub fn install_for(
     Ok(python)
 }
 
-/// The folder, if its stamp contains the same pins.
+/// The folder, if its copy of the requirements contains the same pins.
 fn current(dir: &Path, pins: &str) -> Option<Python> {
     let stamp = fs::read_to_string(dir.join(STAMP)).ok()?;
     (stamp == pins).then(|| find(dir)).flatten()
 }
 
-/// The folder, if it contains every pin. pip writes `INSTALLER` after all other files of a package.
+/// The folder, if it contains every pinned package. pip writes `INSTALLER` after all other files of a
+/// package.
 fn complete(dir: &Path, pins: &[Pin]) -> Result<Python, Error> {
     let missing = |pin: &Pin| Error::Incomplete { pin: pin.to_string(), dir: dir.to_path_buf() };
     let [first, ..] = pins else {
@@ -106,7 +108,8 @@ fn complete(dir: &Path, pins: &[Pin]) -> Result<Python, Error> {
     }
 }
 
-/// The folder `lib/python3*/site-packages`, where packages without a virtual environment are installed, too.
+/// The folder `lib/python3*/site-packages`, which also contains packages that were installed without a
+/// virtual environment.
 fn find(dir: &Path) -> Option<Python> {
     let versions = fs::read_dir(dir.join("lib")).ok()?;
     let mut packages = versions.filter_map(|entry| Some(entry.ok()?.path().join("site-packages")));
@@ -176,8 +179,8 @@ fn pip(
     run(&mut pip, &format!("installing {} ({size})", requirements.display()), &log, lock)
 }
 
-/// A statement that succeeds if pip can install for another Python than its own (22.3 and newer). Then an
-/// environment needs no pip, and copying one would take seconds.
+/// A Python statement that succeeds if pip can install for another Python than its own (22.3 and newer). In
+/// this case an environment needs no pip, and copying pip would take seconds.
 const INSTALLS_FOR_OTHERS: &str =
     "import venv, pip; assert tuple(map(int, pip.__version__.split('.')[:2])) >= (22, 3)";
 
@@ -187,7 +190,7 @@ fn pip_of(python: impl AsRef<OsStr>) -> Command {
     pip
 }
 
-/// Whether `python3` can run a statement.
+/// Whether `python3` can run a statement without an error.
 fn asks(statement: &str) -> Result<bool, Error> {
     let mut python = Command::new("python3");
     python.args(["-c", statement]).stdout(Stdio::null()).stderr(Stdio::null());
@@ -202,9 +205,9 @@ fn asks(statement: &str) -> Result<bool, Error> {
     }
 }
 
-/// Runs a child without output: a spinner on a terminal, plain lines elsewhere, and the child's output in
-/// `log`. The lock, an empty file, is the child's stdin. So the child holds the lock as long as it runs, even
-/// if this program is killed.
+/// Runs a child process without its output: a spinner on a terminal, plain lines elsewhere, and the child's
+/// output in `log`. The lock, an empty file, is the child's stdin. Therefore the child holds the lock as long
+/// as it runs, even if this program is killed.
 pub fn run(command: &mut Command, what: &str, log: &Path, lock: &File) -> Result<(), Error> {
     let output = File::create(log).with_path("create", log)?;
     let errors = output.try_clone().with_path("open", log)?;
@@ -235,7 +238,8 @@ pub fn run(command: &mut Command, what: &str, log: &Path, lock: &File) -> Result
     Ok(())
 }
 
-/// A lock during installation. The system releases it when its holders end for any reason.
+/// A lock that is held during an installation. The operating system releases the lock when the processes that
+/// hold it end for any reason.
 pub fn lock(dir: &Path) -> Result<File, Error> {
     let path = dir.with_extension("lock");
     let parent = path.parent().unwrap_or(dir);
@@ -249,14 +253,15 @@ pub fn lock(dir: &Path) -> Result<File, Error> {
     Ok(file)
 }
 
-/// A line `NAME==VERSION`, optionally with the `--hash` of the only wheel that pip then accepts.
+/// A line `NAME==VERSION` of the requirements, optionally with the `--hash` of the only wheel that pip then
+/// accepts.
 struct Pin {
     name: String,
     version: String,
 }
 
 impl Pin {
-    /// The folder with the metadata of an installed package; its name has `_` for `-` and `.`.
+    /// The folder with the metadata of an installed package; in the folder's name, `_` replaces `-` and `.`.
     fn dist_info(&self) -> String {
         format!("{}-{}.dist-info", self.name.to_lowercase().replace(['-', '.'], "_"), self.version)
     }

@@ -1,4 +1,4 @@
-//! A step: a child process with a name, whose time is reported.
+//! A step is a child process with a name, and the step's time is reported.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 
 use crate::error::Error;
 
-/// The running step, and its start.
+/// The step that is running, with its start time.
 pub struct Step<'a> {
     name: &'a str,
     begun: Instant,
 }
 
 impl<'a> Step<'a> {
-    /// Prints the command on stderr before it runs.
+    /// Prints the command of the step on stderr before the command runs.
     pub fn begin(name: &'a str, command: &Command) -> Self {
         eprintln!("==> {name}: {}", line(command));
         Self { name, begun: Instant::now() }
     }
 
-    /// Prints the time on stderr, if the step succeeded.
+    /// Prints the time of the step on stderr, if the step succeeded.
     pub fn end(self, status: ExitStatus) -> Result<(), Error> {
         check(status)?;
         if !status.success() {
@@ -36,7 +36,7 @@ pub fn step(name: &str, command: &mut Command) -> Result<(), Error> {
     step.end(command.status().map_err(|source| start_error(command, source))?)
 }
 
-/// An interrupted child interrupts this program, too.
+/// If a child process was interrupted, this program ends as interrupted, too.
 pub fn check(status: ExitStatus) -> Result<(), Error> {
     const SIGINT: i32 = 2;
     let interrupted = status.signal() == Some(SIGINT) || status.code() == Some(130);
@@ -48,7 +48,7 @@ pub fn start_error(command: &Command, source: std::io::Error) -> Error {
     Error::Start { program: command.get_program().to_string_lossy().into_owned(), source }
 }
 
-/// A time for people: `8.3 s`, `4 min 07 s`.
+/// Formats a duration for people: `8.3 s`, `4 min 07 s`.
 pub fn human(time: Duration) -> String {
     match time.as_secs() {
         0..60 => format!("{:.1} s", time.as_secs_f64()),
@@ -56,7 +56,7 @@ pub fn human(time: Duration) -> String {
     }
 }
 
-/// The command as a user would type it, with `cargo` instead of its path.
+/// The command as a user would type it, with `cargo` instead of the path of cargo.
 fn line(command: &Command) -> String {
     let program = command.get_program();
     let program = std::path::Path::new(program).file_name().unwrap_or(program);
@@ -76,7 +76,7 @@ mod tests {
         let error = step("lint", Command::new("sh").args(["-c", "exit 3"])).unwrap_err().to_string();
         assert_eq!(
             error,
-            "step `lint` failed (exit status: 3): its messages are above; fix the problem and run this again"
+            "step `lint` failed (exit status: 3): the messages of the step are above; fix the problem and run this command again"
         );
         assert!(matches!(step("x", &mut Command::new("no-such-program")), Err(Error::Start { .. })));
     }

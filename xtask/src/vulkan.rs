@@ -1,5 +1,5 @@
-//! Installs a driver for Vulkan that needs no graphics processor: Mesa's, from Debian's packages, unpacked into a
-//! folder without root.
+//! Installs a Vulkan driver that needs no graphics processor: the driver of Mesa, from Debian's packages,
+//! unpacked into a folder without root.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,18 +10,19 @@ use errors::WithPath as _;
 use crate::error::Error;
 use crate::python::{lock, run};
 
-/// The package of the driver, which also brings its dependencies.
+/// The Debian package of the driver, which also installs its dependencies.
 const DRIVER: &str = "mesa-vulkan-drivers";
 
 const HOW: &str = "`dnf install mesa-vulkan-drivers vulkan-loader`, `pacman -S vulkan-swrast vulkan-icd-loader` or the like";
 
-/// A file that is written last. A folder without it is unfinished.
+/// The name of a file that is written at the end of the installation. A folder without this file is
+/// unfinished.
 const STAMP: &str = "installed.txt";
 
-/// The environment variables for a driver; empty if the system's loader finds one.
+/// The environment variables for a driver; empty if the system's loader finds a driver.
 pub type Variables = Vec<(&'static str, PathBuf)>;
 
-/// A driver: the system's, or an unpacked one, which is installed if it is missing.
+/// Finds a driver: the system's driver, or an unpacked driver, which is installed if it is missing.
 pub fn install(root: &Path) -> Result<Variables, Error> {
     if system_has_one() {
         return Ok(Variables::new());
@@ -40,7 +41,7 @@ pub fn install(root: &Path) -> Result<Variables, Error> {
     Ok(vec![("LD_LIBRARY_PATH", libraries), ("VK_ICD_FILENAMES", dir.join("driver.json"))])
 }
 
-/// Whether the system's linker knows the loader.
+/// Whether the system's linker finds the Vulkan loader.
 fn system_has_one() -> bool {
     let known = Command::new("ldconfig").arg("-p").stderr(Stdio::null()).output();
     known.is_ok_and(|known| String::from_utf8_lossy(&known.stdout).contains("libvulkan.so.1"))
@@ -73,7 +74,8 @@ fn unpack(dir: &Path, held: &fs::File) -> Result<(), Error> {
     Ok(())
 }
 
-/// The folder of libraries in an unpacked root. Its name contains the machine.
+/// The folder of libraries in an unpacked root directory. The name of this folder contains the machine's
+/// architecture.
 fn libraries(root: &Path) -> Result<PathBuf, Error> {
     let lib = root.join("usr/lib");
     let folders = fs::read_dir(&lib).with_path("read", &lib)?.flatten().map(|entry| entry.path());
@@ -86,7 +88,7 @@ fn libraries(root: &Path) -> Result<PathBuf, Error> {
     })
 }
 
-/// The driver, its loader, and the libraries they need that the system lacks.
+/// The packages of the driver, its loader, and the libraries that these need and the system lacks.
 fn missing_packages() -> Result<Vec<String>, Error> {
     let none = |tried: &str| Error::Missing { what: "a driver for Vulkan", tried: tried.into(), how: HOW };
     let mut ask = Command::new("apt-cache");

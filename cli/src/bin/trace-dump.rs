@@ -1,4 +1,4 @@
-//! The binary `trace-dump`, for the networks in the library.
+//! The binary `trace-dump`, for the network families in the library.
 
 use std::process::ExitCode;
 

@@ -17,16 +17,16 @@ use crate::{Invocation, progress};
 
 #[derive(Args)]
 pub struct Arguments {
-    /// Model directory or GGUF file, whose parameters are checked and written as the module reads them; or .safetensors
-    /// file, which is copied tensor by tensor
+    /// Model directory or GGUF file whose weights `bake` checks and writes as the module reads them, or a
+    /// .safetensors file that `bake` copies tensor by tensor
     pub checkpoint: PathBuf,
-    /// Archive to write
+    /// Archive file to write
     #[arg(short, long, value_name = "FILE.irpa")]
     pub out: PathBuf,
-    /// Leave out types and hashes, as IREE's own tool does
+    /// Write no types and hashes into the archive, like IREE's own tool
     #[arg(long)]
     pub no_metadata: bool,
-    /// Print on stderr the commands of IREE's own tools that do the same
+    /// Print on stderr the commands of IREE's own tools that have the same result
     #[arg(long)]
     pub print_commands: bool,
     #[command(flatten)]
@@ -85,7 +85,7 @@ impl Arguments {
     }
 }
 
-/// Rejects options about a network if the checkpoint consists of tensors alone.
+/// Rejects options about a network if the checkpoint is a file of tensors without a configuration.
 fn check(model: &ModelArguments) -> Result<(), Error> {
     let ModelArguments { network, context, chunk, kv } = model;
     let option = match () {
@@ -103,7 +103,7 @@ fn check(model: &ModelArguments) -> Result<(), Error> {
     Err(usage(what).into())
 }
 
-/// The command of IREE's tools that writes the same archive.
+/// The command of IREE's own tools that writes the same archive.
 fn converts(checkpoint: &Path, archive: &Path) -> String {
     let words = [
         "iree-convert-parameters".to_owned(),

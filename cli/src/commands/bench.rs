@@ -14,26 +14,26 @@ use crate::arguments::{CompileArguments, DeviceArguments, TuningSource, batch};
 
 #[derive(Subcommand)]
 pub enum Arguments {
-    /// Time decoding steps, one token per sequence
+    /// Measure decode: calls that compute one token per sequence
     Decode(DecodeBench),
-    /// Time the prompt, up to the first new token
+    /// Measure prefill: from the prompt to the first new token
     Prefill(PrefillBench),
-    /// Time a matmul with a weight: [M, K] times [N, K] gives [M, N]
+    /// Measure a matmul with a weight: [M, K] times [N, K] gives [M, N]
     Matmul(MatmulBench),
-    /// Time causal attention over keys and values
+    /// Measure causal attention over cached keys and values
     Attention(AttentionBench),
-    /// Time the compilation of prefill and decode, with an empty cache
+    /// Measure the compilation of prefill and decode, with an empty cache
     Compile(ModelBench),
-    /// Time recording, simplifying and expanding a network, and writing its module text
+    /// Measure how long Tracewright records, simplifies and expands a network and writes its module text
     Trace(ModelBench),
-    /// Time writing the archive of a checkpoint
+    /// Measure how long Tracewright writes the archive of a checkpoint
     Bake(ModelBench),
-    /// Time everything of a model: prefill, decode, trace, compile, bake
+    /// Measure everything about a model: prefill, decode, trace, compile, bake
     Suite(ModelBench),
 }
 
 impl Arguments {
-    /// The path of the model, if a model is measured.
+    /// The path of the model if the benchmark measures a model.
     pub fn model(&mut self) -> Option<&mut PathBuf> {
         match self {
             Self::Decode(DecodeBench { of, .. }) | Self::Prefill(PrefillBench { of, .. }) => {
@@ -47,10 +47,10 @@ impl Arguments {
 
 #[derive(Args)]
 pub struct DecodeBench {
-    /// Tokens before the first measured one; separate several with commas
+    /// Number of tokens in the KV cache before the first measured token; separate several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "0")]
     pub depth: Vec<usize>,
-    /// Tokens per round
+    /// Number of tokens to decode per round
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub tokens: usize,
     /// Also measure each variant while another thread keeps one core busy
@@ -64,7 +64,7 @@ pub struct DecodeBench {
 
 #[derive(Args)]
 pub struct PrefillBench {
-    /// Tokens of the prompt; separate several with commas
+    /// Number of tokens in the prompt; separate several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "128")]
     pub tokens: Vec<usize>,
     #[command(flatten)]
@@ -76,7 +76,7 @@ pub struct PrefillBench {
 /// A model, and the options of its measurement.
 #[derive(Args)]
 pub struct ModelBench {
-    /// Hugging Face model directory, GGUF file, or a config.json, which gets random weights
+    /// Hugging Face model directory, GGUF file, or a config.json, for which `bench` uses random weights
     pub model: PathBuf,
     #[command(flatten)]
     pub variants: VariantArguments,
@@ -86,22 +86,23 @@ pub struct ModelBench {
 
 #[derive(Args)]
 pub struct MatmulBench {
-    /// Rows M of the input; separate several with commas
+    /// Number of rows M of the input matrix; separate several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
     pub m: Vec<usize>,
-    /// Outputs N of the weight
+    /// Number of outputs N of the weight matrix
     #[arg(long, value_name = "N")]
     pub n: usize,
-    /// Inputs K of the weight, the summed axis
+    /// Number of inputs K of the weight matrix, the axis that the matmul sums over
     #[arg(long, value_name = "N")]
     pub k: usize,
-    /// Types to compute in: f32, f16, bf16; separate several with commas
+    /// Types in which the matmul is computed: f32, f16, bf16; separate several with commas
     #[arg(long, value_name = "TYPES", value_delimiter = ',', default_value = "bf16")]
     pub dtype: Vec<ElementType>,
-    /// Formats of the weight: none, q8, q4, q4_k; separate several with commas
+    /// Formats of the weight matrix: none, q8, q4, q4_k; separate several with commas
     #[arg(long, value_name = "FORMATS", value_delimiter = ',')]
     pub quant: Vec<Quantization>,
-    /// Compute with kernels (on), with the compiler's code (off), or both with a comma
+    /// Compute the matmul with Tracewright's kernels (on), with code of IREE's compiler (off), or with both
+    /// (on,off)
     #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]
     pub kernels: Vec<KernelUse>,
     #[command(flatten)]
@@ -110,43 +111,45 @@ pub struct MatmulBench {
 
 #[derive(Args)]
 pub struct AttentionBench {
-    /// Queries per head
+    /// Number of queries per head
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub queries: usize,
-    /// Key-value heads
+    /// Number of key-value heads
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub heads: usize,
-    /// Query heads per key-value head
+    /// Number of query heads per key-value head
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub groups: usize,
-    /// Features per head
+    /// Number of features per head
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub features: usize,
-    /// Positions of the KV cache; separate several with commas
+    /// Number of positions in the KV cache; separate several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "512")]
     pub context: Vec<usize>,
-    /// Position of the first query [default: the last one that fits]
+    /// Position of the first query [default: the last position that leaves room for all queries]
     #[arg(long, value_name = "N")]
     pub depth: Option<usize>,
-    /// Types to compute in: f32, f16, bf16; separate several with commas
+    /// Types in which attention is computed: f32, f16, bf16; separate several with commas
     #[arg(long, value_name = "TYPES", value_delimiter = ',', default_value = "bf16")]
     pub dtype: Vec<ElementType>,
-    /// Compute with kernels (on), with the compiler's code (off), or both with a comma
+    /// Compute attention with Tracewright's kernels (on), with code of IREE's compiler (off), or with both
+    /// (on,off)
     #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]
     pub kernels: Vec<KernelUse>,
     #[command(flatten)]
     pub bench: BenchArguments,
 }
 
-/// The output for the times of dispatches.
+/// The option that writes the time of each dispatch to a file.
 #[derive(Args)]
 pub struct ProfileArguments {
-    /// Write the time of each dispatch of one variant, for Perfetto, chrome://tracing and `trace-dump --profile`
+    /// Write the time of each dispatch of one variant to a file, for Perfetto, chrome://tracing and
+    /// `trace-dump --profile`
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 }
 
-/// The variants of a model. Each combination is measured.
+/// The options that define the variants of a model. The benchmark measures each combination of their values.
 #[derive(Args)]
 pub struct VariantArguments {
     /// Types of weights and activations: f32, f16, bf16; separate several with commas [default: the checkpoint's]
@@ -155,49 +158,51 @@ pub struct VariantArguments {
     /// Formats of the weights of matmuls: none, q8, q4, q4:pure, q4_k, q4_k:pure; separate several with commas [default: none]
     #[arg(long, value_name = "FORMATS", value_delimiter = ',')]
     pub quant: Vec<Quantization>,
-    /// Compute with kernels (on), with the compiler's code (off), or both with a comma
+    /// Compute matmuls with Tracewright's kernels (on), with code of IREE's compiler (off), or with both
+    /// (on,off)
     #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]
     pub kernels: Vec<KernelUse>,
-    /// Rules that simplify the network: off, exact, approximate; separate several with commas
+    /// Rewrite rules that simplify the network: off, exact, approximate; separate several with commas
     #[arg(long, value_name = "RULES", value_delimiter = ',', default_value = "exact")]
     pub simplify: Vec<Rules>,
-    /// Kernel settings as for `generate`: on, off, or a file; separate several with commas
+    /// Kernel settings, as for `generate`: on, off, or the path of a file; separate several with commas
     #[arg(long, value_name = "on|off|FILE", value_delimiter = ',', default_value = "on")]
     pub tuning: Vec<TuningSource>,
-    /// Formats of the KV cache: computed, q8, or both with a comma
+    /// Formats of the KV cache: computed (the type of the activations), q8, or both (computed,q8)
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', value_parser = kv_format, default_value = "computed")]
     pub kv: Vec<KvFormat>,
-    /// Longest sequence in tokens; separate several with commas [default: 512, or the model's limit if that is shorter]
+    /// Maximum length of a sequence in tokens; separate several with commas [default: 512, or the model's
+    /// limit if that is shorter]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub context: Vec<usize>,
-    /// Sequences in parallel; separate several with commas
+    /// Number of sequences in parallel; separate several with commas
     #[arg(long, value_name = "N", value_parser = batch, value_delimiter = ',', default_value = "1")]
     pub batch: Vec<NonZeroUsize>,
-    /// Tokens of a prompt that the model reads per step; separate several with commas [default: 128]
+    /// Number of prompt tokens that the model reads per call; separate several with commas [default: 128]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub chunk: Vec<usize>,
     #[command(flatten)]
     pub device: DeviceArguments,
-    /// Ignore this unknown key of config.json; may be repeated
+    /// Ignore a key of config.json that Tracewright does not know; may be repeated
     #[arg(long, value_name = "KEY")]
     pub allow_config_key: Vec<String>,
 }
 
 #[derive(Args)]
 pub struct BenchArguments {
-    /// Measured rounds; every variant runs once in each
+    /// Number of measured rounds; every variant runs once in each round
     #[arg(long, value_name = "N", default_value = "7")]
     pub rounds: NonZeroUsize,
-    /// Worker threads; 0 uses all cores
+    /// Number of worker threads; 0 uses all cores
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
     /// Seed of the random weights; the same seed gives the same weights
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Write all measurements to a file, in the form that docs/reference/json.md describes
+    /// Write all measurements as JSON to a file; docs/reference/json.md describes the format
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Draw the measurements
+    /// Draw the measurements as a picture and write this file
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
     #[command(flatten)]
@@ -236,7 +241,7 @@ mod run {
     use crate::{build, progress};
 
     impl Arguments {
-        /// The options of the measurement.
+        /// The measurement options of this benchmark.
         fn bench(&self) -> &BenchArguments {
             match self {
                 Self::Decode(DecodeBench { of, .. }) | Self::Prefill(PrefillBench { of, .. }) => &of.bench,
@@ -350,10 +355,10 @@ mod run {
         bench.report(cases)
     }
 
-    /// Tokens that the suite decodes per round.
+    /// Number of tokens that the suite decodes per round.
     const SUITE_TOKENS: usize = 16;
 
-    /// The given values, or the default if there are none.
+    /// The values that you set, or the default if you set none.
     fn each<T: Copy>(asked: &[T]) -> Vec<Option<T>> {
         if asked.is_empty() { vec![None] } else { asked.iter().copied().map(Some).collect() }
     }
@@ -361,7 +366,7 @@ mod run {
     /// The default context, in tokens.
     const CONTEXT: usize = 512;
 
-    /// The given formats, or by default the stored format.
+    /// The formats that you set, or by default the format of the checkpoint.
     fn formats(asked: &[Quantization]) -> &[Quantization] {
         if asked.is_empty() { &[Quantization::Computed] } else { asked }
     }
@@ -472,7 +477,8 @@ mod run {
             self.plans(of)?.into_iter().map(with_weights).collect()
         }
 
-        /// Begins the file for the profile of `measured`, if one is asked for, before anything is compiled.
+        /// Creates the file for the profile of `measured`, if you asked for a profile, before the compilation
+        /// begins.
         fn trace(
             &self,
             profile: &ProfileArguments,
@@ -489,7 +495,7 @@ mod run {
             Ok(Some(NewFile::begin(path, output::PROFILE)?))
         }
 
-        /// Measures, reports the results, and writes the profile of the only case to `trace`.
+        /// Runs the measurement, reports the results, and writes the profile of the only case to `trace`.
         fn profiled(
             &self,
             cases: Vec<Case<'_>>,
@@ -509,13 +515,13 @@ mod run {
             shown(&report)
         }
 
-        /// Measures, and reports the results on stdout. Files are written first, because the reader of stdout
-        /// may have gone.
+        /// Runs the measurement, and reports the results on stdout. The function writes files before stdout,
+        /// because the reader of stdout may have closed it.
         fn report(&self, cases: Vec<Case<'_>>) -> Result<(), Error> {
             shown(&self.measured(cases)?)
         }
 
-        /// Measures, and writes the results to files.
+        /// Runs the measurement, and writes the results to files.
         fn measured(&self, cases: Vec<Case<'_>>) -> Result<BenchReport, Error> {
             let BenchArguments { rounds, json, plot, .. } = self.arguments;
             let rounds = rounds.get();

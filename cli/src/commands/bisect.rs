@@ -1,4 +1,4 @@
-//! `tracewright bisect` finds the first operation at which two forms of a model diverge.
+//! `tracewright bisect` finds the first operation at which the outputs of two variants of a model diverge.
 
 use std::path::PathBuf;
 
@@ -10,11 +10,12 @@ use crate::arguments::{BuildArguments, DeviceArguments};
 pub struct Arguments {
     /// Hugging Face model directory, or a GGUF file
     pub model: PathBuf,
-    /// Token ids to read, such as 5,17,3
+    /// Token ids that the model reads, such as 5,17,3
     #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
     pub tokens: Vec<u32>,
-    /// Form to compare the compiled model with: the reference evaluator, the same model without simplification, kernels or
-    /// quantization, or a file of transformers' activations by tests/oracle/activations.py
+    /// Variant to compare the compiled model with: the reference evaluator, the same model without
+    /// simplification, kernels or quantization, or a file of transformers' activations by
+    /// tests/oracle/activations.py
     #[arg(
         long,
         value_name = "evaluator|unsimplified|no-kernels|dense|FILE.safetensors",
@@ -30,7 +31,7 @@ pub struct Arguments {
     pub build: BuildArguments,
 }
 
-/// The form that a compiled model is compared with.
+/// The variant of the model that a compiled model is compared with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Against {
     Evaluator,
@@ -151,7 +152,7 @@ mod run {
         }
     }
 
-    /// Prints a report. A difference is an error even if stdout is closed.
+    /// Prints the report of `bisect`. If the outputs diverge, the command fails even if stdout is closed.
     fn report(report: &BisectReport<'_>, json: bool) -> Result<(), Error> {
         let written = print(&if json { format!("{}\n", report.json()) } else { report.text() });
         match report.finding() {
@@ -167,7 +168,7 @@ mod run {
         }
     }
 
-    /// The values that transformers computed for the same tokens.
+    /// The activations that transformers computed for the same tokens.
     fn activations(path: &Path, tokens: &[u32]) -> Result<Activations, Error> {
         let activations = Activations::open(path)?;
         match activations.tokens() {

@@ -27,13 +27,13 @@ pub struct Arguments {
         default_value_t = 1024
     )]
     pub max_tokens: usize,
-    /// Stop an answer before this text; may be repeated
+    /// Stop an answer before this text appears; may be repeated
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["json_schema", "grammar"])]
     pub stop: Vec<String>,
-    /// Keep the chat in this file, with its state, and go on with it the next time
+    /// Keep the chat and its state in this file, and continue the chat the next time
     #[arg(long, value_name = "FILE")]
     pub session: Option<PathBuf>,
-    /// Save no history of what you type
+    /// Do not save a history of the lines that you type
     #[arg(long)]
     pub no_history: bool,
     #[command(flatten)]
@@ -72,7 +72,7 @@ mod run {
     /// The default context of a chat, in tokens.
     const ROOM: usize = 4096;
 
-    /// The commands with a slash, and their descriptions.
+    /// The commands that begin with a slash, and their descriptions.
     const COMMANDS: [(&str, &str); 6] = [
         ("/help", "list the commands"),
         ("/reset", "begin a new chat, with the same system message"),
@@ -124,7 +124,7 @@ mod run {
         }
     }
 
-    /// Checks the template and the sampling options before anything slow begins.
+    /// Checks the chat template and the sampling options before the slow compilation begins.
     fn prepare(opening: &Opening, arguments: &Arguments) -> Result<(Extras, GenerateOptions), Error> {
         let model = &arguments.model;
         if opening.tokenizer().is_none() {
@@ -151,7 +151,7 @@ mod run {
     }
 
     impl Chat<'_> {
-        /// Answers messages until the input ends, or a command ends the chat.
+        /// Answers messages until the input ends or a command ends the chat.
         fn talk(&mut self, input: &mut Input) -> Result<(), Error> {
             loop {
                 self.interrupt.wait(true);
@@ -171,7 +171,7 @@ mod run {
             }
         }
 
-        /// Runs a command with a slash, and returns whether the chat continues.
+        /// Runs a command that begins with a slash, and returns whether the chat continues.
         fn command(&mut self, command: &str) -> Result<bool, Error> {
             let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
             let rest = rest.trim();
@@ -204,14 +204,14 @@ mod run {
             Ok(true)
         }
 
-        /// Begins a new chat with this system message, or with none.
+        /// Begins a new chat, with the given system message or without a system message.
         fn begin(&mut self, message: Option<String>) {
             self.conversation.messages = message.iter().map(system).collect();
             self.system = message;
         }
 
-        /// Answers a message. An error about this message alone is printed, and the chat continues without
-        /// the message.
+        /// Answers a message of the user. An error about this message alone is printed, and the chat
+        /// continues without the message.
         fn answer(&mut self, message: &str) -> Result<(), Error> {
             self.interrupt.clear();
             let Err(error) = self.generate(message) else { return Ok(()) };
@@ -249,13 +249,13 @@ mod run {
             Ok(())
         }
 
-        /// Advice for a larger context.
+        /// Text that recommends a larger context.
         fn room(&self) -> String {
             let raised = self.limit.raised().map(|raised| format!("; {raised}"));
             format!("/reset begins a new chat{}", raised.unwrap_or_default())
         }
 
-        /// Prints the time and rate of an answer on stderr.
+        /// Prints the time and the tokens per second of an answer on stderr.
         fn summarize(&self, completion: &Completion) {
             let Completion { generated, prompt_tokens, .. } = completion;
             let new = generated.prefill_tokens;
@@ -301,7 +301,8 @@ mod run {
             Ok(Self::Terminal(Box::new(editor), file))
         }
 
-        /// Reads the next message. A line that ends with `\` continues on the next. `None` at the end.
+        /// Reads the next message of the user. If a line ends with `\`, the message continues on the next
+        /// line. Returns `None` at the end of the input.
         fn read(&mut self) -> Result<Option<String>, Error> {
             let mut message = String::new();
             loop {
@@ -372,8 +373,9 @@ mod run {
     /// The largest number of messages in the history file.
     const REMEMBERED: usize = 1000;
 
-    /// The history file. It is in the user's state folder. If the system has no such folder, it is in the data folder. `None`
-    /// without a home folder.
+    /// The path of the history file. The history file is in the user's state folder. If the system has no
+    /// state folder, the history file is in the data folder. The function returns `None` if there is no home
+    /// folder.
     fn history_file() -> Option<PathBuf> {
         let strategy = etcetera::choose_base_strategy().ok()?;
         let folder = strategy.state_dir().unwrap_or_else(|| strategy.data_dir());
@@ -389,7 +391,7 @@ mod run {
         Ok(editor.append_history(path)?)
     }
 
-    /// The kind of a typed line.
+    /// The kind of a line that the user typed.
     enum Typed {
         Line(String),
         Nothing,

@@ -1,4 +1,4 @@
-//! `tracewright completions` prints completions for a shell.
+//! `tracewright completions` prints a script that completes commands in a shell.
 
 use std::io::{self, Write as _};
 
@@ -12,7 +12,7 @@ use crate::error::Error;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// Shell to complete for
+    /// Shell for which the script completes commands
     shell: Shell,
 }
 

@@ -6,7 +6,7 @@ use clap::Args;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// PJRT plugin of XLA to list beside those in Python packages
+    /// PJRT plugin of XLA to list in addition to the plugins in Python packages
     #[arg(long, value_name = "PATH", env = "TRACEWRIGHT_PLUGIN")]
     plugin: Option<PathBuf>,
     /// Print one JSON object on stdout instead of a line for each device
@@ -56,7 +56,7 @@ mod run {
         }
     }
 
-    /// A plugin of XLA, and its client or the reason why there is none.
+    /// A plugin of XLA, with its client or the reason why the client does not start.
     struct Started {
         path: PathBuf,
         client: Result<((i32, i32), Client), PjrtError>,
@@ -99,7 +99,7 @@ mod run {
         }
     }
 
-    /// The devices of a kind, or the reason why there are none.
+    /// The devices of one kind, or the reason why the kind has no devices.
     type Found = (DeviceKind, Result<Vec<DeviceInfo>, String>);
 
     fn list(found: &[Found], cores: usize) -> Value {

@@ -35,7 +35,7 @@ mod run {
     /// The result of one check.
     struct Finding {
         what: &'static str,
-        /// The finding, or the problem.
+        /// The text of a successful check, or the problem.
         found: Result<String, String>,
         /// The remedy for the problem.
         help: Option<String>,
@@ -59,7 +59,7 @@ mod run {
         }
     }
 
-    /// Bytes that a module and an archive of a small model need.
+    /// The number of bytes that a module and an archive of a small model need.
     const ROOM: u64 = 1 << 30;
 
     impl Arguments {
@@ -82,7 +82,7 @@ mod run {
         }
     }
 
-    /// Checks the compiler, and the processor that it detects.
+    /// Checks the compiler, and the processor that the compiler detects.
     fn compiler(arguments: &Arguments, interrupt: &Interrupt) -> Result<(Finding, Option<Target>), Error> {
         let what = "compiler";
         let expected = WHEEL.split_once("==").map_or(WHEEL, |(_, version)| version);
@@ -113,7 +113,7 @@ mod run {
         Ok((Finding { what, found, help: (!is_pinned).then_some(install), value }, target))
     }
 
-    /// Checks the features of this processor, and the kernels that they allow.
+    /// Checks the features of this processor, and the kernels that can use these features.
     fn processor(target: Option<Target>) -> Finding {
         let detected =
             || host_features().into_iter().filter(|(_, has)| *has).map(|(name, _)| name.to_owned());

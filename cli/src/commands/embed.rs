@@ -11,7 +11,7 @@ use crate::arguments::{CompileArguments, DeviceArguments, TuningArguments, batch
 #[derive(Args, Clone)]
 #[command(group(clap::ArgGroup::new("input").required(true).multiple(true)))]
 pub struct Arguments {
-    /// Hugging Face model directory with the files of sentence-transformers
+    /// Hugging Face model directory that contains the files of sentence-transformers
     pub model: PathBuf,
     /// Text to embed; may be repeated
     #[arg(short = 'p', long = "text", group = "input", value_name = "TEXT")]
@@ -25,13 +25,14 @@ pub struct Arguments {
     /// Name of the model's prompt to put before each text [default: the model's default prompt]
     #[arg(long, value_name = "NAME")]
     pub prompt_name: Option<String>,
-    /// Maximum tokens per text; longer texts are cut [default: as the longest text needs, up to the model's limit]
+    /// Maximum number of tokens per text; longer texts are cut [default: the length of the longest text, up
+    /// to the model's limit]
     #[arg(long, value_name = "N")]
     pub length: Option<usize>,
-    /// Texts per step
+    /// Number of texts per call
     #[arg(long, value_name = "N", value_parser = batch, default_value = "1")]
     pub batch: NonZeroUsize,
-    /// Worker threads; 0 uses all cores
+    /// Number of worker threads; 0 uses all cores
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
     #[command(flatten)]
@@ -128,7 +129,7 @@ mod run {
         }
     }
 
-    /// The texts as tokens, and the largest number of tokens that the model takes.
+    /// The tokens of the texts, and the largest number of tokens that the model takes.
     fn prepare(opening: &Opening, arguments: &Arguments) -> Result<(Texts, usize), Error> {
         let Some(network) = opening.network() else {
             let path = arguments.model.clone();
@@ -138,7 +139,7 @@ mod run {
         Ok((Texts::read(arguments, opening.tokenizer(), sentence)?, sentence.max_tokens))
     }
 
-    /// Reads the files of the model.
+    /// Reads the model's files.
     fn read(arguments: &Arguments, invocation: &Invocation) -> Result<Opening, Error> {
         let &Invocation { read, ref interrupt } = invocation;
         let Arguments { model, network, batch, threads, .. } = arguments;
@@ -157,7 +158,7 @@ mod run {
         Ok(opening)
     }
 
-    /// Texts in the form that the network takes.
+    /// The texts as token ids, as the network takes them.
     struct Texts {
         tokens: Vec<Vec<u32>>,
         /// For each text that was cut, its original number of tokens.
@@ -165,7 +166,7 @@ mod run {
     }
 
     impl Texts {
-        /// Reads the texts of the arguments, adds the prompt, and cuts them to the length.
+        /// Reads the texts from the arguments, adds the prompt, and cuts the texts to the maximum length.
         fn read(
             arguments: &Arguments,
             tokenizer: Option<&Tokenizer>,
@@ -206,7 +207,7 @@ mod run {
             self.tokens.iter().map(Vec::len).max().unwrap_or_default()
         }
 
-        /// Reports on stderr which texts were cut.
+        /// Reports on stderr which texts the command cut.
         fn tell_cut(&self) {
             for (number, (tokens, cut_from)) in zip(1.., zip(&self.tokens, &self.cut_from)) {
                 if let Some(whole) = cut_from {
@@ -217,7 +218,7 @@ mod run {
         }
     }
 
-    /// An embedding as a line of numbers.
+    /// Formats an embedding as a line of numbers.
     fn line(vector: &[f32]) -> String {
         let numbers: Vec<String> = vector.iter().map(f32::to_string).collect();
         format!("{}\n", numbers.join(" "))

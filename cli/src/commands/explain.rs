@@ -1,4 +1,4 @@
-//! `tracewright explain` prints the meaning of an error, and its remedy.
+//! `tracewright explain` prints the meaning of an error and how to fix it.
 
 use clap::Args;
 use console::print;
@@ -10,7 +10,7 @@ use crate::error::Error;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// Code of the error, such as TW0201; without it, list all codes
+    /// Code of the error, such as TW0201; without a code, `explain` lists all codes
     code: Option<String>,
     /// Print one JSON object on stdout instead of the text
     #[arg(long)]

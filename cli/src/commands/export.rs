@@ -1,4 +1,5 @@
-//! `tracewright export` writes a folder that runs without Python and without a compiler.
+//! `tracewright export` writes a folder with a compiled model that runs without Python and without a
+//! compiler.
 
 #[cfg(feature = "iree")]
 mod iree;
@@ -32,7 +33,7 @@ pub struct Arguments {
     /// Print one JSON object on stdout instead of a summary on stderr
     #[arg(long)]
     pub json: bool,
-    /// Print on stderr the commands of IREE's own tools that do the same
+    /// Print on stderr the commands of IREE's own tools that have the same result
     #[arg(long)]
     pub print_commands: bool,
     #[command(flatten)]
@@ -45,7 +46,7 @@ pub struct Arguments {
 pub struct XlaArguments {
     #[command(flatten)]
     pub mesh: MeshArguments,
-    /// For XLA: sequences in parallel [default: 1]
+    /// For XLA: number of sequences in parallel [default: 1]
     #[arg(long, value_name = "N", value_parser = batch)]
     pub batch: Option<NonZeroUsize>,
 }

@@ -18,10 +18,10 @@ pub struct Arguments {
     /// File with the text to continue
     #[arg(short, long, group = "input", value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// Message to answer, with the model's chat template
+    /// Message to answer; the model's chat template formats it
     #[arg(long, group = "input", value_name = "TEXT")]
     pub chat: Option<String>,
-    /// Token ids to continue, such as 5,17,3
+    /// Token ids that the model continues, such as 5,17,3
     #[arg(long, group = "input", value_name = "IDS", value_delimiter = ',')]
     pub tokens: Option<Vec<u32>>,
     /// System message of the chat
@@ -38,28 +38,30 @@ pub struct Arguments {
         default_value_t = 128
     )]
     pub max_tokens: usize,
-    /// Continue past the model's end-of-text tokens
+    /// Continue after the model's end-of-text tokens
     #[arg(long, conflicts_with_all = ["json_schema", "grammar"])]
     pub ignore_eos: bool,
-    /// Stop before this text; may be repeated
+    /// Stop before this text appears; may be repeated
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["json_schema", "grammar"])]
     pub stop: Vec<String>,
-    /// Keep the tokens and their state in this file, so that the next run computes only what it adds to them
+    /// Keep the tokens and their state in this file, so that the next run computes only the tokens that are
+    /// new
     #[arg(long, value_name = "FILE")]
     pub prompt_cache: Option<PathBuf>,
     /// Print one JSON object on stdout instead of the text
     #[arg(long)]
     pub json: bool,
-    /// Write the logits that chose each token, as f32 `logits` [steps, vocab]
+    /// Write the logits from which each token was chosen, as f32 `logits` [steps, vocab]
     #[arg(long, value_name = "FILE.safetensors")]
     pub save_logits: Option<PathBuf>,
     /// With --save-logits: also write the prompt's logits, as `prompt_logits` [prompt, vocab]
     #[arg(long, requires = "save_logits")]
     pub all_positions: bool,
-    /// With --json: list the N most likely tokens at each position, by the model's logits before sampling
+    /// With --json: list the N most likely tokens at each position, computed from the model's logits before
+    /// sampling
     #[arg(long, value_name = "N", requires = "json")]
     pub logprobs: Option<usize>,
-    /// Print on stderr the commands of IREE's own tools that do the same
+    /// Print on stderr the commands of IREE's own tools that have the same result
     #[arg(long)]
     pub print_commands: bool,
     #[command(flatten)]
@@ -185,7 +187,7 @@ mod run {
         Ok((prompt, options))
     }
 
-    /// Prints an answer piece by piece, unless it is quiet. Ctrl-C ends it after the next token.
+    /// Prints an answer piece by piece, unless `quiet` is set. Ctrl-C ends the answer after the next token.
     pub fn stream(mut pieces: Pieces, quiet: bool, interrupt: &Interrupt) -> Result<Completion, Error> {
         while let Some(piece) = pieces.next() {
             let piece = piece?;
@@ -220,13 +222,13 @@ mod run {
         json
     }
 
-    /// Begins a new file, after checking that it is not a file of the model in `folder`.
+    /// Creates a new file, after a check that the path is not a file of the model in `folder`.
     fn begin(folder: &Path, path: &Path) -> Result<NewFile, Error> {
         check_output(folder, path)?;
         Ok(NewFile::begin(path, output::LOGITS)?)
     }
 
-    /// The token ids to continue.
+    /// The token ids that the model continues.
     fn prompt(opening: &Opening, arguments: &Arguments) -> Result<Vec<u32>, Error> {
         let folder = &arguments.model;
         let Some(tokenizer) = opening.tokenizer() else {
@@ -260,7 +262,8 @@ mod run {
         if prompt.is_empty() { Err(GenerateError::EmptyPrompt.into()) } else { Ok(prompt) }
     }
 
-    /// A safetensors file with the logits behind each chosen token, and those after each token of the prompt.
+    /// A safetensors file with the logits from which each token was chosen, and the logits after each token
+    /// of the prompt.
     fn logits_file(logits: &[Vec<f32>], scored: Option<&[Vec<f32>]>) -> Result<Vec<u8>, SafeTensorError> {
         let mut tensors: Vec<(&str, Vec<usize>, Vec<u8>)> = Vec::new();
         for (name, rows) in [("logits", Some(logits)), ("prompt_logits", scored)] {
@@ -275,7 +278,7 @@ mod run {
         safetensors::serialize(views, None)
     }
 
-    /// The most likely tokens at each position, in the form of OpenAI's and llama.cpp's `logprobs`.
+    /// The most likely tokens at each position, in the format that OpenAI and llama.cpp use for `logprobs`.
     fn logprobs(logprobs: &[TokenLogprobs], tokenizer: Option<&Tokenizer>) -> Value {
         let pieces = tokenizer.map(Tokenizer::pieces).unwrap_or_default();
         let one = |Logprob { token, logprob }: &Logprob| {

@@ -32,8 +32,8 @@ impl Arguments {
     }
 }
 
-/// Writes the page of a command, such as `tracewright-bench-decode.1`, and those of its subcommands. Returns
-/// the number of pages.
+/// Writes the manual page of a command, such as `tracewright-bench-decode.1`, and the pages of its
+/// subcommands. Returns the number of written pages.
 fn page(command: &Command, folder: &Path) -> Result<usize, Error> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name());
     let mut text = Vec::new();

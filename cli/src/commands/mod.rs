@@ -1,4 +1,5 @@
-//! The commands. Each is a file with its arguments and its `run`, and an entry in the list below.
+//! The commands of the command line. Each command is a file with its arguments and its `run` function, and an
+//! entry in the list below.
 
 mod bake;
 mod bench;
@@ -30,7 +31,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use crate::Invocation;
 use crate::error::Error;
 
-/// Declare a language model in Rust, lower it to StableHLO, run it through IREE.
+/// Declare a language model in Rust, lower it to StableHLO, and run it with IREE.
 #[derive(Parser)]
 #[command(name = "tracewright", version)]
 pub struct Arguments {
@@ -57,7 +58,7 @@ macro_rules! commands {
                 }
             }
 
-            /// Runs the command. The path of its model is resolved first.
+            /// Runs the selected command. The function first resolves the path of the command's model.
             pub fn run(mut self, invocation: &Invocation) -> Result<(), Error> {
                 if let Some(model) = self.model() {
                     *model = models::resolved(model, &invocation.interrupt)?;
@@ -96,13 +97,13 @@ macro_rules! run {
 commands! {
     /// Generate text from a model or an export directory
     Generate: generate(model) iree;
-    /// Talk with a model
+    /// Chat with a model
     Chat: chat(model) iree;
     /// Answer requests over HTTP, as OpenAI's servers do
     Serve: serve() iree;
-    /// Print the text that the model's chat template makes of a chat
+    /// Print the text that the model's chat template produces from a chat
     Prompt: prompt(model) iree;
-    /// Print the tokens of texts, as the model reads them
+    /// Print the tokens that the model's tokenizer makes from texts
     Tokenize: tokenize(model) iree;
     /// Compute embeddings of texts
     Embed: embed(model) iree;
@@ -112,36 +113,39 @@ commands! {
     Bake: bake(checkpoint);
     /// Compare an archive or an export directory with the hashes inside it
     Verify: verify();
-    /// Run two forms of a model side by side, and name the first operation whose outputs diverge
+    /// Run two variants of a model side by side, and print the first operation whose outputs diverge
     Bisect: bisect(model) iree;
-    /// Compare a format with full precision on a text: KL divergence, same tokens, perplexity
+    /// Compare a weight format with full precision on a text: KL divergence, share of equal tokens,
+    /// perplexity
     Quality: quality(model) iree;
     /// Write a model directory with quantized weights, calibrated on a text
     Quantize: quantize(model) iree;
-    /// Report the memory that a model needs, without reading a weight
+    /// Report the memory that a model needs, without reading the weights
     Plan: plan(model);
-    /// Measure the speed of variants in turn, beside the bandwidth of the memory
+    /// Measure the speed of variants in alternation, and the bandwidth of the memory
     #[command(subcommand)]
     Bench: bench(model()) iree;
-    /// Find the fastest kernel settings on this machine; later builds here use them
+    /// Find the fastest kernel settings on this machine; later compilations on this machine use these
+    /// settings
     Tune: tune(model) iree;
-    /// Write random weights for a configuration
+    /// Write a model with random weights for a configuration
     Random: random(config);
     /// List the models in the Hugging Face cache, or download models into it
     Models: models();
     /// Check the installation: compiler, processor, runtime, cache and memory
     Doctor: doctor() iree;
-    /// List the devices that models can run on, and why others are unavailable
+    /// List the devices that can run models, and explain why other devices are unavailable
     Devices: devices() iree;
-    /// Explain an error: its meaning, an example, and the remedy
+    /// Explain an error: its meaning, an example, and how to fix it
     Explain: explain();
-    /// Print the script with which a shell completes commands and options
+    /// Print a script that completes commands and options in a shell
     Completions: completions();
-    /// Write manual pages: one for the program, and one for each command
+    /// Write manual pages: one page for the program, and one page for each command
     Man: man();
 }
 
-/// The command line. Each flag has an environment variable: `--top-p` is `TRACEWRIGHT_TOP_P`.
+/// The command line of `tracewright`. Each flag has an environment variable: `--top-p` is
+/// `TRACEWRIGHT_TOP_P`.
 pub fn command() -> clap::Command {
     with_variables(Arguments::command())
 }
@@ -157,5 +161,5 @@ fn with_variables(command: clap::Command) -> clap::Command {
     command.mut_args(named).mut_subcommands(with_variables)
 }
 
-/// The prefix of environment variables.
+/// The prefix of the environment variables that set options.
 pub const VARIABLES: &str = "TRACEWRIGHT_";

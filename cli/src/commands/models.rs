@@ -25,7 +25,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Downloads the named models and prints their paths, or lists the cache.
+    /// Downloads the named models and prints their paths, or lists the models in the cache.
     pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
         let hub = hub()?;
         if self.fetch.is_empty() {
@@ -48,7 +48,8 @@ impl Arguments {
     }
 }
 
-/// The path to read for a model. A name on the hub that is not in the cache is downloaded.
+/// The local path of a model. If the model is a name on the hub and is not in the cache, the function
+/// downloads the model.
 pub fn resolved(model: &Path, interrupt: &Interrupt) -> Result<PathBuf, Error> {
     match console::resolved(model) {
         Err(ConsoleError::NotDownloaded { name }) => download(&name, false, interrupt),
@@ -56,7 +57,7 @@ pub fn resolved(model: &Path, interrupt: &Interrupt) -> Result<PathBuf, Error> {
     }
 }
 
-/// Downloads a model, with a progress bar. After Ctrl-C, the next run continues the download.
+/// Downloads a model, with a progress bar. After Ctrl-C, the next run continues an interrupted download.
 fn download(name: &ModelName, newest: bool, interrupt: &Interrupt) -> Result<PathBuf, Error> {
     let hub = hub()?;
     let bar = progress::bytes("downloading", 0);
@@ -80,7 +81,7 @@ fn download(name: &ModelName, newest: bool, interrupt: &Interrupt) -> Result<Pat
     Ok(path??)
 }
 
-/// The format of a snapshot's weights.
+/// The format of the weights in a snapshot.
 fn format(snapshot: &CachedSnapshot) -> &'static str {
     let has = |end: &str| snapshot.files.iter().any(|file| file.ends_with(end));
     match (has(".safetensors"), has(".gguf")) {

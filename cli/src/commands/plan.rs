@@ -27,7 +27,7 @@ pub struct Arguments {
     /// such as 3e12:200e12:300e9
     #[arg(long, value_name = NamedMachine::FORMS)]
     pub machine: Option<NamedMachine>,
-    /// Sequences in parallel
+    /// Number of sequences in parallel
     #[arg(long, value_name = "N", value_parser = batch, default_value = "1")]
     pub batch: NonZeroUsize,
     /// Print one JSON object on stdout instead of a table

@@ -1,7 +1,8 @@
-//! `tracewright prompt` prints a chat, rendered by the model's template.
+//! `tracewright prompt` prints a chat as text, rendered by the model's chat template.
 //!
-//! A chat template is an untrusted program that comes with the model. The command runs itself again as another
-//! process to render it. The system limits the memory and time of that process, so a hostile template ends there.
+//! A chat template is an untrusted program that comes with the model. To render the template, the command
+//! starts itself again as a second process. The system limits the memory and time of the second process, so a
+//! hostile template cannot exceed these limits.
 
 use std::path::PathBuf;
 
@@ -25,7 +26,7 @@ pub struct Arguments {
     pub messages: Option<PathBuf>,
     #[command(flatten)]
     pub template: TemplateArguments,
-    /// Render in this process, and let the system end it at the limits of time and memory
+    /// Render in this process; the system ends the process at the limits of time and memory
     #[arg(long, hide = true)]
     pub limited: bool,
 }
@@ -73,7 +74,7 @@ mod run {
         }
     }
 
-    /// Renders the request on stdin.
+    /// Renders the request that stdin contains.
     fn render(model: &Path) -> Result<String, Error> {
         // Messages, tools, documents and variables, each as long as any may be.
         let text = read_from(io::stdin().lock(), 4 * limits::PROMPT).with_path("read", Path::new("-"))?;
@@ -94,7 +95,7 @@ mod run {
         serde_json::from_str(&text).map_err(|source| Error::Messages { path: path.to_owned(), source })
     }
 
-    /// Sets limits on memory and time, with which the system ends this process.
+    /// Sets limits on memory and time; the system ends this process if it exceeds a limit.
     fn limit() {
         #[cfg(unix)]
         {

@@ -1,4 +1,4 @@
-//! `tracewright quality` measures the loss of a format on a real text.
+//! `tracewright quality` measures how much quality a model loses on a real text because of its weight format.
 
 use std::path::PathBuf;
 
@@ -14,19 +14,20 @@ pub struct Arguments {
     /// File with the text, `-` for stdin
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
-    /// The reference: a format of the same model, or another model with the same tokens, computed in f32
+    /// Reference for the comparison: a format of the same model, or another model with the same tokens,
+    /// computed in f32
     #[arg(long, value_name = "none|q8|q4[:pure]|q4_k[:pure]|MODEL", default_value = "none")]
     pub against: String,
-    /// Tokens per window; only the second half of each window counts
+    /// Number of tokens per window; only the second half of each window is measured
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]
     pub window: u32,
-    /// Maximum number of windows [default: all that the text fills]
+    /// Maximum number of windows [default: as many windows as the text fills]
     #[arg(long, value_name = "N")]
     pub windows: Option<usize>,
-    /// Also measure the model with one matrix rounded in all layers, for each matrix
+    /// Also measure the effect of each matrix: the model with only this matrix quantized, in all layers
     #[arg(long)]
     pub layers: bool,
-    /// Print one JSON object on stdout instead of lines
+    /// Print one JSON object on stdout instead of lines of text
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -34,7 +35,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The model to compare with, and its format if that differs from the model's own.
+    /// The reference model, and its format if that differs from the model's own format.
     #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "models are compared by running them"))]
     fn reference(&self) -> (PathBuf, Quantization) {
         match self.against.parse() {
@@ -113,7 +114,7 @@ mod run {
         }
     }
 
-    /// The formats of a model's quantized matrices, by the patterns of their keys.
+    /// The formats of the quantized matrices of a model, keyed by the patterns of the matrices' names.
     fn matrices(model: &Model) -> BTreeMap<String, WeightFormat> {
         let module = model.info().build.as_ref().and_then(|build| build.module.as_ref());
         let parameters = module.map_or(&[][..], |module| &module.parameters);

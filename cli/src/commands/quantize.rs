@@ -1,4 +1,4 @@
-//! `tracewright quantize`: a model whose weights are rounded for the text that it will read.
+//! `tracewright quantize` writes a model directory whose weights are quantized and calibrated on a text.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -15,29 +15,29 @@ pub struct Arguments {
     /// The model directory to write
     #[arg(short, long, value_name = "DIR")]
     pub out: PathBuf,
-    /// A text like those the model will read; `-` reads stdin. The network runs over it, and weights are rounded for the values it
-    /// computes
+    /// Text that is similar to the texts that the model will read; `-` reads stdin. The network reads this
+    /// text, and Tracewright rounds the weights so that the activations change little
     #[arg(long, value_name = "FILE")]
     pub calibrate: Option<PathBuf>,
-    /// An importance matrix written by llama.cpp's `llama-imatrix`, in place of a text
+    /// Importance matrix written by llama.cpp's `llama-imatrix`, used instead of a text
     #[arg(long, value_name = "FILE.gguf", conflicts_with = "calibrate")]
     pub imatrix: Option<PathBuf>,
-    /// Formats of matrices: q8, q4, q4_k, q4:pure, q4_k:pure
+    /// Formats of the weight matrices: q8, q4, q4_k, q4:pure, q4_k:pure
     #[arg(long, value_name = "FORMAT", default_value = "q4_k")]
     pub quant: Quantization,
-    /// Formats for some matrices, as for `generate`
+    /// Formats for some weight matrices, as for `generate`
     #[arg(long, value_name = "FILE.json")]
     pub quant_map: Option<PathBuf>,
-    /// Tokens per window of the text
+    /// Number of tokens per window of the text
     #[arg(long, value_name = "N", default_value = "512", requires = "calibrate")]
     pub window: NonZeroUsize,
-    /// Largest number of windows to read
+    /// Maximum number of windows to read
     #[arg(long, value_name = "N", default_value = "128", requires = "calibrate")]
     pub windows: NonZeroUsize,
-    /// Worker threads; 0 for as many as there are cores
+    /// Number of worker threads; 0 uses all cores
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
-    /// Proceed although config.json has this unknown key; may be repeated
+    /// Ignore a key of config.json that Tracewright does not know; may be repeated
     #[arg(long, value_name = "KEY")]
     pub allow_config_key: Vec<String>,
     #[command(flatten)]
@@ -133,7 +133,7 @@ mod run {
             Ok(())
         }
 
-        /// The windows of a text.
+        /// Splits a text into windows of tokens.
         fn windows(&self, text: &Path, length: usize) -> Result<Vec<Vec<u32>>, Error> {
             let tokenizer = Tokenizer::load(&self.model)?
                 .ok_or_else(|| usage(format!("`{}` has no tokenizer.json", self.model.display())))?;
@@ -146,7 +146,7 @@ mod run {
         }
     }
 
-    /// The formats of the matrices that are stored in one, by the patterns of their keys.
+    /// The formats of the matrices that are stored quantized, keyed by the patterns of the matrices' names.
     fn formats(plan: &Plan) -> Result<BTreeMap<String, WeightFormat>, Error> {
         let expanded = plan.expand(&plan.record(&plan.steps())?.trace)?;
         let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;

@@ -15,7 +15,7 @@ use crate::{Invocation, progress};
 
 #[derive(Args)]
 pub struct Arguments {
-    /// config.json to write random weights for
+    /// The config.json of the model for which random weights are written
     pub config: PathBuf,
     /// Model directory to write
     #[arg(short, long, value_name = "DIR")]
@@ -23,10 +23,10 @@ pub struct Arguments {
     /// Seed of the weights; the same seed gives the same bytes
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Type of weights: f32, f16, bf16 [default: the configuration's]
+    /// Type of the weights: f32, f16, bf16 [default: the configuration's type]
     #[arg(long)]
     pub dtype: Option<ElementType>,
-    /// Ignore this unknown key of config.json; may be repeated
+    /// Ignore a key of config.json that Tracewright does not know; may be repeated
     #[arg(long, value_name = "KEY")]
     pub allow_config_key: Vec<String>,
 }

@@ -14,7 +14,8 @@ pub struct Arguments {
     /// File with one text, `-` for stdin
     #[arg(short, long, value_name = "FILE", conflicts_with = "texts")]
     file: Option<PathBuf>,
-    /// Add no special tokens, such as the one that begins a text; those that the text contains stay
+    /// Add no special tokens, such as the token that begins a text; special tokens that the text contains
+    /// stay
     #[arg(long)]
     plain: bool,
     /// Print one JSON object on stdout instead of a line for each token
@@ -56,7 +57,7 @@ mod run {
     /// A text, and the ids of its tokens.
     type Tokenized = (String, Vec<u32>);
 
-    /// The tokens of each text, and the bytes of each token of the model.
+    /// The tokens of each text, and the bytes of each token in the model's vocabulary.
     fn tokenize(
         model: &Path,
         texts: Vec<String>,
@@ -77,7 +78,8 @@ mod run {
         pieces.get(id as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// A line for each token, and an empty line between texts. Control characters in tokens are escaped.
+    /// Prints one line for each token, and an empty line between texts. The function escapes control
+    /// characters in tokens.
     fn lines(texts: &[Tokenized], pieces: &[Vec<u8>]) -> String {
         let line = |id: &u32| {
             let bytes = piece(*id, pieces);

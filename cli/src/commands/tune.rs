@@ -13,10 +13,10 @@ use crate::arguments::CompileArguments;
 pub struct Arguments {
     /// Hugging Face model directory, its config.json, or a GGUF file
     pub model: PathBuf,
-    /// Stop after this time; another run continues where this one stopped
+    /// Stop tuning after this time; the next run continues from this point
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time)]
     pub budget: Duration,
-    /// Print the known measurements, and measure nothing
+    /// Print the measurements of earlier runs, and measure nothing
     #[arg(long)]
     pub show: bool,
     /// Print one JSON object on stdout instead of a table
@@ -28,7 +28,7 @@ pub struct Arguments {
     pub compile: CompileArguments,
 }
 
-/// Parses a time with a unit.
+/// Parses a duration with a unit.
 fn time(text: &str) -> Result<Duration, String> {
     let time = text.parse::<SignedDuration>().ok().and_then(|time| Duration::try_from(time).ok());
     time.ok_or_else(|| "expected a time, as 90s or 5m".into())

@@ -17,10 +17,10 @@ use crate::{Invocation, progress};
 
 #[derive(Args)]
 pub struct Arguments {
-    /// Archive, or export directory
+    /// Archive file or export directory
     #[arg(value_name = "FILE.irpa|EXPORT_DIR")]
     pub path: PathBuf,
-    /// Print one JSON object on stdout instead of a line
+    /// Print one JSON object on stdout instead of a line of text
     #[arg(long)]
     pub json: bool,
 }
@@ -62,7 +62,7 @@ fn compare(arguments: &Arguments, interrupt: &Interrupt) -> Result<Verified, Err
     })
 }
 
-/// Compares an archive's data with its hashes.
+/// Compares the data of an archive with the hashes in the archive.
 pub fn content(archive: &Archive, interrupt: &Interrupt) -> Result<Verified, ArchiveError> {
     shown(interrupt, |watch| archive.verify_content(Some(watch)))
 }
@@ -83,7 +83,7 @@ fn shown<T>(interrupt: &Interrupt, verify: impl FnOnce(Watch<'_>) -> T) -> T {
     verified
 }
 
-/// The result as a line: `the program and 15 tensors, 485520 bytes: as they were written (3.1 GB/s)`.
+/// The result as a line of text: `the program and 15 tensors, 485520 bytes: as they were written (3.1 GB/s)`.
 fn line(arguments: &Arguments, verified: &Verified, seconds: f64) -> String {
     let Verified { entries, bytes, without_hash } = verified;
     let program = if arguments.path.is_dir() { "the program and " } else { "" };
@@ -98,7 +98,7 @@ fn line(arguments: &Arguments, verified: &Verified, seconds: f64) -> String {
     line
 }
 
-/// The result as JSON. After an error the number of verified bytes is unknown, and therefore null.
+/// The result as JSON. After an error, the number of verified bytes is unknown, so its value is null.
 fn json(arguments: &Arguments, verified: Result<&Verified, &Error>, seconds: f64) -> Value {
     let (verified, error) = (verified.ok(), verified.err());
     let damage = |damage: &Damage| {
@@ -118,7 +118,7 @@ fn json(arguments: &Arguments, verified: Result<&Verified, &Error>, seconds: f64
     })
 }
 
-/// The damaged tensors of an error.
+/// The damaged tensors that an error lists.
 fn damaged(error: &Error) -> &[Damage] {
     match error.library().and_then(AnyCoded::find) {
         Some(ArchiveError::Content { damaged, .. }) => damaged,

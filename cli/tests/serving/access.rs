@@ -112,7 +112,7 @@ fn metrics_are_in_the_format_of_prometheus() {
 fn two_models_need_two_names() {
     let demo = demo();
     refused(
-        &mut tracewright(&["serve", text(&demo), text(&demo), "--port", "0"]).args(SIZES),
+        tracewright(&["serve", text(&demo), text(&demo), "--port", "0"]).args(SIZES),
         1,
         &["TW1203", "the name `demo`"],
     );
@@ -124,4 +124,63 @@ fn two_models_need_two_names() {
     assert_eq!(error["code"], "model_not_loaded");
     // The other model still answers.
     missing.good("/v1/completions", &json!({ "prompt": "Once", "max_tokens": 1 }));
+}
+
+/// The document lists every path, and its schemas accept and refuse what the server does.
+#[test]
+fn the_openapi_document_describes_the_server() {
+    let document = DEMO.get("/openapi.json").json();
+    assert_eq!(document["openapi"], "3.1.0");
+    let paths = document["paths"].as_object().unwrap();
+    assert!(paths.len() >= 12, "{paths:?}");
+    let mut compared = 0;
+    for (path, operations) in paths {
+        let (method, operation) = operations.as_object().unwrap().iter().next().unwrap();
+        let at = path.replace("{name}", "demo");
+        if method == "get" {
+            assert_eq!(DEMO.get(&at).status, 200, "{path}");
+            continue;
+        }
+        assert_eq!(DEMO.get(&at).status, 405, "{path}");
+        let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
+        let validator = jsonschema::validator_for(schema).unwrap();
+        for body in [
+            json!({}),
+            json!({ "messages": "x" }),
+            json!({ "messages": [{ "role": "user", "content": "Hi" }], "temperature": "hot" }),
+            json!({ "messages": [{ "role": "user", "content": "Hi" }], "max_tokens": 1 }),
+            json!({ "prompt": "Hi", "max_tokens": 1 }),
+            json!({ "input": "Hi", "max_output_tokens": 1 }),
+            json!({ "content": 5 }),
+            json!({ "tokens": [1] }),
+        ] {
+            let is_valid = validator.is_valid(&body);
+            let response = DEMO.post(path, &body);
+            // The server also checks what a schema does not: that a list has an item, or the kind of the model.
+            assert!(is_valid || response.status == 400, "{path} {body}: {response:?}");
+            compared += usize::from(!is_valid);
+        }
+    }
+    assert!(compared > 20, "{compared}");
+}
+
+#[test]
+fn the_page_is_in_the_program() {
+    let page = DEMO.get("/");
+    assert_eq!(page.status, 200);
+    let head = page.head.to_lowercase();
+    assert!(
+        head.contains("content-type: text/html")
+            && head.contains("content-security-policy: default-src 'none'"),
+        "{head}"
+    );
+    for (path, kind) in [("page.css", "text/css"), ("page.js", "text/javascript")] {
+        assert!(page.body.contains(path));
+        let file = DEMO.get(&format!("/{path}"));
+        assert!(file.status == 200 && file.head.contains(kind), "{file:?}");
+        // Nothing comes from the network, and no text becomes HTML.
+        for word in ["http://", "https://", "innerHTML", "eval("] {
+            assert!(!file.body.contains(word) && !page.body.contains(word), "{path}: {word}");
+        }
+    }
 }

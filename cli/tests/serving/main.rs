@@ -7,6 +7,7 @@ mod client;
 mod clients;
 mod ends;
 mod interfaces;
+mod load;
 mod malformed;
 #[path = "../support.rs"]
 mod support;

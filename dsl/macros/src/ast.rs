@@ -1,4 +1,5 @@
-//! The AST of a `model!` declaration, as written. [`check`](super::check) decides whether it is valid.
+//! The AST of a `model!` declaration, before any checks. [`check`](super::check) decides whether the
+//! declaration is valid.
 
 use proc_macro2::Group;
 use syn::ext::IdentExt as _;
@@ -16,7 +17,7 @@ pub struct Block {
     pub attrs: Vec<Attribute>,
     pub vis: Visibility,
     pub name: Ident,
-    /// The block's own generics, or those of the root.
+    /// The block's own generic parameters, or the root's parameters.
     pub generics: Generics,
     pub config: Option<Type>,
     /// The trait that its `forward` implements.
@@ -66,7 +67,7 @@ pub struct Shard {
     pub rules: Vec<ShardRule>,
 }
 
-/// Axes that are partitioned over an axis of a mesh.
+/// A list of axes that are partitioned over one axis of a mesh.
 pub struct ShardRule {
     pub axes: Vec<Ident>,
     pub over: Ident,
@@ -101,7 +102,7 @@ pub enum FieldType {
     Leaf(Box<Leaf>),
     /// A block that this `model!` declares.
     Here(Ident),
-    /// A block from elsewhere: a path, a type with generic arguments, or a type parameter.
+    /// A block declared outside this `model!`: a path, a type with generic arguments, or a type parameter.
     Elsewhere(TypePath),
     /// An array of blocks, for example `[Layer; L]`.
     Array(Box<FieldType>, Ident),
@@ -112,7 +113,7 @@ pub struct Leaf {
     pub name: Ident,
     /// The leaf's element type, if it differs from the model's.
     pub element: Option<Type>,
-    /// The axes before the arrow; all axes if there is no arrow.
+    /// The axes before the arrow, or all axes if there is no arrow.
     pub axes: Vec<Ident>,
     /// The arrow and the axes after it.
     pub outputs: Option<(Token![->], Vec<Ident>)>,
@@ -142,7 +143,7 @@ pub struct Tied {
 pub struct Function {
     pub attrs: Vec<Attribute>,
     pub name: Ident,
-    /// An explicit `self`, which is allowed but not needed.
+    /// An explicit `self` argument, which is allowed but not needed.
     pub receiver: Option<Token![self]>,
     pub arguments: Vec<Argument>,
     pub output: Option<SignatureType>,
@@ -158,7 +159,7 @@ pub struct Argument {
 
 pub enum SignatureType {
     Tensor(TensorType),
-    /// `&T[…]`, which is always an error.
+    /// The type `&T[…]`, which is always an error.
     TensorReference(Token![&], TensorType),
     Tuple(Vec<SignatureType>),
     Rust(Type),
@@ -188,7 +189,7 @@ impl Model {
         self.dims().any(|dim| dim.name == *axis)
     }
 
-    /// The checkpoint key of a path of fields that starts in `block`.
+    /// The checkpoint key of the field at the end of `path`, which starts in `block`.
     pub fn key(&self, block: &Block, path: &[Ident]) -> String {
         let mut block = Some(block);
         let level = |name: &Ident| {
@@ -227,14 +228,14 @@ impl Field {
         self.at.as_ref().map_or_else(|| self.name.unraw().to_string(), LitStr::value)
     }
 
-    /// Whether the key stands for several tensors, as in `experts.*.w1.weight`.
+    /// Whether the key is a pattern for several tensors, as in `experts.*.w1.weight`.
     pub fn is_stacked(&self) -> bool {
         self.key().split('.').any(|level| level == "*")
     }
 }
 
 impl FieldType {
-    /// Treats a type that names a generic parameter as a block from elsewhere.
+    /// Changes a type that names a generic parameter to a block that is declared elsewhere.
     pub fn resolve(&mut self, generics: &Generics) {
         match self {
             FieldType::Here(name) if generics.type_params().any(|parameter| parameter.ident == *name) => {
@@ -255,7 +256,7 @@ impl FieldType {
 }
 
 impl Leaf {
-    /// The axes of the stored weight in their order. A linear map stores its outputs first.
+    /// The axes of the stored weight in their order. A linear layer stores its output axes first.
     pub fn stored(&self) -> Vec<&Ident> {
         let outputs = self.outputs.iter().flat_map(|(_, outputs)| outputs);
         outputs.chain(&self.axes).collect()
@@ -287,7 +288,7 @@ impl SignatureType {
     }
 }
 
-/// Whether a name in `dims` is an axis. Otherwise it is a key of the configuration.
+/// Whether a name in `dims` is an axis. Otherwise the name is a key of the configuration.
 pub fn is_axis_name(name: &Ident) -> bool {
     name.to_string().starts_with(char::is_uppercase)
 }

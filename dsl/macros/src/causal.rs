@@ -1,4 +1,4 @@
-//! Generates `impl CausalLm` for a root that declares a `cache`.
+//! Generates `impl CausalLm` for a root block that declares a `cache`.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
@@ -53,8 +53,8 @@ impl Generator<'_> {
         }
     }
 
-    /// The optional functions of `CausalLm` that the root declares. Each takes tokens or features, then a
-    /// `Position` or a count, then the cache.
+    /// The optional functions of `CausalLm` that the root block declares. Each function takes tokens or
+    /// features, then a `Position` or a count, then the cache.
     fn optional(&self, root: &Block) -> Vec<TokenStream> {
         let (dsl, name, element) = (&self.dsl, &root.name, self.element());
         let (_, arguments, _) = root.generics.split_for_impl();
@@ -94,7 +94,7 @@ impl Generator<'_> {
         written.collect()
     }
 
-    /// Statements that add the states of each layer.
+    /// Generates statements that add the states of each layer.
     fn states(&self, cache: &Cache) -> Vec<TokenStream> {
         let (dsl, element) = (&self.dsl, self.element());
         let dim = |axis: &Ident| {

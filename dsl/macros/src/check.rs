@@ -1,5 +1,4 @@
-//! Finds mistakes in a declaration that was parsed. Every check covers the whole model, so one run reports all
-//! mistakes.
+//! Finds errors in a parsed declaration. Every check covers the whole model, so one run reports all errors.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -12,10 +11,10 @@ use super::context::{Errors, list, suggestion};
 use super::keys::{keys, ties};
 use super::leaf::{Axes, ELEMENTS, LEAVES, LeafKind, SettingKind, leaf_kind};
 
-/// Names that the expansion gives to members of every block.
+/// Names that the macro gives to generated members of every block.
 pub const RESERVED: &[&str] = &["scope", "config", "dims", "forward", "build", "new", "record", "dim"];
 
-/// The longest tuple that is a `TraceArg`.
+/// The largest number of elements of a tuple that implements `TraceArg`.
 const MOST_ARGUMENTS: usize = 8;
 
 pub fn check(model: &Model, errors: &mut Errors) {
@@ -40,7 +39,7 @@ pub fn check(model: &Model, errors: &mut Errors) {
     usage(model, errors);
 }
 
-/// Checks parts that only the root has, and parts that every block needs.
+/// Checks the clauses that only the root block has, and the clauses that every block needs.
 fn headers(model: &Model, errors: &mut Errors) {
     let root = model.root();
     let name = &root.name;
@@ -118,7 +117,7 @@ fn headers(model: &Model, errors: &mut Errors) {
     }
 }
 
-/// Checks that no name is given twice or collides with a generated member.
+/// Checks that no name occurs twice or collides with a generated member.
 fn names(model: &Model, errors: &mut Errors) {
     unique("block", model.blocks.iter().map(|block| &block.name), errors);
     unique("dim", model.dims().map(|dim| &dim.name), errors);
@@ -358,7 +357,8 @@ fn signature(model: &Model, block: &Block, function: &Function, errors: &mut Err
     }
 }
 
-/// The nearest element type to a misspelt one. `float32` and `int8` count as near to `f32` and `i8`.
+/// The name of the element type that is nearest to a misspelt name. `float32` is considered near to `f32`,
+/// and `int8` near to `i8`.
 fn nearest_element(name: &Ident, elements: &[&str]) -> String {
     let short = name.to_string().replace("bfloat", "bf").replace("float", "f").replace("int", "i");
     match elements.contains(&&*short) {
@@ -491,8 +491,9 @@ fn usage(model: &Model, errors: &mut Errors) {
     }
 }
 
-/// Reports misspelt dims. Free axes need no declaration, so an unknown axis is legal. It is taken for a
-/// misspelt dim if only one place names it, no body uses it, and a dim has nearly the same name.
+/// Reports misspelt names of dims. Free axes need no declaration, so an unknown axis can be legal. The macro
+/// treats an unknown axis as a misspelt dim if only one place names the axis, no body uses it, and a dim has
+/// nearly the same name.
 fn misspelt_axes(model: &Model, scans: &[Scan], errors: &mut Errors) {
     let functions = model.blocks.iter().flat_map(|block| &block.functions);
     let axes: Vec<&Ident> = functions.flat_map(Function::tensors).flat_map(|tensor| &tensor.axes).collect();
@@ -520,7 +521,8 @@ fn is_misspelt(name: &str, known: &str) -> bool {
     name.eq_ignore_ascii_case(known) || near
 }
 
-/// The names in a function's body. They come from the tokens alone, so arguments of macros count, too.
+/// The names in a function's body. The scan reads only tokens, so it also finds names in the arguments of
+/// macros.
 #[derive(Default)]
 struct Scan {
     /// Each `name` in an expression `self.name`.

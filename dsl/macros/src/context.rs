@@ -1,4 +1,4 @@
-//! Collects the errors of one macro invocation, so that all are reported together.
+//! Collects the errors of one macro invocation, so that the macro reports all of them together.
 
 use std::fmt::Display;
 
@@ -20,7 +20,7 @@ impl Drop for Errors {
 }
 
 impl Errors {
-    /// Adds an error at these tokens.
+    /// Adds an error whose location is the given tokens.
     pub fn at(&mut self, tokens: impl ToTokens, message: impl Display) {
         self.found.push(syn::Error::new_spanned(tokens, message));
     }
@@ -35,7 +35,7 @@ impl Errors {
         self.found.is_empty()
     }
 
-    /// Ok if no error was found; otherwise one `compile_error!` for each.
+    /// Returns `Ok` if there are no errors; otherwise returns one `compile_error!` for each error.
     pub fn check(mut self) -> Result<(), TokenStream> {
         self.checked = true;
         match self.is_empty() {
@@ -45,7 +45,7 @@ impl Errors {
     }
 }
 
-/// `; did you mean …?` if a known name is similar; otherwise the list of known names.
+/// The text `; did you mean …?` if a known name is similar, or otherwise the list of known names.
 pub fn suggestion<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.into_iter().collect();
     let distance = |name: &str| strsim::damerau_levenshtein(&unknown.to_lowercase(), &name.to_lowercase());

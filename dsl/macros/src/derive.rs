@@ -1,4 +1,5 @@
-//! `#[derive(TraceArg)]`: flattens fields in their order. For an enum, the index of the variant comes first.
+//! `#[derive(TraceArg)]`: flattens fields in their order. For an enum, the index of the variant comes before
+//! the fields.
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};

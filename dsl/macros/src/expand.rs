@@ -1,4 +1,4 @@
-//! Expands the tokens of a `model!` to Rust, or to its compile errors.
+//! Expands the tokens of a `model!` to Rust code, or to its compile errors.
 
 use proc_macro2::TokenStream;
 use quote::quote;

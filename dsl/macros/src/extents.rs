@@ -7,7 +7,7 @@ use super::ast::*;
 use super::generate::{Generator, config, local};
 
 impl Generator<'_> {
-    /// The expression for the extent of a dim, within `__dims`.
+    /// Generates the expression for the extent of a dim, within `__dims`.
     pub(super) fn extent(&self, extent: &Extent) -> TokenStream {
         let dsl = &self.dsl;
         match extent {

@@ -1,4 +1,4 @@
-//! Generates Rust for a valid declaration. The bodies of functions are not rewritten.
+//! Generates Rust code for a valid declaration. The macro does not change the bodies of functions.
 
 use proc_macro2::{Delimiter, Group, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
@@ -22,7 +22,8 @@ pub(super) struct Generator<'a> {
 }
 
 impl Generator<'_> {
-    /// The path of the dsl, with the span of the user's token, so that rustc's errors point there.
+    /// The path of the dsl crate, with the span of the user's token, so that rustc's errors refer to this
+    /// token.
     pub(super) fn dsl_at(&self, here: Span) -> TokenStream {
         let respanned = self.dsl.clone().into_iter().map(|mut token| {
             token.set_span(here);
@@ -141,7 +142,7 @@ impl Generator<'_> {
         config.is_some_and(|config| root.generics.type_params().any(|parameter| parameter.ident == config))
     }
 
-    /// Code for the root alone: the extents, `new`, and `CausalLm` if there is a cache.
+    /// Generates code for the root block alone: the extents, `new`, and `CausalLm` if there is a cache.
     fn root(&self) -> TokenStream {
         let Self { model, dsl } = self;
         let root = model.root();
@@ -174,18 +175,18 @@ impl Generator<'_> {
 
             #[allow(dead_code, clippy::all)]
             impl #generics #name #arguments #bounds {
-                /// Builds the model of a configuration, with the keys of the checkpoint.
+                /// Builds the model for a configuration, with the keys of the checkpoint.
                 ///
                 /// # Errors
-                /// If an extent from the configuration contradicts `dims`.
+                /// Returns an error if an extent from the configuration contradicts `dims`.
                 pub fn new(config: &#config) -> ::core::result::Result<Self, #dsl::BuildError> {
                     <Self as #dsl::Block>::build(#dsl::Scope::root(""), &::std::rc::Rc::new(::core::clone::Clone::clone(config)))
                 }
 
-                /// Begins a recording of the model of a configuration. It reads no weight.
+                /// Begins a recording of the model for a configuration. The recording reads no weights.
                 ///
                 /// # Errors
-                /// If an extent from the configuration contradicts `dims`.
+                /// Returns an error if an extent from the configuration contradicts `dims`.
                 pub fn record(
                     config: &#config,
                 ) -> ::core::result::Result<#dsl::Recording<Self>, #dsl::TraceError> {
@@ -330,7 +331,7 @@ impl Generator<'_> {
         }
     }
 
-    /// The method behind `self.field(x)`, for leaves and blocks of this `model!`.
+    /// Generates the method behind `self.field(x)`, for leaves and blocks of this `model!`.
     fn call(&self, field: &Field) -> TokenStream {
         let (dsl, name) = (&self.dsl, &field.name);
         let docs = format!("Applies [`{name}`](Self#structfield.{name}).");
@@ -374,8 +375,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Two functions for each declared function. The public one checks arguments and results, and reuses a
-    /// recording of an equal element. The private one holds the body.
+    /// Generates two Rust functions for each declared function. The public function checks arguments and
+    /// results, and reuses the recording of an equal element. The private function contains the body.
     fn function(&self, block: &Block, function: &Function) -> TokenStream {
         let Function { attrs, name, .. } = function;
         let title = format!("{}::{name}", block.name);
@@ -460,7 +461,8 @@ impl Generator<'_> {
         }
     }
 
-    /// A constant for each axis that the function can name: the dims, and the free axes of its signature.
+    /// Generates a constant for each axis that the function can name: the dims, and the free axes of its
+    /// signature.
     fn axes(&self, function: &Function) -> TokenStream {
         let mut axes: Vec<&Ident> = self.model.dims().map(|dim| &dim.name).collect();
         for axis in function.tensors().into_iter().flat_map(|tensor| &tensor.axes) {
@@ -479,7 +481,7 @@ impl Generator<'_> {
         axes.iter().map(constant).collect()
     }
 
-    /// The parameter list, such as `x: Tensor<T>, at: &Attend<T>`. Only the private function keeps `mut`.
+    /// The parameter list, such as `x: Tensor<T>, at: &Attend<T>`. Only the private function contains `mut`.
     fn parameters(&self, function: &Function, with_mut: bool) -> TokenStream {
         let parameters = function.arguments.iter().map(|argument| {
             let (name, ty) = (&argument.name, self.signature_type(&argument.ty));
@@ -516,8 +518,9 @@ impl Generator<'_> {
         }
     }
 
-    /// Code that compares the tensors in a value with their declared axes. The value is the argument `name`
-    /// or the result. `None` if the signature declares no axes for it.
+    /// Generates code that compares the tensors in a value with their declared axes. The value is the
+    /// argument `name` or the result. The function returns `None` if the signature declares no axes for the
+    /// value.
     fn checked(
         &self,
         signature: &Ident,
@@ -558,7 +561,7 @@ pub(super) fn config(key: &Ident) -> TokenStream {
     quote_spanned!(key.span()=> config.#key)
 }
 
-/// A generated doc comment for an item without documentation.
+/// Generates a doc comment for an item without documentation.
 fn default_docs(attrs: &[Attribute], text: impl FnOnce() -> String) -> Option<TokenStream> {
     let documented = attrs.iter().any(|attr| attr.path().is_ident("doc"));
     (!documented).then(|| {

@@ -1,5 +1,6 @@
 //! Checks the checkpoint keys of fields, and ties between fields.
 
+use quote::ToTokens as _;
 use syn::Ident;
 
 use super::ast::*;
@@ -78,7 +79,8 @@ fn tie<'a>(
     if leaf_kind(&home.name).is_some_and(|kind| !kind.ties) {
         return Err((last, format!("a `{}` cannot be tied to a `{}`", leaf.name, home.name)));
     }
-    if leaf.element != home.element {
+    let [own, other] = [leaf, home].map(|leaf| leaf.element.to_token_stream().to_string());
+    if own != other {
         return Err((last, format!("`{last}` has another element type than `{}`", field.name)));
     }
     let known = |leaf: &Leaf| leaf.stored().into_iter().all(|axis| model.is_dim(axis));

@@ -1,4 +1,5 @@
-//! The table of built-in leaves, one line each. The macro knows nothing else about them.
+//! The table of built-in leaves, with one line for each leaf. The macro has no other information about the
+//! leaves.
 
 /// The syntax of a built-in leaf.
 pub struct LeafKind {
@@ -8,27 +9,27 @@ pub struct LeafKind {
     pub axes: Axes,
     /// The argument of its call method.
     pub argument: Argument,
-    /// Whether its weight may be tied to the weight of another leaf, in either direction.
+    /// Whether the weight may be tied to the weight of another leaf, in either direction.
     pub ties: bool,
     /// The settings in its parentheses: the name of a builder method, and the kind of its argument.
     pub settings: &'static [(&'static str, SettingKind)],
 }
 
 pub enum Axes {
-    /// Inputs and outputs, as in `[D -> V]`.
+    /// The leaf has inputs and outputs, as in `[D -> V]`.
     Arrow,
-    /// Exactly the axes named here, as in `[V, D]`. The names appear in messages.
+    /// The leaf has exactly these axes, as in `[V, D]`. The names of the axes appear in error messages.
     Listed(&'static [&'static str]),
-    /// One or more axes, as in `[K, E]`.
+    /// The leaf has one or more axes, as in `[K, E]`.
     Several,
-    /// Any number of axes, including none.
+    /// The leaf has any number of axes, including none.
     Any,
 }
 
 pub enum Argument {
-    /// A tensor of the leaf's element type.
+    /// The argument is a tensor of the leaf's element type.
     Tensor,
-    /// A tensor of token ids.
+    /// The argument is a tensor of token ids.
     Ids,
     Nothing,
 }
@@ -37,7 +38,7 @@ pub enum Argument {
 pub enum SettingKind {
     /// A flag with an optional condition: `bias`, `bias if key` or `bias = false`.
     Flag,
-    /// A number, from a key or literal: `eps = key` or `eps = 1e-6`.
+    /// A number, which is a configuration key or a literal: `eps = key` or `eps = 1e-6`.
     Number,
     /// A variant of an enum in the dsl, as in `style = one_plus`.
     Word(&'static str, &'static [(&'static str, &'static str)]),
@@ -61,12 +62,12 @@ pub fn leaf_kind(name: &syn::Ident) -> Option<&'static LeafKind> {
     LEAVES.iter().find(|kind| name == kind.name)
 }
 
-/// The element types other than the model's own that a signature may name, and their Rust types.
+/// The element types that a signature may name in addition to the model's own type, and their Rust types.
 pub const ELEMENTS: &[(&str, &str)] =
     &[("f32", "F32"), ("f16", "F16"), ("bf16", "Bf16"), ("i32", "I32"), ("i8", "I8"), ("bool", "Bool")];
 
 impl LeafKind {
-    /// An example of its brackets, for messages.
+    /// An example of the brackets of a leaf, for messages.
     pub fn example(&self) -> String {
         let axes = match self.axes {
             Axes::Arrow => "D -> V".to_owned(),

@@ -1,23 +1,23 @@
-//! Limits the length of declarations. Parsers of Rust recurse as deep as types and expressions are nested, so a
-//! long input could exhaust the compiler's stack.
+//! Limits the length of declarations. Parsers of Rust recurse as deeply as types and expressions are nested,
+//! so a long input could overflow the compiler's stack.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::{Error, Result};
 
 /// The largest number of tokens between two commas, including enclosing tokens. Real declarations have about
-/// a dozen.
+/// a dozen tokens between two commas.
 const LONGEST: usize = 256;
 
 /// Checks that all parts of a declaration are short enough to parse. Bodies of functions are exempt, because
 /// the macro does not parse them.
 ///
 /// # Errors
-/// At the first token beyond the limit.
+/// Returns an error at the first token beyond the limit.
 pub fn check(tokens: TokenStream) -> Result<()> {
     within(tokens, 0)
 }
 
-/// Checks the tokens within a group, after `before` tokens outside.
+/// Checks the tokens within a group that follows `before` tokens outside of the group.
 fn within(tokens: TokenStream, before: usize) -> Result<()> {
     let (mut length, mut angles, mut is_function) = (before, 0_usize, false);
     let mut tokens = tokens.into_iter().peekable();

@@ -1,7 +1,8 @@
-//! The macros `model!` and `#[derive(TraceArg)]`. You use them through the dsl, which re-exports them.
+//! The macros `model!` and `#[derive(TraceArg)]`. You use these macros through the dsl crate, which
+//! re-exports them.
 //!
-//! Modules refer to each other by `super`, because `tracewright-fuzz` includes the same files as its own modules. A
-//! proc-macro crate can export nothing but macros.
+//! Modules refer to each other with `super`, because `tracewright-fuzz` includes the same files as its own
+//! modules. A proc-macro crate can export nothing but macros.
 
 mod ast;
 
@@ -21,7 +22,7 @@ mod skeleton;
 
 use proc_macro::TokenStream;
 
-/// Declares a network: its weights and its computation.
+/// Declares a network: its weights and its operations.
 ///
 /// ```text
 /// model! {
@@ -47,9 +48,9 @@ use proc_macro::TokenStream;
 /// }
 /// ```
 ///
-/// The first block is the root. Its first type parameter is the element type, which all blocks share. The
-/// type in parentheses is the configuration, and the *keys* below are its fields. The macro gives the root a
-/// function `new(&Config)`.
+/// The first block of the declaration is the root block. Its first type parameter is the element type, which
+/// all blocks share. The type in parentheses is the configuration, and the *keys* below are its fields. The
+/// macro gives the root a function `new(&Config)`.
 ///
 /// **`dims`** names axes and sets their extents. An extent is a key, an integer, an earlier dim, a sum, a
 /// product, an exact quotient, or `key or …` if the key is an `Option`. Names of axes begin with an
@@ -57,12 +58,13 @@ use proc_macro::TokenStream;
 ///
 /// **Fields** are leaves, blocks of this `model!`, arrays of blocks, and blocks from elsewhere. The leaves
 /// are `Linear[D -> V]`, `Embedding[V, D]`, `RmsNorm[D]` over one or more axes, `LayerNorm[D]` and
-/// `Weight[D]`. `RmsNorm[D](eps = key, style = one_plus)` multiplies by 1 + w; the other styles are `scale` and
-/// `wide`. A `LayerNorm` has a bias unless you write `LayerNorm[D](bias = false)`. A leaf can have an element type of its own: `Linear<F32>[…]`. You write a block from
-/// elsewhere with a path or with its element type. If its configuration has another type, implement
-/// `Project`. You call leaves and blocks of this `model!` as methods, `self.norm(x)`. You call blocks from
-/// elsewhere, type parameters and elements of arrays by `.forward`. `tied(a.b)` uses the weight of the leaf
-/// at the path `a.b`, relative to the block that contains the field.
+/// `Weight[D]`. `RmsNorm[D](eps = key, style = one_plus)` multiplies by 1 + w; the other styles are `scale`
+/// and `wide`. A `LayerNorm` has a bias unless you write `LayerNorm[D](bias = false)`. A leaf can have an
+/// element type of its own: `Linear<F32>[…]`. You write a block from elsewhere with a path or with its
+/// element type. If this block's configuration has another type, implement `Project`. You call leaves and
+/// blocks of this `model!` as methods, `self.norm(x)`. You call blocks from elsewhere, type parameters and
+/// elements of arrays with `.forward`. `tied(a.b)` uses the weight of the leaf at the path `a.b`, relative to
+/// the block that contains the field.
 ///
 /// **Keys.** The path of a field is its checkpoint key, and its name in messages and dumps. If the checkpoint
 /// uses another name, add `at`:
@@ -73,13 +75,13 @@ use proc_macro::TokenStream;
 /// layers: [Layer; L] at "encoder.layer",
 /// ```
 ///
-/// - *Transposed:* `Linear[D -> F](transposed)` or `(transposed if key)` reads a matrix that is stored inputs
-///   first, like GPT-2's `Conv1D`. For a square matrix, the shape does not reveal the order: without
-///   `transposed` the weight loads and the results are wrong. Only the code that wrote the checkpoint can
-///   tell you.
-/// - *One weight, many tensors:* `w1: Weight[X, F, D] at "experts.*.w1.weight"`. The `*` stands for the index
-///   along the first axis. The archive contains one stacked tensor.
-/// - *Many weights, one tensor:* declare a dim that is a sum, and call `split` in the body.
+/// - *Transposed:* `Linear[D -> F](transposed)` or `(transposed if key)` reads a matrix whose first axis is
+///   the inputs, like GPT-2's `Conv1D`. The shape of a square matrix does not reveal the order of its axes:
+///   without `transposed`, the weight loads but the results are wrong. Only the code that wrote the
+///   checkpoint shows which order is right.
+/// - *One weight, many tensors:* `w1: Weight[X, F, D] at "experts.*.w1.weight"`. The `*` is replaced by the
+///   index along the first axis. The archive contains one stacked tensor.
+/// - *Many weights, one tensor:* declare a dim that is a sum, and call `split` in the body of the function.
 ///
 ///   ```text
 ///   dims { H = num_attention_heads, K = num_key_value_heads, P = H + K + K, … }
@@ -88,36 +90,37 @@ use proc_macro::TokenStream;
 ///   let (q, k, v) = (q.rename(P, H), k.rename(P, K), v.rename(P, K));
 ///   ```
 ///
-///   If the tensor interleaves them by head (`[H, 3, E]`), write `Linear[D -> H, P, E]` with `P = 3`.
+/// If the tensor interleaves the weights by head (`[H, 3, E]`), write `Linear[D -> H, P, E]` with `P = 3`.
 ///
 /// **Functions** take and return tensors (`T[B, S, D]`, `f32[B]`, `i32[]`) and Rust types that implement
-/// `TraceArg`. Tracing the body checks the axes of the tensors. Values of other types pass by value, by `&`,
-/// or by `&mut` for state. An axis that `dims` does not declare is free: the first argument with this axis
-/// sets its extent. (The macro rejects a free axis if only one place names it and its name is almost that of
-/// a dim.) `T[.., D]` may have any axes before D. In the body, every axis is a constant, `self.dim(D)` is its
-/// extent, and `self` is the block. The macro does not rewrite the body.
+/// `TraceArg`. Tracing the body checks the axes of the tensors. Values of other types are passed by value, by
+/// `&`, or by `&mut` for state. An axis that `dims` does not declare is free: the first argument with this
+/// axis sets its extent. (The macro rejects a free axis if only one place names it and its name is almost
+/// that of a dim.) `T[.., D]` may have any axes before D. In the body of the function, every axis is a
+/// constant, `self.dim(D)` is its extent, and `self` is the block. The macro does not change the body.
 ///
-/// Each function can be an entry point: `Net::<F32>::record(&config)?.entry("predict", Net::predict, [("B", 8)])`.
+/// Each function can become an entry point: `Net::<F32>::record(&config)?.entry("predict", Net::predict,
+/// [("B", 8)])`.
 ///
 /// **`cache`** declares the state of each layer. A root with a `cache`, a function `forward` (tokens to
 /// features) and a function `logits` (features to logits) implements `CausalLm`. `cache { L of [H, E] within
 /// window }` declares keys and values with H heads and E features. The configuration's method `window(i) ->
 /// Option<usize>` returns the number of positions that layer i sees, and the cache of that layer stores no
-/// more than it needs. In `cache { L of [H, E] if attends, L of recurrent [C, D] if convolves }`, the
-/// configuration's methods `attends(i)` and `convolves(i)` decide whether layer i has keys and values or a
+/// more than it needs. In `cache { L of [H, E] if attends, L of recurrent [C, D] if recurs }`, the
+/// configuration's methods `attends(i)` and `recurs(i)` decide whether layer i has keys and values or a
 /// recurrent state. The general form is `L of name: Kind<Element>[axes]`, where the kind is a type in
 /// `nn::states`: `cache { L of delta: Recurrent<F32>[H, E], L of latent: Slots[R] }`. In `forward`,
 /// `cache.state(i)` is the state of layer i without a name, and `cache.named(i, "delta")` is a state with a
 /// name.
 ///
 /// **`shard`** declares which axes are partitioned over the axes of a device mesh: `shard { K, F, V over
-/// model; B over data }`. It partitions every weight, state, argument and result with one of these axes. If a
-/// mesh lacks the axis `model` or `data`, the rule has no effect.
+/// model; B over data }`. The rule partitions every weight, state, argument and result that has one of these
+/// axes. If a mesh has no axis `model` or `data`, the rule for this axis has no effect.
 ///
 /// **Parameters.** A block can take other blocks as type parameters after the element type. A trait bound
-/// declares what such a block must offer. A block names the trait that its `forward` implements after its own
-/// name. An inner block has the root's parameters, unless it declares its own. The configuration can be a
-/// type parameter, too, if its bounds lead to the keys by `Deref`.
+/// declares what such a block must offer. A block declares the trait that its `forward` implements after its
+/// own name. An inner block has the root's parameters, unless it declares its own. The configuration can also
+/// be a type parameter if its bounds lead to the keys by `Deref`.
 ///
 /// ```text
 /// pub trait Maps<T: Float>: Block<Config = Config> { fn forward(&self, x: Tensor<T>) -> Tensor<T>; }
@@ -130,14 +133,14 @@ use proc_macro::TokenStream;
 /// Mlp<T: Float>: Maps<T> { … }
 /// ```
 ///
-/// An inner block has the visibility of the root, unless you write another.
+/// An inner block has the visibility of the root block, unless you declare another visibility.
 #[proc_macro]
 pub fn model(tokens: TokenStream) -> TokenStream {
     expand::model(tokens.into()).into()
 }
 
-/// Derives `TraceArg` for a struct or enum whose fields all implement it. Tensors become inputs of a recorded
-/// body. Plain data becomes part of the key that decides whether two calls share one body.
+/// Derives `TraceArg` for a struct or enum whose fields all implement `TraceArg`. Tensors become inputs of a
+/// recorded body. Plain data becomes part of the key that decides whether two calls share one body.
 #[proc_macro_derive(TraceArg)]
 pub fn trace_arg(tokens: TokenStream) -> TokenStream {
     let input = syn::parse_macro_input!(tokens as syn::DeriveInput);

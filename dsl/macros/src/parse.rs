@@ -1,4 +1,5 @@
-//! Parses the tokens of `model!` to the AST. After a mistake it skips the current item and parses the rest.
+//! Parses the tokens of `model!` to the AST. After an error, the parser skips the current item and parses the
+//! following items.
 
 use proc_macro2::{Delimiter, Group, TokenTree};
 use syn::ext::IdentExt;
@@ -18,7 +19,7 @@ mod keyword {
     syn::custom_keyword!(at);
 }
 
-/// Parses as much of a declaration as possible, and adds the rest to `errors`.
+/// Parses as much of a declaration as possible, and adds the parse errors to `errors`.
 pub fn parse(tokens: proc_macro2::TokenStream, errors: &mut Errors) -> Model {
     if let Err(error) = length::check(tokens.clone()) {
         errors.push(error);
@@ -161,7 +162,7 @@ fn layer_state(input: ParseStream) -> Result<LayerState> {
     Ok(LayerState { layers, name, kind, element, axes, window, condition })
 }
 
-/// The type behind a lower-case word: `recurrent` stands for `Recurrent`.
+/// The name of the state's type for a lower-case word: `recurrent` becomes `Recurrent`.
 fn kind_of_state(word: &Ident) -> Ident {
     let text = word.to_string();
     let mut chars = text.chars();
@@ -372,7 +373,7 @@ fn function(attrs: Vec<Attribute>, input: ParseStream) -> Result<Function> {
     Ok(Function { attrs, name, receiver, arguments, output, body: input.parse::<Group>()? })
 }
 
-/// An optional `self` before the arguments, in any of its forms.
+/// Parses an optional `self` before the arguments, in any of its forms.
 fn receiver(input: ParseStream) -> Result<Option<Token![self]>> {
     let ahead = input.fork();
     ahead.parse::<Option<Token![&]>>()?;
@@ -466,7 +467,7 @@ fn at_end(input: ParseStream) -> Result<()> {
     if input.is_empty() { Ok(()) } else { Err(input.error("unexpected token")) }
 }
 
-/// Skips tokens up to and including one that ends an item, or up to the beginning of the next item.
+/// Skips tokens up to and including a token that ends an item, or up to the beginning of the next item.
 fn skip(input: ParseStream, ends: impl Fn(&TokenTree) -> bool, begins: impl Fn(ParseStream) -> bool) {
     while !input.is_empty() && !begins(input) {
         match input.parse::<TokenTree>() {

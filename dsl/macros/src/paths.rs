@@ -1,11 +1,11 @@
-//! Finds the path of the dsl in the crate that calls a macro.
+//! Finds the path of the dsl crate in the crate that calls a macro.
 
 use proc_macro_crate::{FoundCrate, crate_name};
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::quote;
 
-/// The path of the dsl: the crate `tracewright-dsl` if that is a dependency, otherwise a module of the
-/// facade.
+/// The path of the dsl crate: `tracewright-dsl` if the caller depends on it, otherwise a module of the facade
+/// crate.
 pub fn dsl() -> TokenStream {
     let named = |name: &str| Ident::new(name, Span::call_site());
     match crate_name("tracewright-dsl") {

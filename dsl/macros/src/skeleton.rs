@@ -1,4 +1,5 @@
-//! Expands a declaration with mistakes to its types, so that rustc reports no follow-up errors where they are used.
+//! Expands an invalid declaration to its types, so that rustc reports no additional errors where these types
+//! are used.
 
 use proc_macro2::{Delimiter, Group, TokenStream};
 use quote::{format_ident, quote};
@@ -10,8 +11,8 @@ use super::check::RESERVED;
 use super::generate::generate;
 use super::leaf::{ELEMENTS, leaf_kind};
 
-/// The structs and signatures of a declaration, as far as they can be parsed. No body is ever run. Empty if
-/// the header of the root cannot be parsed.
+/// The structs and signatures of a declaration, as far as the macro can parse them. The bodies of these
+/// functions never run. The result is empty if the header of the root block cannot be parsed.
 pub fn skeleton(mut model: Model) -> TokenStream {
     let Some(element) = header(&model) else { return TokenStream::new() };
     mend(&mut model, &element);
@@ -33,7 +34,8 @@ fn header(model: &Model) -> Option<Ident> {
     model.blocks.first().filter(|root| root.config.is_some())?.element().cloned()
 }
 
-/// Removes parts for which no code can be generated, or about which rustc would report another error.
+/// Removes the items for which the macro cannot generate code, or about which rustc would report another
+/// error.
 fn mend(model: &mut Model, element: &Ident) {
     let mut names = HashSet::new();
     model.blocks.retain(|block| names.insert(block.name.to_string()));

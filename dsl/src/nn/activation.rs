@@ -2,12 +2,13 @@
 
 use std::panic::Location;
 
-use ops::InferError;
+use ops::ops::{Constant, RmsNorm, WeightStyle};
+use ops::{InferError, Literal, Real, TensorType};
 use trace::{Builder, NodeId, functions};
 
 use crate::element::Float;
 use crate::tensor::{Place, axes};
-use crate::{Axis, Tensor, TraceErrorKind};
+use crate::{Axis, Dim, Tensor, TraceErrorKind};
 
 /// exp(x − max) / Σ exp(x − max) along an axis.
 #[track_caller]
@@ -51,4 +52,22 @@ fn elementwise<T: Float>(
     place: Place,
 ) -> Tensor<T> {
     x.apply(place, |t, raw, ty| t.build(&[raw], &axes(&ty.dims), place, |b, x| function(b, x[0])))
+}
+
+/// x / √(mean(x²) + ε) over these axes together: a root mean square norm without a weight.
+#[track_caller]
+pub fn rms_norm<T: Float>(x: Tensor<T>, over: &[Axis], epsilon: f64) -> Tensor<T> {
+    let place = Location::caller();
+    let dims = x.dims(place);
+    let (together, rest): (Vec<Dim>, Vec<Dim>) = dims.iter().partition(|d| over.contains(&d.axis));
+    let Some(first) = together.first().map(|d| d.axis) else { return x.permute(over) };
+    let rows = x.permute(&axes(&[rest, together.clone()].concat())).merge(over, first);
+    let normed = rows.apply::<T>(place, |t, raw, ty| {
+        let features = TensorType::new(T::TYPE, [ty.dims.last().map_or(0, |d| d.extent)]);
+        let ones = Constant { value: Literal::splat(features, 1.0) };
+        let weight = t.op(None, ones, &[], &[first], place);
+        let op = RmsNorm { epsilon: Real(epsilon), style: WeightStyle::Scale };
+        t.op(None, op, &[raw, weight], &axes(&ty.dims), place)
+    });
+    normed.unmerge(first, &together).permute(&axes(&dims))
 }

@@ -12,15 +12,15 @@ use crate::tensor::{axes, permuted};
 use crate::tracer::{Place, Raw, Tracer};
 use crate::{Axis, NamedType, Tensor, TraceErrorKind};
 
-/// Settings of attention: positions and rotary tables of the queries, mask, scale and softcap.
+/// The settings of attention: positions and rotary tables of the queries, mask, scale and softcap.
 #[derive(Clone, Debug)]
 pub struct Attend<T: Float> {
     /// The axis that counts the queries.
     pub queries: Axis,
     /// The positions of the queries in their sequences.
     pub at: Position,
-    /// Cosines for the queries' positions: `[S, R]`, or `[B, S, R]` if each sequence has its own position.
-    /// `None`: no rotation.
+    /// The cosines for the queries' positions: `[S, R]`, or `[B, S, R]` if each sequence has its own
+    /// position. With `None`, the queries are not rotated.
     pub cos: Option<Tensor<T>>,
     /// Sines for the queries' positions, with the axes of `cos`.
     pub sin: Option<Tensor<T>>,
@@ -28,23 +28,26 @@ pub struct Attend<T: Float> {
     pub layout: RopeLayout,
     /// The keys that each query may see.
     pub mask: Mask<T>,
-    /// The factor on the scores. `None` stands for 1/√E, where E is the number of features of a head.
+    /// The factor by which the attention scores are multiplied. `None` selects 1/√E, where E is the number of
+    /// features of a head.
     pub scale: Option<f64>,
     /// The factor on the queries of each position: `[S]`, or `[B, S]` if each sequence has its own position. `None`: 1.
     pub temperature: Option<Tensor<T>>,
     /// One more score for each query head, which the softmax counts and which weighs no value. `None`: no such score.
     pub sinks: Option<Tensor<T>>,
-    /// The bound on the scores, which become `softcap · tanh(score / softcap)`. `None`: no bound.
+    /// The bound on the attention scores, which become `softcap · tanh(score / softcap)`. With `None`, the
+    /// scores have no bound.
     pub softcap: Option<f64>,
 }
 
 /// The angular frequencies of a rotary embedding and the factor on its tables.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeFrequencies {
-    /// One frequency for each pair of features, in radians per position. Each is exactly representable in
-    /// f32.
+    /// One frequency for each pair of features, in radians per position. Each frequency is exactly
+    /// representable in f32.
     pub inv_freq: Vec<f64>,
-    /// The factor on cosine and sine. It is 1 except for the yarn and longrope variants.
+    /// The factor by which cosine and sine are multiplied. The factor is 1 except for the yarn and longrope
+    /// variants.
     pub scaling: f64,
 }
 
@@ -90,7 +93,7 @@ impl<T: Float> Attend<T> {
         Self { cos: Some(cos), sin: Some(sin), ..Self::causal(at, queries) }
     }
 
-    /// Also restricts attention to the keys that `mask` allows.
+    /// Restricts attention also to the keys that `mask` allows.
     pub fn within(mut self, mask: Mask<T>) -> Self {
         self.mask &= mask;
         self
@@ -104,12 +107,13 @@ impl<T: Float> Attend<T> {
         }
     }
 
-    /// Rotates the features 2i and 2i + 1 together. Default: i and i + R/2, where R is the number of rotated features.
+    /// Rotates the features 2i and 2i + 1 together. The default is i and i + R/2, where R is the number of
+    /// rotated features.
     pub fn interleaved(self) -> Self {
         Self { layout: RopeLayout::Interleaved, ..self }
     }
 
-    /// Sets the factor on the scores.
+    /// Sets the factor by which the attention scores are multiplied.
     pub fn scaled(self, scale: f64) -> Self {
         Self { scale: Some(scale), ..self }
     }
@@ -130,8 +134,8 @@ impl<T: Float> Attend<T> {
         Self { softcap, ..self }
     }
 
-    /// Applies the rotary embedding to `x`. The queries' axis of `x` counts positions, and the last axis
-    /// holds the features.
+    /// Applies the rotary position embedding to `x`. The queries' axis of `x` counts positions, and the last
+    /// axis contains the features.
     #[track_caller]
     pub fn rope(&self, x: Tensor<T>) -> Tensor<T> {
         let place = Location::caller();
@@ -146,13 +150,13 @@ impl<T: Float> Attend<T> {
     }
 }
 
-/// Attention of queries `[…, S, …, E]` over keys `[…, N, E]` and values `[…, N, E]` or `[…, N, W]`. The mask,
-/// scale and softcap come from `at`.
+/// Computes attention of queries `[…, S, …, E]` over keys `[…, N, E]` and values `[…, N, E]` or `[…, N, W]`.
+/// The mask, scale and softcap come from `at`.
 ///
 /// Axes that q and k share are batch axes, except the last axis of k, the features. The remaining axis of k
 /// counts the keys. If this axis is [`RING`], the keys are in a ring buffer. The remaining axes of q are the
-/// queries, and at most one axis that groups query heads. The result has the axes of q, with the features of
-/// v.
+/// queries, and optionally an axis that groups query heads. The result has the axes of q, with the features
+/// of v.
 #[track_caller]
 pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> Tensor<T> {
     let place = Location::caller();
@@ -236,8 +240,8 @@ fn of_heads(t: &mut Tracer, raw: Raw, heads: &[Axis], place: Place) -> Raw {
     }
 }
 
-/// Arranges a tensor, whose axes are some of `order`, so that it broadcasts to `order` from the trailing
-/// side.
+/// Reorders and reshapes a tensor whose axes are some of `order`, so that the tensor broadcasts to `order`
+/// from the trailing side.
 fn placed(t: &mut Tracer, raw: Raw, order: &[Axis], place: Place) -> Raw {
     let Some(ty) = t.named_type(raw, place) else { return Raw::POISON };
     if let Some(d) = ty.dims.iter().find(|d| !order.contains(&d.axis)) {

@@ -31,7 +31,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Selects rows of the first axis. The axes of `indices` replace the first axis of this tensor.
+    /// Selects rows of the first axis. The axes of `indices` replace the first axis of this tensor in the
+    /// result.
     #[track_caller]
     pub fn rows(self, indices: Tensor<I32>) -> Self {
         let place = Location::caller();
@@ -42,8 +43,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Selects one element of an axis, which is removed. The index is computed at run time. If `index` shares
-    /// axes with this tensor, such as `[B]`, each element along them has its own index.
+    /// Selects one element along an axis, and removes the axis. The index is computed at run time. If `index`
+    /// shares axes with this tensor, such as `[B]`, each element along them has its own index.
     #[track_caller]
     pub fn at(self, axis: Axis, index: Tensor<I32>) -> Self {
         let place = Location::caller();
@@ -60,7 +61,8 @@ impl<T: Element> Tensor<T> {
     }
 
     /// Selects elements of `axis` by `indices`, which are clamped to the axis. Along axes that `indices` and
-    /// this tensor share, each element has its own indices. The other axes of `indices` replace `axis`.
+    /// this tensor share, each element has its own indices. The other axes of `indices` replace `axis` in the
+    /// result.
     #[track_caller]
     pub fn take(self, axis: Axis, indices: Tensor<I32>) -> Self {
         let place = Location::caller();
@@ -104,7 +106,7 @@ impl<T: Element> Tensor<T> {
     }
 
     /// Applies `join` to each pair of an element of this tensor and one of `other`. The result has the axes
-    /// of `other`, then those of this tensor.
+    /// of `other`, then the axes of this tensor.
     #[track_caller]
     pub(super) fn outer<U: Element>(
         self,

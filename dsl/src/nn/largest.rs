@@ -8,8 +8,8 @@ use crate::element::{Bool, Float, I32};
 use crate::tensor::{Raw, axes, extents};
 use crate::{Axis, Tensor, TraceErrorKind};
 
-/// The index of the largest element along an axis, which is removed. As in `torch.argmax`, the index is that
-/// of the first NaN if there is one, and the lowest if several elements are equal.
+/// The index of the largest element along an axis, which the function removes. As in `torch.argmax`, the
+/// index is the first NaN if there is one, and the lowest index if several elements are equal.
 #[track_caller]
 pub fn argmax<T: Float>(x: Tensor<T>, axis: Axis) -> Tensor<I32> {
     let place = Location::caller();
@@ -29,8 +29,8 @@ pub fn argmax<T: Float>(x: Tensor<T>, axis: Axis) -> Tensor<I32> {
 /// `k`. Among equal elements, the lowest index comes first. NaN is larger than any number, as in
 /// `torch.topk`.
 ///
-/// The function searches `k` times for the largest remaining element. Use it for a small `k`, such as the
-/// number of active experts.
+/// The function searches `k` times for the largest remaining element. Use this function for a small `k`, such
+/// as the number of active experts.
 #[track_caller]
 pub fn topk<T: Float>(x: Tensor<T>, axis: Axis, k: usize) -> (Tensor<T>, Tensor<I32>) {
     let place = Location::caller();

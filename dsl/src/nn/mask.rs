@@ -11,7 +11,7 @@ use crate::{Axis, Tensor};
 /// The axis of a cache that counts the slots of a ring buffer: see [`trace::RingState`].
 pub const RING: Axis = Axis(trace::RingState::AXIS);
 
-/// The keys that a query may see: a list of conditions that must all hold. `&` combines two masks.
+/// The keys that a query may see, as a list of conditions that must all be true. `&` combines two masks.
 #[derive(Clone, Debug)]
 pub struct Mask<T: Float> {
     pub(super) terms: Vec<MaskTerm>,
@@ -31,33 +31,37 @@ impl<T: Float> Mask<T> {
         Self { terms: vec![term], ..Self::all() }
     }
 
-    /// Allows no key after the query.
+    /// Creates a mask that hides all keys after the query.
     pub fn causal() -> Self {
         Self::term(MaskTerm::Causal)
     }
 
-    /// Allows no key `width` or more positions before the query. Combine it with [`Mask::causal`].
+    /// Creates a mask that hides all keys `width` or more positions before the query. Combine this mask with
+    /// [`Mask::causal`].
     pub fn window(width: usize) -> Self {
         Self::term(MaskTerm::Window(width))
     }
 
-    /// Cuts the positions into chunks of `length`, and allows only keys in the query's own chunk (as in Llama
-    /// 4).
+    /// Splits the positions into chunks of `length`, and allows only keys in the query's own chunk (as in
+    /// Llama 4).
     pub fn chunk(length: usize) -> Self {
         Self::term(MaskTerm::Chunk(length))
     }
 
-    /// Hides the first `lengths` keys. `lengths` is `[]`, or `[B]` with a number for each sequence.
+    /// Creates a mask that hides the first `lengths` keys. `lengths` is `[]`, or `[B]` with a number for each
+    /// sequence.
     pub fn padding(lengths: Tensor<I32>) -> Self {
         Self { lengths: vec![lengths], ..Self::term(MaskTerm::Padding) }
     }
 
-    /// Causal, except that the first `lengths` positions see each other. `lengths` is `[]`, or `[B]`.
+    /// Creates a causal mask in which the first `lengths` positions also see each other. `lengths` is `[]`,
+    /// or `[B]`.
     pub fn prefix(lengths: Tensor<I32>) -> Self {
         Self { lengths: vec![lengths], ..Self::term(MaskTerm::Prefix) }
     }
 
-    /// Adds `scores` to the attention scores. Its axes are some of batch, heads, queries and keys.
+    /// Adds `scores` to the attention scores. The axes of `scores` are some of batch, heads, queries and
+    /// keys.
     pub fn additive(scores: Tensor<T>) -> Self {
         Self { added: vec![scores], ..Self::term(MaskTerm::Additive) }
     }

@@ -19,7 +19,7 @@ use crate::tensor::{axes, fail_extents};
 use crate::tracer::Raw;
 use crate::{Axis, Dim, NamedType, Tensor, TraceErrorKind};
 
-pub use activation::{gelu, gelu_tanh, relu, silu, softmax};
+pub use activation::{gelu, gelu_tanh, relu, rms_norm, silu, softmax};
 pub use attend::{Attend, RopeFrequencies, attend};
 pub use largest::{argmax, topk};
 pub use mask::{Mask, RING};
@@ -27,11 +27,11 @@ pub use position::Position;
 pub use positions::positions_within;
 pub(crate) use state::StateTensor;
 pub use state::states::{self, *};
-pub use state::{Cache, HasAxes, LayerState, State, StateArguments, Windowed};
+pub use state::{Cache, HasAxes, LayerState, MatrixTokens, State, StateArguments, Windowed};
 
-/// Multiplies two tensors and sums over the axis `contracted`. Axes that both have are batch axes. The result
-/// has the batch axes, then the other axes of `a`, then those of `b`. Products of f16 and bf16 are summed in
-/// f32 and rounded once.
+/// Multiplies two tensors and sums over the axis `contracted`. Axes that both tensors have are batch axes.
+/// The result has the batch axes, then the other axes of `a`, then the other axes of `b`. Products of f16 and
+/// bf16 are summed in f32 and rounded once.
 #[track_caller]
 pub fn dot<T: Float>(a: Tensor<T>, b: Tensor<T>, contracted: Axis) -> Tensor<T> {
     let place = Location::caller();

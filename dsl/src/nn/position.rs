@@ -4,11 +4,11 @@ use crate::argument::trace_arg;
 use crate::element::{Bool, Element, I32};
 use crate::{Axis, Tensor};
 
-/// The positions that an entry point computes: `count` real tokens of each sequence, from position `start`
-/// on.
+/// The positions that one call of an entry point computes: `count` real tokens of each sequence, from
+/// position `start` on.
 ///
-/// For a single sequence both are `[]`. For several sequences both are `[B]`, because each sequence has its
-/// own position.
+/// For a single sequence, `start` and `count` have the shape `[]`. For several sequences, `start` and `count`
+/// have the shape `[B]`, because each sequence has its own position.
 #[derive(Clone, Copy, Debug)]
 pub struct Position {
     /// The position of the first token, from 0.
@@ -20,7 +20,7 @@ pub struct Position {
 trace_arg!(Position { start, count });
 
 impl Position {
-    /// Whether each sequence has a position of its own.
+    /// Whether each sequence has its own position.
     #[track_caller]
     pub(super) fn is_by_row(self) -> bool {
         !self.start.dims(std::panic::Location::caller()).is_empty()

@@ -1,5 +1,5 @@
-//! The network of `examples/parallel` with the command line that `tracewright` has: `generate`, `export`, `bake`,
-//! `random`.
+//! The network of `examples/parallel`, with the same command line as `tracewright`: `generate`, `export`,
+//! `bake`, `random`.
 
 // A link to that example's `main.rs`.
 #[allow(dead_code, reason = "the program there is another one")]

@@ -1,14 +1,15 @@
-//! The tokens of a model as llguidance sees them.
+//! The tokens of a model in the form that llguidance needs.
 
 use llguidance::toktrie::{TokTrie, TokenId, TokenizerEnv};
 
 use crate::Tokenizer;
 
-/// The bytes of all tokens, and the tokenizer, which divides a text that a grammar forces into tokens.
+/// The bytes of all tokens, and the tokenizer, which splits texts that a grammar forces into tokens.
 pub struct Vocabulary {
     trie: TokTrie,
     tokenizer: Tokenizer,
-    /// Whether every byte is a token. Otherwise some texts have no tokens, and the model must find its own way.
+    /// Whether the vocabulary contains a token for every byte. Otherwise some texts have no tokens, and the
+    /// model itself must choose the tokens.
     has_all_bytes: bool,
 }
 
@@ -24,8 +25,9 @@ impl TokenizerEnv for Vocabulary {
         &self.trie
     }
 
-    /// The tokenizer's own tokens where they spell just these bytes. It may add a space in front, or read the name of a special
-    /// token; then the longest token that fits at each place.
+    /// Splits bytes into the tokenizer's own tokens, if these tokens decode to exactly these bytes. The
+    /// tokenizer may add a space in front, or interpret the name of a special token. The function then uses
+    /// the longest token that fits at each position.
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
         let text = std::str::from_utf8(bytes).ok();
         let tokens = text.and_then(|text| self.tokenizer.encode_plain(text).ok());

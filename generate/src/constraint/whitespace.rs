@@ -1,5 +1,5 @@
-//! Removes whitespace between JSON tokens from schemas. By default llguidance allows any amount, and small models
-//! then write nothing else.
+//! Removes whitespace between JSON tokens from schemas. By default llguidance allows any amount of
+//! whitespace, and small models then write only whitespace.
 
 use serde_json::{Value, json};
 
@@ -18,7 +18,8 @@ pub fn compact(schema: &mut Value) {
     }
 }
 
-/// The grammar with every schema in it made compact; `None` if it contains no schema.
+/// Rewrites the grammar so that every schema in it forbids whitespace; `None` if the grammar contains no
+/// schema.
 pub fn compact_in_grammar(grammar: &str) -> Option<String> {
     let (mut written, mut rest, mut has_schema) = (String::new(), grammar, false);
     while let Some(at) = rest.find(['"', '/', '#', '%']) {

@@ -1,4 +1,4 @@
-//! The tokens among which the sampler chooses.
+//! The tokens from which the sampler chooses.
 
 use std::cmp::Ordering;
 
@@ -6,16 +6,17 @@ use std::cmp::Ordering;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
     pub token: u32,
-    /// An f64, because a small temperature can exceed the range of f32.
+    /// The logit as f64, because a small temperature can exceed the range of f32.
     pub logit: f64,
 }
 
-/// Sorts by falling logit; among equal tokens the lower id is first, as in the greedy choice.
+/// Sorts tokens by descending logit; among equal logits the lower token id is first, as in the greedy choice.
 pub(super) fn likely_first(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.total_cmp(&a.logit).then(a.token.cmp(&b.token))
 }
 
-/// Logarithms of the probabilities. They are computed with `libm`, so that they are equal on every machine.
+/// The logarithms of the candidates' probabilities. `libm` computes these logarithms, so that they are equal
+/// on every machine.
 pub(super) fn log_softmax(candidates: &[Candidate]) -> Vec<f64> {
     let max = candidates.iter().map(|candidate| candidate.logit).fold(f64::NEG_INFINITY, f64::max);
     let sum: f64 = candidates.iter().map(|candidate| libm::exp(candidate.logit - max)).sum();
@@ -23,7 +24,8 @@ pub(super) fn log_softmax(candidates: &[Candidate]) -> Vec<f64> {
     candidates.iter().map(|candidate| candidate.logit - max - log).collect()
 }
 
-/// The probabilities. They are computed with `libm`, so that they are equal on every machine.
+/// The probabilities of the candidates. `libm` computes these probabilities, so that they are equal on every
+/// machine.
 pub(super) fn softmax(candidates: &[Candidate]) -> Vec<f64> {
     let max = candidates.iter().map(|candidate| candidate.logit).fold(f64::NEG_INFINITY, f64::max);
     let weight = |candidate: &Candidate| libm::exp(candidate.logit - max);

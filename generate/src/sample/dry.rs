@@ -1,7 +1,7 @@
 //! DRY ("don't repeat yourself"): penalties for tokens that would continue a repetition.
 //!
-//! The method is by p-e-w (text-generation-webui, 2024). This implementation gives the results of llama.cpp's
-//! sampler.
+//! The author of the method is p-e-w (text-generation-webui, 2024). This implementation has the same results
+//! as llama.cpp's sampler.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use super::candidates::Candidate;
 use super::penalties::last;
 use crate::{GenerateError, Tokenizer};
 
-/// Settings of DRY. Let n be the length of the longest end of the text that also occurs earlier, followed by
-/// the token t. Then the logit of t is reduced by `multiplier` · `base`^(n − `allowed_length`).
+/// The settings of DRY. Let n be the length of the longest suffix of the text that also occurs earlier,
+/// followed by the token t. Then the logit of t is reduced by `multiplier` · `base`^(n − `allowed_length`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dry {
     /// The strength of the penalty; 0 turns DRY off.
     pub multiplier: f32,
     /// The factor by which each further repeated token raises the penalty.
     pub base: f32,
-    /// Repetitions shorter than this have no penalty, in tokens.
+    /// The shortest repetition that is penalized, in tokens.
     pub allowed_length: usize,
-    /// How many of the last tokens are searched for repetitions; `None` for all.
+    /// The number of last tokens that DRY searches for repetitions; `None` for all tokens.
     pub last_n: Option<usize>,
     /// Texts that interrupt a repetition.
     pub breakers: Breakers,
@@ -37,7 +37,7 @@ impl Default for Dry {
     }
 }
 
-/// Texts that interrupt a repetition, stored as the token sequences that can spell them.
+/// Texts that interrupt a repetition, stored as the token sequences that can represent them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Breakers {
     /// For each token that begins a breaker, the tokens that must follow it.
@@ -48,13 +48,14 @@ impl Breakers {
     /// The default breakers, which are also llama.cpp's.
     pub const USUAL: [&str; 4] = ["\n", ":", "\"", "*"];
 
-    /// Finds tokens that contain one of `texts`, and tokens that end with the beginning of one. After the
-    /// latter, the missing tokens must follow as the tokenizer writes them. Empty texts are ignored.
+    /// Finds tokens that contain one of `texts`, and tokens that end with the beginning of one of `texts`.
+    /// After a token with only the beginning, the missing tokens must follow as the tokenizer encodes them.
+    /// Empty texts are ignored.
     ///
     /// # Errors
-    /// If the tokenizer cannot encode the missing part.
+    /// Returns an error if the tokenizer cannot encode the missing tokens.
     pub fn new(tokenizer: &Tokenizer, texts: &[impl AsRef<str>]) -> Result<Self, GenerateError> {
-        /// The largest number of tokens that must follow.
+        /// The largest number of tokens that must follow after a token.
         const FOLLOW: usize = 20;
         let mut sequences: BTreeMap<u32, Vec<Vec<u32>>> = BTreeMap::new();
         let pieces = tokenizer.pieces();
@@ -83,7 +84,7 @@ impl Breakers {
         Ok(Self { sequences })
     }
 
-    /// The number of tokens after the last breaker.
+    /// The number of tokens after the last breaker in the text.
     pub(super) fn free(&self, seen: &[u32]) -> usize {
         for (at, token) in seen.iter().enumerate().rev() {
             let Some(tails) = self.sequences.get(token) else { continue };
@@ -132,7 +133,7 @@ impl Dry {
 }
 
 /// For each token, the length of the longest repetition that it would continue, within the last `free`
-/// tokens. Repetitions shorter than `least` are omitted.
+/// tokens. The result omits repetitions that are shorter than `least`.
 fn repeated(seen: &[u32], free: usize, least: usize) -> BTreeMap<u32, usize> {
     let back: Vec<u32> = seen.iter().rev().copied().collect();
     let mut longest = BTreeMap::new();
@@ -147,8 +148,8 @@ fn repeated(seen: &[u32], free: usize, least: usize) -> BTreeMap<u32, usize> {
     longest
 }
 
-/// For each place in the list, the length of the longest common prefix with the whole list: the Z-function
-/// (Gusfield, "Algorithms on Strings, Trees, and Sequences", 1997, § 1.4). It takes linear time.
+/// For each position in the list, the length of the longest common prefix with the whole list: the Z-function
+/// (Gusfield, "Algorithms on Strings, Trees, and Sequences", 1997, § 1.4). The computation takes linear time.
 pub(super) fn common_with_begin(list: &[u32]) -> Vec<usize> {
     let mut lengths = vec![0; list.len()];
     // What is known to equal the begin: the last place before `right`, from `left`.

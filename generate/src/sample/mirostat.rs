@@ -1,37 +1,37 @@
-//! Mirostat keeps as many tokens as hold the text's surprise near a target (Basu et al., "Mirostat: A Neural Text
-//! Decoding Algorithm that Directly Controls Perplexity", 2020).
+//! Mirostat keeps enough tokens to hold the surprise of the text near a target (Basu et al., "Mirostat: A
+//! Neural Text Decoding Algorithm that Directly Controls Perplexity", 2020).
 
 use super::candidates::{Candidate, likely_first, softmax};
 
-/// Settings of Mirostat, which controls how surprising the text is.
+/// The settings of Mirostat, which controls how surprising the text is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mirostat {
     /// Version 1 or 2 of the algorithm.
     pub version: MirostatVersion,
-    /// The target surprise of a token in bits, τ in the paper.
+    /// The target surprise of a token in bits; τ in the paper.
     pub target: f32,
-    /// The learning rate: how fast the error is corrected, η in the paper.
+    /// The learning rate, which sets how fast the error is corrected; η in the paper.
     pub rate: f32,
 }
 
 /// The version of the Mirostat algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MirostatVersion {
-    /// The paper's version: a top-k, whose k is computed from the exponent of Zipf's law, estimated from the
-    /// most likely tokens.
+    /// The version in the paper: a top-k whose k is computed from the exponent of Zipf's law, which is
+    /// estimated from the most likely tokens.
     One,
-    /// The simpler version: removes tokens whose surprise exceeds a limit.
+    /// The simpler version: it removes tokens whose surprise exceeds a limit.
     Two,
 }
 
-/// The number of most likely tokens from which the exponent is estimated.
+/// The number of most likely tokens from which Zipf's exponent is estimated.
 const LIKELIEST: usize = 100;
 
 /// The state that Mirostat carries from token to token.
 #[derive(Debug, Clone)]
 pub(super) struct Surprise {
     settings: Mirostat,
-    /// The surprise that is allowed in bits, μ in the paper.
+    /// The surprise in bits that is allowed; μ in the paper.
     pub allowed: f64,
 }
 
@@ -54,7 +54,7 @@ impl Surprise {
         candidates.truncate(keep.max(1));
     }
 
-    /// The k of the paper's algorithm 1, from probabilities in descending order.
+    /// The number k of the paper's algorithm 1, computed from probabilities in descending order.
     fn top_k(&self, probabilities: &[f64], vocabulary: usize) -> usize {
         let (mut product, mut square) = (0.0, 0.0);
         for (i, pair) in probabilities.windows(2).take(LIKELIEST - 1).enumerate() {
@@ -69,7 +69,7 @@ impl Surprise {
         libm::pow(ratio, 1.0 / exponent) as usize
     }
 
-    /// Takes the probability that the chosen token had among the remaining ones.
+    /// Updates the state with the probability that the chosen token had among the remaining tokens.
     pub fn observe(&mut self, probability: f64) {
         let error = -libm::log2(probability) - f64::from(self.settings.target);
         self.allowed -= f64::from(self.settings.rate) * error;

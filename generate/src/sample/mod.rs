@@ -1,10 +1,10 @@
 //! The sampler, which chooses the next token.
 //!
-//! Each step has a file. It gives the results of the corresponding class in transformers
-//! (`generation/logits_process.py`), or else of llama.cpp. The default order is llama.cpp's
-//! ([`SamplingStep::ORDER`]): penalties, then steps that remove tokens, then the temperature. The temperature comes
-//! last so that it does not affect which tokens are removed. transformers applies it earlier; set
-//! [`Sampling::order`] to do the same. After all steps, one token is drawn.
+//! Each sampling step has a source file. A step gives the same results as its class in transformers
+//! (`generation/logits_process.py`), or otherwise as llama.cpp. The default order is the order of llama.cpp
+//! ([`SamplingStep::ORDER`]): penalties, then steps that remove tokens, then the temperature. The temperature
+//! comes last so that it does not affect which tokens are removed. transformers applies the temperature
+//! earlier; set [`Sampling::order`] to do the same. After all steps, the sampler draws one token.
 
 mod candidates;
 mod cuts;
@@ -27,33 +27,33 @@ use crate::GenerateError;
 use candidates::{Candidate, likely_first, log_softmax, softmax};
 use mirostat::Surprise;
 
-/// Settings of the sampler. The default is greedy: always the most likely token.
+/// The settings of the sampler. By default, the sampler is greedy and always takes the most likely token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
-    /// The logits are divided by the temperature. 0 takes the most likely of the remaining tokens.
+    /// The temperature by which logits are divided. 0 takes the most likely of the remaining tokens.
     pub temperature: f32,
-    /// Keeps the `k` most likely tokens; 0 keeps all.
+    /// The sampler keeps the `k` most likely tokens; 0 keeps all.
     pub top_k: usize,
-    /// Keeps the most likely tokens with a total probability of this; 1 keeps all.
+    /// The sampler keeps the most likely tokens whose total probability is this value; 1 keeps all.
     pub top_p: f32,
-    /// Keeps tokens with at least this fraction of the largest probability; 0 keeps all.
+    /// The sampler keeps tokens with at least this fraction of the largest probability; 0 keeps all.
     pub min_p: f32,
-    /// Keeps the tokens whose surprise is nearest to the average, with a total probability of this; 1 keeps
-    /// all.
+    /// The sampler keeps the tokens whose surprise is nearest to the average, up to this total probability; 1
+    /// keeps all.
     pub typical_p: f32,
-    /// Keeps tokens whose logits are at most this many standard deviations below the largest; 0 or less keeps
-    /// all.
+    /// The sampler keeps tokens whose logits are at most this many standard deviations below the largest
+    /// logit; 0 or less keeps all.
     pub top_n_sigma: f32,
     /// Penalties for tokens that the text already contains.
     pub penalties: Penalties,
     /// Penalties for tokens that would continue a repetition.
     pub dry: Dry,
-    /// Sometimes removes the most likely tokens.
+    /// The settings of XTC, which sometimes removes the most likely tokens.
     pub xtc: Xtc,
-    /// Holds the text near a target surprise. It replaces all other steps except the temperature, as in
-    /// llama.cpp.
+    /// The settings of Mirostat, which keeps the text near a target surprise. As in llama.cpp, Mirostat
+    /// replaces all other steps except the temperature.
     pub mirostat: Option<Mirostat>,
-    /// The steps in their order. A step that is not in the list is skipped.
+    /// The sampling steps in their order. A step that is not in the list is skipped.
     pub order: Vec<SamplingStep>,
     /// The seed of the random numbers. The same seed draws the same tokens on every machine.
     pub seed: u64,
@@ -132,8 +132,8 @@ impl SamplingStep {
 }
 
 impl Sampling {
-    /// Whether these settings always choose the most likely token. Then the program can choose it, without
-    /// logits on the host.
+    /// Whether these settings always choose the most likely token. The program can then choose the token,
+    /// without logits on the host.
     pub(crate) fn takes_the_likeliest(&self) -> bool {
         if self.temperature != 0.0 {
             return false;
@@ -149,7 +149,7 @@ impl Sampling {
         order.contains(&SamplingStep::Temperature) && order.iter().all(keeps_the_likeliest)
     }
 
-    /// The steps that are performed.
+    /// The sampling steps that are not skipped.
     fn steps(&self) -> &[SamplingStep] {
         match self.mirostat {
             Some(_) => &[SamplingStep::Temperature],
@@ -195,7 +195,8 @@ impl Sampling {
     }
 }
 
-/// Chooses tokens, one after the other. It carries the random numbers and the state of Mirostat.
+/// Chooses tokens, one after another. The sampler contains the random number generator and the state of
+/// Mirostat.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     sampling: Sampling,
@@ -205,10 +206,10 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler with these settings.
+    /// Creates a sampler with these settings.
     ///
     /// # Errors
-    /// If a setting is out of its range.
+    /// Returns an error if a setting is out of its range.
     pub fn new(sampling: &Sampling) -> Result<Self, GenerateError> {
         sampling.check()?;
         Ok(Sampler {
@@ -219,24 +220,24 @@ impl Sampler {
         })
     }
 
-    /// Counts a token that the program chose, to keep the numbering of steps.
+    /// Counts a token that the program chose, so that the numbering of steps stays right.
     pub(crate) fn pass(&mut self) {
         self.step += 1;
     }
 
-    /// Chooses a token from one row of logits. `seen` are the tokens before it.
+    /// Chooses a token from the logits of one position. `seen` contains the tokens before this position.
     ///
     /// # Errors
-    /// If a logit is NaN or plus infinity, or all are minus infinity.
+    /// Returns an error if a logit is NaN or plus infinity, or if all logits are minus infinity.
     pub fn choose(&mut self, seen: &[u32], logits: &[f32]) -> Result<u32, GenerateError> {
         self.choose_among(seen, logits, |_| true)
     }
 
     /// Chooses a token like [`choose`](Self::choose), among the tokens for which `allowed` returns true. The
-    /// others are removed before the first step.
+    /// sampler removes all other tokens before the first step.
     ///
     /// # Errors
-    /// If a logit is NaN or plus infinity, or all allowed logits are minus infinity.
+    /// Returns an error if a logit is NaN or plus infinity, or if all allowed logits are minus infinity.
     pub fn choose_among(
         &mut self,
         seen: &[u32],
@@ -271,7 +272,7 @@ impl Sampler {
         Ok(token)
     }
 
-    /// Performs all steps before the draw.
+    /// Runs all sampling steps before the draw.
     fn narrow(&mut self, candidates: &mut Vec<Candidate>, seen: &[u32], vocabulary: usize) {
         let Self { sampling, random, .. } = self;
         for step in sampling.steps() {
@@ -301,7 +302,7 @@ impl Sampler {
         }
     }
 
-    /// Draws a token. Returns its id and its probability.
+    /// Draws a token from the remaining candidates. Returns the id and the probability of the token.
     fn draw(&mut self, mut candidates: Vec<Candidate>) -> (u32, f64) {
         candidates.sort_unstable_by_key(|candidate| candidate.token);
         let random = fraction(&mut self.random);
@@ -322,8 +323,8 @@ fn fraction(random: &mut ChaCha8Rng) -> f64 {
     (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Divides the logits by the temperature. At 0, only the largest logit remains; among equal ones, the lowest
-/// id.
+/// Divides the logits by the temperature. At 0, only the largest logit remains; among equal logits, the
+/// lowest token id remains.
 fn heat(candidates: &mut Vec<Candidate>, temperature: f32) {
     if temperature > 0.0 {
         candidates.iter_mut().for_each(|candidate| candidate.logit /= f64::from(temperature));
@@ -341,8 +342,9 @@ pub struct Logprob {
     pub logprob: f64,
 }
 
-/// The chosen token and the most likely tokens. The probabilities follow from the model's own logits, before
-/// [`Sampling`] or a constraint changes them, like OpenAI's `logprobs` and llama.cpp's `n_probs`.
+/// The chosen token and the most likely tokens at one position. The probabilities follow from the model's own
+/// logits, before [`Sampling`] or a constraint changes them. OpenAI's `logprobs` and llama.cpp's `n_probs` do
+/// the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprobs {
     /// The token that the sampler chose.
@@ -352,7 +354,7 @@ pub struct TokenLogprobs {
 }
 
 impl TokenLogprobs {
-    /// The `count` most likely tokens of one row of logits, and the chosen one.
+    /// The `count` most likely tokens in the logits of one position, and the chosen token.
     pub(crate) fn of(logits: &[f32], chosen: u32, count: usize) -> Self {
         let candidate = |(token, &logit): (u32, &f32)| Candidate { token, logit: logit.into() };
         let candidates: Vec<_> = (0..).zip(logits).map(candidate).collect();

@@ -5,14 +5,14 @@ use super::candidates::Candidate;
 /// Penalties on the logits of tokens that occur among the last tokens of the text, including the prompt.
 ///
 /// The repetition penalty follows transformers' `RepetitionPenaltyLogitsProcessor` (Keskar et al., "CTRL",
-/// 2019). The other two follow OpenAI's API. They apply in the order repetition, frequency, presence, as in
-/// llama.cpp.
+/// 2019). The other two penalties follow OpenAI's API. The penalties apply in the order repetition,
+/// frequency, presence, as in llama.cpp.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Penalties {
-    /// How many of the last tokens count; `None` counts all, like transformers.
+    /// The number of last tokens that count; `None` counts all tokens, like transformers.
     pub last_n: Option<usize>,
-    /// The repetition penalty: positive logits are divided by it, others are multiplied with it. 1 changes
-    /// nothing.
+    /// The repetition penalty: positive logits are divided by it, and other logits are multiplied by it. 1
+    /// changes nothing.
     pub repeat: f32,
     /// The frequency penalty, subtracted for each occurrence of the token.
     pub frequency: f32,
@@ -53,7 +53,7 @@ impl Penalties {
     }
 }
 
-/// The last `n` tokens; `None` stands for all.
+/// The last `n` tokens; `None` selects all tokens.
 pub(super) fn last(seen: &[u32], n: Option<usize>) -> &[u32] {
     &seen[seen.len() - n.unwrap_or(seen.len()).min(seen.len())..]
 }

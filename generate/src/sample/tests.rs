@@ -18,7 +18,7 @@ fn kept(logits: &[f32], keep: impl Fn(&mut Vec<Candidate>)) -> Vec<u32> {
     tokens
 }
 
-/// Logits whose softmax is `probabilities`.
+/// Logits whose softmax is the list `probabilities`.
 fn of(probabilities: &[f32]) -> Vec<f32> {
     probabilities.iter().map(|p| p.ln()).collect()
 }
@@ -169,7 +169,7 @@ fn numbers(value: &Value) -> Vec<f32> {
     value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect()
 }
 
-/// The settings of a case, in the order of the file.
+/// The settings of a test case, in the order of the file.
 fn settings(case: &Value) -> Sampling {
     let mut sampling = Sampling { order: Vec::new(), ..Sampling::default() };
     for (name, x) in case["settings"].as_object().unwrap() {

@@ -2,14 +2,14 @@
 
 use super::candidates::{Candidate, likely_first, softmax};
 
-/// Settings of XTC (p-e-w, text-generation-webui, 2024; implemented as in llama.cpp). With a given
-/// probability, it removes all tokens above a threshold except the least likely of them.
+/// The settings of XTC (p-e-w, text-generation-webui, 2024; implemented as in llama.cpp). With a given
+/// probability, XTC removes all tokens above a threshold except the least likely of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Xtc {
-    /// How often tokens are removed, from 0 to 1; 0 turns XTC off.
+    /// The probability with which XTC removes tokens, from 0 to 1; 0 turns XTC off.
     pub probability: f32,
-    /// The probability from which on a token counts as likely. Above 0.5, no two tokens do, so nothing is
-    /// removed.
+    /// The probability above which XTC considers a token likely. Above 0.5, at most one token is likely, so
+    /// XTC removes nothing.
     pub threshold: f32,
 }
 
@@ -25,7 +25,7 @@ impl Xtc {
         self.probability <= 0.0 || self.threshold > 0.5
     }
 
-    /// Applies XTC. `random` returns a number in [0, 1).
+    /// Removes the likely tokens, if the random number requires it. `random` returns a number in [0, 1).
     pub(super) fn cut(&self, candidates: &mut Vec<Candidate>, random: impl FnOnce() -> f64) {
         if candidates.len() < 2 || random() >= f64::from(self.probability) {
             return;

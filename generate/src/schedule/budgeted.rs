@@ -1,27 +1,28 @@
-//! Short calls while somebody waits for the next token.
+//! Keeps calls short while a text waits for its next token.
 
 use super::{RowWork, Schedule};
 
-/// A step serves every text that is continued, and a piece of one prompt. So a text never waits for more than one piece, and prompts
-/// get their first token in turn.
+/// A call processes every text that is being continued, and a piece of one prompt. Therefore a text never
+/// waits for more than one piece, and prompts get their first token one after another.
 ///
-/// If all rows share a call, prompts are read in pieces only while a text is continued, and the budget is divided among all rows.
+/// If all rows share a call, prompts are read in pieces only while a text is being continued, and the limit
+/// is divided among all rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Budgeted {
     positions: usize,
-    /// The row whose prompt is read.
+    /// The row of the batch whose prompt is being read.
     reads: usize,
 }
 
 impl Budgeted {
-    /// Pieces of at most this many positions.
+    /// Creates a schedule with pieces of at most this many positions.
     pub fn new(positions: usize) -> Self {
         Self { positions, reads: 0 }
     }
 }
 
 impl Default for Budgeted {
-    /// As many positions as one chunk of a prompt has.
+    /// The default limit is the number of positions in one chunk of a prompt.
     fn default() -> Self {
         Self::new(128)
     }

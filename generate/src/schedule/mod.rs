@@ -1,4 +1,4 @@
-//! Which rows a call serves, and with how many of their tokens.
+//! Decides which rows of the batch a call processes, and how many tokens of each row.
 
 mod budgeted;
 mod together;
@@ -6,19 +6,20 @@ mod together;
 pub use budgeted::Budgeted;
 pub use together::Together;
 
-/// The work that a row waits for.
+/// The tokens that a row of the batch waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowWork {
-    /// Tokens that the network has still to see.
+    /// The number of tokens that the network has not processed yet.
     pub tokens: usize,
-    /// Whether the row is behind its prompt: each call that it takes part in gives it a token.
+    /// Whether the row has finished its prompt, so that each call that processes the row produces a token.
     pub decodes: bool,
-    /// Whether a call can serve the row without the others. Otherwise a call computes as many positions in each row as its longest
-    /// row has.
+    /// Whether a call can serve the row without the other rows. Otherwise a call computes as many positions
+    /// in each row as its longest row has.
     pub alone: bool,
 }
 
-/// Decides what each call does. It changes when a text gets its tokens, and no token.
+/// Decides which tokens each call processes. A schedule changes when a text gets its tokens, but never
+/// changes the tokens.
 ///
 /// ```
 /// use tracewright_generate::{Budgeted, RowWork, Schedule};
@@ -28,7 +29,7 @@ pub struct RowWork {
 /// assert_eq!(Budgeted::new(64).plan(&[prompt, text, prompt]), [64, 1, 0]);
 /// ```
 pub trait Schedule {
-    /// How many of its tokens each row should show in the next call. A call takes at most as many as its entry point does, and at
-    /// least one row must show some.
+    /// The number of tokens of each row that the next call processes. A call processes at most as many tokens
+    /// as its entry point takes, and at least one row must have tokens.
     fn plan(&mut self, rows: &[RowWork]) -> Vec<usize>;
 }

@@ -1,8 +1,9 @@
-//! Everything at once.
+//! Processes all waiting tokens in one call.
 
 use super::{RowWork, Schedule};
 
-/// Each row shows all its tokens: prompts are read in the fewest calls, and texts wait for those.
+/// Each row of the batch processes all its tokens: prompts are read in the fewest calls, and other texts wait
+/// for these calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Together;
 

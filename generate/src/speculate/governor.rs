@@ -1,32 +1,33 @@
-//! Whether drafting pays.
+//! Decides whether drafting saves time.
 
 use super::Certainty;
 
-/// Allows drafts as long as those before paid for them.
+/// Allows drafts as long as earlier drafts saved enough calls.
 ///
-/// It counts in calls of one token. A token without a draft earns a little, and each accepted token earns a call. So a text in
-/// which no draft is right loses at most [`DEBT`](Self::DEBT) calls and [`INCOME`](Self::INCOME) of its tokens. It counts no time: the same text has the same
-/// drafts on any machine.
+/// The unit of the balance is a call for one token. A token without a draft adds a little to the balance, and
+/// each accepted token adds a call. Therefore a text in which no draft is right loses at most
+/// [`DEBT`](Self::DEBT) calls, plus [`INCOME`](Self::INCOME) calls per token. The balance does not depend on
+/// measured time, so the same text has the same drafts on any machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Governor {
     credit: f64,
 }
 
 impl Governor {
-    /// How much longer a call takes that verifies a draft.
+    /// The additional cost of a call that verifies a draft.
     const COST: f64 = 1.0;
-    /// The calls that a token without a draft earns.
+    /// The amount that a token without a draft adds to the balance.
     const INCOME: f64 = 0.01;
-    /// The most that right drafts save up for wrong ones.
+    /// The largest balance that accepted drafts can save.
     const MOST: f64 = 8.0;
-    /// The most that wrong drafts may cost.
+    /// The largest debt that rejected drafts may cause.
     const DEBT: f64 = 3.0;
 
     pub fn new() -> Self {
         Self { credit: 0.0 }
     }
 
-    /// How certain the next draft must be; `None` where no draft is allowed.
+    /// The certainty that the next draft must have; `None` if no draft is allowed.
     pub fn allows(&self) -> Option<Certainty> {
         match self.credit {
             credit if credit >= 0.0 => Some(Certainty::Likely),
@@ -35,12 +36,12 @@ impl Governor {
         }
     }
 
-    /// Counts a call that verified a draft of which this many tokens were accepted.
+    /// Updates the balance after a call that verified a draft and accepted this many tokens.
     pub fn verified(&mut self, accepted: usize) {
         self.credit = (self.credit - Self::COST + accepted as f64).min(Self::MOST);
     }
 
-    /// Counts a token without a draft.
+    /// Updates the balance after a token without a draft.
     pub fn passed(&mut self) {
         self.credit = (self.credit + Self::INCOME).min(Self::MOST);
     }
@@ -50,7 +51,8 @@ impl Governor {
 mod tests {
     use super::*;
 
-    /// The calls that a text of this many tokens loses, if this share of drafts is right in full.
+    /// The number of calls that a text of this many tokens loses, if this share of drafts is completely
+    /// right.
     fn loss(tokens: usize, right: impl Fn(usize) -> usize) -> f64 {
         let (mut governor, mut lost, mut drafts, mut done) = (Governor::new(), 0.0, 0, 0);
         while done < tokens {

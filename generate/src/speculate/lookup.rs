@@ -1,17 +1,18 @@
-//! Drafts that copy what followed the same tokens earlier in the prompt or the answer.
+//! Proposes draft tokens that are copied from an earlier place in the prompt or the answer.
 
 use std::collections::HashMap;
 
 use super::{Certainty, Drafter};
 use crate::GenerateError;
 
-/// Tokens that must have been there before.
+/// The number of last tokens that must also occur earlier.
 const GRAM: usize = 3;
 
-/// Tokens that must have been there before, where a draft must be nearly certain.
+/// The number of last tokens that must also occur earlier, if a draft must be nearly certain.
 const LONG: usize = 8;
 
-/// Drafts by prompt lookup: where the last tokens were there before, what followed them then.
+/// Prompt lookup: if the last tokens also occur earlier in the text, the draft is the tokens that followed
+/// there.
 ///
 /// ```
 /// use tracewright_generate::{Certainty, Drafter, GenerateError, Lookup};
@@ -22,14 +23,14 @@ const LONG: usize = 8;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Lookup {
-    /// The tokens that are indexed.
+    /// The tokens that are in the index.
     indexed: Vec<u32>,
-    /// The place behind the last occurrence of each gram, and behind the one before it.
+    /// The positions after the last occurrence of each n-gram and after the occurrence before it.
     places: HashMap<[u32; GRAM], [Option<usize>; 2]>,
 }
 
 impl Lookup {
-    /// Indexes the tokens that are new; all of them where another text was indexed.
+    /// Adds new tokens to the index, or all tokens if another text was in the index.
     fn index(&mut self, seen: &[u32]) {
         if !seen.starts_with(&self.indexed) {
             self.indexed.clear();

@@ -1,7 +1,7 @@
-//! Speculation: several tokens are drafted cheaply, and one call of the network verifies them all.
+//! Speculation: a drafter proposes several tokens cheaply, and one call of the network verifies all of them.
 //!
-//! The sampler runs at each position with the logits and the random numbers that it would have had without a draft. So a draft
-//! changes the number of calls, and no token.
+//! At each position, the sampler uses the same logits and the same random numbers as without a draft.
+//! Therefore a draft changes the number of calls, but no token.
 
 mod governor;
 mod lookup;
@@ -13,16 +13,16 @@ pub use model::DraftModel;
 
 use crate::GenerateError;
 
-/// How sure a drafter must be of its draft.
+/// How certain a drafter must be of its draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Certainty {
-    /// A guess is worth its call.
+    /// A guess is good enough for a draft.
     Likely,
-    /// Recent drafts were wrong: only a draft that is nearly certain is worth its call.
+    /// Recent drafts were wrong, so only a nearly certain draft is good enough.
     NearlyCertain,
 }
 
-/// Guesses how a text goes on.
+/// Proposes tokens that may continue a text.
 ///
 /// ```
 /// use tracewright_generate::{Certainty, Drafter, GenerateError};
@@ -40,10 +40,11 @@ pub enum Certainty {
 /// # Ok::<(), GenerateError>(())
 /// ```
 pub trait Drafter {
-    /// At most `most` tokens that may follow the tokens of `seen`. None where there is nothing to guess by.
+    /// Proposes at most `most` tokens that may follow the tokens in `seen`. The list is empty if the drafter
+    /// has no proposal.
     ///
     /// # Errors
-    /// If the drafter fails; then the text fails.
+    /// Returns an error if the drafter fails, which also ends the text.
     fn draft(&mut self, seen: &[u32], most: usize, certainty: Certainty) -> Result<Vec<u32>, GenerateError>;
 }
 

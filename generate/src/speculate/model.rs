@@ -1,4 +1,4 @@
-//! Drafts of a smaller model.
+//! Proposes draft tokens from a smaller model.
 
 use std::ops::ControlFlow;
 
@@ -6,14 +6,15 @@ use super::{Certainty, Drafter};
 use crate::executor::{Executor, Iree};
 use crate::{GenerateError, Network, Session, TokenOptions};
 
-/// Drafts the tokens that a smaller model favours. Its token ids must mean what those of the large model do.
+/// Proposes the most likely tokens of a smaller model. The smaller model's token ids must mean the same as
+/// the token ids of the large model.
 pub struct DraftModel<'a, E: Executor = Iree> {
     session: Session<'a, E>,
     network: &'a Network<E>,
 }
 
 impl<'a, E: Executor> DraftModel<'a, E> {
-    /// Drafts by this network.
+    /// Creates a drafter that uses this network.
     pub fn new(network: &'a Network<E>) -> Self {
         Self { session: Session::new(network), network }
     }

@@ -1,5 +1,5 @@
-//! Limits for a tokenizer's file. They are checked before the tokenizers library builds a tokenizer, because
-//! building already processes the added tokens as texts.
+//! Limits for a tokenizer file. These limits are checked before the tokenizers library builds a tokenizer,
+//! because building already processes the added tokens as texts.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -11,7 +11,7 @@ use tokenizers::normalizers::{NormalizerWrapper, Precompiled};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::{DecoderWrapper, PostProcessor as _, PostProcessorWrapper, Result};
 
-/// The parts of the file that change a text, unparsed.
+/// The unparsed parts of the file that can change a text.
 #[derive(Deserialize)]
 struct Parts<'a> {
     #[serde(borrow)]
@@ -24,10 +24,10 @@ struct Parts<'a> {
     decoder: Option<&'a RawValue>,
 }
 
-/// Checks that the parts of a tokenizer's file stay within [`limits::GROWTH`] and [`limits::ADDED_TOKENS`].
+/// Checks that the parts of a tokenizer file stay within [`limits::GROWTH`] and [`limits::ADDED_TOKENS`].
 ///
 /// # Errors
-/// About the first part that exceeds a limit, or that the library cannot parse.
+/// Returns an error about the first part that exceeds a limit, or that the library cannot parse.
 pub(super) fn check(text: &str) -> Result<()> {
     let Parts { normalizer, pre_tokenizer, post_processor, decoder } = serde_json::from_str(text)?;
     let part = |written: Option<&RawValue>| -> Result<Option<Value>> {
@@ -66,8 +66,9 @@ fn newest<T: for<'a> Deserialize<'a> + serde::Serialize>(part: Value) -> serde_j
     serde_json::to_value(serde_json::from_value::<T>(part)?)
 }
 
-/// The factor by which a part can lengthen a text, by replacing, prepending or repeating text. Factors of
-/// consecutive parts multiply. Unicode's normal forms count as 1, because applying them twice adds nothing.
+/// The factor by which a part of the file can lengthen a text, by replacing, prepending or repeating text.
+/// Factors of consecutive parts multiply. Unicode's normal forms have the factor 1, because applying them
+/// twice adds nothing.
 fn growth(part: &Value) -> Result<usize> {
     let length = |name: &str| part[name].as_str().map_or(0, str::len);
     let list = |name: &str| part[name].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -98,7 +99,7 @@ fn growth(part: &Value) -> Result<usize> {
     parts.try_fold(own.max(1), |times, part| Ok(times.saturating_mul(growth(part)?)))
 }
 
-/// Whether a pattern contains a construct that can match the empty text: an alternative, an optional
+/// Whether a pattern contains a construct that can match an empty text: an alternative, an optional
 /// repetition, or an anchor.
 fn may_match_nothing(regex: &str) -> bool {
     let longer = ["\\b", "\\B", "\\A", "\\Z", "\\z", "\\G", "\\K", "\\y", "\\Y", "{0", "{,", "()"];
@@ -107,14 +108,14 @@ fn may_match_nothing(regex: &str) -> bool {
         || longer.iter().any(|mark| regex.contains(mark))
 }
 
-/// The bytes of a `precompiled_charsmap`: the length of a trie, the trie, and the zero-terminated texts that
-/// it refers to.
+/// The bytes of a `precompiled_charsmap`: the length of a trie, the trie, and the zero-terminated texts to
+/// which the trie refers.
 fn charsmap(part: &Value) -> Result<Vec<u8>> {
     Ok(BASE64.decode(part["precompiled_charsmap"].as_str().unwrap_or_default())?)
 }
 
-/// Checks that the trie in each such map has the declared length. The library allocates that much memory
-/// without a check.
+/// Checks that the trie in each character map has the declared length. The library allocates memory of this
+/// length without a check.
 fn check_charsmaps(normalizer: &Value) -> Result<()> {
     match normalizer {
         Value::Array(parts) => parts.iter().try_for_each(check_charsmaps),
@@ -128,7 +129,7 @@ fn check_charsmaps(normalizer: &Value) -> Result<()> {
     }
 }
 
-/// The texts of a map.
+/// The zero-terminated texts of a character map.
 fn texts(map: &[u8]) -> Result<&[u8]> {
     let (length, rest) = map.split_first_chunk().ok_or("`precompiled_charsmap` is empty")?;
     let length = u32::from_le_bytes(*length) as usize;
@@ -137,8 +138,8 @@ fn texts(map: &[u8]) -> Result<&[u8]> {
         .ok_or_else(|| format!("{words} {length} bytes, expected at most {}", rest.len()).into())
 }
 
-/// The factor by which such a map lengthens a text. Only an ASCII character can turn one byte into a whole
-/// text.
+/// The factor by which a character map lengthens a text. Only for an ASCII character can one byte become a
+/// whole text.
 fn charsmap_growth(map: &[u8]) -> Result<usize> {
     let longest = texts(map)?.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or_default();
     let map = Precompiled::from(map).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Measures this machine's memory bandwidth, which bounds everything that reads weights once.
+//! Measures this machine's memory bandwidth, which limits every operation that reads weights once.
 
 use std::hint::black_box;
 use std::thread;
@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-/// Bytes of all buffers together, and of one buffer, at most.
+/// The largest number of bytes in all buffers together, and in one buffer.
 const TOTAL: usize = 2 << 30;
 const EACH: usize = 128 << 20;
 
-/// Memory that all cores read and copy in parallel, with a buffer for each.
+/// Memory that all cores read and copy in parallel, with a separate buffer for each core.
 pub struct Bandwidth {
     buffers: Vec<Vec<u64>>,
 }
@@ -19,7 +19,7 @@ pub struct Bandwidth {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rates<T = f64> {
     pub read: T,
-    /// Bytes copied, each counted once.
+    /// The rate of copying, where each copied byte counts once.
     pub copy: T,
 }
 
@@ -37,7 +37,7 @@ impl Bandwidth {
         self.buffers.len()
     }
 
-    /// Reads everything once, and then copies one half over the other.
+    /// Reads all buffers once, and then copies one half over the other half.
     pub fn measure(&mut self) -> Rates {
         let bytes: usize = self.buffers.iter().map(|buffer| 8 * buffer.len()).sum();
         let read = self.seconds(|buffer| {

@@ -18,7 +18,7 @@ use tracewright::{Expanded, Plan};
 /// A language model that is loaded for measurements.
 pub struct Language {
     network: Network,
-    /// The same network on a watched device of its own, if the device can be watched.
+    /// The same network on a separate watched device, if the device can be watched.
     watched: Option<(Network, Runtime)>,
     pub(super) paths: Paths,
     footprint: Footprint,
@@ -29,11 +29,11 @@ pub struct Language {
 }
 
 impl Language {
-    /// Loads a plan's network. The plan determines how it is built; the options provide the compiler, the
-    /// cache and the device.
+    /// Loads a plan's network. The plan determines how the network is built; the options set the compiler,
+    /// the cache and the device.
     ///
     /// # Errors
-    /// The failure of the first stage that fails.
+    /// Returns the error of the first stage that fails.
     pub fn load(
         plan: Plan,
         checkpoint: &Checkpoint,
@@ -77,7 +77,7 @@ impl Language {
         })
     }
 
-    /// The footprint of the plan.
+    /// The memory footprint of the plan.
     pub fn footprint(&self) -> &Footprint {
         &self.footprint
     }
@@ -86,11 +86,11 @@ impl Language {
         self.network.chunk()
     }
 
-    /// A case that decodes. A unit is a step, which gives one token for each sequence. A run has `tokens`
-    /// steps after `depth` other tokens.
+    /// Creates a case that measures decoding. A unit is a decode step, which computes one token for each
+    /// sequence. A run consists of `tokens` steps after `depth` other tokens.
     ///
     /// # Errors
-    /// If the context is too short.
+    /// Returns an error if the context is too short.
     pub fn decode(&self, depth: usize, tokens: usize) -> Result<Case<'_>, BenchError> {
         fits(self.network.context(), depth, tokens)?;
         let batch = self.network.batch();
@@ -113,10 +113,11 @@ impl Language {
         Ok(case)
     }
 
-    /// A case that reads a prompt of `tokens` tokens. A unit is the whole prompt, up to the first new token.
+    /// Creates a case that measures how long the network reads a prompt of `tokens` tokens. A unit is the
+    /// whole prompt, up to the first new token.
     ///
     /// # Errors
-    /// If the context is too short.
+    /// Returns an error if the context is too short.
     pub fn prefill(&self, tokens: usize) -> Result<Case<'_>, BenchError> {
         fits(self.network.context(), 0, tokens)?;
         let calls = tokens.div_ceil(self.network.chunk()) as f64;
@@ -133,8 +134,8 @@ impl Language {
     /// Checks that a case of this model can be profiled.
     ///
     /// # Errors
-    /// If the device is not watched; or if calls of several entry points read the prompt, because their times
-    /// cannot be separated.
+    /// Returns an error if the device is not watched. The function also returns an error if calls of several
+    /// entry points read the prompt, because their times cannot be separated.
     pub fn can_profile(&self, case: &Case<'_>) -> Result<(), BenchError> {
         match case.watched {
             Some(_) => self.profiled_calls(&case.label).map(drop),
@@ -145,13 +146,13 @@ impl Language {
     /// The profile of a measured case: one call of the entry point. `model` is the name of the model.
     ///
     /// # Errors
-    /// The errors of [`can_profile`](Self::can_profile).
+    /// Returns the same errors as [`can_profile`](Self::can_profile).
     pub fn profile(&self, model: &str, measured: &Measured) -> Result<Profile, BenchError> {
         let (entry, calls) = self.profiled_calls(&measured.label)?;
         self.profiled(model, entry, calls as f64, measured).ok_or(BenchError::NotWatched)
     }
 
-    /// The entry point that a unit calls, and the number of calls.
+    /// The entry point that a unit calls, and the number of these calls.
     fn profiled_calls(&self, label: &Label) -> Result<(&'static str, usize), BenchError> {
         let tokens = label.variant.get("tokens").and_then(|tokens| tokens.parse::<usize>().ok());
         let chunk = self.network.chunk();
@@ -187,16 +188,16 @@ impl Language {
         }
     }
 
-    /// Tokens that are spread over the vocabulary.
+    /// Tokens that are distributed over the vocabulary.
     fn prompt(&self, tokens: usize) -> Vec<u32> {
         (0..tokens).map(|i| (i * 7919 % self.network.vocabulary()) as u32).collect()
     }
 }
 
-/// Checks that this number of tokens after `depth` others can be measured in a context.
+/// Checks whether this number of tokens after `depth` others fits into a context.
 ///
 /// # Errors
-/// If there are no tokens, or no room for another one.
+/// Returns an error if there are no tokens, or if the context has no room for another token.
 pub fn fits(context: usize, depth: usize, tokens: usize) -> Result<(), BenchError> {
     match depth.saturating_add(tokens) < context && tokens > 0 {
         true => Ok(()),
@@ -204,10 +205,10 @@ pub fn fits(context: usize, depth: usize, tokens: usize) -> Result<(), BenchErro
     }
 }
 
-/// The number of calls that read a prompt of this length, if it can be profiled.
+/// The number of calls that read a prompt of this length, if the prompt can be profiled.
 ///
 /// # Errors
-/// If the last call uses another entry point.
+/// Returns an error if the last call uses another entry point.
 pub fn whole_chunks(tokens: usize, chunk: usize) -> Result<usize, BenchError> {
     match tokens % chunk {
         0 => Ok(tokens / chunk),
@@ -215,7 +216,7 @@ pub fn whole_chunks(tokens: usize, chunk: usize) -> Result<usize, BenchError> {
     }
 }
 
-/// Decoding steps after all of a prompt but its last token, which the first step takes.
+/// Measures decode steps after all tokens of a prompt except the last token, which the first step takes.
 fn steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> {
     let options = TokenOptions { max_tokens: tokens, ..TokenOptions::default() };
     let mut session = Session::new(network);
@@ -231,7 +232,7 @@ fn steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> {
     })
 }
 
-/// Decoding steps of a whole batch. All sequences have the same prompt.
+/// Measures decode steps of a whole batch. All sequences have the same prompt.
 fn batched_steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> {
     // One more, since reading the prompts gives the first.
     let options = TokenOptions { max_tokens: tokens + 1, ..TokenOptions::default() };
@@ -245,7 +246,7 @@ fn batched_steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> 
     })
 }
 
-/// Reads a prompt, up to the first new token.
+/// Measures how long the network reads a prompt, up to the first new token.
 fn reading(network: &Network, prompt: Vec<u32>) -> Run<'_> {
     let options = TokenOptions { max_tokens: 1, ..TokenOptions::default() };
     Box::new(move || {
@@ -254,7 +255,7 @@ fn reading(network: &Network, prompt: Vec<u32>) -> Run<'_> {
     })
 }
 
-/// The same device, watched, if that is possible.
+/// The same device with counters for executed functions, if the device supports counters.
 pub fn watched(device: Device) -> Option<Device> {
     match device {
         Device::LocalTask { workers } | Device::Watched { workers } => Some(Device::Watched { workers }),

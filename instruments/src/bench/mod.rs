@@ -1,8 +1,9 @@
-//! Measures the speed of programs: variants of a case in turn, together with the machine's memory bandwidth.
+//! Measures the speed of programs: variants of a case in alternation, together with the machine's memory
+//! bandwidth.
 //!
-//! A [`Case`] is one variant. [`measure`] runs all cases in every round, and begins each round with another case. A
-//! shared machine changes its speed within seconds, so only times of the same round are compared, and ratios are
-//! medians of such pairs.
+//! A [`Case`] is one variant. [`measure`] runs all cases in every round, and begins each round with a
+//! different case. The speed of a shared machine changes within seconds. Therefore only times of the same
+//! round are compared, and ratios are medians of such pairs.
 
 mod bandwidth;
 mod language;
@@ -40,7 +41,8 @@ pub use single::{AttentionSizes, Matmul, Single};
 pub use spread::Distribution;
 pub use stages::Stages;
 
-/// The measurements. This is the JSON of `tracewright bench`, which docs/reference/json.md describes.
+/// The measurements of a benchmark. This type is the JSON of `tracewright bench`, which
+/// docs/reference/json.md describes.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchReport {
     /// The version of this format.
@@ -48,21 +50,21 @@ pub struct BenchReport {
     pub tracewright: &'static str,
     pub machine: BenchMachine,
     pub rounds: usize,
-    /// Bytes per second of reading and copying, with as many threads as there are cores, for each round.
+    /// The bytes per second of reading and copying memory, with one thread per core, for each round.
     pub memory: Rates<Distribution>,
-    /// The largest memory of this process with all variants, in bytes, if the system reports it.
+    /// The peak memory of this process with all variants, in bytes, if the system reports it.
     pub peak_rss_bytes: Option<u64>,
     /// The variants, in the given order.
     pub cases: Vec<Measured>,
 }
 
 impl BenchReport {
-    /// A table, which includes the slowest functions.
+    /// Formats the measurements as a table, which includes the slowest functions.
     pub fn table(&self) -> String {
         table::table(self)
     }
 
-    /// An SVG picture with a panel for each case, and a bar for each variant.
+    /// Draws an SVG picture with a panel for each case, and a bar for each variant.
     pub fn plot(&self) -> String {
         plot::svg(self)
     }
@@ -71,28 +73,28 @@ impl BenchReport {
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchMachine {
     pub architecture: &'static str,
-    /// The processor features that code may use, in LLVM's names.
+    /// The processor features that the code may use, in LLVM's names.
     pub features: Vec<String>,
-    /// The threads that can run in parallel.
+    /// The number of threads that can run in parallel.
     pub threads: usize,
 }
 
 /// A variant of a case.
 pub struct Case<'a> {
     pub label: Label,
-    /// The work of one unit.
+    /// The bytes and arithmetic operations of one unit.
     pub work: Workload,
     pub run: Run<'a>,
-    /// The same work on a watched device, if that is possible.
+    /// The same computation on a watched device, if that is possible.
     pub watched: Option<Watched<'a>>,
 }
 
-/// The same work on a watched device.
+/// The same computation on a watched device.
 pub struct Watched<'a> {
     pub runtime: &'a Runtime,
-    /// The work of the case's `run`.
+    /// The same computation as the case's `run`.
     pub run: Run<'a>,
-    /// The work of the case before its units, if there is any.
+    /// The computation before the units of the case, if there is any.
     pub before: Option<Run<'a>>,
     /// The number of units in a run.
     pub units: usize,
@@ -100,25 +102,25 @@ pub struct Watched<'a> {
     paths: &'a Paths,
 }
 
-/// Runs some units, and returns the seconds of one unit.
+/// A function that runs some units, and returns the seconds of one unit.
 pub type Run<'a> = Box<dyn FnMut() -> Result<f64, BenchError> + 'a>;
 
-/// The case and the variant.
+/// The names of a case and of a variant.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Label {
-    /// The case: `decode`, `matmul`.
+    /// The name of the case: `decode` or `matmul`, for example.
     pub case: String,
     /// The differences between variants: element type, weight format, context.
     pub variant: BTreeMap<&'static str, String>,
     pub flags: Vec<String>,
 }
 
-/// The work of one unit of a case, which is a decoding step, a prompt, or a matmul.
+/// The bytes and arithmetic operations of one unit of a case; a unit is a decode step, a prompt, or a matmul.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Workload {
     pub tokens: Option<f64>,
     pub flops: Option<f64>,
-    /// Bytes of weights, or of other data that are read in their place.
+    /// The bytes of weights, or of other data that the unit reads instead of weights.
     pub bytes: Option<f64>,
 }
 
@@ -132,11 +134,12 @@ pub struct Measured {
     pub tokens_per_s: Option<f64>,
     pub gflop_per_s: Option<f64>,
     pub gb_per_s: Option<f64>,
-    /// Its bytes per second as a fraction of the reading bandwidth of the same round: the median over rounds.
+    /// The bytes per second as a fraction of the reading bandwidth in the same round: the median over all
+    /// rounds.
     pub of_read_bandwidth: Option<f64>,
-    /// Its time as a fraction of the first variant's time in the same round: the median over rounds.
+    /// The time as a fraction of the first variant's time in the same round: the median over all rounds.
     pub ratio_to_first: f64,
-    /// The functions that the device executed in a unit; the slowest comes first.
+    /// The functions that the device executed in a unit, with the slowest function first.
     pub dispatches: Vec<Dispatch>,
 }
 
@@ -146,13 +149,13 @@ pub struct Dispatch {
     pub name: String,
     /// The number of executions per unit.
     pub calls: f64,
-    /// Seconds of all executions per unit.
+    /// The seconds of all executions of the function per unit.
     pub seconds: f64,
-    /// The field paths of the network that it computes, as far as the module contains them.
+    /// The field paths of the network that the function computes, as far as the module contains them.
     pub paths: Vec<String>,
 }
 
-/// Why a case cannot be measured.
+/// The reason why a case cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The plan cannot be recorded or lowered.
@@ -174,46 +177,50 @@ pub enum BenchError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The prompt and the measured tokens exceed the context.
-    #[error("`depth` {depth} and {tokens} tokens after it do not fit into `context` {context}")]
+    #[error(
+        "a `depth` of {depth} and the {tokens} tokens after this depth do not fit into a `context` of \
+        {context}"
+    )]
     Depth {
-        /// Tokens before the first measured token.
+        /// The number of tokens before the first measured token.
         depth: usize,
         tokens: usize,
         context: usize,
     },
-    /// A profile was asked for a prompt that ends within a chunk.
+    /// You requested a profile for a prompt that ends within a chunk.
     #[error(
-        "a profile covers one entry point, and a prompt of `tokens` {tokens} with a `chunk` of {chunk} \
-         needs two; choose a multiple of the chunk"
+        "a profile covers one entry point, but a prompt of {tokens} `tokens` with a `chunk` of {chunk} uses \
+        two entry points; choose a multiple of the chunk"
     )]
     Chunks {
         tokens: usize,
-        /// Tokens that one call takes.
+        /// The number of tokens that one call takes.
         chunk: usize,
     },
-    /// A profile of what was not watched.
-    #[error("only the CPU can be profiled: other devices report no time for each dispatch")]
+    /// You requested a profile from a device that does not count functions.
+    #[error("only the CPU can be profiled: the other devices report no time per dispatch")]
     NotWatched,
-    /// The watching function asked to stop.
-    #[error("stopped on request")]
+    /// The function that observes the rounds stopped the measurement.
+    #[error("the benchmark was stopped on request")]
     Stopped,
 }
 
-/// Any error of a loaded program counts as an error of loading.
+/// Treats any error of a loaded program as an error of loading.
 impl From<runtime::RuntimeError> for BenchError {
     fn from(error: runtime::RuntimeError) -> Self {
         Self::Load(error.into())
     }
 }
 
-/// A function that receives the number of each round, and can stop. Round 0 is not counted.
+/// A function that receives the number of each round, and can stop the measurement. Round 0 is not part of
+/// the result.
 pub type WatchRounds<'a> = &'a mut dyn FnMut(usize) -> ControlFlow<()>;
 
-/// Measures cases in turn. The first round is not counted, because it pays for page faults and caches. After
-/// the last round, each case runs once more on a watched device.
+/// Measures cases in alternation. The first round is not part of the result, because it includes the time of
+/// page faults and cache misses. After the last round, each case runs once more on a watched device.
 ///
 /// # Errors
-/// The first failure; or if `watch` asks to stop.
+/// Returns the first error, or an error if `watch` stops the measurement.
 pub fn measure(
     mut cases: Vec<Case<'_>>,
     rounds: usize,
@@ -273,7 +280,7 @@ pub fn measure(
     })
 }
 
-/// The functions that a watched device executes per unit; the slowest comes first.
+/// The functions that a watched device executes per unit, with the slowest function first.
 fn dispatches(watched: Watched<'_>) -> Result<Vec<Dispatch>, BenchError> {
     let Watched { runtime, mut run, before, units, paths } = watched;
     // Each once before: it pays for page faults, and shows the network what stands before the first unit.
@@ -301,7 +308,7 @@ fn dispatches(watched: Watched<'_>) -> Result<Vec<Dispatch>, BenchError> {
     Ok(dispatches)
 }
 
-/// The functions that a run executes, by name: number of executions, and total time.
+/// The functions that a run executes, by name, with the number of executions and the total time.
 fn executed(runtime: &Runtime, run: &mut Run<'_>) -> Result<BTreeMap<String, (u64, Duration)>, BenchError> {
     let before = runtime.executed()?;
     run()?;
@@ -313,7 +320,7 @@ fn executed(runtime: &Runtime, run: &mut Run<'_>) -> Result<BTreeMap<String, (u6
     Ok(runtime.executed()?.into_iter().map(more).collect())
 }
 
-/// Multiplications and additions per call of an entry point, by the cost model.
+/// The number of multiplications and additions per call of an entry point, by the cost model.
 fn flops(trace: &Trace, entry: &str, target: &Target) -> f64 {
     let mut found: Vec<f64> = Vec::with_capacity(trace.functions.len());
     for function in &trace.functions {

@@ -7,7 +7,8 @@ use std::thread::{self, JoinHandle};
 
 use super::{BenchError, Case};
 
-/// A thread that keeps one core busy until it is dropped. The system moves it to no other core.
+/// A thread that keeps one core busy until it is dropped. The operating system does not move this thread to
+/// another core.
 struct Neighbour {
     leaves: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -40,7 +41,8 @@ impl Drop for Neighbour {
 }
 
 impl<'a> Case<'a> {
-    /// The same case, while another thread keeps one core busy. It is not watched.
+    /// Measures the same case while another thread keeps one core busy. This case runs on a device that does
+    /// not count functions.
     pub fn beside_a_neighbour(self) -> Case<'a> {
         let Self { mut label, work, mut run, .. } = self;
         label.variant.insert("neighbour", "busy".to_owned());

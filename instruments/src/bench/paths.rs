@@ -1,4 +1,4 @@
-//! Finds the field paths that each dispatch computes, and the order of dispatches of an entry point.
+//! Finds the field paths of the operations in each dispatch, and the order of dispatches of an entry point.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +11,13 @@ use tracewright::build::{LoadError, compile};
 /// The dispatches of a compiled module.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    /// For each dispatched function, by name, the places of its operations.
+    /// For each dispatched function, by name, the places where its operations are declared.
     pub places: BTreeMap<String, BTreeSet<Declared>>,
-    /// For each entry point, its dispatches in order.
+    /// For each entry point, its dispatches in the order of execution.
     pub order: BTreeMap<String, Vec<Dispatched>>,
 }
 
-/// A place in a declaration: field path, Rust file, line.
+/// A place in a declaration: the field path, the Rust file, and the line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Declared {
     pub path: String,
@@ -28,13 +28,15 @@ pub(super) struct Declared {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Dispatched {
     pub name: String,
-    /// The path of the call that it was inlined from: `model.layers.3`.
+    /// The path of the call from which the operation was inlined: `model.layers.3`.
     pub within: Option<String>,
-    /// For a kernel, the place of its call. The compiler's own functions contain their places.
+    /// For a kernel, the place of the kernel's call. The compiler's own functions contain the places of their
+    /// operations.
     places: BTreeSet<Declared>,
 }
 
-/// Flags that make iree-compile print the locations of operations, after it has decided which are fused.
+/// Flags that make iree-compile print the locations of operations after the compiler has decided which
+/// operations are fused.
 const FLAGS: [&str; 6] = [
     "--compile-to=flow",
     "--mlir-disable-threading",
@@ -44,7 +46,8 @@ const FLAGS: [&str; 6] = [
     "--mlir-elide-elementsattrs-if-larger=16",
 ];
 
-/// The paths of a module's dispatches, compiled with these options. This repeats half of the compilation.
+/// The field paths of a module's dispatches, if the module is compiled with these options. This function
+/// repeats half of the compilation.
 pub(super) fn paths(
     module: &Module,
     compiler: &Compiler,
@@ -122,15 +125,16 @@ enum Location<'a> {
     File(&'a str, u32),
     /// A named location such as `"path"(#loc3)`.
     Name(&'a str, Box<Self>),
-    /// `callsite(#loc1 at #loc2)`: the place of an inlined operation, and the place of its function's call.
+    /// A location such as `callsite(#loc1 at #loc2)`: the place of an inlined operation, and the place of its
+    /// function's call.
     CallSite(Box<[Self; 2]>),
-    /// Several locations, such as `fused[#loc4, #loc5]`.
+    /// A list of fused locations, such as `fused[#loc4, #loc5]`.
     Fused(Vec<Self>),
     Unknown,
 }
 
 impl<'a> Location<'a> {
-    /// Reads the location at the beginning of a text, and returns the rest.
+    /// Parses the location at the beginning of a text, and returns the rest of the text.
     fn read(text: &'a str) -> (Self, &'a str) {
         if let Some(number) = text.strip_prefix("#loc") {
             let rest = number.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -168,7 +172,7 @@ impl<'a> Location<'a> {
         (Self::Unknown, text.trim_start_matches(|c: char| c.is_alphanumeric()))
     }
 
-    /// Calls `visit` for each named place, with the name of the call that it was inlined from.
+    /// Calls `visit` for each named place, with the name of the call from which it was inlined.
     fn visit(
         &self,
         aliases: &BTreeMap<&str, &str>,
@@ -197,7 +201,7 @@ impl<'a> Location<'a> {
         }
     }
 
-    /// The file and the line, if the location has them.
+    /// The file and the line of a location, if the location contains them.
     fn file(&self, aliases: &BTreeMap<&str, &str>) -> Option<(String, u32)> {
         match self {
             Self::File(file, line) => Some(((*file).to_owned(), *line)),
@@ -207,7 +211,7 @@ impl<'a> Location<'a> {
     }
 }
 
-/// The field path for a location's name, in which a slash stands for the dot between levels.
+/// The field path for a location's name, in which slashes replace the dots between levels.
 fn field(name: &str) -> String {
     name.replace('/', ".")
 }

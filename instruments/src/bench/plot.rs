@@ -9,7 +9,7 @@ use super::{BenchReport, Measured};
 const WIDTH: u32 = 900;
 const ROW: i32 = 26;
 const TITLE: i32 = 34;
-/// The start of the bars, and the length of the longest, in pixels.
+/// The horizontal start of the bars, and the length of the longest bar, in pixels.
 const LEFT: i32 = 330;
 const LONGEST: f64 = 420.0;
 

@@ -1,4 +1,5 @@
-//! Builds a profile from the measurements of a language model: which dispatch computes which nodes.
+//! Builds a profile from the measurements of a language model, which shows the nodes that each dispatch
+//! computes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +13,8 @@ use super::{Language, Measured};
 use crate::profile::{Profile, ProfiledDispatch, ProfiledPlace};
 
 impl Language {
-    /// The profile of a measured case, for one call of its entry point. `model` is the name of the model.
-    /// `None` if the case was not watched.
+    /// The profile of a measured case, for one call of its entry point. `model` is the name of the model. The
+    /// function returns `None` if the device of the case does not count functions.
     pub(super) fn profiled(
         &self,
         model: &str,
@@ -91,12 +92,12 @@ impl Language {
     }
 }
 
-/// The costs of an entry point's operations, by place.
+/// The costs of an entry point's operations, by the places of their declarations.
 struct Costs {
-    /// For each function, the cost at each place, and the most expensive operation there.
+    /// For each function, the cost at each place, and the most expensive operation at this place.
     functions: Vec<BTreeMap<Declared, (Cost, String, f64)>>,
     entry: usize,
-    /// The called functions, by the prefixes of their keys.
+    /// The functions that the entry point calls, by the prefixes of their keys.
     layers: BTreeMap<String, usize>,
 }
 
@@ -114,7 +115,7 @@ impl Costs {
         Self { functions, entry, layers: calls.collect() }
     }
 
-    /// The cost of the operations at a place, and the most expensive one.
+    /// The cost of the operations at a place, and the most expensive of these operations.
     fn at(&self, layer: Option<&str>, at: &Declared) -> Option<(Cost, &str)> {
         let layer = layer.and_then(|layer| self.layers.get(layer));
         let functions = layer.into_iter().chain([&self.entry]).filter_map(|&index| self.functions.get(index));
@@ -150,7 +151,7 @@ fn costs(function: &Function, machine: &Machine) -> BTreeMap<Declared, (Cost, St
     costs
 }
 
-/// A short name of an operation: `linear`, `tanh`.
+/// A short name of an operation: `linear` or `tanh`, for example.
 fn word(op: &Op) -> String {
     let mut text = String::new();
     op.print(&mut text);

@@ -1,4 +1,4 @@
-//! Measures single operations, each compiled as a program of its own.
+//! Measures single operations, each compiled as a separate program.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ use tracewright::build::{BuildTools, LoadError, ProgramOptions, compile, compile
 use tracewright::random::write_random;
 use tracewright::{Expanded, PlanError};
 
-/// Calls of an operation per run.
+/// The number of calls of an operation per run.
 const CALLS: usize = 8;
 
 const ENTRY: &str = "run";
@@ -43,10 +43,10 @@ pub struct Matmul {
 pub struct AttentionSizes {
     pub queries: usize,
     pub heads: usize,
-    /// Query heads per key head.
+    /// The number of query heads per key head.
     pub groups: usize,
     pub features: usize,
-    /// Slots of keys and values.
+    /// The number of slots for keys and values.
     pub context: usize,
     pub depth: usize,
     /// The element type of the computation.
@@ -56,19 +56,19 @@ pub struct AttentionSizes {
 /// An operation that is loaded for measurements.
 pub struct Single {
     loaded: (Runtime, VmFunction),
-    /// The same operation on a watched device of its own.
+    /// The same operation on a separate watched device.
     watched: Option<((Runtime, VmFunction), Paths)>,
-    /// The bytes of each tensor, or a host integer.
+    /// The bytes of each tensor, or an integer on the host.
     arguments: Vec<Result<(TensorType, Vec<u8>), i32>>,
     label: Label,
     work: Workload,
 }
 
 impl Matmul {
-    /// Builds and loads the matmul. The options determine how its weight is stored.
+    /// Builds and loads the matmul. The options determine the storage format of the weight.
     ///
     /// # Errors
-    /// The failure of the first stage that fails.
+    /// Returns the error of the first stage that fails.
     pub fn load(self, seed: u64, options: ProgramOptions<'_>) -> Result<Single, BenchError> {
         let Self { m, n, k, element } = self;
         let weight = Parameter::new("weight", TensorType::new(element, [n, k]));
@@ -89,7 +89,7 @@ impl AttentionSizes {
     /// Builds and loads the attention.
     ///
     /// # Errors
-    /// The failure of the first stage that fails.
+    /// Returns the error of the first stage that fails.
     pub fn load(self, seed: u64, options: ProgramOptions<'_>) -> Result<Single, BenchError> {
         let Self { queries, heads, groups, features, context, depth, element } = self;
         let q = TensorType::new(element, [1, heads, groups, queries, features]);
@@ -134,7 +134,7 @@ fn recorded(
     Ok(Trace { functions: vec![function], entries: vec![FunctionId(0)] })
 }
 
-/// A function with one result, built by hand.
+/// An entry point with one result, built by hand.
 pub(crate) fn entry(
     function: &str,
     path: &str,
@@ -153,7 +153,7 @@ pub(crate) fn entry(
     Ok(made)
 }
 
-/// Numbers between −1 and 1, all different.
+/// A tensor of numbers between −1 and 1 that all differ.
 fn numbers(ty: TensorType) -> (TensorType, Vec<u8>) {
     let mut bytes = vec![0; ty.bytes()];
     for i in 0..ty.count() {
@@ -230,7 +230,8 @@ impl Single {
         })
     }
 
-    /// The case of the operation. A unit is one call. The arguments are uploaded before.
+    /// Creates the case that measures the operation. A unit is one call. The arguments are uploaded before
+    /// the measurement.
     pub fn case(&self) -> Case<'_> {
         let watched = self.watched.as_ref().map(|(called, paths)| {
             let (runtime, _) = called;

@@ -6,17 +6,17 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Distribution {
     pub min: f64,
-    /// A quarter of the measurements is at most this.
+    /// A quarter of the measurements are at most this value.
     pub lower_quartile: f64,
-    /// Half of the measurements is at most this.
+    /// Half of the measurements are at most this value.
     pub median: f64,
-    /// Three quarters of the measurements are at most this.
+    /// Three quarters of the measurements are at most this value.
     pub upper_quartile: f64,
     pub max: f64,
 }
 
 impl Distribution {
-    /// The distribution of measurements; zeros if there are none.
+    /// The distribution of measurements; all values are zero if there are no measurements.
     pub fn of(samples: &[f64]) -> Self {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -37,7 +37,7 @@ impl Distribution {
     }
 }
 
-/// The median of `of` over pairs that were measured side by side.
+/// The median of `of` over pairs of measurements that were made in the same round.
 pub(super) fn ratio(a: &[f64], b: &[f64], of: impl Fn(f64, f64) -> f64) -> f64 {
     Distribution::of(&a.iter().zip(b).map(|(a, b)| of(*a, *b)).collect::<Vec<_>>()).median
 }

@@ -1,4 +1,4 @@
-//! Measures the stages from a configuration to a program: recording, compiling, baking.
+//! Measures the stages from a configuration to a program: recording, compiling and baking.
 
 use std::path::Path;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use crate::profile::variant;
 use tracewright::build::{LoadError, compile, compile_options};
 use tracewright::{Expanded, Lowered, Plan, PlanError};
 
-/// A plan whose stages are measured.
+/// A plan whose compilation stages are measured.
 pub struct Stages {
     plan: Plan,
     recorded: trace::Trace,
@@ -22,10 +22,10 @@ pub struct Stages {
 }
 
 impl Stages {
-    /// Lowers a plan once, up to the text.
+    /// Lowers a plan once, up to the text of the module.
     ///
     /// # Errors
-    /// If a stage fails.
+    /// Returns an error if a stage fails.
     pub fn new(plan: Plan) -> Result<Self, BenchError> {
         let recorded = plan.record(&plan.steps())?.trace;
         let expanded = plan.expand(&recorded)?;
@@ -63,7 +63,7 @@ impl Stages {
         })
     }
 
-    /// A case that writes the archive into `folder`. Its bytes are those of the archive.
+    /// A case that writes the archive into `folder`. The bytes of this case are the bytes of the archive.
     pub fn bake<'a>(&'a self, checkpoint: &'a Checkpoint, folder: &'a Path) -> Case<'a> {
         let bytes: usize = self.lowered.module.parameters.iter().map(|p| p.ty.bytes()).sum();
         self.case("bake", Workload { bytes: Some(bytes as f64), ..Workload::default() }, move || {

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use super::{BenchReport, Measured};
 
-/// The number of slowest functions in the table.
+/// The number of slowest functions that the table lists.
 const NAMED: usize = 5;
 
-/// The differences between a measurement and the others of its case.
+/// The properties in which a measurement differs from the other measurements of its case.
 pub(super) fn variant(measured: &Measured, report: &BenchReport) -> String {
     let differs = |(name, value): &(&&'static str, &String)| {
         let mut others = report.cases.iter().filter(|other| other.label.case == measured.label.case);

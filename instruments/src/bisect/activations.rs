@@ -1,4 +1,5 @@
-//! Compares a form with the values of another program, by the paths of its modules.
+//! Compares a variant of a network with the activations that another program computed, by the paths of its
+//! modules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,23 +12,24 @@ use super::difference::share;
 use super::region::Region;
 use super::{BisectError, Bisected, ComparedNode, Difference, Finding, Form, NamedNode, TokenCall, place};
 
-/// Inputs and outputs of another program's modules, by their paths.
+/// The inputs and outputs of another program's modules, by the modules' paths.
 ///
-/// `tests/oracle/activations.py` writes the file. `PATH` is the output of a module, `PATH:input` its input,
-/// and `tokens` the tokens that were read.
+/// `tests/oracle/activations.py` writes the file. The key `PATH` contains the output of a module,
+/// `PATH:input` its input, and `tokens` the tokens that the program read.
 pub struct Activations {
     file: Checkpoint,
 }
 
-/// The allowed distance, relative to the largest value. The other program sums in another order.
+/// The allowed difference, relative to the largest value. The difference occurs because the other program
+/// sums in another order.
 const APART: f64 = 3e-5;
 const APART_NARROW: f64 = 16.0;
 
 impl Activations {
-    /// Opens the file.
+    /// Opens the file of activations.
     ///
     /// # Errors
-    /// If it is not a safetensors file.
+    /// Returns an error if the file is not a safetensors file.
     pub fn open(path: &Path) -> Result<Self, ArchiveError> {
         Ok(Self { file: Checkpoint::open(path)? })
     }
@@ -42,17 +44,17 @@ impl Activations {
         Some(Value::from_bytes(self.file.ty(key).ok()?, self.file.data(key).ok()?))
     }
 
-    /// The value under a key, in the shape of `ty`. The other program can have several axes as one.
+    /// The value under a key, in the shape of `ty`. In the other program, several axes can be one axis.
     fn shaped(&self, key: &str, ty: &TensorType) -> Option<Value> {
         let value = self.value(key)?;
         (value.data.len() == ty.count()).then(|| Value { ty: ty.clone(), data: value.data })
     }
 
-    /// Compares a form's call of an entry point that scores all tokens with the other program's values.
-    /// `element` is the type of the computation in both.
+    /// Compares a call of an entry point that scores all tokens with the activations of the other program.
+    /// `element` is the element type in which both programs compute.
     ///
     /// # Errors
-    /// If the form cannot run.
+    /// Returns an error if the variant cannot run.
     pub fn compare(
         &self,
         form: &dyn Form,
@@ -74,7 +76,7 @@ impl Activations {
         Ok(Bisected { compared, finding, results, reference: Vec::new() })
     }
 
-    /// The values of a region at all points that the other program's file contains.
+    /// Compares the values of a function at all points that the other program's file contains.
     fn look<'r>(
         &self,
         form: &dyn Form,
@@ -100,7 +102,8 @@ impl Activations {
         Ok(Known { region, values, points })
     }
 
-    /// The first point that differs. Within a layer, the form gets the other program's input of that layer.
+    /// Finds the first point with a difference. Within a layer, the variant gets the other program's input of
+    /// this layer.
     fn deepest(
         &self,
         form: &dyn Form,
@@ -149,7 +152,7 @@ fn apart(computed: ElementType, element: ElementType) -> Bound {
     share(if computed == ElementType::F32 { APART } else { narrow }, element)
 }
 
-/// The values of a region, and the points with values of another program.
+/// The values of a function, and the points for which the other program has values.
 struct Known<'r> {
     region: &'r Region,
     values: BTreeMap<NodeId, Value>,
@@ -161,8 +164,8 @@ struct Point {
     difference: Difference,
 }
 
-/// The points of a function for which another program can have values: inputs and outputs of each module that
-/// reads weights, and outputs of each layer.
+/// The points of a function for which another program can have values: the inputs and outputs of each module
+/// that reads weights, and the outputs of each layer.
 fn points_of(function: &Function, nodes: &[NodeId]) -> Vec<(NodeId, String)> {
     let path = |id: NodeId| function.node(id).provenance.path.to_string();
     let is_weight = |id: &NodeId| matches!(function.node(*id).kind, NodeKind::Parameter(_));
@@ -196,8 +199,8 @@ impl Known<'_> {
         function.operands(id).into_iter().map(value).collect()
     }
 
-    /// The report on a point: the operation that computed its value, and all operations after the last equal
-    /// point.
+    /// The report about a point: the operation that computed its value, and all operations after the last
+    /// equal point.
     fn finding(&self, index: usize) -> Finding {
         let function = self.region.function();
         let known = |id: NodeId| {

@@ -17,11 +17,11 @@ use super::{
     TokenCall, Tolerance,
 };
 
-/// The relative difference of matmuls that is allowed if activations are rounded to bytes: a byte can differ
+/// The relative difference of matmuls that is allowed if activations are rounded to bytes. A byte can differ
 /// by one if a norm rounds differently.
 const ROUNDED_ACTIVATIONS: f64 = 0.06;
 
-/// The baseline of a comparison.
+/// The baseline with which a compiled network is compared.
 pub enum Baseline<'a> {
     Evaluator,
     /// The same network without simplification.
@@ -50,10 +50,10 @@ pub struct CompiledNetwork<'a> {
 }
 
 impl CompiledNetwork<'_> {
-    /// Compares the network with a baseline, call by call.
+    /// Compares the network with a baseline, one call after the other.
     ///
     /// # Errors
-    /// If the network or the baseline cannot run, or `watch` asks to stop.
+    /// Returns an error if the network or the baseline cannot run, or if `watch` stops the comparison.
     pub fn compare(
         &self,
         baseline: &Baseline<'_>,

@@ -5,12 +5,12 @@ use ops::{Bound, ElementType, Op, Value, WeightUse};
 use serde::Serialize;
 use trace::{Node, NodeKind};
 
-/// The allowed difference of a layer's result, in units in the last place of the largest number. A layer has
-/// many operations, each with its own bound.
+/// The allowed difference of a layer's result, in units in the last place of the largest number. A layer
+/// consists of many operations, each with its own bound.
 const LAYER: f64 = 64.0;
 const NARROW_LAYER: f64 = 16.0;
 
-/// The factor by which a difference may exceed one sample of unrounded numbers.
+/// The factor by which a difference may exceed the difference that a random sample of unrounded numbers has.
 const SAMPLE: f64 = 4.0;
 
 /// The difference between two values of one node.
@@ -22,13 +22,13 @@ pub struct Difference {
     pub reference: f64,
     /// The largest difference, relative to the reference's largest magnitude.
     pub relative: f64,
-    /// How many numbers differ by more than is allowed.
+    /// The number of elements whose difference exceeds the allowed difference.
     pub beyond: usize,
     pub count: usize,
 }
 
 impl Difference {
-    /// The difference between two values, with an allowed difference for each number.
+    /// Computes the difference between two values, with an allowed difference for each number.
     pub(super) fn of(subject: &Value, reference: &Value, allowed: Vec<f64>) -> Self {
         let pairs = || subject.data.iter().zip(&reference.data).map(|(&s, &r)| distance(s, r));
         let (largest, by) = pairs().enumerate().fold(
@@ -50,7 +50,7 @@ impl Difference {
     }
 }
 
-/// The distance of two numbers. Equal numbers have distance 0, even NaN and infinities.
+/// The distance between two numbers. Equal numbers have the distance 0, even NaN and infinities.
 pub(super) fn distance(a: f64, b: f64) -> f64 {
     match a == b || a.is_nan() && b.is_nan() {
         true => 0.0,
@@ -59,7 +59,7 @@ pub(super) fn distance(a: f64, b: f64) -> f64 {
     }
 }
 
-/// The index of the number at a position in row-major order.
+/// The index of the element at a position in row-major order.
 fn index(shape: &[usize], mut place: usize) -> Vec<usize> {
     let mut index = vec![0; shape.len()];
     for (axis, &extent) in shape.iter().enumerate().rev() {
@@ -74,10 +74,11 @@ fn index(shape: &[usize], mut place: usize) -> Vec<usize> {
 pub struct Tolerance {
     /// The element type of the network.
     pub element: ElementType,
-    /// The allowed difference of matmuls whose weights have other formats, relative to the largest result.
+    /// The allowed difference of matmuls whose weights have different formats, relative to the largest
+    /// result.
     pub products: Option<f64>,
-    /// The fraction of the calibrated bounds that is allowed. It is 1 by default. Smaller values show how
-    /// close correct networks come (docs/dev/reliability.md).
+    /// The fraction of the calibrated bounds that is allowed as a difference. The fraction is 1 by default.
+    /// Smaller fractions show how close correct networks come to each other (docs/dev/reliability.md).
     pub calibrated: f64,
 }
 
@@ -87,12 +88,13 @@ impl Tolerance {
         Self { element, products, calibrated: 1.0 }
     }
 
-    /// The factor by which a difference may exceed one sample of unrounded numbers.
+    /// The factor by which a difference may exceed the difference that a random sample of unrounded numbers
+    /// has.
     pub(super) fn sample(self) -> f64 {
         SAMPLE * self.calibrated
     }
 
-    /// The allowed difference of a node with equal operands.
+    /// The allowed difference of a node whose operands are equal in both variants.
     pub(super) fn bound(self, node: &Node) -> Bound {
         let element = node.ty().element;
         match &node.kind {
@@ -109,7 +111,7 @@ impl Tolerance {
         }
     }
 
-    /// The allowed difference of a result of many operations.
+    /// The allowed difference of a result that many operations compute.
     pub(super) fn layer(self, element: ElementType) -> Bound {
         let ulps = if is_narrow(self.element) { NARROW_LAYER } else { LAYER };
         let products = self.products.map_or(0.0, |products| 4.0 * products);
@@ -117,7 +119,8 @@ impl Tolerance {
     }
 }
 
-/// The allowed difference of each number. Integers of 8 bits are quantized numbers and may differ by one.
+/// The allowed difference of each number. Integers of 8 bits are quantized numbers, so they may differ by
+/// one.
 pub(super) fn allowances(bound: Bound, expected: &Value) -> Vec<f64> {
     match expected.ty.element {
         ElementType::I8 => vec![1.0; expected.data.len()],
@@ -125,17 +128,18 @@ pub(super) fn allowances(bound: Bound, expected: &Value) -> Vec<f64> {
     }
 }
 
-/// A bound relative to the largest number.
+/// A bound relative to the largest magnitude.
 pub(super) fn share(share: f64, element: ElementType) -> Bound {
     Bound::UlpsOfLargest(share / element.ulp(1.0))
 }
 
-/// Whether a type has so few digits that omitted roundings are visible. A compiler may omit them.
+/// Whether an element type has so few digits that omitted roundings are visible. A compiler may omit such
+/// roundings.
 fn is_narrow(element: ElementType) -> bool {
     matches!(element, ElementType::F16 | ElementType::Bf16)
 }
 
-/// The same numbers with random errors below the rounding, as if a compiler had not rounded them.
+/// The same numbers with random errors smaller than the rounding, as if a compiler had omitted the rounding.
 pub(super) fn unrounded(value: &Value) -> Value {
     if !is_narrow(value.ty.element) {
         return value.clone();

@@ -1,4 +1,4 @@
-//! The forms in which a trace can run.
+//! The variants in which a trace can run: evaluated or compiled.
 
 use std::collections::BTreeMap;
 
@@ -16,20 +16,20 @@ use super::BisectError;
 use tracewright::build::{Build, BuildTools};
 use tracewright::{Array, Expanded, Lowered, Program};
 
-/// A way to run a trace.
+/// A way to run a trace, such as the evaluator or a compiled program.
 pub trait Form {
-    /// The name in reports: `iree`.
+    /// The name of the variant in reports: `iree`.
     fn name(&self) -> &str;
 
-    /// Whether the form computes the exact meaning of operations.
+    /// Whether the variant computes operations exactly as they are defined.
     fn is_exact(&self) -> bool {
         false
     }
 
-    /// The results of each entry point of a trace, for arguments that all of them take.
+    /// The results of each entry point of a trace; all entry points take the same arguments.
     ///
     /// # Errors
-    /// If the trace cannot run in this form.
+    /// Returns an error if the trace cannot run in this variant.
     fn run(&self, trace: &Trace, arguments: &[Value]) -> Result<Vec<Vec<Value>>, BisectError>;
 }
 
@@ -40,10 +40,10 @@ pub struct CheckpointValues<'a> {
 }
 
 impl<'a> CheckpointValues<'a> {
-    /// The weights that a trace reads. The tensors of `checkpoint` must have the network's names.
+    /// Creates the weights that a trace reads. The tensors of `checkpoint` must have the network's names.
     ///
     /// # Errors
-    /// If the trace declares a key with two types.
+    /// Returns an error if the trace declares a key with two types.
     pub fn new(trace: &Trace, checkpoint: &'a Checkpoint) -> Result<Self, ParameterConflict> {
         let parameters = trace.parameters()?;
         let sources = parameters.iter().flat_map(|parameter| parameter.sources());
@@ -57,7 +57,7 @@ impl<'a> CheckpointValues<'a> {
     }
 }
 
-/// The reference evaluator, which computes the meaning of operations.
+/// The reference evaluator, which computes operations as they are defined.
 pub struct EvaluatedForm<'a> {
     pub values: &'a CheckpointValues<'a>,
     /// The storage formats of weights, if the trace is first rewritten for other formats.
@@ -92,7 +92,7 @@ impl Form for EvaluatedForm<'_> {
     }
 }
 
-/// The form that is compiled and run by IREE.
+/// A variant that IREE compiles and runs.
 pub struct CompiledForm<'a> {
     pub name: String,
     pub tools: (&'a Compiler, &'a std::path::Path),
@@ -105,20 +105,20 @@ pub struct CompiledForm<'a> {
 }
 
 impl CompiledForm<'_> {
-    /// Lowers a trace for compilation. Its checkpoint may contain any further tensors, because a part of a
-    /// network reads only some.
+    /// Lowers a trace for compilation. The checkpoint may contain additional tensors, because a part of a
+    /// network reads only some tensors.
     ///
     /// # Errors
-    /// If the trace cannot be lowered.
+    /// Returns an error if the trace cannot be lowered.
     pub fn lower(&self, trace: &Trace) -> Result<Lowered, BisectError> {
         let all = vec![Ignorable::Prefix("")];
         Ok(Lowered::new(trace, self.rules, self.target.clone(), self.weights.clone(), all)?)
     }
 
-    /// Calls the lowered form of `trace`, and returns its results.
+    /// Calls the compiled program of `trace`, and returns its results.
     ///
     /// # Errors
-    /// If it cannot be built or called.
+    /// Returns an error if the program cannot be built or called.
     pub fn call(
         &self,
         lowered: Lowered,

@@ -17,7 +17,7 @@ pub struct TokenCall {
     pub tokens: Vec<u32>,
 }
 
-/// Prints for example `decode of 1 token from position 4`.
+/// Prints a call, for example `decode of 1 token from position 4`.
 impl fmt::Display for TokenCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { entry, start, tokens } = self;
@@ -27,7 +27,8 @@ impl fmt::Display for TokenCall {
 }
 
 impl TokenCall {
-    /// The calls that read tokens: `prefill` for all but the last token, in chunks, and then `decode`.
+    /// The calls that read the given tokens: `prefill` for all tokens except the last, in chunks, and then
+    /// `decode`.
     pub fn of(tokens: &[u32], chunk: usize) -> Vec<Self> {
         let Some((last, first)) = tokens.split_last() else { return Vec::new() };
         let call =
@@ -38,12 +39,12 @@ impl TokenCall {
         calls
     }
 
-    /// The call that scores all tokens together.
+    /// The call that computes the logits of all tokens together.
     pub fn score(tokens: &[u32]) -> Self {
         Self { entry: "score".into(), start: 0, tokens: tokens.into() }
     }
 
-    /// The arguments of the entry point, by role. A part of the state without a value yet is zero.
+    /// The arguments of the entry point, by role. State that has no value yet is zero.
     pub(crate) fn arguments(&self, signature: &Signature, state: &HashMap<Role, Value>) -> Vec<Value> {
         let argument = |argument: &trace::Argument| {
             let ty: TensorType = argument.ty.clone();
@@ -64,10 +65,11 @@ impl TokenCall {
 }
 
 impl Bisection<'_> {
-    /// Compares calls in order, up to the first with a difference. Each call gets the reference's state.
+    /// Compares calls in order, up to the first call with a difference. Each call gets the state that the
+    /// reference computed.
     ///
     /// # Errors
-    /// If a form cannot run, or `watch` asks to stop.
+    /// Returns an error if a variant cannot run, or if `watch` stops the comparison.
     pub fn compare_calls(
         &self,
         trace: &Trace,

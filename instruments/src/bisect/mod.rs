@@ -1,15 +1,17 @@
-//! Finds where two forms of a network diverge: the first node whose values differ by more than is allowed.
+//! Finds where two variants of a network diverge: the first node whose values differ by more than the allowed
+//! difference.
 //!
-//! `bisect` compares recorded nodes. Each node becomes an additional result of its function, and results keep their
-//! meaning in every [`Form`]: with simplification, kernels, or another format of the weights. First it compares the
-//! nodes of the entry point, among which each layer is one node. Then it compares the nodes of the layer that
-//! differs, with the same arguments in both forms. The bound of a whole layer can hide a fault inside it.
-//! Therefore, if no layer differs, `bisect` still compares the nodes of the first layer of each kind. Exposing a
-//! value as a result stops the compiler from fusing it with its consumer. If the difference disappears while all
-//! values are exposed, `bisect` exposes them one at a time.
+//! `bisect` compares the nodes of a recorded trace. Each node becomes an additional result of its function.
+//! Results keep their meaning in every [`Form`]: with simplification, kernels, or another weight format.
+//! `bisect` first compares the nodes of the entry point, where each layer is one node. Then `bisect` compares
+//! the nodes of the layer that differs, with the same arguments in both variants. The allowed difference of a
+//! whole layer can hide an error inside the layer. Therefore, if no layer differs, `bisect` still compares
+//! the nodes of the first layer of each kind. Exposing a value as a result stops the compiler from fusing it
+//! with its consumer. If the difference disappears while all values are exposed, `bisect` exposes them one at
+//! a time.
 //!
-//! A node may differ by the bound of its operation, plus the effect of its operands' differences, which the
-//! evaluator computes.
+//! The allowed difference of a node is the bound of its operation, plus the effect of its operands'
+//! differences, which the evaluator computes.
 
 mod activations;
 mod baseline;
@@ -39,7 +41,7 @@ use region::{Probed, Region};
 use tracewright::CallError;
 use tracewright::build::LoadError;
 
-/// Why two forms cannot be compared.
+/// The reason why two variants cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum BisectError {
     /// The trace cannot be lowered.
@@ -57,29 +59,29 @@ pub enum BisectError {
     /// IREE cannot create a device.
     #[error(transparent)]
     Runtime(#[from] runtime::RuntimeError),
-    /// The watching function asked to stop.
-    #[error("stopped on request")]
+    /// The function that observes the comparison stopped it.
+    #[error("the comparison was stopped on request")]
     Stopped,
 }
 
-/// Two forms of one network, and the allowed differences.
+/// Two variants of one network, and the allowed differences.
 pub struct Bisection<'a> {
     pub subject: &'a dyn Form,
-    /// The form that it should equal.
+    /// The variant whose values are correct.
     pub reference: &'a dyn Form,
     pub values: &'a CheckpointValues<'a>,
     /// The differences that are allowed in a correct network.
     pub tolerance: Tolerance,
 }
 
-/// A node as reports name it.
+/// A node with the names that reports use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NamedNode {
-    /// Its field path: `model.layers.0.self_attn`.
+    /// The field path of the node: `model.layers.0.self_attn`.
     pub path: String,
     pub file: String,
     pub line: u32,
-    /// The operation with its attributes, or the index of a layer's result.
+    /// The operation with its attributes, or the index of a result of a layer.
     pub op: String,
     #[serde(rename = "type")]
     pub ty: String,
@@ -89,29 +91,30 @@ pub struct NamedNode {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedNode {
     pub place: NamedNode,
-    /// The difference; `None` for an input of both forms.
+    /// The difference of the node's values; `None` for an input of both variants.
     pub difference: Option<Difference>,
 }
 
-/// The first node at which two forms diverge.
+/// The first node at which two variants diverge.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
     pub node: ComparedNode,
-    /// The operands from which it is computed.
+    /// The operands from which the node is computed.
     pub operands: Vec<ComparedNode>,
-    /// Whether it differs only if it is computed together with its neighbours.
+    /// Whether the node differs only if it is computed together with its neighbours.
     pub only_together: bool,
-    /// How many later nodes were compared, and how many of them differ by more than is allowed.
+    /// The number of later nodes that were compared, and the number of those that exceed the allowed
+    /// difference.
     pub after: [usize; 2],
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bisected {
-    /// How many nodes were compared.
+    /// The number of nodes that were compared.
     pub compared: usize,
-    /// The first node that differs, if any does.
+    /// The first node that exceeds the allowed difference, if there is one.
     pub finding: Option<Finding>,
-    /// The differences of the entry point's results, by name.
+    /// The differences of the entry point's results, by the names of the results.
     pub results: Vec<(String, Difference)>,
     pub reference: Vec<Value>,
 }
@@ -120,7 +123,7 @@ impl Bisection<'_> {
     /// Compares an entry point of a recorded trace for these arguments.
     ///
     /// # Errors
-    /// If a form cannot run.
+    /// Returns an error if a variant cannot run.
     pub fn compare(
         &self,
         trace: &Trace,
@@ -140,8 +143,8 @@ impl Bisection<'_> {
         Ok(Bisected { compared, finding, results: results.collect(), reference })
     }
 
-    /// The first node of a region that differs. `plain` are the subject's results without exposed values, if
-    /// they are known.
+    /// Finds the first node of a function that exceeds the allowed difference. `plain` contains the results
+    /// of the tested variant without exposed values, if they are known.
     fn first(
         &self,
         region: &Region,
@@ -179,7 +182,7 @@ impl Bisection<'_> {
         self.deepest(&apart, true, compared)
     }
 
-    /// The first node that differs among the exposed ones, or within the call that it is a result of.
+    /// Finds the first node that differs among the exposed nodes, or within the call that computes it.
     fn deepest(
         &self,
         seen: &Seen<'_>,
@@ -214,7 +217,8 @@ impl Bisection<'_> {
         }))
     }
 
-    /// The first node that differs within a call. Both forms get the subject's arguments.
+    /// Finds the first node that differs within a call. Both variants get the arguments of the tested
+    /// variant.
     fn within(
         &self,
         seen: &Seen<'_>,
@@ -226,8 +230,8 @@ impl Bisection<'_> {
         self.first(&seen.region.of_call(call, arguments), None, compared)
     }
 
-    /// The values of nodes in both forms, compared in order. With `apart`, each node is exposed in a function
-    /// of its own.
+    /// Computes the values of nodes in both variants, and compares them in order. With `apart`, each node is
+    /// exposed in a separate function.
     fn look<'r>(
         &self,
         region: &'r Region,
@@ -252,7 +256,7 @@ impl Bisection<'_> {
     }
 }
 
-/// How an entry point is called.
+/// The arguments and results of an entry point.
 pub(crate) fn signature(trace: &Trace, entry: &str) -> Result<Signature, BisectError> {
     let missing = || EvaluateError::NoEntry {
         name: entry.into(),
@@ -266,11 +270,11 @@ fn only(mut results: Vec<Vec<Value>>) -> Vec<Value> {
     results.swap_remove(0)
 }
 
-/// The index of the form in [`Seen::values`].
+/// The index of the tested variant in [`Seen::values`].
 const SUBJECT: usize = 0;
 const REFERENCE: usize = 1;
 
-/// The values of nodes in both forms.
+/// The values of nodes in both variants.
 struct Seen<'r> {
     region: &'r Region,
     values: [HashMap<NodeId, Value>; 2],
@@ -279,8 +283,9 @@ struct Seen<'r> {
 }
 
 impl Seen<'_> {
-    /// The difference of a node's values. The effect of operands' differences counts only while everything
-    /// before was equal: after the first node that differs, it would explain everything.
+    /// Computes the difference of a node's values. The effect of the operands' differences counts only if all
+    /// earlier nodes were equal. After the first node that differs, this effect would explain every
+    /// difference.
     fn difference(
         &self,
         bisection: &Bisection<'_>,
@@ -308,8 +313,8 @@ impl Seen<'_> {
         Ok(Difference::of(subject, reference, allowed))
     }
 
-    /// How far the differences of operands move a node's numbers, and how far omitted rounding of narrow
-    /// operands can move them. The latter is one random sample.
+    /// How far the differences of operands change a node's numbers, and how far omitted rounding of operands
+    /// with few digits can change them. The effect of omitted rounding is one random sample.
     fn inherited(&self, bisection: &Bisection<'_>, id: NodeId) -> Result<Vec<f64>, BisectError> {
         let function = self.region.function();
         let node = function.node(id);
@@ -334,7 +339,7 @@ impl Seen<'_> {
         Ok(moved)
     }
 
-    /// The evaluator's result for operands.
+    /// The result that the evaluator computes from the given operands.
     fn evaluated(
         &self,
         bisection: &Bisection<'_>,
@@ -379,7 +384,7 @@ impl Seen<'_> {
     }
 }
 
-/// Characters of an operation's attributes that are shown.
+/// The number of characters of an operation's attributes that reports show.
 const SHOWN: usize = 120;
 
 fn place(function: &Function, id: NodeId) -> NamedNode {

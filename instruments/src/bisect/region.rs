@@ -1,30 +1,31 @@
-//! A function of a trace as a program of its own, and the values that can be exposed in it.
+//! A function of a trace as a separate program, and the values that this program can expose.
 
 use std::collections::HashSet;
 
 use ops::{ElementType, Op, Value};
 use trace::{Builder, Function, FunctionId, NodeId, NodeKind, Output, Trace};
 
-/// A function, and what it is called with.
+/// A function, and the arguments of its call.
 pub(crate) struct Region {
     trace: Trace,
     pub arguments: Vec<Value>,
 }
 
-/// A trace whose entry points return what nodes of a region compute, beside what they return anyway.
+/// A trace whose entry points return the values of nodes of a function in addition to their own results.
 pub(crate) struct Probed {
     pub trace: Trace,
-    /// For each node, the entry point and the result with its value.
+    /// For each node, the entry point and the index of the result that contains the node's value.
     pub places: Vec<(usize, usize)>,
 }
 
 impl Region {
-    /// The region of an entry point.
+    /// The function of an entry point as a separate program.
     pub fn of_entry(trace: &Trace, name: &str, arguments: Vec<Value>) -> Self {
         Self { trace: trace.with_entries(&[name]), arguments }
     }
 
-    /// The region of a call in this region's function. Calls within it are inlined.
+    /// The function of a call within this function as a separate program. The separate program inlines the
+    /// calls within this function.
     pub fn of_call(&self, call: NodeId, arguments: Vec<Value>) -> Self {
         let node = self.function().node(call);
         let NodeKind::Call { function, .. } = &node.kind else { unreachable!("a call is looked into") };
@@ -56,7 +57,7 @@ impl Region {
         Self { trace: trace.inlined(), arguments }
     }
 
-    /// The first call of each function that this one calls.
+    /// The first call of each function that this function calls.
     pub fn first_calls(&self) -> Vec<NodeId> {
         let (function, mut seen) = (self.function(), HashSet::new());
         let is_first = |id: &NodeId| match &function.node(*id).kind {
@@ -88,14 +89,16 @@ impl Region {
         nodes.filter(|id| function.node(*id).ty().element != ElementType::I4).collect()
     }
 
-    /// Exposes all of these nodes in one function. The compiler then cannot fuse them with each other.
+    /// Exposes all of the given nodes in one function. The compiler then cannot fuse these nodes with each
+    /// other.
     pub fn together(&self, nodes: &[NodeId]) -> Probed {
         let mut function = self.function().clone();
         let places = nodes.iter().map(|&node| (0, result(&mut function, node))).collect();
         Probed { trace: self.with(vec![function]), places }
     }
 
-    /// Exposes each of these nodes in a function of its own. The rest is computed as without exposure.
+    /// Exposes each of the given nodes in a separate function. Each function computes its other nodes as
+    /// without exposed values.
     pub fn apart(&self, nodes: &[NodeId]) -> Probed {
         let mut functions = Vec::with_capacity(nodes.len());
         let mut places = Vec::with_capacity(nodes.len());
@@ -120,7 +123,7 @@ impl Region {
     }
 }
 
-/// The index of a node among a function's results. The node is added if it is not a result.
+/// The index of a node among a function's results. If the node is not a result, the function adds it.
 fn result(function: &mut Function, node: NodeId) -> usize {
     if let Some(place) = function.outputs.iter().position(|output| output.node == node) {
         return place;

@@ -10,12 +10,12 @@ use super::{Bisected, ComparedNode, Difference, Finding, TokenCall};
 pub struct BisectReport<'a> {
     pub names: [&'a str; 2],
     pub calls: &'a [TokenCall],
-    /// The result for each call.
+    /// The result of the comparison for each call.
     pub compared: &'a [Bisected],
 }
 
 impl BisectReport<'_> {
-    /// The first node that differs.
+    /// The first node that exceeds the allowed difference.
     pub fn finding(&self) -> Option<(&TokenCall, &Finding)> {
         let calls = self.calls.iter().zip(self.compared);
         calls.into_iter().find_map(|(call, bisected)| Some((call, bisected.finding.as_ref()?)))

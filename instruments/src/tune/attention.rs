@@ -1,4 +1,4 @@
-//! Samples of attention for the tuner.
+//! Attention calls with which the tuner measures kernels.
 
 use lower::{FusedAttention, LowerError};
 use ops::ops::{Dequantize, MaskTerm, Sdpa};
@@ -11,7 +11,7 @@ use trace::{Evaluation, NodeId, Trace};
 use super::TuneError;
 use super::sample::{Aligned, ONE, Sample, chained, copies, number, numbers, parameter, some};
 
-/// Attention over random keys and values, all of which are visible.
+/// Attention over random keys and values that all queries can see.
 pub(super) struct AttentionSample {
     attention: FusedAttention,
     keys: Aligned,
@@ -47,7 +47,8 @@ impl AttentionSample {
         Self { attention: attention.clone(), keys, copies, seed }
     }
 
-    /// The position of the first query. The queries are last in the cache, so that all of it is read.
+    /// The position of the first query. The queries are at the end of the cache, so that attention reads the
+    /// whole cache.
     fn offset(&self) -> usize {
         let FusedAttention { op, types, .. } = &self.attention;
         let [queries, keys] = [0, 1].map(|i| types[i].shape[types[i].rank() - 2]);
@@ -55,7 +56,7 @@ impl AttentionSample {
         if op.offset { (turns * keys).saturating_sub(queries) } else { 0 }
     }
 
-    /// The rows of the result that are checked: each with its key head and the index of its query.
+    /// The rows of the result that are checked, each with the index of its key head and of its query.
     fn rows(&self) -> Vec<[usize; 3]> {
         let [q, k] = [0, 1].map(|i| &self.attention.types[i]);
         let heads: usize = k.shape[..k.rank() - 2].iter().product();
@@ -86,8 +87,8 @@ impl Sample for AttentionSample {
         self.keys.parameters(stored.map(|(key, ty)| (key, ty.bytes())))
     }
 
-    /// The queries, the addend of the result, and the offset. The addend is small compared to a mean of many
-    /// values, so that it hides no error.
+    /// The queries, the tensor that is added to the result, and the offset. The added tensor is small
+    /// compared to a mean of many values, so that it hides no error.
     fn arguments(&self, trial: u64) -> Vec<Value> {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(trial));
         let offset = self.offset() as f64;
@@ -110,7 +111,7 @@ impl Sample for AttentionSample {
         Value::new(TensorType::new(result.ty.element, [rows.len(), features]), data)
     }
 
-    /// Computes each row as the only query, at its own position.
+    /// Computes each row as if it were the only query, at its own position.
     fn expected(&self) -> Result<Value, TuneError> {
         let given = self.arguments(0);
         let FusedAttention { op, types, quantized } = &self.attention;
@@ -156,7 +157,7 @@ impl Sample for AttentionSample {
     }
 }
 
-/// The keys and values that are read.
+/// The keys and values that attention reads.
 fn stored(FusedAttention { types, quantized, .. }: &FusedAttention, copy: usize) -> Vec<KeyedType> {
     let part = |(name, ty): (&str, &TensorType)| match quantized {
         false => vec![(format!("{name}{copy}"), ty.clone())],
@@ -168,7 +169,7 @@ fn stored(FusedAttention { types, quantized, .. }: &FusedAttention, copy: usize)
     [("keys", &types[1]), ("values", &types[2])].into_iter().flat_map(part).collect()
 }
 
-/// The types of q, of the addend, and of the offset.
+/// The types of q, of the tensor that is added, and of the offset.
 fn types(FusedAttention { op, types, .. }: &FusedAttention) -> Vec<TensorType> {
     let [q, v] = [&types[0], &types[2]];
     let shape = [&q.shape[..q.rank() - 1], &v.shape[v.rank() - 1..]].concat();
@@ -177,7 +178,7 @@ fn types(FusedAttention { op, types, .. }: &FusedAttention) -> Vec<TensorType> {
     all
 }
 
-/// Programs over one cache, and over each of several.
+/// Builds programs that read one cache, and programs that read each of several caches.
 fn traced(attention: &FusedAttention, caches: usize) -> Result<Trace, LowerError> {
     chained("attention", &types(attention), caches, |b, inputs, copy| {
         let mut read: Vec<NodeId> =

@@ -1,4 +1,4 @@
-//! Samples of matmuls with a matrix for each row, for the tuner.
+//! Matmuls with a separate matrix for each row, with which the tuner measures kernels.
 
 use lower::{FusedExperts, LowerError};
 use ops::format::PANEL;
@@ -45,7 +45,8 @@ impl ExpertsSample {
         self.panels().into_iter().flat_map(|panel| panel * PANEL..(panel + 1) * PANEL).collect()
     }
 
-    /// The matrix of a row. Neighbouring rows that choose have different matrices.
+    /// The index of the matrix that a row uses. If rows choose matrices by index, neighbouring rows have
+    /// different matrices.
     fn matrix(&self, row: usize) -> usize {
         let FusedExperts { op, indices, .. } = &self.experts;
         let step = if indices.is_some() { 3 } else { 1 };
@@ -68,7 +69,7 @@ impl Sample for ExpertsSample {
         self.weights.parameters((0..self.copies).map(|i| (key(i), bytes)))
     }
 
-    /// The activations x, the addend of the result, and the indices.
+    /// The activations x, the tensor that is added to the result, and the indices.
     fn arguments(&self, trial: u64) -> Vec<Value> {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(trial));
         let argument = |ty: TensorType| match ty.element {
@@ -87,7 +88,7 @@ impl Sample for ExpertsSample {
         pick(&Value::new(ty, result.data.iter().copied()), &self.rows(), &self.columns())
     }
 
-    /// Computes each checked row with some panels of its matrix.
+    /// Computes each checked row with some panels of the row's matrix.
     fn expected(&self) -> Result<Value, TuneError> {
         let FusedExperts { op, x, .. } = &self.experts;
         let inputs = x.shape[x.rank() - 1];
@@ -121,12 +122,12 @@ impl Sample for ExpertsSample {
     }
 }
 
-/// The axes of the result except the last.
+/// The axes of the result except the last axis.
 fn places(FusedExperts { x, indices, .. }: &FusedExperts) -> &[usize] {
     indices.as_ref().map_or(&x.shape[..x.rank() - 1], |indices| &indices.shape)
 }
 
-/// The types of x, of the addend, and of the indices.
+/// The types of x, of the tensor that is added, and of the indices.
 fn types(experts: &FusedExperts) -> Vec<TensorType> {
     let FusedExperts { op, x, indices } = experts;
     let mut types = vec![x.clone(), TensorType::new(op.element, [places(experts), &[op.outputs]].concat())];
@@ -134,7 +135,7 @@ fn types(experts: &FusedExperts) -> Vec<TensorType> {
     types
 }
 
-/// Programs with one stack of matrices, and with each of several.
+/// Builds programs with one stack of matrices, and programs with each of several stacks.
 fn traced(experts: &FusedExperts, stacks: usize) -> Result<Trace, LowerError> {
     let FusedExperts { op, x, .. } = experts;
     chained("experts", &types(experts), stacks, |b, inputs, index| {

@@ -1,4 +1,4 @@
-//! Samples of matmuls for the tuner.
+//! Matmuls with which the tuner measures kernels.
 
 use lower::{FusedMatmul, LowerError};
 use ops::format::PANEL;
@@ -67,7 +67,7 @@ impl Sample for MatmulSample {
         self.weights.parameters((0..self.copies).map(|i| (key(i), self.weight_bytes())))
     }
 
-    /// The activations x, the addend of the result, and the weight of the norm.
+    /// The activations x, the tensor that is added to the result, and the weight of the norm.
     fn arguments(&self, trial: u64) -> Vec<Value> {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(trial));
         let centres = [0.0, 0.0, 1.0];
@@ -125,7 +125,7 @@ fn columns(product: &FusedMatmul) -> usize {
     if product.halves { product.op.outputs / 2 } else { product.op.outputs }
 }
 
-/// The types of x, of the addend, and of the norm's weight.
+/// The types of x, of the tensor that is added, and of the norm's weight.
 fn types(product: &FusedMatmul) -> Vec<TensorType> {
     let FusedMatmul { op, x, norm, .. } = product;
     let mut types = vec![x.clone(), TensorType::new(op.element, [x.shape[0], columns(product)])];
@@ -133,7 +133,7 @@ fn types(product: &FusedMatmul) -> Vec<TensorType> {
     types
 }
 
-/// Programs of a matmul with one weight, and with each of several.
+/// Builds programs of a matmul with one weight, and with each of several weights.
 fn traced(product: &FusedMatmul, weights: usize) -> Result<Trace, LowerError> {
     chained("product", &types(product), weights, |b, inputs, index| {
         let ty = product.op.format.packed(product.op.outputs, product.x.shape[1]);

@@ -1,4 +1,4 @@
-//! The tuner: it measures which settings of a network and its kernels are fastest on a machine.
+//! The tuner measures which settings of a network and its kernels are fastest on a machine.
 
 mod attention;
 mod experts;
@@ -27,10 +27,10 @@ pub enum TuneError {
     /// The plan cannot be recorded or lowered.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The program of a work cannot be lowered.
+    /// The program of a fused operation cannot be lowered.
     #[error(transparent)]
     Lower(#[from] LowerError),
-    /// The evaluator cannot run a work.
+    /// The evaluator cannot run a fused operation.
     #[error(transparent)]
     Evaluate(#[from] EvaluateError),
     /// The compiler fails with default settings, or was stopped.
@@ -41,16 +41,17 @@ pub enum TuneError {
     /// A file or folder cannot be read or created.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The default computes wrong numbers, which is a bug in Tracewright.
+    /// The kernel with default settings computes wrong numbers, which is a bug in Tracewright.
     #[error(
-        "`{work}` computes other values than the evaluator: {how}; this is a bug of its kernel, please report it"
+        "the kernel `{work}` computes other values than the evaluator: {how}; this is a bug of the kernel, \
+        please report it"
     )]
     Wrong { work: String, how: String },
     /// A network cannot be measured.
     #[error(transparent)]
     Bench(Box<BenchError>),
-    /// The watching function asked to stop.
-    #[error("stopped on request")]
+    /// The function that observes the trials stopped the tuning.
+    #[error("the tuning was stopped on request")]
     Stopped,
 }
 

@@ -1,4 +1,4 @@
-//! Tunes a whole network: the tokens per prefill call, and flags of the compiler.
+//! Tunes a whole network: the number of tokens per prefill call, and flags of the compiler.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -16,22 +16,22 @@ use tracewright::build::{LoadError, ProgramOptions, build_program};
 use tracewright::tuning::{BuildSettings, Record, TuningDb, Verdict, network_name};
 use tracewright::{Plan, PlanError};
 
-/// Candidates for the tokens per prefill call.
+/// The candidates for the number of tokens per prefill call.
 const CHUNKS: [usize; 5] = [32, 64, 128, 256, 512];
 
-/// Tokens of the prompt. As in practice, it is not a multiple of any chunk.
+/// The number of tokens in the prompt. As in practice, this number is not a multiple of any chunk.
 const PROMPT: usize = 500;
 
 const STEPS: usize = 16;
 
-/// Steps after the prompt whose logits are compared.
+/// The number of decode steps after the prompt whose logits are compared.
 const COMPARED: usize = 3;
 
-/// The weights of a network that is tuned, and the options for loading it.
+/// The weights of a network that the tuner measures, and the options for loading the network.
 #[derive(Clone, Copy)]
 pub struct Weighted<'a> {
     pub checkpoint: &'a Checkpoint,
-    /// The compiler, the cache and the memory. The plan sets everything else.
+    /// The compiler, the cache and the memory. The plan sets all other options.
     pub options: &'a dyn Fn() -> ProgramOptions<'a>,
 }
 
@@ -43,10 +43,10 @@ pub struct TunedNetwork<'a> {
 }
 
 impl<'a> TunedNetwork<'a> {
-    /// The network of a plan, with known measurements.
+    /// Creates a tuner for the network of a plan, with known measurements.
     ///
     /// # Errors
-    /// If a value in the configuration is invalid.
+    /// Returns an error if a value in the configuration is invalid.
     pub fn new(plan: &'a Plan, known: &TuningDb) -> Result<Self, PlanError> {
         let chunk = NonZeroUsize::new(plan.chunk).unwrap_or(NonZeroUsize::MIN);
         let usual = BuildSettings { chunk, flags: Vec::new() };
@@ -54,8 +54,8 @@ impl<'a> TunedNetwork<'a> {
         Ok(Self { plan, context: plan.context.min(2 * PROMPT), record })
     }
 
-    /// Settings worth trying: those that differ from the best so far in the chunk or in one flag, and were
-    /// not tried.
+    /// The settings that are worth trying: they differ from the best settings so far in the chunk or in one
+    /// flag, and were not tried yet.
     pub fn left(&self) -> Vec<BuildSettings> {
         let best = self.record.fastest();
         let chunks = CHUNKS.into_iter().filter(|&chunk| chunk <= self.context).filter_map(NonZeroUsize::new);
@@ -71,7 +71,7 @@ impl<'a> TunedNetwork<'a> {
     /// Loads the network with default settings, and computes its logits.
     ///
     /// # Errors
-    /// The failure of the first stage that fails.
+    /// Returns the error of the first stage that fails.
     pub fn trials<'t>(&self, weights: &Weighted<'t>, kernels: &Tuning) -> Result<NetworkTrials<'t>, TuneError>
     where
         'a: 't,
@@ -86,7 +86,7 @@ impl<'a> TunedNetwork<'a> {
     }
 }
 
-/// A network with default settings, and its logits.
+/// A network with default settings, and the logits that it computes.
 pub struct NetworkTrials<'a> {
     maker: Maker<'a>,
     usual: Network,
@@ -103,7 +103,7 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    /// The network, built with these settings.
+    /// Builds and loads the network with the given settings.
     fn load(&self, making: &BuildSettings) -> Result<Network, TuneError> {
         let Self { plan, context, .. } = self;
         let traced = plan.record(&plan.steps_of(making.chunk.get(), *context))?;
@@ -121,8 +121,9 @@ impl Maker<'_> {
         Ok(loaded.program.network().map_err(BenchError::from)?)
     }
 
-    /// The allowed difference of logits if sums have another order: in f32, 3e-5 of the largest, as in the
-    /// comparison with transformers. Narrow types and activations in bytes add some roundings.
+    /// The allowed difference of logits if sums have another order. In f32, the allowed difference is 3e-5 of
+    /// the largest logit, as in the comparison with transformers. Element types with few digits and
+    /// activations in bytes allow some additional roundings.
     fn bound(&self) -> Bound {
         let share = match (self.plan.weights.quantize.rounds(), self.plan.element) {
             (false, ElementType::F32) => 3e-5,
@@ -132,7 +133,7 @@ impl Maker<'_> {
         Bound::UlpsOfLargest(share / ElementType::F32.ulp(1.0))
     }
 
-    /// Tokens that are spread over the vocabulary.
+    /// Tokens that are distributed over the vocabulary.
     fn prompt(&self) -> Vec<u32> {
         let length = PROMPT.min(self.context.saturating_sub(STEPS + 1)).max(1);
         (0..length).map(|i| (i * 7919 % self.plan.model.vocabulary()) as u32).collect()
@@ -152,8 +153,8 @@ impl Maker<'_> {
         Ok(answers)
     }
 
-    /// The geometric mean of the time to the first token and the time of each further one, so that neither
-    /// dominates.
+    /// The geometric mean of the time to the first token and the time of each further token, so that neither
+    /// time dominates.
     fn seconds(&self, network: &Network) -> Result<f64, TuneError> {
         let prompt = self.prompt();
         let room = self.context - prompt.len();
@@ -167,10 +168,10 @@ impl Maker<'_> {
 }
 
 impl NetworkTrials<'_> {
-    /// Tries settings: checks the logits against the default's, and then measures the time.
+    /// Tries settings: compares the logits with the default settings' logits, and then measures the time.
     ///
     /// # Errors
-    /// If the machine fails, or `watch` asks to stop.
+    /// Returns an error if the machine fails, or if `watch` stops the tuning.
     pub fn of(&self, making: &BuildSettings) -> Result<Verdict, TuneError> {
         match self.maker.load(making) {
             Err(TuneError::Bench(error)) => match *error {
@@ -183,10 +184,10 @@ impl NetworkTrials<'_> {
         }
     }
 
-    /// Tries a network that is loaded.
+    /// Tries a network that is already loaded.
     ///
     /// # Errors
-    /// If the machine fails, or `watch` asks to stop.
+    /// Returns an error if the machine fails, or if `watch` stops the tuning.
     pub fn of_network(&self, network: &Network) -> Result<Verdict, TuneError> {
         let Self { maker, usual, expected } = self;
         let bound = maker.bound();

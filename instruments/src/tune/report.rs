@@ -67,7 +67,7 @@ impl TuneReport<'_> {
     }
 }
 
-/// A line of the log: the start of a kernel, or the result of a trial.
+/// Prints a line of the log: the start of a kernel's trials, or the result of a trial.
 impl Display for Trial<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, share, tried } = self;

@@ -1,4 +1,4 @@
-//! The work of one kernel in isolation: as a compiled program, and in the evaluator.
+//! The fused operation of one kernel in isolation, as a compiled program and in the evaluator.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use trace::{Builder, FunctionId, NodeId, NodeKind, Parameter, Trace};
 use super::TuneError;
 use crate::bench::entry;
 
-/// Bytes that all copies of a work read together, so that each copy is read from memory and not from the
-/// cache.
+/// The number of bytes that all copies of an operation read together, so that each copy is read from memory
+/// and not from the cache.
 const SPREAD: usize = 128 << 20;
 
 /// The largest number of multiplications and additions per call of all copies, unless a single copy needs
@@ -27,41 +27,41 @@ const WORK: usize = 1 << 31;
 /// The largest number of copies.
 const COPIES: usize = 64;
 
-/// The entry points: [`ONE`] runs one copy; [`ALL`] runs all copies, each of which waits for the previous
-/// one.
+/// The entry points: [`ONE`] runs one copy. [`ALL`] runs all copies, and each copy waits for the previous
+/// copy.
 pub(super) const ONE: &str = "one";
 pub(super) const ALL: &str = "all";
 
-/// A kernel's work, its inputs, and its expected results.
+/// A fused operation with its inputs and its expected results.
 pub(super) trait Sample {
-    /// A program with this number of copies.
+    /// A program with the given number of copies of the operation.
     fn traced(&self, copies: usize) -> Result<Trace, LowerError>;
 
     /// The number of copies in the entry point [`ALL`].
     fn copies(&self) -> usize;
 
-    /// The weights, or the keys and values, in memory.
+    /// The weights, or the keys and values, which are in memory.
     fn parameters(&self) -> Parameters;
 
     /// New random arguments for a trial.
     fn arguments(&self, trial: u64) -> Vec<Value>;
 
-    /// The allowed difference of two programs with different orders of summation.
+    /// The allowed difference between two programs with different orders of summation.
     fn bound(&self) -> Bound {
         Bound::UlpsOfLargest(16.0)
     }
 
-    /// The allowed difference of a program and the evaluator.
+    /// The allowed difference between a program and the evaluator.
     fn bound_of_sample(&self) -> Bound {
         self.bound()
     }
 
     fn sample(&self, result: &Value) -> Value;
 
-    /// The evaluator's results for the arguments of trial 0.
+    /// The results that the evaluator computes for the arguments of trial 0.
     fn expected(&self) -> Result<Value, TuneError>;
 
-    /// The program in which the work `name` has this tiling.
+    /// The program in which the kernel `name` has the given tiling.
     fn lowered(&self, target: &Target, name: &str, tiling: Tiling) -> Result<Module, TuneError> {
         let kernels = BTreeMap::from([(name.to_owned(), tiling)]);
         let target = Target { tuning: Tuning { kernels, ..Tuning::default() }, ..target.clone() };
@@ -69,15 +69,16 @@ pub(super) trait Sample {
     }
 }
 
-/// The number of copies in [`ALL`] for a work with this number of multiplications and bytes.
+/// The number of copies in [`ALL`] for an operation with this number of multiplications and bytes.
 pub(super) fn copies(work: usize, bytes: usize) -> usize {
     (WORK / (2 * work).max(1)).min(SPREAD / bytes.max(1)).clamp(1, COPIES)
 }
 
-/// The number of distinct random panels. It is prime, so that no two neighbours are equal anywhere.
+/// The number of distinct random panels. The number is prime, so that neighbouring panels are different
+/// everywhere.
 const PANELS: usize = 251;
 
-/// Packed weights with this number of panels.
+/// Packed weights with the given number of panels.
 pub(super) fn panels(format: WeightFormat, inputs: usize, count: usize, random: &mut ChaCha8Rng) -> Aligned {
     let half_width = (3.0 / inputs as f32).sqrt();
     let stride = format.packed(PANEL, inputs).bytes();
@@ -92,9 +93,10 @@ pub(super) fn panels(format: WeightFormat, inputs: usize, count: usize, random: 
     })
 }
 
-/// Programs with one copy of a work and with several, for inputs of these types. `one` builds a copy from the
-/// inputs and its number. Each copy is added to the previous result, which is initially the second input,
-/// like a residual. Thus no two copies run in parallel.
+/// Builds programs with one copy and with several copies of an operation, for inputs of these types. `one`
+/// builds a copy of the operation from the inputs and the number of the copy. The result of each copy is
+/// added to the previous result like a residual; the initial result is the second input. Therefore no two
+/// copies run in parallel.
 pub(super) fn chained(
     path: &str,
     types: &[TensorType],
@@ -118,7 +120,7 @@ pub(super) fn chained(
     Ok(Trace { functions, entries: vec![FunctionId(0), FunctionId(1)] })
 }
 
-/// A parameter of such a program.
+/// Adds a parameter to such a program.
 pub(super) fn parameter(b: &mut Builder<'_>, key: String, ty: TensorType) -> NodeId {
     b.push(NodeKind::Parameter(Parameter::new(key, ty.clone())), vec![ty], &[])
 }
@@ -134,7 +136,7 @@ pub(super) struct Aligned {
 }
 
 impl Aligned {
-    /// This number of bytes, which `fill` appends.
+    /// Creates memory with this number of bytes, which `fill` writes.
     pub(super) fn new(length: usize, fill: impl FnOnce(&mut Vec<u8>)) -> Self {
         let mut bytes: Vec<u8> = Vec::with_capacity(length + PARAMETER_ALIGNMENT);
         let start = bytes.as_ptr().align_offset(PARAMETER_ALIGNMENT);
@@ -147,7 +149,7 @@ impl Aligned {
         &self.bytes[self.start + from..][..length]
     }
 
-    /// Parameters with these lengths, one after the other.
+    /// Creates parameters with these lengths, one after the other in memory.
     pub(super) fn parameters(&self, entries: impl IntoIterator<Item = (String, usize)>) -> Parameters {
         let mut at = self.start;
         let entry = |(key, length): (String, usize)| {
@@ -171,7 +173,7 @@ pub(super) fn numbers(ty: TensorType, centre: f32, random: &mut ChaCha8Rng) -> V
     Value::new(ty, (0..count).map(|_| f64::from(centre + number(random))))
 }
 
-/// Indices to check among `count`: the first, one in between, and the last.
+/// Some indices among `count` to check: the first, one in between, and the last.
 pub(super) fn some(count: usize) -> Vec<usize> {
     const SAMPLE: usize = 3;
     let mut places: Vec<usize> = (0..SAMPLE).map(|i| i * (count - 1) / (SAMPLE - 1)).collect();

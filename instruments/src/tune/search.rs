@@ -1,4 +1,4 @@
-//! The order of the tuner's trials, and their end.
+//! Decides the order of the tuner's trials, and when the trials end.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,37 +17,38 @@ use super::trial::{Trials, Workbench};
 use tracewright::Plan;
 use tracewright::tuning::{BuildSettings, Record, TrialRecord, TuningCache, TuningDb, Verdict};
 
-/// The part of the budget for kernels, if a network is tuned afterwards.
+/// The fraction of the budget for kernels, if a network is tuned afterwards.
 const KERNELS: f64 = 0.75;
 
-/// A kernel's work in a network, and its measurements.
+/// The fused operation of a kernel in a network, and its measurements.
 pub struct Tuned {
     pub work: Tunable,
     pub tilings: Tilings,
-    /// Its estimated share of the time of all such works of an entry point, as a mean over the entry points
-    /// of generation.
+    /// The estimated share of the operation in the time of all fused operations of an entry point, as a mean
+    /// over the entry points of generation.
     pub share: f64,
     pub record: Record,
 }
 
 pub struct Trial<'a> {
-    /// The name of the kernel's work, or of the network.
+    /// The name of the fused operation, or of the network.
     pub name: &'a str,
-    /// Its estimated share of the time.
+    /// The estimated share of the time.
     pub share: f64,
-    /// The settings and the result; `None` before the first trial.
+    /// The settings and the result of the trial; `None` before the first trial.
     pub tried: Option<(&'a dyn fmt::Display, &'a Verdict)>,
 }
 
-/// A function that receives every trial and can stop the search. Before the first trial of a work, it
-/// receives the work.
+/// A function that receives every trial and can stop the search. Before the first trial of a fused operation,
+/// the function receives this operation.
 pub type WatchTrials<'a> = &'a mut dyn FnMut(Trial<'_>) -> ControlFlow<()>;
 
 impl Tuned {
-    /// The works of kernels on the plan's target, with their measurements. The most expensive comes first.
+    /// The fused operations of kernels on the plan's target, with their measurements. The most expensive
+    /// operation comes first.
     ///
     /// # Errors
-    /// If the plan cannot be recorded or lowered.
+    /// Returns an error if the plan cannot be recorded or lowered.
     pub fn all(plan: &Plan, known: &TuningDb) -> Result<Vec<Self>, TuneError> {
         let target = &plan.target;
         let expanded = plan.expand(&plan.record(&plan.steps())?.trace)?;
@@ -76,7 +77,8 @@ impl Tuned {
         Ok(tuned)
     }
 
-    /// Tilings worth trying: those that differ from the best so far in one parameter, and were not tried.
+    /// The tilings that are worth trying: they differ from the best tiling so far in one parameter, and were
+    /// not tried yet.
     pub fn left(&self) -> Vec<Tiling> {
         let Self { tilings, record, .. } = self;
         let best = record.fastest();
@@ -91,9 +93,9 @@ impl Tuned {
     }
 }
 
-/// A subject of tuning: the work of a kernel, or a network.
+/// A subject of tuning: the fused operation of a kernel, or a network.
 trait Tunes {
-    /// The settings of the subject.
+    /// The type of the subject's settings.
     type Way: Clone + PartialEq + fmt::Display + Serialize;
 
     fn share(&self) -> f64;
@@ -135,7 +137,8 @@ impl Tunes for TunedNetwork<'_> {
     }
 }
 
-/// Tries the remaining settings with the loaded default of `begin`, and records the results.
+/// Tries the remaining settings, compared with the default settings that `begin` loads, and records the
+/// results.
 fn search<T: Tunes, Try: Fn(&T::Way) -> Result<Verdict, TuneError>>(
     tuned: &mut T,
     begin: impl FnOnce(&T) -> Result<Try, TuneError>,
@@ -161,11 +164,11 @@ fn search<T: Tunes, Try: Fn(&T::Way) -> Result<Verdict, TuneError>>(
     Ok(())
 }
 
-/// Tries the remaining settings of all works in order, and then those of the network if it has weights, until
-/// the budget is spent. Kernels get three quarters of the budget.
+/// Tries the remaining settings of all fused operations in order, and then the settings of the network if it
+/// has weights, until the budget is spent. Kernels get three quarters of the budget.
 ///
 /// # Errors
-/// The first failure; or if `watch` asks to stop. Earlier results are kept.
+/// Returns the first error, or an error if `watch` stops the tuning. Results of earlier trials are kept.
 pub fn tune<'a: 'w, 'w>(
     works: &mut [Tuned],
     network: Option<(&mut TunedNetwork<'a>, &Weighted<'w>)>,
@@ -197,7 +200,7 @@ fn go_on(answer: ControlFlow<()>) -> Result<(), TuneError> {
     if answer.is_break() { Err(TuneError::Stopped) } else { Ok(()) }
 }
 
-/// The cost of a work, by the cost model.
+/// The time of a fused operation, by the cost model.
 fn seconds(work: &Tunable, target: &Target) -> f64 {
     let cost = |op: Op, operands: &[&TensorType], result: &TensorType| {
         let operands: Vec<_> = operands.iter().map(|ty| CostOperand { ty, splat: false }).collect();

@@ -1,4 +1,5 @@
-//! Trials of tilings against the default: first the numbers are checked, then the time is measured.
+//! Tries tilings against the default tiling: first the trial checks the results, and then it measures the
+//! time.
 
 use std::cell::Cell;
 use std::iter::zip;
@@ -21,30 +22,30 @@ use super::matmul::MatmulSample;
 use super::sample::{ALL, ONE, Sample};
 use crate::bench::Distribution;
 
-/// The number of pairs for a first impression, and for the result.
+/// The number of pairs of measurements for a first estimate, and for the result.
 const SCREENED: usize = 2;
 const PAIRS: usize = 9;
 
-/// The least seconds of a sample.
+/// The shortest time of a measurement, in seconds.
 const SAMPLE: f64 = 4e-3;
 
 /// The compiler and device that run trials.
 pub struct Workbench<'a> {
     pub compiler: &'a Compiler,
     pub runtime: &'a Runtime,
-    /// The target, whose features are known.
+    /// The target of the compilation, whose features are known.
     pub target: &'a Target,
     /// The seed of the random numbers.
     pub seed: u64,
 }
 
-/// A work, and its default tiling.
+/// A fused operation, and its default tiling.
 pub struct Trials<'a> {
     bench: &'a Workbench<'a>,
     name: String,
     sample: Box<dyn Sample>,
     usual: Loaded,
-    /// The evaluator's values for a sample of the result.
+    /// The values that the evaluator computes for a sample of the result.
     expected: Value,
     /// The arguments of the programs.
     uploads: Uploads,
@@ -59,10 +60,10 @@ struct Loaded {
 }
 
 impl<'a> Trials<'a> {
-    /// Loads the default tiling, and compares it with the evaluator.
+    /// Loads the program with the default tiling, and compares its results with the evaluator.
     ///
     /// # Errors
-    /// If it does not compile, or computes wrong numbers.
+    /// Returns an error if the program does not compile, or computes wrong results.
     pub fn new(
         work: &Tunable,
         name: &str,
@@ -81,19 +82,19 @@ impl<'a> Trials<'a> {
         }
     }
 
-    /// The program with this tiling of the work.
+    /// The program in which the operation has this tiling.
     ///
     /// # Errors
-    /// If it cannot be lowered.
+    /// Returns an error if the program cannot be lowered.
     pub fn module(&self, tiling: Tiling) -> Result<Module, TuneError> {
         self.sample.lowered(self.bench.target, &self.name, tiling)
     }
 
-    /// Tries a program: compares a sample with the evaluator and all numbers with the default, and then
-    /// measures the time.
+    /// Tries a program: compares a sample of the result with the evaluator and all numbers with the default
+    /// program, and then measures the time.
     ///
     /// # Errors
-    /// If the machine fails, or `watch` asks to stop.
+    /// Returns an error if the machine fails, or if `watch` stops the tuning.
     pub fn of(&self, module: &Module) -> Result<Verdict, TuneError> {
         let loaded = match self.bench.load(module, &*self.sample) {
             Err(TuneError::Compile(error)) if is_refusal(&error) => {
@@ -118,8 +119,8 @@ impl<'a> Trials<'a> {
         Ok(self.sample.bound_of_sample().first_violation(&self.expected, &found).map(said))
     }
 
-    /// Compares all numbers of the result, for new arguments. Thus results that another program left in
-    /// memory cannot pass for numbers that this program does not write.
+    /// Compares all numbers of the result with the default program, for new arguments. Therefore results that
+    /// another program left in memory cannot be mistaken for the results of this program.
     fn differs_from_the_usual(&self, loaded: &Loaded) -> Result<Option<String>, TuneError> {
         self.tried.set(self.tried.get() + 1);
         let others = uploads(&self.sample.arguments(self.tried.get()));
@@ -129,7 +130,7 @@ impl<'a> Trials<'a> {
     }
 }
 
-/// Measures a tiling and the default in turn, as often as it takes to tell them apart.
+/// Measures a tiling and the default tiling alternately, until the difference between them is clear.
 pub(super) fn in_turn(
     usual: &mut dyn FnMut() -> Result<f64, TuneError>,
     other: &mut dyn FnMut() -> Result<f64, TuneError>,
@@ -147,7 +148,7 @@ pub(super) fn in_turn(
     Ok(if again.faster() > first.faster() || again.faster().is_none() { again } else { first })
 }
 
-/// The ratios to the default's times, one after the other.
+/// Measures the ratios to the times of the default tiling, one after the other.
 fn pairs(
     usual: &mut dyn FnMut() -> Result<f64, TuneError>,
     other: &mut dyn FnMut() -> Result<f64, TuneError>,
@@ -202,7 +203,7 @@ impl Workbench<'_> {
     }
 }
 
-/// A work with random inputs.
+/// A fused operation with random inputs.
 fn sample(work: &Tunable, seed: u64) -> Box<dyn Sample> {
     match work {
         Tunable::Matmul(product) => Box::new(MatmulSample::new(product, seed)),

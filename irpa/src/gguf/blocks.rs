@@ -1,5 +1,5 @@
-//! Block formats of GGUF, with the layouts of `ggml-common.h`. Tests compare the decoded numbers bit for bit with
-//! the Python package `gguf`.
+//! The block formats of GGUF, with the layouts of `ggml-common.h`. Tests compare the decoded numbers bit for
+//! bit with the Python package `gguf`.
 
 use std::fmt;
 
@@ -7,29 +7,30 @@ use half::f16;
 use ops::WeightFormat;
 use ops::format::{GROUP, Group, Quantized, SUPER_BLOCK, SuperBlock};
 
-/// Numbers per block in formats whose name ends with K.
+/// The number of values per block in formats whose name ends with K.
 const LONG: usize = SUPER_BLOCK;
 
-/// The format of a block.
+/// The format of a quantized block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlockFormat {
-    /// 32 integers of four bits with 8 added, and a scale.
+    /// A block of 32 integers of four bits with 8 added, and a scale.
     Q4_0,
-    /// 32 unsigned integers of four bits, a scale, and the minimum.
+    /// A block of 32 unsigned integers of four bits, a scale, and the minimum.
     Q4_1,
-    /// 32 integers of five bits with 16 added, and a scale.
+    /// A block of 32 integers of five bits with 16 added, and a scale.
     Q5_0,
-    /// 32 unsigned integers of five bits, a scale, and the minimum.
+    /// A block of 32 unsigned integers of five bits, a scale, and the minimum.
     Q5_1,
-    /// 32 integers of eight bits and a scale.
+    /// A block of 32 integers of eight bits, and a scale.
     Q8_0,
-    /// 8 groups of 32 unsigned integers of four bits. Scales and minima have six bits, in units of the
-    /// block's.
+    /// A block of 8 groups of 32 unsigned integers of four bits. The scales and minima of the groups have six
+    /// bits, in units of the block's scales.
     Q4K,
-    /// 8 groups of 32 unsigned integers of five bits. Scales and minima have six bits, in units of the
-    /// block's.
+    /// A block of 8 groups of 32 unsigned integers of five bits. The scales and minima of the groups have six
+    /// bits, in units of the block's scales.
     Q5K,
-    /// 16 groups of 16 integers of six bits with 32 added. Scales have eight bits, in units of the block's.
+    /// A block of 16 groups of 16 integers of six bits with 32 added. The scales of the groups have eight
+    /// bits, in units of the block's scale.
     Q6K,
     /// 32 floats of four bits (e2m1), and a power of two as their scale (OCP "Microscaling Formats (MX) Specification", 2023,
     /// §5.3).
@@ -100,10 +101,10 @@ impl BlockFormat {
         }
     }
 
-    /// Decodes the numbers from `start` on, with ggml's arithmetic in f32.
+    /// Decodes the numbers from `start` on, with the same f32 arithmetic as ggml.
     ///
     /// # Panics
-    /// If there are fewer numbers.
+    /// Panics if the data contain fewer numbers.
     pub fn decode(self, bytes: &[u8], start: usize, out: &mut [f32]) {
         let (together, mut done) = (self.numbers(), 0);
         let mut block = [0.0; LONG];
@@ -131,7 +132,7 @@ impl BlockFormat {
         }
     }
 
-    /// The block of this name that is the same as what a format of ours stores.
+    /// The GGUF block format with the same content as a format of Tracewright.
     pub fn of_ours(format: WeightFormat) -> Option<Self> {
         match format {
             WeightFormat::Q8 => Some(Self::Q8_0),
@@ -141,7 +142,7 @@ impl BlockFormat {
         }
     }
 
-    /// The block with these integers and scales: in eight bits or in four, with minima or without.
+    /// Encodes a block with these integers and scales, in eight or four bits, with or without minima.
     pub fn encode(quantized: &Quantized, in_eight_bits: bool) -> Vec<u8> {
         match quantized {
             Quantized::Group(Group { integers, scale }) => {
@@ -162,7 +163,7 @@ impl BlockFormat {
         }
     }
 
-    /// Q4_0, Q5_0 and Q8_0.
+    /// Decodes a block of Q4_0, Q5_0 or Q8_0.
     fn with_scale(self, block: &[u8]) -> Group {
         let mut integers = [0; GROUP];
         match self {
@@ -204,7 +205,8 @@ impl BlockFormat {
     }
 }
 
-/// Decodes Q4_K, and Q5_K without its fifth bits. Pairs of groups are in the low and high halves of 32 bytes.
+/// Decodes Q4_K, and Q5_K without its fifth bits. The low halves of 32 bytes are one group, and the high
+/// halves are the next group.
 fn with_minima(block: &[u8]) -> SuperBlock {
     let mut packed = [0; 12];
     packed.copy_from_slice(&block[4..16]);
@@ -217,7 +219,8 @@ fn with_minima(block: &[u8]) -> SuperBlock {
     }
 }
 
-/// The fifth bits of Q5_K. A byte has those of all eight groups at one place.
+/// Adds the fifth bits of Q5_K to the numbers. A byte contains the fifth bits of all eight groups at one
+/// position.
 fn five_bits(block: &[u8], out: &mut [f32; LONG]) {
     let (four, high) = (with_minima(block), &block[16..16 + GROUP]);
     for (index, group) in out.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
@@ -229,8 +232,8 @@ fn five_bits(block: &[u8], out: &mut [f32; LONG]) {
     }
 }
 
-/// Decodes Q6_K. Each half has 64 bytes of low nibbles and 32 bytes of upper bits, for four runs of 32
-/// numbers.
+/// Decodes Q6_K. Each half of a block has 64 bytes of low nibbles and 32 bytes of upper bits, for four runs
+/// of 32 numbers.
 fn six_bits(block: &[u8], out: &mut [f32; LONG]) {
     let (low, rest) = block.split_at(LONG / 2);
     let (high, rest) = rest.split_at(LONG / 4);
@@ -291,7 +294,7 @@ impl ScaledFloats<'_> {
     }
 }
 
-/// The integers that [`nibbles`] takes apart.
+/// Packs integers in the order that [`nibbles`] unpacks.
 fn paired(integers: &[u8; GROUP]) -> impl Iterator<Item = u8> + '_ {
     let (low, high) = integers.split_at(GROUP / 2);
     low.iter().zip(high).map(|(low, high)| low | high << 4)
@@ -319,6 +322,37 @@ impl fmt::Display for BlockFormat {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Two groups, as `quants.dequantize` of the package `gguf` 0.19.0 reads them. The scale of the second is 2⁻¹²⁶, and its numbers
+    /// are in units of 2⁻¹²⁷.
+    #[test]
+    fn four_bit_floats_are_those_of_gguf() {
+        const SCALES: [u8; 2] = [130, 1];
+        #[rustfmt::skip]
+        const NUMBERS: [[f32; GROUP]; 2] = [
+            [-12.0, 0.0, 24.0, -8.0, -48.0, 16.0, -4.0, -32.0, 12.0, 0.0, -24.0, 8.0, 48.0, -16.0, 4.0, 32.0, 0.0, 12.0, 24.0, 48.0, -4.0, -16.0, -32.0, 0.0, 12.0, 24.0, 48.0, -8.0, -16.0, -32.0, 4.0, 12.0],
+            [12.0, 2.0, -6.0, 0.0, 3.0, -8.0, -1.0, 4.0, -12.0, -2.0, 6.0, 0.0, -3.0, 8.0, 1.0, -4.0, 0.0, 8.0, -3.0, 1.0, 12.0, -4.0, 2.0, 0.0, -6.0, 3.0, -1.0, -12.0, 4.0, -2.0, 0.0, 6.0],
+        ];
+        let codes = [|i: usize| (i * 37 + 11) as u8, |i: usize| (i * 91 + 7) as u8]
+            .map(|code| std::array::from_fn::<u8, 16, _>(code));
+        for ((scale, codes), numbers) in SCALES.into_iter().zip(codes).zip(NUMBERS) {
+            let unit = if scale == 1 { 2f32.powi(-127) } else { 1.0 };
+            let mut found = [0.0; GROUP];
+            BlockFormat::Mxfp4.decode(&[&[scale], &codes[..]].concat(), 0, &mut found);
+            assert_eq!(found, numbers.map(|number| number * unit));
+            // In pairs, beside the scale.
+            let four_bits = nibbles(&codes);
+            let pairs: Vec<u8> = four_bits.chunks(2).map(|pair| pair[0] | pair[1] << 4).collect();
+            let floats = ScaledFloats { pairs: &pairs, scales: &[scale] };
+            let mut in_pairs = [0.0; GROUP];
+            floats.decode(0, &mut in_pairs);
+            assert_eq!(in_pairs, found);
+            // No f16 is so small.
+            let quantized = floats.quantized(0, GROUP);
+            assert_eq!(quantized, BlockFormat::Mxfp4.quantized(&[&[scale], &codes[..]].concat(), 0));
+            assert_eq!(quantized.is_some(), scale != 1);
+        }
+    }
 
     #[test]
     fn blocks_of_ours_come_back() {

@@ -1,7 +1,8 @@
-//! A kernel for scaled dot-product attention. It reads only the used part of a cache.
+//! A kernel for scaled dot-product attention. The kernel reads only the used part of a KV cache.
 //!
-//! It processes sixteen keys at a time and updates the softmax after each step, as in Milakov and Gimelshein,
-//! "Online normalizer calculation for softmax" (2018), and Dao et al., "FlashAttention" (2022).
+//! The kernel processes sixteen keys at a time and updates the softmax after them. The method is by Milakov
+//! and Gimelshein, "Online normalizer calculation for softmax" (2018), and Dao et al., "FlashAttention"
+//! (2022).
 
 mod tiles;
 
@@ -22,22 +23,23 @@ use crate::tilings::{Tilings, count};
 
 const KEYS: usize = 16;
 
-/// The largest number of parts. This many keep all workers of a machine busy.
+/// The largest number of parts into which the kernel divides its work. This number of parts keeps all workers
+/// of a machine busy.
 const PARTS: usize = 64;
 
-/// The largest number of carried sums, each over sixteen features.
+/// The largest number of sums that a loop carries, each over sixteen features.
 const CARRIED: usize = 32;
 
-/// A number for each key, or for each of sixteen features.
+/// A vector with a number for each key, or for each of sixteen features.
 const LANES: Type = Type::lanes(KEYS, Element::F32);
 const PLACES: Type = Type::lanes(KEYS, Element::I32);
 
 pub(crate) struct Attention {
     element: Element,
-    /// The product of all batch axes, and how many of them share an offset.
+    /// The product of all batch axes, and the number of batch indices that share an offset.
     batch: usize,
     of_offset: usize,
-    /// Query heads per key head.
+    /// The number of query heads per key head.
     group: usize,
     queries: usize,
     keys: usize,
@@ -55,7 +57,7 @@ pub(crate) struct Attention {
     /// Whether keys and values are integers with a scale per key.
     quantized: bool,
     heads: usize,
-    /// The place of the queries, if they are not in head order.
+    /// The place of the queries, if they are not in the order of heads.
     tokens: Option<Tokens>,
     /// Whether the result is written in token order.
     by_token: bool,
@@ -66,7 +68,7 @@ pub(crate) struct Attention {
 }
 
 impl Attention {
-    /// The attention with operation `op` in a fused operation; `None` if the kernel does not support it.
+    /// The attention of `op` in a fused operation; `None` if the kernel does not support it.
     pub(crate) fn of(isa: Isa, op: &Sdpa, work: &FusedOp<'_>) -> Option<Self> {
         let operands = &work.types[..];
         let (offset, terms) = op.operands(operands);
@@ -128,18 +130,18 @@ impl Attention {
         3 + usize::from(self.offset) + usize::from(self.sinks)
     }
 
-    /// The binding of the keys' scales, after those of the prologue.
+    /// The binding of the keys' scales, after the bindings of the prologue.
     fn scales(&self) -> usize {
         self.prologue() + self.before.bindings()
     }
 
-    /// Rows of queries that read the same keys.
+    /// The number of query rows that read the same keys.
     fn rows(&self) -> usize {
         self.group * self.queries
     }
 
-    /// The name under which tuning files store this attention. It does not depend on the prologue, the sinks or the
-    /// order of tokens.
+    /// The name under which tuning files store this attention. The number does not depend on the prologue,
+    /// the sinks or the order of tokens.
     pub(crate) fn name(&self) -> String {
         let mask = format!(
             "{}{}{}{}",
@@ -166,7 +168,7 @@ impl Attention {
         Tilings::new(self.name(), self.usual(), |tiling| self.fitted(tiling))
     }
 
-    /// The default tiling, without a measurement.
+    /// The default tiling, which is used without a measurement.
     pub(crate) fn usual(&self) -> Tiling {
         // A part for each of two workers.
         let most = self.plain_rows();
@@ -174,12 +176,12 @@ impl Attention {
         self.fitted(Tiling { parts: count(PARTS), rows: count(rows), panels: count(1), ahead: 0 })
     }
 
-    /// The number of rows whose sums of values fit into registers.
+    /// The number of rows whose sums of values fit into the registers.
     fn plain_rows(&self) -> usize {
         (16 / self.values.div_ceil(KEYS)).clamp(1, 4)
     }
 
-    /// A tiling, reduced to sizes that fit.
+    /// A tiling whose sizes are reduced until they fit.
     fn fitted(&self, tiling: Tiling) -> Tiling {
         let carried = (CARRIED / self.values.div_ceil(KEYS)).max(1);
         let most = if self.is_tiled() { self.plain_rows() } else { carried };
@@ -188,15 +190,15 @@ impl Attention {
         Tiling { parts: count(parts), rows: count(rows), panels: count(1), ahead: 0 }
     }
 
-    /// The number of units that the rows of a key head are cut into, for tiles of `tile` rows, and the rows
-    /// per unit.
+    /// The number of units into which the rows of a key head are divided, for tiles of `tile` rows, and the
+    /// rows per unit.
     fn units(&self, tile: usize) -> (usize, usize) {
         let rows = if self.is_tiled() { self.tiled_rows() } else { tile };
         (self.rows().div_ceil(rows), rows)
     }
 
-    /// The kernel's name and its code for a tiling. The operands are q, k, v and the offset, and those that
-    /// [`FusedOp`] adds.
+    /// The name of the kernel and its code for a tiling. The operands are q, k, v and the offset, followed by
+    /// the operands that [`FusedOp`] adds.
     pub(crate) fn kernel(&self, tiling: Tiling) -> (String, impl FnOnce() -> Kernel) {
         let tiling = self.fitted(tiling);
         let (rows, tile, workgroups) = (self.rows(), tiling.rows.get(), tiling.parts.get());
@@ -233,7 +235,7 @@ impl Attention {
         (name, kernel)
     }
 
-    /// Computes the results of some rows of a key head.
+    /// Computes the results of some query rows of a key head.
     fn tile<'k>(
         &self,
         code: &'k Code,
@@ -307,7 +309,8 @@ impl Attention {
         }
     }
 
-    /// The place of a row of a key head. Rows after the last are the last row again.
+    /// The position of a query row of a key head in memory. Row numbers after the last row refer to the last
+    /// row again.
     fn row<'k>(&self, code: &'k Code, head: Value<'k>, row: Value<'k>) -> Row<'k> {
         let rows = self.rows();
         let row = row.min(code.index(rows - 1));
@@ -350,14 +353,15 @@ impl Attention {
         }
     }
 
-    /// The first position whose key a ring still has, before zero too.
+    /// The first position whose key a ring buffer still contains; it can be negative.
     fn oldest<'k>(&self, code: &'k Code, offset: Value<'k>) -> Value<'k> {
         offset + code.constant(offset.ty(), self.queries as f64 - self.keys as f64)
     }
 
-    /// The positions of keys that some of `count` rows from the first on may see, from where a round of keys begins.
+    /// The positions of the keys that some of `count` rows may see, from the beginning of a block of keys.
     ///
-    /// Rounds begin at the same positions for all rows and in rings of any length, so that the sums of a row have one order.
+    /// Blocks of keys begin at the same positions for all rows and in ring buffers of any length, so that the
+    /// sums of a row always have the same order.
     fn seen<'k>(
         &self,
         code: &'k Code,
@@ -387,7 +391,7 @@ impl Attention {
         from.place().divide(code.index(round)) * round..to.place()
     }
 
-    /// Adds sixteen values, times each row's `weights`, to the sums of the rows.
+    /// Adds sixteen values, multiplied by each row's `weights`, to the sums of the rows.
     fn weigh<'k>(
         &self,
         code: &'k Code,
@@ -410,7 +414,7 @@ impl Attention {
         })
     }
 
-    /// The row of the key, or of the value, in a lane.
+    /// The row of the key or of the value that belongs to a lane.
     fn key<'k>(&self, code: &'k Code, keys: Keys<'k>, lane: Value<'k>) -> Value<'k> {
         let length = code.index(self.keys);
         let whole = self.keys.is_multiple_of(KEYS);
@@ -423,8 +427,8 @@ impl Attention {
             }
     }
 
-    /// A number of each of sixteen keys; past the last there is nothing. A ring may begin anew among them: then they come by way of
-    /// `between`.
+    /// A number of each of sixteen keys, with zeros after the last key. If a ring buffer wraps around within
+    /// these keys, the numbers are copied through `between`.
     fn of_keys<'k>(
         &self,
         code: &'k Code,
@@ -502,23 +506,24 @@ impl Attention {
     }
 }
 
-/// Rows that read the same keys together. They are in memory, so that code for one row serves all.
+/// Query rows that read the same keys together. The rows are in memory, so that the code for one row works
+/// for all rows.
 struct Tile<'k> {
     rows: usize,
-    /// The place of all queries, and their prologue.
+    /// The memory of all queries, and their prologue.
     read: Buffer<'k>,
     start: Start<'k>,
-    /// The prepared queries of these rows, and their positions among the keys.
+    /// The prepared queries of these rows, and their positions relative to the keys.
     queries: Buffer<'k>,
     positions: Buffer<'k>,
-    /// The softmax state of each row. In order: the largest score so far, the same in all sixteen lanes; the
-    /// sums of weights so far, a lane for every sixteenth key. Then the factor on sums from before the last
-    /// sixteen keys, the same in all lanes, and the weights of these keys.
+    /// The state of the softmax for each row. In order, these are the largest score so far (the same in all
+    /// sixteen lanes), and the sums of weights so far (one lane for every sixteenth key). Then follow the
+    /// factor for earlier sums (the same in all lanes), and the weights of the last sixteen keys.
     largest: Buffer<'k>,
     totals: Buffer<'k>,
     kept: Buffer<'k>,
     weights: Buffer<'k>,
-    /// Scales of sixteen keys, side by side.
+    /// The scales of sixteen keys, side by side.
     scales: Buffer<'k>,
 }
 
@@ -542,11 +547,11 @@ impl<'k> Tile<'k> {
 }
 
 struct Row<'k> {
-    /// The query's number in head order, and in token order, which the prologue uses.
+    /// The number of the query in head order, and in token order, which the prologue uses.
     by_head: Value<'k>,
     by_token: Value<'k>,
     from: Value<'k>,
-    /// The query's number within its head.
+    /// The number of the query within its head.
     place: Value<'k>,
     /// The query's head.
     head: Value<'k>,
@@ -555,13 +560,13 @@ struct Row<'k> {
 /// Sixteen keys of a head.
 #[derive(Clone, Copy)]
 struct Keys<'k> {
-    /// The position of the first.
+    /// The position of the first of these keys.
     first: Value<'k>,
-    /// The row of the head's first key.
+    /// The row of the first key of the head.
     base: Value<'k>,
 }
 
-/// For each of sixteen vectors, the sum of its lanes.
+/// The sum of the lanes for each of sixteen vectors.
 fn sums<'k>(vectors: &[Value<'k>]) -> Value<'k> {
     let mut vectors = vectors.to_vec();
     let mut width = KEYS;
@@ -575,8 +580,8 @@ fn sums<'k>(vectors: &[Value<'k>]) -> Value<'k> {
     vectors[0]
 }
 
-/// Shuffles of two vectors whose lanes form runs of `width`. The first takes the first halves of all runs,
-/// the second takes the second halves; both begin with the first vector.
+/// Shuffles two vectors whose lanes form runs of `width` lanes. The first shuffle takes the first halves of
+/// all runs, and the second takes the second halves; both begin with the first vector.
 fn halves(width: usize) -> [Vec<usize>; 2] {
     let of = |half: usize| (0..2 * KEYS).filter(|lane| lane % width / (width / 2) == half).collect();
     [of(0), of(1)]

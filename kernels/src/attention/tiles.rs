@@ -1,9 +1,9 @@
-//! Attention of many rows with tiles of bf16. It processes thirty-two keys at a time, with sixteen queries in the
-//! lanes.
+//! Attention of many query rows with tile registers of bf16. The code processes thirty-two keys at a time,
+//! with sixteen queries in the lanes.
 //!
-//! Stored keys already have the form of tiles, and queries are transposed once. Thus the scores of a key are a
-//! vector with a lane per query, and the softmax needs no sum over lanes. Its weights are rounded to bf16 and
-//! transposed back, and values are arranged in pairs.
+//! Stored keys already have the layout of tiles, and queries are transposed once. Therefore the scores of a
+//! key are a vector with a lane per query, and the softmax needs no sum over lanes. The softmax weights are
+//! rounded to bf16 and transposed back, and values are arranged in pairs.
 
 use ops::ops::Sdpa;
 
@@ -14,14 +14,14 @@ use crate::isa::{bf16_pairs, transposed};
 use crate::math::exp;
 use crate::prologue::Start;
 
-/// Features, or keys, of a tile of bf16.
+/// The number of features, or of keys, in a tile of bf16.
 const TILE: usize = LINE / 2;
 
-/// Sixteen pairs of bf16, as words of 32 bits.
+/// A vector of sixteen pairs of bf16, as words of 32 bits.
 const PAIRS: Type = Type::lanes(ROWS, Element::I32);
 
-/// The largest number of query tiles that share the prepared keys and values; and the bytes of memory that
-/// the compiler allows in a kernel, minus alignment.
+/// The largest number of query tiles that share the prepared keys and values. The second constant is the
+/// number of bytes of memory that the compiler allows in a kernel, minus alignment.
 const TOGETHER: usize = 4;
 const ROOM: usize = (32 << 10) - 1024;
 
@@ -31,12 +31,12 @@ const KEY_TILE: usize = 3;
 const WEIGHTS: usize = 5;
 const VALUES: usize = 6;
 
-/// The memory of a worker's current rows, in tiles of sixteen rows.
+/// The memory of a worker's current query rows, in tiles of sixteen rows.
 #[derive(Clone, Copy)]
 pub(super) struct Held<'k> {
     /// The queries, `[tiles, 16 pairs of features, features / 32, 16 queries]`, two features per element.
     queries: Buffer<'k>,
-    /// For each query: its position, the largest score so far, the sum of weights so far, and the factor on
+    /// For each query, its position, the largest score so far, the sum of weights so far, and the factor for
     /// earlier sums.
     positions: Buffer<'k>,
     largest: Buffer<'k>,
@@ -45,11 +45,11 @@ pub(super) struct Held<'k> {
     /// The scores of thirty-two keys for sixteen queries, and the positions of those keys.
     scores: Buffer<'k>,
     keys: Buffer<'k>,
-    /// The weights of thirty-two keys, `[tiles, 16 queries, 32]`.
+    /// The softmax weights of thirty-two keys, `[tiles, 16 queries, 32]`.
     weights: Buffer<'k>,
-    /// Sixteen values of thirty-two keys, with two keys side by side: `[16, 16, 2]`.
+    /// Sixteen features of thirty-two value vectors, with two keys side by side: `[16, 16, 2]`.
     values: Buffer<'k>,
-    /// The sums, `[tiles, values / 16, 16 queries, 16]`.
+    /// The weighted sums of values, `[tiles, values / 16, 16 queries, 16]`.
     sums: Buffer<'k>,
 }
 
@@ -94,12 +94,12 @@ impl Attention {
         ROOM.saturating_sub(shared + plain) / of_tile
     }
 
-    /// The number of rows that a worker processes together.
+    /// The number of query rows that a worker processes together.
     pub(super) fn tiled_rows(&self) -> usize {
         ROWS * self.most_tiles().min(TOGETHER).min(self.rows().div_ceil(ROWS))
     }
 
-    /// Computes the results of these rows of a key head.
+    /// Computes the results of the given query rows of a key head.
     pub(super) fn tiles<'k>(
         &self,
         code: &'k Code,
@@ -171,8 +171,8 @@ impl Attention {
         });
     }
 
-    /// Transposes sixteen rows of queries in place. Each thirty-two features become a tile with two features
-    /// per line.
+    /// Transposes sixteen query rows in place. Each thirty-two features become a tile with two features per
+    /// line.
     fn turn<'k>(&self, code: &'k Code, queries: Buffer<'k>, at: Value<'k>) {
         code.repeat(code.index(0)..code.index(self.features), TILE, |feature| {
             let places: Vec<Value<'k>> = (0..ROWS).map(|i| at + feature + i * self.features).collect();
@@ -183,7 +183,8 @@ impl Attention {
         });
     }
 
-    /// The positions of thirty-two keys. Keys that nobody may see get a position after all queries.
+    /// Computes the positions of thirty-two keys. Keys that no query may see get a position after all
+    /// queries.
     fn place_keys<'k>(
         &self,
         code: &'k Code,
@@ -215,7 +216,7 @@ impl Attention {
         last.broadcast(KEYS) - back
     }
 
-    /// The products of sixteen queries and thirty-two keys.
+    /// Computes the products of sixteen queries and thirty-two keys.
     fn multiply_keys<'k>(&self, tiles: Tiles<'k>, held: Held<'k>, tile: Value<'k>, keys: Value<'k>) {
         let code = tile.code();
         let stride = 2 * self.features;
@@ -233,7 +234,7 @@ impl Attention {
         }
     }
 
-    /// The weights of thirty-two keys for sixteen queries, and the factor on earlier sums.
+    /// Computes the softmax weights of thirty-two keys for sixteen queries, and the factor for earlier sums.
     fn weigh_keys<'k>(&self, code: &'k Code, held: Held<'k>, tile: Value<'k>) {
         const ROUND: usize = 4;
         let one = code.constant(PLACES, 1.0);
@@ -291,7 +292,7 @@ impl Attention {
         });
     }
 
-    /// Arranges sixteen values of each of thirty-two keys, with two keys side by side.
+    /// Arranges sixteen features of each of thirty-two value vectors, with two keys side by side.
     fn pair_values<'k>(&self, code: &'k Code, to: Buffer<'k>, (v, at): (Buffer<'k>, Value<'k>)) {
         let order: Vec<usize> = (0..ROWS).flat_map(|lane| [lane, ROWS + lane]).collect();
         for pair in 0..ROWS {

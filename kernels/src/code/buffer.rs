@@ -1,4 +1,4 @@
-//! Memory that kernels read and write.
+//! Represents memory that kernels read and write.
 
 use super::{Buffer, Element, Type, Value};
 
@@ -18,13 +18,13 @@ impl<'k> Buffer<'k> {
         }
     }
 
-    /// Loads the first `count` elements; the other lanes become zero.
+    /// Loads the first `count` elements, and sets the other lanes to zero.
     pub(crate) fn load_first(&self, at: Value<'k>, ty: Type, count: usize) -> Value<'k> {
         let Type::Vector(lanes, _) = ty else { unreachable!("a scalar is loaded whole") };
         self.load_masked(at, ty, self.code.first_lanes(self.code.index(count), lanes))
     }
 
-    /// Loads the elements that a mask selects; the other lanes become zero.
+    /// Loads the elements that a mask selects, and sets the other lanes to zero.
     pub(crate) fn load_masked(&self, at: Value<'k>, ty: Type, mask: Value<'k>) -> Value<'k> {
         let (zero, own) = (self.code.constant(ty, 0.0), self.ty());
         self.code.read(
@@ -88,12 +88,13 @@ impl<'k> Buffer<'k> {
         self.code.value(Type::Index, start) + at * (self.element.bits() / 8)
     }
 
-    /// Prefetches a line of memory to the nearest cache. Addresses after the end are ignored.
+    /// Prefetches a cache line to the nearest cache. The processor ignores addresses after the end of the
+    /// memory.
     pub(crate) fn prefetch(&self, at: Value<'k>) {
         self.code.line(format_args!("memref.prefetch {self}[{at}], read, locality<3>, data : {}", self.ty()));
     }
 
-    /// Prefetches a line of memory to the second cache.
+    /// Prefetches a cache line to the second-level cache.
     pub(crate) fn prefetch_to_second(&self, at: Value<'k>) {
         self.code.line(format_args!("memref.prefetch {self}[{at}], read, locality<2>, data : {}", self.ty()));
     }

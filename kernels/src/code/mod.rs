@@ -1,8 +1,8 @@
-//! A small language for kernels. Values have types, and loops are closures. The output is MLIR text in the dialects
-//! `arith`, `vector`, `memref`, `scf` and `llvm`.
+//! A small language in which kernels are written. Values have types, and loops are closures. The output is
+//! MLIR text in the dialects `arith`, `vector`, `memref`, `scf` and `llvm`.
 //!
-//! A type error in a kernel is a bug in this crate: it panics at the faulty statement. A test writes the text of
-//! every kernel.
+//! A type error in a kernel is a bug in this crate, and panics at the faulty statement. A test writes the
+//! text of every kernel.
 
 mod buffer;
 mod value;
@@ -58,10 +58,10 @@ impl Display for Element {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Type {
-    /// An index or a count.
+    /// The value is an index or a count.
     Index,
     Scalar(Element),
-    /// A vector of lanes with an element type.
+    /// The value is a vector of lanes with an element type.
     Vector(usize, Element),
 }
 
@@ -110,19 +110,19 @@ impl Display for Type {
 /// The indentation of a kernel's statements.
 const INDENT: &str = "        ";
 
-/// The body of a kernel while it is written.
+/// The body of a kernel while the kernel is written.
 pub(crate) struct Code {
     text: RefCell<String>,
-    /// The names of constants. Each is written once, at the beginning, because many constants slow compilers
-    /// down.
+    /// The names of the constants in the kernel. Each constant is written once, at the beginning of the
+    /// kernel, because many constants slow compilers down.
     constants: RefCell<BTreeMap<String, usize>>,
-    /// The constants that are indices, with their values.
+    /// The constants that are indices, with their numbers.
     places: RefCell<BTreeMap<usize, usize>>,
-    /// Values that depend only on operands, by their right-hand side. Each is written once in the open
-    /// bodies.
+    /// Values that depend only on operands, by the right-hand side of their statement. Each of these values
+    /// is written once in the open bodies.
     written: RefCell<Vec<BTreeMap<String, usize>>>,
-    /// Local memory, which is allocated at the beginning. An allocation in a loop would take more memory in
-    /// every iteration.
+    /// Local memory, which is allocated at the beginning of the kernel. An allocation in a loop would take
+    /// more memory in every iteration.
     scratch: RefCell<Vec<String>>,
     next: Cell<usize>,
 }
@@ -130,7 +130,7 @@ pub(crate) struct Code {
 #[derive(Clone, Copy)]
 pub(crate) struct Value<'k> {
     code: &'k Code,
-    /// The SSA name: `%7`, or the second result of `%7:3`.
+    /// The SSA name of the value: `%7`, or the second result of `%7:3`.
     name: (usize, Option<usize>),
     ty: Type,
 }
@@ -189,14 +189,14 @@ impl Code {
         self.next.replace(self.next.get() + 1)
     }
 
-    /// A statement whose result can change, because it reads memory or processor state.
+    /// Writes a statement whose result can change, because the statement reads memory or processor state.
     fn read(&self, ty: Type, right: impl Display) -> Value<'_> {
         let name = self.fresh();
         self.line(format_args!("%{name} = {right}"));
         Value { code: self, name: (name, None), ty }
     }
 
-    /// A statement whose result depends only on its operands.
+    /// Writes a statement whose result depends only on its operands.
     fn value(&self, ty: Type, right: impl Display) -> Value<'_> {
         let right = right.to_string();
         let before = self.written.borrow().iter().find_map(|body| body.get(&right).copied());
@@ -228,7 +228,7 @@ impl Code {
         value
     }
 
-    /// A constant number in every lane.
+    /// A constant number that is the same in every lane.
     pub(crate) fn constant(&self, ty: Type, number: f64) -> Value<'_> {
         let mut text = if ty.is_float() { format!("{number:?}") } else { format!("{number}") };
         // MLIR wants a point in floats.
@@ -241,12 +241,12 @@ impl Code {
         }
     }
 
-    /// The index of the part of the work that this call does.
+    /// The index of the workgroup, which selects the part of the work that this call computes.
     pub(crate) fn workgroup(&self) -> Value<'_> {
         self.read(Type::Index, "stream.dispatch.workgroup.id[0] : index")
     }
 
-    /// An operand or a result of the kernel.
+    /// The memory of an operand or a result of the kernel.
     pub(crate) fn binding(&self, index: usize, element: Element, length: usize) -> Buffer<'_> {
         let (zero, name) = (self.index(0), self.fresh());
         let buffer = Buffer { code: self, name, length, element };
@@ -257,7 +257,8 @@ impl Code {
         buffer
     }
 
-    /// Local memory, aligned to a cache line. The compiler allows 32 KiB in total per kernel.
+    /// Allocates local memory that is aligned to a cache line. The compiler allows 32 KiB of local memory per
+    /// kernel.
     pub(crate) fn scratch(&self, element: Element, length: usize) -> Buffer<'_> {
         let name = self.fresh();
         let buffer = Buffer { code: self, name, length, element };
@@ -269,7 +270,7 @@ impl Code {
         buffer
     }
 
-    /// A loop over a range.
+    /// Writes a loop over a range.
     pub(crate) fn repeat<'k>(&'k self, range: Range<Value<'k>>, step: usize, body: impl FnOnce(Value<'k>)) {
         self.fold(range, step, &[], |at, _| {
             body(at);
@@ -277,7 +278,7 @@ impl Code {
         });
     }
 
-    /// A loop that carries values: each iteration computes the next values from the previous ones.
+    /// Writes a loop that carries values: each iteration computes the next values from the previous values.
     pub(crate) fn fold<'k>(
         &'k self,
         range: Range<Value<'k>>,
@@ -315,20 +316,20 @@ impl Code {
         first.iter().enumerate().map(result).collect()
     }
 
-    /// The numbers 0, 1, 2, … in the lanes.
+    /// A vector with the numbers 0, 1, 2, … in its lanes.
     pub(crate) fn count(&self, ty: Type) -> Value<'_> {
         let Type::Vector(lanes, _) = ty else { unreachable!("only vectors have lanes") };
         self.numbers(ty, &(0..lanes).collect::<Vec<_>>())
     }
 
-    /// A constant number per lane.
+    /// A vector with a constant number per lane.
     pub(crate) fn numbers(&self, ty: Type, numbers: &[usize]) -> Value<'_> {
         let numbers = numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
         self.constant_value(ty, format!("arith.constant dense<[{numbers}]> : {ty}"))
     }
 
-    /// A loop over blocks of `length` of `count` items, including a shorter last block. The body gets the
-    /// start and the length.
+    /// Writes a loop over blocks of `length` of `count` items, including a shorter last block. The body
+    /// receives the start and the length of a block.
     pub(crate) fn runs<'k>(&'k self, count: usize, length: usize, body: impl Fn(Value<'k>, usize)) {
         let whole = count / length * length;
         if whole > 0 {
@@ -339,8 +340,8 @@ impl Code {
         }
     }
 
-    /// A loop over blocks of sixteen of `count` numbers. The body gets the start and the numbers that are
-    /// left.
+    /// Writes a loop over blocks of sixteen of `count` numbers. The body receives the start of the block and
+    /// the number of remaining numbers.
     pub(crate) fn chunks<'k>(&'k self, count: usize, body: impl Fn(Value<'k>, usize)) {
         self.fold_chunks(count, &[], |at, left, _| {
             body(at, left);
@@ -348,7 +349,7 @@ impl Code {
         });
     }
 
-    /// A loop over blocks of sixteen of `count` numbers that carries values.
+    /// Writes a loop over blocks of sixteen of `count` numbers that carries values.
     pub(crate) fn fold_chunks<'k>(
         &'k self,
         count: usize,
@@ -367,14 +368,14 @@ impl Code {
         carried
     }
 
-    /// Calls an instruction by its LLVM name.
+    /// Calls a processor instruction by its LLVM name.
     pub(crate) fn instruction<'k>(&'k self, name: &str, operands: &[Value<'k>], ty: Type) -> Value<'k> {
         let names = operands.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
         let types = operands.iter().map(|o| o.ty.to_string()).collect::<Vec<_>>().join(", ");
         self.read(ty, format_args!("llvm.call_intrinsic \"{name}\"({names}) : ({types}) -> {ty}"))
     }
 
-    /// An if with a value in both branches.
+    /// Writes a conditional with a value in both branches.
     pub(crate) fn either<'k>(&'k self, condition: Value<'k>, yes: impl FnOnce(), no: impl FnOnce()) {
         self.line(format_args!("scf.if {condition} {{"));
         self.indented(yes);
@@ -383,7 +384,7 @@ impl Code {
         self.line("}");
     }
 
-    /// An instruction without an LLVM name, in Intel's notation. `$0`, `$1`, … stand for operands in
+    /// Writes an instruction without an LLVM name, in Intel's notation. `$0`, `$1`, … represent operands in
     /// registers, which are indices and addresses. The instruction may read and write any memory.
     pub(crate) fn assembly(&self, instruction: &str, operands: &[Value<'_>]) {
         let registers = "r,".repeat(operands.len());
@@ -393,8 +394,9 @@ impl Code {
         ));
     }
 
-    /// The same value in a vector register of x86-64, hidden from LLVM. LLVM then neither reorders the sums
-    /// before it nor moves them. Otherwise it computes all products first, and spills them to memory.
+    /// Returns the same value in a vector register of x86-64, hidden from LLVM's optimizer. LLVM then neither
+    /// reorders nor moves the sums before this value. Otherwise LLVM computes all products first, and spills
+    /// them to memory.
     pub(crate) fn opaque<'k>(&'k self, value: Value<'k>) -> Value<'k> {
         let ty = value.ty;
         let assembly =
@@ -402,12 +404,12 @@ impl Code {
         self.value(ty, assembly)
     }
 
-    /// A barrier for the compiler: memory accesses do not move across it.
+    /// Writes a barrier for the compiler: memory accesses do not move across it.
     pub(crate) fn in_order(&self) {
         self.line("llvm.inline_asm has_side_effects \"\", \"~{memory}\" : () -> ()");
     }
 
-    /// The result of a system call, on Linux on x86-64.
+    /// Writes a system call for Linux on x86-64, and returns its result.
     pub(crate) fn system_call<'k>(&'k self, number: usize, arguments: [Value<'k>; 2]) -> Value<'k> {
         let [first, second] = arguments;
         let operands = self.words(&[self.index(number), first, second]);
@@ -419,7 +421,7 @@ impl Code {
         self.value(Type::Index, format_args!("arith.index_cast %{name} : i64 to index"))
     }
 
-    /// Indices as operands of assembly, with their types.
+    /// Formats indices as operands of assembly, with their types.
     fn words(&self, operands: &[Value<'_>]) -> String {
         let word = |operand: &Value<'_>| {
             let name = self.fresh();
@@ -430,7 +432,7 @@ impl Code {
         format!("{names} : ({})", vec!["i64"; operands.len()].join(", "))
     }
 
-    /// The mask of the first `left` of sixteen lanes; `None` if these are all.
+    /// The mask of the first `left` of sixteen lanes; `None` if all lanes are used.
     pub(crate) fn mask(&self, left: usize) -> Option<Value<'_>> {
         (left < 16).then(|| self.first_lanes(self.index(left), 16))
     }

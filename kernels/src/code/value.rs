@@ -26,7 +26,7 @@ impl<'k> Value<'k> {
         self.code.value(self.ty, format_args!("{op} {self}, {other} : {}", self.ty))
     }
 
-    /// The result of an operation on indices, if it is one of them or a constant.
+    /// The result of an operation on indices, if the result is an operand or a constant.
     fn folded(self, op: &str, other: Self) -> Option<Self> {
         let number = |n: usize| self.code.index(n);
         Some(match (op, self.known(), other.known()) {
@@ -42,7 +42,7 @@ impl<'k> Value<'k> {
         })
     }
 
-    /// The value of an index that is constant.
+    /// The number of an index that is constant.
     fn known(self) -> Option<usize> {
         self.code.places.borrow().get(&self.name.0).copied()
     }
@@ -59,9 +59,9 @@ impl<'k> Value<'k> {
         self.unary("math.sqrt")
     }
 
-    /// The nearest whole number; halves go to the even one. It uses LLVM's intrinsic, a single instruction.
-    /// `math.roundeven` becomes thirty-five instructions, because `iree-compile` implements it with bit
-    /// operations.
+    /// Rounds to the nearest whole number; halves are rounded to the even neighbour. The function uses LLVM's
+    /// intrinsic, which is a single instruction. `math.roundeven` becomes thirty-five instructions, because
+    /// `iree-compile` implements it with bit operations.
     pub(crate) fn round(self) -> Self {
         let call =
             format_args!("llvm.call_intrinsic \"llvm.roundeven\"({self}) : ({}) -> {}", self.ty, self.ty);
@@ -93,28 +93,28 @@ impl<'k> Value<'k> {
         self.binary("", "arith.ori", other)
     }
 
-    /// Shifts to higher bits; zeros come in.
+    /// Shifts bits to higher positions; the lowest bits become zero.
     pub(crate) fn shift_left(self, bits: usize) -> Self {
         self.binary("", "arith.shli", self.code.constant(self.ty, bits as f64))
     }
 
-    /// Shifts to lower bits; zeros come in.
+    /// Shifts bits to lower positions; the highest bits become zero.
     pub(crate) fn shift_right(self, bits: usize) -> Self {
         self.binary("", "arith.shrui", self.code.constant(self.ty, bits as f64))
     }
 
-    /// Shifts to lower bits, by a different number in each lane.
+    /// Shifts bits to lower positions, by a different number in each lane.
     pub(crate) fn shift_right_by(self, bits: Self) -> Self {
         self.binary("", "arith.shrui", bits)
     }
 
-    /// The fused product self · factor + addend, rounded once.
+    /// Computes self · factor + addend, rounded once.
     pub(crate) fn multiply_add(self, factor: Self, addend: Self) -> Self {
         assert!(self.ty == factor.ty && self.ty == addend.ty, "operands of different types");
         self.code.value(self.ty, format_args!("math.fma {self}, {factor}, {addend} : {}", self.ty))
     }
 
-    /// In each lane, self if `condition` holds, otherwise `other`.
+    /// Selects in each lane self if `condition` is true, otherwise `other`.
     pub(crate) fn or_else(self, condition: Self, other: Self) -> Self {
         let types = match condition.ty {
             Type::Vector(..) => format!("{}, {}", condition.ty, self.ty),
@@ -148,7 +148,7 @@ impl<'k> Value<'k> {
         self.code.value(ty, format_args!("vector.reduction <{kind}>, {self} : {} into {ty}", self.ty))
     }
 
-    /// The number in every lane.
+    /// Repeats the number in every lane.
     pub(crate) fn broadcast(self, lanes: usize) -> Self {
         let Type::Scalar(element) = self.ty else { unreachable!("one number is repeated") };
         self.cast("vector.broadcast", Type::Vector(lanes, element))
@@ -165,19 +165,20 @@ impl<'k> Value<'k> {
         self.pick(self, &lanes.collect::<Vec<_>>())
     }
 
-    /// The first (0) or the second (1) half of the lanes.
+    /// The first half (0) or the second half (1) of the lanes.
     pub(crate) fn half(self, half: usize) -> Self {
         let Type::Vector(lanes, _) = self.ty else { unreachable!("only vectors have lanes") };
         self.slice(half * lanes / 2..(half + 1) * lanes / 2)
     }
 
-    /// The lanes of this vector, then those of another.
+    /// The lanes of this vector, followed by the lanes of another vector.
     pub(crate) fn followed_by(self, other: Self) -> Self {
         let Type::Vector(lanes, _) = self.ty else { unreachable!("only vectors have lanes") };
         self.pick(other, &(0..2 * lanes).collect::<Vec<_>>())
     }
 
-    /// A shuffle of two vectors. Lane numbers of `other` continue those of this vector.
+    /// Shuffles the lanes of two vectors. The lane numbers of `other` continue the lane numbers of this
+    /// vector.
     pub(crate) fn pick(self, other: Self, lanes: &[usize]) -> Self {
         let Type::Vector(_, element) = self.ty else { unreachable!("only vectors have lanes") };
         assert_eq!(self.ty, other.ty, "operands of different types");
@@ -187,7 +188,7 @@ impl<'k> Value<'k> {
             .value(ty, format_args!("vector.shuffle {self}, {other} [{order}] : {}, {}", self.ty, other.ty))
     }
 
-    /// The same bits as another type. A scalar first becomes a vector with one lane.
+    /// Reinterprets the bits of the value as another type. A scalar first becomes a vector with one lane.
     pub(crate) fn bits(self, ty: Type) -> Self {
         assert_eq!(self.ty.bits(), ty.bits(), "other bits");
         match (self.ty, ty) {
@@ -198,7 +199,7 @@ impl<'k> Value<'k> {
         }
     }
 
-    /// Converts to another element type, which can round. Integers keep their lower bits.
+    /// Converts the value to another element type, which can round it. Integers keep their lower bits.
     pub(crate) fn convert(self, element: Element) -> Self {
         let Some(from) = self.ty.element() else { unreachable!("places are not converted") };
         let ty = self.ty.with_element(element);
@@ -214,7 +215,7 @@ impl<'k> Value<'k> {
         self.cast(op, ty)
     }
 
-    /// Rounds to a narrower type, and converts back to f32.
+    /// Rounds the value to a narrower type, and converts it back to f32.
     pub(crate) fn rounded(self, to: Element) -> Self {
         self.convert(to).convert(Element::F32)
     }

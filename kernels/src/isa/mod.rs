@@ -32,8 +32,8 @@ impl Isa {
         }
     }
 
-    /// The number of rows with sixteen sums each that fit into registers. With long vectors, a second panel's
-    /// sums fit, too.
+    /// The number of rows whose sixteen sums per row fit into the registers. With long vectors, the sums of a
+    /// second panel fit, too.
     pub(crate) fn rows(self) -> usize {
         match self {
             Self::X86(x86) => x86.rows(),
@@ -41,7 +41,7 @@ impl Isa {
         }
     }
 
-    /// Whether sixteen sums take two or more registers, so that few sums fit.
+    /// Whether sixteen sums need two or more registers, so that few sums fit.
     pub(crate) fn has_short_vectors(self) -> bool {
         matches!(self, Self::X86(x86) if x86.has_short_vectors())
     }
@@ -69,12 +69,12 @@ impl Isa {
         }
     }
 
-    /// Computes sums[i] + Σⱼ bytes[4 i + j] · x[j] for 16 sums of each row and for up to eight columns. A
-    /// column has 64 bytes, and for each row four bytes of x in a word of 32 bits. x is signed and never
-    /// −128. `bytes` are signed only if [`is_signed`](Self::is_signed).
+    /// Computes sums[i] + Σⱼ bytes[4 i + j] · x[j] for 16 sums of each row, and for up to eight columns. A
+    /// column has 64 bytes, and for each row four bytes of x in a word of 32 bits. The bytes of x are signed
+    /// and never −128. `bytes` are signed only if [`is_signed`](Self::is_signed).
     ///
-    /// `small` bytes are from 0 to 15. Without special instructions, the sums of their products then fit into
-    /// 16 bits.
+    /// `small` promises that the bytes are from 0 to 15. The sums of products of such small bytes fit into 16
+    /// bits, even without special instructions.
     pub(crate) fn add_bytes<'k>(
         self,
         sums: Vec<Value<'k>>,
@@ -98,8 +98,8 @@ impl Isa {
         sums.chunks(parts).map(joined).collect()
     }
 
-    /// sums[i] + Σⱼ words[2 i + j] · x[j] for 16 sums of each row. `words` holds two words of each of 16 columns. `x` holds two
-    /// words of each row, as 32 bits. All words are signed.
+    /// Computes sums[i] + Σⱼ words[2 i + j] · x[j] for 16 sums of each row. `words` contains two words of
+    /// each of 16 columns. `x` contains two words of each row, as 32 bits. All words are signed.
     pub(crate) fn add_words<'k>(
         self,
         sums: Vec<Value<'k>>,
@@ -122,7 +122,7 @@ impl Isa {
         sums.chunks(parts).map(joined).collect()
     }
 
-    /// Whether [`add_bf16_pairs`](Self::add_bf16_pairs) takes less time than two products of f32.
+    /// Whether [`add_bf16_pairs`](Self::add_bf16_pairs) takes less time than two multiplications of f32.
     pub(crate) fn is_fast_in_bf16(self) -> bool {
         match self {
             Self::X86(x86) => x86.is_fast_in_bf16(),
@@ -145,8 +145,8 @@ impl Isa {
     }
 }
 
-/// The first (0) or the second (1) number of sixteen pairs of bf16, as f32. A bf16 is the upper half of an
-/// f32.
+/// The first number (0) or the second number (1) of sixteen pairs of bf16, as f32. A bf16 is the upper half
+/// of an f32.
 pub(crate) fn bf16_of_pairs<'k>(pairs: Value<'k>, which: usize) -> Value<'k> {
     let half = match which {
         0 => pairs.shift_left(16),
@@ -155,15 +155,15 @@ pub(crate) fn bf16_of_pairs<'k>(pairs: Value<'k>, which: usize) -> Value<'k> {
     half.bits(FLOATS)
 }
 
-/// Rounds twice sixteen f32 to sixteen pairs of bf16; halves round away from zero. NaN stays NaN, unless all
-/// of its bits are set.
+/// Rounds two vectors of sixteen f32 to sixteen pairs of bf16; halves are rounded away from zero. A NaN is
+/// still a NaN, unless all of its bits are set.
 pub(crate) fn bf16_pairs<'k>(first: Value<'k>, second: Value<'k>) -> Value<'k> {
     let code = first.code();
     let [first, second] = [first, second].map(|numbers| numbers.bits(I32) + code.constant(I32, 32768.0));
     first.shift_right(16).or(second.and(code.constant(I32, -65536.0)))
 }
 
-/// Transposes sixteen vectors of sixteen lanes in four steps, each of which exchanges halves.
+/// Transposes sixteen vectors of sixteen lanes in four steps; each step exchanges halves.
 pub(crate) fn transposed<'k>(vectors: Vec<Value<'k>>) -> Vec<Value<'k>> {
     const SIDE: usize = 16;
     let lanes = |own: &dyn Fn(usize) -> usize| (0..SIDE).map(own).collect::<Vec<_>>();
@@ -178,11 +178,12 @@ pub(crate) fn transposed<'k>(vectors: Vec<Value<'k>>) -> Vec<Value<'k>> {
     })
 }
 
-/// The factors that a column adds to sums: for each part of each row, some of its bytes and their factors.
+/// The factors that a column adds to the sums: for each part of each row, some of its bytes and their
+/// factors.
 type Column<'k> = Vec<(Value<'k>, Value<'k>)>;
 
-/// Adds columns to sums. A column is used for all rows before the next one is loaded, because registers are
-/// few.
+/// Adds the products of columns to sums. A column is used for all rows before the next column is loaded,
+/// because there are few registers.
 fn by_column<'k>(
     sums: Vec<Value<'k>>,
     columns: impl Iterator<Item = Column<'k>>,
@@ -193,7 +194,7 @@ fn by_column<'k>(
     })
 }
 
-/// Cuts a vector into 2ⁿ equal parts, for instructions with shorter vectors.
+/// Splits a vector into 2ⁿ equal parts, for instructions with shorter vectors.
 fn cut(vector: Value<'_>, parts: usize) -> Vec<Value<'_>> {
     match parts {
         1 => vec![vector],

@@ -5,7 +5,8 @@ use crate::code::{Buffer, Code, Element, Type, Value};
 
 pub(crate) const ROWS: usize = 16;
 
-/// Bytes of a tile's full row, which are also the bytes of a panel that products read together.
+/// The number of bytes in a full row of a tile, which is also the number of bytes of a panel that are read
+/// together.
 pub(crate) const LINE: usize = 64;
 
 const REGISTERS: usize = 8;
@@ -17,19 +18,19 @@ pub(crate) struct Tiles<'k> {
     extents: Extents,
 }
 
-/// The number of rows of each register, and the bytes per row.
+/// The number of rows of each tile register, and the bytes per row.
 pub(crate) type Extents = [(usize, usize); REGISTERS];
 
-/// The products of tiles that a processor supports.
+/// The kinds of tile products that a processor supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TileProducts {
     pub(crate) bf16: bool,
     pub(crate) bytes: bool,
 }
 
-/// Whether the operating system lets this process use tiles. A process must ask for them, on Linux by
-/// `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`. Asking once is enough, but a kernel does not know
-/// whether its process has asked.
+/// Whether the operating system allows this process to use tile registers. A process must request them, on
+/// Linux with `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`. One request is enough, but a kernel
+/// cannot know whether its process has already made the request.
 pub(crate) fn granted(code: &Code) -> Value<'_> {
     const ARCH_PRCTL: usize = 158;
     const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
@@ -39,7 +40,8 @@ pub(crate) fn granted(code: &Code) -> Value<'_> {
 }
 
 impl<'k> Tiles<'k> {
-    /// Sets the extents of the registers, by way of the first line of `memory`. All registers become zero.
+    /// Sets the extents of the registers; the first line of `memory` passes them to the processor. The
+    /// instruction sets all registers to zero.
     pub(crate) fn configure(code: &'k Code, extents: Extents, memory: Buffer<'k>) -> Self {
         // Palette 1, no row to start from; the bytes of each register's rows, two each for 16 registers; the rows.
         let mut bytes = vec![0; 64];

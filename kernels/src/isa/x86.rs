@@ -5,19 +5,20 @@ use crate::code::{Element, Type, Value};
 /// The instruction set of an x86-64 processor with AVX2, FMA and F16C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct X86 {
-    /// Whether it has vectors of 512 bits.
+    /// Whether the processor has vectors of 512 bits.
     avx512: bool,
-    /// The bits of vectors with sums of four products of bytes: 512 or 256.
+    /// The width in bits of vectors for sums of four products of bytes: 512 or 256.
     vnni: Option<usize>,
-    /// Sums of two products of bf16, where they are fast: on AMD's cores one takes as long as a product of f32. On Intel's (known by
-    /// `avx512fp16`, which no other has) it takes as long as four.
+    /// Whether sums of two products of bf16 are fast. On AMD's cores, one such sum takes as long as a
+    /// multiplication of f32. On Intel's cores (recognized by `avx512fp16`, which no other cores have), it
+    /// takes four times as long.
     bf16: bool,
     tiles: TileProducts,
 }
 
 impl X86 {
-    /// The instruction set with these features. Tiles are only used on Linux, where a process can ask for
-    /// them.
+    /// Creates the instruction set with these features. Tile registers are used only on Linux, where a
+    /// process can request them.
     pub(super) fn of(has: impl Fn(&[&str]) -> bool, is_linux: bool) -> Option<Self> {
         let avx512 = has(&["avx512f", "avx512bw", "avx512vl", "avx512dq"]);
         let vnni = match () {
@@ -63,7 +64,8 @@ impl X86 {
         self.vnni.is_none()
     }
 
-    /// The number of vector registers that hold 64 bytes in a multiplication: 1 with 512-bit VNNI, else 2.
+    /// The number of vector registers that 64 bytes occupy in a multiplication: 1 with 512-bit VNNI,
+    /// otherwise 2.
     pub(super) fn parts(self) -> usize {
         if self.vnni == Some(512) { 1 } else { 2 }
     }
@@ -81,7 +83,7 @@ impl X86 {
         })
     }
 
-    /// The vectors that words are multiplied in, of 32.
+    /// The number of vectors in which 32 words are multiplied.
     pub(super) fn parts_of_words(self) -> usize {
         if self.avx512 { 1 } else { 2 }
     }
@@ -110,7 +112,7 @@ impl X86 {
     }
 }
 
-/// Multiplies unsigned with signed bytes; two products add up to a word of 16 bits.
+/// Multiplies unsigned by signed bytes; the sum of two products is a word of 16 bits.
 fn by_words<'k>(
     sums: Vec<Value<'k>>,
     columns: impl Iterator<Item = Column<'k>>,

@@ -1,5 +1,6 @@
-//! Matmul of many rows with dense weights, for processors whose registers hold few sums. A block of the weight is
-//! widened into memory that stays in the nearest cache, and multiplied with all rows before the next block.
+//! A matmul of many rows with dense weights, for processors whose registers contain few sums. The kernel
+//! converts a block of the weight to f32 in memory that stays in the nearest cache, and multiplies it with
+//! all rows before the next block.
 //!
 //! The order of loops follows Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
 
@@ -10,19 +11,20 @@ use super::{Dense, LINE, Matmul, Panel, SUMS, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::fused_op::End;
 
-/// The largest number of columns of a block.
+/// The largest number of columns in a block.
 const COLUMNS: usize = 128;
 
-/// Rows whose sums are kept beside a block of one panel. For two panels, half as many.
+/// The number of rows whose sums are kept in memory next to a block of one panel. For two panels, half as
+/// many rows are kept.
 const ROWS: usize = 256;
 
-/// Columns whose products one iteration of the innermost loop adds.
+/// The number of columns whose products one iteration of the innermost loop adds.
 const ROUND: usize = 4;
 
-/// Rows whose sums stay in registers.
+/// The number of rows whose sums stay in registers.
 pub(super) const TILE: usize = 6;
 
-/// Memory for a block and for sums.
+/// The memory for a block of the weight and for sums.
 #[derive(Clone, Copy)]
 pub(super) struct Partials<'k> {
     block: Buffer<'k>,
@@ -37,8 +39,8 @@ impl Partials<'_> {
 }
 
 impl Matmul<'_> {
-    /// Whether the matmul uses blocks: on processors with short vectors, and for so many rows that widening
-    /// costs little.
+    /// Whether the matmul uses blocks: on processors with short vectors, and for so many rows that the
+    /// conversion costs little.
     pub(super) fn is_blocked(&self) -> bool {
         let whole = self.inputs.is_multiple_of(self.line_columns());
         self.format.element().is_some()
@@ -48,8 +50,8 @@ impl Matmul<'_> {
             && whole
     }
 
-    /// The columns of a block. It prefers an equal size for all blocks, because a shorter last block needs
-    /// code of its own.
+    /// The number of columns in a block. The function prefers an equal size for all blocks, because a shorter
+    /// last block needs additional code.
     fn block_columns(&self) -> usize {
         let fits = |columns: &usize| columns.is_multiple_of(ROUND) && self.inputs.is_multiple_of(*columns);
         (COLUMNS / 2..=COLUMNS).rev().find(fits).unwrap_or(COLUMNS)
@@ -110,7 +112,7 @@ impl Matmul<'_> {
         });
     }
 
-    /// Columns of a line: as many of sixteen rows as fit into 64 bytes.
+    /// The number of columns in a line: 64 bytes contain this many columns of sixteen rows.
     pub(super) fn line_columns(&self) -> usize {
         match self.format {
             WeightFormat::F32 => 1,
@@ -119,7 +121,7 @@ impl Matmul<'_> {
     }
 }
 
-/// Adds the products of a block's columns to the sums of some rows.
+/// Adds the products of the columns of a block to the sums of some rows.
 fn multiplied<'k>(
     code: &'k Code,
     x: Dense<'k>,

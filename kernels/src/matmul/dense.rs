@@ -1,4 +1,4 @@
-//! Matmul with weights in f32, f16 or bf16.
+//! A matmul with weights in f32, f16 or bf16.
 
 use ops::WeightFormat;
 use ops::format::PANEL;
@@ -8,10 +8,10 @@ use crate::code::{Code, Element, Type, Value};
 use crate::isa;
 use crate::kernel::{self, Kernel};
 
-/// Lines that one round of the loop reads.
+/// The number of lines that one iteration of the loop reads.
 const LINES: usize = 4;
 
-/// Lines that are multiplied with some rows before the next rows.
+/// The number of lines that are multiplied with some rows before the next rows.
 const BLOCK: usize = 64;
 
 /// A kernel that converts all rows of x `[rows, inputs]` to f32, so that the conversion is not repeated for
@@ -33,8 +33,8 @@ pub(super) fn widening(x: Element, rows: usize, inputs: usize) -> (String, impl 
 }
 
 impl Matmul<'_> {
-    /// Whether a separate kernel widens the activations. It does for several rows, if instructions multiply
-    /// their type no faster than f32.
+    /// Whether a separate kernel converts the activations to f32. This is true for several rows, if the
+    /// processor multiplies the activations' type no faster than f32.
     pub(super) fn widens_apart(&self) -> bool {
         let narrow = match self.format {
             WeightFormat::F16 => true,
@@ -44,7 +44,7 @@ impl Matmul<'_> {
         narrow && self.rows > 1 && !self.is_tiled()
     }
 
-    /// The sums of the panels' outputs for some rows.
+    /// Computes the sums of the panels' outputs for some rows.
     pub(super) fn dense<'k>(
         &self,
         code: &'k Code,
@@ -71,7 +71,7 @@ impl Matmul<'_> {
         sums
     }
 
-    /// Adds the products of some lines' columns.
+    /// Adds the products of the columns of some lines.
     fn lines<'k>(
         &self,
         code: &'k Code,
@@ -116,7 +116,7 @@ impl Matmul<'_> {
         sums
     }
 
-    /// A column of a line, as f32.
+    /// A column of a line, converted to f32.
     pub(super) fn widened<'k>(&self, bytes: Value<'k>, column: usize) -> Value<'k> {
         match self.format {
             WeightFormat::Bf16 => isa::bf16_of_pairs(bytes.bits(Type::lanes(PANEL, Element::I32)), column),

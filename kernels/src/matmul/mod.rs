@@ -25,23 +25,23 @@ use crate::tilings::{Tilings, count};
 #[derive(Clone)]
 pub(crate) struct Matmul<'a> {
     pub(crate) format: WeightFormat,
-    /// The bits of the integers that x becomes, where the weight has integers.
+    /// The number of bits of the integers to which x is rounded if the weight has integers.
     pub(crate) activations: ActivationBits,
     pub(crate) x: Element,
     pub(crate) y: Element,
     pub(crate) rows: usize,
     pub(crate) inputs: usize,
     pub(crate) outputs: usize,
-    /// The stack of matrices, if each row is multiplied with a matrix of its own.
+    /// The stack of matrices, if each row is multiplied with a separate matrix.
     pub(crate) stack: Option<Stack>,
-    /// The norm of x, if there is one. For a single row, each part of the work computes it again.
+    /// The norm of x, if a norm is fused. For a single row, each part of the work computes the norm again.
     pub(crate) norm: Option<Norm>,
-    /// The epilogue of the sums.
+    /// The epilogue that is applied to the sums.
     pub(crate) tail: &'a Epilogue,
     pub(crate) isa: Isa,
 }
 
-/// A kernel that converts activations to the form that the matmul reads.
+/// A kernel that converts activations to the layout that the matmul reads.
 pub(crate) struct ActivationPacking {
     pub(crate) name: String,
     /// The type of the converted activations.
@@ -54,18 +54,18 @@ pub(crate) struct ActivationPacking {
 pub(crate) struct Stack {
     pub(crate) matrices: usize,
     pub(crate) rows: usize,
-    /// Whether an operand selects the matrix of each row. Otherwise the rows use the matrices in turn.
+    /// Whether an operand selects the matrix of each row. Otherwise the rows use the matrices in order.
     pub(crate) chosen: bool,
 }
 
-/// Rows that are multiplied with the same matrix.
+/// The rows that are multiplied with the same matrix.
 #[derive(Clone, Copy)]
 struct Rows<'k> {
-    /// The first row in the result. The others follow at distances of `apart`.
+    /// The index of the first row in the result. The other rows follow at distances of `apart`.
     first: Value<'k>,
     count: usize,
     apart: usize,
-    /// Rows of the result that share a row of x.
+    /// The number of rows of the result that share a row of x.
     shared: usize,
 }
 
@@ -83,45 +83,49 @@ impl<'k> Rows<'k> {
     }
 }
 
-/// The least bytes of a weight per part of the work. Less is not worth starting a worker.
+/// The smallest number of bytes of a weight per part of the work. A smaller part is not worth starting a
+/// worker.
 const PART: usize = 1 << 17;
 
-/// Additional bytes for each number of a row that every part quantizes or normalizes again, which takes about
-/// ten times as long.
+/// The additional bytes for each number of a row that every part quantizes or normalizes again, because this
+/// takes about ten times as long.
 const PART_QUANTIZES: usize = 200;
 const PART_NORMALIZES: usize = 100;
 
-/// The bytes that a worker's stack can hold for a row that it prepares itself.
+/// The number of bytes on a worker's stack for a row that the worker prepares itself.
 const SCRATCH: usize = 30 << 10;
 
 /// The distance of prefetches, in bytes. The processor's own prefetcher stops at the end of a page.
 const AHEAD: usize = 4096;
 
-/// Rows per pass over the weights. With more rows, arithmetic takes longer than another pass.
+/// The number of rows per pass over the weights. With more rows, arithmetic takes longer than another pass
+/// over the weights.
 const ROWS: usize = 8;
 
-/// The largest number of parts. This many keep all workers of a machine busy.
+/// The largest number of parts into which the kernel divides its work. This number of parts keeps all workers
+/// of a machine busy.
 const PARTS: usize = 64;
 
-/// The largest number of carried vectors of sixteen sums. More do not fit into any processor's registers, and
-/// many more do not fit on a worker's stack.
+/// The largest number of vectors of sixteen sums that a loop carries. More vectors do not fit into any
+/// processor's registers, and many more do not fit on a worker's stack.
 const CARRIED: usize = 32;
 
 /// The sums of sixteen outputs for one row.
 const SUMS: Type = Type::lanes(PANEL, Element::F32);
 
-/// The activations of a matmul.
+/// The activations of a matmul, in the layout that the kernel reads.
 #[derive(Clone, Copy)]
 enum X<'k> {
     Dense(Dense<'k>),
-    /// Integers; where weights have minima, with memory for the scales and minima of a chunk, `[panels, groups, 2, 16]`.
+    /// Integers; if weights have minima, also memory for the scales and minima of a chunk, `[panels, groups,
+    /// 2, 16]`.
     Quantized {
         rows: Buffer<'k>,
         scales: Option<Buffer<'k>>,
     },
 }
 
-/// Rows of numbers, in row order or cut into tiles.
+/// Rows of numbers, in row order or divided into tiles.
 #[derive(Clone, Copy)]
 struct Dense<'k> {
     buffer: Buffer<'k>,
@@ -136,24 +140,25 @@ impl<'k> Dense<'k> {
     }
 }
 
-/// A panel of the weight, from a byte on.
+/// A panel of the weight, beginning at a byte.
 #[derive(Clone, Copy)]
 struct Panel<'k> {
     weight: Buffer<'k>,
     at: Value<'k>,
-    /// The distance of prefetches in bytes; 0 for none.
+    /// The distance of prefetches in bytes; 0 means that the kernel does not prefetch.
     ahead: usize,
 }
 
 impl<'k> Panel<'k> {
-    /// Some columns of the panel's sixteen outputs.
+    /// A line of the panel: some columns of its sixteen outputs.
     fn line(self, at: Value<'k>) -> Value<'k> {
         self.weight.load(self.at + at, Type::lanes(LINE, Element::I8))
     }
 }
 
 /// Prefetches bytes of each panel that are read some time after the next lines. The prefetches come before
-/// the reads: LLVM would mix both, and q8 then reaches only 0.8 of the memory's speed (AMD, AVX2).
+/// the reads in the code: LLVM would otherwise mix prefetches and reads, and q8 would reach only 0.8 of the
+/// memory's speed (AMD, AVX2).
 fn ask<'k>(code: &'k Code, weights: &[Panel<'k>], at: Value<'k>, lines: usize) {
     for panel in weights.iter().filter(|panel| panel.ahead > 0) {
         (0..lines).for_each(|line| panel.weight.prefetch(panel.at + at + (line * LINE + panel.ahead)));
@@ -164,8 +169,8 @@ fn ask<'k>(code: &'k Code, weights: &[Panel<'k>], at: Value<'k>, lines: usize) {
 }
 
 impl Matmul<'_> {
-    /// The kernel that prepares the activations of several rows, which all parts of the work need; `None` if
-    /// there is none.
+    /// The kernel that prepares the activations of several rows for all parts of the work; `None` if there is
+    /// no such kernel.
     pub(crate) fn apart(&self) -> Option<ActivationPacking> {
         let &Self { rows, inputs, x, .. } = self;
         Some(if self.makes_tiles_of_numbers() {
@@ -192,23 +197,24 @@ impl Matmul<'_> {
         })
     }
 
-    /// Whether activations become integers of 16 bits.
+    /// Whether activations are rounded to integers of 16 bits.
     fn has_words(&self) -> bool {
         self.format.element().is_none() && self.activations == ActivationBits::Sixteen
     }
 
-    /// The form of activations that are multiplied as integers.
+    /// The layout of activations that are multiplied as integers.
     fn form(&self) -> Form {
         let &Self { inputs, activations, .. } = self;
         Form { inputs, bits: activations, chunk: self.format.columns(), sums: self.sums_of_x() }
     }
 
-    /// Whether a kernel of its own does it: for several rows, and for one that is too long for a worker's stack.
+    /// Whether a separate kernel quantizes the activations: for several rows, and for a row that is too long
+    /// for a worker's stack.
     fn quantizes_apart(&self) -> bool {
         self.format.element().is_none() && (self.rows > 1 || self.form().bytes() > SCRATCH)
     }
 
-    /// Rows of that form: whole tiles, if the processor uses tiles.
+    /// The number of stored rows of this layout: whole tiles, if the processor uses tiles.
     fn stored(&self) -> usize {
         if self.is_tiled() { self.rows.next_multiple_of(tiles::ROWS) } else { self.rows }
     }
@@ -243,7 +249,7 @@ impl Matmul<'_> {
         }
     }
 
-    /// A name for everything that its speed depends on, except the epilogue.
+    /// A name that includes everything on which the kernel's speed depends, except the epilogue.
     pub(crate) fn name(&self) -> String {
         let &Self { format, rows, inputs, outputs, x, y, norm, isa, stack, .. } = self;
         let normed = norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();
@@ -256,7 +262,8 @@ impl Matmul<'_> {
         format!("product_{format}{words}_{rows}x{inputs}x{outputs}{stacked}_{x}_{y}{normed}_{isa}")
     }
 
-    /// The name under which tuning files store this matmul. It includes whether the epilogue combines halves.
+    /// The name under which tuning files store this matmul. The name includes whether the epilogue combines
+    /// halves.
     pub(crate) fn key(&self) -> String {
         format!("{}{}", self.name(), if self.tail.halves { "_halves" } else { "" })
     }
@@ -265,7 +272,7 @@ impl Matmul<'_> {
         Tilings::new(self.key(), self.usual(), |tiling| self.fitted(tiling))
     }
 
-    /// The default tiling, without a measurement.
+    /// The default tiling, which is used without a measurement.
     pub(crate) fn usual(&self) -> Tiling {
         let &Self { format, rows, inputs, norm, .. } = self;
         let quantized = if format.element().is_none() && rows == 1 { inputs * PART_QUANTIZES } else { 0 };
@@ -289,7 +296,7 @@ impl Matmul<'_> {
         self.fitted(Tiling { parts: count(parts), rows: count(rows), panels: count(panels), ahead: AHEAD })
     }
 
-    /// A tiling, reduced to sizes that fit.
+    /// A tiling whose sizes are reduced until they fit.
     fn fitted(&self, tiling: Tiling) -> Tiling {
         let (matrices, rows) = self.matrices();
         let columns = self.columns().div_ceil(PANEL);
@@ -411,7 +418,8 @@ impl Matmul<'_> {
         choice.min(code.constant(integer, last as f64)).place()
     }
 
-    /// The activations in the form for the matmul, normalized and quantized here if no other kernel does it.
+    /// The activations in the layout for the matmul, normalized and quantized here if no other kernel does
+    /// this.
     fn prepared<'k>(
         &self,
         code: &'k Code,
@@ -436,7 +444,7 @@ impl Matmul<'_> {
         X::Quantized { rows: row.buffer, scales }
     }
 
-    /// The sums of the panels' outputs for some rows.
+    /// Computes the sums of the panels' outputs for some rows.
     fn tile<'k>(
         &self,
         code: &'k Code,
@@ -462,12 +470,14 @@ impl Matmul<'_> {
         }
     }
 
-    /// The sums of the panels' outputs for some rows, of `units` units of the weights; `add` adds those of some of them.
+    /// Computes the sums of the panels' outputs for some rows and `units` units of the weights; `add` adds
+    /// the sums of some units.
     ///
-    /// However many rows there are, each sum is one chain in the order of the columns: so a row's bits do not depend on the others.
+    /// For any number of rows, each sum is added in the order of the columns, so a row's bits do not depend
+    /// on the other rows.
     ///
     /// If the sums of all rows don't fit into registers, a block of units is multiplied with some rows at a
-    /// time, while it is in the cache. The sums of the other rows are in memory.
+    /// time while the block is in the cache. The sums of the other rows are in memory.
     fn in_runs<'k>(
         &self,
         code: &'k Code,
@@ -499,7 +509,8 @@ impl Matmul<'_> {
         (0..sums).map(|i| kept.load(code.index(i * PANEL), SUMS)).collect()
     }
 
-    /// The mask of a panel's valid outputs; `None` if all are. The last panel can have fewer.
+    /// The mask of a panel's valid outputs; `None` if all outputs are valid. The last panel can have fewer
+    /// valid outputs.
     fn mask<'k>(&self, code: &'k Code, panel: Value<'k>) -> Option<Value<'k>> {
         let all = self.outputs.is_multiple_of(PANEL);
         (!all).then(|| code.first_lanes(code.index(self.outputs) - panel * PANEL, PANEL))

@@ -1,4 +1,4 @@
-//! Weights in groups with scales: q8, q4 and q4_k, times activations in integers.
+//! Matmuls of weights in groups with scales (q8, q4 and q4_k) and activations in integers.
 
 use ops::WeightFormat;
 use ops::format::{GROUP, PANEL};
@@ -10,11 +10,11 @@ use crate::quantized::{Row, Sums};
 
 const BYTES: Type = Type::lanes(LINE, Element::I8);
 
-/// Columns that are multiplied with some rows before the next rows.
+/// The number of columns that are multiplied with some rows before the next rows.
 const COLUMNS: usize = 512;
 
 impl Matmul<'_> {
-    /// The sums of the panels' outputs for some rows.
+    /// Computes the sums of the panels' outputs for some rows.
     pub(super) fn scaled<'k>(
         &self,
         code: &'k Code,
@@ -41,8 +41,8 @@ impl Matmul<'_> {
         }
     }
 
-    /// The number of scales and minima that a chunk of `panels` panels has in memory; `None` for formats
-    /// without minima.
+    /// The number of scales and minima in memory for a chunk of `panels` panels; `None` for formats without
+    /// minima.
     pub(super) fn scales_of(&self, panels: usize) -> Option<usize> {
         let panels = if self.isa.has_short_vectors() { 1 } else { panels };
         let groups = self.format.columns() / GROUP;
@@ -89,8 +89,8 @@ impl Matmul<'_> {
         })
     }
 
-    /// Adds the products of two groups. The first is this far in its row and in its chunk, which begins at a
-    /// byte. `scales` returns the scales and minima of a panel.
+    /// Adds the products of two groups. The arguments are the position of the first group in its row and in
+    /// its chunk, and the byte where the chunk begins. `scales` returns the scales and minima of a panel.
     fn pair<'k>(
         &self,
         code: &'k Code,
@@ -137,7 +137,7 @@ impl Matmul<'_> {
         sums
     }
 
-    /// The number to add to the bytes of [`columns_of`](Self::columns_of) to get the integers.
+    /// The number that must be added to the bytes of [`columns_of`](Self::columns_of) to get the integers.
     pub(super) fn added(&self) -> i32 {
         match self.format {
             WeightFormat::Q8 if self.takes_signs() => 0,
@@ -145,12 +145,12 @@ impl Matmul<'_> {
         }
     }
 
-    /// Whether bytes get their sign before they are multiplied.
+    /// Whether the bytes get their sign before they are multiplied.
     fn takes_signs(&self) -> bool {
         self.isa.is_signed() && !self.has_words()
     }
 
-    /// The kind of sum that each group of activations carries.
+    /// The kind of sum that each group of activations stores.
     pub(super) fn sums_of_x(&self) -> Sums {
         match self.format {
             WeightFormat::Q4K => Sums::Numbers,
@@ -158,7 +158,7 @@ impl Matmul<'_> {
         }
     }
 
-    /// The scales of a chunk, which begins at a byte of a panel.
+    /// The scales of a chunk, which begins at a given byte of a panel.
     pub(super) fn scales<'k>(&self, code: &'k Code, weights: Panel<'k>, start: Value<'k>) -> Scales<'k> {
         let halves = weights.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
         let both = [0, 1].map(|half| halves.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32));
@@ -178,7 +178,8 @@ impl Matmul<'_> {
         if self.format == WeightFormat::Q8 { 8 } else { 4 }
     }
 
-    /// The columns of a chunk's group in fours, as bytes. A line is read when its first columns are needed.
+    /// The columns of a chunk's group in groups of four, as bytes. A line is read only when its first columns
+    /// are needed.
     pub(super) fn columns_of<'k>(
         &self,
         code: &'k Code,
@@ -191,7 +192,7 @@ impl Matmul<'_> {
         (0..lines).flat_map(move |line| self.columns_of_line(code, weights.line(first + line * LINE)))
     }
 
-    /// The columns of a line in fours, as bytes.
+    /// The columns of a line in groups of four, as bytes.
     fn columns_of_line<'k>(&self, code: &'k Code, bytes: Value<'k>) -> Vec<Value<'k>> {
         let mut columns = self.stored_columns(code, bytes);
         if self.format == WeightFormat::Q8 && self.takes_signs() {
@@ -201,7 +202,7 @@ impl Matmul<'_> {
         columns
     }
 
-    /// The columns of a line in fours, as stored: unsigned.
+    /// The columns of a line in groups of four, as unsigned bytes like in the archive.
     pub(super) fn stored_columns<'k>(&self, code: &'k Code, bytes: Value<'k>) -> Vec<Value<'k>> {
         match self.format {
             WeightFormat::Q4 | WeightFormat::Q4K => {
@@ -214,7 +215,7 @@ impl Matmul<'_> {
     }
 }
 
-/// The even and the odd ones of some columns' bytes without a sign, as words.
+/// The even and the odd columns of unsigned bytes, as words.
 fn words(bytes: Value<'_>) -> [Value<'_>; 2] {
     let words = bytes.bits(Type::lanes(LINE / 2, Element::I16));
     [words.and(words.code().constant(words.ty(), 255.0)), words.shift_right(8)]
@@ -242,7 +243,7 @@ impl<'k> Scales<'k> {
         }
     }
 
-    /// The scale and the minimum of a group whose number is known at run time, for formats with minima.
+    /// The scale and the minimum of a group whose number is known only at run time, for formats with minima.
     pub(super) fn in_steps(&self, group: Value<'k>) -> (Value<'k>, Value<'k>) {
         let Self::InSteps { steps, counts } = self else { unreachable!("a format with minima") };
         let [scales, minima] = counts.at(group).map(|count| count.convert(Element::F32));

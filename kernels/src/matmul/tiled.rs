@@ -1,5 +1,6 @@
-//! Matmul of many rows with tiles. A panel's lines are the rows of a tile, without conversion. A separate kernel
-//! cuts x into tiles if it has rows of numbers. If x has bytes, they are read directly.
+//! A matmul of many rows with tile registers. The lines of a panel are the rows of a tile, without
+//! conversion. A separate kernel divides x into tiles if x has rows of numbers. If x has bytes, the matmul
+//! reads x directly.
 
 use ops::WeightFormat;
 use ops::format::{GROUP, PANEL};
@@ -14,26 +15,28 @@ use crate::quantized::{Form, Row};
 
 const TILE: usize = LINE / 2;
 
-/// Tiles of a panel that are multiplied with all rows before the next ones. These tiles of two panels and
-/// those of all rows fit into the nearest cache.
+/// The number of tiles of a panel that are multiplied with all rows before the next tiles. These tiles of two
+/// panels and the corresponding tiles of all rows fit into the nearest cache.
 const NEAR: usize = 4;
 
 /// The distance of prefetches, in tiles of a panel.
 const AHEAD: usize = 16;
 
-/// Rows whose sums a worker holds.
+/// The number of rows whose sums a worker keeps in memory.
 const HELD: usize = 128;
 
-/// Chunks of a panel whose bytes are prepared together.
+/// The number of chunks of a panel whose bytes are prepared together.
 const BLOCK: usize = 8;
 
-/// Groups whose products wait for their scales.
+/// The number of groups whose products wait for their scales.
 const SLOTS: usize = 4;
 
-/// Rows from which there are tiles: they add in another order, and up to as many rows as a tile has no path does.
+/// Tiles are used for at least this number of rows. Tiles add in another order, so a smaller number of rows
+/// never uses tiles.
 const FEWEST: usize = ROWS + 1;
 
-/// The first register of x. There are four tiles of sums, then two of x, then two of weights.
+/// The index of the first register for x. Four tile registers contain sums, the next two x, and the last two
+/// weights.
 const X_TILE: usize = 4;
 const WEIGHT_TILE: usize = 6;
 
@@ -50,7 +53,7 @@ impl<'k> Sums<'k> {
     }
 }
 
-/// The index of a number in rows that are cut into tiles: `[rows / 16, inputs / 32, 16, 32]`.
+/// The index of a number in rows that are divided into tiles: `[rows / 16, inputs / 32, 16, 32]`.
 pub(super) fn place<'k>(inputs: usize, row: Value<'k>, column: Value<'k>) -> Value<'k> {
     let code = row.code();
     let [rows, columns] = [ROWS, TILE].map(|count| code.index(count));
@@ -58,8 +61,8 @@ pub(super) fn place<'k>(inputs: usize, row: Value<'k>, column: Value<'k>) -> Val
     (tile * ROWS + row.remainder(rows)) * TILE + column.remainder(columns)
 }
 
-/// A kernel that cuts all rows of x `[rows, inputs]` into tiles. It does not write the rows that fill up the
-/// last tile.
+/// A kernel that divides all rows of x `[rows, inputs]` into tiles. The kernel does not write the rows that
+/// fill up the last tile.
 pub(super) fn kernel(rows: usize, inputs: usize) -> (String, impl FnOnce() -> Kernel) {
     let workgroups = rows.min(8);
     let body = move || {
@@ -77,18 +80,18 @@ pub(super) fn kernel(rows: usize, inputs: usize) -> (String, impl FnOnce() -> Ke
     (format!("tiles_{rows}x{inputs}"), body)
 }
 
-/// The bytes of a row of [`rounding`].
+/// The number of bytes of a row that [`rounding`] writes.
 pub(super) fn row_bytes(form: Form) -> usize {
     form.bytes().max(tile_bytes(form))
 }
 
-/// The bytes of its numbers in tiles.
+/// The number of bytes of the row's numbers in tiles.
 fn tile_bytes(form: Form) -> usize {
     2 * form.values()
 }
 
-/// A kernel that quantizes all rows of x `[rows, inputs]` to bytes with a scale per group. It writes the
-/// dequantized numbers in tiles or, if the system does not allow tiles, the bytes.
+/// A kernel that quantizes all rows of x `[rows, inputs]` to bytes with a scale per group. The kernel writes
+/// the dequantized numbers in tiles or, if the system does not allow tiles, the bytes.
 pub(super) fn rounding(
     x: Element,
     [rows, stored]: [usize; 2],
@@ -136,9 +139,9 @@ impl Matmul<'_> {
         multiplied && self.stack.is_none() && self.rows >= FEWEST
     }
 
-    /// Whether weights in groups are dequantized to bf16 and multiplied as such. This is done if activations
-    /// and results are bf16. Products of bytes are exact, but must leave the tiles after each group to get
-    /// its scale, which takes twice as long.
+    /// Whether weights in groups are dequantized to bf16 and multiplied as bf16. This is true if activations
+    /// and results are bf16. Products of bytes are exact, but must leave the tile registers after each group
+    /// to be multiplied by its scale, which takes twice as long.
     pub(super) fn makes_tiles_of_numbers(&self) -> bool {
         let groups = self.format.element().is_none();
         groups && self.is_narrow() && self.isa.tiles().bf16 && self.is_tiled()
@@ -148,12 +151,12 @@ impl Matmul<'_> {
         [self.x, self.y] == [Element::Bf16; 2]
     }
 
-    /// Rows whose sums of a panel are in memory.
+    /// The number of rows for which the sums of a panel are in memory.
     pub(super) fn held(&self) -> usize {
         HELD.min(self.rows.next_multiple_of(ROWS))
     }
 
-    /// Computes the panels' outputs for all rows. Some of their sums are in memory meanwhile.
+    /// Computes the outputs of the panels for all rows. Meanwhile some of the sums are in memory.
     pub(super) fn tiles<'k>(
         &self,
         code: &'k Code,
@@ -288,7 +291,7 @@ impl Matmul<'_> {
         });
     }
 
-    /// Multiplies all rows with a block of columns, tile by tile.
+    /// Multiplies all rows with a block of columns, one tile after another.
     fn near_tiles<'k>(&self, tiles: Tiles<'k>, block: &Block<'_, 'k>, (first, sums): (Value<'k>, Sums<'k>)) {
         let code = first.code();
         code.runs(sums.rows, 2 * ROWS, |row, rows| {
@@ -314,14 +317,15 @@ impl Matmul<'_> {
         });
     }
 
-    /// Whether weights are dequantized while others are multiplied. It requires a number of rows that is a multiple of `HELD`, and a number of columns that fills whole blocks.
+    /// Whether weights are dequantized while other weights are multiplied. This requires a number of rows
+    /// that is a multiple of `HELD`, and a number of columns that fills whole blocks.
     fn makes_in_turn(&self) -> bool {
         self.makes_tiles_of_numbers()
             && self.rows.is_multiple_of(HELD)
             && (tile_bytes(self.form()) / LINE).is_multiple_of(NEAR)
     }
 
-    /// Dequantizes some lines of a panel's group to its tile.
+    /// Dequantizes some lines of a panel's group into a tile.
     fn make_numbers<'k>(
         &self,
         weight: Panel<'k>,
@@ -362,10 +366,10 @@ impl Matmul<'_> {
         }
     }
 
-    /// Multiplies bytes. The products of a group are integers, and get their scale before the next group is
-    /// added. A panel's bytes are converted to tiles once for all rows. While some groups get their scales,
-    /// the products of the next groups are computed, because memory that a tile writes can be read only some
-    /// time later.
+    /// Multiplies bytes with tile registers. The products of a group are integers, and are multiplied by
+    /// their scale before the next group is added. A panel's bytes are converted to tiles once for all rows.
+    /// While some groups are multiplied by their scales, the products of the next groups are computed,
+    /// because memory that a tile register writes can be read only some time later.
     fn scaled_tiles<'k>(
         &self,
         tiles: Tiles<'k>,
@@ -461,11 +465,11 @@ struct Block<'b, 'k> {
     /// The number of panels, and the place of a panel's tile for a row and a column.
     panels: usize,
     weight: &'b dyn Fn(Value<'k>, Value<'k>, usize) -> Value<'k>,
-    /// Other work to do along with each step.
+    /// Other work that runs along with each step.
     besides: &'b dyn Fn(Value<'k>, Value<'k>),
 }
 
-/// The form of weights in groups after preparation.
+/// The form of weights in groups after the preparation.
 #[derive(Clone, Copy)]
 enum Ready<'k> {
     Numbers(Buffer<'k>),

@@ -6,7 +6,7 @@ use ops::ops::{
 use ops::{ElementType, InferError, TensorType};
 use trace::{Builder, NodeId};
 
-/// Each slot selects its new value: the real token that falls on it, or else its old value.
+/// Each slot selects its new value: the real token that belongs to this slot, or otherwise its old value.
 pub(crate) fn convert(b: &mut Builder<'_>, op: &Append, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let [cache, new, start, count] = operands[..] else { unreachable!("inferred") };
     let shape = b.ty(cache).shape.clone();
@@ -40,7 +40,7 @@ pub(crate) fn convert(b: &mut Builder<'_>, op: &Append, operands: &[NodeId]) -> 
     b.op(Select {}, &[is_new, new, cache])
 }
 
-/// Selects the tokens of `new` along the last of the axes `lead` by `indices`, for each index of the axes
+/// Selects the tokens of `new` along the last of the axes `lead` with `indices`, for each index of the axes
 /// before it.
 fn picked(b: &mut Builder<'_>, new: NodeId, lead: &[usize], indices: NodeId) -> Result<NodeId, InferError> {
     let ty = b.ty(new).clone();

@@ -4,7 +4,7 @@ use ops::ops::{BinaryKind, BroadcastInDim, Dequantize};
 use ops::{ElementType, InferError};
 use trace::{Builder, NodeId};
 
-/// Multiplies in f32, then rounds.
+/// Multiplies the integers and scales in f32, then rounds the product.
 pub(crate) fn convert(
     b: &mut Builder<'_>,
     op: &Dequantize,

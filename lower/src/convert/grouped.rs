@@ -10,14 +10,14 @@ use trace::{Builder, NodeId};
 
 use super::linear::product;
 
-/// Up to this number of rows, matmuls of integers for each group are faster than a matmul of dequantized
-/// numbers. Their results, one per group, must be written and read again. (IREE 3.13, 8192 outputs of 2048
-/// inputs on two cores with VNNI: 0.5 ms against 29 for one row, 8 against 28 for 16, 120 against 60 for
+/// Up to this number of rows, integer matmuls for each group are faster than a matmul of dequantized numbers.
+/// The results of integer matmuls, one per group, must be written and read again. (IREE 3.13, 8192 outputs of
+/// 2048 inputs on two cores with VNNI: 0.5 ms against 29 for one row, 8 against 28 for 16, 120 against 60 for
 /// 128.)
 const ROWS_OF_INTEGERS: usize = 32;
 
-/// The factors of a weight's groups, and the minima that are subtracted from their numbers if the format has
-/// minima: f32 `[…, groups]`.
+/// The scales of a weight's groups and, if the format has minima, the minima that are subtracted from the
+/// groups' numbers: f32 `[…, groups]`.
 #[derive(Clone, Copy)]
 struct Scales {
     scales: NodeId,
@@ -25,8 +25,8 @@ struct Scales {
 }
 
 impl Scales {
-    /// Computes the scales from the weight's parts: scales, or steps `[…, groups / 8, 2]` and counts `[…,
-    /// groups, 2]`.
+    /// Computes the scales from the tensors of a weight: either its scales, or its steps `[…, groups / 8, 2]`
+    /// and counts `[…, groups, 2]`.
     fn of(b: &mut Builder<'_>, parts: &[NodeId]) -> Result<Self, InferError> {
         let scales = b.convert(parts[0], ElementType::F32)?;
         let Some(&counts) = parts.get(1) else { return Ok(Self { scales, minima: None }) };
@@ -106,7 +106,8 @@ fn filled_up(b: &mut Builder<'_>, x: NodeId, columns: usize) -> Result<NodeId, I
     b.op(Concatenate { axis: 1 }, &[x, zeros])
 }
 
-/// Numbers in groups as whole numbers, still f32, and the scales: [`ops::format::in_integers`].
+/// Rounds numbers in groups to integers, still stored as f32, and returns them with their scales: see
+/// [`ops::format::in_integers`].
 fn in_integers(b: &mut Builder<'_>, x: NodeId, bits: ActivationBits) -> Result<(NodeId, NodeId), InferError> {
     let magnitudes = b.unary(UnaryKind::Abs, x)?;
     let largest = b.op(Reduce { kind: ReduceKind::Maximum, axes: vec![2] }, &[magnitudes])?;
@@ -119,7 +120,7 @@ fn in_integers(b: &mut Builder<'_>, x: NodeId, bits: ActivationBits) -> Result<(
     Ok((bytes, b.binary(BinaryKind::Divide, largest, full)?))
 }
 
-/// For each place in a byte, the integers there: as many columns of a group as it has bytes.
+/// For each place in a byte, the integers at this place: as many columns of a group as the group has bytes.
 fn unpacked(b: &mut Builder<'_>, format: WeightFormat, bytes: NodeId) -> Result<Vec<NodeId>, InferError> {
     if format.in_a_byte() != Some(2) {
         return Ok(vec![bytes]);
@@ -137,8 +138,9 @@ fn unpacked(b: &mut Builder<'_>, format: WeightFormat, bytes: NodeId) -> Result<
     Ok(vec![whole(first)?, whole(second)?])
 }
 
-/// x · weightᵀ, rows × outputs. It multiplies each group's integers and both scales. For formats with minima
-/// it subtracts the sum of x's group times the minimum.
+/// Computes x · weightᵀ from integers, with the shape rows × outputs. The function multiplies the integers of
+/// each group, and then multiplies the result by both scales. For formats with minima, it subtracts the sum
+/// of x's group multiplied by the minimum.
 fn of_integers(
     b: &mut Builder<'_>,
     format: WeightFormat,
@@ -200,7 +202,7 @@ fn numbers(
     b.op(OptimizationBarrier {}, &[numbers])
 }
 
-/// Multiplies numbers with their scales, which have the axes `axes` of the numbers.
+/// Multiplies numbers with their scales, whose axes are the axes `axes` of the numbers.
 fn scaled(
     b: &mut Builder<'_>,
     numbers: NodeId,
@@ -211,7 +213,7 @@ fn scaled(
     b.binary(BinaryKind::Multiply, numbers, scales)
 }
 
-/// Broadcasts a tensor with the axes `axes` of the numbers to all their axes.
+/// Broadcasts a tensor with the axes `axes` of the numbers to all axes of the numbers.
 fn spread(b: &mut Builder<'_>, of: NodeId, numbers: NodeId, axes: Vec<usize>) -> Result<NodeId, InferError> {
     let shape = b.ty(numbers).shape.clone();
     b.op(BroadcastInDim { shape, axes }, &[of])

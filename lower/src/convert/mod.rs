@@ -5,6 +5,7 @@ mod dequantize;
 mod erf;
 mod grouped;
 mod linear;
+mod linear_attention;
 mod rms_norm;
 mod rope;
 mod sdpa;
@@ -27,6 +28,7 @@ pub(crate) fn convert(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Resu
         Composite::GroupedLinear(op) => grouped::linear(b, op, operands),
         Composite::GroupedRows(op) => grouped::rows(b, op, operands),
         Composite::Linear(op) => linear::convert(b, op, operands),
+        Composite::LinearAttention(op) => linear_attention::convert(b, op, operands),
         Composite::RmsNorm(op) => rms_norm::convert(b, op, operands),
         Composite::Rope(op) => rope::convert(b, op, operands),
         Composite::Sdpa(op) => sdpa::convert(b, op, operands),

@@ -4,10 +4,11 @@ use ops::ops::{BinaryKind, Compare, Direction, Select, Softplus, UnaryKind};
 use ops::{ElementType, InferError};
 use trace::{Builder, NodeId};
 
-/// max(x, 0) + ln(1 + e) with e = exp(−|x|), which does not overflow; computed in f32, whatever the element type.
+/// Computes max(x, 0) + ln(1 + e) with e = exp(−|x|), which does not overflow. The computation is in f32 for
+/// every element type.
 ///
-/// Let u be 1 + e after rounding. Then ln(1 + e) = e · ln u / (u − 1), or e if u is 1: Higham, "Accuracy and
-/// Stability of Numerical Algorithms" (2002), §1.14.1.
+/// Let u be the rounded value of 1 + e. Then ln(1 + e) = e · ln u / (u − 1), or e if u = 1: Higham, "Accuracy
+/// and Stability of Numerical Algorithms" (2002), §1.14.1.
 pub(crate) fn convert(b: &mut Builder<'_>, _: &Softplus, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let element = b.ty(operands[0]).element;
     let x = b.convert(operands[0], ElementType::F32)?;

@@ -1,6 +1,6 @@
-//! Writes `bounded_sdpa` for IREE: attention over the used part of a cache, whose length is computed at run time.
-//! The length is a host integer, and the slices depend on it. StableHLO has only tensors for this, for which the
-//! host would have to wait.
+//! Writes `bounded_sdpa` for IREE: attention over the used part of a cache, whose length is computed at run
+//! time. The length is an integer on the host, and the slices depend on this integer. StableHLO has only
+//! tensors for such a length, and the host would have to wait for a tensor.
 
 use std::fmt::Write as _;
 
@@ -13,14 +13,14 @@ use super::Program;
 /// Keys are read in multiples of this number, which is a multiple of all vector lengths.
 const STEP: usize = 64;
 
-/// Caches up to this size are read whole, because the choice would cost more.
+/// Caches up to this size are read completely, because the branch would cost more time.
 const LEAST: usize = 512;
 
-/// Replaces an attention with a single query, whose matmul is small compared to reading the caches. For
-/// chunks of queries, whose functions get two host integers, iree-compile 3.13 leaves a dispatch before the
-/// choice (docs/upstream/two_numbers.mlir). It does the same in all functions for other devices than the
-/// processor. A program with rings reads both integers for a single query, too, and then fails to compile
-/// with this idiom.
+/// Replaces attention with a single query, whose matmul is small compared to reading the caches. For chunks
+/// of queries, whose functions get two host integers, iree-compile 3.13 leaves a dispatch before the choice
+/// (docs/upstream/two_numbers.mlir). The compiler makes the same error in all functions for other devices
+/// than the processor. A program with ring buffers reads both integers even for a single query, and then
+/// fails to compile with this idiom.
 pub(super) fn of(op: &Op, operands: &[&TensorType], program: &Program<'_>) -> Option<Op> {
     let (Op::Sdpa(op), [q, k, ..]) = (op, operands) else { return None };
     let bounded = BoundedSdpa { mask: op.mask.clone(), scale: op.scale, softcap: op.softcap };
@@ -31,8 +31,8 @@ pub(super) fn of(op: &Op, operands: &[&TensorType], program: &Program<'_>) -> Op
     (same && compiles && queries == 1 && keys > LEAST && bounded.infer(operands).is_ok()).then_some(bounded)
 }
 
-/// The right-hand side of the statement: a choice between the used part of the caches, which is copied, and
-/// the whole.
+/// The right-hand side of the statement: a branch between the used slice of the caches, which is copied, and
+/// the whole caches.
 pub(super) fn spell(
     s: &mut dyn Statements,
     op: &BoundedSdpa,
@@ -65,7 +65,7 @@ pub(super) fn spell(
     format!("scf.if {short} -> ({result}) {part} else {all}")
 }
 
-/// Statements of a branch. Their names have a prefix that no other statement has.
+/// Statements of a branch. The names of these statements have a prefix that no other statement has.
 struct Region {
     prefix: String,
     lines: Vec<String>,
@@ -79,17 +79,17 @@ impl Statements for Region {
     }
 }
 
-/// Attention over the first keys of a cache.
+/// Attention over the first keys of a KV cache.
 struct Attention<'a> {
     op: &'a BoundedSdpa,
     operands: &'a [Operand<'a>],
     ty: &'a TensorType,
-    /// The number of keys, as a host integer; `None` for all.
+    /// The number of keys, as an integer on the host; `None` for all keys.
     used: Option<&'a str>,
 }
 
 impl Attention<'_> {
-    /// The type of a tensor whose axis has as many elements as there are keys.
+    /// The type of a tensor whose axis has one element for each key.
     fn over_keys(&self, ty: &TensorType, element: ElementType, axis: usize) -> String {
         let extent = |(at, n): (usize, &usize)| match self.used {
             Some(_) if at == axis => "?x".to_owned(),
@@ -98,7 +98,7 @@ impl Attention<'_> {
         format!("tensor<{}{}>", ty.shape.iter().enumerate().map(extent).collect::<String>(), element.name())
     }
 
-    /// The used keys or values, by name, and their type.
+    /// The used keys or values, as the name of a tensor and its type.
     fn part(&self, s: &mut dyn Statements, name: &str, cache: &Operand<'_>) -> (String, String) {
         let (rank, element) = (cache.ty.rank(), cache.ty.element);
         let part = self.over_keys(cache.ty, element, rank - 2);
@@ -120,7 +120,8 @@ impl Attention<'_> {
         (s.statement(region), part)
     }
 
-    /// The right-hand side of the last statement, like that of `sdpa`'s converter with other extents.
+    /// The right-hand side of the last statement, like the statement of `sdpa`'s converter with other
+    /// extents.
     fn spell(&self, s: &mut dyn Statements) -> String {
         let [q, k, v, offset] = self.operands else { unreachable!("inferred") };
         let (rank, batch) = (q.ty.rank(), k.ty.rank() - 2);
@@ -205,7 +206,7 @@ impl Attention<'_> {
         format!("stablehlo.convert {attended} : ({attended_ty}) -> {}", self.ty.mlir())
     }
 
-    /// The weights of keys for the scores `score` with these extents.
+    /// The attention weights of the keys, from the scores `score` with these extents.
     fn softmax(&self, s: &mut dyn Statements, score: &str, scores: &TensorType, shape: &str) -> String {
         let rank = scores.rank();
         let (f32s, shape_ty) =
@@ -230,7 +231,7 @@ impl Attention<'_> {
     }
 }
 
-/// Broadcasts a number, or a tensor with all axes but the last, to a shape.
+/// Broadcasts a number, or a tensor with all axes except the last, to a shape.
 fn repeat(
     s: &mut dyn Statements,
     x: &str,

@@ -1,4 +1,4 @@
-//! Idioms: operations in IREE's own dialects, for extents that the host knows only at run time.
+//! Idioms are operations in IREE's own dialects, for extents that the host knows only at run time.
 
 mod bounded_sdpa;
 mod sliced_append;
@@ -14,11 +14,11 @@ const IDIOMS: &[Replace] = &[bounded_sdpa::of, sliced_append::of];
 /// Properties of a program that decide whether an idiom compiles.
 pub(crate) struct Program<'t> {
     pub(crate) target: &'t Target,
-    /// Whether the program appends to rings.
+    /// Whether the program appends to ring buffers.
     pub(crate) has_rings: bool,
 }
 
-/// The idiom that replaces an operation for a target's compiler; `None` if there is none.
+/// The idiom that replaces an operation for a target's compiler; `None` if the operation has no idiom.
 pub(crate) fn of(op: &Op, operands: &[&TensorType], program: &Program<'_>) -> Option<Op> {
     let iree = program.target.backend.dialect() == Dialect::IreeGlobals;
     let some = operands.iter().all(|ty| ty.count() > 0);

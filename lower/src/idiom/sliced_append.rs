@@ -1,13 +1,13 @@
-//! Writes `sliced_append` for IREE. Without it, IREE copies a cache that the program also reads. StableHLO has no
-//! slice whose length the host knows at run time. Rings are short and rewritten whole, because they would need two
-//! slices.
+//! Writes `sliced_append` for IREE. Without this idiom, IREE copies a cache that the program also reads.
+//! StableHLO has no slice whose length the host knows at run time. Ring buffers are short and are rewritten
+//! completely, because an append to a ring would need two slices.
 
 use ops::ops::{Append, SlicedAppend};
 use ops::{Op, Operand, Statements, TensorType};
 
 use super::Program;
 
-/// An append as a slice, for a single sequence whose position is a host integer.
+/// Replaces an append by a slice, for a single sequence whose position is an integer on the host.
 pub(super) fn of(op: &Op, operands: &[&TensorType], _: &Program<'_>) -> Option<Op> {
     let Op::Append(op) = op else { return None };
     let one = !op.ring && !Append::by_row(operands[2]);

@@ -34,8 +34,8 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     matches!(op, Op::Convert(Convert { to: ElementType::Bf16 })) && are_integers(function, operands[0])
 }
 
-/// Whether these are integers, or numbers computed elementwise from integers and constants. The computation
-/// can be the identity.
+/// Whether the values are integers, or numbers computed elementwise from integers and constants. The
+/// computation can also be the identity.
 fn are_integers(function: &Function, id: NodeId) -> bool {
     if !function.node(id).ty().element.is_float() {
         return true;
@@ -55,8 +55,8 @@ fn rewrite(b: &mut Builder<'_>, _: &Op, operands: &[NodeId]) -> Result<NodeId, I
     over_f32(b, operands[0])
 }
 
-/// Converts numbers to bf16. The rounding is between two conversions, which the compiler would otherwise
-/// join.
+/// Converts numbers to bf16. The rounding is an operation between two conversions; the compiler would
+/// otherwise merge these conversions.
 pub(super) fn over_f32(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let exact = if b.ty(x).element == ElementType::I32 { few_bits(b, x)? } else { x };
     let wide = b.convert(exact, ElementType::F32)?;
@@ -65,7 +65,8 @@ pub(super) fn over_f32(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferEr
 }
 
 /// An i32 that f32 represents exactly, and that bf16 rounds like `x`. Above 2²⁴, bf16 rounds at multiples of
-/// 2¹⁶. Thus every number between two multiples of 2⁸ can be replaced by the middle, which has 24 bits.
+/// 2¹⁶. Therefore every number between two multiples of 2⁸ can be replaced by the middle of this interval,
+/// which has 24 bits.
 fn few_bits(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let multiple = b.with_scalar(BinaryKind::Divide, x, 256.0)?;
     let multiple = b.with_scalar(BinaryKind::Multiply, multiple, 256.0)?;

@@ -1,5 +1,5 @@
-//! Legalizations: rewrites that avoid the faults of a compiler. Each fault is a file and a line of the list. The
-//! operations in `ops` stay as StableHLO specifies them.
+//! Legalizations are rewrites that avoid the faults of a compiler. Each fault has a source file and a line in
+//! the list below. The operations in `ops` still follow the StableHLO specification.
 
 mod broadcast_moves_axes;
 mod gather_by_scalar;
@@ -49,24 +49,25 @@ pub const LEGALIZATIONS: &[Legalization] = &[
 pub struct Legalization {
     pub name: &'static str,
     pub backends: &'static [Backend],
-    /// The kinds of devices with the fault. Its examples are compiled for the first kind.
+    /// The kinds of devices whose compiler has the fault. The examples of the legalization are compiled for
+    /// the first kind.
     pub devices: &'static [DeviceKind],
     pub fault: &'static str,
-    /// Programs that fail to compile, or compute wrong numbers, without the legalization.
+    /// Programs that fail to compile or compute wrong numbers without the legalization.
     pub examples: &'static [FaultExample],
-    /// The operation in which the fault appears.
+    /// The operation that shows the fault.
     operation: &'static str,
-    /// Whether the fault appears in a use of the operation.
+    /// Whether a use of the operation shows the fault.
     shows: fn(&Function, &Op, &[NodeId]) -> bool,
-    /// Rewrites a use of the operation. The result is not checked again.
+    /// Rewrites one use of the operation. The legalization does not check the rewritten form again.
     rewrite: fn(&mut Builder<'_>, &Op, &[NodeId]) -> Result<NodeId, InferError>,
 }
 
-/// A program in the text form. Its values are numbered: first the operands, then the result of each
-/// operation. Results that no operation reads are the program's results.
+/// A program in the text form of traces. The values of the program are numbered: first the operands, then the
+/// result of each operation. Results that no operation reads are the program's results.
 #[derive(Debug)]
 pub struct FaultExample {
-    /// The operations, for example `convert to=bf16`, and the numbers of their operands.
+    /// The operations, for example `convert to=bf16`, each with the numbers of its operands.
     pub operations: &'static [(&'static str, &'static [usize])],
     /// The operands, for example `i32[2] 3,1`.
     pub operands: &'static [&'static str],
@@ -81,7 +82,7 @@ impl Legalization {
     }
 }
 
-/// The faults of the target's compiler that appear in a trace of primitives, each with its places.
+/// The faults of the target's compiler that a trace of primitives shows, each with its places in the network.
 pub fn shown<'a>(trace: &'a Trace, target: &Target) -> Vec<(&'static Legalization, Vec<&'a Provenance>)> {
     let places = |legalization: &'static Legalization| {
         let here = |function: &Function, id: &NodeId| match &function.node(*id).kind {
@@ -100,10 +101,10 @@ pub fn shown<'a>(trace: &'a Trace, target: &Target) -> Vec<(&'static Legalizatio
     Legalization::needed(target).into_iter().map(places).filter(|(_, places)| !places.is_empty()).collect()
 }
 
-/// The same program, rewritten by `legalizations`.
+/// Returns the same program, rewritten by `legalizations`.
 ///
 /// # Errors
-/// If an operation rejects its operands, which means that the trace was not verified.
+/// Returns an error if an operation rejects its operands, which means that the trace was not verified.
 pub fn legalize<'a>(trace: &'a Trace, legalizations: &[&Legalization]) -> Result<Cow<'a, Trace>, LowerError> {
     let needed = |function: &Function, op: &Op, operands: &dyn Fn() -> Vec<NodeId>| {
         let mut known = legalizations.iter().filter(|legalization| legalization.operation == op.name());

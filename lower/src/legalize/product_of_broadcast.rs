@@ -50,7 +50,7 @@ const SCORES: &str =
 /// The extents of tiles: 16 with AVX-512, 8 with AVX2, 4 with SSE.
 const TILES: [usize; 3] = [4, 8, 16];
 
-/// In the operands of a product of batches that are at fault.
+/// Matches a batched matmul whose operands trigger the fault.
 fn at_fault(function: &Function, product: &DotGeneral, operands: &[NodeId]) -> [bool; 2] {
     let sides =
         [(&product.left_batch, &product.left_contract), (&product.right_batch, &product.right_contract)];
@@ -66,7 +66,7 @@ fn at_fault(function: &Function, product: &DotGeneral, operands: &[NodeId]) -> [
     })
 }
 
-/// Whether a broadcast, but one of a scalar, is among what the compiler computes with this value.
+/// Whether the compiler computes this value together with a broadcast that is not the broadcast of a scalar.
 fn is_computed_with_a_broadcast(function: &Function, value: NodeId) -> bool {
     let (mut open, mut known) = (vec![value], BTreeSet::new());
     while let Some(id) = open.pop() {
@@ -89,7 +89,7 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     at_fault(function, product, operands).contains(&true)
 }
 
-/// With the operand in memory before it is packed.
+/// Rewrites the matmul so that the operand is written to memory before the compiler packs it.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let Op::DotGeneral(product) = op else { unreachable!("it shows") };
     let faults = at_fault(b.function, product, operands);

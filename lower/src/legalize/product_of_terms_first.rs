@@ -30,7 +30,7 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     rewrite,
 };
 
-/// Whole numbers, whose sums are exact.
+/// An example with whole numbers, whose sums are exact.
 const LEFT: &str = "f32[4,2,3,2] 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47";
 const RIGHT: &str = "f32[2,4] 1,2,3,4,5,6,7,8";
 
@@ -59,7 +59,7 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     }
 }
 
-/// Moves the batch axes to the front and the contracted axes to the end, in memory, too.
+/// Moves the batch axes to the front and the contracted axes to the end, also in memory.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let Op::DotGeneral(product) = op else { unreachable!("it shows") };
     let (batch, contract) = (product.left_batch.len(), product.left_contract.len());

@@ -27,7 +27,7 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     matches!(op, Op::Reduce(Reduce { kind: ReduceKind::Add, .. })) && is_fixed(function, operands[0])
 }
 
-/// Sums a value that the compiler cannot see through.
+/// Sums a value that hides the constant from the compiler.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let hidden = b.op(OptimizationBarrier {}, operands)?;
     b.op(op.clone(), &[hidden])

@@ -37,8 +37,8 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     rewrite,
 };
 
-/// Matches updates of values that the function itself computes, because their other readers are unknown here.
-/// The caller's state is updated in place.
+/// Matches updates of values that the function itself computes, because the function cannot know other nodes
+/// that read its arguments. The state that the caller passes is still updated in place.
 fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     let updated = operands[0];
     match &function.node(updated).kind {
@@ -49,7 +49,7 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     }
 }
 
-/// Updates a copy, which is the result of a choice that the compiler cannot see through.
+/// Updates a copy, which is selected by a condition that the compiler cannot evaluate.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let updated = operands[0];
     let value = Literal::splat(TensorType::new(ElementType::I1, []), 1.0);

@@ -1,14 +1,15 @@
-//! Reads the keys of transformers' base class of configurations, which `config.to_dict()` writes for every model.
+//! Reads the keys of transformers' base class for configurations, which `config.to_dict()` writes for every
+//! model.
 //!
-//! The list covers `PreTrainedConfig` in transformers 5.24, and `PretrainedConfig` in 4.x, whose `__init__` has
-//! more keys.
+//! The list covers `PreTrainedConfig` in transformers 5.24, and `PretrainedConfig` in 4.x, whose `__init__`
+//! has additional keys.
 
 use serde_json::Value;
 
 use super::Keys;
 use super::storage::QUANTIZATION;
 
-/// Keys that never affect the logits, at any value.
+/// Keys that never affect the logits, for any value.
 const ANY: &[&str] = &[
     // How a model is loaded, and what its calls return.
     "_attn_implementation",
@@ -80,7 +81,7 @@ const ANY: &[&str] = &[
 ];
 
 /// A key that would change the network or the prompt: its name, its only allowed value besides null, and the
-/// test for that value.
+/// test for this value.
 type OnlyAt = (&'static str, &'static str, fn(&Value) -> bool);
 
 const ONLY: &[OnlyAt] = &[
@@ -106,7 +107,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Checks and ignores the keys of the base class.
+/// Checks and then ignores the keys of the base class.
 pub(crate) fn read_base(keys: &Keys) {
     keys.ignore(ANY);
     // Those that are not null are refused before.

@@ -4,8 +4,8 @@ use serde_json::{Map, Value};
 
 use super::{ConfigError, Keys};
 
-/// The keys that declare a quantization, and the method if the key implies it: transformers, early versions
-/// of compressed-tensors, and MLX.
+/// The keys that declare a quantization, and the method if the key implies it. The keys come from
+/// transformers, early versions of compressed-tensors, and MLX.
 pub(super) const QUANTIZATION: [(&str, Option<&str>); 3] = [
     ("quantization_config", None),
     ("compression_config", Some("compressed-tensors")),
@@ -15,7 +15,7 @@ pub(super) const QUANTIZATION: [(&str, Option<&str>); 3] = [
 /// Rejects a configuration with weights that are quantized by other methods than `read`, in the model or in its text tower.
 ///
 /// # Errors
-/// If the weights are quantized so; the error has the key and the method.
+/// Returns an error if the weights are quantized so; the error has the key and the method.
 pub(crate) fn check_storage(keys: &Keys, read: &[&str]) -> Result<(), ConfigError> {
     let text = keys.map.get("text_config").and_then(Value::as_object);
     let towers = [Some(("", &keys.map)), text.map(|text| ("text_config.", text))];

@@ -1,4 +1,5 @@
-//! Files of `llama-imatrix`: the mean squares of the inputs of matmuls (`tools/imatrix/imatrix.cpp` in llama.cpp).
+//! Reads the files of `llama-imatrix`: the mean squares of the inputs of matmuls (`tools/imatrix/imatrix.cpp`
+//! in llama.cpp).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,34 +11,36 @@ use super::names::Renaming;
 use crate::ModelConfig;
 use crate::config::ConfigError;
 
-/// Why an importance matrix is not read.
+/// The reason why an importance matrix cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ImatrixError {
-    /// It is no GGUF file.
+    /// The file is not a GGUF file.
     #[error(transparent)]
     File(#[from] ArchiveError),
-    /// The model's configuration does not read.
+    /// The model's configuration cannot be read.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// No GGUF file has networks of this family.
-    #[error("`{}` is of a family that has no names in GGUF files; calibrate with a text", .0.display())]
+    /// No GGUF file contains networks of this family.
+    #[error("the architecture of `{}` has no tensor names for GGUF files; calibrate with a text instead of \
+        an importance matrix", .0.display())]
     NoNames(PathBuf),
-    /// Nothing in it is of the network.
-    #[error("`{}` has no tensor `….in_sum2` for a matrix of the network; write it with `llama-imatrix`", .0.display())]
+    /// The file contains no data about matrices of the network.
+    #[error("the importance matrix `{}` has no tensor `….in_sum2` for a matrix of the network; write the \
+        importance matrix with `llama-imatrix`", .0.display())]
     Empty(PathBuf),
 }
 
-/// Suffixes of the tensors that hold sums of squares and token counts.
+/// The suffixes of the tensors that contain sums of squares and token counts.
 const SUMS: &str = ".in_sum2";
 const COUNTS: &str = ".counts";
 
-/// The least that an input counts, as a share of the mean.
+/// The smallest importance of an input, as a fraction of the mean.
 const LEAST: f32 = 1e-6;
 
-/// The mean squares of the inputs of matrices, by the keys of the network of `model`.
+/// Reads the mean squares of the inputs of matrices, by the keys of the network of `model`.
 ///
 /// # Errors
-/// If `path` is no such file, or one for another network.
+/// Returns an error if `path` is not an importance matrix, or belongs to another network.
 pub fn read_imatrix(
     path: &Path,
     model: &Path,

@@ -20,10 +20,10 @@ pub(crate) struct Metadata<'a> {
 }
 
 impl<'a> Metadata<'a> {
-    /// The metadata of a file.
+    /// Reads the metadata of a file.
     ///
     /// # Errors
-    /// If the architecture is not supported.
+    /// Returns an error if the architecture is not supported.
     pub(super) fn new(file: &'a Gguf) -> Result<Self, ConfigError> {
         let found = file.text("general.architecture").unwrap_or("(none)");
         let of = |family: &'static Family| {
@@ -39,7 +39,7 @@ impl<'a> Metadata<'a> {
     /// The keys of the equivalent `config.json`.
     ///
     /// # Errors
-    /// If keys are missing or invalid. The error lists all of them.
+    /// Returns an error if keys are missing or invalid. The error lists all of these keys.
     pub(super) fn config(&self) -> Result<Map<String, Value>, ConfigError> {
         let config = (self.gguf.config)(self);
         let (path, problems) = (self.file.path().to_owned(), self.problems.take());
@@ -66,7 +66,7 @@ impl<'a> Metadata<'a> {
         typed
     }
 
-    /// Records a problem once, although several keys of the configuration read the same metadata.
+    /// Records a problem only once, although several keys of the configuration read the same metadata.
     fn note(&self, problem: KeyProblem) {
         let mut problems = self.problems.borrow_mut();
         if !problems.contains(&problem) {
@@ -81,7 +81,7 @@ impl<'a> Metadata<'a> {
         value
     }
 
-    /// Numbers that are 0 or larger, one for each layer or one for all.
+    /// Reads numbers that are 0 or larger: one number for each layer, or one number for all layers.
     pub(crate) fn counts(&self, key: &str) -> Option<Vec<usize>> {
         let one = |integer| usize::try_from(integer).ok().filter(|&count| count <= limits::EXTENT);
         let expected = format!("a count, or a list of counts, at most {}", limits::EXTENT);
@@ -94,12 +94,12 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// The largest of the layers' numbers.
+    /// The largest of the numbers of all layers.
     pub(crate) fn most(&self, key: &str) -> Option<usize> {
         self.counts(key)?.into_iter().max()
     }
 
-    /// A number that must be the same in all layers.
+    /// Reads a number that must be the same in all layers.
     pub(crate) fn optional_count(&self, key: &str) -> Option<usize> {
         let counts = self.counts(key)?;
         let same = counts.iter().all(|count| *count == counts[0]);
@@ -156,7 +156,7 @@ impl<'a> Metadata<'a> {
         rows
     }
 
-    /// The factors of a rotary embedding, which are the elements of a small tensor.
+    /// The factors of a rotary embedding, which the file stores as a small tensor.
     fn factors(&self, name: &str) -> Option<Vec<f32>> {
         let tensor = self.file.tensor(name)?;
         let count: usize = tensor.shape.iter().product();
@@ -173,12 +173,12 @@ impl<'a> Metadata<'a> {
         None
     }
 
-    /// The window of the layers that have one; `None` if no layer has.
+    /// The window of the layers that have a window; `None` if no layer has a window.
     pub(crate) fn window(&self) -> Option<usize> {
         self.optional_count("attention.sliding_window").filter(|&window| window > 0)
     }
 
-    /// The number of experts of a layer; `None` without experts.
+    /// The number of experts of a layer; `None` for a network without experts.
     pub(crate) fn experts(&self) -> Option<usize> {
         self.optional_count("expert_count").filter(|&experts| experts > 0)
     }
@@ -194,17 +194,17 @@ impl<'a> Metadata<'a> {
         self.optional_count("attention.key_length").or(self.quotient())
     }
 
-    /// Whether a part of the first layer has a bias.
+    /// Whether a linear layer in the first layer of the network has a bias.
     pub(crate) fn is_biased(&self, part: &str) -> bool {
         self.has(&format!("blk.0.{part}.bias"))
     }
 
-    /// Refuses a key that has another value than `true`.
+    /// Rejects a key whose value is not `true`.
     pub(crate) fn always(&self, key: &str, expected: &str) {
         self.typed(key, expected, |value| matches!(value, GgufValue::Bool(true)).then_some(()));
     }
 
-    /// The keys of every family, and the family's `own` keys.
+    /// The keys of every family, together with the family's `own` keys.
     pub(crate) fn shared(&self, own: Value) -> Value {
         self.always("attention.causal", "true: these networks look back only");
         let shared = json!({
@@ -220,7 +220,7 @@ impl<'a> Metadata<'a> {
         joined([shared, own])
     }
 
-    /// The keys of Llama and its descendants, and the family's `own` keys.
+    /// The keys of Llama and the families derived from it, together with the family's `own` keys.
     pub(crate) fn llama(&self, own: Value) -> Value {
         let (width, heads) = (self.count("embedding_length"), self.count("attention.head_count"));
         let features = self.features();
@@ -250,8 +250,8 @@ impl<'a> Metadata<'a> {
         self.shared(joined([llama, own, rope]))
     }
 
-    /// The rotary embedding of heads that rotate all of their `features`. A frequency with a factor is
-    /// divided by the factor, whether it comes from the metadata or from a tensor.
+    /// The rotary embedding of heads that rotate all of their `features`. Each frequency is divided by its
+    /// factor, which comes from the metadata or from a tensor.
     pub(crate) fn rope(&self, features: Option<usize>) -> Value {
         let context = self.optional_count("rope.scaling.original_context_length");
         // A factor without a type divides all, and one that is said to be of no type nothing (`llama-model.cpp`).
@@ -305,8 +305,8 @@ impl<'a> Metadata<'a> {
     }
 }
 
-/// The type of weights and activations: the type of most matrices. Blocks count as f32, since their numbers
-/// are f32.
+/// The type of weights and activations, which is the type of most matrices. Quantized blocks count as f32,
+/// because their decoded numbers are f32.
 fn element(gguf: &GgufFamily, tensors: &[GgufTensor]) -> ElementType {
     let matrices: Vec<StoredNumbers> =
         tensors.iter().filter(|tensor| tensor.shape.len() > 1).map(|tensor| tensor.numbers).collect();
@@ -330,8 +330,8 @@ pub(crate) fn joined<const N: usize>(objects: [Value; N]) -> Value {
     Value::Object(keys.collect())
 }
 
-/// The keys whose value is not null. A missing key and null differ: for some keys, null means that there is
-/// none.
+/// The keys whose value is not null. A missing key differs from null: for some keys, null means that the
+/// feature does not exist.
 fn without_null(object: Value) -> Map<String, Value> {
     match object {
         Value::Object(keys) => keys.into_iter().filter(|(_, value)| !value.is_null()).collect(),

@@ -1,4 +1,4 @@
-//! Renames the tensors of a GGUF file, and undoes the changes that conversion made to them.
+//! Renames the tensors of a GGUF file, and undoes the changes that the conversion made to them.
 
 use irpa::{Checkpoint, CheckpointTensor, StoredOrder};
 
@@ -6,7 +6,7 @@ use super::metadata::Metadata;
 use super::{GgufFamily, Names};
 use crate::family::Stacks;
 
-/// Converts tensors of a file to those of a network.
+/// Converts the tensors of a file to the tensors of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Renaming {
     gguf: &'static GgufFamily,
@@ -37,7 +37,7 @@ const LAYER: Names = &[
 const OUTSIDE: Names =
     &[("output", "lm_head"), ("token_embd", "model.embed_tokens"), ("output_norm", "model.norm")];
 
-/// Names of keys in a `config.json`, and in the metadata after the name of the architecture.
+/// The names of keys in a `config.json`, and in the metadata after the name of the architecture.
 const KEYS: Names = &[
     ("num_hidden_layers", "block_count"),
     ("hidden_size", "embedding_length"),
@@ -72,12 +72,12 @@ impl Renaming {
         }
     }
 
-    /// The names of a family's networks alone.
+    /// The names that apply only to the networks of a family.
     pub(super) fn of(gguf: &'static GgufFamily) -> Self {
         Self { gguf, stacks: &[], heads: [0, 0] }
     }
 
-    /// The network's name of a tensor, or `None` if it has none.
+    /// The network's name for a tensor; `None` if the network has no such tensor.
     pub(super) fn name(&self, tensor: &str) -> Option<String> {
         let (before, end) = tensor.rsplit_once('.')?;
         let name = match before.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
@@ -87,7 +87,7 @@ impl Renaming {
         Some(format!("{}.{end}", name?))
     }
 
-    /// The metadata key of a `config.json` key, or of a product of keys.
+    /// The metadata key that corresponds to a `config.json` key, or to a product of keys.
     pub(super) fn key(&self, key: &str) -> String {
         let own = |key: &str| {
             let found = self.gguf.keys.iter().chain(KEYS).find(|(theirs, _)| *theirs == key);
@@ -96,7 +96,7 @@ impl Renaming {
         key.split(" × ").map(own).collect::<Vec<_>>().join(" × ")
     }
 
-    /// Renames a file's tensors. A tensor that the network does not know keeps its name.
+    /// Renames the tensors of a file. A tensor that the network does not know keeps its name.
     pub(super) fn apply(&self, checkpoint: Checkpoint) -> Checkpoint {
         checkpoint.revised(|tensor| self.revise(tensor)).apart(self.stacks)
     }
@@ -127,8 +127,8 @@ impl Renaming {
     }
 }
 
-/// Restores the order of rows in queries and keys. Conversion interleaves them for kernels that rotate
-/// neighbouring features.
+/// Restores the order of rows in the weights of queries and keys. The conversion interleaves these rows for
+/// kernels that rotate neighbouring features.
 pub(crate) fn interleaved(
     part: &str,
     _end: &str,

@@ -1,6 +1,6 @@
-//! Storage formats of weights for matmuls. Kernels read panels, in which sixteen rows are side by side, so that a
-//! column of sixteen numbers is a line of memory that fits the processor's vectors. The compiler reads groups in
-//! the order of the checkpoint, with integers and scales in separate tensors.
+//! Storage formats for the weights of matmuls. Kernels read panels: sixteen rows are stored side by side. A
+//! column of sixteen numbers is a line of memory that fits the processor's vectors. The compiler reads groups
+//! in the order of the checkpoint, with integers and scales in separate tensors.
 
 mod panels;
 mod search;
@@ -14,46 +14,47 @@ use crate::{ElementType, TensorType};
 
 pub use super_block::{GROUPS, SUPER_BLOCK, SuperBlock};
 
-/// Rows of a panel, which are stored side by side.
+/// The number of rows in a panel, which are stored side by side.
 pub const PANEL: usize = 16;
 
-/// Numbers of a row that share a scale, in formats with scales.
+/// The number of values of a row that share a scale, in formats with scales.
 pub const GROUP: usize = 32;
 
-/// Changes when [`WeightFormat::quantize`] rounds the same numbers to others: then archives in caches are made again.
+/// The version of the rounding in [`WeightFormat::quantize`]. The version changes if the same numbers are
+/// rounded to other integers, and archives in caches are then baked again.
 pub const ROUNDING: u32 = 1;
 
-/// Bytes of a line of a panel: so many of each of its rows.
+/// The number of bytes in a line of a panel: each line contains the same number of bytes of each row.
 const LINE: usize = PANEL * 4;
 
 crate::words! {
-    /// A storage format of a weight's numbers. In formats with groups, a number is its integer times the
-    /// group's f16 scale. Formats with minima are described in [`SuperBlock`].
+    /// A storage format of a weight's numbers. In formats with groups, a number is its integer multiplied by
+    /// the group's f16 scale. [`SuperBlock`] describes formats with minima.
     pub enum WeightFormat {
-        /// Each number as f32.
+        /// Each number is stored as f32.
         F32 = "f32",
-        /// Each number as f16.
+        /// Each number is stored as f16.
         F16 = "f16",
-        /// Each number as bf16.
+        /// Each number is stored as bf16.
         Bf16 = "bf16",
         /// Symmetric integers of eight bits in groups of 32: 8.5 bits per number.
         Q8 = "q8",
         /// Symmetric integers of four bits in groups of 32: 4.5 bits per number.
         Q4 = "q4",
         /// Integers of four bits in groups of 32, each with a scale and a minimum of six bits. Eight groups
-        /// share the steps of scales and minima. 4.5 bits per number.
+        /// share the steps of their scales and minima. The format takes 4.5 bits per number.
         Q4K = "q4_k",
     }
 }
 
 crate::words! {
-    /// The bits of the integers that activations become where weights are integers.
+    /// The number of bits of the integers to which activations are rounded if weights are integers.
     #[derive(Default)]
     pub enum ActivationBits {
-        /// From −127 to 127.
+        /// Integers from −127 to 127.
         #[default]
         Eight = "8",
-        /// From −32767 to 32767.
+        /// Integers from −32767 to 32767.
         Sixteen = "16",
     }
 }
@@ -69,25 +70,27 @@ impl ActivationBits {
 }
 
 crate::words! {
-    /// A part of a weight in groups. Each part is a tensor.
+    /// A tensor that stores one part of a weight in groups. Each part is a separate tensor.
     pub enum GroupPart {
-        /// The integers, in units of their group's scale.
+        /// The integers, in units of the scale of their group.
         Integers = "integers",
-        /// The scales. In formats with minima, the steps of scales and minima.
+        /// The scales of the groups. In formats with minima, this tensor contains the steps of scales and
+        /// minima.
         Scales = "scales",
-        /// The scales and minima, in steps.
+        /// The scales and minima, as multiples of their steps.
         Counts = "counts",
     }
 }
 
-/// Numbers that share a scale. A group with fewer than [`GROUP`] numbers ends with zeros.
+/// The quantized values of a row that share a scale. A group with fewer than [`GROUP`] numbers ends with
+/// zeros.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Group {
     pub integers: [i8; GROUP],
     pub scale: f16,
 }
 
-/// Numbers of a row that were quantized together.
+/// The values of a row that are quantized together.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Quantized {
     Group(Group),
@@ -115,7 +118,7 @@ impl WeightFormat {
         }
     }
 
-    /// How many numbers of a row are quantized together; `None` for formats without groups.
+    /// The number of values of a row that are quantized together; `None` for formats without groups.
     pub fn together(self) -> Option<usize> {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => None,
@@ -124,7 +127,7 @@ impl WeightFormat {
         }
     }
 
-    /// Columns of a chunk, the part of a panel whose scales are stored together.
+    /// The number of columns in a chunk, which is the part of a panel whose scales are stored together.
     pub fn columns(self) -> usize {
         match self {
             Self::Q4K => SUPER_BLOCK,
@@ -132,7 +135,7 @@ impl WeightFormat {
         }
     }
 
-    /// The bytes of a chunk's scales. They come before the integers.
+    /// The number of bytes that a chunk's scales take. The scales come before the integers.
     pub fn scales(self) -> usize {
         match self {
             Self::Q4K => 4 * LINE,
@@ -140,15 +143,16 @@ impl WeightFormat {
         }
     }
 
-    /// The type of a packed matrix. Zeros fill the last panel and the last columns.
+    /// The type of a packed matrix as a tensor. The last panel and the last columns are filled with zeros.
     ///
-    /// Formats without groups: `[outputs / 16, inputs, 16, 1]`, or for bf16, with two columns together,
-    /// `[outputs / 16, inputs / 2, 16, 2]`. Formats with scales: bytes `[outputs / 16, inputs / 64, bytes]`,
-    /// in chunks of two groups. A chunk begins with the scales `[2, 16]`. For 8-bit integers, 16 lines `[16,
-    /// 4]` of four columns follow, with 128 added to each integer. For 4-bit integers, 8 lines `[16, 4]`
-    /// follow, with 8 added to each integer: low nibbles hold four columns, high nibbles the next four.
-    /// Formats with minima: `[outputs / 16, inputs / 256, bytes]`. A chunk begins with the steps `[2, 16]`
-    /// and the counts `[3, 16, 4]` ([`SuperBlock::packed_counts`]). Then 32 lines follow, with nothing added.
+    /// In formats without groups, the shape is `[outputs / 16, inputs, 16, 1]`, or for bf16, with two columns
+    /// together, `[outputs / 16, inputs / 2, 16, 2]`. In formats with scales, the type is bytes `[outputs /
+    /// 16, inputs / 64, bytes]`, in chunks of two groups. A chunk begins with the scales `[2, 16]`. For 8-bit
+    /// integers, 16 lines `[16, 4]` of four columns follow, with 128 added to each integer. For 4-bit
+    /// integers, 8 lines `[16, 4]` follow, with 8 added to each integer: the low nibbles are four columns,
+    /// and the high nibbles are the next four columns. In formats with minima, the shape is `[outputs / 16,
+    /// inputs / 256, bytes]`. A chunk begins with the steps `[2, 16]` and the counts `[3, 16, 4]`
+    /// ([`SuperBlock::packed_counts`]). Then 32 lines follow, with no offset added to the integers.
     pub fn packed(self, outputs: usize, inputs: usize) -> TensorType {
         let panels = outputs.div_ceil(PANEL);
         match self {
@@ -161,7 +165,7 @@ impl WeightFormat {
         }
     }
 
-    /// The bytes of a chunk.
+    /// The number of bytes in a chunk.
     fn chunk(self) -> usize {
         self.scales() + self.columns() * PANEL / self.in_a_byte().unwrap_or(1)
     }
@@ -175,7 +179,7 @@ impl WeightFormat {
         }
     }
 
-    /// The parts of a matrix in groups; empty for formats without groups.
+    /// The tensors that store a matrix in groups; the list is empty for formats without groups.
     pub fn parts(self) -> &'static [GroupPart] {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => &[],
@@ -184,13 +188,15 @@ impl WeightFormat {
         }
     }
 
-    /// The type of a part of a matrix in groups, in row order; `None` if the format has no such part.
+    /// The type of one of the tensors that store a matrix in groups, in row order; `None` if the format has
+    /// no such tensor.
     ///
     /// Scales are f16 `[outputs, groups]`. Integers are i8 `[outputs, groups, 32]`, or `[outputs, groups,
     /// 16]` for four bits. A byte of 4-bit integers is 16 b + a modulo 256, where a belongs to a column and b
-    /// to the column 16 further on. Zeros fill the last group. In formats with minima, scales are the steps
-    /// of scales and minima `[outputs, groups / 8, 2]`, and counts are i8 `[outputs, groups, 2]`. Their
-    /// blocks are always complete, and 8 is subtracted from each integer so that it is signed.
+    /// belongs to the column 16 positions later. The last group is filled with zeros. In formats with minima,
+    /// scales are the steps of scales and minima `[outputs, groups / 8, 2]`, and counts are i8 `[outputs,
+    /// groups, 2]`. The blocks of these formats are always complete, and 8 is subtracted from each integer so
+    /// that it is signed.
     pub fn grouped(self, part: GroupPart, outputs: usize, inputs: usize) -> Option<TensorType> {
         let blocks = inputs.div_ceil(self.together()?);
         let (groups, bytes) = (blocks * self.together()? / GROUP, GROUP / self.in_a_byte()?);
@@ -203,11 +209,12 @@ impl WeightFormat {
         })
     }
 
-    /// The bytes of a part of one row in groups. `known` can return the stored integers and scales of the
-    /// numbers from a column on. Other numbers are quantized.
+    /// The bytes of one row in one of the tensors that store a matrix in groups. `known` can return the
+    /// stored integers and scales of the values from a given column on. The function quantizes all other
+    /// values.
     ///
     /// # Panics
-    /// If the format has no groups, or `bytes` has another length than the part of the row.
+    /// Panics if the format has no groups, or if the length of `bytes` differs from the length of the row.
     pub fn group_row(
         self,
         part: GroupPart,
@@ -271,15 +278,17 @@ impl WeightFormat {
         }
     }
 
-    /// Quantizes up to as many numbers as belong together: to integers in units of their scale.
+    /// Quantizes the values of a group or a block to integers in units of their scale.
     ///
     /// As in llama.cpp's Q8_0 and Q4_0, the number with the largest magnitude becomes ±127 with eight bits,
-    /// and −8 with four bits. Thus its side uses the integer that the other side lacks.
+    /// and −8 with four bits. Therefore the value with the largest magnitude uses the integer −8, which has
+    /// no positive counterpart.
     pub fn quantize(self, numbers: &[f32]) -> Quantized {
         self.quantize_weighted(numbers, &[])
     }
 
-    /// The same where the square of each error counts as much as its weight. Weights are positive, or there are none.
+    /// Quantizes like [`quantize`](Self::quantize), but multiplies the square of each error by a weight.
+    /// Weights are positive, or the list of weights is empty.
     pub fn quantize_weighted(self, numbers: &[f32], weights: &[f32]) -> Quantized {
         match self {
             Self::Q4K => Quantized::SuperBlock(Box::new(SuperBlock::nearest(numbers, weights))),
@@ -321,18 +330,18 @@ impl WeightFormat {
 /// The number that is subtracted from an unsigned 4-bit integer to make it signed.
 const LEAST: i8 = 8;
 
-/// Around this number, an f32 has no fraction bits. Adding it to a small number rounds that number, and the
-/// result is in the last bits.
+/// Between this number and its neighbours, an f32 has no fraction bits. Adding this number to a small number
+/// rounds the small number, and the result is in the last bits.
 const INTEGERS: f32 = 12_582_912.0;
 
-/// The weights of a group's numbers: 1 if there are none.
+/// The weights of the values of a group: 1 if there are no weights.
 fn group_weights(weights: &[f32]) -> [f32; GROUP] {
     let mut all = [if weights.is_empty() { 1.0 } else { weights[0] }; GROUP];
     all.iter_mut().zip(weights).for_each(|(all, weight)| *all = *weight);
     all
 }
 
-/// Sums over a group, in eight lanes each, so that all of it is done in vectors.
+/// Sums over a group, in eight lanes each, so that the compiler uses vector instructions for the whole sum.
 fn sums<const N: usize>(of: impl Fn(usize) -> [f32; N]) -> [f32; N] {
     let mut lanes = [[0.0f32; 8]; N];
     for start in (0..GROUP).step_by(8) {
@@ -344,7 +353,7 @@ fn sums<const N: usize>(of: impl Fn(usize) -> [f32; N]) -> [f32; N] {
     lanes.map(|lanes| lanes.into_iter().sum())
 }
 
-/// The number that is farthest from zero, the first of those; 0 if there are only zeros.
+/// The value with the largest magnitude (the first of several), or 0 if all values are zero.
 fn largest(numbers: &[f32; GROUP]) -> f32 {
     // How far it goes on either side of zero, in eight lanes.
     let larger = |a: f32, b: f32| if a > b { a } else { b };
@@ -364,8 +373,9 @@ fn largest(numbers: &[f32; GROUP]) -> f32 {
     }
 }
 
-/// A row of activations as products with quantized weights take it: in groups of 32, each number an integer times the
-/// group's scale. The largest of a group is the largest integer or its negative, others are rounded, halves to even; all in f32.
+/// Rounds a row of activations for a matmul with quantized weights: in groups of 32, each number becomes an
+/// integer multiplied by the group's scale. The value with the largest magnitude in a group becomes the
+/// largest integer or its negative. Other values are rounded with halves to even; all computation is in f32.
 pub fn in_integers(row: &mut [f32], bits: ActivationBits) {
     let full = f32::from(bits.largest());
     for group in row.chunks_mut(GROUP) {
@@ -476,7 +486,7 @@ mod tests {
         assert_eq!((scale.to_f32(), integers), (0.0, [0; GROUP]));
     }
 
-    /// The definition, number by number: the largest magnitude is the first of several, and halves round away
+    /// The definition, value by value: the largest magnitude is the first of several, and halves round away
     /// from zero.
     #[test]
     fn eight_bits_are_as_they_are_number_by_number() {
@@ -501,7 +511,8 @@ mod tests {
         }
     }
 
-    /// The error of four bits is never above that of a largest number of −8 units, and near the least of two thousand scales.
+    /// The error of 4-bit rounding is never above the error with −8 for the largest value, and is near the
+    /// smallest error of two thousand scales.
     #[test]
     fn the_scale_of_four_bits_is_near_the_best() {
         let weights: Vec<f32> = (0..GROUP).map(|i| 1.0 + (i * 7 % 32) as f32).collect();
@@ -531,7 +542,7 @@ mod tests {
         );
     }
 
-    /// Numbers that are multiples of a scale are kept.
+    /// Values that are multiples of a scale do not change.
     #[test]
     fn four_bits_keep_what_they_can_say() {
         for scale in [0.5f32, -0.25, 0.001_953_125] {

@@ -1,14 +1,14 @@
-//! Packs and unpacks panels: sixteen rows of a matrix side by side, as kernels read them.
+//! Packs and unpacks panels, in which sixteen rows of a matrix are stored side by side for kernels.
 
 use half::{bf16, f16};
 
 use super::{GROUP, Group, LINE, PANEL, Quantized, SuperBlock, WeightFormat};
 
 impl WeightFormat {
-    /// Packs at most 16 rows of `inputs` numbers each, which are in row order, to a panel.
+    /// Packs at most 16 rows of `inputs` numbers each, which are in row order, into a panel.
     ///
     /// # Panics
-    /// If `packed` has another length than a panel.
+    /// Panics if the length of `packed` differs from the length of a panel.
     pub fn pack_panel(self, rows: &[f32], inputs: usize, packed: &mut [u8]) {
         assert_eq!(packed.len(), self.packed(PANEL, inputs).bytes(), "the bytes of a panel");
         packed.fill(0);
@@ -26,11 +26,11 @@ impl WeightFormat {
         }
     }
 
-    /// Packs at most 16 rows to a panel of a format with scales. `known` can return the stored integers and
-    /// scales of the numbers from a row and a column on. Other numbers are quantized.
+    /// Packs at most 16 rows into a panel of a format with scales. `known` can return the stored integers and
+    /// scales of the values from a given row and column on. The function quantizes all other values.
     ///
     /// # Panics
-    /// If the format has no groups, or `packed` has another length than a panel.
+    /// Panics if the format has no groups, or if the length of `packed` differs from the length of a panel.
     pub fn pack_groups(
         self,
         rows: &[f32],
@@ -74,7 +74,7 @@ impl WeightFormat {
         }
     }
 
-    /// The index of a number in a panel, in elements.
+    /// The index of a value in a panel, in elements.
     fn place(self, row: usize, column: usize) -> usize {
         match self {
             Self::Bf16 => column / 2 * 2 * PANEL + row * 2 + column % 2,
@@ -82,7 +82,7 @@ impl WeightFormat {
         }
     }
 
-    /// Writes a group's integers of one row into the lines of its chunk.
+    /// Writes the integers of one row's group into the lines of the row's chunk.
     fn store_group(self, row: usize, group: usize, integers: &[i8; GROUP], lines: &mut [u8]) {
         let in_a_byte = self.in_a_byte().unwrap_or(1);
         let (fours, _) = integers.as_chunks::<4>();
@@ -97,7 +97,7 @@ impl WeightFormat {
         }
     }
 
-    /// The byte of a number in its chunk, and its shift in bits.
+    /// The index of the byte that contains a value in its chunk, and the value's shift in bits.
     fn nibble(self, row: usize, column: usize) -> (usize, u32) {
         let in_a_byte = self.in_a_byte().unwrap_or(1);
         let line = column / (4 * in_a_byte) * LINE;
@@ -105,10 +105,10 @@ impl WeightFormat {
     }
 
     /// Unpacks the rows of a panel, from the bytes that [`pack_panel`](Self::pack_panel) wrote. Quantized
-    /// numbers are multiplied out.
+    /// values are multiplied by their scales.
     ///
     /// # Panics
-    /// If `packed` is not a whole panel, or `rows` has more than 16 rows.
+    /// Panics if `packed` is not a whole panel, or `rows` has more than 16 rows.
     pub fn unpack_panel(self, packed: &[u8], inputs: usize, rows: &mut [f32]) {
         let bytes = self.chunk();
         for (row, numbers) in rows.chunks_exact_mut(inputs).enumerate() {
@@ -146,10 +146,11 @@ impl WeightFormat {
     }
 }
 
-/// Columns that are packed in one step.
+/// The number of columns that are packed in one step.
 const NEAR: usize = 64;
 
-/// Packs numbers without quantization: `TOGETHER` numbers of each row side by side, with `BYTES` bytes each.
+/// Packs values without quantization: `TOGETHER` values of each row are stored side by side, with `BYTES`
+/// bytes each.
 fn pack_kept<const TOGETHER: usize, const BYTES: usize>(
     rows: &[f32],
     inputs: usize,

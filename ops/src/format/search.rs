@@ -6,18 +6,20 @@ use half::f16;
 
 use super::{GROUP, INTEGERS, sums};
 
-/// Starts of the search: the integer, before rounding, of the number farthest from zero.
+/// The starting points of the search: the integer, before rounding, of the value that is farthest from zero.
 ///
-/// −8 comes first. It keeps that number exact, and reproduces numbers that were in this format before. Sixteen starts from −9.5 to
-/// 7.5 have 1 % less error on normally distributed numbers, and take three times as long.
+/// The start −8 comes first. This start keeps the farthest value exact, and reproduces values that were in
+/// this format before. Sixteen starts from −9.5 to 7.5 have 1 % less error on normally distributed values,
+/// but take three times as long.
 const UNITS: [f32; 5] = [-8.0, -8.5, -9.0, -7.5, -7.0];
 
 const LEAST: f32 = -8.0;
 const MOST: f32 = 7.0;
 
-/// The best scale. With the integers q of a start it is Σ w q x / Σ w q². The error is then Σ w x² − (Σ w q x)² / Σ w q².
+/// The scale with the smallest weighted squared error. With the integers q of a start, the best scale is Σ w
+/// q x / Σ w q². The error is then Σ w x² − (Σ w q x)² / Σ w q².
 ///
-/// The result is rounded to f16, and is 0 or infinity outside the range of f16.
+/// The scale is rounded to f16; outside the range of f16, it is 0 or infinity.
 pub(super) fn scale(numbers: &[f32; GROUP], weights: &[f32; GROUP], largest: f32) -> f16 {
     let (mut best, mut most) = (largest / LEAST, -1.0);
     for units in UNITS {

@@ -4,23 +4,24 @@ use half::f16;
 
 use super::{GROUP, INTEGERS, group_weights, sums};
 
-/// Groups whose scales and minima share steps.
+/// The number of groups whose scales and minima share steps.
 pub const GROUPS: usize = 8;
 
-/// Numbers of a row that share steps.
+/// The number of values of a row that share steps.
 pub const SUPER_BLOCK: usize = GROUPS * GROUP;
 
 /// The largest 4-bit integer, as a number.
 const MOST: f32 = 15.0;
 const MOST_STEPS: f32 = 63.0;
 
-/// Numbers in eight groups. Each number is its integer times the group's scale, minus the group's minimum.
-/// Scales and minima are integer multiples of two steps. The format equals a block of GGUF's Q4_K.
+/// The quantized values of eight groups. Each value is its integer multiplied by the group's scale, minus the
+/// group's minimum. Scales and minima are integer multiples of two steps. The format equals a block of GGUF's
+/// Q4_K.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SuperBlock {
-    /// The steps of scales and of minima.
+    /// The step of the scales and the step of the minima.
     pub steps: [f16; 2],
-    /// The scale and the minimum of each group in steps, from 0 to 63.
+    /// The scale and the minimum of each group as multiples of their steps, from 0 to 63.
     pub counts: [[u8; 2]; GROUPS],
     /// The integers of each group, from 0 to 15.
     pub integers: [[u8; GROUP]; GROUPS],
@@ -44,9 +45,9 @@ impl SuperBlock {
         numbers
     }
 
-    /// The counts in GGUF's packing. For the first four groups: the six bits of scales, then of minima. For
-    /// the last four groups: the lower four bits of both, with the upper two bits above the six bits of the
-    /// first groups.
+    /// The counts, packed into bytes as in GGUF. For the first four groups, the packed bytes contain the six
+    /// bits of the scales, then of the minima. For the last four groups, they contain the lower four bits of
+    /// both. The upper two bits are above the six bits of the first groups.
     pub fn packed_counts(&self) -> [u8; 12] {
         let mut packed = [0; 12];
         for i in 0..4 {
@@ -69,10 +70,11 @@ impl SuperBlock {
         })
     }
 
-    /// Rounds at most 256 numbers for a small sum of squared errors, each multiplied by its weight.
+    /// Rounds at most 256 values so that the weighted sum of the squared errors is small.
     ///
-    /// Scale, minimum and integers of each group are fitted in turn, from several starts. Scale and minimum are then rounded to
-    /// steps. Without weights, all numbers count equally.
+    /// The scale, the minimum and the integers of each group are fitted alternately, from several starts. The
+    /// scale and the minimum are then rounded to multiples of their steps. Without weights, all values have
+    /// the same weight.
     pub(super) fn nearest(numbers: &[f32], weights: &[f32]) -> Self {
         let groups: [Numbers; GROUPS] = std::array::from_fn(|group| {
             let [numbers, weights] =
@@ -89,7 +91,7 @@ impl SuperBlock {
         block
     }
 
-    /// Rounds a group once more, for other numbers; the steps stay.
+    /// Rounds a group again for other values, without a change of the steps.
     pub fn refit(&mut self, group: usize, numbers: &[f32], weights: &[f32]) {
         let numbers = Numbers::of(numbers, weights);
         (self.counts[group], self.integers[group]) =
@@ -99,9 +101,9 @@ impl SuperBlock {
 
 struct Numbers {
     x: [f32; GROUP],
-    /// The weight of each squared error.
+    /// The weight of each value's squared error.
     weights: [f32; GROUP],
-    /// Those of a row; behind them one of them stands again.
+    /// The number of real values of the row; the following entries repeat one of them.
     count: usize,
 }
 
@@ -109,7 +111,7 @@ struct Numbers {
 type Integers = [f32; GROUP];
 
 impl Numbers {
-    /// The first 32 of some.
+    /// Creates a group from the first 32 of the given values.
     fn of(numbers: &[f32], weights: &[f32]) -> Self {
         let count = numbers.len().min(GROUP);
         let known = |x: &f32| if x.is_nan() { 0.0 } else { *x };
@@ -118,7 +120,7 @@ impl Numbers {
         Self { x, weights: group_weights(weights), count }
     }
 
-    /// The scale and the minimum with the smallest error, before rounding to steps.
+    /// The scale and the minimum with the smallest error, before they are rounded to steps.
     fn fit(&self) -> [f32; 2] {
         // Zero is among the numbers, as a minimum is not below it.
         let least = self.x.iter().fold(0.0f32, |least, x| least.min(*x));
@@ -142,7 +144,7 @@ impl Numbers {
         best.0
     }
 
-    /// The nearest integers for a scale and a minimum.
+    /// The nearest integers for the given scale and minimum.
     fn integers(&self, [scale, minimum]: [f32; 2]) -> Integers {
         let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
         let mut integers = self.x;
@@ -187,7 +189,7 @@ impl Numbers {
         error
     }
 
-    /// The best scale and minimum in steps near `fit`, and the integers.
+    /// The best scale and minimum near `fit`, as multiples of their steps, and the integers.
     fn in_steps(&self, fit: [f32; 2], steps: [f32; 2]) -> ([u8; 2], [u8; GROUP]) {
         let count = |value: f32, step: f32| {
             let count = if step > 0.0 { value / step } else { 0.0 };
@@ -214,11 +216,11 @@ impl Numbers {
     }
 }
 
-/// Trial ranges: by how many integers the range of a group is widened at the start. A wider range cuts off
-/// the outermost numbers, but the others are more precise.
+/// The trial ranges: the number of integers by which the range of a group is widened at the start. A wider
+/// range clips the outermost values, but represents the other values more precisely.
 const WIDENED: [f32; 7] = [-1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0];
 
-/// How often integers and scales are fitted to each other.
+/// The number of times that integers and scales are fitted to each other.
 const ROUNDS: usize = 3;
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
 use super::prelude::*;
 
 operation! {
-    /// Writes new rows into the slots of a cache. Operands: cache, new, start and count. The axis of `new`
-    /// counts tokens, and the axis of the cache counts slots. The first `count` tokens are written to the
-    /// slots from `start` on. All other slots keep their content. `start` is never negative. `start` and
-    /// `count` are `i32[]`, or `i32[B]` with a number for each index of the first axis.
+    /// Writes the vectors of new tokens into the slots of a cache. The operands are cache, new, start and
+    /// count. The axis of `new` counts tokens, and the axis of the cache counts slots. The first `count`
+    /// tokens are written to the slots from `start` on. All other slots keep their content. `start` is never
+    /// negative. `start` and `count` are `i32[]`, or `i32[B]` with a number for each index of the first axis.
     ///
     /// In a ring of R slots, the token for slot s is written to slot s mod R. Otherwise, tokens beyond the
     /// last slot are dropped.
     Append = "append" {
-        /// The axis of slots and of tokens.
+        /// The axis that counts slots and tokens.
         axis: usize,
         /// Whether the slots are a ring buffer.
         ring: bool,

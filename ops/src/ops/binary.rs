@@ -9,7 +9,7 @@ crate::words! {
         Subtract = "subtract",
         /// a · b
         Multiply = "multiply",
-        /// a / b; integers truncate towards zero
+        /// a / b; integer division truncates towards zero
         Divide = "divide",
         /// The larger operand; NaN if either is NaN.
         Maximum = "maximum",
@@ -25,7 +25,7 @@ crate::words! {
 }
 
 operation! {
-    /// An elementwise function of two operands of one type. StableHLO: the op of the same name.
+    /// An elementwise function of two operands of one type. StableHLO has an operation with the same name.
     Binary = "binary" {
         /// The function that is applied to each element.
         kind: BinaryKind,

@@ -3,22 +3,24 @@ use super::sdpa::{MaskTerm, Sdpa};
 use crate::Real;
 
 operation! {
-    /// [`Sdpa`] with a causal mask, which reads no key after the last query. Operands: q, k, v and the offset
-    /// `i32[]`. Its cost depends on the offset, not on the size of the cache.
+    /// [`Sdpa`] with a causal mask that reads no key after the last query. The operands are q, k, v and the
+    /// offset `i32[]`. The cost of this operation depends on the offset, not on the size of the cache.
     ///
-    /// StableHLO cannot express it, because extents are static there. `lower` writes it for IREE.
+    /// StableHLO cannot express this operation, because its extents are static. `lower` writes the operation
+    /// for IREE.
     BoundedSdpa = "bounded_sdpa" {
-        /// The terms of the mask: causal, and windows.
+        /// The terms of the mask: a causal term, and windows.
         mask: Vec<MaskTerm>,
-        /// The factor on the scores. `none` is 1/√E, where E is the number of features.
+        /// The factor by which the attention scores are multiplied. `none` selects 1/√E, where E is the
+        /// number of features.
         scale: Option<Real>,
-        /// Scores are bounded to ± this by `cap · tanh(score / cap)`.
+        /// The bound on the attention scores, which become `cap · tanh(score / cap)`.
         softcap: Option<Real>,
     }
 }
 
 impl BoundedSdpa {
-    /// The attention without the guarantee that later keys are not read.
+    /// The same attention without the guarantee that later keys are not read.
     pub fn unbounded(&self) -> Sdpa {
         Sdpa { mask: self.mask.clone(), scale: self.scale, softcap: self.softcap, offset: true }
     }

@@ -1,8 +1,9 @@
 use super::prelude::*;
 
 operation! {
-    /// Repeats the operand. Its axis i becomes axis `axes[i]` of the result, and an extent of 1 is stretched.
-    /// StableHLO: `broadcast_in_dim` (constraints C4 and C5: axes are unique, extents are 1 or equal).
+    /// Repeats the operand along new axes, or along axes with extent 1. Axis i of the operand becomes axis
+    /// `axes[i]` of the result, and an extent of 1 is stretched. The StableHLO operation is
+    /// `broadcast_in_dim` (constraints C4 and C5: axes are unique, extents are 1 or equal).
     BroadcastInDim = "broadcast_in_dim" {
         /// The shape of the result.
         shape: Vec<usize>,

@@ -19,7 +19,7 @@ crate::words! {
 }
 
 operation! {
-    /// An elementwise comparison. StableHLO: `compare`.
+    /// An elementwise comparison. The StableHLO operation is `compare`.
     Compare = "compare" {
         /// The relation that is tested for each pair of elements.
         direction: Direction,

@@ -1,7 +1,7 @@
 use super::prelude::*;
 
 operation! {
-    /// The operands one after the other along one axis. StableHLO: `concatenate`.
+    /// Joins the operands one after the other along one axis. The StableHLO operation is `concatenate`.
     Concatenate = "concatenate" {
         /// The axis along which the operands follow each other.
         axis: usize,

@@ -2,7 +2,7 @@ use super::prelude::*;
 use crate::Literal;
 
 operation! {
-    /// A tensor that is known when the trace is recorded. StableHLO: `constant`.
+    /// A tensor that is known when the trace is recorded. The StableHLO operation is `constant`.
     Constant = "constant" {
         /// The elements of the tensor, or a rule for them.
         value: Literal,

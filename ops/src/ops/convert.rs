@@ -2,8 +2,8 @@ use super::prelude::*;
 
 operation! {
     /// Converts each element to another element type. Conversions between floats round to nearest even.
-    /// Conversions from float to integer round towards zero. Out-of-range numbers saturate (StableHLO leaves
-    /// this to the implementation). StableHLO: `convert`.
+    /// Conversions from float to integer round towards zero. Numbers that are out of range saturate
+    /// (StableHLO leaves this case to the implementation). The StableHLO operation is `convert`.
     Convert = "convert" {
         /// The element type of the result.
         to: ElementType,

@@ -1,7 +1,7 @@
 use super::prelude::*;
 
 operation! {
-    /// Multiplies rows of integers with their scales: `i8[…, E]` and `f32[…]` give `[…, E]`. Each row has one
+    /// Multiplies rows of integers by their scales: `i8[…, E]` and `f32[…]` give `[…, E]`. Each row has one
     /// scale.
     Dequantize = "dequantize" {
         /// The element type of the result.

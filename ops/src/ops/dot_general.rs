@@ -2,8 +2,9 @@ use super::prelude::*;
 
 operation! {
     /// Multiplies two tensors and sums over the contracted axes. The result has the batch axes, then the free
-    /// axes of the left operand, then those of the right. Products of narrow floats are summed in the
-    /// result's wider type; integers wrap around. StableHLO: `dot_general`.
+    /// axes of the left operand, then the free axes of the right operand. Products of narrow floats are
+    /// summed in the wider type of the result; integers wrap around. The StableHLO operation is
+    /// `dot_general`.
     DotGeneral = "dot_general" {
         /// The batch axes of the left operand.
         left_batch: Vec<usize>,
@@ -13,7 +14,7 @@ operation! {
         left_contract: Vec<usize>,
         /// The corresponding axes of the right operand.
         right_contract: Vec<usize>,
-        /// The element type of the result: at least as wide as the operands'.
+        /// The element type of the result, which is at least as wide as the operands' type.
         element: ElementType,
     }
 }

@@ -1,8 +1,8 @@
 use super::prelude::*;
 
 operation! {
-    /// Selects a range of static length along one axis. Operands: x, and the start (`i32[]`), which is
-    /// computed at run time and clamped so that the range fits. StableHLO: `dynamic_slice`.
+    /// Selects a range of static length along one axis. The operands are x, and the start (`i32[]`), which is
+    /// computed at run time and clamped so that the range fits. The StableHLO operation is `dynamic_slice`.
     DynamicSlice = "dynamic_slice" {
         /// The axis of the range.
         axis: usize,
@@ -78,7 +78,8 @@ pub(super) fn clamped(start: &Value, extent: usize, length: usize) -> usize {
     (start.data[0].max(0.0) as usize).min(extent - length)
 }
 
-/// A start for each axis, which is zero except for `axis`. Returns names and types.
+/// The start index for each axis, which is zero except for `axis`. The function returns the names and types
+/// of the starts.
 pub(super) fn starts(s: &mut dyn Statements, axis: usize, rank: usize, start: &str) -> (String, String) {
     let zero = match rank {
         1 => String::new(),

@@ -2,8 +2,8 @@ use super::dynamic_slice::{clamped, scalar_start, starts};
 use super::prelude::*;
 
 operation! {
-    /// The first operand, with a range along one axis replaced by the second operand. The third operand is
-    /// the start (`i32[]`), computed at run time and clamped so that the range fits. StableHLO:
+    /// Replaces a range of the first operand along one axis by the second operand. The third operand is the
+    /// start (`i32[]`), computed at run time and clamped so that the range fits. The StableHLO operation is
     /// `dynamic_update_slice`.
     DynamicUpdateSlice = "dynamic_update_slice" {
         /// The axis of the replaced range.

@@ -1,8 +1,8 @@
 use super::prelude::*;
 
 operation! {
-    /// Rows of a table: `result[i…, …] = table[indices[i…], …]`. An index out of range is clamped.
-    /// StableHLO: `gather` with one collapsed slice axis, 0.
+    /// Selects rows of a table: `result[i…, …] = table[indices[i…], …]`. An index that is out of range is
+    /// clamped. The StableHLO operation is `gather` with one collapsed slice axis, 0.
     Gather = "gather" {}
 }
 

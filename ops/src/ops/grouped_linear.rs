@@ -4,14 +4,15 @@ use super::quantize::{check_parts, ungrouped};
 use crate::format::{ActivationBits, WeightFormat, in_integers};
 
 operation! {
-    /// `x · weightᵀ` over the last axis with a weight in groups: x `[…, inputs]`, its integers,
-    /// its scales, counts if there are minima → `[…, outputs]`. The activations are rounded, [`in_integers`].
+    /// Computes `x · weightᵀ` over the last axis with a weight in groups. The operands are x `[…, inputs]`,
+    /// the weight's integers and scales, and counts if the format has minima; the result is `[…, outputs]`.
+    /// The activations are rounded to integers: see [`in_integers`].
     GroupedLinear = "grouped_linear" {
         /// The storage format of the weight.
         format: WeightFormat,
-        /// The element type of the result: f32, or that of x.
+        /// The element type of the result: f32, or the element type of x.
         element: ElementType,
-        /// The bits of the activations' integers.
+        /// The number of bits of the integers to which activations are rounded.
         activations: ActivationBits,
     }
 }
@@ -124,7 +125,7 @@ impl Operation for GroupedLinear {
     }
 }
 
-/// The activations of a product with quantized weights, their rows rounded to integers.
+/// The activations for a matmul with quantized weights, rounded to integers row by row.
 pub(super) fn rounded(x: &Value, bits: ActivationBits) -> Value {
     let inputs = x.ty.shape[x.ty.rank() - 1];
     let mut data: Vec<f32> = x.data.iter().map(|&x| x as f32).collect();

@@ -3,8 +3,9 @@ use super::quantize::{check_parts, ungrouped};
 use crate::format::WeightFormat;
 
 operation! {
-    /// Rows of a matrix in groups: `result[i…, :] = weight[indices[i…], :]`. Operands: the integers and
-    /// scales, counts if the format has minima, and indices. An index out of range is clamped.
+    /// Selects rows of a matrix in groups: `result[i…, :] = weight[indices[i…], :]`. The operands are the
+    /// integers and scales, counts if the format has minima, and indices. An index that is out of range is
+    /// clamped.
     GroupedRows = "grouped_rows" {
         /// The storage format of the matrix.
         format: WeightFormat,

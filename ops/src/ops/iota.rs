@@ -1,7 +1,7 @@
 use super::prelude::*;
 
 operation! {
-    /// Each element is its index along one axis. StableHLO: `iota`.
+    /// Creates a tensor in which each element is its index along one axis. The StableHLO operation is `iota`.
     Iota = "iota" {
         /// The result's type: an integer or float type of rank 1 or more.
         ty: TensorType,

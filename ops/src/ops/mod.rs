@@ -18,6 +18,7 @@ mod grouped_linear;
 mod grouped_rows;
 mod iota;
 mod linear;
+mod linear_attention;
 mod narrow;
 mod optimization_barrier;
 mod pack;
@@ -39,6 +40,7 @@ mod unary;
 
 pub use binary::BinaryKind;
 pub use compare::Direction;
+pub use linear_attention::LinearAttentionSizes;
 pub use reduce::ReduceKind;
 pub use rms_norm::WeightStyle;
 pub use rope::RopeLayout;
@@ -69,15 +71,15 @@ operations! { $
     }
     composites {
         append::Append, dequantize::Dequantize,
-        grouped_linear::GroupedLinear, grouped_rows::GroupedRows, linear::Linear, rms_norm::RmsNorm,
-        rope::Rope, sdpa::Sdpa,
+        grouped_linear::GroupedLinear, grouped_rows::GroupedRows, linear::Linear,
+        linear_attention::LinearAttention, rms_norm::RmsNorm, rope::Rope, sdpa::Sdpa,
     }
     idioms { bounded_sdpa::BoundedSdpa, sliced_append::SlicedAppend, }
     archive { pack::Pack, quantize::Quantize, }
     kernels { packed_experts::PackedExperts, packed_linear::PackedLinear, packed_rows::PackedRows, }
 }
 
-/// Imports for the files of operations.
+/// Imports for the source files of operations.
 pub(crate) mod prelude {
     pub(crate) use crate::facts::same;
     pub(crate) use crate::operation::{agree, arity, attribute, axis, bad, element, good, mlir_list};

@@ -1,7 +1,7 @@
 use super::prelude::*;
 
 operation! {
-    /// Selects a contiguous range along one axis. StableHLO: `slice`.
+    /// Selects a contiguous range along one axis. The StableHLO operation is `slice`.
     Narrow = "narrow" {
         /// The axis of the range.
         axis: usize,

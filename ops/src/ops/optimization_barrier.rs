@@ -1,7 +1,8 @@
 use super::prelude::*;
 
 operation! {
-    /// Returns the operand. A compiler may not optimize across it. StableHLO: `optimization_barrier`.
+    /// Returns the operand unchanged. A compiler may not optimize across this operation. The StableHLO
+    /// operation is `optimization_barrier`.
     OptimizationBarrier = "optimization_barrier" {}
 }
 

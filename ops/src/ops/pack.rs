@@ -5,7 +5,7 @@ operation! {
     /// Packs a matrix `[outputs, inputs]` into a format that kernels read: see [`WeightFormat`]. Numbers are
     /// rounded to the format.
     ///
-    /// `bake` computes it when it writes the archive. No program contains it.
+    /// `bake` computes this operation when it writes the archive. No compiled program contains the operation.
     Pack = "pack" {
         /// The storage format of the result.
         format: WeightFormat,
@@ -64,7 +64,7 @@ impl Operation for Pack {
     }
 }
 
-/// Unpacks a matrix to `[outputs, inputs]`, with quantized numbers multiplied out.
+/// Unpacks a matrix to `[outputs, inputs]`, with quantized numbers multiplied by their scales.
 pub(super) fn unpacked(format: WeightFormat, packed: &Value, outputs: usize, inputs: usize) -> Value {
     let bytes = packed.to_bytes();
     let panel = format.packed(PANEL, inputs).bytes();

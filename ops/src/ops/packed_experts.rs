@@ -5,17 +5,17 @@ use super::prelude::*;
 use crate::format::{ActivationBits, PANEL, WeightFormat};
 
 operation! {
-    /// `x · weightᵀ` over the last axis, where each row of x meets one matrix of a packed stack `[experts,
-    /// outputs, inputs]`. The matrices are the experts of a mixture (Shazeer et al., "Outrageously Large
-    /// Neural Networks", 2017).
+    /// Computes `x · weightᵀ` over the last axis, where each row of x is multiplied with one matrix of a
+    /// packed stack `[experts, outputs, inputs]`. The matrices are the experts of a mixture (Shazeer et al.,
+    /// "Outrageously Large Neural Networks", 2017).
     ///
     /// Without indices, x is `[…, experts, inputs]` and each expert has its own row: the result is `[…,
     /// experts, outputs]`. With indices `[…, C]` of experts, x is `[…, C, inputs]` or `[…, inputs]`, and the
-    /// result is `[…, C, outputs]`. An index out of range is clamped. Activations are rounded as in
+    /// result is `[…, C, outputs]`. An index that is out of range is clamped. Activations are rounded as in
     /// [`PackedLinear`](super::PackedLinear). The matrices consist of whole panels of 16 rows, and are packed
     /// like one matrix `[experts · outputs, inputs]`.
     ///
-    /// StableHLO cannot express it: a kernel computes it.
+    /// StableHLO cannot express this operation; a kernel computes it.
     PackedExperts = "packed_experts" {
         /// The storage format of the weight.
         format: WeightFormat,
@@ -23,9 +23,9 @@ operation! {
         experts: usize,
         /// The number of rows of each matrix.
         outputs: usize,
-        /// The element type of the result: f32, or that of x.
+        /// The element type of the result: f32, or the element type of x.
         element: ElementType,
-        /// The bits of the activations' integers, where the weight is quantized.
+        /// The number of bits of the integers to which activations are rounded if the weight is quantized.
         activations: ActivationBits,
     }
 }

@@ -5,18 +5,19 @@ use super::prelude::*;
 use crate::format::{ActivationBits, WeightFormat};
 
 operation! {
-    /// `x · weightᵀ` over the last axis with a packed weight: x `[…, inputs]`, packed → `[…, outputs]`. With a quantized
-    /// weight the activations are rounded, [`in_integers`](crate::format::in_integers).
+    /// `x · weightᵀ` over the last axis with a packed weight: x `[…, inputs]`, packed → `[…, outputs]`. If
+    /// the weight is quantized, the activations are rounded to integers: see
+    /// [`in_integers`](crate::format::in_integers).
     ///
-    /// StableHLO cannot express it: a kernel computes it.
+    /// StableHLO cannot express this operation; a kernel computes it.
     PackedLinear = "packed_linear" {
         /// The storage format of the weight.
         format: WeightFormat,
         /// The number of rows of the weight.
         outputs: usize,
-        /// The element type of the result: f32, or that of x.
+        /// The element type of the result: f32, or the element type of x.
         element: ElementType,
-        /// The bits of the activations' integers, where the weight is quantized.
+        /// The number of bits of the integers to which activations are rounded if the weight is quantized.
         activations: ActivationBits,
     }
 }

@@ -3,9 +3,10 @@ use super::prelude::*;
 use crate::format::WeightFormat;
 
 operation! {
-    /// Rows of a packed matrix: `result[i…, :] = weight[indices[i…], :]`. An index out of range is clamped.
+    /// Selects rows of a packed matrix: `result[i…, :] = weight[indices[i…], :]`. An index that is out of
+    /// range is clamped.
     ///
-    /// StableHLO cannot express it: a kernel computes it.
+    /// StableHLO cannot express this operation; a kernel computes it.
     PackedRows = "packed_rows" {
         /// The storage format of the matrix.
         format: WeightFormat,

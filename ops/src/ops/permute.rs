@@ -1,7 +1,8 @@
 use super::prelude::*;
 
 operation! {
-    /// Reorders the axes: axis i of the result is axis `order[i]` of the operand. StableHLO: `transpose`.
+    /// Reorders the axes: axis i of the result is axis `order[i]` of the operand. The StableHLO operation is
+    /// `transpose`.
     Permute = "permute" {
         /// For each axis of the result, the axis of the operand.
         order: Vec<usize>,

@@ -2,14 +2,14 @@ use super::prelude::*;
 use crate::format::{GROUPS, GroupPart, WeightFormat};
 
 operation! {
-    /// Quantizes a matrix `[outputs, inputs]` in groups of 32, and returns one part of the result: see
+    /// Quantizes a matrix `[outputs, inputs]` in groups of 32, and returns one of the resulting tensors: see
     /// [`WeightFormat::grouped`].
     ///
-    /// `bake` computes it when it writes the archive. No program contains it.
+    /// `bake` computes this operation when it writes the archive. No compiled program contains the operation.
     Quantize = "quantize" {
-        /// The storage format of a group's numbers.
+        /// The storage format of the quantized values.
         format: WeightFormat,
-        /// The part of the result that is returned.
+        /// The tensor that the operation returns: integers, scales or counts.
         part: GroupPart,
     }
 }
@@ -73,7 +73,7 @@ impl Operation for Quantize {
     }
 }
 
-/// The type of a part of a matrix in groups.
+/// The type of one of the tensors that store a matrix in groups.
 fn grouped(
     op: &'static str,
     format: WeightFormat,
@@ -89,8 +89,8 @@ fn grouped(
     format.grouped(part, outputs, inputs).ok_or(refused)
 }
 
-/// Checks the operands that are parts of a matrix in groups. `others` is the number of the remaining
-/// operands. Returns the outputs.
+/// Checks the operands that store a matrix in groups. `others` is the number of the remaining operands.
+/// Returns the number of outputs.
 pub(super) fn check_parts(
     op: &'static str,
     format: WeightFormat,
@@ -116,7 +116,8 @@ pub(super) fn check_parts(
     Ok(outputs)
 }
 
-/// The matrix `[outputs, inputs]` that the parts represent, with quantized numbers multiplied out.
+/// The matrix `[outputs, inputs]` that the tensors represent, with quantized numbers multiplied by their
+/// scales.
 pub(super) fn ungrouped(format: WeightFormat, parts: &[&Value], inputs: usize) -> Value {
     let integers = parts[0];
     let [outputs, groups, bytes] = integers.ty.shape[..] else { unreachable!("inferred") };

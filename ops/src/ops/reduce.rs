@@ -14,8 +14,8 @@ crate::words! {
 }
 
 operation! {
-    /// Combines the elements along some axes, which are removed. StableHLO: `reduce`, starting from the
-    /// neutral element.
+    /// Combines the elements along some axes, and removes these axes. The StableHLO operation is `reduce`,
+    /// starting from the neutral element.
     Reduce = "reduce" {
         /// The function that combines elements.
         kind: ReduceKind,

@@ -1,7 +1,8 @@
 use super::prelude::*;
 
 operation! {
-    /// The same elements in row-major order, with another shape. StableHLO: `reshape`.
+    /// Returns the same elements in row-major order, with another shape. The StableHLO operation is
+    /// `reshape`.
     Reshape = "reshape" {
         /// The shape of the result.
         shape: Vec<usize>,

@@ -2,16 +2,16 @@ use super::prelude::*;
 use crate::Real;
 
 crate::words! {
-    /// How the weight of a norm is applied.
+    /// The way in which the weight of a norm is applied.
     pub enum WeightStyle {
-        /// The normalised value is rounded to the element type, then multiplied by the weight
-        /// (HF `modeling_llama.py`, `LlamaRMSNorm.forward`).
+        /// The normalised value is rounded to the element type, and then multiplied by the weight (HF
+        /// `modeling_llama.py`, `LlamaRMSNorm.forward`).
         Scale = "scale",
-        /// The normalised value is multiplied by the weight in f32, then rounded
-        /// (HF `modeling_olmo2.py`, `Olmo2RMSNorm.forward`).
+        /// The normalised value is multiplied by the weight in f32, and then rounded (HF `modeling_olmo2.py`,
+        /// `Olmo2RMSNorm.forward`).
         Wide = "wide",
-        /// The normalised value is multiplied by `1 + weight` in f32, then rounded
-        /// (HF `modeling_gemma3.py`, `Gemma3RMSNorm.forward`).
+        /// The normalised value is multiplied by `1 + weight` in f32, and then rounded (HF
+        /// `modeling_gemma3.py`, `Gemma3RMSNorm.forward`).
         OnePlus = "one_plus",
     }
 }
@@ -22,7 +22,7 @@ operation! {
     RmsNorm = "rms_norm" {
         /// The number that is added to the mean square.
         epsilon: Real,
-        /// How the weight is applied, and when the result is rounded.
+        /// The way in which the weight is applied, and when the result is rounded.
         style: WeightStyle,
     }
 }

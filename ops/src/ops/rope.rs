@@ -3,19 +3,19 @@ use super::prelude::*;
 crate::words! {
     /// The pairs of elements that are rotated together.
     pub enum RopeLayout {
-        /// Element i with element i + R/2 (HF `modeling_llama.py`, `rotate_half`).
+        /// Element i is rotated with element i + R/2 (HF `modeling_llama.py`, `rotate_half`).
         HalfSplit = "half_split",
-        /// Element 2i with element 2i + 1 (Su et al., "RoFormer", §3.4.2).
+        /// Element 2i is rotated with element 2i + 1 (Su et al., "RoFormer", §3.4.2).
         Interleaved = "interleaved",
     }
 }
 
 operation! {
-    /// Rotary position embedding. Operands: x `[…, P, …, E]`, cosine and sine tables `[P, R/2]`. If sequences
-    /// have different positions: x `[B, …, P, …, E]` and tables `[B, P, R/2]`. The result has x's type. The
-    /// first R of the E features are rotated, each pair (a, b) to (a·cos − b·sin, b·cos + a·sin). The other
-    /// features do not change. Each product and each sum is rounded to the element type, as in HF's
-    /// `apply_rotary_pos_emb`.
+    /// Applies rotary position embedding. The operands are x `[…, P, …, E]`, cosine and sine tables `[P,
+    /// R/2]`. If sequences have different positions: x `[B, …, P, …, E]` and tables `[B, P, R/2]`. The result
+    /// has x's type. The first R of the E features are rotated, each pair (a, b) to (a·cos − b·sin, b·cos +
+    /// a·sin). The other features do not change. Each product and each sum is rounded to the element type, as
+    /// in HF's `apply_rotary_pos_emb`.
     Rope = "rope" {
         /// The axis of x that counts positions.
         axis: usize,

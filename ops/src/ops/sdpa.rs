@@ -2,7 +2,7 @@ use super::prelude::*;
 use crate::{Attribute, ParseError, Reader, Real};
 
 /// A condition under which a query with position i may see the key with position j. A mask is a list of
-/// conditions that must all hold. i counts from the query offset. Some terms have an operand.
+/// conditions that must all be true. i counts from the query offset. Some terms have an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MaskTerm {
     /// j ≤ i: no key after the query.
@@ -10,8 +10,8 @@ pub enum MaskTerm {
     /// i − W < j: the window includes the query's own position
     /// (HF `masking_utils.py`, `sliding_window_overlay`).
     Window(usize),
-    /// ⌊i / C⌋ = ⌊j / C⌋: only keys in the query's own chunk (Llama 4; HF `chunked_overlay`). If the mask has
-    /// a padding term, chunks are counted from the end of the padding.
+    /// ⌊i / C⌋ = ⌊j / C⌋: only keys in the query's own chunk (Llama 4; HF `chunked_overlay`). If the mask
+    /// also has a padding term, chunks are counted from the end of the padding.
     Chunk(usize),
     /// j ≥ p, where p is the operand, `i32[]` or `i32[B]`: the first p keys of a sequence are padding. B is
     /// the first batch axis.
@@ -26,12 +26,12 @@ pub enum MaskTerm {
     /// HF `modeling_gpt_oss.py`).
     Sinks,
     /// The keys are in a ring buffer of T slots. Slot t holds the last position j ≡ t (mod T) that is not
-    /// after the last query, or nothing if it was never written. The other terms apply to j. The ring must
-    /// hold all positions that a window shows to the queries.
+    /// after the last query, or nothing if it was never written. The other terms of the mask refer to j. The
+    /// ring must contain all positions that a window shows to the queries.
     Ring,
 }
 
-/// A term with a number, as a function of that number.
+/// A constructor of a mask term that takes a number.
 type Sized = fn(usize) -> MaskTerm;
 
 impl MaskTerm {
@@ -75,14 +75,14 @@ impl Attribute for MaskTerm {
 }
 
 operation! {
-    /// Scaled dot-product attention: `softmax(cap(q · kᵀ · scale) + mask) · v`.
-    /// Vaswani et al., "Attention Is All You Need" (2017), §3.2.1.
+    /// Computes scaled dot-product attention: `softmax(cap(q · kᵀ · scale) + mask) · v`. Vaswani et al.,
+    /// "Attention Is All You Need" (2017), §3.2.1.
     ///
     /// q `[batch…, S, E]`, k `[batch…, T, E]`, v `[batch…, T, F]` → `[batch…, S, F]`; or grouped heads
     /// (Ainslie et al., "GQA", 2023): q `[batch…, G, S, E]` → `[batch…, G, S, F]`, each group of G query
-    /// heads reading one k and v. Further operands: the offset if it is one, and then the operands of the
-    /// mask's terms in their order. The offset is the position of query 0, `i32[]`, or `i32[B]` with a number
-    /// for each index of the first batch axis.
+    /// heads reading one k and v. Further operands are the offset, if the operation has one, and then the
+    /// operands of the mask's terms in order. The offset is the position of query 0, `i32[]`, or `i32[B]`
+    /// with a number for each index of the first batch axis.
     ///
     /// Scores, softcap (`cap · tanh(score / cap)`, Gemma 2 report, §2) and softmax are f32; the probabilities
     /// are rounded to the element type before they meet v, as HF's `eager_attention_forward` does. A hidden
@@ -90,11 +90,11 @@ operation! {
     Sdpa = "sdpa" {
         /// The conditions that must all hold for a query to see a key.
         mask: Vec<MaskTerm>,
-        /// The factor on the scores; `none` is 1/√E.
+        /// The factor by which the scores are multiplied; `none` selects 1/√E.
         scale: Option<Real>,
-        /// The soft bound on the scores; `none` is no bound.
+        /// The soft bound on the scores; `none` means that there is no bound.
         softcap: Option<Real>,
-        /// Whether the position of query 0 is an operand. If not, it is 0.
+        /// Whether the position of query 0 is an operand. If the position is not an operand, it is 0.
         offset: bool,
     }
 }
@@ -103,7 +103,7 @@ operation! {
 pub(crate) const HIDDEN: f64 = f32::MIN as f64;
 
 impl Sdpa {
-    /// The factor on the scores, for heads with this many features.
+    /// The factor by which scores are multiplied, for heads with the given number of features.
     pub fn scale_for(&self, features: usize) -> f64 {
         self.scale.map_or_else(|| 1.0 / libm::sqrt(features as f64), |s| s.0)
     }
@@ -111,7 +111,7 @@ impl Sdpa {
     /// The score of a hidden key.
     pub const HIDDEN: f64 = HIDDEN;
 
-    /// Whether the query heads are grouped: q has one axis more than k.
+    /// Whether the query heads are grouped, so that q has one axis more than k.
     pub fn grouped(q: &TensorType, k: &TensorType) -> bool {
         q.rank() == k.rank() + 1
     }

@@ -1,8 +1,8 @@
 use super::prelude::*;
 
 operation! {
-    /// Selects each element from the second operand if the first is true, or else from the third. StableHLO:
-    /// `select`.
+    /// Selects each element from the second operand if the element of the first operand is true, or otherwise
+    /// from the third operand. The StableHLO operation is `select`.
     Select = "select" {}
 }
 

@@ -2,18 +2,20 @@ use super::append::Append;
 use super::prelude::*;
 
 operation! {
-    /// [`Append`] to the cache of a single sequence, without a ring; start and count are `i32[]`. It writes a
-    /// slice whose length is computed at run time, so that the cache is updated in place.
+    /// Appends to the cache of a single sequence like [`Append`], without a ring; start and count are
+    /// `i32[]`. The operation writes a slice whose length is computed at run time, so that the cache is
+    /// updated in place.
     ///
-    /// StableHLO cannot express it, because extents are static there. `lower` writes it for IREE.
+    /// StableHLO cannot express this operation, because its extents are static. `lower` writes the operation
+    /// for IREE.
     SlicedAppend = "sliced_append" {
-        /// The axis of slots and of tokens.
+        /// The axis that counts slots and tokens.
         axis: usize,
     }
 }
 
 impl SlicedAppend {
-    /// The equivalent append.
+    /// The equivalent [`Append`] operation.
     pub fn append(&self) -> Append {
         Append { axis: self.axis, ring: false }
     }

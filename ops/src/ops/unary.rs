@@ -21,7 +21,7 @@ crate::words! {
         Rsqrt = "rsqrt",
         /// The largest whole number that is at most x.
         Floor = "floor",
-        /// The nearest whole number; halves go to the even one.
+        /// The nearest whole number; halves are rounded to the even neighbour.
         Round = "round_nearest_even",
         /// Logical negation (`i1`).
         Not = "not",
@@ -29,7 +29,7 @@ crate::words! {
 }
 
 operation! {
-    /// An elementwise function of one operand. StableHLO: the op of the same name.
+    /// An elementwise function of one operand. StableHLO has an operation with the same name.
     Unary = "unary" {
         /// The function that is applied to each element.
         kind: UnaryKind,

@@ -1,10 +1,12 @@
-//! The layout of the PJRT C API, as far as this crate calls it: `xla/pjrt/c/pjrt_c_api.h` of OpenXLA, version 0.106 to 0.116.
+//! The layout of the PJRT C API, as far as this crate calls the API: `xla/pjrt/c/pjrt_c_api.h` of OpenXLA,
+//! version 0.106 to 0.116.
 //!
-//! A function takes one struct. Its first field is the size that the caller knows, so that later versions can append fields.
+//! Each function of the API takes one struct. The first field of the struct is the size that the caller
+//! knows, so that later versions can append fields.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// An object of the plugin. Only the plugin sees its contents.
+/// An opaque object of the plugin. Only the plugin can see the contents of the object.
 #[repr(C)]
 pub struct Opaque {
     _opaque: [u8; 0],
@@ -12,11 +14,11 @@ pub struct Opaque {
 
 pub type Raw = *mut Opaque;
 
-/// A function that takes its struct of arguments, and returns an error or null.
+/// A function that takes a pointer to its struct of arguments, and returns an error or null.
 pub type Function<A> = unsafe extern "C" fn(*mut A) -> Raw;
 
-/// Declares structs that begin with their size and a list of extensions. `new` sets the size, and every other field to zero:
-/// a null pointer, the number 0, or no function.
+/// Declares structs that begin with their size and a list of extensions. `new` sets the size, and sets every
+/// other field to zero: a null pointer, the number 0, or no function.
 macro_rules! sized {
     ($($name:ident { $($field:ident: $ty:ty),* $(,)? })*) => { $(
         #[repr(C)]
@@ -94,7 +96,7 @@ pub struct ApiVersion {
     pub minor: c_int,
 }
 
-/// The start of a plugin's table. It is the same in every version.
+/// The start of the table of functions in a plugin. The start is the same in every version.
 #[repr(C)]
 pub struct Header {
     pub size: usize,
@@ -102,10 +104,11 @@ pub struct Header {
     pub version: ApiVersion,
 }
 
-/// Declares the table of functions: those that this crate calls, and the number of others in front of each.
+/// Declares the table of functions: the functions that this crate calls, and the number of other functions
+/// before each of them.
 macro_rules! table {
     ($($skipped:literal $name:ident: $ty:ty;)*) => {
-        /// A plugin's table of functions, up to the last that this crate calls.
+        /// A plugin's table of functions, up to the last function that this crate calls.
         #[repr(C)]
         #[derive(Clone, Copy)]
         pub struct Table {
@@ -116,7 +119,7 @@ macro_rules! table {
         }
 
         impl Table {
-            /// The name of the first function that is missing.
+            /// The name of the first function that is missing in the table.
             pub fn missing(&self) -> Option<&'static str> {
                 [$((self.$name.function.is_some(), stringify!($name)),)*]
                     .into_iter()
@@ -126,7 +129,7 @@ macro_rules! table {
     };
 }
 
-/// A function of the table, behind `N` that this crate does not call.
+/// A function of the table, after `N` functions that this crate does not call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Entry<const N: usize, F> {

@@ -1,7 +1,7 @@
 //! The interface to a plugin: its table of functions, and an owner for each kind of object.
 //!
-//! All functions of the owners are safe with any arguments of their types. Owners keep the plugin's table and the client
-//! alive, and destroy their object once.
+//! All functions of the owners are safe with all arguments of their types. Owners keep the plugin's table and
+//! the client alive, and destroy their object exactly once.
 #![allow(unsafe_code)]
 
 mod abi;
@@ -18,26 +18,29 @@ use ops::{ElementType, TensorType};
 
 use crate::error::{PjrtError, PjrtStatus};
 
-/// The oldest minor version of the C API whose plugins this crate calls. Its structs end where `abi` ends.
+/// The oldest minor version of the C API whose plugins this crate calls. The structs of this version of the
+/// API end with the same fields as the structs in `abi`.
 pub const OLDEST_MINOR: i32 = 106;
 
-/// The major version of the C API. Another one has other structs.
+/// The major version of the C API. Another major version has other structs.
 const MAJOR: i32 = 0;
 
-/// The largest stored length of a plugin's message, in bytes. XLA repeats whole modules in some.
+/// The largest number of bytes of a plugin's message that is stored. Some messages of XLA repeat whole
+/// modules.
 const MESSAGE_LIMIT: usize = 2000;
 
-/// The tables of plugins that are initialized, by address: a plugin is initialized once in a process.
+/// The addresses of the tables of initialized plugins: a plugin is initialized once per process.
 static INITIALIZED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
-/// A loaded plugin. It is never unloaded: it has threads, and functions that run when the process ends.
+/// A plugin library that is loaded into this process. The library is never unloaded, because it has threads,
+/// and functions that run when the process ends.
 pub struct Library {
     table: Table,
     pub version: (i32, i32),
 }
 
 impl Library {
-    /// Loads a plugin, checks its version and its table, and initializes it.
+    /// Loads a plugin, checks its version and its table of functions, and initializes it.
     pub fn load(path: &Path) -> Result<Rc<Self>, PjrtError> {
         let at = || path.to_owned();
         // Without a separator the system would search its own folders.
@@ -79,7 +82,7 @@ impl Library {
     /// Calls a function of the table.
     ///
     /// # Safety
-    /// The pointers in `args` are valid for this function, as the header describes it.
+    /// The pointers in `args` must be valid for this function, as the header describes it.
     unsafe fn call<const N: usize, A>(
         &self,
         entry: &Entry<N, Function<A>>,
@@ -135,10 +138,10 @@ impl Library {
     }
 }
 
-/// A copy of a plugin's text.
+/// Copies a text of a plugin.
 ///
 /// # Safety
-/// The pointer is null, or points to `size` bytes.
+/// The pointer must be null, or point to `size` bytes.
 unsafe fn text(data: *const c_char, size: usize) -> String {
     if data.is_null() {
         return String::new();
@@ -147,10 +150,10 @@ unsafe fn text(data: *const c_char, size: usize) -> String {
     String::from_utf8_lossy(unsafe { slice::from_raw_parts(data.cast(), size) }).into_owned()
 }
 
-/// A list of a plugin.
+/// Reads a list of a plugin.
 ///
 /// # Safety
-/// The pointer is null, or points to `count` values that live as long as `'a`.
+/// The pointer must be null, or point to `count` values that live as long as `'a`.
 unsafe fn list<'a, T>(data: *const T, count: usize) -> &'a [T] {
     // SAFETY: the caller vouches for the values.
     if data.is_null() { &[] } else { unsafe { slice::from_raw_parts(data, count) } }
@@ -164,7 +167,8 @@ fn shortened(mut message: String) -> String {
     message
 }
 
-/// XLA's number of an element type. Four-bit integers have a byte each there, so they are none of them.
+/// XLA's number of an element type. In XLA each four-bit integer takes a byte, so Tracewright's four-bit
+/// integers have no number there.
 fn element_code(element: ElementType) -> Option<c_int> {
     Some(match element {
         ElementType::I1 => 1,
@@ -197,7 +201,7 @@ pub struct RawClient {
     raw: Raw,
 }
 
-/// A device of a client. It is valid as long as the client.
+/// A device of a client. The device is valid as long as the client exists.
 #[derive(Clone, Copy)]
 pub struct RawDevice(Raw);
 
@@ -261,7 +265,7 @@ impl RawClient {
         }
     }
 
-    /// The id and the kind of a device of this client.
+    /// The id and the model name of a device of this client.
     pub fn described(&self, device: RawDevice) -> Result<(i32, String), PjrtStatus> {
         let table = &self.library.table;
         let mut of = abi::DeviceDescription::new();
@@ -291,14 +295,15 @@ impl RawClient {
         Ok(RawExecutable { client: self.clone(), raw: args.executable })
     }
 
-    /// Copies bytes to a device of this client. Returns `None` for an element type that XLA stores otherwise.
+    /// Copies bytes to a device of this client. Returns `None` for an element type that XLA stores in another
+    /// way.
     pub fn upload(
         self: &Rc<Self>,
         device: RawDevice,
         ty: &TensorType,
         bytes: &[u8],
     ) -> Option<Result<RawTensor, PjrtStatus>> {
-        /// The bytes do not change until the event `done`.
+        /// The semantics in which the bytes do not change until the event `done`.
         const UNTIL_DONE: c_int = 1;
         assert!(bytes.len() == ty.bytes(), "the caller checked the length");
         let dims: Vec<i64> = ty.shape.iter().map(|&extent| extent as i64).collect();
@@ -322,7 +327,7 @@ impl RawExecutable {
         &self.client.library
     }
 
-    /// The type of each result; `None` for an element type that Tracewright does not have.
+    /// The type of each result; `None` for an element type that Tracewright does not support.
     pub fn results(&self) -> Result<Vec<Option<TensorType>>, PjrtStatus> {
         let (library, table) = (self.library(), &self.library().table);
         let mut of = abi::LoadedGetExecutable::new();
@@ -355,7 +360,7 @@ impl RawExecutable {
     /// Calls the program, whose number of results is `results`. The module may give an argument's memory to a result,
     /// except for the arguments at the indices `kept`.
     ///
-    /// All arguments belong to the executable's client.
+    /// All arguments must belong to the executable's client.
     pub fn execute(
         &self,
         arguments: &[&RawTensor],
@@ -382,7 +387,8 @@ impl RawExecutable {
     }
 }
 
-/// The types of results: the elements of each, its rank, and the extents of all in one list.
+/// The types of results, from the element type and rank of each result, and the extents of all results in one
+/// list.
 fn tensor_types(elements: &[c_int], ranks: &[usize], extents: &[i64]) -> Vec<Option<TensorType>> {
     let mut rest = extents;
     let mut types = Vec::with_capacity(ranks.len());
@@ -405,7 +411,7 @@ impl RawTensor {
         Rc::ptr_eq(&self.client, client)
     }
 
-    /// Fills `bytes` with the whole tensor, which has this size.
+    /// Fills `bytes` with the whole tensor, which has the same size as `bytes`.
     pub fn read(&self, bytes: &mut [u8]) -> Result<(), PjrtStatus> {
         let mut args = abi::BufferToHost::new();
         args.buffer = self.raw;
@@ -415,7 +421,8 @@ impl RawTensor {
         self.library().finish(args.done)
     }
 
-    /// Fills `bytes` with a part of the tensor's memory. The plugin checks the range.
+    /// Fills `bytes` with a part of the tensor's memory. The plugin checks that this part is inside the
+    /// tensor.
     pub fn read_part(&self, offset: usize, bytes: &mut [u8]) -> Result<(), PjrtStatus> {
         let mut args = abi::BufferCopyRaw::new();
         (args.buffer, args.data) = (self.raw, bytes.as_mut_ptr().cast());

@@ -14,7 +14,7 @@ pub struct RawCall {
 
 /// Text between two markers that holds calls.
 #[derive(Debug)]
-pub struct Block {
+pub struct CallBlock {
     pub open: &'static str,
     /// `None` if the block reaches up to the end of the text.
     pub close: Option<&'static str>,
@@ -23,17 +23,17 @@ pub struct Block {
 }
 
 /// The blocks of all formats, with the models that write them.
-pub static BLOCKS: [Block; 5] = [
+pub static BLOCKS: [CallBlock; 5] = [
     // Hermes, Qwen, SmolLM: JSON. Qwen3-Coder: `<function=NAME><parameter=KEY>VALUE</parameter></function>`.
-    Block { open: "<tool_call>", close: Some("</tool_call>"), parse: tagged },
+    CallBlock { open: "<tool_call>", close: Some("</tool_call>"), parse: tagged },
     // Llama 3.1: `<function=NAME>{"key": "value"}</function>`; Qwen3-Coder without the outer tag.
-    Block { open: "<function=", close: Some("</function>"), parse: function },
+    CallBlock { open: "<function=", close: Some("</function>"), parse: function },
     // Mistral: a list of JSON objects, or `NAME[ARGS]{"key": "value"}`.
-    Block { open: "[TOOL_CALLS]", close: None, parse: mistral },
+    CallBlock { open: "[TOOL_CALLS]", close: None, parse: mistral },
     // Llama 3: JSON with `parameters`.
-    Block { open: "<|python_tag|>", close: None, parse: json_calls },
+    CallBlock { open: "<|python_tag|>", close: None, parse: json_calls },
     // FunctionGemma: `call:NAME{key:<escape>value<escape>}`.
-    Block { open: "<start_function_call>", close: Some("<end_function_call>"), parse: gemma },
+    CallBlock { open: "<start_function_call>", close: Some("<end_function_call>"), parse: gemma },
 ];
 
 /// A name for a call: nine letters and digits, because Mistral's templates refuse others.

@@ -1,6 +1,6 @@
 //! Reads the text of an answer: reasoning, content and calls of functions.
 //!
-//! Streamed and whole answers are read by the same [`Reader`], and its result does not depend on how the text is cut into
+//! Streamed and whole answers are read by the same [`AnswerReader`], and its result does not depend on how the text is cut into
 //! pieces. So both have the same content and the same calls, and each call comes once.
 
 mod calls;
@@ -10,30 +10,23 @@ mod tests;
 
 use serde_json::Value;
 
-use crate::answers::Update;
-use calls::{Block, RawCall};
+use crate::update::{ToolCall, Update};
+use calls::{CallBlock, RawCall};
 use harmony::Harmony;
 
-/// What the text of an answer may contain.
+/// The parts that the text of an answer may have.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     /// The functions that the model may call, in OpenAI's form.
     pub tools: Vec<Value>,
-    /// Whether the text is a single call as JSON, because a schema forced it.
+    /// Whether the answer has at most one call.
+    pub is_single: bool,
+    /// Whether the text is a call as JSON, because a schema forced it.
     pub is_call: bool,
     /// Whether the text is content from beginning to end.
     pub is_plain: bool,
     /// The marker that opens reasoning, if the prompt ends with it.
     pub reasons: Option<&'static str>,
-}
-
-/// A call of a function by the model.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ToolCall {
-    pub id: String,
-    pub name: String,
-    /// The arguments as JSON.
-    pub arguments: String,
 }
 
 /// The beginning and the end of reasoning.
@@ -73,7 +66,7 @@ impl Reading {
     }
 }
 
-/// Where the unread text belongs to.
+/// The part that the unread text belongs to.
 #[derive(Clone, Debug)]
 enum State {
     Start,
@@ -83,7 +76,7 @@ enum State {
     Answer,
     Content,
     /// Inside of a call.
-    Call(&'static Block),
+    Call(&'static CallBlock),
     /// JSON that may be a call, up to the end.
     Json,
     Harmony(Harmony),
@@ -94,7 +87,7 @@ enum State {
 }
 
 /// The text of one answer so far.
-pub struct Reader {
+pub struct AnswerReader {
     reading: Reading,
     state: State,
     /// Text that is not read yet.
@@ -113,7 +106,7 @@ enum Next {
     Waits,
 }
 
-impl Reader {
+impl AnswerReader {
     pub fn new(reading: Reading) -> Self {
         let state = match &reading {
             Reading { is_call: true, .. } => State::Forced,
@@ -274,7 +267,7 @@ impl Reader {
         }
     }
 
-    fn call(&mut self, block: &'static Block, is_end: bool, out: &mut Vec<Update>) -> Next {
+    fn call(&mut self, block: &'static CallBlock, is_end: bool, out: &mut Vec<Update>) -> Next {
         let found = block.close.and_then(|close| Some((self.rest.find(close)?, close.len())));
         if found.is_none() && !is_end {
             return Next::Waits;
@@ -321,6 +314,9 @@ impl Reader {
 
     fn tell(&mut self, calls: Vec<RawCall>, out: &mut Vec<Update>) {
         for RawCall { name, arguments } in calls {
+            if self.reading.is_single && self.has_calls() {
+                return;
+            }
             self.calls += 1;
             out.push(Update::Call(ToolCall { id: calls::id(), name, arguments }));
         }

@@ -32,7 +32,7 @@ fn joined(updates: Vec<Update>) -> Parts {
 }
 
 fn read(reading: &Reading, pieces: &[&str]) -> Parts {
-    let mut reader = Reader::new(reading.clone());
+    let mut reader = AnswerReader::new(reading.clone());
     let mut updates: Vec<Update> = pieces.iter().flat_map(|piece| reader.push(piece)).collect();
     updates.extend(reader.finish());
     joined(updates)
@@ -147,6 +147,13 @@ fn text_stays_as_it_is() {
         );
         check(&Reading::default(), text, "", text, &[]);
     }
+}
+
+#[test]
+fn a_single_call() {
+    let text = r#"{"name": "weather", "arguments": {"city":"Paris"}}; {"name": "time"}"#;
+    check(&with_tools(), text, "", "", &[PARIS, "time {}"]);
+    check(&Reading { is_single: true, ..with_tools() }, text, "", "", &[PARIS]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Equations that hold except for rounding.
+//! Equations that are exact except for rounding.
 
 use ops::ops::{Binary, BinaryKind, BroadcastInDim, Constant, Linear, RmsNorm, WeightStyle};
 use ops::{ElementType, Literal, Op};
@@ -65,7 +65,7 @@ fn multiply_constants(site: &Site<'_>) -> Vec<Tree> {
     composed.collect()
 }
 
-/// Moves the scale of a norm into the weight of the following layer.
+/// Moves the scale of a norm into the weight of the next layer.
 fn norm_scale(site: &Site<'_>) -> Vec<Tree> {
     let (x, weight) = (site.operands[0], site.operands[1]);
     let joined = site.ops(weight).any(|(op, _)| matches!(op, Op::Concatenate(_)));

@@ -1,4 +1,4 @@
-//! The searcher and applier for rules on attributes, which egg's patterns cannot match.
+//! The searcher and applier for rules on attributes, which the patterns of egg cannot match.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use trace::{NodeKind, Parameter, key_pattern};
 use crate::Term;
 use crate::facts::{Context, Facts, Graph};
 
-/// A use of an operation, with access to the facts about its classes.
+/// A use of an operation in the e-graph, with access to the facts about its classes.
 pub struct Site<'a> {
     graph: &'a Graph,
     pub op: &'a Op,
@@ -17,7 +17,7 @@ pub struct Site<'a> {
     pub operands: &'a [Id],
 }
 
-/// A term that a rule adds for a use.
+/// A term that a rule adds for a use of an operation.
 #[derive(Clone, Debug)]
 pub enum Tree {
     Class(Id),
@@ -37,7 +37,7 @@ impl From<Id> for Tree {
 }
 
 impl<'a> Site<'a> {
-    /// A use of `op` whose result is `class`.
+    /// Creates a use of `op` whose result is `class`.
     pub fn new(graph: &'a Graph, op: &'a Op, class: Id, operands: &'a [Id]) -> Self {
         Self { graph, op, class, operands }
     }
@@ -68,14 +68,14 @@ impl<'a> Site<'a> {
         })
     }
 
-    /// The format that a weight will be stored in, if it is quantized by the pattern of its key.
+    /// The format in which a weight will be stored, if the pattern of its key selects a quantized format.
     pub fn format(&self, class: Id) -> Option<WeightFormat> {
         let parameter = self.parameter(class)?;
         let (key, _) = *parameter.sources().first()?;
         self.graph.analysis.formats.get(&key_pattern(key)).copied()
     }
 
-    /// Every class that an operation of this name computes, with the use, oldest first.
+    /// Every class that an operation with this name computes, with the use of the operation, oldest first.
     pub fn uses(&self, name: &'static str) -> Vec<(Id, &'a Op, &'a [Id])> {
         let mut uses: Vec<(Id, &Op, &[Id])> = Vec::new();
         for class in self.graph.classes_for_op(&name).into_iter().flatten() {
@@ -87,7 +87,7 @@ impl<'a> Site<'a> {
     }
 }
 
-/// Finds every class that an operation of this name computes.
+/// Finds every class that an operation with this name computes.
 pub(super) struct Uses {
     pub op: &'static str,
 }
@@ -121,7 +121,7 @@ impl Searcher<Term, Context> for Uses {
 /// The approximate number of terms of a class that are added per application.
 const FORMS: usize = 1000;
 
-/// Adds the terms for each use.
+/// Adds the terms that a rule finds for each use.
 pub(super) struct Forms {
     pub op: &'static str,
     pub forms: fn(&Site<'_>) -> Vec<Tree>,

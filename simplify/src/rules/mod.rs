@@ -1,4 +1,4 @@
-//! The rules: three tables that hold bit for bit, and one approximate table that you must ask for.
+//! The rewrite rules: three tables of exact rules, and one table of approximate rules that you must select.
 
 mod algebra;
 mod approximate;
@@ -17,20 +17,20 @@ pub use attribute::{Site, Tree};
 use crate::Term;
 use crate::facts::{Context, FOLDING, Graph};
 
-/// The set of rules to apply.
+/// The set of rewrite rules to apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rules {
     Off,
-    /// The rules that hold bit for bit.
+    /// The rules that keep every bit.
     #[default]
     Exact,
     /// Also the rules that change the rounding of results.
     Approximate,
 }
 
-/// A word that names no set of rules.
+/// A word that is not the name of a set of rules.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` names no rules; expected off, exact or approximate")]
+#[error("`{0}` is not a set of rewrite rules; expected off, exact or approximate")]
 pub struct UnknownRules(pub String);
 
 impl Rules {
@@ -52,7 +52,7 @@ impl FromStr for Rules {
     }
 }
 
-/// The equation of the rule with this name; `None` if there is none.
+/// The equation of the rule with this name; `None` if no rule has this name.
 pub fn equation(name: &str) -> Option<String> {
     let rule = Table::ALL.iter().flat_map(|table| table.rules()).find(|rule| rule.name == name);
     rule.map(Rule::equation).or_else(|| (name == FOLDING.0).then(|| FOLDING.1.to_owned()))
@@ -60,7 +60,7 @@ pub fn equation(name: &str) -> Option<String> {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// The name in reports and explanations.
+    /// The name of the rule in reports and explanations.
     pub name: &'static str,
     /// How the rule is matched and applied.
     pub how: RuleKind,
@@ -69,18 +69,18 @@ pub struct Rule {
 /// How a rule is matched and applied.
 #[derive(Clone, Copy, Debug)]
 pub enum RuleKind {
-    /// Two patterns. Some variables of the first must be constants.
+    /// A rule with two patterns. Some variables of the first pattern must be constants.
     Text {
         left: &'static str,
         right: &'static str,
-        /// Variables whose elements must all equal a number.
+        /// Variables whose elements must all equal a given number.
         splats: &'static [(&'static str, f64)],
     },
-    /// An operation with attributes and operands, and a function for its equal terms.
+    /// A rule for an operation with attributes and operands; a function returns its equal terms.
     Attribute {
         equation: &'static str,
         op: &'static str,
-        /// The equal terms of a use.
+        /// The terms that are equal to a use of the operation.
         forms: fn(&Site<'_>) -> Vec<Tree>,
     },
 }
@@ -89,9 +89,9 @@ pub enum RuleKind {
 pub enum Table {
     Algebra,
     Shape,
-    /// Rules that move work to the baking of the archive.
+    /// Rules that move computations from the program to the baking of the archive.
     Parameters,
-    /// Rules that hold except for rounding.
+    /// Rules that are exact except for rounding.
     Approximate,
 }
 
@@ -119,8 +119,8 @@ impl Rules {
         tables.iter().flat_map(|table| table.rules()).copied().collect()
     }
 
-    /// The rules of [`all`](Self::all) for egg. They are parsed once, because that takes as long as
-    /// simplifying a small function.
+    /// The rules of [`all`](Self::all) for egg. The rules are parsed only once, because parsing takes as long
+    /// as simplifying a small function.
     pub(crate) fn rewrites(self) -> &'static [Rewrite<Term, Context>] {
         static EXACT: Rewrites = LazyLock::new(|| rewrites(Rules::Exact.all()));
         static APPROXIMATE: Rewrites = LazyLock::new(|| rewrites(Rules::Approximate.all()));
@@ -131,8 +131,8 @@ impl Rules {
         }
     }
 
-    /// The rules without those that move work to the baking of an archive. Without an archive, every call
-    /// would do that work.
+    /// All rules except the rules that move computations to the baking of an archive. Without an archive,
+    /// every call would repeat these computations.
     pub(crate) fn rewrites_without_archive(self) -> &'static [Rewrite<Term, Context>] {
         static EXACT: Rewrites = LazyLock::new(|| rewrites(without_archive(Rules::Exact)));
         static APPROXIMATE: Rewrites = LazyLock::new(|| rewrites(without_archive(Rules::Approximate)));
@@ -156,11 +156,11 @@ fn without_archive(rules: Rules) -> Vec<Rule> {
     rules
 }
 
-/// A condition on the class of a variable.
+/// A condition on the class that a variable matches.
 type Condition = Box<dyn Fn(&mut Graph, egg::Id, &egg::Subst) -> bool + Send + Sync>;
 
 impl Rule {
-    /// The equation as text: `(add ?x ?c) = ?x, ?c = -0`.
+    /// The equation of the rule as text: `(add ?x ?c) = ?x, ?c = -0`.
     pub fn equation(&self) -> String {
         match self.how {
             RuleKind::Text { left, right, splats } => {
@@ -171,10 +171,10 @@ impl Rule {
         }
     }
 
-    /// The rule for egg.
+    /// Converts the rule to a rewrite of egg.
     ///
     /// # Panics
-    /// If a pattern of the tables cannot be parsed. Every test would find this bug.
+    /// Panics if a pattern of the tables cannot be parsed. Every test would find such a bug.
     pub fn rewrite(&self) -> Rewrite<Term, Context> {
         let made = match self.how {
             RuleKind::Text { left, right, splats } => {

@@ -1,4 +1,4 @@
-//! Rules that move work to the baking of the archive.
+//! Rules that move computations from the program to the baking of the archive.
 
 use ops::ops::{Concatenate, Linear, Narrow};
 
@@ -11,7 +11,8 @@ pub(super) const RULES: &[Rule] = &[attribute(
     merge_linears,
 )];
 
-/// Merges all linear layers with the same input. Their weights are stored one after the other in the archive.
+/// Merges all linear layers with the same input. The weights of these layers are stored one after the other
+/// in the archive.
 fn merge_linears(site: &Site<'_>) -> Vec<Tree> {
     let weights = |operands: &[egg::Id]| operands[1..].iter().all(|&id| site.parameter(id).is_some());
     let same = |operands: &[egg::Id]| {

@@ -79,7 +79,7 @@ pub(super) const RULES: &[Rule] = &[
     attribute("reduce permute", "reduce(permute(x)) = reduce(x)", "reduce", reduce_permute),
 ];
 
-/// The operations of one kind that compute a class, with attributes and operands.
+/// The operations of one kind that compute a class, with their attributes and operands.
 macro_rules! computed {
     ($site:expr, $class:expr, $kind:ident) => {
         $site.ops($class).filter_map(|(op, operands)| match op {
@@ -107,7 +107,7 @@ fn reshape(site: &Site<'_>, x: Id) -> Tree {
     Tree::op(Reshape { shape: site.result().shape.clone() }, [x.into()])
 }
 
-/// The shape without extents of 1.
+/// The shape without the extents that are 1.
 fn without_units(shape: &[usize]) -> impl Iterator<Item = &usize> {
     shape.iter().filter(|&&extent| extent != 1)
 }
@@ -352,7 +352,7 @@ fn dynamic_slice_constant(site: &Site<'_>) -> Vec<Tree> {
     vec![Tree::op(Narrow { axis, start, length }, [site.operands[0].into()])]
 }
 
-/// A function of single elements, or of rows that the slice keeps whole.
+/// Moves a dynamic slice before a function of single elements, or of rows that the slice keeps whole.
 fn dynamic_slice_rows(site: &Site<'_>) -> Vec<Tree> {
     let slice = this!(site, DynamicSlice);
     let (x, start) = (site.operands[0], site.operands[1]);

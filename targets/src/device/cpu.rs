@@ -1,4 +1,4 @@
-//! The processor's cores, compiled through LLVM.
+//! The cores of the processor, whose programs are compiled with LLVM.
 
 use super::Description;
 use crate::{Machine, Target};

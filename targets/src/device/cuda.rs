@@ -1,4 +1,4 @@
-//! NVIDIA's graphics processors, through PTX. The driver compiles PTX for the present device.
+//! NVIDIA's graphics processors, whose programs are PTX. The driver compiles PTX for the installed device.
 
 use super::{Description, flags_of};
 use crate::Machine;

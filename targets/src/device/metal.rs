@@ -1,4 +1,5 @@
-//! Apple's graphics processors. The module contains source in Metal's language, which the system compiles.
+//! Apple's graphics processors. The module contains source code in Metal's language, which the system
+//! compiles.
 
 use super::{Description, vulkan};
 use crate::{Machine, Target};

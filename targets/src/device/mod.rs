@@ -11,11 +11,12 @@ use std::str::FromStr;
 
 use crate::{Machine, Target};
 
-/// A kind of device, by the interface through which programs reach it.
+/// A kind of device, which is the programming interface through which programs use the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeviceKind {
     Cpu,
-    /// Any graphics processor with a Vulkan 1.3 driver, or a processor that a driver presents as one.
+    /// Any graphics processor with a Vulkan 1.3 driver, or a processor that a driver presents as a graphics
+    /// processor.
     Vulkan,
     Cuda,
     Hip,
@@ -24,25 +25,27 @@ pub enum DeviceKind {
 
 /// The facts about a kind of device.
 struct Description {
-    /// The name on the command line and in a manifest.
+    /// The name of the kind on the command line and in a manifest.
     name: &'static str,
-    /// The compiler's name of the default processor.
+    /// The name of the default processor for the compiler.
     processor: &'static str,
     machine: Machine,
     /// The compiler flags for a target.
     flags: fn(&Target) -> Vec<String>,
-    /// Why a program for the device has no tensors of an element type, by the type's name.
+    /// The reason why a program for the device cannot have tensors of an element type, which is given by its
+    /// name.
     lacks: fn(&Target, &str) -> Option<Unsupported>,
-    /// Why a program for the device cannot compute with an element type, by the type's name.
+    /// The reason why a program for the device cannot compute with an element type, which is given by its
+    /// name.
     miscounts: fn(&str) -> Option<Unsupported>,
 }
 
-/// Why programs for a device have no tensors of an element type.
+/// The reason why programs for a device cannot use an element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsupported {
     /// The target does not declare that the device stores such numbers.
     Device,
-    /// The compiler does not support them for this kind of device.
+    /// The compiler does not support such numbers for this kind of device.
     Compiler,
     /// The compiled operations compute wrong numbers on this kind of device.
     Arithmetic,
@@ -71,7 +74,7 @@ impl DeviceKind {
         }
     }
 
-    /// The name on the command line and in a manifest: `cpu`, `vulkan`, `cuda`, `hip`, `metal`.
+    /// The name of the kind on the command line and in a manifest: `cpu`, `vulkan`, `cuda`, `hip`, `metal`.
     pub fn name(self) -> &'static str {
         self.description().name
     }
@@ -95,7 +98,8 @@ impl fmt::Display for DeviceKind {
     }
 }
 
-/// One device of a machine, by its name on the command line: `cuda`, or `cuda:1` for the second device.
+/// One device of a machine, by its name on the command line: `cuda` for the first device, or `cuda:1` for the
+/// second device.
 ///
 /// ```
 /// use tracewright_targets::{DeviceKind, DeviceName};
@@ -107,7 +111,7 @@ impl fmt::Display for DeviceKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceName {
     pub kind: DeviceKind,
-    /// The number among the devices of its kind, from 0.
+    /// The number of the device among the devices of its kind, from 0.
     pub ordinal: usize,
 }
 
@@ -124,10 +128,11 @@ impl fmt::Display for DeviceName {
     }
 }
 
-/// The text does not name a device.
+/// The text is not the name of a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` names no device; expected cpu, or vulkan, cuda, hip or metal with or without a number, as `vulkan:1`"
+    "`{0}` is not a device; expected cpu, or vulkan, cuda, hip or metal with or without a number, such as \
+    `vulkan:1`"
 )]
 pub struct DeviceNameError(pub String);
 
@@ -148,7 +153,7 @@ impl FromStr for DeviceName {
 }
 
 impl Target {
-    /// The baseline of a device of this kind: the oldest model that programs support.
+    /// The baseline target for a device of this kind: the oldest processor that programs support.
     pub fn of_device(kind: DeviceKind) -> Self {
         match kind {
             DeviceKind::Cpu => Self::host(),
@@ -161,12 +166,13 @@ impl Target {
         (self.device.description().flags)(self)
     }
 
-    /// Why programs for the target have no tensors of an element type, such as `bf16`; `None` if they can.
+    /// The reason why programs for the target cannot have tensors of an element type, such as `bf16`; `None`
+    /// if they can.
     pub fn lacks(&self, element: &str) -> Option<Unsupported> {
         (self.device.description().lacks)(self, element)
     }
 
-    /// Why programs for the target cannot compute with an element type; `None` if they can.
+    /// The reason why programs for the target cannot compute with an element type; `None` if they can.
     pub fn miscounts(&self, element: &str) -> Option<Unsupported> {
         (self.device.description().miscounts)(element)
     }

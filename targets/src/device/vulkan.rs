@@ -1,4 +1,4 @@
-//! Graphics processors of any maker, through SPIR-V.
+//! Graphics processors of any manufacturer, whose programs are SPIR-V.
 
 use super::{Description, Unsupported, flags_of};
 use crate::{DeviceKind, Machine, Target};
@@ -13,17 +13,17 @@ pub(super) const VULKAN: Description = Description {
     miscounts,
 };
 
-/// Processors that the name of a driver stands for, in the compiler's names.
+/// Names of drivers, each with the processor that it represents in the compiler's notation.
 const DRIVERS: [(&str, &str); 1] = [("llvmpipe", "llvmpipe")];
 
 /// Features of a device in `VkPhysicalDevice…Features`, and the corresponding SPIR-V capabilities.
 const CAPABILITIES: [(&str, &str); 2] =
     [("storageBuffer16BitAccess", "cap:StorageBuffer16BitAccess"), ("shaderFloat16", "cap:Float16")];
 
-/// Element types that fail in iree-compile 3.13. It packs four bf16 into two words, for which it has no
-/// SPIR-V ("failed to legalize operation 'vector.bitcast'"), on any device. The same holds for f16 if the
-/// target does not store 16 bits. Types narrower than the target stores are silently read wrong: i8 in the
-/// baseline, and i4 everywhere.
+/// Rejects element types that iree-compile 3.13 cannot compile. The compiler packs four bf16 into two words,
+/// for which it has no SPIR-V on any device ("failed to legalize operation 'vector.bitcast'"). The same error
+/// occurs for f16 if the target does not store 16 bits. Types that are narrower than the target stores are
+/// silently read wrong: i8 in the baseline, and i4 on all devices.
 pub(super) fn lacks(target: &Target, element: &str) -> Option<Unsupported> {
     let lacks = |words: [&str; 2]| {
         let has = |word: &str| target.features.as_ref().is_none_or(|all| all.iter().any(|f| f == word));
@@ -37,9 +37,9 @@ pub(super) fn lacks(target: &Target, element: &str) -> Option<Unsupported> {
     }
 }
 
-/// Element types with wrong arithmetic in iree-compile 3.13. The result of an operation on i8 is not cut to 8
-/// bits before a matmul of several rows reads it (docs/upstream/bytes_wrap.mlir). Weights in 4 bits would be
-/// unpacked wrongly.
+/// Rejects element types with wrong arithmetic in iree-compile 3.13. The result of an operation on i8 is not
+/// reduced to 8 bits before a matmul of several rows reads it (docs/upstream/bytes_wrap.mlir). Weights in 4
+/// bits would be unpacked wrongly.
 pub(super) fn miscounts(element: &str) -> Option<Unsupported> {
     (element == "i8").then_some(Unsupported::Arithmetic)
 }

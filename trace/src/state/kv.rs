@@ -8,11 +8,11 @@ ops::words! {
     /// The storage format of cached keys and values.
     #[derive(Default)]
     pub enum KvFormat {
-        /// In the element type of the network.
+        /// Keys and values are stored in the element type of the network.
         #[default]
         Computed = "computed",
-        /// Integers of 8 bits, with an f32 scale for each head of each position. The largest magnitude of its
-        /// features is 127 scales.
+        /// Keys and values are stored as integers of 8 bits, with an f32 scale for each head of each
+        /// position. The scale is the largest magnitude of the head's features divided by 127.
         Q8 = "q8",
     }
 }
@@ -22,7 +22,8 @@ impl KvFormat {
     pub const SCALES: &'static str = "_scales";
 }
 
-/// The axes of a tensor with slots: the batch, the layer's own axes, and the slots before the last of them.
+/// The axes of a tensor with slots: the batch, the layer's own axes, and the axis of slots before the last of
+/// these.
 pub(super) fn with_slots(own: &[StateAxis], batch: usize, slots: StateAxis) -> Vec<StateAxis> {
     let mut axes = own.to_vec();
     axes.insert(own.len().saturating_sub(1), slots);
@@ -30,9 +31,9 @@ pub(super) fn with_slots(own: &[StateAxis], batch: usize, slots: StateAxis) -> V
     axes
 }
 
-/// State with a slot for each position, such as keys and values: `[B, heads, N, features]`. Slot j holds
-/// position j. Slots after the last token are never read before they are written, so a sequence can go back
-/// to any position.
+/// State with a slot for each position, such as keys and values: `[B, heads, N, features]`. Slot j contains
+/// the data of position j. A slot after the last token is always written before it is read, so a sequence can
+/// go back to any position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KvState {
     pub format: KvFormat,

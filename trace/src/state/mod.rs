@@ -1,14 +1,14 @@
-//! The state that a layer keeps between calls: a closed list of kinds, with a file for each.
+//! The state that a layer keeps between calls: a closed list of kinds, with a source file for each kind.
 //!
-//! All kinds keep two promises. The functions that write state guarantee them, and the code that runs a network
-//! relies on them:
+//! All kinds of state keep two promises. The functions that write state guarantee these promises, and the
+//! code that runs a network relies on them:
 //!
-//! - **Only real tokens change state.** A chunk may contain padding, and a sequence without new tokens (`count` 0)
-//!   keeps its state, at any position.
-//! - **Position 0 is empty.** A sequence whose `start` is 0 reads nothing from its buffers. Thus a new sequence can
-//!   reuse them without clearing.
+//! - **Only real tokens change state.** A chunk may contain padding, and a sequence without new tokens
+//!   (`count` 0) keeps its state at any position.
+//! - **Position 0 is empty.** A sequence whose `start` is 0 reads nothing from its buffers. Therefore a new
+//!   sequence can reuse the buffers of an old sequence without clearing them.
 //!
-//! Kinds differ in the shapes of their tensors, and in how far a sequence can go back.
+//! The kinds differ in the shapes of their tensors, and in how far back a sequence can go.
 
 mod kv;
 mod name;
@@ -35,25 +35,25 @@ pub struct Sizes {
 
 pub type StateAxis = (AxisName, usize);
 
-/// The facts that each kind of state declares.
+/// The facts that each kind of state must declare.
 trait Kind: Sized {
-    /// The name in the text form.
+    /// The name of the kind in the text of a trace.
     const NAME: &'static str;
-    /// All axes of a tensor for which the layer declares the axes `own`.
+    /// All axes of a tensor of this state; the layer declares only the axes `own`.
     fn axes(&self, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis>;
 
-    /// The storage format of its tensors.
+    /// The storage format of the state's tensors.
     fn format(&self) -> KvFormat {
         KvFormat::Computed
     }
 
-    /// The number of slots in a program with this context; `None` if the kind has no slots.
+    /// The number of slots in a program with this context; `None` if this kind of state has no slots.
     fn slots(&self, context: usize) -> Option<usize>;
 
     /// Whether a sequence can go back to position `to` after positions below `written` were written.
     fn rewinds(&self, written: usize, to: usize) -> bool;
 
-    /// Prints its parameters, after its name in the text form.
+    /// Prints the parameters of this kind of state, after its name.
     fn print(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
         Ok(())
     }
@@ -72,24 +72,24 @@ macro_rules! kinds {
         }
 
         impl StateKind {
-            /// All axes of a tensor for which the layer declares the axes `own`. The scales of a tensor lack
-            /// the last axis.
+            /// All axes of a tensor of this state; the layer declares only the axes `own`. The tensor with
+            /// the scales lacks the last axis.
             pub fn axes(self, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
                 match self { $(Self::$name(kind) => kind.axes(own, sizes),)+ }
             }
 
-            /// The storage format of its tensors.
+            /// The storage format of the state's tensors.
             pub fn format(self) -> KvFormat {
                 match self { $(Self::$name(kind) => kind.format(),)+ }
             }
 
-            /// The number of slots in a program with this context; `None` if the kind has no slots.
+            /// The number of slots in a program with this context; `None` if this kind of state has no slots.
             pub fn slots(self, context: usize) -> Option<usize> {
                 match self { $(Self::$name(kind) => kind.slots(context),)+ }
             }
 
             /// Whether a sequence can go back to position `to` and continue there, after positions below
-            /// `written` were written. It can always go back to 0.
+            /// `written` were written. A sequence can always go back to position 0.
             pub fn rewinds(self, written: usize, to: usize) -> bool {
                 to == 0 || match self { $(Self::$name(kind) => kind.rewinds(written, to),)+ }
             }
@@ -125,8 +125,8 @@ pub struct Part {
 }
 
 impl Part {
-    /// The number of slots of the tensor in a program with this context, and the index of their axis among
-    /// `rank`; `None` if it has no slots.
+    /// The number of slots of the tensor in a program with this context, and the index of the slot axis among
+    /// `rank` axes; `None` if the tensor has no slots.
     pub fn slots(self, context: usize, rank: usize) -> Option<(usize, usize)> {
         let is_scales = self.kind.format() == KvFormat::Q8 && self.name.as_str().ends_with(KvFormat::SCALES);
         let features = if is_scales { 0 } else { 1 };

@@ -3,7 +3,7 @@ use std::fmt;
 use ops::{ParseError, Reader};
 
 /// The name of a tensor of state: at most 32 ASCII letters, digits and underscores, without a digit at the
-/// end. Thus a name followed by a layer's number is never another name.
+/// end. Therefore a name followed by a layer's number is never another name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StateName {
     bytes: [u8; Self::LONGEST],

@@ -166,6 +166,27 @@ fn the_release_is_built_as_the_readme_says() {
     }
 }
 
+/// The packages of a build with their features.
+fn built(arguments: &[&str]) -> BTreeSet<String> {
+    let tree = ["tree", "--offline", "--edges", "normal,build", "--prefix", "none", "--format", "{p} {f}"];
+    let built = lines(Command::new(env!("CARGO")).args(tree).args(arguments));
+    built.into_iter().map(|line| line.replace(" (*)", "")).collect()
+}
+
+/// `cargo xtask demo` builds xtask and the command line. A package that both need is built once, with the same features.
+#[test]
+fn xtask_shares_its_dependencies_with_the_command_line() {
+    let command_line = built(&["--package", "tracewright-cli", "--features", "iree"]);
+    assert!(command_line.len() > 200, "{} packages", command_line.len());
+    let chores = built(&["--package", "xtask"]);
+    let twice: Vec<&String> =
+        chores.difference(&command_line).filter(|package| !package.starts_with("xtask ")).collect();
+    assert!(
+        twice.is_empty(),
+        "the command line has other features: add them to `xtask/Cargo.toml` for {twice:?}"
+    );
+}
+
 /// `cargo binstall` finds the archives under the names that the workflow gives them.
 #[test]
 fn binstall_finds_what_a_release_packs() {

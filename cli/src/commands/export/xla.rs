@@ -30,7 +30,7 @@ pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> 
     report(arguments, &manifest)
 }
 
-/// Rejects options for IREE alone.
+/// Rejects options that only IREE supports.
 fn check(arguments: &Arguments) -> Result<(), Error> {
     let network = &arguments.build.model_arguments.network;
     let kernels = network.kernels == Some(KernelUse::On) || network.layout == Some(LayoutChoice::Kernels);

@@ -6,11 +6,11 @@ use crate::argument::trace_arg;
 use crate::element::Float;
 use crate::nn::Attend;
 
-/// The keys and values of one layer, `[B, K, N, E]` each: N slots (see [`trace::KvState`]), or `[B, K, ring,
-/// E]` (see [`trace::RingState`]).
+/// The keys and values of one layer, each with the shape `[B, K, N, E]`: N slots (see [`trace::KvState`]), or
+/// `[B, K, ring, E]` (see [`trace::RingState`]).
 ///
-/// `cache { L of [K, E] }` declares a state of this kind. With a third axis, `[K, E, W]`, values have the
-/// features W.
+/// `cache { L of [K, E] }` declares a state of this kind. With a third axis, as in `[K, E, W]`, the values
+/// have W features.
 #[derive(Clone, Copy, Debug)]
 pub struct Kv<T: Float> {
     /// The keys, with a slot per position.
@@ -22,11 +22,12 @@ pub struct Kv<T: Float> {
 trace_arg!(Kv<T> { k, v });
 
 impl<T: Float> Kv<T> {
-    /// Writes keys and values of new positions into their slots, and returns all slots.
+    /// Writes keys and values of new positions into their slots, and returns the keys and values of all
+    /// slots.
     ///
-    /// `k` and `v` have one axis that the cache lacks, which counts the new positions. In its place, the
-    /// cache has the axis of slots. The token at position p is written to slot p, or in a ring of R slots to
-    /// slot p mod R. Tokens that pad a chunk are not written.
+    /// `k` and `v` have one axis that the cache lacks; this axis counts the new positions. In place of this
+    /// axis, the cache has the axis of slots. The token at position p is written to slot p, or in a ring of R
+    /// slots to slot p mod R. Tokens that are padding of a chunk are not written.
     #[track_caller]
     pub fn append(&mut self, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> (Tensor<T>, Tensor<T>) {
         (self.k.append(k, at), self.v.append(v, at))

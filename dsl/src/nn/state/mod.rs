@@ -1,8 +1,9 @@
-//! The state of layers, as a network reads and writes it. The functions here keep the promises of
-//! [`trace::StateKind`].
+//! The state of layers, as the code of a network reads and writes it. The functions in this module keep the
+//! promises of [`trace::StateKind`].
 
 mod encoded;
 mod kv;
+mod matrix;
 mod recurrent;
 mod slots;
 
@@ -12,6 +13,7 @@ use std::panic::Location;
 
 use trace::{KvFormat, Part, Role, Sizes, StateAxis, StateKind, StateName};
 
+pub use matrix::MatrixTokens;
 pub use states::*;
 
 use crate::argument::TraceArg;
@@ -22,7 +24,7 @@ use crate::{Axis, Dim, Tensor, TraceErrorKind};
 
 macro_rules! states {
     ($($file:ident::$ty:ident is [$($kind:ident),*];)+) => {
-        /// The types that `cache` can name. `model!` looks them up here.
+        /// The types of state that `cache` can name. `model!` looks up these types here.
         pub mod states {
             $(pub use super::$file::$ty;)+
         }
@@ -43,7 +45,8 @@ states! {
     encoded::Encoded is [];
 }
 
-/// A kind of state, as a network reads and writes it. `cache` names types that implement this trait.
+/// A kind of state that the code of a network reads and writes. `cache` names types that implement this
+/// trait.
 pub trait State: TraceArg {
     /// Whether only `encode` fills the state, and other entry points only read it.
     #[doc(hidden)]
@@ -53,7 +56,8 @@ pub trait State: TraceArg {
     #[doc(hidden)]
     fn take(declared: &LayerState, arguments: &mut StateArguments<'_>) -> Self;
 
-    /// A placeholder for a state that is not declared. The error is already reported.
+    /// Creates a placeholder for a state that is not declared. The error about this state is already
+    /// reported.
     #[doc(hidden)]
     fn missing() -> Self;
 }
@@ -66,14 +70,14 @@ pub trait State: TraceArg {
 )]
 pub trait HasAxes<const N: usize>: State {}
 
-/// A kind of state that stores less in a layer with a window.
+/// A kind of state that needs less memory in a layer with a window.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no window",
     label = "a state that is declared with `within`"
 )]
 pub trait Windowed: State {}
 
-/// The declaration of a state of one layer.
+/// The declaration of one state of one layer.
 #[derive(Clone, Debug)]
 pub struct LayerState {
     name: Option<&'static str>,
@@ -84,7 +88,8 @@ pub struct LayerState {
 }
 
 impl LayerState {
-    /// A state of the kind `S` with these axes. The kind adds its own axes, such as the batch.
+    /// Creates a state of the kind `S` with these axes. The kind of state adds its own axes, such as the
+    /// batch.
     pub fn new<S: HasAxes<N>, const N: usize>(dims: [Dim; N]) -> Self {
         let take = |declared: &Self, arguments: &mut StateArguments<'_>| -> Box<dyn AnyState> {
             Box::new(S::take(declared, arguments))
@@ -92,12 +97,13 @@ impl LayerState {
         Self { name: None, dims: dims.into(), window: None, is_memory: S::IS_MEMORY, take }
     }
 
-    /// A state of a layer that sees only the last `window` positions. `None` stands for all positions.
+    /// Creates a state of a layer that sees only the last `window` positions. `None` means that the layer
+    /// sees all positions.
     pub fn windowed<S: HasAxes<N> + Windowed, const N: usize>(dims: [Dim; N], window: Option<usize>) -> Self {
         Self { window, ..Self::new::<S, N>(dims) }
     }
 
-    /// Gives the state a name. A layer with several states of a kind needs names.
+    /// Gives the state a name. A layer with several states of the same kind needs names.
     #[must_use]
     pub fn named(self, name: &'static str) -> Self {
         Self { name: Some(name), ..self }
@@ -111,8 +117,8 @@ impl LayerState {
         self.window
     }
 
-    /// The name of a tensor of the state. A state with a name uses it in place of the kind's default `state`
-    /// or `slots`.
+    /// The name of a tensor of the state. A state with a name uses this name instead of the kind's default
+    /// name `state` or `slots`.
     fn tensor_name(&self, tensor: &str) -> String {
         match (self.name, tensor) {
             (None, _) => tensor.to_owned(),
@@ -130,7 +136,7 @@ pub struct StateArguments<'a> {
     pub(crate) sizes: Sizes,
     /// Whether the entry point fills the state of an encoder instead of taking it.
     pub(crate) fills: bool,
-    /// All tensors of state so far.
+    /// All tensors of state that were created so far.
     pub(crate) kept: &'a mut Vec<StateTensor>,
 }
 
@@ -139,18 +145,18 @@ pub(crate) struct StateTensor {
     pub name: String,
     pub role: Role,
     pub dims: Vec<Dim>,
-    /// The argument; poisoned if the entry point fills the state.
+    /// The argument of the entry point; an error handle if the entry point fills the state.
     pub raw: Raw,
 }
 
 impl StateArguments<'_> {
-    /// All axes of a tensor for which a layer declares the axes `own`.
+    /// All axes of a state's tensor; the layer declares only the axes `own`.
     fn axes(&self, kind: StateKind, own: &[Dim]) -> Vec<StateAxis> {
         let own: Vec<StateAxis> = own.iter().map(|d| (d.axis.0.into(), d.extent)).collect();
         kind.axes(&own, self.sizes)
     }
 
-    /// Creates the argument for the next tensor. The name `keys` becomes `keys3` in layer 3.
+    /// Creates the argument for the next tensor of the state. The name `keys` becomes `keys3` in layer 3.
     fn input<E: Element>(&mut self, kind: StateKind, name: String, axes: &[StateAxis]) -> Tensor<E> {
         let layer = self.layer;
         self.tensor(name, |name| Role::State { layer, part: Part { kind, name } }, axes)
@@ -206,16 +212,25 @@ impl<S: State> AnyState for S {
 /// The states of all layers.
 pub struct Cache<T: Float> {
     states: Vec<Declared>,
-    /// The longest sequence that fits, in tokens.
+    /// The length of the longest sequence that fits into the cache, in tokens.
     pub context: usize,
     element: PhantomData<T>,
 }
 
-/// A state, and the layer and name that declare it.
+/// A state, with the layer and the name under which it is declared.
 struct Declared {
     layer: usize,
     name: Option<&'static str>,
     state: Box<dyn AnyState>,
+}
+
+impl Declared {
+    fn of<S: State>(&mut self) -> &mut S {
+        match self.state.any().downcast_mut() {
+            Some(state) => state,
+            None => unreachable!("found by its type"),
+        }
+    }
 }
 
 impl<T: Float> Cache<T> {
@@ -240,24 +255,43 @@ impl<T: Float> Cache<T> {
         self.find(layer, Some(name), Location::caller())
     }
 
+    /// Two states that a layer declares with these names.
+    #[track_caller]
+    pub fn pair<A: State, B: State>(&mut self, layer: usize, names: [&'static str; 2]) -> (&mut A, &mut B) {
+        let place = Location::caller();
+        let (a, b) =
+            (self.index::<A>(layer, Some(names[0]), place), self.index::<B>(layer, Some(names[1]), place));
+        match self.states.get_disjoint_mut([a, b]) {
+            Ok([a, b]) => (a.of(), b.of()),
+            Err(_) => unreachable!("states with different names"),
+        }
+    }
+
     fn find<S: State>(
         &mut self,
         layer: usize,
         name: Option<&'static str>,
         place: &'static Location<'static>,
     ) -> &mut S {
+        let at = self.index::<S>(layer, name, place);
+        self.states[at].of()
+    }
+
+    /// The index of a state. If there is none, this adds a placeholder.
+    fn index<S: State>(
+        &mut self,
+        layer: usize,
+        name: Option<&'static str>,
+        place: &'static Location<'static>,
+    ) -> usize {
         let is = |one: &mut Declared| one.layer == layer && one.name == name && one.state.any().is::<S>();
-        let at = self.states.iter_mut().position(is).unwrap_or_else(|| {
+        self.states.iter_mut().position(is).unwrap_or_else(|| {
             let kind = type_name::<S>().split('<').next().and_then(|path| path.rsplit("::").next());
             let kind = kind.unwrap_or_default();
             tracer::with(|t| t.fail(TraceErrorKind::NoState { kind, layer, name }, place));
             self.states.push(Declared { layer, name, state: Box::new(S::missing()) });
             self.states.len() - 1
-        });
-        match self.states[at].state.any().downcast_mut() {
-            Some(state) => state,
-            None => unreachable!("found by its type"),
-        }
+        })
     }
 }
 

@@ -7,11 +7,11 @@ use trace::{RecurrentState, StateKind};
 
 use super::{HasAxes, LayerState, State, StateArguments};
 use crate::argument::trace_arg;
-use crate::element::Float;
+use crate::element::{F32, Float};
 use crate::nn::Position;
 use crate::tensor::axes;
 use crate::tracer::Raw;
-use crate::{Axis, Tensor};
+use crate::{Axis, Dim, Tensor};
 
 /// The tensor that a recurrent layer carries from token to token, `[B, …]`: see [`trace::RecurrentState`].
 ///
@@ -19,7 +19,7 @@ use crate::{Axis, Tensor};
 /// K, E] }` declares a state with a name and an element type of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Recurrent<T: Float> {
-    /// The state after the last token. To read the state before new tokens, call [`Recurrent::before`].
+    /// The state after the last token. To read the state before the new tokens, call [`Recurrent::before`].
     pub state: Tensor<T>,
 }
 
@@ -40,11 +40,36 @@ impl<T: Float> State for Recurrent<T> {
 impl<T: Float, const N: usize> HasAxes<N> for Recurrent<T> {}
 
 impl<T: Float> Recurrent<T> {
-    /// The state before the first new token. It is zero at the beginning of a sequence.
+    /// The state before the first new token. The state is zero at the beginning of a sequence.
     #[track_caller]
     pub fn before(&self, at: Position) -> Tensor<T> {
         let begins = at.start.equals(at.start.filled(0.0));
         begins.select(self.state.filled(0.0), self.state)
+    }
+
+    /// A causal convolution of each feature over the last positions: the sum of the inputs times their taps, in f32.
+    ///
+    /// The state stores the last inputs on the axis `kept`. `x` has the new inputs on the axis `tokens`. `taps` has the
+    /// features and the axis `tap`, whose last element belongs to the newest input. It may have other axes of extent 1.
+    /// The call stores the last real inputs as the new state.
+    #[track_caller]
+    pub fn convolve(
+        &mut self,
+        x: Tensor<T>,
+        taps: Tensor<T>,
+        [kept, tap, tokens]: [Axis; 3],
+        at: Position,
+    ) -> Tensor<F32> {
+        let place = Location::caller();
+        let seen = self.append(x, kept, tokens, at).to::<F32>();
+        let (length, taps) = (x.extent(tokens), taps.to::<F32>());
+        let features: Vec<Dim> = taps
+            .dims(place)
+            .into_iter()
+            .filter(|d| x.dims(place).iter().any(|of| of.axis == d.axis))
+            .collect();
+        let term = |j| seen.narrow(tokens, j, length) * taps.narrow(tap, j, 1).reshape(&features);
+        (1..taps.extent(tap)).fold(term(0), |sum, j| sum + term(j))
     }
 
     /// The window of a causal convolution: the last inputs, which the state stores on the axis `kept`, and

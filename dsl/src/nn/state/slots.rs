@@ -1,4 +1,4 @@
-//! State with a slot for each position, such as keys and values.
+//! State with a slot for each position, such as the keys and values of attention.
 
 use std::panic::Location;
 
@@ -16,13 +16,13 @@ use crate::{Axis, Dim, NamedType, Tensor, TraceErrorKind};
 /// A tensor with a slot for each position (see [`trace::KvFormat`]): keys, values, or a state of another
 /// kind.
 ///
-/// `cache { L of latent: Slots[R] }` declares a tensor `[B, N, R]`. Further declared axes come before the
-/// slots.
+/// `cache { L of latent: Slots[R] }` declares a tensor `[B, N, R]`. If you declare further axes, they come
+/// before the axis of slots.
 #[derive(Clone, Copy, Debug)]
 pub enum Slots<T: Float> {
-    /// In the element type of the network.
+    /// The slots have the element type of the network.
     Computed(Tensor<T>),
-    /// Quantized to integers of 8 bits, with a scale for each slot and head.
+    /// The slots are quantized to integers of 8 bits, with a scale for each slot and head.
     Q8 {
         /// The quantized integers, `[B, K, N, E]`.
         integers: Tensor<I8>,
@@ -47,8 +47,8 @@ impl<T: Float> HasAxes<3> for Slots<T> {}
 impl<T: Float> Windowed for Slots<T> {}
 
 impl<T: Float> Slots<T> {
-    /// The slots of a layer with these axes. The tensor is called `all`, and its scales have the name `one`
-    /// with a suffix.
+    /// Creates the slots of a layer with these axes. The tensor is called `all`, and its scales have the name
+    /// `one` with a suffix.
     pub(super) fn of(
         all: &str,
         one: &str,
@@ -75,8 +75,8 @@ impl<T: Float> Slots<T> {
     /// Writes vectors of new positions into their slots, and returns all slots in the element type of the
     /// network.
     ///
-    /// `new` has one axis that the state lacks, which counts the new positions. In its place, the state has
-    /// the axis of slots. Tokens that pad a chunk are not written.
+    /// `new` has one axis that the state lacks; this axis counts the new positions. In place of this axis,
+    /// the state has the axis of slots. Tokens that are padding of a chunk are not written.
     #[track_caller]
     pub fn append(&mut self, new: Tensor<T>, at: &Attend<T>) -> Tensor<T> {
         let place = Location::caller();
@@ -125,7 +125,7 @@ impl<T: Float> TraceArg for Slots<T> {
 }
 
 impl<T: Float> Tensor<T> {
-    /// Quantizes each row along an axis to 8 bits: integers up to ±127, and their scale.
+    /// Quantizes each row along an axis to 8 bits: integers from −127 to 127, and their scale.
     #[track_caller]
     fn quantized(self, features: Axis) -> (Tensor<I8>, Tensor<F32>) {
         let x = self.to::<F32>();
@@ -136,8 +136,8 @@ impl<T: Float> Tensor<T> {
 }
 
 impl<T: Element> Tensor<T> {
-    /// Writes the real ones of new vectors into the slots of their positions. `new` has an axis that counts
-    /// the new positions, in place of the axis of slots.
+    /// Writes the real vectors of `new`, without padding, into the slots of their positions. `new` has an
+    /// axis that counts the new positions, instead of the axis of slots.
     #[track_caller]
     fn appended(self, new: Self, at: Position) -> Self {
         let place = Location::caller();
@@ -159,8 +159,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// New vectors with their axes in the order of this state, the axis that counts them, and the axis of
-    /// slots that it replaces.
+    /// Reorders the axes of new vectors like the axes of this state; also returns the axis that counts the
+    /// vectors, and the axis of slots that it replaces.
     fn aligned_with(self, new: Self, place: Place) -> Option<(Self, Dim, Dim)> {
         let (slots, rows) = (self.dims(place), new.dims(place));
         let lacks = |a: &[Dim], b: &[Dim]| -> Vec<Dim> {

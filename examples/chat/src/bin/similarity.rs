@@ -1,4 +1,4 @@
-//! Embeds two texts and compares them: `cargo run -p chat --bin similarity -- MODEL TEXT TEXT`.
+//! Embeds two texts and compares the embeddings: `cargo run -p chat --bin similarity -- MODEL TEXT TEXT`.
 use tracewright::Model;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,4 +1,4 @@
-//! README's first network, recorded and called.
+//! The first network of the README, recorded and called.
 use std::{error::Error, path::Path};
 
 use tracewright::build::{ProgramOptions, build_program};
@@ -14,7 +14,7 @@ pub struct GatedConfig {
 }
 
 model! {
-    /// SwiGLU (Shazeer, 2020).
+    /// A feed-forward block with SwiGLU (Shazeer, 2020).
     pub Gated<T: Float>(GatedConfig) {
         dims { D = hidden_size, F = intermediate_size }
         gate_proj: Linear[D -> F],

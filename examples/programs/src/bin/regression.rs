@@ -1,4 +1,4 @@
-//! A regression: three numbers in, one out.
+//! A regression with three input numbers and one output number.
 use std::{error::Error, path::Path};
 
 use tracewright::build::{ProgramOptions, build_program};

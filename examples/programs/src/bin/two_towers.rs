@@ -1,4 +1,4 @@
-//! Two towers: how well a user and an item match, and the user's vector.
+//! A two-tower network: it computes how well a user and an item match, and the embedding of the user.
 use std::{error::Error, path::Path};
 
 use tracewright::build::{ProgramOptions, build_program};

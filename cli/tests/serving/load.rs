@@ -1,0 +1,108 @@
+//! Many clients at the same time, a third of which leave in the middle.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::client::*;
+use crate::support::*;
+
+const PATH: &str = "/v1/chat/completions";
+const ANIMALS: [&str; 6] = ["fox", "owl", "frog", "cat", "dog", "bear"];
+
+fn ask(animal: &str, count: usize) -> Value {
+    let content = format!("Tell me a story about a brave {animal}.");
+    let messages = json!([{ "role": "user", "content": content }]);
+    json!({ "messages": messages, "max_tokens": count, "cache_prompt": false })
+}
+
+fn text(answer: &Value) -> String {
+    answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+}
+
+/// The resident memory of a process, in KiB.
+fn memory(serving: &Serving) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{}/status", serving.child.id())).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().trim_end_matches(" kB").parse().ok()
+}
+
+/// The next number of a simple generator.
+fn next(state: &mut u64) -> usize {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) as usize
+}
+
+/// One client: asks, and compares or leaves, until the time is over. Returns how many answers were compared.
+fn client(serving: &Serving, whole: &[String], number: u64, end: Instant, left: &AtomicUsize) -> usize {
+    let mut state = number;
+    let mut compared = 0;
+    while Instant::now() < end {
+        let (animal, count) = (next(&mut state) % ANIMALS.len(), 1 + next(&mut state) % 60);
+        let mut body = ask(ANIMALS[animal], count);
+        if next(&mut state).is_multiple_of(3) {
+            body["stream"] = json!(true);
+            let body = body.to_string();
+            let mut stream = serving.connect();
+            let length = body.len();
+            write!(stream, "POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}").unwrap();
+            let mut some = vec![0; 1 + next(&mut state) % 900];
+            let _ = stream.read(&mut some);
+            left.fetch_add(1, Ordering::Relaxed);
+            continue;
+        }
+        let found = text(&serving.good(PATH, &body));
+        assert!(whole[animal].starts_with(&found) && !found.is_empty(), "{found}");
+        compared += 1;
+    }
+    compared
+}
+
+#[test]
+fn many_clients_lose_no_slot_and_no_memory() {
+    // 64 clients for ten minutes in the long form.
+    let (clients, seconds) = if is_long() { (64, 600) } else { (16, 9) };
+    let serving = Serving::of(&[support_demo(), "--slots", "4"]);
+    let whole = ANIMALS.map(|animal| text(&serving.good(PATH, &ask(animal, 60))));
+    let left = AtomicUsize::new(0);
+    let start = Instant::now();
+    let end = start + Duration::from_secs(seconds);
+    let (compared, memories) = std::thread::scope(|scope| {
+        let (serving, whole, left) = (&serving, &whole, &left);
+        let threads: Vec<_> =
+            (0..clients).map(|i| scope.spawn(move || client(serving, whole, i, end, left))).collect();
+        let mut memories = Vec::new();
+        // At a tenth of the time, and at the end.
+        for at in [seconds / 10, seconds - 1] {
+            std::thread::sleep((start + Duration::from_secs(at)).saturating_duration_since(Instant::now()));
+            memories.extend(memory(serving));
+        }
+        (threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>(), memories)
+    });
+    println!("{compared} answers compared, {left:?} clients left, memory {memories:?} KiB");
+    assert!(compared > 20 && left.load(Ordering::Relaxed) > 5, "{compared} {left:?}");
+    if let [early, late] = memories[..] {
+        // The short form ends while allocators still grow.
+        let most = if is_long() { early * 102 / 100 } else { early * 110 / 100 };
+        assert!(late <= most, "{early} KiB became {late} KiB");
+    }
+    wait_until("all slots to be free", || {
+        serving.get("/metrics").body.contains("tracewright_answers_open 0\n")
+    });
+    let again: Vec<String> = std::thread::scope(|scope| {
+        let serving = &serving;
+        let ask = |animal| scope.spawn(move || text(&serving.good(PATH, &ask(animal, 60))));
+        let threads: Vec<_> = ANIMALS.into_iter().map(ask).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(again, whole);
+    serving.signal("-TERM");
+    assert_eq!(serving.end(), Some(0));
+}
+
+fn support_demo() -> &'static str {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../demo")
+}

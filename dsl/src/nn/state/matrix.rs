@@ -1,0 +1,75 @@
+//! Recurrent states that are matrices: gated DeltaNet and Mamba-2.
+
+use std::panic::Location;
+
+use ops::ops::{LinearAttention, Narrow};
+
+use super::Recurrent;
+use crate::element::F32;
+use crate::nn::Position;
+use crate::{Axis, Tensor};
+
+/// The tokens that a layer adds to a state of matrices.
+#[derive(Clone, Copy, Debug)]
+pub struct MatrixTokens {
+    /// Reads the matrix: `[B, S, H, D]`. Scale it yourself.
+    pub query: Tensor<F32>,
+    /// The place of the value in the matrix, `[B, S, H, D]`.
+    pub key: Tensor<F32>,
+    /// `[B, S, H, G, E]`: G heads of values share a key.
+    pub value: Tensor<F32>,
+    /// The logarithm of the factor on the matrix before the token, `[B, S, H, G]`.
+    pub decay: Tensor<F32>,
+    /// The factor on the value, `[B, S, H, G]`.
+    pub rate: Tensor<F32>,
+}
+
+impl Recurrent<F32> {
+    /// Adds tokens to matrices `[B, H, G, D, E]`, and returns what each token reads from them, `[B, S, H, G, E]`, with
+    /// the axis `axis` as S. A token decays the matrix, and adds the product of its key with its value times the rate
+    /// (Mamba-2). See [`LinearAttention`].
+    #[track_caller]
+    pub fn write(&mut self, tokens: MatrixTokens, axis: Axis, at: Position) -> Tensor<F32> {
+        self.written(false, tokens, axis, at)
+    }
+
+    /// Adds tokens as [`write`](Self::write) does, but each token writes only the difference of its value to what the
+    /// decayed matrix has for its key (the gated delta rule).
+    #[track_caller]
+    pub fn write_delta(&mut self, tokens: MatrixTokens, axis: Axis, at: Position) -> Tensor<F32> {
+        self.written(true, tokens, axis, at)
+    }
+
+    #[track_caller]
+    fn written(&mut self, delta: bool, tokens: MatrixTokens, axis: Axis, at: Position) -> Tensor<F32> {
+        let place = Location::caller();
+        let MatrixTokens { mut query, mut key, mut value, mut decay, mut rate } = tokens;
+        let declared = self.state.dims(place);
+        // The operation reports matrices with other axes.
+        let (matrix, [keys, values]) = match declared[..] {
+            [b, h, g, d, e] => {
+                let [b, h, g, d, e] = [b, h, g, d, e].map(|dim| dim.axis);
+                [query, key] = [query, key].map(|x| x.permute(&[b, axis, h, d]));
+                [decay, rate] = [decay, rate].map(|x| x.permute(&[b, axis, h, g]));
+                value = value.permute(&[b, axis, h, g, e]);
+                ([b, h, g, axis, e], [d, axis])
+            }
+            _ => ([axis; 5], [axis; 2]),
+        };
+        let both = self.state.apply::<F32>(place, |t, state, _| {
+            let raws = [query, key, value, decay, rate].map(|x| x.raw);
+            let operands = [&raws[..], &[state, at.start.raw, at.count.raw]].concat();
+            t.op(None, LinearAttention { delta }, &operands, &matrix, place)
+        });
+        let (length, before) = (declared.get(3).map_or(0, |d| d.extent), both.extent(axis));
+        let part = |named: Axis, start: usize, length: usize| {
+            both.apply::<F32>(place, |t, raw, _| {
+                let names = matrix.map(|name| if name == axis { named } else { name });
+                t.op(None, Narrow { axis: 3, start, length }, &[raw], &names, place)
+            })
+        };
+        self.state = part(keys, 0, length);
+        let outputs = part(values, length, before.saturating_sub(length));
+        outputs.permute(&[matrix[0], axis, matrix[1], matrix[2], matrix[4]])
+    }
+}

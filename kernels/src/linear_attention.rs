@@ -1,0 +1,164 @@
+//! A kernel for linear attention, token by token. A number is computed by the same operations however the tokens are divided
+//! into calls, so that it has the same bits.
+
+use ops::TensorType;
+use ops::ops::{LinearAttention, LinearAttentionSizes};
+
+use crate::code::{Buffer, Code, Element, Type, Value};
+use crate::kernel::{self, Kernel};
+use crate::math;
+
+const LANES: Type = Type::lanes(16, Element::F32);
+const SCALAR: Type = Type::Scalar(Element::F32);
+
+/// The features of values that a pass over a matrix computes: four vectors.
+const BLOCK: usize = 64;
+
+#[derive(Clone, Copy)]
+struct Buffers<'k> {
+    q: Buffer<'k>,
+    k: Buffer<'k>,
+    v: Buffer<'k>,
+    decay: Buffer<'k>,
+    rate: Buffer<'k>,
+    state: Buffer<'k>,
+    result: Buffer<'k>,
+}
+
+/// The kernel of `op` for operands of these types.
+pub(crate) fn kernel(
+    op: &LinearAttention,
+    types: &[&TensorType],
+) -> (String, impl FnOnce() -> Kernel + use<>) {
+    let (delta, sizes, starts) = (op.delta, LinearAttention::sizes(types[2], types[5]), types[6].count());
+    let LinearAttentionSizes { sequences, tokens, heads, groups, keys, values } = sizes;
+    let name = format!(
+        "linear_attention{}_{starts}x{sequences}x{tokens}x{heads}x{groups}x{keys}x{values}",
+        if delta { "_delta" } else { "" },
+    );
+    let matrices = sequences * heads * groups;
+    let workgroups = matrices.min(32);
+    let kernel = move || {
+        kernel::new(9, workgroups, |code| {
+            let [of_keys, of_gates] = [sequences * tokens * heads, sequences * tokens * heads * groups];
+            let floats = |index, length| code.binding(index, Element::F32, length);
+            let buffers = Buffers {
+                q: floats(0, of_keys * keys),
+                k: floats(1, of_keys * keys),
+                v: floats(2, of_gates * values),
+                decay: floats(3, of_gates),
+                rate: floats(4, of_gates),
+                state: floats(5, matrices * keys * values),
+                result: floats(8, matrices * (keys + tokens) * values),
+            };
+            let [start, count] = [6, 7].map(|index| code.binding(index, Element::I32, starts));
+            let zero = code.constant(Type::Scalar(Element::I32), 0.0);
+            code.repeat(kernel::share(code, matrices, workgroups), 1, |matrix| {
+                let sequence = matrix.divide(code.index(matrices / starts));
+                let begins = start.load(sequence, zero.ty()).equals(zero);
+                let count = count.load(sequence, zero.ty()).max(zero).place().min(code.index(tokens));
+                code.runs(values, BLOCK, |at, length| {
+                    let block = Block { code, sizes, delta, buffers, matrix, at, length };
+                    block.begin(begins);
+                    code.repeat(code.index(0)..count, 1, |token| block.step(token));
+                    code.repeat(count..code.index(tokens), 1, |token| block.pad(token));
+                });
+            });
+        })
+    };
+    (name, kernel)
+}
+
+/// Some columns of a matrix.
+struct Block<'k> {
+    code: &'k Code,
+    sizes: LinearAttentionSizes,
+    delta: bool,
+    buffers: Buffers<'k>,
+    matrix: Value<'k>,
+    /// The first column, and the number of columns.
+    at: Value<'k>,
+    length: usize,
+}
+
+impl<'k> Block<'k> {
+    /// The first column of each vector, and the columns from there on.
+    fn vectors(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let length = self.length;
+        (0..length).step_by(16).map(move |from| (from, length - from))
+    }
+
+    /// The place of a row of the result: first the keys of the matrix, then the tokens.
+    fn row(&self, row: Value<'k>) -> Value<'k> {
+        let LinearAttentionSizes { keys, tokens, values, .. } = self.sizes;
+        (self.matrix * (keys + tokens) + row) * values + self.at
+    }
+
+    fn load(&self, buffer: Buffer<'k>, place: Value<'k>) -> Vec<Value<'k>> {
+        self.vectors().map(|(from, left)| buffer.load_lanes(place + from, left)).collect()
+    }
+
+    fn store(&self, row: Value<'k>, numbers: &[Value<'k>]) {
+        let place = self.row(row);
+        for ((from, left), &numbers) in self.vectors().zip(numbers) {
+            self.buffers.result.store_lanes(place + from, numbers, left);
+        }
+    }
+
+    fn zeros(&self) -> Vec<Value<'k>> {
+        self.vectors().map(|_| self.code.constant(LANES, 0.0)).collect()
+    }
+
+    /// Copies the matrix before the first token into the result.
+    fn begin(&self, begins: Value<'k>) {
+        let LinearAttentionSizes { keys, values, .. } = self.sizes;
+        let zero = self.code.constant(LANES, 0.0);
+        self.code.repeat(self.code.index(0)..self.code.index(keys), 1, |key| {
+            let place = (self.matrix * keys + key) * values + self.at;
+            let old = self.load(self.buffers.state, place);
+            let numbers: Vec<Value<'k>> = old.into_iter().map(|old| zero.or_else(begins, old)).collect();
+            self.store(key, &numbers);
+        });
+    }
+
+    /// The output of padding is zero.
+    fn pad(&self, token: Value<'k>) {
+        self.store(token + self.sizes.keys, &self.zeros());
+    }
+
+    /// Decays the matrix, writes a token's value, and reads its output.
+    fn step(&self, token: Value<'k>) {
+        let LinearAttentionSizes { tokens, heads, groups, keys, values, .. } = self.sizes;
+        let Buffers { q, k, v, decay, rate, result, .. } = self.buffers;
+        let code = self.code;
+        let of_sequence = code.index(heads * groups);
+        let (sequence, head) = (self.matrix.divide(of_sequence), self.matrix.remainder(of_sequence));
+        let token_at = sequence * tokens + token;
+        let key_at = (token_at * heads + head.divide(code.index(groups))) * keys;
+        let gate_at = token_at * (heads * groups) + head;
+        let everywhere = |number: Value<'k>| number.broadcast(16);
+        let factor = math::exp(everywhere(decay.load(gate_at, SCALAR)));
+        let rate = everywhere(rate.load(gate_at, SCALAR));
+        let decayed = |key: Value<'k>| -> Vec<Value<'k>> {
+            self.load(result, self.row(key)).into_iter().map(|x| x * factor).collect()
+        };
+        let all = || code.index(0)..code.index(keys);
+        let mut written = self.load(v, gate_at * values + self.at);
+        if self.delta {
+            let known = code.fold(all(), 1, &self.zeros(), |key, sums| {
+                let by = everywhere(k.load(key_at + key, SCALAR));
+                decayed(key).into_iter().zip(sums).map(|(x, &sum)| x.multiply_add(by, sum)).collect()
+            });
+            written = written.into_iter().zip(known).map(|(value, known)| value - known).collect();
+        }
+        let written: Vec<Value<'k>> = written.into_iter().map(|value| value * rate).collect();
+        let outputs = code.fold(all(), 1, &self.zeros(), |key, sums| {
+            let [under, by] = [k, q].map(|numbers| everywhere(numbers.load(key_at + key, SCALAR)));
+            let decayed = decayed(key).into_iter().zip(&written);
+            let new: Vec<Value<'k>> = decayed.map(|(x, &value)| under.multiply_add(value, x)).collect();
+            self.store(key, &new);
+            new.into_iter().zip(sums).map(|(x, &sum)| x.multiply_add(by, sum)).collect()
+        });
+        self.store(token + keys, &outputs);
+    }
+}

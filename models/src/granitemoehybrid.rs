@@ -1,0 +1,245 @@
+//! Granite 4 hybrid. Names follow the published checkpoints (`modeling_granitemoehybrid.py`). Most layers
+//! have a Mamba-2 (Dao and Gu, "Transformers are SSMs", 2024, §7), and the other layers have attention. Every
+//! layer has a feed-forward network, and in the larger networks it also has experts.
+
+use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, silu};
+use dsl::{F32, Float, Project, Tensor, model};
+use serde_json::Value;
+
+use crate::config::Keys;
+use crate::decoder::{DecoderConfig, LlamaConfig};
+use crate::experts::{self, Experts, ExpertsConfig, Routing, Scores};
+use crate::family::Family;
+use crate::granite::{self, GraniteConfig};
+use crate::hybrid::{self, alternates};
+use crate::llama::Attention;
+use crate::mamba2::{Mamba2, Mamba2Config};
+
+pub(crate) const FAMILY: Family = Family {
+    about: "Mamba-2 in most layers, experts beside a feed-forward network, Granite's factors",
+    stacks: &[
+        ("block_sparse_moe.router.layer.weight", &["block_sparse_moe.gate.weight"]),
+        (
+            "block_sparse_moe.input_linear.weight",
+            &["block_sparse_moe.experts.*.gate_proj.weight", "block_sparse_moe.experts.*.up_proj.weight"],
+        ),
+        ("block_sparse_moe.output_linear.weight", &["block_sparse_moe.experts.*.down_proj.weight"]),
+    ],
+    ..Family::of(&["GraniteMoeHybridForCausalLM"], &["GraniteMoeHybridModel"], &["granitemoehybrid"])
+};
+
+model! {
+    /// The whole network, from token ids `[B, S]` to logits over the vocabulary.
+    pub GraniteMoeHybrid<T: Float>(GraniteMoeHybridConfig) {
+        dims {
+            V = vocab_size, D = hidden_size, L = num_hidden_layers,
+            H = num_attention_heads, K = num_key_value_heads, E = head_dim or D / H,
+            // The feed-forward network: its features, and the gate beside them.
+            A = shared_intermediate_size, AA = A + A,
+            // Mamba-2, as its block declares them.
+            N = mamba_n_heads, W = mamba_n_groups, R = N / W, U = mamba_d_state, O = mamba_d_head,
+            Y = N * O, Q = W * U, P = Y + Q + Q, M = conv_memory,
+        }
+        cache {
+            L of [K, E] if attends,
+            L of scan: Recurrent<F32>[W, R, U, O] if recurs,
+            L of conv: Recurrent[M, P] if recurs,
+        }
+        shard { K, V over model; B over data }
+
+        model: BaseModel,
+        lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,
+
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
+            self.model(tokens, at, cache)
+        }
+        fn logits(x: T[.., D]) -> f32[.., V] {
+            self.config.granite.logits(self.lm_head(x)).to()
+        }
+    }
+
+    /// The network without its head: embedding, layers and final norm.
+    pub BaseModel {
+        embed_tokens: Embedding[V, D],
+        layers: [Layer; L],
+        norm: RmsNorm[D](eps = rms_norm_eps),
+
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
+            let rope = self.config.rope.frequencies(self.dim(E), cache.context);
+            let attention = match self.config.rotary {
+                true => Attend::rotary(at, S, tokens.extent(S), &rope, cache.context),
+                false => Attend::causal(at, S),
+            };
+            let granite = &self.config.granite;
+            let mut x = granite.embedded(self.embed_tokens(tokens));
+            for (i, layer) in self.layers.iter().enumerate() {
+                x = match self.config.attends(i) {
+                    true => layer.forward(x, &granite.attention(i, &attention), cache.state(i)),
+                    false => {
+                        let (scan, conv) = cache.pair(i, ["scan", "conv"]);
+                        layer.recur(x, at, scan, conv)
+                    }
+                };
+            }
+            self.norm(x)
+        }
+    }
+
+    /// A layer: attention or Mamba-2, and then a feed-forward network. The output of each part is multiplied
+    /// by a factor before it is added to the residual.
+    pub Layer {
+        input_layernorm: RmsNorm[D](eps = rms_norm_eps),
+        self_attn: Attention<T>,
+        mamba: Mamba2<T>,
+        post_attention_layernorm: RmsNorm[D](eps = rms_norm_eps),
+        shared_mlp: Mlp,
+        block_sparse_moe: Experts<T>,
+
+        fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
+            let y = self.self_attn.forward(self.input_layernorm(x), at, kv);
+            self.feed_forward(x + scaled(y, self.config.residual_multiplier))
+        }
+
+        fn recur(x: T[B, S, D], at: Position, scan: &mut Recurrent<F32>, conv: &mut Recurrent<T>) -> T[B, S, D] {
+            let y = self.mamba.forward(self.input_layernorm(x), at, scan, conv);
+            self.feed_forward(x + scaled(y, self.config.residual_multiplier))
+        }
+
+        fn feed_forward(x: T[B, S, D]) -> T[B, S, D] {
+            let normed = self.post_attention_layernorm(x);
+            let y = match self.config.has_experts {
+                true => self.block_sparse_moe.forward(normed) + self.shared_mlp(normed),
+                false => self.shared_mlp(normed),
+            };
+            x + scaled(y, self.config.residual_multiplier)
+        }
+    }
+
+    /// SwiGLU, with gate and features in one matmul.
+    pub Mlp {
+        input_linear: Linear[D -> AA],
+        output_linear: Linear[A -> D],
+
+        fn forward(x: T[B, S, D]) -> T[B, S, D] {
+            let [gate, up] = self.input_linear(x).split(AA, [self.dim(A); 2]).map(|half| half.rename(AA, A));
+            self.output_linear(silu(gate) * up)
+        }
+    }
+}
+
+/// `x` times a number that is not rounded to T, as in PyTorch.
+#[track_caller]
+fn scaled<T: Float>(x: Tensor<T>, factor: f64) -> Tensor<T> {
+    (x.to::<F32>() * factor).to()
+}
+
+/// The `config.json` of a Granite 4 hybrid. Its keys have the names of `GraniteMoeHybridConfig` in transformers.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "most fields are keys")]
+pub struct GraniteMoeHybridConfig {
+    pub granite: GraniteConfig,
+    /// Whether each layer attends. The other layers have a Mamba-2.
+    pub attention: Vec<bool>,
+    /// Whether layers that attend have a rotary embedding.
+    pub rotary: bool,
+    pub shared_intermediate_size: usize,
+    pub has_experts: bool,
+    /// At least 1, also without experts.
+    pub num_local_experts: usize,
+    pub num_experts_per_tok: usize,
+    pub mamba_n_heads: usize,
+    pub mamba_n_groups: usize,
+    pub mamba_d_state: usize,
+    pub mamba_d_head: usize,
+    pub mamba_conv_bias: bool,
+    pub mamba_proj_bias: bool,
+    /// The number of earlier positions that a convolution sees.
+    pub conv_memory: usize,
+}
+
+descends!(GraniteMoeHybridConfig from granite: GraniteConfig);
+
+impl Project<Mamba2Config> for GraniteMoeHybridConfig {
+    fn project(&self) -> Mamba2Config {
+        Mamba2Config {
+            hidden_size: self.hidden_size,
+            heads: self.mamba_n_heads,
+            groups: self.mamba_n_groups,
+            state_size: self.mamba_d_state,
+            head_dim: self.mamba_d_head,
+            conv_memory: self.conv_memory,
+            conv_bias: self.mamba_conv_bias,
+            proj_bias: self.mamba_proj_bias,
+            epsilon: self.rms_norm_eps,
+        }
+    }
+}
+
+impl Project<ExpertsConfig> for GraniteMoeHybridConfig {
+    fn project(&self) -> ExpertsConfig {
+        ExpertsConfig {
+            num_experts: self.num_local_experts,
+            num_experts_per_tok: self.num_experts_per_tok,
+            ..ExpertsConfig::like_llama(self.llama.clone(), Routing::normalized(Scores::Softmax))
+        }
+    }
+}
+
+impl Project<LlamaConfig> for GraniteMoeHybridConfig {
+    fn project(&self) -> LlamaConfig {
+        self.llama.clone()
+    }
+}
+
+alternates!(GraniteMoeHybridConfig);
+
+/// The number of tokens in a chunk, which does not change the results, and a key that only training reads.
+const IGNORED: &[&str] = &["mamba_chunk_size", "init_method"];
+
+/// Reads the `config.json` of a Granite 4 hybrid. The defaults are the same as in `GraniteMoeHybridConfig` of
+/// transformers.
+pub(crate) fn read(keys: &Keys) -> GraniteMoeHybridConfig {
+    keys.ignore(IGNORED);
+    keys.ignore(experts::IGNORED);
+    let count = |key, default| keys.optional_count(key).unwrap_or(default);
+    let granite = granite::read(keys);
+    let layers = granite.num_hidden_layers;
+    let listed = keys.get("layer_types").and_then(Value::as_array);
+    // As published, and as saved by transformers 5.
+    let kinds =
+        match listed.is_some_and(|types| types.iter().any(|kind| kind == "mamba" || kind == "attention")) {
+            true => ["attention", "mamba"],
+            false => ["full_attention", "linear_attention"],
+        };
+    let attention = hybrid::attention(keys, layers, kinds).unwrap_or_else(|| vec![false; layers]);
+    keys.one_of("position_embedding_type", &["rope", "nope"]);
+    let rotary = keys.optional_text("position_embedding_type").as_deref() == Some("rope");
+    let num_experts = keys.optional_integer("num_local_experts").unwrap_or(8);
+    let heads = count("mamba_n_heads", 128);
+    let features = count("mamba_expand", 2) * granite.hidden_size / heads;
+    let is_other = |given: &&Value| **given != "auto" && **given != features;
+    if let Some(found) = keys.get("mamba_d_head").filter(is_other) {
+        keys.refuse("mamba_d_head", found, format!("{features}, from the hidden size and the heads"));
+    }
+    if let Some(limit) = keys.get("time_step_limit")
+        && (limit.get(0).and_then(Value::as_f64) != Some(0.0) || limit.get(1).is_some_and(Value::is_number))
+    {
+        keys.refuse("time_step_limit", limit, "[0, Infinity]");
+    }
+    GraniteMoeHybridConfig {
+        granite,
+        attention,
+        rotary,
+        shared_intermediate_size: count("shared_intermediate_size", 1024),
+        has_experts: num_experts > 0,
+        num_local_experts: num_experts.max(1),
+        num_experts_per_tok: count("num_experts_per_tok", 2).min(num_experts.max(1)),
+        mamba_n_heads: heads,
+        mamba_n_groups: count("mamba_n_groups", 1),
+        mamba_d_state: count("mamba_d_state", 256),
+        mamba_d_head: features,
+        mamba_conv_bias: keys.flag("mamba_conv_bias", true),
+        mamba_proj_bias: keys.flag("mamba_proj_bias", false),
+        conv_memory: hybrid::conv_memory(keys, "mamba_d_conv", 4),
+    }
+}

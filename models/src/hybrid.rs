@@ -1,0 +1,38 @@
+//! Networks whose layers alternate between attention and a recurrence.
+
+use crate::config::Keys;
+
+/// Gives a configuration with the field `attention` the methods that decide which state a layer has.
+macro_rules! alternates {
+    ($config:ident) => {
+        impl $config {
+            /// Whether a layer has attention.
+            pub fn attends(&self, layer: usize) -> bool {
+                self.attention.get(layer).copied().unwrap_or_default()
+            }
+
+            /// Whether a layer has a recurrence.
+            pub fn recurs(&self, layer: usize) -> bool {
+                !self.attends(layer)
+            }
+        }
+    };
+}
+
+pub(crate) use alternates;
+
+/// Whether each of `layers` layers attends, from the key `layer_types`; `None` if it is missing. `kinds` has
+/// the name of attention, and then the name of the recurrence.
+pub(crate) fn attention(keys: &Keys, layers: usize, kinds: [&str; 2]) -> Option<Vec<bool>> {
+    let types = keys.layer_types_of(layers, kinds)?;
+    Some(types.iter().map(|kind| kind == kinds[0]).collect())
+}
+
+/// The number of earlier positions that a causal convolution sees, from the key with its number of taps.
+pub(crate) fn conv_memory(keys: &Keys, key: &'static str, default: usize) -> usize {
+    let taps = keys.optional_count(key).unwrap_or(default);
+    if taps < 2 {
+        keys.refuse(key, taps, "at least 2");
+    }
+    taps.saturating_sub(1)
+}

@@ -1,0 +1,70 @@
+//! Mamba-2: Dao and Gu, "Transformers are SSMs" (2024), §7.
+
+use dsl::nn::{MatrixTokens, Position, Recurrent, rms_norm, silu};
+use dsl::{F32, Float, model};
+
+model! {
+    /// Mamba-2 with the names of transformers (`GraniteMoeHybridMambaLayer`): keys are its B, queries its C, and values its x.
+    /// The states have the axes `[W, R, U, O]` and `[M, P]`.
+    pub Mamba2<T: Float>(Mamba2Config) {
+        dims {
+            D = hidden_size,
+            // Heads of values, of keys, of values for each key; features of a key and of a value.
+            N = heads, W = groups, R = N / W, U = state_size, O = head_dim,
+            // The inputs of the convolution: values, keys and queries. The gate and the time steps beside them.
+            Y = N * O, Q = W * U, P = Y + Q + Q, Z = Y + P + N,
+            // What the convolution remembers, its taps, and the inputs of each.
+            M = conv_memory, J = M + 1, I = 1,
+        }
+
+        in_proj: Linear[D -> Z](bias if proj_bias),
+        taps: Weight[P, I, J] at "conv1d.weight",
+        bias: Weight[P] at "conv1d.bias",
+        dt_bias: Weight<F32>[N],
+        a_log: Weight<F32>[N] at "A_log",
+        skip: Weight<F32>[N] at "D",
+        norm: Weight[Y] at "norm.weight",
+        out_proj: Linear[Y -> D](bias if proj_bias),
+
+        fn forward(x: T[B, S, D], at: Position, scan: &mut Recurrent<F32>, conv: &mut Recurrent<T>) -> T[B, S, D] {
+            let [w, r, u, o] = [W, R, U, O].map(|axis| self.dims.dim(axis));
+            let [gate, mixed, time] = self.in_proj(x).split(Z, [self.dim(Y), self.dim(P), self.dim(N)]);
+            let mixed = conv.convolve(mixed.rename(Z, P), self.taps(), [M, J, S], at); // [B, S, P]
+            let mixed = if self.config.conv_bias { mixed + self.bias().to::<F32>() } else { mixed };
+            let [value, key, query] = silu(mixed).split(P, [self.dim(Y), self.dim(Q), self.dim(Q)]);
+            let value = value.unmerge(P, &[w, r, o]);
+            let [key, query] = [key, query].map(|x| x.unmerge(P, &[w, u]));
+            let time = (time.rename(Z, N).to::<F32>() + self.dt_bias()).softplus();
+            let decay = (-(time * self.a_log().exp())).unmerge(N, &[w, r]);
+            let tokens = MatrixTokens { query, key, value, decay, rate: time.unmerge(N, &[w, r]) };
+            let read = scan.write(tokens, S, at) + value * self.skip().unmerge(N, &[w, r]); // [B, S, W, R, O]
+            let gated = read * silu(gate.to::<F32>()).unmerge(Z, &[w, r, o]);
+            // A norm for each group.
+            let normed = rms_norm(gated, &[R, O], self.config.epsilon).to::<T>().merge(&[W, R, O], Y);
+            self.out_proj(normed * self.norm())
+        }
+    }
+}
+
+/// The sizes of a Mamba-2.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mamba2Config {
+    /// The features of the residual stream.
+    pub hidden_size: usize,
+    /// The heads of values.
+    pub heads: usize,
+    /// The heads of keys and queries.
+    pub groups: usize,
+    /// The features of a key.
+    pub state_size: usize,
+    /// The features of a value.
+    pub head_dim: usize,
+    /// The number of earlier positions that the convolution sees.
+    pub conv_memory: usize,
+    /// Whether the convolution has a bias.
+    pub conv_bias: bool,
+    /// Whether the linear layers have biases.
+    pub proj_bias: bool,
+    /// The ε of the norm.
+    pub epsilon: f64,
+}

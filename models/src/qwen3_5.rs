@@ -1,0 +1,250 @@
+//! Qwen3.5 for text. Names follow the HF checkpoint (`modeling_qwen3_5.py`). Three of four layers have a
+//! gated DeltaNet (Yang et al., "Gated Delta Networks", 2024) in place of attention. The other layers have
+//! attention with a gated output.
+
+use bake::Ignorable;
+use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, attend, silu};
+use dsl::{Block, F32, Float, Tensor, model};
+
+use crate::config::{IGNORED, Keys, read_base};
+use crate::decoder::{Defaults, FeedForward, LlamaConfig};
+use crate::delta_net::delta_net;
+use crate::experts::{ExpertsConfig, Routing, Scores, Shared};
+use crate::family::{BASE, Family};
+use crate::hybrid::{self, alternates};
+use crate::rope::RopeDefaults;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "gated DeltaNet in three of four layers, attention with a gated output, partial rotation",
+    prefixes: &[("model.language_model.", "model."), BASE[0], BASE[1], BASE[2]],
+    // The vision tower, and the layers that predict further tokens.
+    ignorable: &[
+        Ignorable::Suffix(".rotary_emb.inv_freq"),
+        Ignorable::Prefix("model.visual."),
+        Ignorable::Prefix("mtp."),
+    ],
+    ..Family::of(
+        &["Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"],
+        &["Qwen3_5TextModel", "Qwen3_5Model"],
+        &["qwen3_5_text", "qwen3_5"],
+    )
+};
+
+/// The whole network of a Qwen3.5.
+pub type Qwen35<T> = DeltaDecoder<T, DeltaNet<T>, Shared<T>>;
+
+/// A block that carries a matrix and the inputs of a convolution from token to token.
+pub trait DeltaBlock<T: Float>: Block<Config = Qwen35Config> {
+    /// Computes features `[B, S, D]` from features `[B, S, D]`.
+    fn forward(
+        &self,
+        x: Tensor<T>,
+        at: Position,
+        delta: &mut Recurrent<F32>,
+        conv: &mut Recurrent<T>,
+    ) -> Tensor<T>;
+}
+
+model! {
+    /// The whole network, from token ids `[B, S]` to logits over the vocabulary.
+    pub DeltaDecoder<T: Float, Y: DeltaBlock<T>, A: FeedForward<T, Config = ExpertsConfig>>(Qwen35Config) {
+        dims {
+            V = vocab_size, D = hidden_size, L = num_hidden_layers,
+            H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
+            // Queries and the gate.
+            Z = E + E,
+            // DeltaNet: heads of keys, of values, of values for each key; features of a key and of a value.
+            W = linear_num_key_heads, N = linear_num_value_heads, R = N / W,
+            U = linear_key_head_dim, X = linear_value_head_dim,
+            // The inputs of the convolution: queries, keys and values. The number of them that it remembers.
+            P = W * U + W * U + N * X, C = conv_memory,
+        }
+        cache {
+            L of [K, E] if attends,
+            L of delta: Recurrent<F32>[W, R, U, X] if recurs,
+            L of conv: Recurrent[C, P] if recurs,
+        }
+        shard { K, F, V over model; B over data }
+
+        model: BaseModel,
+        lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,
+
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
+            self.model(tokens, at, cache)
+        }
+        fn logits(x: T[.., D]) -> f32[.., V] {
+            self.lm_head(x).to()
+        }
+    }
+
+    /// The network without its head: embedding, layers and final norm.
+    pub BaseModel {
+        embed_tokens: Embedding[V, D],
+        layers: [Layer; L],
+        norm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
+
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
+            let rope = self.config.rope.frequencies(self.dim(E), cache.context);
+            let attention = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
+            let mut x = self.embed_tokens(tokens);
+            for (i, layer) in self.layers.iter().enumerate() {
+                x = match self.config.attends(i) {
+                    true => layer.forward(x, &attention, cache.state(i)),
+                    false => {
+                        let (delta, conv) = cache.pair(i, ["delta", "conv"]);
+                        layer.recur(x, at, delta, conv)
+                    }
+                };
+            }
+            self.norm(x)
+        }
+    }
+
+    /// A layer: attention or a DeltaNet, and a feed-forward network, each after a norm and added to the residual.
+    pub Layer {
+        input_layernorm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
+        self_attn: Attention,
+        linear_attn: Y,
+        post_attention_layernorm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
+        mlp: A,
+
+        fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
+            let x = x + self.self_attn(self.input_layernorm(x), at, kv);
+            x + self.mlp.forward(self.post_attention_layernorm(x))
+        }
+
+        fn recur(x: T[B, S, D], at: Position, delta: &mut Recurrent<F32>, conv: &mut Recurrent<T>) -> T[B, S, D] {
+            let x = x + self.linear_attn.forward(self.input_layernorm(x), at, delta, conv);
+            x + self.mlp.forward(self.post_attention_layernorm(x))
+        }
+    }
+
+    /// Attention whose output is multiplied by a gate, which the queries' projection computes too (`Qwen3NextAttention`).
+    pub Attention<T: Float> {
+        q_proj: Linear[D -> K, G, Z](bias if attention_bias),
+        k_proj: Linear[D -> K, E](bias if attention_bias),
+        v_proj: Linear[D -> K, E](bias if attention_bias),
+        q_norm: RmsNorm[E](eps = rms_norm_eps, style = one_plus),
+        k_norm: RmsNorm[E](eps = rms_norm_eps, style = one_plus),
+        o_proj: Linear[K, G, E -> D](bias if attention_bias),
+
+        fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
+            let [q, gate] = self.q_proj(x).split(Z, [self.dim(E); 2]).map(|half| half.rename(Z, E)); // [B, S, K, G, E]
+            let q = at.rope(self.q_norm(q));
+            let (k, v) = kv.append(at.rope(self.k_norm(self.k_proj(x))), self.v_proj(x), at); // [B, K, N, E]
+            self.o_proj(attend(q, k, v, at) * gate.logistic())
+        }
+    }
+}
+
+model! {
+    /// A gated DeltaNet (`Qwen3_5GatedDeltaNet`).
+    pub DeltaNet<T: Float>(Qwen35Config): DeltaBlock<T> {
+        dims {
+            D = hidden_size,
+            W = linear_num_key_heads, N = linear_num_value_heads, R = N / W,
+            U = linear_key_head_dim, X = linear_value_head_dim,
+            P = W * U + W * U + N * X, J = conv_memory + 1, I = 1,
+        }
+
+        in_proj_qkv: Linear[D -> P],
+        in_proj_z: Linear[D -> W, R, X],
+        in_proj_b: Linear[D -> W, R],
+        in_proj_a: Linear[D -> W, R],
+        taps: Weight[P, I, J] at "conv1d.weight",
+        dt_bias: Weight<F32>[N],
+        a_log: Weight<F32>[N] at "A_log",
+        norm: RmsNorm<F32>[X](eps = rms_norm_eps),
+        out_proj: Linear[W, R, X -> D],
+
+        fn forward(x: T[B, S, D], at: Position, delta: &mut Recurrent<F32>, conv: &mut Recurrent<T>) -> T[B, S, D] {
+            let weights = [self.dt_bias(), self.a_log()];
+            let (mixed, taps) = (self.in_proj_qkv(x), self.taps());
+            let gates = [self.in_proj_b(x), self.in_proj_a(x)];
+            let read = delta_net((mixed, taps), gates, weights, at, (delta, conv)); // [B, S, W, R, X]
+            let gate = silu(self.in_proj_z(x).to::<F32>());
+            self.out_proj((self.norm(read) * gate).to())
+        }
+    }
+}
+
+/// The `config.json` of a Qwen3.5. Its keys have the names of `Qwen3_5TextConfig` in transformers.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "most fields are keys")]
+pub struct Qwen35Config {
+    /// The keys that Qwen3.5 shares with Llama, and its experts, if it has any.
+    pub experts: ExpertsConfig,
+    /// Whether each layer attends. The other layers have a DeltaNet.
+    pub attention: Vec<bool>,
+    pub linear_num_key_heads: usize,
+    pub linear_num_value_heads: usize,
+    pub linear_key_head_dim: usize,
+    pub linear_value_head_dim: usize,
+    /// The number of earlier positions that a convolution sees.
+    pub conv_memory: usize,
+}
+
+descends!(Qwen35Config from experts.llama: LlamaConfig, through experts: ExpertsConfig);
+
+alternates!(Qwen35Config);
+
+/// Reads the `config.json` of a Qwen3.5, or its `text_config`. Defaults are those of `Qwen3_5TextConfig` in transformers.
+pub(crate) fn read(keys: &Keys) -> Qwen35Config {
+    read_text_tower(keys, |keys| {
+        let sizes = Some([248_320, 4096, 12_288, 32, 16]);
+        let defaults = Defaults { sizes, num_key_value_heads: Some(4), ..defaults() };
+        shared(keys, LlamaConfig::shared(keys, defaults))
+    })
+}
+
+/// Reads the keys of a text network, which may be those of `text_config`.
+pub(crate) fn read_text_tower(keys: &Keys, read: impl FnOnce(&Keys) -> Qwen35Config) -> Qwen35Config {
+    let Some(text) = keys.object("text_config") else { return read(keys) };
+    let mut config = read(&text);
+    config.element = config.element.or(keys.element_type());
+    config.tie_word_embeddings = keys.flag("tie_word_embeddings", false);
+    read_base(&text);
+    keys.close_ignoring(text, IGNORED);
+    keys.ignore(&[
+        "image_token_id",
+        "language_model_only",
+        "video_token_id",
+        "vision_config",
+        "vision_end_token_id",
+        "vision_start_token_id",
+    ]);
+    config
+}
+
+/// The defaults that all networks with a DeltaNet share.
+pub(crate) fn defaults() -> Defaults {
+    let rope = RopeDefaults { partial_rotary_factor: Some(0.25), ..RopeDefaults::new(32_768) };
+    Defaults { head_dim: Some(256), ..Defaults::of(rope) }
+}
+
+/// Reads the keys that all networks with a DeltaNet share. No layer has experts.
+pub(crate) fn shared(keys: &Keys, llama: LlamaConfig) -> Qwen35Config {
+    // Published, and not read by transformers. The last two are about layers that predict further tokens.
+    keys.ignore(&["mlp_only_layers", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"]);
+    keys.always("attn_output_gate", true);
+    keys.one_of("mamba_ssm_dtype", &["float32"]);
+    let count = |key, default| keys.optional_count(key).unwrap_or(default);
+    let period = count("full_attention_interval", 4);
+    let layers = llama.num_hidden_layers;
+    let attention = hybrid::attention(keys, layers, ["full_attention", "linear_attention"]);
+    let by_period = || (1..=layers).map(|layer| layer.is_multiple_of(period)).collect();
+    let bias = keys.flag("attention_bias", false);
+    let llama = LlamaConfig { attention_bias: bias, attention_out_bias: bias, ..llama };
+    Qwen35Config {
+        experts: ExpertsConfig {
+            sparse: Vec::new(),
+            ..ExpertsConfig::like_llama(llama, Routing::plain(Scores::Softmax))
+        },
+        attention: attention.unwrap_or_else(by_period),
+        linear_num_key_heads: count("linear_num_key_heads", 16),
+        linear_num_value_heads: count("linear_num_value_heads", 32),
+        linear_key_head_dim: count("linear_key_head_dim", 128),
+        linear_value_head_dim: count("linear_value_head_dim", 128),
+        conv_memory: hybrid::conv_memory(keys, "linear_conv_kernel_dim", 4),
+    }
+}

@@ -1,0 +1,33 @@
+//! Qwen3.5 with experts. Names follow the HF checkpoint (`modeling_qwen3_5_moe.py`). A Qwen3.5 with the experts of a
+//! Qwen3-Next.
+
+use crate::config::Keys;
+use crate::decoder::{Defaults, LlamaConfig};
+use crate::experts;
+use crate::family::Family;
+use crate::qwen3_5::{self, DeltaDecoder, DeltaNet, Qwen35Config};
+use crate::qwen3_next::{self, GatedExperts};
+
+/// The whole network of a Qwen3.5 with experts.
+pub type Qwen35Moe<T> = DeltaDecoder<T, DeltaNet<T>, GatedExperts<T>>;
+
+pub(crate) const FAMILY: Family = Family {
+    // The same as Qwen3-Next's, so that they share a row.
+    about: qwen3_next::FAMILY.about,
+    stacks: experts::STACKS,
+    architectures: &["Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"],
+    bases: &["Qwen3_5MoeTextModel", "Qwen3_5MoeModel"],
+    model_types: &["qwen3_5_moe_text", "qwen3_5_moe"],
+    ..qwen3_5::FAMILY
+};
+
+/// Reads the `config.json` of a Qwen3.5 with experts, or its `text_config`. Defaults are those of `Qwen3_5MoeTextConfig` in
+/// transformers.
+pub(crate) fn read(keys: &Keys) -> Qwen35Config {
+    qwen3_5::read_text_tower(keys, |keys| {
+        // No layer has a dense network.
+        let sizes = Some([248_320, 2048, 512, 40, 16]);
+        let defaults = Defaults { sizes, num_key_value_heads: Some(2), ..qwen3_5::defaults() };
+        qwen3_next::gated(keys, LlamaConfig::shared(keys, defaults), [256, 8], true)
+    })
+}
