@@ -85,7 +85,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         self.network.of_kind(kind, span(rows)).map_or_else(|| self.network.only(kind), Ok)
     }
 
-    /// The call that shows these rows their planned tokens.
+    /// The call that shows these rows what is planned.
     fn call_of(&self, entry: &'a EntryPoint, rows: &[usize], planned: &[usize]) -> EntryCall<'a> {
         let lowest = rows.first().copied().unwrap_or_default();
         let first = lowest.min(planned.len() - entry.rows);

@@ -136,8 +136,8 @@ impl<E: Executor> Network<E> {
         self.steps.iter().any(|entry| entry.rows < self.shared.batch)
     }
 
-    /// The entry point for the next `positions` positions of at most `span` neighbouring rows. It is the
-    /// longest entry point that the positions fill, or otherwise the cheapest for the rest.
+    /// The entry point for the next `positions` new positions of at most `span` rows that follow each other. It is the longest that
+    /// the positions fill, or else the one that computes the rest at the lowest cost.
     pub(crate) fn step(
         &self,
         span: usize,

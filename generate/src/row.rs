@@ -32,8 +32,7 @@ pub(crate) struct Row {
     pub snapshots: Vec<Snapshot>,
     /// Whether other texts may begin with the state of this row.
     pub is_kept: bool,
-    /// The length at which a call must end so that the state there is kept, because other texts have begun
-    /// with the same tokens.
+    /// A call ends here, so that the state is kept: others have begun with the tokens before it.
     pub parts_at: Option<usize>,
     /// The number of the last call that processed tokens of the row.
     pub used: u64,
@@ -94,8 +93,7 @@ impl Row {
         (self.seen..self.tokens.len()).take_while(is).count()
     }
 
-    /// The tokens that the row waits for. `alone` is true if a call can process the row without the other
-    /// rows.
+    /// The work that the row waits for. `alone` is whether calls can serve it without the others.
     pub fn work(&self, of_features: bool, alone: bool) -> RowWork {
         let end = self.parts_at.filter(|&end| end > self.seen).unwrap_or(usize::MAX);
         RowWork { tokens: self.next(of_features).min(end - self.seen), decodes: self.decodes, alone }

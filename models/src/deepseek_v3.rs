@@ -162,7 +162,7 @@ pub(crate) struct LatentDefaults {
     pub heads: [usize; 5],
     /// `n_routed_experts`, `num_experts_per_tok`, `moe_intermediate_size`.
     pub experts: [usize; 3],
-    /// The two keys `n_group` and `topk_group`, then `routed_scaling_factor` and `first_k_dense_replace`.
+    /// The values of `n_group` and `topk_group`, of `routed_scaling_factor`, and of `first_k_dense_replace`.
     pub routing: ([usize; 2], f64, usize),
 }
 

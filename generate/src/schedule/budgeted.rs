@@ -5,8 +5,7 @@ use super::{RowWork, Schedule};
 /// A call processes every text that is being continued, and a piece of one prompt. Therefore a text never
 /// waits for more than one piece, and prompts get their first token one after another.
 ///
-/// If all rows share a call, prompts are read in pieces only while a text is being continued, and the limit
-/// is divided among all rows.
+/// If all rows share a call, prompts are read in pieces only while a text is continued, and the budget is divided among all rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Budgeted {
     positions: usize,
