@@ -75,9 +75,10 @@ pub(crate) struct EntryPoint {
 /// A call of an entry point.
 pub(crate) struct EntryCall<'n> {
     pub entry: &'n EntryPoint,
-    /// The first row that it serves.
+    /// The first row that the call serves.
     pub first: usize,
-    /// The positions that it shows of each row from `first` on; none of a row that it leaves as it is.
+    /// The positions that the call shows of each row from `first` on, or no positions for a row that the call
+    /// does not change.
     pub ranges: Vec<Range<usize>>,
 }
 
