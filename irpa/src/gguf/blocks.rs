@@ -334,7 +334,7 @@ mod tests {
             [12.0, 2.0, -6.0, 0.0, 3.0, -8.0, -1.0, 4.0, -12.0, -2.0, 6.0, 0.0, -3.0, 8.0, 1.0, -4.0, 0.0, 8.0, -3.0, 1.0, 12.0, -4.0, 2.0, 0.0, -6.0, 3.0, -1.0, -12.0, 4.0, -2.0, 0.0, 6.0],
         ];
         let codes = [|i: usize| (i * 37 + 11) as u8, |i: usize| (i * 91 + 7) as u8]
-            .map(|code| std::array::from_fn::<u8, 16, _>(code));
+            .map(std::array::from_fn::<u8, 16, _>);
         for ((scale, codes), numbers) in SCALES.into_iter().zip(codes).zip(NUMBERS) {
             let unit = if scale == 1 { 2f32.powi(-127) } else { 1.0 };
             let mut found = [0.0; GROUP];
