@@ -21,9 +21,9 @@ const SEQUENCES: usize = 3;
 const TEXTS: usize = 4;
 const SCHEDULES: [u32; 2] = [256, 5000];
 
-/// A Llama, a Gemma 3 with rings and whole caches, an LFM2 with convolutions, a Mixtral, a GLM-4.5 with groups of experts, a
-/// gpt-oss with sinks, and a Qwen3.5 with matrices as state.
-// DeepSeek-V3 is missing: the compiler multiplies with `kv_b_proj`, in another order for one token than for three.
+/// A Llama, a Gemma 3 with rings and whole caches, an LFM2 with convolutions, a Mixtral, and a GLM-4.5 with
+/// groups of experts. Also a gpt-oss with sinks, and a Qwen3.5 with matrices as state. The compiler generates two
+/// matmuls of latent attention, whose order of additions depends on the number of tokens: DeepSeek-V3 is missing.
 const MODELS: [&str; 7] = ["llama-untied", "gemma3-b", "lfm2", "mixtral", "glm4_moe", "gpt_oss", "qwen3_5"];
 
 const FORMATS: [(ElementType, Option<WeightFormat>, ActivationBits); 9] = [
