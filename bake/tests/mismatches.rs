@@ -5,7 +5,7 @@ use irpa::Checkpoint;
 use ops::{ElementType, TensorType};
 use safetensors::tensor::{Dtype, TensorView};
 use trace::{Function, FunctionId, NodeKind, Parameter, Provenance, Trace};
-use tracewright_bake::check;
+use tracewright_bake::{Ignorable, check};
 
 /// The messages of `check` for parameters and a checkpoint with these keys and shapes. One function reads all
 /// parameters, and `d3` is the axis with extent 3.
@@ -53,6 +53,21 @@ fn what_is_wrong_in_every_layer_is_said_once() {
         "extra `odd.3` in `FILE`: the model does not read it",
     ];
     assert_eq!(said(&declared, &stored), expected);
+}
+
+#[test]
+fn layers_from_a_number_on_are_ignored() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, data) = (folder.path().join("model.safetensors"), [0; 12]);
+    let keys = ["layers.1.w", "layers.2.w", "layers.10.odd", "layers.x.w"];
+    let views = keys.map(|key| (key, TensorView::new(Dtype::F32, vec![3], &data).unwrap()));
+    safetensors::serialize_to_file(views, None, &file).unwrap();
+    let checkpoint = Checkpoint::open(&file).unwrap();
+    let declared = [Parameter::new("layers.1.w", TensorType::new(ElementType::F32, [3]))];
+    let from = |from| check(&checkpoint, &declared, &[Ignorable::LayersFrom { prefix: "layers.", from }]);
+    let refused = |number| from(number).unwrap_err().to_string();
+    assert!(!refused(2).contains("layers.2.w") && !refused(2).contains("layers.10.odd"), "{}", refused(2));
+    assert!(refused(2).contains("extra `layers.x.w`") && refused(3).contains("extra `layers.2.w`"));
 }
 
 #[test]

@@ -162,7 +162,7 @@ pub(crate) struct LatentDefaults {
     pub heads: [usize; 5],
     /// `n_routed_experts`, `num_experts_per_tok`, `moe_intermediate_size`.
     pub experts: [usize; 3],
-    /// The values of `n_group` and `topk_group`, of `routed_scaling_factor`, and of `first_k_dense_replace`.
+    /// The two keys `n_group` and `topk_group`, then `routed_scaling_factor` and `first_k_dense_replace`.
     pub routing: ([usize; 2], f64, usize),
 }
 
@@ -205,7 +205,9 @@ pub(crate) fn read_with(keys: &Keys, own: &LatentDefaults) -> DeepseekV3Config {
         let nested = keys.object("rope_parameters").or_else(|| keys.object("rope_scaling"));
         if let Some(nested) = nested {
             let kind = nested.optional_text("rope_type").or_else(|| nested.optional_text("type"));
-            let scale = nested.optional_number("mscale_all_dim").filter(|_| kind.is_some_and(|kind| kind != "default"));
+            let scale = nested
+                .optional_number("mscale_all_dim")
+                .filter(|_| kind.is_some_and(|kind| kind != "default"));
             let factor = nested.optional_number("factor").filter(|&factor| factor > 1.0);
             if let (Some(scale), Some(factor)) = (scale, factor) {
                 loudness = (0.1 * scale * libm::log(factor) + 1.0).powi(2);

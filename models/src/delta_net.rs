@@ -1,25 +1,11 @@
 //! Gated DeltaNet: Yang et al., "Gated Delta Networks" (2024).
 
 use dsl::nn::{MatrixTokens, Position, Recurrent, rms_norm, silu};
-use dsl::{Axis, Block, F32, Float, Tensor};
+use dsl::{Axis, F32, Float, Tensor};
 
-use crate::qwen3_5::Qwen35Config;
-
-/// A block that carries a matrix and the inputs of a convolution from token to token.
-pub trait DeltaBlock<T: Float>: Block<Config = Qwen35Config> {
-    /// Computes features `[B, S, D]` from features `[B, S, D]`.
-    fn forward(
-        &self,
-        x: Tensor<T>,
-        at: Position,
-        delta: &mut Recurrent<F32>,
-        conv: &mut Recurrent<T>,
-    ) -> Tensor<T>;
-}
-
-/// The values that tokens read from the state of a gated DeltaNet, `[B, S, W, R, X]`. The inputs of the
-/// convolution `[B, S, P]` are queries, keys and values; its taps are `[P, I, J]`. The gates are b and a
-/// `[B, S, W, R]`, the weights `dt_bias` and `A_log`.
+/// Adds tokens to the state of a gated DeltaNet, and returns the values that they read, `[B, S, W, R, X]`. The inputs of the
+/// convolution `[B, S, P]` are queries, keys and values. Its taps are `[P, I, J]`. The gates are b and a, `[B, S, W, R]`. The
+/// weights are `dt_bias` and `A_log`.
 #[track_caller]
 pub(crate) fn delta_net<T: Float>(
     (inputs, taps): (Tensor<T>, Tensor<T>),
@@ -46,7 +32,7 @@ pub(crate) fn delta_net<T: Float>(
     delta.write_delta(tokens, s, at)
 }
 
-/// Divides vectors by their length (`l2norm`). [`rms_norm`] divides by the root of the mean square instead.
+/// Divides vectors by their length (`l2norm`). The norm has a mean in place of the sum.
 #[track_caller]
 fn unit(x: Tensor<F32>, features: Axis) -> Tensor<F32> {
     let count = x.extent(features) as f64;

@@ -45,7 +45,12 @@ model! {
 pub(crate) fn shared(keys: &Keys, sizes: [usize; 5], defaults: Defaults) -> LlamaConfig {
     let bias = keys.flag("use_bias", false);
     let defaults = Defaults { sizes: Some(sizes), rms_norm_eps: 1e-5, tie_word_embeddings: true, ..defaults };
-    LlamaConfig { attention_bias: bias, attention_out_bias: bias, mlp_bias: bias, ..LlamaConfig::shared(keys, defaults) }
+    LlamaConfig {
+        attention_bias: bias,
+        attention_out_bias: bias,
+        mlp_bias: bias,
+        ..LlamaConfig::shared(keys, defaults)
+    }
 }
 
 /// The defaults of the rotary embedding.

@@ -8,7 +8,9 @@ use dsl::{F32, Float, model};
 use crate::config::Keys;
 use crate::decoder::{Decoder, Defaults, FeedForward};
 use crate::ernie4_5::{self, Attention};
-use crate::experts::{self, Divisor, ExpertsConfig, ExpertsLayer, Routing, Scores, Shared, mixture, route, swiglu};
+use crate::experts::{
+    self, Divisor, ExpertsConfig, ExpertsLayer, Routing, Scores, Shared, mixture, route, swiglu,
+};
 use crate::family::Family;
 
 /// The whole network of an ERNIE 4.5 with experts.
@@ -16,7 +18,11 @@ pub type Ernie45Moe<T> = Decoder<T, ExpertsLayer<T, Attention<T>, Experts<T>>, E
 
 pub(crate) const FAMILY: Family = Family {
     about: "mixture of experts with shared experts, and softmax routing with a bias; rotary embedding of neighbouring features",
-    stacks: experts::STACKS,
+    stacks: &[
+        experts::STACKS[0],
+        experts::STACKS[1],
+        ("mlp.gate.moe_statics.e_score_correction_bias", &["mlp.moe_statics.e_score_correction_bias"]),
+    ],
     ..Family::of(&["Ernie4_5_MoeForCausalLM"], &["Ernie4_5_MoeModel"], &["ernie4_5_moe"])
 };
 

@@ -144,8 +144,9 @@ pub struct GraniteMoeHybridConfig {
     pub rotary: bool,
     pub shared_intermediate_size: usize,
     pub has_experts: bool,
-    /// The experts. In a network without experts, this describes one expert that nothing reads.
-    pub experts: ExpertsConfig,
+    /// At least 1, also without experts.
+    pub num_local_experts: usize,
+    pub num_experts_per_tok: usize,
     pub mamba_n_heads: usize,
     pub mamba_n_groups: usize,
     pub mamba_d_state: usize,
@@ -176,7 +177,11 @@ impl Project<Mamba2Config> for GraniteMoeHybridConfig {
 
 impl Project<ExpertsConfig> for GraniteMoeHybridConfig {
     fn project(&self) -> ExpertsConfig {
-        self.experts.clone()
+        ExpertsConfig {
+            num_experts: self.num_local_experts,
+            num_experts_per_tok: self.num_experts_per_tok,
+            ..ExpertsConfig::like_llama(self.llama.clone(), Routing::normalized(Scores::Softmax))
+        }
     }
 }
 
@@ -201,20 +206,15 @@ pub(crate) fn read(keys: &Keys) -> GraniteMoeHybridConfig {
     let layers = granite.num_hidden_layers;
     let listed = keys.get("layer_types").and_then(Value::as_array);
     // As published, and as saved by transformers 5.
-    let kinds = match listed.is_some_and(|types| types.iter().any(|kind| kind == "mamba" || kind == "attention")) {
-        true => ["attention", "mamba"],
-        false => ["full_attention", "linear_attention"],
-    };
+    let kinds =
+        match listed.is_some_and(|types| types.iter().any(|kind| kind == "mamba" || kind == "attention")) {
+            true => ["attention", "mamba"],
+            false => ["full_attention", "linear_attention"],
+        };
     let attention = hybrid::attention(keys, layers, kinds).unwrap_or_else(|| vec![false; layers]);
     keys.one_of("position_embedding_type", &["rope", "nope"]);
     let rotary = keys.optional_text("position_embedding_type").as_deref() == Some("rope");
     let num_experts = keys.optional_integer("num_local_experts").unwrap_or(8);
-    let routing = Routing::normalized(Scores::Softmax);
-    let experts = ExpertsConfig {
-        num_experts: num_experts.max(1),
-        num_experts_per_tok: count("num_experts_per_tok", 2).min(num_experts.max(1)),
-        ..ExpertsConfig::like_llama(granite.llama.clone(), routing)
-    };
     let heads = count("mamba_n_heads", 128);
     let features = count("mamba_expand", 2) * granite.hidden_size / heads;
     let is_other = |given: &&Value| **given != "auto" && **given != features;
@@ -232,7 +232,8 @@ pub(crate) fn read(keys: &Keys) -> GraniteMoeHybridConfig {
         rotary,
         shared_intermediate_size: count("shared_intermediate_size", 1024),
         has_experts: num_experts > 0,
-        experts,
+        num_local_experts: num_experts.max(1),
+        num_experts_per_tok: count("num_experts_per_tok", 2).min(num_experts.max(1)),
         mamba_n_heads: heads,
         mamba_n_groups: count("mamba_n_groups", 1),
         mamba_d_state: count("mamba_d_state", 256),

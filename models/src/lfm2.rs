@@ -261,7 +261,10 @@ pub(crate) fn shared(keys: &Keys, sizes: [usize; 5]) -> Lfm2Config {
     let mut llama = LlamaConfig::shared(keys, defaults);
     llama.tie_word_embeddings = keys.flag("tie_embedding", llama.tie_word_embeddings);
     let (attention, conv_bias) = (attention(keys, llama.num_hidden_layers), keys.flag("conv_bias", false));
-    let experts = ExpertsConfig { sparse: Vec::new(), ..ExpertsConfig::like_llama(llama, Routing::plain(Scores::Sigmoid)) };
+    let experts = ExpertsConfig {
+        sparse: Vec::new(),
+        ..ExpertsConfig::like_llama(llama, Routing::plain(Scores::Sigmoid))
+    };
     Lfm2Config { experts, attention, conv_memory, conv_bias }
 }
 

@@ -13,12 +13,20 @@ pub type Lfm2Moe<T> = Lfm2<T>;
 pub(crate) const FAMILY: Family = Family {
     about: "short convolutions between attention layers; mixture of experts",
     stacks: &[
-        ("feed_forward.experts.gate_up_proj", &["feed_forward.experts.*.w1.weight", "feed_forward.experts.*.w3.weight"]),
+        (
+            "feed_forward.experts.gate_up_proj",
+            &["feed_forward.experts.*.w1.weight", "feed_forward.experts.*.w3.weight"],
+        ),
         ("feed_forward.experts.down_proj", &["feed_forward.experts.*.w2.weight"]),
     ],
     gguf: None,
     presets: &[],
-    ..Family { architectures: &["Lfm2MoeForCausalLM"], bases: &["Lfm2MoeModel"], model_types: &["lfm2_moe"], ..lfm2::FAMILY }
+    ..Family {
+        architectures: &["Lfm2MoeForCausalLM"],
+        bases: &["Lfm2MoeModel"],
+        model_types: &["lfm2_moe"],
+        ..lfm2::FAMILY
+    }
 };
 
 /// Reads the `config.json` of an LFM2 with experts. The defaults are the same as in `Lfm2MoeConfig` of

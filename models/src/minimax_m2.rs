@@ -62,10 +62,7 @@ pub(crate) fn read(keys: &Keys) -> OlmoeConfig {
         num_experts_per_tok: experts::chosen(keys, "num_experts_per_tok", 8, num_experts),
         biased: true,
         keys: ["num_local_experts", "intermediate_size"],
-        ..ExpertsConfig::like_llama(
-            LlamaConfig::shared(keys, defaults),
-            Routing::normalized(Scores::Sigmoid),
-        )
+        ..ExpertsConfig::like_llama(LlamaConfig::shared(keys, defaults), Routing::normalized(Scores::Sigmoid))
     };
     OlmoeConfig { experts: config, clip_qkv: None }
 }

@@ -94,6 +94,7 @@ model! {
 /// layout.
 pub(crate) const STACKS: Stacks = &[
     ("mlp.gate.weight", &["block_sparse_moe.gate.weight"]),
+    ("mlp.e_score_correction_bias", &["block_sparse_moe.e_score_correction_bias"]),
     (
         "mlp.experts.gate_up_proj",
         &["block_sparse_moe.experts.*.w1.weight", "block_sparse_moe.experts.*.w3.weight"],

@@ -4,11 +4,11 @@
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, attend, silu};
-use dsl::{F32, Float, model};
+use dsl::{Block, F32, Float, Tensor, model};
 
 use crate::config::{IGNORED, Keys, read_base};
-use crate::delta_net::{DeltaBlock, delta_net};
 use crate::decoder::{Defaults, FeedForward, LlamaConfig};
+use crate::delta_net::delta_net;
 use crate::experts::{ExpertsConfig, Routing, Scores, Shared};
 use crate::family::{BASE, Family};
 use crate::hybrid::{self, alternates};
@@ -32,6 +32,18 @@ pub(crate) const FAMILY: Family = Family {
 
 /// The whole network of a Qwen3.5.
 pub type Qwen35<T> = DeltaDecoder<T, DeltaNet<T>, Shared<T>>;
+
+/// A block that carries a matrix and the inputs of a convolution from token to token.
+pub trait DeltaBlock<T: Float>: Block<Config = Qwen35Config> {
+    /// Computes features `[B, S, D]` from features `[B, S, D]`.
+    fn forward(
+        &self,
+        x: Tensor<T>,
+        at: Position,
+        delta: &mut Recurrent<F32>,
+        conv: &mut Recurrent<T>,
+    ) -> Tensor<T>;
+}
 
 model! {
     /// The whole network, from token ids `[B, S]` to logits over the vocabulary.
@@ -224,7 +236,10 @@ pub(crate) fn shared(keys: &Keys, llama: LlamaConfig) -> Qwen35Config {
     let bias = keys.flag("attention_bias", false);
     let llama = LlamaConfig { attention_bias: bias, attention_out_bias: bias, ..llama };
     Qwen35Config {
-        experts: ExpertsConfig { sparse: Vec::new(), ..ExpertsConfig::like_llama(llama, Routing::plain(Scores::Softmax)) },
+        experts: ExpertsConfig {
+            sparse: Vec::new(),
+            ..ExpertsConfig::like_llama(llama, Routing::plain(Scores::Softmax))
+        },
         attention: attention.unwrap_or_else(by_period),
         linear_num_key_heads: count("linear_num_key_heads", 16),
         linear_num_value_heads: count("linear_num_value_heads", 32),

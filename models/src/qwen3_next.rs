@@ -6,13 +6,11 @@ use dsl::nn::{Position, Recurrent, silu};
 use dsl::{F32, Float, Tensor, model};
 
 use crate::config::Keys;
-use crate::delta_net::{DeltaBlock, delta_net};
 use crate::decoder::{Defaults, FeedForward, LlamaConfig};
-use crate::experts::{
-    self, Divisor, ExpertsConfig, Routing, Scores, Shared, mixture, route, swiglu,
-};
+use crate::delta_net::delta_net;
+use crate::experts::{self, Divisor, ExpertsConfig, Routing, Scores, Shared, mixture, route, swiglu};
 use crate::family::Family;
-use crate::qwen3_5::{self, DeltaDecoder, Qwen35Config};
+use crate::qwen3_5::{self, DeltaBlock, DeltaDecoder, Qwen35Config};
 
 /// The whole network of a Qwen3-Next.
 pub type Qwen3Next<T> = DeltaDecoder<T, DeltaNet<T>, GatedExperts<T>>;

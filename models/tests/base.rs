@@ -127,17 +127,17 @@ fn an_unknown_architecture_comes_first() {
         ("auto_map", json!({"AutoModelForCausalLM": "modeling.Foo"})),
         ("num_hidden_layers", json!(-1)),
         ("use_bidirectional_attention", json!("both")),
-        ("architectures", json!(["GptOssForCausalLM", "LlamaForCausalLM"])),
+        ("architectures", json!(["DeepseekV4ForCausalLM", "LlamaForCausalLM"])),
         ("trust_remote_code", json!(true)),
     ] {
         for minimal in [true, false] {
             let mut config = if minimal { Map::new() } else { keys("llama-untied") };
-            config.insert("model_type".into(), json!("gpt_oss"));
-            config.insert("architectures".into(), json!(["GptOssForCausalLM"]));
+            config.insert("model_type".into(), json!("deepseek_v4"));
+            config.insert("architectures".into(), json!(["DeepseekV4ForCausalLM"]));
             config.insert(key.into(), value.clone());
             let said = read(&config).expect_err(key);
             assert!(
-                said.starts_with("`config.json`: the architecture `GptOssForCausalLM` is not supported"),
+                said.starts_with("`config.json`: the architecture `DeepseekV4ForCausalLM` is not supported"),
                 "{said}"
             );
         }

@@ -112,6 +112,36 @@ fn default_configurations_have_the_parameters_of_transformers() {
     }
 }
 
+/// The `config.json` of `openai/gpt-oss-20b`, whose experts are stored in MXFP4.
+#[test]
+fn gpt_oss_is_read_as_it_is_published() {
+    let layers: Vec<&str> = ["sliding_attention", "full_attention"].into_iter().cycle().take(24).collect();
+    let keys = json!({
+        "architectures": ["GptOssForCausalLM"], "attention_bias": true, "attention_dropout": 0.0, "eos_token_id": 200_002,
+        "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu", "hidden_size": 2880, "initial_context_length": 4096,
+        "initializer_range": 0.02, "intermediate_size": 2880, "layer_types": layers, "max_position_embeddings": 131_072,
+        "model_type": "gpt_oss", "num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 24,
+        "num_key_value_heads": 8, "num_local_experts": 32, "output_router_logits": false, "pad_token_id": 199_999,
+        "quantization_config": {"modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router",
+            "model.embed_tokens", "lm_head"], "quant_method": "mxfp4"},
+        "rms_norm_eps": 1e-5, "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0,
+            "original_max_position_embeddings": 4096, "rope_type": "yarn", "truncate": false},
+        "rope_theta": 150_000, "router_aux_loss_coef": 0.9, "sliding_window": 128, "swiglu_limit": 7.0,
+        "tie_word_embeddings": false, "transformers_version": "4.55.0.dev0", "use_cache": true, "vocab_size": 201_088,
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let write = |keys: &Value| std::fs::write(folder.path().join("config.json"), keys.to_string()).unwrap();
+    write(&keys);
+    let trace = config(folder.path()).trace(ElementType::Bf16, &EntryPoint::all(1, 8, 64)).unwrap().trace;
+    assert_eq!(trace.counts().unwrap().parameter_elements, 20_914_757_184);
+    // Another method is refused.
+    let mut other = keys;
+    other["quantization_config"]["quant_method"] = json!("gptq");
+    write(&other);
+    let error = ModelConfig::read(folder.path(), &[]).unwrap_err().to_string();
+    assert!(error.contains("method `gptq`"), "{error}");
+}
+
 /// Those of which no family's tests lower one of published size.
 #[test]
 fn other_published_sizes_lower() {

@@ -107,7 +107,7 @@ function shown(message, index) {
     tools.append(tool("Edit", `Edit message ${index + 1}`, () => edit(index)));
   } else {
     tools.append(tool("Copy", `Copy message ${index + 1}`, () => navigator.clipboard?.writeText(message.content)));
-    tools.append(tool("Retry", `Answer message ${index} again`, () => retry(index)));
+    tools.append(tool("Retry", `Retry the answer to message ${index}`, () => retry(index)));
   }
   article.append(tools);
   return article;

@@ -263,8 +263,9 @@ def olmo3(rng):
 
 def ministral3(rng):
     context, _, config = common(rng, "ministral3")
-    original = rng.choice([4, 8, 16])
-    scaling = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 64 / original, "original_max_position_embeddings": original, "llama_4_scaling_beta": rng.choice([0.1, 0.4])}
+    # A shorter one sharpens the scores so much that two runs in f32 differ by more than the bound.
+    original = rng.choice([8, 16])
+    scaling = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 64 / original, "original_max_position_embeddings": original, "llama_4_scaling_beta": rng.choice([0.1, 0.3])}
     return context, config | dict(rope_parameters=scaling, sliding_window=rng.choice([None, None, window(rng)]), published=False)
 
 
@@ -347,7 +348,7 @@ def qwen3_5(rng):
     """Heads of a DeltaNet in any number for each key, with odd features, and a convolution of any length."""
     context, features, config = common(rng, "qwen3_5_text")
     keys = rng.choice([1, 2, 3])
-    shares = [share for share in (0.25, 0.5, 1.0) if int(features * share) % 2 == 0 and int(features * share) > 0]
+    shares = [share for share in (0.25, 0.5, 1.0) if int(features * share) % 2 == 0 and int(features * share) > 2]
     config["rope_parameters"]["partial_rotary_factor"] = rng.choice(shares)
     return context, config | alternating(rng, "linear_attention") | dict(
         rms_norm_eps=WIDE_EPSILON, attention_bias=rng.random() < 0.3, linear_num_key_heads=keys, linear_num_value_heads=keys * rng.choice([1, 2, 3]),

@@ -323,6 +323,37 @@ impl fmt::Display for BlockFormat {
 mod tests {
     use super::*;
 
+    /// Two groups, as `quants.dequantize` of the package `gguf` 0.19.0 reads them. The scale of the second is 2⁻¹²⁶, and its numbers
+    /// are in units of 2⁻¹²⁷.
+    #[test]
+    fn four_bit_floats_are_those_of_gguf() {
+        const SCALES: [u8; 2] = [130, 1];
+        #[rustfmt::skip]
+        const NUMBERS: [[f32; GROUP]; 2] = [
+            [-12.0, 0.0, 24.0, -8.0, -48.0, 16.0, -4.0, -32.0, 12.0, 0.0, -24.0, 8.0, 48.0, -16.0, 4.0, 32.0, 0.0, 12.0, 24.0, 48.0, -4.0, -16.0, -32.0, 0.0, 12.0, 24.0, 48.0, -8.0, -16.0, -32.0, 4.0, 12.0],
+            [12.0, 2.0, -6.0, 0.0, 3.0, -8.0, -1.0, 4.0, -12.0, -2.0, 6.0, 0.0, -3.0, 8.0, 1.0, -4.0, 0.0, 8.0, -3.0, 1.0, 12.0, -4.0, 2.0, 0.0, -6.0, 3.0, -1.0, -12.0, 4.0, -2.0, 0.0, 6.0],
+        ];
+        let codes = [|i: usize| (i * 37 + 11) as u8, |i: usize| (i * 91 + 7) as u8]
+            .map(|code| std::array::from_fn::<u8, 16, _>(code));
+        for ((scale, codes), numbers) in SCALES.into_iter().zip(codes).zip(NUMBERS) {
+            let unit = if scale == 1 { 2f32.powi(-127) } else { 1.0 };
+            let mut found = [0.0; GROUP];
+            BlockFormat::Mxfp4.decode(&[&[scale], &codes[..]].concat(), 0, &mut found);
+            assert_eq!(found, numbers.map(|number| number * unit));
+            // In pairs, beside the scale.
+            let four_bits = nibbles(&codes);
+            let pairs: Vec<u8> = four_bits.chunks(2).map(|pair| pair[0] | pair[1] << 4).collect();
+            let floats = ScaledFloats { pairs: &pairs, scales: &[scale] };
+            let mut in_pairs = [0.0; GROUP];
+            floats.decode(0, &mut in_pairs);
+            assert_eq!(in_pairs, found);
+            // No f16 is so small.
+            let quantized = floats.quantized(0, GROUP);
+            assert_eq!(quantized, BlockFormat::Mxfp4.quantized(&[&[scale], &codes[..]].concat(), 0));
+            assert_eq!(quantized.is_some(), scale != 1);
+        }
+    }
+
     #[test]
     fn blocks_of_ours_come_back() {
         let numbers: Vec<f32> = (0..LONG).map(|i| ((i * 37 + i * i) % 101) as f32 / 7.0 - 6.0).collect();
