@@ -32,7 +32,7 @@ pub(crate) fn delta_net<T: Float>(
     delta.write_delta(tokens, s, at)
 }
 
-/// Divides vectors by their length (`l2norm`). The norm has a mean in place of the sum.
+/// Divides vectors by their length (`l2norm`). [`rms_norm`] divides by the root of the mean square instead.
 #[track_caller]
 fn unit(x: Tensor<F32>, features: Axis) -> Tensor<F32> {
     let count = x.extent(features) as f64;
