@@ -411,7 +411,7 @@ fn a_full_file_system_is_told_before_the_first_byte() {
     let unmounted = std::process::Command::new("umount").arg(&disk).status().unwrap();
     assert!(unmounted.success());
     assert_eq!((ran.code, left), (Some(1), vec![]), "{}", ran.err);
-    for word in ["no room for", "it needs 491520 bytes", "are available", "free some space"] {
+    for word in ["no room for", "the file needs 491520 bytes", "are available", "free some space"] {
         assert!(ran.err.contains(word), "`{word}` is not in\n{}", ran.err);
     }
 }

@@ -22,7 +22,11 @@ fn every_code_is_listed_and_explained() {
         serde_json::from_str(&succeed(&mut bare(&["explain", "TW0006", "--json"])).out).unwrap();
     assert_eq!([&one["code"], &one["title"]], ["TW0006", Code::TW0006.title()]);
     assert_eq!(one["explanation"], Code::TW0006.explanation());
-    refused(&mut bare(&["explain", "TW9999"]), 1, &["error[TW0510]", "there is no error `TW9999`"]);
+    refused(
+        &mut bare(&["explain", "TW9999"]),
+        1,
+        &["error[TW0510]", "there is no error with the code `TW9999`"],
+    );
 }
 
 /// The error of each of these commands has the right code.

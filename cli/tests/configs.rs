@@ -170,8 +170,10 @@ fn layers_that_the_checkpoint_does_not_have() {
         &["plan", path],
     ] {
         let start = std::time::Instant::now();
-        let words =
-            ["error[TW0211]: ", "`num_hidden_layers` is 4096, the checkpoint has 2 (`model.layers.0` to "];
+        let words = [
+            "error[TW0211]: ",
+            "`num_hidden_layers` is 4096, but the checkpoint has 2 (`model.layers.0` to ",
+        ];
         refused(&mut tracewright(command), 1, &words);
         // Under a second where nobody else computes; recording them all took nine.
         assert!(start.elapsed().as_secs() < 5, "{command:?}: {:?}", start.elapsed());

@@ -113,7 +113,7 @@ fn a_gguf_file_under_any_name() {
     std::fs::copy(fixture("gguf").join("llama.gguf"), &model).unwrap();
     let targets = lint(text(&model), 1, &["--target", "xla", "--target", WITH]);
     let [xla, iree] = [0, 1].map(|i| found(&targets[i], "refused"));
-    assert!(xla.len() == 1 && xla[0].0.contains("XLA reads safetensors"), "{xla:?}");
+    assert!(xla.len() == 1 && xla[0].0.contains("XLA reads only safetensors"), "{xla:?}");
     assert!(iree.is_empty(), "{iree:?}");
     for command in ["lint", "stats"] {
         let said = succeed(trace_dump(&[command, text(&model)]).args(SMALL)).out;

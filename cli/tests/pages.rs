@@ -119,7 +119,7 @@ fn stats_are_those_of_the_matrices() {
     refused(
         &mut trace_dump(&["stats", "gpt2", "--machine", "abacus"]),
         2,
-        &["expected cpu, gpu, h100, mi300x, tpu-v5e, or bytes"],
+        &["expected cpu, gpu, h100, mi300x, tpu-v5e, or BYTES:OPERATIONS"],
     );
 }
 

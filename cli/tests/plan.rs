@@ -152,7 +152,7 @@ fn a_plan_for_no_devices_is_refused() {
     let plan = ["plan", text(&demo)];
     for (more, code, words) in [
         (&["--shard", "K=model"][..], 2, "name the mesh with `--mesh`"),
-        (&["--machine", "abacus"], 2, "expected cpu, gpu, h100, mi300x, tpu-v5e, or bytes"),
+        (&["--machine", "abacus"], 2, "expected cpu, gpu, h100, mi300x, tpu-v5e, or BYTES:OPERATIONS"),
         (&["--machine", "1e9:2e9:3e9:4e9"], 2, "is not a machine"),
         (
             &["--mesh", "model=2", "--shard", "V=none", "--shard", "K,V=model"],
