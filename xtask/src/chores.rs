@@ -134,9 +134,24 @@ fn clients(root: &Path) -> Result<(), Error> {
     }
     fs::create_dir_all(&folder).with_path("create", &folder)?;
     let mut npm = Command::new("npm");
-    npm.args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix"]).arg(&folder).arg(OPENAI);
-    step("install a JavaScript client", &mut npm)?;
-    Ok(fs::write(&stamp, OPENAI).with_path("write", &stamp)?)
+    npm.args([
+        "install",
+        "--ignore-scripts",
+        "--no-audit",
+        "--no-fund",
+        "--fetch-retries=1",
+        "--fetch-timeout=30000",
+    ]);
+    npm.arg("--prefix").arg(&folder).arg(OPENAI);
+    match step("install a JavaScript client", &mut npm) {
+        Ok(()) => Ok(fs::write(&stamp, OPENAI).with_path("write", &stamp)?),
+        Err(Error::Interrupted) => Err(Error::Interrupted),
+        // The registry of npm is not a part of the set-up contract.
+        Err(error) => {
+            eprintln!("tests leave out the JavaScript client: {error}");
+            Ok(())
+        }
+    }
 }
 
 /// Installs the tools, and XLA's plugin for the CPU.
