@@ -242,8 +242,8 @@ pub enum TraceErrorKind {
     },
     /// A closure uses an argument of its entry point before a declared function has taken it.
     #[error(
-        "this code uses an argument of the entry point before a declared function takes the argument, so its \
-        axes are unknown; call the function first, or record with `entry_with`"
+        "the axes of this argument are unknown, because no declared function has received it yet; call a declared \
+        function first, or record the entry point with `entry_with`"
     )]
     Unnamed,
     /// An axis of an argument of an entry point has no extent, or two different extents.

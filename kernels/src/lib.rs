@@ -189,7 +189,7 @@ impl Kernels {
         }
     }
 
-    /// The entries of the target's tuning that the calls so far have used.
+    /// The tuned kernel settings of the target that this object has returned so far.
     pub fn tuned(&self) -> &BTreeMap<String, Tiling> {
         &self.tuned
     }

@@ -49,7 +49,7 @@ pub(super) struct GenerateJob {
 /// Receives news of a text, and returns whether anybody still waits for it.
 pub(super) type Listener = Box<dyn FnMut(News) -> bool + Send>;
 
-/// The engine's news of a text that it generates.
+/// An event of a text that the engine generates.
 pub enum News {
     /// Text that no later token can change. The text can be empty.
     Piece(String),

@@ -26,7 +26,7 @@ pub fn joined_axis(axes: &[(&'static str, usize)]) -> AxisName {
     }
 }
 
-/// The axes that an axis with this name and extent combines. The first of these axes varies slowest.
+/// Splits a combined axis into its parts, by the name and the extent of the combined axis. The first part varies slowest.
 ///
 /// ```
 /// use tracewright_trace::axis_factors;

@@ -477,8 +477,8 @@ mod run {
             self.plans(of)?.into_iter().map(with_weights).collect()
         }
 
-        /// Creates the file for the profile of `measured`, if you asked for a profile, before the compilation
-        /// begins.
+        /// Creates the file of the profile before the compilation begins, if the options ask for a profile. `measured` is the number
+        /// of variants to measure, which must be 1.
         fn trace(
             &self,
             profile: &ProfileArguments,

@@ -122,7 +122,7 @@ commands! {
     Quantize: quantize(model) iree;
     /// Report the memory that a model needs, without reading the weights
     Plan: plan(model);
-    /// Measure the speed of variants in alternation, and the bandwidth of the memory
+    /// Compare the speed of variants of a model or a kernel, and measure the memory bandwidth
     #[command(subcommand)]
     Bench: bench(model()) iree;
     /// Find the fastest kernel settings on this machine; later compilations on this machine use these

@@ -30,8 +30,8 @@ pub(super) struct Dispatched {
     pub name: String,
     /// The path of the call from which the operation was inlined: `model.layers.3`.
     pub within: Option<String>,
-    /// For a kernel, the place of the kernel's call. The compiler's own functions contain the places of their
-    /// operations.
+    /// For a kernel, the place of the kernel's call. For a function that the compiler
+    /// generated, the source locations of all operations in the function.
     places: BTreeSet<Declared>,
 }
 
