@@ -8,7 +8,7 @@ use generate::Finish;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tracewright::GenerateOptions;
-use tracewright::model::{Completion, News, Running};
+use tracewright::model::{Completion, Running, TextEvent};
 
 use crate::failure::Failure;
 use crate::metrics::Metrics;
@@ -30,7 +30,7 @@ pub struct Ask {
 
 /// The answers to one request. Dropping them stops the generation and frees the slots.
 pub struct Answers {
-    news: UnboundedReceiver<(usize, News)>,
+    events: UnboundedReceiver<(usize, TextEvent)>,
     updates: VecDeque<(usize, Update)>,
     readers: Vec<AnswerReader>,
     /// How many answers have not ended.
@@ -51,7 +51,7 @@ impl Answers {
     /// Begins to generate. Errors in the request's options appear here.
     pub fn begin(ask: Ask, metrics: Arc<Metrics>, permit: OwnedSemaphorePermit) -> Result<Self, Failure> {
         let Ask { loaded, prompts, options, count, reuse, reading } = ask;
-        let (send, news) = unbounded_channel();
+        let (send, events) = unbounded_channel();
         let is_special =
             |name: &str| loaded.model.tokenizer().is_some_and(|all| all.special_token(name).is_some());
         let (shown, stop) = (reading.shown(is_special), options.stop.clone());
@@ -65,12 +65,12 @@ impl Answers {
             }
             let send = send.clone();
             let request = request.show(shown.clone());
-            running.push(request.listen(move |news| send.send((index, news)).is_ok())?);
+            running.push(request.listen(move |event| send.send((index, event)).is_ok())?);
         }
         let open = running.len();
         metrics.began(open);
         Ok(Self {
-            news,
+            events,
             updates: VecDeque::new(),
             readers: (0..open).map(|_| AnswerReader::new(reading.clone())).collect(),
             open,
@@ -105,29 +105,29 @@ impl Answers {
             if self.open == 0 {
                 return None;
             }
-            let news = self.news.recv().await;
-            if let Err(failure) = self.take(news) {
+            let event = self.events.recv().await;
+            if let Err(failure) = self.take(event) {
                 self.metrics.ended(std::mem::take(&mut self.open));
                 return Some(Err(failure));
             }
         }
     }
 
-    fn take(&mut self, news: Option<(usize, News)>) -> Result<(), Failure> {
+    fn take(&mut self, event: Option<(usize, TextEvent)>) -> Result<(), Failure> {
         let gone = || Failure::from(tracewright::ModelError::Gone);
-        let (index, news) = news.ok_or_else(gone)?;
+        let (index, event) = event.ok_or_else(gone)?;
         let reader = self.readers.get_mut(index).ok_or_else(gone)?;
         let mut updates = Vec::new();
-        match news {
-            News::Piece(piece) => {
+        match event {
+            TextEvent::Piece(piece) => {
                 if std::mem::take(&mut self.is_first) {
                     self.metrics.first_token(self.start.elapsed());
                 }
                 updates = reader.push(&piece);
             }
-            News::Logprobs(logprobs) => updates.push(Update::Logprobs(logprobs)),
-            News::Failed(error) => return Err(error.into()),
-            News::Done(completion) => {
+            TextEvent::Logprobs(logprobs) => updates.push(Update::Logprobs(logprobs)),
+            TextEvent::Failed(error) => return Err(error.into()),
+            TextEvent::Done(completion) => {
                 updates = reader.finish();
                 let has_calls = reader.has_calls();
                 let end = self.end(index, &completion, has_calls);

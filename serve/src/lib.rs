@@ -1,6 +1,6 @@
 //! An HTTP server for open models. Clients of OpenAI's interface use it unchanged.
 //!
-//! The server reads requests, renders chat templates, and turns news of the engine into answers. Each model's engine
+//! The server reads requests, renders chat templates, and turns events of the engine into answers. Each model's engine
 //! thread continues the texts of several requests in parallel; see [`tracewright::Model`].
 
 mod access;

@@ -46,14 +46,14 @@ pub(super) struct GenerateJob {
     pub listener: Listener,
 }
 
-/// Receives news of a text, and returns whether anybody still waits for it.
-pub(super) type Listener = Box<dyn FnMut(News) -> bool + Send>;
+/// Receives the events of a text, and returns whether anybody still waits for it.
+pub(super) type Listener = Box<dyn FnMut(TextEvent) -> bool + Send>;
 
 /// An event of a text that the engine generates.
-pub enum News {
+pub enum TextEvent {
     /// Text that no later token can change. The text can be empty.
     Piece(String),
-    /// Probabilities of the tokens that were chosen since the last news, if the options ask for them.
+    /// Probabilities of the tokens that were chosen since the last event, if the options ask for them.
     Logprobs(Vec<TokenLogprobs>),
     /// The text has ended.
     Done(Box<Completion>),
@@ -330,7 +330,7 @@ impl<'a> Texts<'a> {
             false => self.batch.join(&prompt, &options),
         };
         match joined {
-            Err(error) => drop(listener(News::Failed(error.into()))),
+            Err(error) => drop(listener(TextEvent::Failed(error.into()))),
             Ok(slot) => {
                 self.running[slot] = Some(Running {
                     reply: Reply::new(self.tokenizer, &stop).showing(&shown),
@@ -383,7 +383,7 @@ impl<'a> Texts<'a> {
             Err(error) => {
                 let error = Arc::new(error);
                 for mut text in self.running.iter_mut().filter_map(Option::take) {
-                    (text.listener)(News::Failed(ModelError::Failed(error.clone())));
+                    (text.listener)(TextEvent::Failed(ModelError::Failed(error.clone())));
                 }
                 self.batch.clear();
             }
@@ -420,7 +420,7 @@ impl Running<'_> {
     /// receiver is gone or a stop string is complete.
     fn push(&mut self, token: u32) -> ControlFlow<()> {
         self.first_token.get_or_insert_with(|| self.start.elapsed());
-        let told = self.reply.push(token).map(|piece| (self.listener)(News::Piece(piece)));
+        let told = self.reply.push(token).map(|piece| (self.listener)(TextEvent::Piece(piece)));
         match told {
             Ok(false) => ControlFlow::Break(()),
             Ok(_) if self.reply.is_stopped() || self.is_cancelled() => ControlFlow::Break(()),
@@ -439,7 +439,7 @@ impl Running<'_> {
     fn tell_logprobs(&mut self, all: &[TokenLogprobs]) {
         if let Some(new) = all.get(self.told..).filter(|new| !new.is_empty()) {
             self.told = all.len();
-            (self.listener)(News::Logprobs(new.to_vec()));
+            (self.listener)(TextEvent::Logprobs(new.to_vec()));
         }
     }
 
@@ -451,7 +451,7 @@ impl Running<'_> {
             None => self.reply.finish(),
         };
         let _ = match rest {
-            Err(error) => (self.listener)(News::Failed(error.into())),
+            Err(error) => (self.listener)(TextEvent::Failed(error.into())),
             Ok(rest) => {
                 let completion = Completion {
                     text: self.reply.text().to_owned(),
@@ -464,8 +464,8 @@ impl Running<'_> {
                         device_to_host: after.device_to_host - self.before.device_to_host,
                     },
                 };
-                (self.listener)(News::Piece(rest));
-                (self.listener)(News::Done(Box::new(completion)))
+                (self.listener)(TextEvent::Piece(rest));
+                (self.listener)(TextEvent::Done(Box::new(completion)))
             }
         };
     }
@@ -490,7 +490,7 @@ impl<'a> Embeddings<'a> {
             let does = "makes embeddings of texts";
             let kind = |asked| ModelError::Kind { path: self.path.clone(), does, asked };
             match job {
-                Job::Generate(mut job) => drop((job.listener)(News::Failed(kind("continue text")))),
+                Job::Generate(mut job) => drop((job.listener)(TextEvent::Failed(kind("continue text")))),
                 Job::Score(_, answer) => drop(answer.send(Err(kind("score tokens")))),
                 Job::Save(_, answer) => drop(answer.send(Err(kind("save a text")))),
                 Job::Load(_, answer) => drop(answer.send(Err(kind("load a text")))),

@@ -24,7 +24,7 @@ use engine::Job;
 use text::ModelText;
 
 pub use conversation::{Conversation, PreparedTurn, Turn};
-pub use engine::{Completion, Embedded, ModelInfo, News};
+pub use engine::{Completion, Embedded, ModelInfo, TextEvent};
 pub use error::ModelError;
 pub use models::fit::OpenWarning;
 pub use opening::Opening;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use generate::{Follow, GenerateOptions};
 
-use super::engine::{Completion, GenerateJob, Job, Listener, News};
+use super::engine::{Completion, GenerateJob, Job, Listener, TextEvent};
 use super::{Inner, ModelError};
 
 /// A request for a text, with options. [`into_iter`](IntoIterator::into_iter) starts the generation and
@@ -88,7 +88,7 @@ impl Request {
     /// Returns an error if the model does not support an option. The iterator returns later errors as items.
     pub fn stream(self) -> Result<Pieces, ModelError> {
         let (send, events) = channel();
-        let running = self.listen(move |news| send.send(news).is_ok())?;
+        let running = self.listen(move |event| send.send(event).is_ok())?;
         Ok(Pieces { events: Some(events), completion: None, running })
     }
 
@@ -98,7 +98,10 @@ impl Request {
     ///
     /// # Errors
     /// Returns the same errors as [`stream`](Self::stream).
-    pub fn listen(self, listener: impl FnMut(News) -> bool + Send + 'static) -> Result<Running, ModelError> {
+    pub fn listen(
+        self,
+        listener: impl FnMut(TextEvent) -> bool + Send + 'static,
+    ) -> Result<Running, ModelError> {
         let Self { model, prompt, options, continues, shown } = self;
         let stop = options.stop.clone();
         let options = model.text.token_options(&options)?;
@@ -139,7 +142,7 @@ impl IntoIterator for Request {
         self.stream().unwrap_or_else(|error| {
             let (send, events) = channel();
             // The receiver is here.
-            let _ = send.send(News::Failed(error));
+            let _ = send.send(TextEvent::Failed(error));
             let running = Running { cancelled: Arc::default(), _model: model };
             Pieces { events: Some(events), completion: None, running }
         })
@@ -149,7 +152,7 @@ impl IntoIterator for Request {
 /// An iterator over pieces of a text as they are generated. Each piece is a `String` that is not empty.
 /// Dropping the iterator stops the generation.
 pub struct Pieces {
-    events: Option<Receiver<News>>,
+    events: Option<Receiver<TextEvent>>,
     completion: Option<Completion>,
     running: Running,
 }
@@ -198,18 +201,18 @@ impl Pieces {
 
     /// The item of an event, or `Pending` for an event without one. If there is no event, the engine has
     /// stopped.
-    fn take(&mut self, event: Option<News>) -> Poll<Option<Result<String, ModelError>>> {
+    fn take(&mut self, event: Option<TextEvent>) -> Poll<Option<Result<String, ModelError>>> {
         match event {
             // A token may complete no text.
-            Some(News::Logprobs(_)) => Poll::Pending,
-            Some(News::Piece(piece)) if piece.is_empty() => Poll::Pending,
-            Some(News::Piece(piece)) => Poll::Ready(Some(Ok(piece))),
-            Some(News::Done(completion)) => {
+            Some(TextEvent::Logprobs(_)) => Poll::Pending,
+            Some(TextEvent::Piece(piece)) if piece.is_empty() => Poll::Pending,
+            Some(TextEvent::Piece(piece)) => Poll::Ready(Some(Ok(piece))),
+            Some(TextEvent::Done(completion)) => {
                 self.completion = Some(*completion);
                 self.events = None;
                 Poll::Ready(None)
             }
-            Some(News::Failed(error)) => {
+            Some(TextEvent::Failed(error)) => {
                 self.events = None;
                 Poll::Ready(Some(Err(error)))
             }
