@@ -118,7 +118,9 @@ impl<E: Executor> Sequences<'_, E> {
         };
         let parts_at = Some(shared).filter(|&shared| shared >= best.length + WORTH_A_CALL);
         let is_over = best.length == self.rows[best.row].tokens.len() && free.contains(&best.row);
-        if is_over || best.row == oldest {
+        // A snapshot would replace a copy that no call has read yet, and lose the tensors that only the copy has.
+        let is_read = self.rows[best.row].restore.is_none() || best.snapshot.is_none();
+        if (is_over || best.row == oldest) && is_read {
             self.go_back(&best);
             return Ok(Some(Adopted { row: best.row, seen: best.length, parts_at }));
         }

@@ -119,8 +119,10 @@ impl Row {
             if rewinds(self.written, length) {
                 self.seen = length;
             } else {
+                // A snapshot lacks tensors that a copy contains which no call has read yet.
+                let is_read = self.restore.is_none();
                 let mut snapshots = before_draft.iter().chain(self.snapshots.iter().rev());
-                let snapshot = snapshots.find(|snapshot| snapshot.length <= length);
+                let snapshot = snapshots.find(|snapshot| is_read && snapshot.length <= length);
                 (self.seen, self.written) =
                     snapshot.map_or((0, 0), |snapshot| (snapshot.length, snapshot.written));
                 self.restore = snapshot.cloned();

@@ -90,6 +90,32 @@ fn the_state_of_a_text_that_left_at_once_is_passed_on() {
     }
 }
 
+/// A text that left before its first step had copied a whole state. A text with less in common still gets its part of this copy.
+#[test]
+fn a_copy_that_nobody_computed_with_is_shortened() {
+    for layers in LAYERS {
+        let (network, alone) = (hashing(VOCABULARY, 2, layers), hashing(VOCABULARY, 1, layers));
+        let mut batch = Batch::new(&network).keep_prefixes();
+        let first = text(1, 4 * CHUNK);
+        batch.join_seen(&first, &options(64)).unwrap();
+        for _ in 0..6 {
+            assert!(batch.step(|_, _| ControlFlow::Continue(())).unwrap().is_empty());
+        }
+        let left = batch.join_seen(&[&first[..3 * CHUNK], &[31, 32]].concat(), &options(8)).unwrap();
+        batch.leave(left).unwrap();
+        let prompt = [&first[..CHUNK + 1], &[33, 34]].concat();
+        let row = batch.join_seen(&prompt, &options(8)).unwrap();
+        let generated = loop {
+            let ended = batch.step(|_, _| ControlFlow::Continue(())).unwrap();
+            if let Some((_, generated)) = ended.into_iter().find(|(one, _)| *one == row) {
+                break generated;
+            }
+        };
+        let expected = Session::new(&alone).generate(&prompt, &options(8), go_on).unwrap();
+        assert_eq!(generated.tokens, expected.tokens, "{layers:?}");
+    }
+}
+
 /// Snapshots cost time and memory, so only texts that ask for reuse keep them.
 #[test]
 fn a_text_without_reuse_keeps_no_snapshots() {
