@@ -55,7 +55,7 @@ impl Conversation {
     /// Sends a message, and waits for the whole answer.
     ///
     /// # Errors
-    /// Returns the same errors as [`Model::chat`] and [`Request::text`]. After an error the conversation is
+    /// Returns the same errors as [`Model::chat`] and [`Request::text`](super::Request::text). After an error the conversation is
     /// unchanged.
     pub fn say(&mut self, message: impl Into<String>) -> Result<String, ModelError> {
         let mut turn = self.turn(message)?;
