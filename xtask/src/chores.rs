@@ -13,7 +13,7 @@ use files::Scratch;
 
 use crate::error::Error;
 use crate::step::{human, start_error, step};
-use crate::{Fuzz, Parity, programs, python, vulkan};
+use crate::{Fuzz, Parity, clients, programs, python, vulkan};
 
 const HOW_CC: &str =
     "`apt install build-essential`, `dnf install gcc gcc-c++`, `xcode-select --install` or the like";
@@ -117,41 +117,7 @@ fn smollm2(root: &Path) -> Result<PathBuf, Error> {
 /// Installs the tools, and clients of `tracewright serve`.
 pub fn setup_clients(root: &Path) -> Result<(), Error> {
     setup(root)?;
-    clients(root)
-}
-
-/// Clients that tests of `tracewright serve` run: Python packages, and one of npm where node is.
-fn clients(root: &Path) -> Result<(), Error> {
-    const OPENAI: &str = "openai@7.59.0";
-    let (folder, pins) = (root.join(".tracewright/clients"), root.join("tests/oracle/clients.txt"));
-    python::install(&folder, &pins, "60 MB")?;
-    let folder = root.join(".tracewright/clients-js");
-    let stamp = folder.join("installed.txt");
-    let has_npm =
-        Command::new("npm").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
-    if !has_npm || fs::read_to_string(&stamp).is_ok_and(|installed| installed == OPENAI) {
-        return Ok(());
-    }
-    fs::create_dir_all(&folder).with_path("create", &folder)?;
-    let mut npm = Command::new("npm");
-    npm.args([
-        "install",
-        "--ignore-scripts",
-        "--no-audit",
-        "--no-fund",
-        "--fetch-retries=1",
-        "--fetch-timeout=30000",
-    ]);
-    npm.arg("--prefix").arg(&folder).arg(OPENAI);
-    match step("install a JavaScript client", &mut npm) {
-        Ok(()) => Ok(fs::write(&stamp, OPENAI).with_path("write", &stamp)?),
-        Err(Error::Interrupted) => Err(Error::Interrupted),
-        // The registry of npm is not a part of the set-up contract.
-        Err(error) => {
-            eprintln!("tests leave out the JavaScript client: {error}");
-            Ok(())
-        }
-    }
+    clients::install(root)
 }
 
 /// Installs the tools, and XLA's plugin for the CPU.
@@ -232,7 +198,7 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     if let Err(error) = smollm2(root) {
         left_out.push(format!("SmolLM2, a real model in a GGUF file: {}", WithCauses(&error)));
     }
-    if let Err(error) = clients(root) {
+    if let Err(error) = clients::install(root) {
         left_out.push(format!("clients of `serve`: {}", WithCauses(&error)));
     }
     let plugin = xla_cpu(root);

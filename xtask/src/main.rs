@@ -9,6 +9,7 @@ mod bless;
 #[path = "../../cli/tests/blocks.rs"]
 mod blocks;
 mod chores;
+mod clients;
 mod error;
 mod programs;
 mod python;
