@@ -35,7 +35,7 @@ fn bad_logits_name_the_step_and_the_token() {
     let mut sampler = Sampler::new(&Sampling::default()).unwrap();
     sampler.choose(&[], &[0.0]).unwrap();
     let error = sampler.choose(&[], &[0.0, f32::NAN]).unwrap_err().to_string();
-    assert!(error.starts_with("step 1: logit of token 1 is NaN, expected"), "{error}");
+    assert!(error.starts_with("step 1: the logit of token 1 is NaN, expected"), "{error}");
     assert!(matches!(
         sampler.choose(&[], &[f32::INFINITY]),
         Err(GenerateError::Logit { step: 2, token: 0, .. })
