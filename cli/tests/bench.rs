@@ -188,7 +188,7 @@ fn what_cannot_be_measured_is_refused() {
     let usage: &[(&[&str], &str)] = &[
         (&["bench", "decode"], "<MODEL>"),
         (&["bench", "decode", demo, "--rounds", "0"], "--rounds"),
-        (&["bench", "decode", demo, "--quant", "q5"], "none, q8, q4 or q4_k"),
+        (&["bench", "decode", demo, "--quant", "q5"], "none, q8, q4, q4_k, q4:pure or q4_k:pure"),
         (&["bench", "decode", demo, "--dtype", "bf16,f99"], "f32, f16, bf16"),
         (&["bench", "matmul", "--n", "8"], "--k"),
         (&["bench", "speed", demo], "speed"),
@@ -202,11 +202,11 @@ fn what_cannot_be_measured_is_refused() {
     for depth in ["60", "5,60", "18446744073709551615"] {
         let deep = ["bench", "decode", demo, "--cache", text(cache.path()), "--depth", depth];
         let last = depth.rsplit(',').next().unwrap();
-        let expected = [&format!("`depth` {last}"), "`context` 64", "--context"];
+        let expected = [&format!("a `depth` of {last} "), "a `context` of 64", "--context"];
         refused(tracewright(&deep).args(small), 1, &expected);
     }
     let long = ["bench", "prefill", demo, "--cache", text(cache.path()), "--tokens", "8,64"];
-    refused(tracewright(&long).args(small), 1, &["64 tokens", "`context` 64"]);
+    refused(tracewright(&long).args(small), 1, &["64 tokens", "a `context` of 64"]);
     assert!(listing(cache.path()).is_empty(), "something is left");
     let model = copied("llama-untied");
     let own = model.path().join("config.json");
@@ -229,6 +229,6 @@ fn attention_within_its_context() {
         [["--depth", "18446744073709551615"], ["--depth", "512"], ["--queries", "0"], ["--queries", "513"]]
     {
         let mut command = tracewright(&["bench", "attention", "--context", "512"]);
-        refused(command.args(sizes), 1, &["do not fit into `context` 512"]);
+        refused(command.args(sizes), 1, &["do not fit into a `context` of 512"]);
     }
 }

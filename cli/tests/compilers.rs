@@ -217,7 +217,7 @@ fn a_target_that_is_none() {
         assert!(!target.exists());
     }
     for (name, word) in
-        [("", "the target is empty"), (" ", "the target is empty"), (":generic", "names no platform")]
+        [("", "the target is empty"), (" ", "the target is empty"), (":generic", "has no platform")]
     {
         let mut export = tracewright(&["export", text(&model), "-o", text(&target), "--target", name]);
         refused(&mut export, 2, &["--target", word, "a processor that LLVM knows"]);

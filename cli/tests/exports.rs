@@ -406,7 +406,7 @@ fn an_archive_that_does_not_fit() {
     // The same model in another type, or another model.
     for (model, dtype, word) in [("llama-untied", "bf16", "`bf16["), ("llama-tied", "f32", "missing")] {
         succeed(bare(&["bake", text(&fixture(model)), "-o", text(&path), "--dtype", dtype]).args(SMALL));
-        let words = ["model.irpa` is not the archive that the manifest names", "export the model again"];
+        let words = ["model.irpa` is not the archive that the manifest lists", "export the model again"];
         refused(&mut generate(own.path()), 1, &words);
         refused(&mut bare(&["verify", text(own.path())]), 1, &words);
         accept_archive(own.path());

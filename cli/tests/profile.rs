@@ -167,7 +167,7 @@ fn the_page_shows_what_was_measured() {
         refused(&mut spoiled(&negative), 1, &["TW1006", "a time, a count or a share of -2"]);
     }
     let hash = |file: &mut Value| file["tracewright"]["recorded"] = "0".into();
-    refused(&mut spoiled(&hash), 1, &["TW1007", "declaration that has changed"]);
+    refused(&mut spoiled(&hash), 1, &["TW1007", "the declaration has changed since"]);
 }
 
 #[test]
@@ -210,7 +210,11 @@ fn what_has_no_profile_is_refused_before_anything_is_measured() {
         command
     };
     refused(&mut bench(&["prefill", "--tokens", "8,16"]), 2, &["one variant"]);
-    refused(&mut bench(&["prefill", "--tokens", "20"]), 1, &["TW1008", "`tokens` 20", "`chunk` of 8"]);
+    refused(
+        &mut bench(&["prefill", "--tokens", "20"]),
+        1,
+        &["TW1008", "a prompt of 20 `tokens`", "`chunk` of 8"],
+    );
     assert!(listing(folder.path()).is_empty(), "something is left");
     let own = ["bench", "decode", text(&demo), "--trace"];
     refused(tracewright(&own).arg(demo.join("config.json")), 1, &["TW0008"]);

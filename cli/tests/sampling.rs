@@ -117,7 +117,11 @@ fn what_no_answer_can_follow_is_refused() {
     let bad = text(&bad);
     refused(&mut story(&["--json-schema", bad]), 1, &[bad, "not valid JSON", "line 2 column 11"]);
     let odd = written(&folder, "odd.json", "{\"type\": \"animal\"}");
-    refused(&mut story(&["--json-schema", text(&odd)]), 1, &[text(&odd), "cannot be followed", "animal"]);
+    refused(
+        &mut story(&["--json-schema", text(&odd)]),
+        1,
+        &[text(&odd), "cannot write an answer that follows", "animal"],
+    );
     let grammar = written(&folder, "grammar.lark", "start: \"a\"\nrest: )\n");
     refused(&mut story(&["--grammar", text(&grammar)]), 1, &[text(&grammar), "line 2, column 7"]);
     let missing = folder.path().join("missing.json");
