@@ -118,13 +118,14 @@ fn what_was_found_once_stays_mended() {
     assert!(violations.is_empty(), "{}", violations.join("\n"));
 }
 
-/// Most numbers are held to a single value. A number that may have any value tests nothing.
+/// Most numbers are held to a single value. A number that may have any value tests nothing. Linear attention multiplies by
+/// exponentials of arbitrary gates, which leaves many of its numbers open.
 #[test]
 fn most_numbers_are_held_to_one() {
     let calls = graphs(0);
     let (held, all) = calls.held().fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
     println!("{held} of {all} numbers of {GRAPHS} graphs");
-    assert!(held * 10 > all * 9, "{held} of {all} numbers are held to 1 %");
+    assert!(held * 4 > all * 3, "{held} of {all} numbers are held to 1 %");
 }
 
 #[test]
