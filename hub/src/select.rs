@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(chosen("o/n", &["only.gguf", "README.md"]).unwrap(), gguf("only.gguf"));
         assert!(matches!(chosen("o/n:Q5_0", &files), Err(HubError::NoFile { .. })));
         let several = chosen("o/n", &files).unwrap_err().to_string();
-        assert!(several.contains("fits 3 GGUF files") && several.contains("a-Q4_K_M.gguf"), "{several}");
+        assert!(several.contains("matches 3 GGUF files") && several.contains("a-Q4_K_M.gguf"), "{several}");
         let none = chosen("o/n", &["pytorch_model.bin"]).unwrap_err().to_string();
         assert!(none.contains("pytorch_model.bin"), "{none}");
     }

@@ -25,11 +25,11 @@ fn a_name_is_the_host_a_processor_or_a_platform_with_one() {
 fn what_is_no_target_is_refused_with_the_forms() {
     for (text, words) in [
         ("", "the target is empty"),
-        (":", "the target `:` names no platform"),
-        (":generic", "the target `:generic` names no platform"),
-        ("aarch64-linux-gnu:", "the target `aarch64-linux-gnu:` names no processor"),
-        ("aarch64-linux-gnu::+neon", "names no processor"),
-        ("aarch64-linux-gnu:generic:", "names no features"),
+        (":", "the target `:` has no platform"),
+        (":generic", "the target `:generic` has no platform"),
+        ("aarch64-linux-gnu:", "the target `aarch64-linux-gnu:` has no processor"),
+        ("aarch64-linux-gnu::+neon", "has no processor"),
+        ("aarch64-linux-gnu:generic:", "has no features"),
         ("aarch64-linux-gnu:generic:neon", "has the feature `neon`; expected `+NAME`"),
         ("aarch64-linux-gnu:generic:+neon,", "has the feature ``"),
         ("aarch64-linux-gnu:generic:+neon,-", "has the feature `-`"),

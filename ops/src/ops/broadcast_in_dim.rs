@@ -31,7 +31,7 @@ impl Operation for BroadcastInDim {
             &["f32[2,2]"],
             "axes is [0, 0], expected distinct axes",
         ),
-        bad("broadcast_in_dim shape=[2,3] axes=[2]", &["f32[3]"], "axis 2 of `f32[2,3]`"),
+        bad("broadcast_in_dim shape=[2,3] axes=[2]", &["f32[3]"], "axis 2 does not exist in `f32[2,3]`"),
         bad("broadcast_in_dim shape=[2,3] axes=[]", &["f32[3]"], "expected one axis for each of `f32[3]`"),
     ];
 

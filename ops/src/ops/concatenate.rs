@@ -18,7 +18,7 @@ impl Operation for Concatenate {
         bad("concatenate axis=0", &[], "takes 1 or more operands, found 0"),
         bad("concatenate axis=0", &["f32[2,3]", "f32[2,4]"], "`f32[2,3]` against `f32[2,4]`"),
         bad("concatenate axis=0", &["f32[2]", "i32[2]"], "must agree"),
-        bad("concatenate axis=1", &["f32[2]"], "axis 1 of `f32[2]`"),
+        bad("concatenate axis=1", &["f32[2]"], "axis 1 does not exist in `f32[2]`"),
     ];
 
     fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {

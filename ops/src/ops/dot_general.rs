@@ -73,7 +73,7 @@ impl Operation for DotGeneral {
         bad(
             "dot_general left_batch=[] right_batch=[] left_contract=[2] right_contract=[0] element=f32",
             &["f32[2,3]", "f32[4,2]"],
-            "axis 2 of `f32[2,3]`",
+            "axis 2 does not exist in `f32[2,3]`",
         ),
         bad(
             "dot_general left_batch=[0] right_batch=[0] left_contract=[0] right_contract=[1] element=f32",

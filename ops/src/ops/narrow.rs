@@ -20,7 +20,7 @@ impl Operation for Narrow {
         good("narrow axis=1 start=1 length=2", &["i32[2,3] 1,2,3,4,5,6"], "i32[2,2] 2,3,5,6"),
         good("narrow axis=1 start=2 length=4", &["f32[2,8]"], "f32[2,4]"),
         good("narrow axis=0 start=3 length=1", &["bf16[4]"], "bf16[1]"),
-        bad("narrow axis=2 start=0 length=1", &["f32[2,3]"], "axis 2 of `f32[2,3]`"),
+        bad("narrow axis=2 start=0 length=1", &["f32[2,3]"], "axis 2 does not exist in `f32[2,3]`"),
         bad("narrow axis=1 start=2 length=2", &["f32[2,3]"], "range is 2..4, expected within 0..3"),
     ];
 
