@@ -258,11 +258,13 @@ mod tests {
     /// own.
     #[test]
     fn commands_of_documents_are_commands() {
-        const OTHERS: [&str; 11] = [
+        const OTHERS: [&str; 13] = [
             "cd",
             "cp",
             "curl",
             "docker",
+            "echo",
+            "git",
             "mkdir",
             "export",
             "pip",
