@@ -125,8 +125,7 @@ mod tests {
 
         let refused: io::Result<()> = Err(io::Error::other("the disk is on fire"));
         let error = Outer::from(refused.with_path("read", Path::new("a/config.json")).unwrap_err());
-        let shown =
-            "the model has no configuration file\n  because: cannot read `a/config.json`\n  because: the disk is on fire";
+        let shown = "the model has no configuration file\n  because: cannot read `a/config.json`\n  because: the disk is on fire";
         assert_eq!(WithCauses(&error).to_string(), shown);
     }
 
