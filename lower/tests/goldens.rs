@@ -1498,3 +1498,81 @@ fn xla_multiplies_f32_in_f32() {
         assert!(line.contains("precision = [HIGHEST, HIGHEST] : (tensor<"), "{line}");
     }
 }
+
+/// One token; `tests/composites.rs` compares chunks with transformers.
+#[test]
+fn linear_attention_of_one_token() {
+    check_op(
+        "linear_attention delta=true",
+        &[
+            "f32[2,1,3,5]",
+            "f32[2,1,3,5]",
+            "f32[2,1,3,4,6]",
+            "f32[2,1,3,4]",
+            "f32[2,1,3,4]",
+            "f32[2,3,4,5,6]",
+            "i32[]",
+            "i32[]",
+        ],
+        expect![[r#"
+            func.func @main(%arg0: tensor<2x1x3x5xf32>, %arg1: tensor<2x1x3x5xf32>, %arg2: tensor<2x1x3x4x6xf32>, %arg3: tensor<2x1x3x4xf32>, %arg4: tensor<2x1x3x4xf32>, %arg5: tensor<2x3x4x5x6xf32>, %arg6: tensor<i32>, %arg7: tensor<i32>) -> (tensor<2x3x4x6x6xf32>) {
+              %0 = stablehlo.iota dim = 0 : tensor<1xi32>
+              %1 = stablehlo.broadcast_in_dim %arg7, dims = [] : (tensor<i32>) -> tensor<1xi32>
+              %2 = stablehlo.compare LT, %0, %1, SIGNED : (tensor<1xi32>, tensor<1xi32>) -> tensor<1xi1>
+              %3 = stablehlo.broadcast_in_dim %2, dims = [1] : (tensor<1xi1>) -> tensor<2x1x3x5xi1>
+              %4 = stablehlo.constant dense<0x00000000> : tensor<2x1x3x5xf32>
+              %5 = stablehlo.select %3, %arg0, %4 : tensor<2x1x3x5xi1>, tensor<2x1x3x5xf32>
+              %6 = stablehlo.broadcast_in_dim %2, dims = [1] : (tensor<1xi1>) -> tensor<2x1x3x5xi1>
+              %7 = stablehlo.constant dense<0x00000000> : tensor<2x1x3x5xf32>
+              %8 = stablehlo.select %6, %arg1, %7 : tensor<2x1x3x5xi1>, tensor<2x1x3x5xf32>
+              %9 = stablehlo.broadcast_in_dim %2, dims = [1] : (tensor<1xi1>) -> tensor<2x1x3x4x6xi1>
+              %10 = stablehlo.constant dense<0x00000000> : tensor<2x1x3x4x6xf32>
+              %11 = stablehlo.select %9, %arg2, %10 : tensor<2x1x3x4x6xi1>, tensor<2x1x3x4x6xf32>
+              %12 = stablehlo.broadcast_in_dim %2, dims = [1] : (tensor<1xi1>) -> tensor<2x1x3x4xi1>
+              %13 = stablehlo.constant dense<0x00000000> : tensor<2x1x3x4xf32>
+              %14 = stablehlo.select %12, %arg3, %13 : tensor<2x1x3x4xi1>, tensor<2x1x3x4xf32>
+              %15 = stablehlo.broadcast_in_dim %2, dims = [1] : (tensor<1xi1>) -> tensor<2x1x3x4xi1>
+              %16 = stablehlo.constant dense<0x00000000> : tensor<2x1x3x4xf32>
+              %17 = stablehlo.select %15, %arg4, %16 : tensor<2x1x3x4xi1>, tensor<2x1x3x4xf32>
+              %18 = stablehlo.transpose %5, dims = [0, 2, 1, 3] : (tensor<2x1x3x5xf32>) -> tensor<2x3x1x5xf32>
+              %19 = stablehlo.broadcast_in_dim %18, dims = [0, 1, 3, 4] : (tensor<2x3x1x5xf32>) -> tensor<2x3x4x1x5xf32>
+              %20 = stablehlo.transpose %8, dims = [0, 2, 1, 3] : (tensor<2x1x3x5xf32>) -> tensor<2x3x1x5xf32>
+              %21 = stablehlo.broadcast_in_dim %20, dims = [0, 1, 3, 4] : (tensor<2x3x1x5xf32>) -> tensor<2x3x4x1x5xf32>
+              %22 = stablehlo.transpose %11, dims = [0, 2, 3, 1, 4] : (tensor<2x1x3x4x6xf32>) -> tensor<2x3x4x1x6xf32>
+              %23 = stablehlo.transpose %14, dims = [0, 2, 3, 1] : (tensor<2x1x3x4xf32>) -> tensor<2x3x4x1xf32>
+              %24 = stablehlo.transpose %17, dims = [0, 2, 3, 1] : (tensor<2x1x3x4xf32>) -> tensor<2x3x4x1xf32>
+              %25 = stablehlo.constant dense<0> : tensor<i32>
+              %26 = stablehlo.compare EQ, %arg6, %25, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+              %27 = stablehlo.broadcast_in_dim %26, dims = [] : (tensor<i1>) -> tensor<2x3x4x5x6xi1>
+              %28 = stablehlo.constant dense<0x00000000> : tensor<2x3x4x5x6xf32>
+              %29 = stablehlo.select %27, %28, %arg5 : tensor<2x3x4x5x6xi1>, tensor<2x3x4x5x6xf32>
+              %30 = stablehlo.reshape %19 : (tensor<2x3x4x1x5xf32>) -> tensor<2x3x4x5xf32>
+              %31 = stablehlo.reshape %21 : (tensor<2x3x4x1x5xf32>) -> tensor<2x3x4x5xf32>
+              %32 = stablehlo.reshape %22 : (tensor<2x3x4x1x6xf32>) -> tensor<2x3x4x6xf32>
+              %33 = stablehlo.reshape %23 : (tensor<2x3x4x1xf32>) -> tensor<2x3x4xf32>
+              %34 = stablehlo.reshape %24 : (tensor<2x3x4x1xf32>) -> tensor<2x3x4xf32>
+              %35 = stablehlo.exponential %33 : tensor<2x3x4xf32>
+              %36 = stablehlo.broadcast_in_dim %35, dims = [0, 1, 2] : (tensor<2x3x4xf32>) -> tensor<2x3x4x5x6xf32>
+              %37 = stablehlo.multiply %29, %36 : tensor<2x3x4x5x6xf32>
+              %38 = stablehlo.broadcast_in_dim %31, dims = [0, 1, 2, 3] : (tensor<2x3x4x5xf32>) -> tensor<2x3x4x5x6xf32>
+              %39 = stablehlo.multiply %37, %38 : tensor<2x3x4x5x6xf32>
+              %40 = stablehlo.constant dense<0x00000000> : tensor<f32>
+              %41 = stablehlo.reduce(%39 init: %40) applies stablehlo.add across dimensions = [3] : (tensor<2x3x4x5x6xf32>, tensor<f32>) -> tensor<2x3x4x6xf32>
+              %42 = stablehlo.subtract %32, %41 : tensor<2x3x4x6xf32>
+              %43 = stablehlo.broadcast_in_dim %34, dims = [0, 1, 2] : (tensor<2x3x4xf32>) -> tensor<2x3x4x6xf32>
+              %44 = stablehlo.multiply %42, %43 : tensor<2x3x4x6xf32>
+              %45 = stablehlo.broadcast_in_dim %31, dims = [0, 1, 2, 3] : (tensor<2x3x4x5xf32>) -> tensor<2x3x4x5x6xf32>
+              %46 = stablehlo.broadcast_in_dim %44, dims = [0, 1, 2, 4] : (tensor<2x3x4x6xf32>) -> tensor<2x3x4x5x6xf32>
+              %47 = stablehlo.multiply %45, %46 : tensor<2x3x4x5x6xf32>
+              %48 = stablehlo.add %37, %47 : tensor<2x3x4x5x6xf32>
+              %49 = stablehlo.broadcast_in_dim %30, dims = [0, 1, 2, 3] : (tensor<2x3x4x5xf32>) -> tensor<2x3x4x5x6xf32>
+              %50 = stablehlo.multiply %48, %49 : tensor<2x3x4x5x6xf32>
+              %51 = stablehlo.constant dense<0x00000000> : tensor<f32>
+              %52 = stablehlo.reduce(%50 init: %51) applies stablehlo.add across dimensions = [3] : (tensor<2x3x4x5x6xf32>, tensor<f32>) -> tensor<2x3x4x6xf32>
+              %53 = stablehlo.reshape %52 : (tensor<2x3x4x6xf32>) -> tensor<2x3x4x1x6xf32>
+              %54 = stablehlo.concatenate %48, %53, dim = 3 : (tensor<2x3x4x5x6xf32>, tensor<2x3x4x1x6xf32>) -> tensor<2x3x4x6x6xf32>
+              return %54 : tensor<2x3x4x6x6xf32>
+            }
+        "#]],
+    );
+}
