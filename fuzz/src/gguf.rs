@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tracewright::generate::{chat_template, stop_tokens};
 use tracewright::irpa::{Checkpoint, Gguf};
-use tracewright::models::{self, GgufModel};
+use tracewright::models;
 
 use crate::{said, tokenizer, written};
 
@@ -18,7 +18,7 @@ pub fn read(folder: &Path, bytes: &[u8]) {
             assert!(file.get(key).is_some(), "`{key}` is a key");
         }
     }
-    said(GgufModel::config_json(&path));
+    said(models::gguf::config_json(&path));
     let network = said(models::read(&path, &[]));
     if let Some(checkpoint) = said(Checkpoint::open(&path)) {
         look(&checkpoint);

@@ -9,23 +9,15 @@ mod names;
 
 use std::path::Path;
 
-use bake::Ignorable;
-use dsl::{EntryPoint, TraceError, Traced};
 use irpa::{Checkpoint, CheckpointTensor, Gguf, StoredOrder};
-use lower::Quantization;
-use ops::ElementType;
 use serde_json::{Value, json};
 
 use crate::config::{ConfigError, Keys};
-use crate::quantized::stored;
-use crate::shape_check::DeclaredSize;
-use crate::{Architecture, FAMILIES, ModelConfig};
-
-use names::Renaming;
+use crate::{FAMILIES, ModelConfig};
 
 pub use imatrix::{ImatrixError, read_imatrix};
 pub(crate) use metadata::{Metadata, joined};
-pub(crate) use names::interleaved;
+pub(crate) use names::{Renaming, interleaved};
 
 /// A name in a GGUF file, and the corresponding name in a Hugging Face model.
 type Names = &'static [(&'static str, &'static str)];
@@ -84,7 +76,7 @@ impl PartialEq for GgufFamily {
 
 impl Eq for GgufFamily {}
 
-/// The architectures that [`GgufModel::read`] supports, by their name in `general.architecture`.
+/// The architectures that [`read`](crate::read) supports, by their name in `general.architecture`.
 pub fn architectures() -> Vec<&'static str> {
     let mut names: Vec<&str> = FAMILIES.iter().filter_map(|family| Some(family.gguf?.architecture)).collect();
     names.sort_unstable();
@@ -92,41 +84,35 @@ pub fn architectures() -> Vec<&'static str> {
     names
 }
 
-/// A network whose configuration and weights come from a GGUF file.
-#[derive(Clone, Debug, PartialEq)]
-pub struct GgufModel {
-    /// The configuration, converted from the metadata.
-    pub config: ModelConfig,
-    renaming: Renaming,
-    stored: Quantization,
+/// Reads the metadata, the table of tensors and the rotary factors of a GGUF file. Returns the configuration, the names of
+/// its tensors, and the tensors under the names of the network. The configuration may contain the keys in `allowed`
+/// although no code reads them.
+///
+/// # Errors
+/// Returns an error if the file is not a GGUF file, its architecture is not supported, or keys are missing or
+/// invalid. The error lists all such keys.
+pub(crate) fn read(
+    path: &Path,
+    allowed: &[String],
+) -> Result<(ModelConfig, Renaming, Checkpoint), ConfigError> {
+    let file = open(path)?;
+    let metadata = Metadata::new(&file)?;
+    let renaming = Renaming::new(&metadata);
+    let keys = Keys::of(path, metadata.config()?);
+    let config = ModelConfig::of(keys, allowed).map_err(|error| error.named(|key| renaming.key(key)))?;
+    let checkpoint = renaming.apply(Checkpoint::of_gguf(&file));
+    Ok((config, renaming, checkpoint))
 }
 
-impl GgufModel {
-    /// Reads the metadata, the table of tensors and the rotary factors of a GGUF file. The configuration may
-    /// contain the keys in `allowed` although no code reads them.
-    ///
-    /// # Errors
-    /// Returns an error if the file is not a GGUF file, its architecture is not supported, or keys are
-    /// missing or invalid. The error lists all such keys.
-    pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
-        let file = open(path)?;
-        let metadata = Metadata::new(&file)?;
-        let renaming = Renaming::new(&metadata);
-        let keys = Keys::of(path, metadata.config()?);
-        let config = ModelConfig::of(keys, allowed).map_err(|error| error.named(|key| renaming.key(key)))?;
-        let stored = stored(&renaming.apply(Checkpoint::of_gguf(&file)));
-        Ok(Self { config, renaming, stored })
-    }
-
-    /// The `config.json` that is equivalent to the metadata of a GGUF file.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`read`](Self::read).
-    pub fn config_json(path: &Path) -> Result<String, ConfigError> {
-        let file = open(path)?;
-        let config = Metadata::new(&file)?.config()?;
-        Ok(serde_json::Value::Object(config).to_string())
-    }
+/// The `config.json` that is equivalent to the metadata of a GGUF file.
+///
+/// # Errors
+/// Returns an error if the file is not a GGUF file, its architecture is not supported, or keys are missing or
+/// invalid. The error lists all such keys.
+pub fn config_json(path: &Path) -> Result<String, ConfigError> {
+    let file = open(path)?;
+    let config = Metadata::new(&file)?.config()?;
+    Ok(serde_json::Value::Object(config).to_string())
 }
 
 /// Opens the file at `path`. If a tensor and the architecture are both unsupported, the error is about the
@@ -137,39 +123,4 @@ fn open(path: &Path) -> Result<Gguf, ConfigError> {
         let unknown = named.and_then(|file| Metadata::new(&file).err());
         unknown.unwrap_or_else(|| error.into())
     })
-}
-
-impl Architecture for GgufModel {
-    fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
-        self.config.trace(element, entry_points)
-    }
-
-    fn max_context(&self) -> usize {
-        self.config.max_context()
-    }
-
-    fn vocabulary(&self) -> usize {
-        self.config.vocabulary()
-    }
-
-    fn element(&self) -> Option<ElementType> {
-        self.config.element()
-    }
-
-    fn ignorable(&self) -> Vec<Ignorable> {
-        self.config.ignorable()
-    }
-
-    fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
-        self.renaming.apply(checkpoint)
-    }
-
-    fn stored(&self) -> Quantization {
-        self.stored.clone()
-    }
-
-    fn sizes(&self) -> Vec<DeclaredSize> {
-        let named = |claim: DeclaredSize| DeclaredSize { key: self.renaming.key(&claim.key), ..claim };
-        self.config.sizes().into_iter().map(named).collect()
-    }
 }

@@ -143,7 +143,7 @@ pub use embedding_gemma::EmbeddingGemmaConfig;
 pub use experts::ExpertsConfig;
 pub use family::{Family, Stacks};
 pub use gemma3::{Gemma, GemmaConfig};
-pub use gguf::{GgufFamily, GgufModel};
+pub use gguf::GgufFamily;
 pub use gpt2::Gpt2Config;
 pub use head::UntiedHead;
 pub use lfm2::Lfm2Config;
@@ -309,7 +309,7 @@ pub type ReadModel = fn(&Path, &[String]) -> Result<Box<dyn Architecture>, Confi
 /// `config.json` itself. The keys in `allowed` may be in the configuration although no code reads them.
 ///
 /// # Errors
-/// Returns the same errors as [`GgufModel::read`] and [`ModelConfig::read`].
+/// Returns the same errors as [`ModelConfig::read`], or an error if a GGUF file is invalid or has an unsupported architecture.
 ///
 /// ```no_run
 /// # use std::path::Path;
@@ -319,8 +319,8 @@ pub type ReadModel = fn(&Path, &[String]) -> Result<Box<dyn Architecture>, Confi
 /// ```
 pub fn read(path: &Path, allowed: &[String]) -> Result<Box<dyn Architecture>, ConfigError> {
     Ok(match Gguf::is_at(path) {
-        true => Box::new(GgufModel::read(path, allowed)?),
-        false => QuantizedModel::of(ModelConfig::read(path, allowed)?, path),
+        true => Box::new(QuantizedModel::of_gguf(path, allowed)?),
+        false => QuantizedModel::of_folder(ModelConfig::read(path, allowed)?, path),
     })
 }
 

@@ -1,15 +1,18 @@
-//! Models whose checkpoint contains matrices in quantized blocks, as `tracewright quantize` writes them.
+//! Models whose checkpoint contains matrices in quantized blocks: GGUF files, and folders that `tracewright quantize`
+//! writes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use bake::Ignorable;
 use dsl::{EntryPoint, TraceError, Traced};
-use irpa::{BlockFormat, Checkpoint};
+use irpa::{ArchiveError, BlockFormat, Checkpoint};
 use lower::Quantization;
 use ops::{ElementType, WeightFormat};
 use trace::key_pattern;
 
+use crate::config::ConfigError;
+use crate::gguf::{self, Renaming};
 use crate::shape_check::DeclaredSize;
 use crate::{Architecture, ModelConfig, UntiedHead};
 
@@ -17,7 +20,7 @@ use crate::{Architecture, ModelConfig, UntiedHead};
 ///
 /// Blocks of q8, q4 or q4_k are not converted. Other blocks are converted to q8, which loses least. All
 /// layers share one format.
-pub(crate) fn stored(checkpoint: &Checkpoint) -> Quantization {
+fn stored(checkpoint: &Checkpoint) -> Quantization {
     let mut blocks: BTreeMap<String, Vec<Option<BlockFormat>>> = BTreeMap::new();
     for tensor in checkpoint.tensors().filter(|tensor| tensor.shape.len() > 1) {
         blocks.entry(key_pattern(&tensor.name)).or_default().push(tensor.blocks());
@@ -39,20 +42,31 @@ pub(crate) fn stored(checkpoint: &Checkpoint) -> Quantization {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct QuantizedModel {
     config: ModelConfig,
+    /// The names of tensors in a GGUF file; `None` for a folder.
+    gguf: Option<Renaming>,
     stored: Quantization,
 }
 
 impl QuantizedModel {
     /// The model with the formats of the checkpoint in its directory, if the checkpoint has quantized
     /// formats.
-    pub(crate) fn of(config: ModelConfig, path: &Path) -> Box<dyn Architecture> {
+    pub(crate) fn of_folder(config: ModelConfig, path: &Path) -> Box<dyn Architecture> {
         // A damaged checkpoint, or none, is an error where somebody reads it.
         let checkpoint = path.is_dir().then(|| Checkpoint::open(path).ok()).flatten();
         let stored = checkpoint.map(|checkpoint| stored(&config.named(checkpoint)));
         match stored {
-            Some(stored) if stored.rounds() => Box::new(Self { config, stored }),
+            Some(stored) if stored.rounds() => Box::new(Self { config, gguf: None, stored }),
             _ => Box::new(config),
         }
+    }
+
+    /// The model in a GGUF file.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`gguf::read`].
+    pub(crate) fn of_gguf(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
+        let (config, renaming, checkpoint) = gguf::read(path, allowed)?;
+        Ok(Self { config, gguf: Some(renaming), stored: stored(&checkpoint) })
     }
 }
 
@@ -78,11 +92,22 @@ impl Architecture for QuantizedModel {
     }
 
     fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
-        self.config.named(checkpoint)
+        match &self.gguf {
+            Some(renaming) => renaming.apply(checkpoint),
+            None => self.config.named(checkpoint),
+        }
+    }
+
+    fn weights(&self, checkpoint: Checkpoint) -> Result<Checkpoint, ArchiveError> {
+        match self.gguf {
+            Some(_) => Ok(self.named(checkpoint)),
+            None => self.config.weights(checkpoint),
+        }
     }
 
     fn settle_head(&mut self, checkpoint: &Checkpoint) -> Option<UntiedHead> {
-        self.config.settle_head(checkpoint)
+        // The metadata of a GGUF file follow from its tensors.
+        self.gguf.is_none().then(|| self.config.settle_head(checkpoint)).flatten()
     }
 
     fn stored(&self) -> Quantization {
@@ -90,6 +115,10 @@ impl Architecture for QuantizedModel {
     }
 
     fn sizes(&self) -> Vec<DeclaredSize> {
-        self.config.sizes()
+        let mut sizes = self.config.sizes();
+        if let Some(renaming) = &self.gguf {
+            sizes.iter_mut().for_each(|size| size.key = renaming.key(&size.key));
+        }
+        sizes
     }
 }

@@ -213,7 +213,7 @@ fn made_of(model: &Path) -> Result<Option<BTreeMap<&'static str, String>>, Expor
     if !Gguf::is_at(model) {
         return Ok(None);
     }
-    let mut made = BTreeMap::from([("config.json", models::GgufModel::config_json(model)?)]);
+    let mut made = BTreeMap::from([("config.json", models::gguf::config_json(model)?)]);
     for name in names::COPIED {
         if let Some(text) = generate::gguf_text(model, name)? {
             made.insert(name, text);

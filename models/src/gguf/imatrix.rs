@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use irpa::{ArchiveError, Dtype, Gguf, GgufTensor, StoredNumbers};
 
-use super::GgufModel;
 use super::names::Renaming;
 use crate::ModelConfig;
 use crate::config::ConfigError;
@@ -47,7 +46,7 @@ pub fn read_imatrix(
     allowed: &[String],
 ) -> Result<BTreeMap<String, Vec<f32>>, ImatrixError> {
     let renaming = match Gguf::is_at(model) {
-        true => GgufModel::read(model, allowed)?.renaming,
+        true => super::read(model, allowed)?.1,
         false => {
             let gguf = &ModelConfig::read(model, allowed)?.family().gguf;
             Renaming::of(gguf.as_ref().ok_or_else(|| ImatrixError::NoNames(model.to_owned()))?)

@@ -8,7 +8,7 @@ use crate::family::Stacks;
 
 /// Converts the tensors of a file to the tensors of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Renaming {
+pub(crate) struct Renaming {
     gguf: &'static GgufFamily,
     stacks: Stacks,
     /// The numbers of query heads and of key-value heads.
@@ -88,7 +88,7 @@ impl Renaming {
     }
 
     /// The metadata key that corresponds to a `config.json` key, or to a product of keys.
-    pub(super) fn key(&self, key: &str) -> String {
+    pub(crate) fn key(&self, key: &str) -> String {
         let own = |key: &str| {
             let found = self.gguf.keys.iter().chain(KEYS).find(|(theirs, _)| *theirs == key);
             found.map_or_else(|| key.to_owned(), |(_, own)| format!("{}.{own}", self.gguf.architecture))
@@ -97,7 +97,7 @@ impl Renaming {
     }
 
     /// Renames the tensors of a file. A tensor that the network does not know keeps its name.
-    pub(super) fn apply(&self, checkpoint: Checkpoint) -> Checkpoint {
+    pub(crate) fn apply(&self, checkpoint: Checkpoint) -> Checkpoint {
         checkpoint.revised(|tensor| self.revise(tensor)).apart(self.stacks)
     }
 
