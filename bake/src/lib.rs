@@ -14,10 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use irpa::{
-    ArchiveError, BlockFormat, Checkpoint, CheckpointTensor, NewEntry, StoredNumbers, Watch, WriteOptions,
-};
-use ops::{ElementType, Form, InferError, LayoutOp, TensorType, Value, WeightFormat};
+use irpa::{BlockFormat, Checkpoint, CheckpointTensor, NewEntry, StoredNumbers, Watch, WriteOptions};
+use ops::{ElementType, Form, InferError, LayoutOp, TensorType, WeightFormat};
 use trace::{Parameter, Recipe, Trace};
 
 use mismatch::{Moved, declarations, list};
@@ -25,6 +23,7 @@ use mismatch::{Moved, declarations, list};
 pub use compensate::{Importance, Moments};
 pub use mismatch::{Declared, Problem};
 pub use quantize::{QuantizeError, Quantizer};
+pub use recipe::{read, value};
 
 /// A tensor that a checkpoint may contain although the model does not read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -330,24 +329,4 @@ pub fn format(parameter: &Parameter) -> Option<WeightFormat> {
         Form::Archive(LayoutOp::Quantize(quantize)) => Some(quantize.format),
         Form::Primitive | Form::Composite(_) | Form::Idiom(_) | Form::Kernel => None,
     }
-}
-
-/// Reads the numbers of a checkpoint's tensor from `start` on, rounded to the type that a network declares.
-///
-/// # Errors
-/// Returns an error if the checkpoint does not contain the tensor.
-pub fn read(
-    checkpoint: &Checkpoint,
-    key: &str,
-    ty: &TensorType,
-    start: usize,
-    out: &mut [f32],
-) -> Result<(), ArchiveError> {
-    recipe::read(checkpoint, key, ty, start, out)
-}
-
-/// The value of a checkpoint's tensor, converted to the type that a network declares; `None` if the tensor is
-/// missing or has another shape.
-pub fn value(checkpoint: &Checkpoint, key: &str, ty: &TensorType) -> Option<Value> {
-    recipe::value(checkpoint, key, ty)
 }

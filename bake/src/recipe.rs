@@ -56,8 +56,11 @@ fn write_made(made: &PieceReader<'_>, sink: &mut Sink<'_>) -> Result<(), Archive
     Ok(())
 }
 
-/// Reads the numbers of a tensor from `start` on, rounded to the type that a network declares.
-pub(crate) fn read(
+/// Reads the numbers of a checkpoint's tensor from `start` on, rounded to the type that a network declares.
+///
+/// # Errors
+/// Returns an error if the checkpoint does not contain the tensor.
+pub fn read(
     checkpoint: &Checkpoint,
     key: &str,
     ty: &TensorType,
@@ -70,7 +73,7 @@ pub(crate) fn read(
 
 /// The value of a checkpoint's tensor, converted to the type that a network declares; `None` if the tensor is
 /// missing or has another shape.
-pub(crate) fn value(checkpoint: &Checkpoint, key: &str, ty: &TensorType) -> Option<Value> {
+pub fn value(checkpoint: &Checkpoint, key: &str, ty: &TensorType) -> Option<Value> {
     let tensor = checkpoint.get(key).filter(|tensor| tensor.shape == ty.shape)?;
     match tensor.element() {
         // Exact where an f32 has not all numbers of the type, too.
