@@ -206,6 +206,15 @@ pub fn usage(usage: Usage) -> Value {
     })
 }
 
+/// The events behind the last part of a stream: the chunk for the usage, if the client asked for it, and the line `[DONE]`.
+pub fn last_events(chunk: Option<Value>, total: Usage) -> Vec<Sent> {
+    let with_usage = chunk.map(|mut chunk| {
+        chunk["usage"] = usage(total);
+        Sent::Data(chunk)
+    });
+    with_usage.into_iter().chain([Sent::Done]).collect()
+}
+
 /// The state of one answer that is streamed.
 #[derive(Clone, Default)]
 struct StreamedChoice {
@@ -286,17 +295,6 @@ impl Events for Chunks {
     }
 
     fn finish(&mut self) -> Vec<Sent> {
-        let mut last = Vec::new();
-        if self.includes_usage {
-            let mut chunk = self.chunk(Vec::new());
-            chunk["usage"] = usage(self.usage);
-            last.push(Sent::Data(chunk));
-        }
-        last.push(Sent::Done);
-        last
-    }
-
-    fn fail(&mut self, failure: &Failure) -> Vec<Sent> {
-        vec![Sent::Data(failure.json())]
+        last_events(self.includes_usage.then(|| self.chunk(Vec::new())), self.usage)
     }
 }

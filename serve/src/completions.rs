@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use crate::answers::{Answers, Ask};
 use crate::app::App;
 use crate::body::{fields, shown};
-use crate::chat::{StreamFields, TOP, finish_reason, usage};
+use crate::chat::{StreamFields, TOP, finish_reason, last_events, usage};
 use crate::collect::collect;
 use crate::failure::Failure;
 use crate::generation::max_tokens;
@@ -273,17 +273,6 @@ impl Events for Chunks {
     }
 
     fn finish(&mut self) -> Vec<Sent> {
-        let mut last = Vec::new();
-        if self.includes_usage {
-            let mut chunk = self.chunk(Vec::new());
-            chunk["usage"] = usage(self.usage);
-            last.push(Sent::Data(chunk));
-        }
-        last.push(Sent::Done);
-        last
-    }
-
-    fn fail(&mut self, failure: &Failure) -> Vec<Sent> {
-        vec![Sent::Data(failure.json())]
+        last_events(self.includes_usage.then(|| self.chunk(Vec::new())), self.usage)
     }
 }

@@ -32,7 +32,9 @@ pub trait Events: Send + 'static {
     /// The events behind the last update.
     fn finish(&mut self) -> Vec<Sent>;
     /// The events of a failure, after which nothing follows.
-    fn fail(&mut self, failure: &Failure) -> Vec<Sent>;
+    fn fail(&mut self, failure: &Failure) -> Vec<Sent> {
+        vec![Sent::Data(failure.json())]
+    }
 }
 
 /// The time after which a silent stream sends a comment, so that nothing in between closes the connection.
