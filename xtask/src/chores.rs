@@ -5,14 +5,14 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 use errors::{WithCauses, WithPath as _};
 use files::Scratch;
 
 use crate::error::Error;
-use crate::step::{human, start_error, step};
+use crate::step::{human, start_error, starts, step};
 use crate::{Fuzz, Parity, clients, programs, python, vulkan};
 
 const HOW_CC: &str =
@@ -299,10 +299,7 @@ pub fn newcomer(root: &Path) -> Result<(), Error> {
 /// Builds IREE's runtime for AArch64 and runs it in QEMU, so that kernels of that architecture are not only
 /// compiled.
 fn emulated(root: &Path) -> Result<(), Error> {
-    let emulator = ["qemu-aarch64", "qemu-aarch64-static"].into_iter().any(|name| {
-        let mut command = Command::new(name);
-        command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
-    });
+    let emulator = ["qemu-aarch64", "qemu-aarch64-static"].into_iter().any(|name| starts(name).is_ok());
     if emulator {
         let requirements = root.join("tests/oracle/aarch64.txt");
         let dir = root.join(".tracewright/aarch64");
@@ -535,14 +532,13 @@ fn empty(folder: PathBuf) -> Result<PathBuf, Error> {
 /// Checks that the C or C++ compiler that cmake will find can be started.
 fn compiler(what: &'static str, variable: &str, default: &str) -> Result<(), Error> {
     let program = env::var_os(variable).unwrap_or_else(|| default.into());
-    let mut command = Command::new(&program);
-    match command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status() {
-        Ok(_) => Ok(()),
+    match starts(&program) {
+        Ok(()) => Ok(()),
         Err(source) if source.kind() == io::ErrorKind::NotFound => {
             let tried = format!("`{}` is not on PATH", program.to_string_lossy());
             Err(Error::Missing { what, tried, how: HOW_CC })
         }
-        Err(source) => Err(start_error(&command, source)),
+        Err(source) => Err(start_error(&Command::new(&program), source)),
     }
 }
 

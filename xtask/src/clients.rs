@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use errors::WithPath as _;
 
 use crate::error::Error;
 use crate::python;
-use crate::step::step;
+use crate::step::{starts, step};
 
 /// Clients that tests of `tracewright serve` run: Python packages, and one of npm where node is.
 pub fn install(root: &Path) -> Result<(), Error> {
@@ -17,9 +17,7 @@ pub fn install(root: &Path) -> Result<(), Error> {
     python::install(&folder, &pins, "60 MB")?;
     let folder = root.join(".tracewright/clients-js");
     let stamp = folder.join("installed.txt");
-    let has_npm =
-        Command::new("npm").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
-    if !has_npm || fs::read_to_string(&stamp).is_ok_and(|installed| installed == OPENAI) {
+    if starts("npm").is_err() || fs::read_to_string(&stamp).is_ok_and(|installed| installed == OPENAI) {
         return Ok(());
     }
     fs::create_dir_all(&folder).with_path("create", &folder)?;

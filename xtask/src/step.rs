@@ -1,7 +1,9 @@
 //! A step is a child process with a name, and the step's time is reported.
 
+use std::ffi::OsStr;
+use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
@@ -43,8 +45,14 @@ pub fn check(status: ExitStatus) -> Result<(), Error> {
     if interrupted { Err(Error::Interrupted) } else { Ok(()) }
 }
 
+/// Starts `program` to see whether it is there.
+pub fn starts(program: impl AsRef<OsStr>) -> io::Result<()> {
+    let mut command = Command::new(program);
+    command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().map(drop)
+}
+
 /// The error of a command that did not start.
-pub fn start_error(command: &Command, source: std::io::Error) -> Error {
+pub fn start_error(command: &Command, source: io::Error) -> Error {
     Error::Start { program: command.get_program().to_string_lossy().into_owned(), source }
 }
 
