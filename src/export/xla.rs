@@ -18,7 +18,7 @@ use manifest::{
     ENGINE, FORMAT, Manifest, ManifestAxis, ManifestError, ManifestValue, XlaEntry, XlaManifest, XlaWeight,
     is_xla, read_module, refused,
 };
-use targets::{Mesh, ShardRule, Target};
+use targets::{DeviceKind, Mesh, ShardRule, Target};
 use trace::{Argument, Parameter, Trace};
 
 use crate::{DevicePartition, Plan, PlanError};
@@ -107,6 +107,13 @@ pub fn planned(plan: Plan) -> Result<Plan, XlaError> {
     Ok(Plan { target: Target::xla(), weights: Weights { kernels: false, ..Weights::default() }, ..plan })
 }
 
+/// Lets Tracewright's kernels for NVIDIA GPUs compute the calls with few tokens of a plan for XLA ([`planned`]).
+/// Then only XLA's CUDA platform compiles the modules, for one device. The kernels compute only in bf16.
+pub fn with_cuda_kernels(plan: Plan) -> Plan {
+    let target = Target { device: DeviceKind::Cuda, ..plan.target };
+    Plan { target, weights: Weights { kernels: true, ..plan.weights }, ..plan }
+}
+
 /// Checks that XLA can read the weights of the model at this path.
 ///
 /// # Errors
@@ -172,7 +179,9 @@ impl XlaProgram {
         let expanded = plan.expand(recorded)?.trace;
         let parameters = expanded.parameters().map_err(PlanError::from)?;
         let entries = expanded.entries.iter().map(|&id| &expanded.function(id).name);
-        let module = |entry: &String| lower::xla(&expanded, entry, shards.as_ref()).map_err(PlanError::from);
+        let module = |entry: &String| {
+            lower::xla(&expanded, entry, &plan.target, shards.as_ref()).map_err(PlanError::from)
+        };
         let modules = entries.map(module).collect::<Result<_, _>>()?;
         Ok(Self { modules, parameters, shards })
     }
