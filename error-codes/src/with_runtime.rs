@@ -57,7 +57,7 @@ coded! {
         TW0715: OutOfMemory;
         TW0702: Element ByteCount Range;
         TW0707: OtherClient;
-        TW0708: Failed;
+        TW0708: Failed NotStored;
     }
 
     GenerateError: File Template Evaluate Gguf Runtime Pjrt {

@@ -28,6 +28,7 @@ mod session;
 mod snapshot;
 mod speculate;
 mod stop;
+mod tensor_moves;
 mod text;
 mod xla;
 

@@ -8,12 +8,14 @@ use pjrt::{Client, Executable, PjrtArgument, PjrtBuffer};
 
 use crate::GenerateError;
 use crate::executor::{CallArgument, Executor};
+use crate::tensor_moves::TensorMoves;
 
 /// A program of XLA: an executable for each entry point, and the weights on the device.
 pub struct Xla {
     client: Client,
     ordinal: usize,
     functions: HashMap<String, XlaFunction>,
+    moves: TensorMoves,
 }
 
 /// An entry point that XLA has compiled.
@@ -29,7 +31,7 @@ impl Xla {
     /// Creates an executor for entry points by name. The entry points must be compiled for the device with
     /// this number, which also contains their weights.
     pub fn new(client: &Client, ordinal: usize, functions: HashMap<String, XlaFunction>) -> Self {
-        Self { client: client.clone(), ordinal, functions }
+        Self { client: client.clone(), ordinal, functions, moves: TensorMoves::new(client, ordinal) }
     }
 
     /// The client whose device runs the calls.
@@ -42,7 +44,7 @@ impl Executor for Xla {
     type Buffer = PjrtBuffer;
 
     fn zeros(&self, ty: &TensorType) -> Result<PjrtBuffer, GenerateError> {
-        self.upload(ty, &vec![0; ty.bytes()])
+        Ok(self.moves.zeros(ty)?)
     }
 
     fn upload(&self, ty: &TensorType, bytes: &[u8]) -> Result<PjrtBuffer, GenerateError> {
@@ -51,6 +53,29 @@ impl Executor for Xla {
 
     fn read(&self, buffer: &PjrtBuffer) -> Result<Vec<u8>, GenerateError> {
         Ok(buffer.read()?)
+    }
+
+    fn copy(&self, _: &TensorType, buffer: &PjrtBuffer) -> Result<PjrtBuffer, GenerateError> {
+        Ok(self.moves.copy(buffer)?)
+    }
+
+    fn copied_rows(
+        &self,
+        buffer: &PjrtBuffer,
+        ty: &TensorType,
+        first: usize,
+    ) -> Result<PjrtBuffer, GenerateError> {
+        Ok(self.moves.rows(buffer, ty, first)?)
+    }
+
+    fn put_rows(
+        &self,
+        _: &TensorType,
+        buffer: PjrtBuffer,
+        first: usize,
+        rows: PjrtBuffer,
+    ) -> Result<PjrtBuffer, GenerateError> {
+        Ok(self.moves.put_rows(buffer, first, &rows)?)
     }
 
     fn read_element(&self, buffer: &PjrtBuffer, index: usize) -> Result<Vec<u8>, GenerateError> {

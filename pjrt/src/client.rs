@@ -1,12 +1,14 @@
 //! [`Plugin`], [`Client`], [`Executable`] and [`PjrtBuffer`] are the safe interface.
 
+mod serialized;
+
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use ops::TensorType;
 
-use crate::error::PjrtError;
+use crate::error::{PjrtError, PjrtStatus};
 use crate::ffi::{Library, RawClient, RawDevice, RawExecutable, RawTensor};
 use crate::options::XlaOptions;
 
@@ -151,6 +153,15 @@ impl Client {
             error => error,
         };
         let raw = self.0.raw.compile(module, &options.encode(device.id.into())).map_err(refused)?;
+        self.loaded(raw, refused)
+    }
+
+    /// An executable with the types of its results. `refused` converts a failure of the plugin.
+    fn loaded(
+        &self,
+        raw: RawExecutable,
+        refused: impl Fn(PjrtStatus) -> PjrtError,
+    ) -> Result<Executable, PjrtError> {
         let types = raw.results().map_err(refused)?;
         let known = |(index, ty): (usize, Option<TensorType>)| ty.ok_or(PjrtError::ResultType { index });
         let results = types.into_iter().enumerate().map(known).collect::<Result<_, _>>()?;
@@ -242,7 +253,7 @@ impl PjrtBuffer {
     }
 
     /// Counts the bytes if a read was successful.
-    fn counted(&self, read: Result<(), crate::PjrtStatus>, bytes: usize) -> Result<(), PjrtError> {
+    fn counted(&self, read: Result<(), PjrtStatus>, bytes: usize) -> Result<(), PjrtError> {
         read.map_err(|status| PjrtError::failed(format!("read a tensor of type `{}`", self.ty), status))?;
         let downloaded = &self.client.0.downloaded;
         downloaded.set(downloaded.get() + bytes as u64);

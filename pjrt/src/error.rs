@@ -109,6 +109,9 @@ pub enum PjrtError {
         action: String,
         status: PjrtStatus,
     },
+    /// The plugin has no functions that store and load executables.
+    #[error("the plugin for `{platform}` cannot store executables")]
+    NotStored { platform: String },
     /// A tensor belongs to another client.
     #[error("the argument {index} belongs to another PJRT client than the program")]
     OtherClient { index: usize },

@@ -13,8 +13,7 @@ use tracewright_pjrt::{Client, PjrtArgument, PjrtBuffer, PjrtError, Plugin, XlaO
 /// A client takes all cores; one at a time is enough.
 static ONE: Mutex<()> = Mutex::new(());
 
-fn cpu() -> Option<(Client, MutexGuard<'static, ()>)> {
-    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+fn plugin_path() -> Option<PathBuf> {
     let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tracewright/xla-cpu/lib");
     let pythons = fs::read_dir(&installed).into_iter().flatten().flatten();
     let folders: Vec<PathBuf> = pythons.map(|python| python.path().join("site-packages")).collect();
@@ -24,7 +23,12 @@ fn cpu() -> Option<(Client, MutexGuard<'static, ()>)> {
         "no plugin in `{}`; `cargo xtask setup --xla` installs it",
         installed.display()
     );
-    let plugin = Plugin::load(&found.ok()?).unwrap();
+    found.ok()
+}
+
+fn cpu() -> Option<(Client, MutexGuard<'static, ()>)> {
+    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let plugin = Plugin::load(&plugin_path()?).unwrap();
     assert!(plugin.version() >= (0, tracewright_pjrt::OLDEST_MINOR));
     let client = plugin.client().unwrap();
     assert_eq!(client.platform(), "cpu");
@@ -84,6 +88,25 @@ fn a_kept_argument_survives() {
         let results = add.execute(vec![PjrtArgument::Kept(&a), PjrtArgument::Kept(&b)]).unwrap();
         assert_eq!(floats(&results[0]), [3.0; 4]);
         assert_eq!(floats(&a), [1.0; 4]);
+    }
+}
+
+/// Another client loads the bytes of an executable, and computes the same numbers with donated arguments.
+#[test]
+fn an_executable_is_stored_and_loaded() {
+    let Some((client, _guard)) = cpu() else { return };
+    let compiled = client.compile(ADD, 0, &XlaOptions::default()).unwrap();
+    let bytes = compiled.serialize().unwrap();
+    drop((compiled, client));
+    let plugin = Plugin::load(&plugin_path().unwrap()).unwrap();
+    let client = plugin.client().unwrap();
+    let add = client.deserialize(&bytes).unwrap();
+    assert_eq!(add.results().iter().map(TensorType::to_string).collect::<Vec<_>>(), ["f32[4]", "i32[2,2]"]);
+    let [a, b] = [[1.0; 4], [2.0; 4]].map(|numbers| upload(&client, &numbers));
+    let results = add.execute(vec![PjrtArgument::Donated(a), PjrtArgument::Kept(&b)]).unwrap();
+    assert_eq!(floats(&results[0]), [3.0; 4]);
+    for damaged in [&bytes[..bytes.len() / 2], &[][..], &b"no executable"[..]] {
+        assert!(client.deserialize(damaged).is_err(), "{} of {} bytes", damaged.len(), bytes.len());
     }
 }
 

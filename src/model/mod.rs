@@ -4,6 +4,7 @@
 mod conversation;
 mod engine;
 mod error;
+mod executables;
 mod opening;
 mod options;
 mod render;

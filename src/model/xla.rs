@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use bake::{BakeOptions, Ignorable};
+use files::ModuleCache;
 use generate::{AnyExecutor, Network, Xla, XlaFunction};
 use irpa::{Archive, Checkpoint, StoredOrder};
 use lower::Quantization;
@@ -15,6 +16,7 @@ use pjrt::{Client, PjrtBuffer, Plugin, XlaOptions};
 use targets::{DeviceKind, DeviceName};
 use trace::Parameter;
 
+use super::executables::Executables;
 use super::source::{BuildInfo, entries, planned};
 use super::{ModelError, OpenOptions};
 use crate::build::{BuildStep, LoadError, cached_archive};
@@ -44,7 +46,8 @@ pub(super) fn build_xla(
     bake::check(&checkpoint, &program.parameters, &ignorable)
         .map_err(|refused| XlaError::from(refused.declared_in(&traced.trace)))?;
 
-    let client = Plugin::load(plugin)?.client()?;
+    let plugin = Plugin::load(plugin)?;
+    let client = plugin.client()?;
     let ordinal = ordinal(&client, options.device)?;
     if client.platform() == "cpu"
         && let Some(memory) = Memory::of_machine()
@@ -57,13 +60,14 @@ pub(super) fn build_xla(
     if watch(BuildStep::Compile).is_break() {
         return Err(LoadError::Stopped.into());
     }
+    let settings = if client.platform() == "cpu" { &CPU_SETTINGS[..] } else { &[] };
+    let settings = settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
+    let settings = XlaOptions { settings: settings.collect() };
+    let cache = ModuleCache::new(options.cache_folder()?.join("executables"));
+    let executables = Executables::new(&plugin, &client, ordinal, &settings, cache)?;
     let mut compiled = HashMap::new();
     for module in &program.modules {
-        let settings = if client.platform() == "cpu" { &CPU_SETTINGS[..] } else { &[] };
-        let settings = settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
-        let executable =
-            client.compile(&module.text, ordinal, &XlaOptions { settings: settings.collect() })?;
-        compiled.insert(module.signatures[0].name.clone(), executable);
+        compiled.insert(module.signatures[0].name.clone(), executables.get(module)?);
     }
     let compile = start.elapsed();
     let start = Instant::now();

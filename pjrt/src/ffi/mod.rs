@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 mod abi;
+mod serialized;
 
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int};

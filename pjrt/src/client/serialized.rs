@@ -1,0 +1,33 @@
+//! Stores executables as bytes, so that a later process need not compile their modules again.
+
+use super::{Client, Executable};
+use crate::error::PjrtError;
+
+impl Client {
+    /// Loads an executable from the bytes that [`Executable::serialize`] returned for the same devices of the
+    /// same version of the plugin. Pass only bytes that you trust: XLA runs the machine code in them.
+    ///
+    /// # Errors
+    /// Returns an error if the plugin stores no executables, or if the bytes come from another version of the
+    /// plugin or for another device.
+    pub fn deserialize(&self, bytes: &[u8]) -> Result<Executable, PjrtError> {
+        let failed = |status| PjrtError::failed("load a stored executable", status);
+        let raw = self.0.raw.deserialize(bytes).ok_or_else(|| self.keeps_none())?;
+        self.loaded(raw.map_err(failed)?, failed)
+    }
+
+    fn keeps_none(&self) -> PjrtError {
+        PjrtError::NotStored { platform: self.0.platform.clone() }
+    }
+}
+
+impl Executable {
+    /// The executable as bytes, from which [`Client::deserialize`] loads the executable again.
+    ///
+    /// # Errors
+    /// Returns an error if the plugin stores no executables, or cannot store this executable.
+    pub fn serialize(&self) -> Result<Vec<u8>, PjrtError> {
+        let bytes = self.raw.serialize().ok_or_else(|| self.client.keeps_none())?;
+        bytes.map_err(|status| PjrtError::failed("store an executable", status))
+    }
+}
