@@ -191,10 +191,7 @@ impl<E: Executor> Sequences<'_, E> {
     }
 
     /// The whole state after a prefix of the row's tokens.
-    fn state_of(
-        &self,
-        prefix: &Prefix,
-    ) -> Result<Snapshot<KeptRow<E::Buffer>>, GenerateError> {
+    fn state_of(&self, prefix: &Prefix) -> Result<Snapshot<KeptRow<E::Buffer>>, GenerateError> {
         let one = &self.rows[prefix.row];
         let snapshot = prefix.snapshot.map(|i| &one.snapshots[i]);
         let written = snapshot.map_or(one.written, |snapshot| snapshot.written);
