@@ -34,8 +34,19 @@ pub fn package_folders() -> Vec<PathBuf> {
 /// does not support.
 pub fn selected(arguments: &RunArguments) -> Result<Option<PathBuf>, Error> {
     let network = &arguments.build.model_arguments.network;
+    let mesh = arguments.mesh.rules()?;
     if arguments.engine.engine == Engine::Iree {
-        return Ok(None);
+        return match mesh {
+            Some(_) => Err(usage("`--mesh` is for XLA; leave it out, or add `--engine xla`").into()),
+            None => Ok(None),
+        };
+    }
+    if mesh.is_some() && arguments.device.name().ordinal > 0 {
+        let what = format!(
+            "`--device` is {}, but a mesh begins at the first device; leave out the number, or leave out `--mesh`",
+            arguments.device.name()
+        );
+        return Err(usage(what).into());
     }
     let unused = [
         ("--target", arguments.device.target.is_some()),

@@ -52,11 +52,11 @@ coded! {
     PjrtError: {
         TW0713: NoPlugin Library NoApi Version Missing;
         TW0711: Start;
-        TW0712: NoDevice;
+        TW0712: NoDevice FewDevices;
         TW0714: Compile ResultType;
         TW0715: OutOfMemory;
-        TW0702: Element ByteCount Range;
-        TW0707: OtherClient;
+        TW0702: Element ByteCount Range Placement DividedRows;
+        TW0707: OtherClient OtherDevices ResultCount;
         TW0708: Failed NotStored;
     }
 
@@ -100,7 +100,7 @@ coded! {
         TW0822: NoTokenizer;
         TW0823: Kind;
         TW0824: DraftTokenizer;
-        TW0001: AsExported Compiled Target NoCache;
+        TW0001: AsExported Compiled Target NoCache MeshEngine MeshDevice NoMesh;
         TW0807: Template;
         TW0809: TemplateLimit;
         TW0004: Program Thread Gone;

@@ -3,12 +3,11 @@
 use std::ops::Range;
 
 use ops::TensorType;
-use pjrt::PjrtBuffer;
 use runtime::{Buffer, Transfers};
 
 use crate::GenerateError;
 use crate::executor::{CallArgument, Executor, Iree};
-use crate::xla::Xla;
+use crate::xla::{Xla, XlaBuffer};
 
 /// An executor of any engine.
 pub enum AnyExecutor {
@@ -22,8 +21,8 @@ pub enum AnyExecutor {
 pub enum AnyBuffer {
     /// A tensor on a device of IREE.
     Iree(Buffer),
-    /// A tensor on a device of XLA.
-    Xla(PjrtBuffer),
+    /// A tensor of XLA.
+    Xla(XlaBuffer),
 }
 
 impl AnyExecutor {

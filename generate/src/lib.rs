@@ -28,7 +28,6 @@ mod session;
 mod snapshot;
 mod speculate;
 mod stop;
-mod tensor_moves;
 mod text;
 mod xla;
 
@@ -54,4 +53,4 @@ pub use speculate::{Certainty, DraftModel, Drafter, Lookup};
 pub use stop::{StopMatch, StopStrings, stop_tokens};
 pub use template::{Chat, ChatTemplate, TemplateError, TemplatePlace};
 pub use text::{Stream, Tokenizer, catches_panics};
-pub use xla::{Xla, XlaFunction};
+pub use xla::{Xla, XlaBuffer, XlaFunction};

@@ -1,6 +1,7 @@
 //! A cache of the executables that XLA compiles.
 
 use std::fs;
+use std::ops::Range;
 use std::time::{Duration, UNIX_EPOCH};
 
 use errors::WithPath as _;
@@ -16,10 +17,10 @@ use crate::build::LoadError;
 /// entries changes.
 const KEY_VERSION: &str = "tracewright executable 1";
 
-/// Compiles modules for one device, or takes their executables from the cache.
+/// Compiles modules for some devices, or takes their executables from the cache.
 pub(super) struct Executables<'a> {
     client: &'a Client,
-    ordinal: usize,
+    devices: Range<usize>,
     options: &'a XlaOptions,
     cache: ModuleCache,
     /// The parts of a key that all modules share.
@@ -30,12 +31,12 @@ impl<'a> Executables<'a> {
     pub fn new(
         plugin: &Plugin,
         client: &'a Client,
-        ordinal: usize,
+        devices: Range<usize>,
         options: &'a XlaOptions,
         cache: ModuleCache,
     ) -> Result<Self, ModelError> {
-        let shared = shared_parts(plugin, client, ordinal, options).map_err(LoadError::from)?;
-        Ok(Self { client, ordinal, options, cache, shared })
+        let shared = shared_parts(plugin, client, &devices, options).map_err(LoadError::from)?;
+        Ok(Self { client, devices, options, cache, shared })
     }
 
     /// The executable of a module. An entry of the cache that cannot be read or loaded is compiled again and
@@ -43,10 +44,12 @@ impl<'a> Executables<'a> {
     pub fn get(&self, module: &Module) -> Result<Executable, ModelError> {
         let key = self.key(module);
         let stored = self.cache.load(&key).ok().flatten();
-        if let Some(executable) = stored.and_then(|bytes| self.client.deserialize(&bytes).ok()) {
+        if let Some(executable) =
+            stored.and_then(|bytes| self.client.deserialize(&bytes, self.devices.clone()).ok())
+        {
             return Ok(executable);
         }
-        let executable = self.client.compile(&module.text, self.ordinal, self.options)?;
+        let executable = self.client.compile(&module.text, self.devices.clone(), self.options)?;
         match executable.serialize() {
             Ok(bytes) => {
                 let stored = self.cache.create().and_then(|()| self.cache.store(&key, &bytes));
@@ -75,21 +78,21 @@ impl<'a> Executables<'a> {
 fn shared_parts(
     plugin: &Plugin,
     client: &Client,
-    ordinal: usize,
+    devices: &Range<usize>,
     options: &XlaOptions,
 ) -> Result<Vec<String>, errors::FileError> {
     let path = plugin.path();
     let metadata = fs::metadata(path).with_path("read", path)?;
     let changed = metadata.modified().with_path("read", path)?;
     let changed = changed.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    let device = client.devices().nth(ordinal).map(|device| device.kind.clone());
+    let kinds = client.devices().skip(devices.start).take(devices.len()).map(|device| device.kind.as_str());
     let mut parts = vec![
         KEY_VERSION.to_owned(),
         format!("{:?}", plugin.version()),
         format!("{} bytes of {}", metadata.len(), changed.as_nanos()),
         client.platform().to_owned(),
         client.platform_version().to_owned(),
-        format!("{ordinal} {}", device.unwrap_or_default()),
+        format!("{devices:?} {:?}", kinds.collect::<Vec<_>>()),
         format!("{options:?}"),
     ];
     // XLA compiles for the processor of this machine, and another machine may share the folder.

@@ -9,7 +9,7 @@ use bake::{Baked, Ignorable};
 use dsl::{EntryPoint, Traced};
 use errors::WithPath as _;
 use irpa::{Archive, ArchiveError, Checkpoint, Gguf};
-use lower::{Module, Quantization, Weights};
+use lower::{Module, Quantization, Shards, Weights};
 use models::fit::{self, OpenWarning};
 use models::{Architecture, SentenceConfig};
 use runtime::{CompileOptions, Device, Runtime, device};
@@ -55,6 +55,8 @@ pub struct BuildInfo {
     pub archive: PathBuf,
     /// Statistics of the bake; `None` if the archive already existed.
     pub baked: Option<Baked>,
+    /// How tensors are partitioned over a mesh of devices; `None` for a network on one device.
+    pub shards: Option<Shards>,
     /// The arguments and results of each entry point.
     pub signatures: Vec<Signature>,
     /// Damaged files with the tuner's measurements, which are ignored.
@@ -123,6 +125,7 @@ pub(super) fn open_export(
         options: None,
         archive: archive.path().into(),
         baked: None,
+        shards: None,
         signatures,
         damaged: Vec::new(),
     };
@@ -214,6 +217,7 @@ fn build(
         options: Some(built.options),
         archive: built.archive.path().into(),
         baked: built.baked,
+        shards: None,
         damaged: Vec::new(),
     };
     Ok(Ready { program: built.program, build })
@@ -260,6 +264,7 @@ fn check_as_exported(manifest: &IreeManifest, asked: &OpenOptions) -> Result<(),
         ("tuning", asked.tuning.is_some()),
         ("activations", asked.activations.is_some()),
         ("plugin", asked.plugin.is_some()),
+        ("mesh", asked.mesh.is_some()),
     ];
     for (option, given) in given {
         if given {

@@ -1,19 +1,21 @@
 //! Stores executables as bytes, so that a later process need not compile their modules again.
 
+use std::ops::Range;
+
 use super::{Client, Executable};
 use crate::error::PjrtError;
 
 impl Client {
-    /// Loads an executable from the bytes that [`Executable::serialize`] returned for the same devices of the
-    /// same version of the plugin. Pass only bytes that you trust: XLA runs the machine code in them.
+    /// Loads an executable from the bytes that [`Executable::serialize`] returned for the devices with these
+    /// numbers, in the same version of the plugin. Pass only bytes that you trust: XLA runs the machine code in them.
     ///
     /// # Errors
     /// Returns an error if the plugin stores no executables, or if the bytes come from another version of the
-    /// plugin or for another device.
-    pub fn deserialize(&self, bytes: &[u8]) -> Result<Executable, PjrtError> {
+    /// plugin or are for other devices.
+    pub fn deserialize(&self, bytes: &[u8], devices: Range<usize>) -> Result<Executable, PjrtError> {
         let failed = |status| PjrtError::failed("load a stored executable", status);
         let raw = self.0.raw.deserialize(bytes).ok_or_else(|| self.keeps_none())?;
-        self.loaded(raw.map_err(failed)?, failed)
+        self.loaded(raw.map_err(failed)?, devices, failed)
     }
 
     fn keeps_none(&self) -> PjrtError {

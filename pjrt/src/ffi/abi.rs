@@ -45,8 +45,11 @@ sized! {
     PluginInitialize {}
     EventDestroy { event: Raw }
     EventAwait { event: Raw }
+    NamedNumber {
+        name: *const c_char, name_size: usize, kind: c_int, number: i64, value_size: usize,
+    }
     ClientCreate {
-        options: *const c_void, num_options: usize,
+        options: *const NamedNumber, num_options: usize,
         get: Option<unsafe extern "C" fn()>, get_argument: *mut c_void,
         put: Option<unsafe extern "C" fn()>, put_argument: *mut c_void,
         client: Raw,
@@ -227,6 +230,8 @@ mod tests {
         ] {
             assert_eq!(found, expected, "{name}");
         }
+        assert_eq!(size_of::<NamedNumber>(), 56);
+        assert_eq!(offset_of!(NamedNumber, number), 40);
         assert_eq!(size_of::<ClientCreate>(), 88);
         assert_eq!(offset_of!(ClientCreate, client), 64);
         assert_eq!(size_of::<BufferFromHost>(), 120);

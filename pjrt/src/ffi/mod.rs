@@ -223,9 +223,20 @@ owner!(RawExecutable, ExecutableDestroy, executable, loaded_executable_destroy);
 owner!(RawTensor, BufferDestroy, buffer, buffer_destroy);
 
 impl RawClient {
-    pub fn new(library: &Rc<Library>) -> Result<Rc<Self>, PjrtStatus> {
+    /// Starts the plugin's platform, with an option of the plugin and its number if there is one.
+    pub fn new(library: &Rc<Library>, option: Option<(&str, i64)>) -> Result<Rc<Self>, PjrtStatus> {
+        /// The kind of an option whose value is a 64-bit number.
+        const NUMBER: c_int = 1;
+        let named = option.map(|(name, number)| {
+            let mut named = abi::NamedNumber::new();
+            (named.name, named.name_size) = (name.as_ptr().cast(), name.len());
+            (named.kind, named.number, named.value_size) = (NUMBER, number, 1);
+            named
+        });
         let mut args = abi::ClientCreate::new();
-        // SAFETY: there are no options and no callbacks.
+        let options = named.as_slice();
+        (args.options, args.num_options) = (options.as_ptr(), options.len());
+        // SAFETY: the option and its name outlive the call, and there are no callbacks.
         unsafe { library.call(&library.table.client_create, &mut args) }?;
         Ok(Rc::new(Self { library: library.clone(), raw: args.client }))
     }
@@ -358,32 +369,41 @@ impl RawExecutable {
         described
     }
 
-    /// Calls the program, whose number of results is `results`. The module may give an argument's memory to a result,
-    /// except for the arguments at the indices `kept`.
+    /// Calls the program on all of its devices, and returns the results of each device. `arguments` has a list for each
+    /// device, and `results` is the number of results. The module may give an argument's memory to a result, except for the
+    /// arguments at the indices `kept`.
     ///
     /// All arguments must belong to the executable's client.
     pub fn execute(
         &self,
-        arguments: &[&RawTensor],
+        arguments: &[Vec<&RawTensor>],
         kept: &[i64],
         results: usize,
-    ) -> Result<Vec<RawTensor>, PjrtStatus> {
-        let passed: Vec<Raw> = arguments.iter().map(|tensor| tensor.raw).collect();
-        let mut returned: Vec<Raw> = vec![ptr::null_mut(); results];
-        let (of_devices, to_devices) = ([passed.as_ptr()], [returned.as_mut_ptr()]);
+    ) -> Result<Vec<Vec<RawTensor>>, PjrtStatus> {
+        let count = arguments.first().map_or(0, Vec::len);
+        assert!(arguments.iter().all(|list| list.len() == count), "devices have equally many arguments");
+        let of_device = |list: &Vec<&RawTensor>| list.iter().map(|tensor| tensor.raw).collect();
+        let passed: Vec<Vec<Raw>> = arguments.iter().map(of_device).collect();
+        let mut returned: Vec<Vec<Raw>> = arguments.iter().map(|_| vec![ptr::null_mut(); results]).collect();
+        let of_devices: Vec<*const Raw> = passed.iter().map(|list| list.as_ptr()).collect();
+        let to_devices: Vec<*mut Raw> = returned.iter_mut().map(|list| list.as_mut_ptr()).collect();
         let mut options = abi::ExecuteOptions::new();
         (options.kept, options.num_kept) = (kept.as_ptr(), kept.len());
         let mut args = abi::Execute::new();
         (args.executable, args.options) = (self.raw, &options);
-        (args.arguments, args.num_devices, args.num_arguments) = (of_devices.as_ptr(), 1, passed.len());
+        (args.arguments, args.num_devices, args.num_arguments) =
+            (of_devices.as_ptr(), of_devices.len(), count);
         args.results = to_devices.as_ptr();
-        // SAFETY: executable and arguments are alive; there is one device, with a list of arguments, and a list with a place
-        // for each result.
+        // SAFETY: executable and arguments are alive; each device has a list of arguments, and a list with a place for each
+        // result.
         let called =
             unsafe { self.library().call(&self.library().table.loaded_executable_execute, &mut args) };
         // After a failure, those that are there are owned too.
-        let returned = returned.into_iter().filter(|raw| !raw.is_null());
-        let returned: Vec<_> = returned.map(|raw| RawTensor { client: self.client.clone(), raw }).collect();
+        let owned = |list: Vec<Raw>| {
+            let list = list.into_iter().filter(|raw| !raw.is_null());
+            list.map(|raw| RawTensor { client: self.client.clone(), raw }).collect()
+        };
+        let returned: Vec<Vec<RawTensor>> = returned.into_iter().map(owned).collect();
         called.map(|()| returned)
     }
 }
