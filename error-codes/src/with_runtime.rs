@@ -113,7 +113,7 @@ coded! {
         TW0004: Threads;
     }
 
-    CallError: Runtime {
+    CallError: Runtime Generate {
         TW0428: NoEntry Count Name Argument;
     }
 

@@ -4,14 +4,12 @@
 mod conversation;
 mod engine;
 mod error;
-mod executables;
 mod opening;
 mod options;
 mod render;
 mod request;
 mod source;
 mod text;
-mod xla;
 
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};

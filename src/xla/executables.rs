@@ -10,8 +10,8 @@ use lower::Module;
 use pjrt::{Client, Executable, PjrtError, Plugin, XlaOptions};
 use targets::host_features;
 
-use super::ModelError;
 use crate::build::LoadError;
+use crate::model::ModelError;
 
 /// The version of the cache's keys and entries. Change the version when the meaning or the format of keys or
 /// entries changes.
