@@ -128,7 +128,7 @@ coded! {
         TW0906: Architecture Cpu;
     }
 
-    BenchError: Plan Load Random Generate Archive File {
+    BenchError: Plan Load Model Random Generate Archive File {
         TW1002: Depth;
         TW1008: Chunks NotWatched;
         TW0005: Stopped;
