@@ -134,7 +134,7 @@ coded! {
         TW0005: Stopped;
     }
 
-    BisectError: Lower Load Call Evaluate File Runtime {
+    BisectError: Lower Load Model Call Evaluate File Runtime {
         TW0005: Stopped;
     }
 

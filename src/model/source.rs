@@ -176,16 +176,19 @@ fn build_in_xla(
     let traced = plan.record(&entries)?;
     let checkpoint = plan.model.weights(Checkpoint::open(path)?)?;
     let (cache, mut watch) = (options.cache_folder()?, options.watch_steps());
-    let plugin = plugins.get(plugin, options.mesh.as_ref().map_or(1, Mesh::devices))?;
+    let mesh = options.mesh.as_ref();
+    let rules = mesh.map_or(Vec::new(), |mesh| xla::shard_rules(&traced, mesh, &options.shard));
+    let plugin = plugins.get(plugin, mesh.map_or(1, Mesh::devices))?;
     let tools = XlaTools {
         plugin: &plugin,
         device: options.device,
-        mesh: options.mesh.as_ref(),
-        shard: &options.shard,
+        mesh,
+        rules: &rules,
         cache: &cache,
         watch: Some(&mut watch),
     };
-    let built = build_xla(&plan, &traced, &checkpoint, plan.model.ignorable(), tools)?;
+    let expanded = plan.expand(&traced.trace)?;
+    let built = build_xla(&expanded, &traced.trace, &checkpoint, plan.model.ignorable(), tools)?;
     let build = BuildInfo {
         compile: built.compile,
         load: built.load,

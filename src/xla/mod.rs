@@ -10,19 +10,18 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bake::{BakeOptions, Ignorable};
-use dsl::Traced;
 use files::ModuleCache;
 use generate::{Xla, XlaFunction};
 use irpa::{Archive, Checkpoint, StoredOrder};
 use lower::{Sharding, Shards};
 use pjrt::{Client, PjrtBuffer, Placement, Plugin, XlaOptions};
 use targets::{DeviceKind, DeviceName, Mesh, ShardRule};
-use trace::{Parameter, Signature};
+use trace::{Parameter, Signature, Trace};
 
 use crate::build::{BuildStep, LoadError, WatchSteps, cached_archive};
-use crate::export::xla::{XlaError, XlaProgram, shard_rules};
+use crate::export::xla::{XlaError, XlaProgram};
 use crate::model::ModelError;
-use crate::{DevicePartition, Expanded, Footprint, Memory, Plan, PlanError, Program};
+use crate::{DevicePartition, Expanded, Footprint, Memory, PlanError, Program};
 use executables::Executables;
 
 /// XLA's CPU backend converts bf16 weights to f32 before it multiplies them. Its scheduler for many idle
@@ -81,8 +80,8 @@ pub struct XlaTools<'a> {
     pub device: Option<DeviceName>,
     /// The devices over which XLA partitions the program; `None` for one device.
     pub mesh: Option<&'a Mesh>,
-    /// Rules that override or extend the partitioning in the network's declaration.
-    pub shard: &'a [ShardRule],
+    /// Rules that partition tensors over the axes of the mesh.
+    pub rules: &'a [ShardRule],
     /// The cache folder for executables, and for archives of computed weights.
     pub cache: &'a Path,
     /// Receives each step of the build and can stop the build; `None` builds without reports.
@@ -103,33 +102,32 @@ pub struct BuiltXla {
     pub shards: Option<Shards>,
 }
 
-/// Compiles a trace of `plan` with a plugin, and copies the weights to its devices. The plan must be
-/// [for XLA](crate::export::xla::planned). `checkpoint` has the names of the network, and may contain the tensors in
-/// `ignorable` besides the network's.
+/// Compiles a recorded trace with a plugin, and copies the weights to its devices. `expanded` is the trace after
+/// expansion [for XLA](crate::export::xla::planned). `checkpoint` has the names of the network, and may contain the
+/// tensors in `ignorable` besides the network's.
 ///
 /// # Errors
 /// Returns all differences between the checkpoint and the trace's parameters before the slow compilation
 /// begins, or the error of the first stage that fails.
 pub fn build_xla(
-    plan: &Plan,
-    traced: &Traced,
+    expanded: &Expanded,
+    recorded: &Trace,
     checkpoint: &Checkpoint,
     mut ignorable: Vec<Ignorable>,
     tools: XlaTools<'_>,
 ) -> Result<BuiltXla, ModelError> {
-    let XlaTools { plugin: XlaPlugin { plugin, client }, device, mesh, shard, cache, mut watch } = tools;
-    let rules = mesh.map_or(Vec::new(), |mesh| shard_rules(traced, mesh, shard));
-    let program = XlaProgram::new(plan, &traced.trace, mesh, &rules)?;
-    let declared = traced.trace.parameters().map_err(PlanError::from)?;
+    let XlaTools { plugin: XlaPlugin { plugin, client }, device, mesh, rules, cache, mut watch } = tools;
+    let program = XlaProgram::new(expanded, recorded, mesh, rules)?;
+    let declared = recorded.parameters().map_err(PlanError::from)?;
     ignorable.extend(bake::unread(&declared, &program.parameters));
     bake::check(checkpoint, &program.parameters, &ignorable)
-        .map_err(|refused| XlaError::from(refused.declared_in(&traced.trace)))?;
+        .map_err(|refused| XlaError::from(refused.declared_in(recorded)))?;
 
     let places = Places::new(client, device, program.shards.as_ref())?;
     if client.platform() == "cpu"
         && let Some(memory) = Memory::of_machine()
     {
-        check_memory(&plan.expand(&traced.trace)?, program.shards.as_ref(), memory)?;
+        check_memory(expanded, program.shards.as_ref(), memory)?;
     }
     let start = Instant::now();
     let mut watch = |step| watch.as_mut().map_or(ControlFlow::Continue(()), |watch| watch(step));

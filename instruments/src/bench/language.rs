@@ -93,7 +93,7 @@ impl Language {
         let expanded = plan.expand(&traced.trace)?;
         let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;
         let platform = tools.plugin.client().platform().to_owned();
-        let loaded = build_xla(&plan, &traced, checkpoint, plan.model.ignorable(), tools)?;
+        let loaded = build_xla(&expanded, &traced.trace, checkpoint, plan.model.ignorable(), tools)?;
         Ok(Self {
             network: loaded.program.into_network()?,
             watched: None,

@@ -306,7 +306,7 @@ impl<'a> Bench<'a> {
                     plugin,
                     device: of.variants.device.device,
                     mesh: None,
-                    shard: &[],
+                    rules: &[],
                     cache: &self.cache,
                     watch: Some(&mut watch),
                 };
