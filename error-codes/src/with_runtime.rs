@@ -50,7 +50,7 @@ coded! {
     }
 
     PjrtError: {
-        TW0713: NoPlugin Library NoApi Version Missing;
+        TW0713: NoPlugin Library Cut NoApi Version Missing;
         TW0711: Start;
         TW0712: NoDevice FewDevices;
         TW0714: Compile ResultType;

@@ -30,6 +30,7 @@
 mod client;
 mod error;
 mod ffi;
+mod library_file;
 mod options;
 mod packages;
 mod placement;
