@@ -34,3 +34,4 @@ mod tune;
 mod verify;
 mod windows;
 mod writing;
+mod xla_engine;
