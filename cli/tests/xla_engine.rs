@@ -23,6 +23,10 @@ fn a_second_start_compiles_nothing() {
     let (folder, demo) = (folder(), demo());
     let generate = ["generate", text(&demo), "-p", "Once upon a time", "-n", "8", "--dtype", "f32"];
     let [cold, warm] = [(); 2].map(|()| json(&plugin, folder.path(), &generate));
+    let engine = ["--engine", "xla", "--plugin", text(&plugin)];
+    let mut quiet = bare(&[&generate[..], &engine].concat());
+    let ran = succeed(quiet.env("TRACEWRIGHT_CACHE", folder.path()));
+    assert!(!ran.err.contains("cpu_aot_loader"), "{}", ran.err);
     assert_eq!(cold["tokens"], warm["tokens"]);
     let compile = |report: &Value| report["timings"]["compile_ms"].as_f64().unwrap();
     assert!(compile(&warm) < compile(&cold) / 2.0, "{} and {} ms", compile(&cold), compile(&warm));

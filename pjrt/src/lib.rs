@@ -34,6 +34,8 @@ mod library_file;
 mod options;
 mod packages;
 mod placement;
+#[cfg(unix)]
+mod stderr;
 
 pub use client::{Client, Executable, PjrtArgument, PjrtBuffer, PjrtDevice, Plugin};
 pub use error::{PjrtError, PjrtStatus};

@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use super::{Client, Executable};
 use crate::error::PjrtError;
+#[cfg(unix)]
+use crate::stderr::without_wrong_messages;
 
 impl Client {
     /// Loads an executable from the bytes that [`Executable::serialize`] returned for the devices with these
@@ -14,7 +16,14 @@ impl Client {
     /// plugin or are for other devices.
     pub fn deserialize(&self, bytes: &[u8], devices: Range<usize>) -> Result<Executable, PjrtError> {
         let failed = |status| PjrtError::failed("load a stored executable", status);
-        let raw = self.0.raw.deserialize(bytes).ok_or_else(|| self.keeps_none())?;
+        let load = || self.0.raw.deserialize(bytes).ok_or_else(|| self.keeps_none());
+        #[cfg(unix)]
+        let raw = match self.platform() {
+            "cpu" => without_wrong_messages(load),
+            _ => load(),
+        }?;
+        #[cfg(not(unix))]
+        let raw = load()?;
         self.loaded(raw.map_err(failed)?, devices, failed)
     }
 
