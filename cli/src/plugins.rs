@@ -30,6 +30,11 @@ pub fn package_folders() -> Vec<PathBuf> {
     folders
 }
 
+/// The flags that XLA reads from the environment.
+pub fn flags() -> String {
+    env::var_os("XLA_FLAGS").unwrap_or_default().to_string_lossy().into_owned()
+}
+
 /// The plugin that the options for running a model select; `None` for IREE. The function returns an error for
 /// options that the engine does not support.
 pub fn selected(arguments: &RunArguments) -> Result<Option<PathBuf>, Error> {

@@ -178,7 +178,7 @@ fn build_in_xla(
     let (cache, mut watch) = (options.cache_folder()?, options.watch_steps());
     let mesh = options.mesh.as_ref();
     let rules = mesh.map_or(Vec::new(), |mesh| xla::shard_rules(&traced, mesh, &options.shard));
-    let plugin = plugins.get(plugin, mesh.map_or(1, Mesh::devices))?;
+    let plugin = plugins.get(plugin, mesh.map_or(1, Mesh::devices), &options.xla_flags)?;
     let tools = XlaTools {
         plugin: &plugin,
         device: options.device,

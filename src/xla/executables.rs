@@ -7,9 +7,10 @@ use std::time::{Duration, UNIX_EPOCH};
 use errors::WithPath as _;
 use files::ModuleCache;
 use lower::Module;
-use pjrt::{Client, Executable, PjrtError, Plugin, XlaOptions};
+use pjrt::{Client, Executable, PjrtError, XlaOptions};
 use targets::host_features;
 
+use super::XlaPlugin;
 use crate::build::LoadError;
 use crate::model::ModelError;
 
@@ -29,14 +30,13 @@ pub(super) struct Executables<'a> {
 
 impl<'a> Executables<'a> {
     pub fn new(
-        plugin: &Plugin,
-        client: &'a Client,
+        plugin: &'a XlaPlugin,
         devices: Range<usize>,
         options: &'a XlaOptions,
         cache: ModuleCache,
     ) -> Result<Self, ModelError> {
-        let shared = shared_parts(plugin, client, &devices, options).map_err(LoadError::from)?;
-        Ok(Self { client, devices, options, cache, shared })
+        let shared = shared_parts(plugin, &devices, options).map_err(LoadError::from)?;
+        Ok(Self { client: &plugin.client, devices, options, cache, shared })
     }
 
     /// The executable of a module. An entry of the cache that cannot be read or loaded is compiled again and
@@ -76,8 +76,7 @@ impl<'a> Executables<'a> {
 /// The plugin's file is identified by its size and modification time, because some plugins report the same
 /// version for different builds. Hashing a plugin of several hundred megabytes takes too long.
 fn shared_parts(
-    plugin: &Plugin,
-    client: &Client,
+    XlaPlugin { plugin, client, flags }: &XlaPlugin,
     devices: &Range<usize>,
     options: &XlaOptions,
 ) -> Result<Vec<String>, errors::FileError> {
@@ -94,6 +93,7 @@ fn shared_parts(
         client.platform_version().to_owned(),
         format!("{devices:?} {:?}", kinds.collect::<Vec<_>>()),
         format!("{options:?}"),
+        flags.clone(),
     ];
     // XLA compiles for the processor of this machine, and another machine may share the folder.
     if client.platform() == "cpu" {

@@ -34,18 +34,20 @@ const CPU_SETTINGS: [(&str, &str); 1] = [("xla_cpu_scheduler_type", "CPU_SCHEDUL
 pub struct XlaPlugin {
     plugin: Plugin,
     client: Client,
+    flags: String,
 }
 
 impl XlaPlugin {
     /// Loads the plugin at a path, and starts its platform with at least this number of devices. The plugin's
-    /// code runs in this process.
+    /// code runs in this process. `flags` is the value of the environment variable `XLA_FLAGS`, which XLA reads:
+    /// an executable in the cache depends on the flags.
     ///
     /// # Errors
     /// Returns an error if the file is not a plugin, or the platform does not start.
-    pub fn start(path: &Path, devices: usize) -> Result<Self, ModelError> {
+    pub fn start(path: &Path, devices: usize, flags: &str) -> Result<Self, ModelError> {
         let plugin = Plugin::load(path)?;
         let client = plugin.client_with(devices)?;
-        Ok(Self { plugin, client })
+        Ok(Self { plugin, client, flags: flags.to_owned() })
     }
 
     /// The client, which owns the devices.
@@ -60,13 +62,13 @@ pub(crate) struct StartedPlugins(RefCell<Vec<(PathBuf, XlaPlugin)>>);
 
 impl StartedPlugins {
     /// The plugin at a path with at least this number of devices. The plugin is started if it is not running.
-    pub fn get(&self, path: &Path, devices: usize) -> Result<XlaPlugin, ModelError> {
+    pub fn get(&self, path: &Path, devices: usize, flags: &str) -> Result<XlaPlugin, ModelError> {
         let has = |plugin: &XlaPlugin| plugin.client.devices().count() >= devices;
         let known = self.0.borrow().iter().find(|(known, plugin)| known == path && has(plugin)).cloned();
         if let Some((_, plugin)) = known {
             return Ok(plugin);
         }
-        let plugin = XlaPlugin::start(path, devices)?;
+        let plugin = XlaPlugin::start(path, devices, flags)?;
         self.0.borrow_mut().push((path.to_owned(), plugin.clone()));
         Ok(plugin)
     }
@@ -116,7 +118,8 @@ pub fn build_xla(
     mut ignorable: Vec<Ignorable>,
     tools: XlaTools<'_>,
 ) -> Result<BuiltXla, ModelError> {
-    let XlaTools { plugin: XlaPlugin { plugin, client }, device, mesh, rules, cache, mut watch } = tools;
+    let XlaTools { plugin: started, device, mesh, rules, cache, mut watch } = tools;
+    let client = &started.client;
     let program = XlaProgram::new(expanded, recorded, mesh, rules)?;
     let declared = recorded.parameters().map_err(PlanError::from)?;
     ignorable.extend(bake::unread(&declared, &program.parameters));
@@ -138,7 +141,7 @@ pub fn build_xla(
     let settings = settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
     let settings = XlaOptions { settings: settings.collect() };
     let stored = ModuleCache::new(cache.join("executables"));
-    let executables = Executables::new(plugin, client, places.devices.clone(), &settings, stored)?;
+    let executables = Executables::new(started, places.devices.clone(), &settings, stored)?;
     let mut compiled = Vec::new();
     for module in &program.modules {
         compiled.push(executables.get(module)?.returning(places.results(&module.signatures[0]))?);

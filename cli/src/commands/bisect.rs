@@ -140,7 +140,7 @@ mod run {
             };
             let (engine, compared) = match &plugin {
                 Some(path) => {
-                    let plugin = &XlaPlugin::start(path, 1)?;
+                    let plugin = &XlaPlugin::start(path, 1, &plugins::flags())?;
                     ("xla", compare(BisectEngine::Xla { plugin, device: self.device.device })?)
                 }
                 None => ("iree", self.in_iree(&plan, interrupt, compare)?),

@@ -157,6 +157,7 @@ mod run {
         }
         let options = OpenOptions {
             plugin,
+            xla_flags: plugins::flags(),
             slots: batch.get(),
             threads: *threads,
             read,

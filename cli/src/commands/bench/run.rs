@@ -295,7 +295,7 @@ impl<'a> Bench<'a> {
         plans: Vec<Plan>,
         plugin: Option<&Path>,
     ) -> Result<Vec<Language>, Error> {
-        let plugin = plugin.map(|path| XlaPlugin::start(path, 1)).transpose()?;
+        let plugin = plugin.map(|path| XlaPlugin::start(path, 1, &plugins::flags())).transpose()?;
         let mut languages = Vec::new();
         for plan in plans {
             let checkpoint = self.checkpoint(&of.model, &plan)?;
