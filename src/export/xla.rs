@@ -21,7 +21,7 @@ use manifest::{
 use targets::{DeviceKind, Mesh, ShardRule, Target};
 use trace::{Argument, Parameter, Trace};
 
-use crate::{DevicePartition, Plan, PlanError};
+use crate::{DevicePartition, Expanded, Plan, PlanError};
 
 /// A program for XLA: the text of its modules, and how arguments and results are partitioned.
 pub struct XlaProgram {
@@ -164,23 +164,23 @@ pub fn partition(plan: &Plan, mesh: Option<&Mesh>, asked: &[ShardRule]) -> Resul
 }
 
 impl XlaProgram {
-    /// Lowers a trace of `plan` for XLA ([`planned`]), partitioned over the devices of `mesh` if a mesh is
-    /// given. The function reads no weights.
+    /// Lowers a recorded trace for XLA, partitioned over the devices of `mesh` if a mesh is given. `expanded` is the
+    /// trace after expansion for the target of [`planned`]. The function reads no weights.
     ///
     /// # Errors
     /// Returns an error if the trace cannot be lowered, or the rules cannot partition it.
     pub fn new(
-        plan: &Plan,
+        expanded: &Expanded,
         recorded: &Trace,
         mesh: Option<&Mesh>,
         rules: &[ShardRule],
     ) -> Result<Self, XlaError> {
         let shards = mesh.map(|mesh| Shards::new(recorded, mesh, rules)).transpose()?;
-        let expanded = plan.expand(recorded)?.trace;
+        let expanded = &expanded.trace;
         let parameters = expanded.parameters().map_err(PlanError::from)?;
         let entries = expanded.entries.iter().map(|&id| &expanded.function(id).name);
         let module = |entry: &String| {
-            lower::xla(&expanded, entry, &plan.target, shards.as_ref()).map_err(PlanError::from)
+            lower::xla(expanded, entry, &plan.target, shards.as_ref()).map_err(PlanError::from)
         };
         let modules = entries.map(module).collect::<Result<_, _>>()?;
         Ok(Self { modules, parameters, shards })
@@ -273,7 +273,7 @@ pub fn export(
     let traced = plan.trace()?;
     let rules = mesh.map_or(Vec::new(), |(mesh, asked)| shard_rules(&traced, mesh, asked));
     let (mesh, recorded) = (mesh.map(|(mesh, _)| mesh), traced.trace);
-    let program = XlaProgram::new(plan, &recorded, mesh, &rules)?;
+    let program = XlaProgram::new(&plan.expand(&recorded)?, &recorded, mesh, &rules)?;
     let parameters = &program.parameters;
     let mut ignorable = plan.model.ignorable();
     ignorable.extend(bake::unread(&recorded.parameters().map_err(PlanError::from)?, parameters));
