@@ -1,13 +1,15 @@
 //! Networks that XLA partitions over the devices of one plugin, in this process: the tokens are those of transformers.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+use std::fs;
 use std::path::Path;
 
 use tracewright::export::xla::{self, XlaError};
+use tracewright::generate::GenerateError;
 use tracewright::irpa::Checkpoint;
-use tracewright::lower::{EntryShards, ShardError, Sharding, Shards};
+use tracewright::lower::{EntryShards, Quantization, ShardError, Sharding, Shards, Weights};
 use tracewright::models;
-use tracewright::ops::ElementType::F32;
+use tracewright::ops::ElementType::{Bf16, F32};
 use tracewright::pjrt::PjrtError;
 use tracewright::targets::{DeviceName, Mesh, ShardRule};
 use tracewright::{GenerateOptions, Model, ModelError, OpenOptions, Plan};
@@ -42,29 +44,34 @@ fn shards(model: &Model) -> &Shards {
     model.info().build.as_ref().unwrap().shards.as_ref().unwrap()
 }
 
-/// Rules with which a mesh divides weights of a fixture. Small networks have odd extents: an axis that the mesh does
-/// not divide stays whole. If no axis of the declaration's rules is left, the features of all layers are divided.
+/// Rules with which a mesh divides tensors of a fixture. Small networks have odd extents: an axis that the mesh does not
+/// divide stays whole. If nothing is divided then, another axis is: features, features of a head, or positions.
 fn rules(golden: &Golden, mesh: &Mesh) -> Vec<ShardRule> {
     let mut network = models::read(&golden.model, &golden.allowed_keys).unwrap();
     let checkpoint = network.named(Checkpoint::open(&golden.model).unwrap());
     network.settle_head(&checkpoint);
     let plan = Plan::new(network, Some(F32), Some(golden.context), Some(golden.chunk)).unwrap();
-    let plan = xla::planned(plan).unwrap();
+    let weights = Weights { quantize: Quantization::Computed, ..plan.weights.clone() };
+    let plan = xla::planned(Plan { weights, ..plan }).unwrap();
     let whole = xla::partition(&plan, None, &[]).unwrap();
-    let rule = |text: &str| -> ShardRule { text.parse().unwrap() };
-    let mut rules: Vec<ShardRule> = Vec::new();
-    for _ in 0..8 {
-        match xla::partition(&plan, Some(mesh), &rules) {
-            Ok(partition) if partition.weights < whole.weights => return rules,
-            Err(XlaError::Shard(ShardError::Uneven { axis, .. })) => {
-                rules.retain(|rule| rule.axes != [axis.as_str()]);
-                rules.push(rule(&format!("{axis}=none")));
+    let rule = |text: String| -> ShardRule { text.parse().unwrap() };
+    let mut kept: Vec<String> = Vec::new();
+    for divided in [None, Some("D"), Some("E"), Some("N"), Some("ring")] {
+        for _ in 0..4 {
+            let others = kept.iter().filter(|axis| Some(axis.as_str()) != divided);
+            let others = others.map(|axis| rule(format!("{axis}=none")));
+            let rules: Vec<_> = others.chain(divided.map(|axis| rule(format!("{axis}=model")))).collect();
+            match xla::partition(&plan, Some(mesh), &rules) {
+                Ok(partition) if partition.bytes() < whole.bytes() => return rules,
+                Err(XlaError::Shard(ShardError::Uneven { axis, .. })) if !kept.contains(&axis) => {
+                    kept.push(axis)
+                }
+                Ok(_) | Err(XlaError::Shard(_)) => break,
+                Err(error) => panic!("{error}"),
             }
-            Ok(_) | Err(XlaError::Shard(ShardError::Idle { .. })) => rules.push(rule("D=model")),
-            Err(error) => panic!("{error}"),
         }
     }
-    panic!("{}: no axis can be divided over {mesh}: {rules:?}", golden.name);
+    panic!("{}: no axis can be divided over {mesh}", golden.name);
 }
 
 /// All prompts of a fixture, on each of these meshes.
@@ -170,6 +177,37 @@ fn sequences_are_divided_over_devices() {
             });
         }
     });
+}
+
+/// Whichever device computes them.
+#[test]
+fn logits_that_are_no_numbers_are_an_error() {
+    let Some(plugin) = plugin() else { return };
+    let demo = repository().join("demo");
+    let checkpoint = Checkpoint::open(&demo).unwrap();
+    let embeddings = checkpoint.get("model.embed_tokens.weight").unwrap();
+    assert_eq!(embeddings.element(), Some(Bf16));
+    let [rows, width] = embeddings.shape[..] else { panic!("{:?}", embeddings.shape) };
+    let file = fs::read(demo.join("model.safetensors")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(demo.join("config.json"), folder.path().join("config.json")).unwrap();
+    for (token, bits) in [(7, 0x7fc0u16), (rows - 1, 0x7f80)] {
+        // The embeddings are the head, too, so a row of them makes one logit.
+        let mut file = file.clone();
+        let start = embeddings.range.start + token * width * 2;
+        file[start..][..width * 2].copy_from_slice(&bits.to_le_bytes().repeat(width));
+        fs::write(folder.path().join("model.safetensors"), file).unwrap();
+        for mesh in &MESHES[..2] {
+            let options = OpenOptions { context: Some(64), ..options(&plugin, *mesh) };
+            let model = Model::open_with(folder.path(), options).unwrap();
+            let request = model.continue_tokens([5, 17]).options(GenerateOptions::default());
+            let what = format!("logit {token} is {bits:x} on {mesh:?}");
+            let error = request.complete().map(|completion| completion.generated.tokens).expect_err(&what);
+            let ModelError::Failed(failed) = &error else { panic!("{what}: {error}") };
+            let GenerateError::Logit { .. } = **failed else { panic!("{what}: {error}") };
+            assert!(error.to_string().contains(&format!("token {token}")), "{what}: {error}");
+        }
+    }
 }
 
 #[test]
