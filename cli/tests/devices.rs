@@ -128,6 +128,12 @@ fn a_model_runs_through_xla() {
     command.env("TRACEWRIGHT_IREE_COMPILE", "no/such/compiler");
     let found: Value = serde_json::from_str(&succeed(&mut command).out).unwrap();
     assert_eq!(ids(&found["tokens"]), ids(&golden["tokens"])[..12]);
+    // The processor is two devices, and each computes a part of each layer.
+    let ran = succeed(command.args(["--mesh", "model=2,data=2"]));
+    let found: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(ids(&found["tokens"]), ids(&golden["tokens"])[..12]);
+    let note = "B has 1 for the 2 devices along `data`: each part is held by 2 of them\n";
+    assert!(ran.err.contains(note), "{}", ran.err);
 
     let listed = succeed(&mut tracewright(&["devices", "--json", "--plugin", &plugin])).out;
     let listed: Value = serde_json::from_str(&listed).unwrap();
@@ -148,6 +154,23 @@ fn a_plugin_that_cannot_be_used_is_named() {
         (&["--threads", "2"], 2, "`--threads` is for IREE"),
         (&["--quant", "q8", "--plugin", "no/plugin.so"], 1, "error[TW0907]"),
         (&["--print-commands"], 2, "`--print-commands` is for IREE"),
+        (
+            &["--mesh", "model=2", "--engine", "iree"],
+            2,
+            "`--mesh` is for XLA; leave it out, or add `--engine xla`",
+        ),
+        (
+            &["--mesh", "model=2", "--device", "cpu:1"],
+            2,
+            "`--device` is cpu:1, but a mesh begins at the first",
+        ),
+        (&["--shard", "V=none"], 2, "name the mesh with `--mesh`"),
+        (
+            &["--mesh", "idle=2", "--plugin", "no/plugin.so"],
+            1,
+            "error[TW0512]: no rule divides a tensor along",
+        ),
+        (&["--mesh", "model=5", "--plugin", "no/plugin.so"], 1, "`--shard AXES=none` leaves them whole"),
     ] {
         let ran = run(&mut tracewright(&[&generate[..], arguments].concat()));
         assert_eq!(ran.code, Some(code), "{arguments:?}: {}", ran.err);

@@ -4,13 +4,16 @@
 use std::collections::HashMap;
 
 use kernels::Kernels;
+use ops::Op;
+use ops::ops::{Compare, Direction, Reduce, ReduceKind, Select};
 use targets::{Dialect, Target};
-use trace::{Argument, Role, Signature, Trace};
+use trace::{Argument, NodeId, Role, Signature, Trace};
 
 use crate::cuda::has_cuda_kernels;
 use crate::legalize::{Legalization, legalize};
 use crate::module::{Frame, Module, write_with};
-use crate::{EntryShards, LowerError, Shards};
+use crate::rewrite::rewrite_nodes;
+use crate::{EntryShards, LowerError, Sharding, Shards};
 
 /// The name of the function that XLA calls.
 const MAIN: &str = "main";
@@ -36,6 +39,10 @@ pub fn xla(
     let mut frame = Frame { name: entry.to_owned(), exact: true, cuda, ..Frame::default() };
     let mut of_entry = None;
     if let Some(shards) = shards {
+        of_entry = shards.entries.get(entry);
+        if let Some(shards) = of_entry {
+            alone = with_nan_as_infinity(&alone, id.0 as usize, shards)?;
+        }
         let axes = shards.mesh.axes.iter().map(|axis| format!("\"{}\"={}", axis.name, axis.size));
         let mesh = axes.collect::<Vec<_>>().join(", ");
         frame.attributes = format!(
@@ -45,7 +52,6 @@ pub fn xla(
         frame.before = format!("  sdy.mesh @{MESH} = <[{mesh}]>\n");
         let weights = shards.weights.iter().map(|(key, sharding)| (key.clone(), spelled(sharding)));
         frame.weights = weights.map(|(key, text)| (key, braced(&[text]))).collect::<HashMap<_, _>>();
-        of_entry = shards.entries.get(entry);
     }
     frame.arguments = arguments(&signature, of_entry);
     if let Some(EntryShards { results, .. }) = of_entry {
@@ -54,6 +60,31 @@ pub fn xla(
     let mut module = write_with(&alone, Dialect::Arguments, Kernels::none(), &frame)?;
     module.signatures.iter_mut().for_each(|signature| signature.name = entry.to_owned());
     Ok(module)
+}
+
+/// Reads NaN as infinity in each maximum of a result over a partitioned axis. On CPUs, XLA's all-reduce of a maximum
+/// ignores NaN, although the maximum of NaN and a number is NaN. With infinity, the most likely token is still the
+/// token of the NaN, so a reader of this token's logit finds the NaN.
+fn with_nan_as_infinity(trace: &Trace, entry: usize, shards: &EntryShards) -> Result<Trace, LowerError> {
+    let function = &trace.functions[entry];
+    let is_divided = |x: NodeId, axis: &usize| {
+        let results = function.outputs.iter().zip(&shards.results);
+        let mut of_x = results.filter(|(output, _)| output.node == x);
+        of_x.any(|(_, Sharding(axes))| axes.get(*axis).is_some_and(|axes| !axes.is_empty()))
+    };
+    rewrite_nodes(trace, |b, (index, id), op, operands| {
+        if index == entry
+            && let Op::Reduce(Reduce { kind: ReduceKind::Maximum, axes }) = op
+            && axes.iter().any(|axis| is_divided(function.operands(id)[0], axis))
+        {
+            let x = operands[0];
+            let is_nan = b.op(Compare { direction: Direction::Ne }, &[x, x])?;
+            let infinity = b.splat(x, f64::INFINITY)?;
+            let number = b.op(Select {}, &[is_nan, infinity, x])?;
+            return b.op(op.clone(), &[number]);
+        }
+        b.op(op.clone(), operands)
+    })
 }
 
 /// The attributes of each argument: its sharding, and the result that may reuse its memory.

@@ -10,7 +10,7 @@ use tracewright::ops::ElementType::{Bf16, F32};
 use tracewright::pjrt::PjrtError;
 use tracewright::targets::{DeviceKind, DeviceName};
 use tracewright::{GenerateOptions, Model, ModelError, OpenOptions};
-use tracewright_tests::built::{plugin, repository};
+use tracewright_tests::built::{children, plugin, repository};
 use tracewright_tests::golden::{BOUND, Golden};
 use tracewright_tests::long;
 
@@ -27,13 +27,6 @@ fn options(plugin: &Path) -> OpenOptions {
 /// As the goldens were made: 48 greedy tokens, whatever they are.
 fn greedy() -> GenerateOptions {
     GenerateOptions { max_tokens: 48, ignore_eos: true, ..GenerateOptions::default() }
-}
-
-/// The processes that this one has started and that still run.
-fn children() -> Vec<String> {
-    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    children.filter(|list| !list.trim().is_empty()).collect()
 }
 
 /// All prompts of a shipped model's golden, and the logits after the tokens of two.
