@@ -168,6 +168,9 @@ fn build_in_xla(
 ) -> Result<Ready, ModelError> {
     let quantize = options.quantize.clone().unwrap_or(Quantization::Computed);
     let plan = xla::planned(planned(model, options, Some(quantize))?)?;
+    let mesh = options.mesh.as_ref();
+    let plugin = plugins.get(plugin, mesh.map_or(1, Mesh::devices), &options.xla_flags)?;
+    let plan = plugin.plan(plan, mesh);
     let mut entries = entries(&plan, options, score);
     // The devices of a mesh can divide the sequences, and then no device has all sequences of a part.
     if options.mesh.is_none() {
@@ -176,9 +179,7 @@ fn build_in_xla(
     let traced = plan.record(&entries)?;
     let checkpoint = plan.model.weights(Checkpoint::open(path)?)?;
     let (cache, mut watch) = (options.cache_folder()?, options.watch_steps());
-    let mesh = options.mesh.as_ref();
     let rules = mesh.map_or(Vec::new(), |mesh| xla::shard_rules(&traced, mesh, &options.shard));
-    let plugin = plugins.get(plugin, mesh.map_or(1, Mesh::devices), &options.xla_flags)?;
     let tools = XlaTools {
         plugin: &plugin,
         device: options.device,
