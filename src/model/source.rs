@@ -20,7 +20,7 @@ use super::{ModelError, OpenOptions, Speculation};
 use crate::build::{BuildStep, BuildTools, ProgramOptions, build_program};
 use crate::export::{self, IreeManifest, xla};
 use crate::tuning::{TuningSource, Tunings};
-use crate::xla::{StartedPlugins, XlaTools, build_xla};
+use crate::xla::{StartedPlugins, XlaBuild, XlaTools};
 use crate::{Plan, Program};
 
 /// The default of [`OpenOptions::context`], in tokens.
@@ -178,17 +178,12 @@ fn build_in_xla(
     let (cache, mut watch) = (options.cache_folder()?, options.watch_steps());
     let mesh = options.mesh.as_ref();
     let rules = mesh.map_or(Vec::new(), |mesh| xla::shard_rules(&traced, mesh, &options.shard));
-    let plugin = plugins.get(plugin, mesh.map_or(1, Mesh::devices), &options.xla_flags)?;
-    let tools = XlaTools {
-        plugin: &plugin,
-        device: options.device,
-        mesh,
-        rules: &rules,
-        cache: &cache,
-        watch: Some(&mut watch),
-    };
     let expanded = plan.expand(&traced.trace)?;
-    let built = build_xla(&expanded, &traced.trace, &checkpoint, plan.model.ignorable(), tools)?;
+    let sharding = (mesh, &rules[..]);
+    let build = XlaBuild::new(&expanded, &traced.trace, sharding, &checkpoint, plan.model.ignorable())?;
+    let plugin = plugins.get(plugin, mesh.map_or(1, Mesh::devices), &options.xla_flags)?;
+    let tools = XlaTools { plugin: &plugin, device: options.device, cache: &cache, watch: Some(&mut watch) };
+    let built = build.build(tools)?;
     let build = BuildInfo {
         compile: built.compile,
         load: built.load,

@@ -8,7 +8,7 @@ use ops::Value;
 use simplify::Rules;
 use targets::{DeviceName, Target};
 use trace::Trace;
-use tracewright::xla::{XlaPlugin, XlaTools, build_xla};
+use tracewright::xla::{XlaBuild, XlaPlugin, XlaTools};
 use tracewright::{Array, Expanded};
 
 use super::{BisectError, Form};
@@ -33,10 +33,11 @@ impl Form for XlaForm<'_> {
         // Not in the cache: nobody asks for the executable and the weights of one layer again.
         let folder = Scratch::new_in(&std::env::temp_dir())?;
         let (plugin, device) = (self.plugin, self.device);
-        let tools = XlaTools { plugin, device, mesh: None, rules: &[], cache: folder.path(), watch: None };
+        let tools = XlaTools { plugin, device, cache: folder.path(), watch: None };
         // A part of a network reads only some tensors.
         let all = vec![Ignorable::Prefix("")];
-        let program = build_xla(&expanded, trace, self.checkpoint, all, tools)?.program;
+        let build = XlaBuild::new(&expanded, trace, (None, &[]), self.checkpoint, all)?;
+        let program = build.build(tools)?.program;
         let arguments: Vec<Array> = arguments.iter().map(Array::from).collect();
         let mut results = Vec::new();
         for signature in program.signatures() {
