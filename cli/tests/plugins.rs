@@ -1,5 +1,5 @@
-//! PJRT plugins that are missing, damaged, too old, of another platform, without a device or without memory: each is
-//! an error with a code, which names what was found and what to install.
+//! PJRT plugins that are missing, damaged, too old, of another platform, without a device or without memory. Each is an
+//! error with a code, and the error names the plugin and the remedy.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +17,7 @@ fn fake(folder: &Path, fault: &str, platform: &str) -> PathBuf {
     plugin
 }
 
-/// What `generate` reports with a plugin.
+/// Runs `generate` with a plugin.
 fn generate(cache: &Path, plugin: &Path, more: &[&str]) -> Ran {
     let model = fixture("llama-untied");
     let command = ["generate", text(&model), "--tokens", "5,17,3", "-n", "2", "--engine", "xla"];
