@@ -59,12 +59,8 @@ pub fn selected(arguments: &RunArguments) -> Result<Option<PathBuf>, Error> {
 }
 
 /// The options of a network that only IREE supports, and whether they are set.
-pub fn of_network(network: &NetworkArguments) -> [(&'static str, bool); 3] {
-    [
-        ("--kernels", network.kernels.is_some()),
-        ("--layout", network.layout.is_some()),
-        ("--activations", network.activations.is_some()),
-    ]
+pub fn of_network(network: &NetworkArguments) -> [(&'static str, bool); 2] {
+    [("--layout", network.layout.is_some()), ("--activations", network.activations.is_some())]
 }
 
 /// The plugin that the options select; `None` for IREE. `for_iree` lists the options that only IREE supports, and

@@ -121,13 +121,13 @@ fn options_of_iree_are_errors_with_xla() {
         (&generate, &["--activations", "8"]),
         (&generate, &["--target", "cpu", "--device", "cpu"]),
         (&generate, &["--verify"]),
-        (&["serve", model], &["--kernels", "off"]),
+        (&["serve", model], &["--layout", "plain"]),
         (&["embed", model, "--tokens", "5"], &["--threads", "2"]),
         (&["embed", model, "--tokens", "5"], &["--tuning", "off"]),
-        (&["bench", "decode", model], &["--kernels", "off"]),
+        (&["bench", "decode", model], &["--threads", "2"]),
         (&["bench", "prefill", model], &["--trace", "profile.json"]),
         (&["bench", "decode", model], &["--tuning", "off"]),
-        (&[&["bisect", model][..], &tokens].concat(), &["--against", "no-kernels"]),
+        (&[&["bisect", model][..], &tokens].concat(), &["--against", "dense"]),
         (&[&["bisect", model][..], &tokens].concat(), &["--layout", "plain"]),
     ] {
         let command = [command, &["--engine", "xla", "--plugin", "plugin.so"], option].concat();

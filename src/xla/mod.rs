@@ -19,9 +19,9 @@ use targets::{DeviceKind, DeviceName, Mesh, ShardRule};
 use trace::{Parameter, Signature, Trace};
 
 use crate::build::{BuildStep, LoadError, WatchSteps, cached_archive};
-use crate::export::xla::{XlaError, XlaProgram};
+use crate::export::xla::{XlaError, XlaProgram, for_cuda};
 use crate::model::ModelError;
-use crate::{DevicePartition, Expanded, Footprint, Memory, PlanError, Program};
+use crate::{DevicePartition, Expanded, Footprint, Memory, Plan, PlanError, Program};
 use executables::Executables;
 
 /// Settings of XLA's CPU backend.
@@ -59,6 +59,13 @@ impl XlaPlugin {
     /// The client, which owns the devices.
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// The form of a plan [for XLA](crate::export::xla::planned) for this plugin's platform. Only modules for a
+    /// single device can call kernels.
+    pub fn plan(&self, plan: Plan, mesh: Option<&Mesh>) -> Plan {
+        let is_cuda = self.client.platform() == "cuda" && mesh.is_none();
+        if is_cuda { for_cuda(plan) } else { plan }
     }
 }
 

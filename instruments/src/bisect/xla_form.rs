@@ -20,6 +20,9 @@ pub struct XlaForm<'a> {
     pub device: Option<DeviceName>,
     pub checkpoint: &'a Checkpoint,
     pub rules: Rules,
+    /// Whether kernels compute matmuls, if the target has kernels.
+    pub weights: Weights,
+    pub target: Target,
 }
 
 impl Form for XlaForm<'_> {
@@ -28,8 +31,7 @@ impl Form for XlaForm<'_> {
     }
 
     fn run(&self, trace: &Trace, arguments: &[Value]) -> Result<Vec<Vec<Value>>, BisectError> {
-        let weights = Weights { kernels: false, ..Weights::default() };
-        let expanded = Expanded::new(trace, self.rules, Target::xla(), weights)?;
+        let expanded = Expanded::new(trace, self.rules, self.target.clone(), self.weights.clone())?;
         // Not in the cache: nobody asks for the executable and the weights of one layer again.
         let folder = Scratch::new_in(&std::env::temp_dir())?;
         let (plugin, device) = (self.plugin, self.device);

@@ -219,7 +219,6 @@ impl<'a> Bench<'a> {
     ) -> Result<Option<PathBuf>, Error> {
         let for_iree = [
             ("--threads", self.arguments.threads != 0),
-            ("--kernels", variants.kernels != [KernelUse::On]),
             ("--tuning", variants.tuning != [TuningSource::Measured]),
             ("--trace", profile.trace.is_some()),
         ];
@@ -308,7 +307,7 @@ impl<'a> Bench<'a> {
                     cache: &self.cache,
                     watch: Some(&mut watch),
                 };
-                languages.push(Language::load_in_xla(plan, &checkpoint, tools)?);
+                languages.push(Language::load_in_xla(plugin.plan(plan, None), &checkpoint, tools)?);
                 continue;
             }
             let mut options = self.options(plan.weights.clone());
