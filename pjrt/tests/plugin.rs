@@ -178,7 +178,7 @@ fn a_maximum_ignores_nan() {
         (MAXIMUM, &axes[1], exact, 6.0),
     ] {
         let maximum = client.compile(module, 0..mesh.devices(), &options).unwrap();
-        let a = client.upload(&Placement::new(mesh, &[mesh.axes.clone()]), &ty, &bytes).unwrap();
+        let a = client.upload(&Placement::new(mesh, std::slice::from_ref(&mesh.axes)), &ty, &bytes).unwrap();
         let found = floats(&maximum.execute(vec![PjrtArgument::Kept(&a)]).unwrap()[0])[0];
         assert_eq!(found.to_string(), expected.to_string(), "{mesh}");
     }
