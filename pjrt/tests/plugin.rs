@@ -152,8 +152,7 @@ fn a_module_is_partitioned_over_devices() {
 }
 
 /// Two faults of XLA's CPU backend: a maximum ignores NaN unless a setting forbids this, and an all-reduce of a maximum
-/// always ignores NaN. `CPU_SETTINGS` in `src/model/xla.rs` and `with_nan_as_infinity` in `lower/src/xla.rs` avoid
-/// them.
+/// always ignores NaN. `with_nan_as_infinity` in `lower/src/xla.rs` avoids both.
 #[test]
 fn a_maximum_ignores_nan() {
     let Some((client, _guard)) = cpu() else { return };

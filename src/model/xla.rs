@@ -21,16 +21,10 @@ use crate::build::{BuildStep, LoadError, cached_archive};
 use crate::export::xla::{self, XlaError, XlaProgram};
 use crate::{DevicePartition, Expanded, Footprint, Memory, Plan, PlanError};
 
-/// Settings of XLA's CPU backend.
-///
-/// - The backend converts bf16 weights to f32 before it multiplies them. Its scheduler for many idle cores converts
-///   the weights of all layers before the first matmul, which needs twice the memory of the weights. The scheduler
-///   that this setting selects converts a weight shortly before its use.
-/// - By default, the maximum of NaN and a number is the number, so the most likely token would hide a NaN.
-const CPU_SETTINGS: [(&str, &str); 2] = [
-    ("xla_cpu_scheduler_type", "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"),
-    ("xla_cpu_enable_fast_min_max", "False"),
-];
+/// XLA's CPU backend converts bf16 weights to f32 before it multiplies them. Its scheduler for many idle
+/// cores converts the weights of all layers before the first matmul, which needs twice the memory of the
+/// weights. The scheduler that this setting selects converts a weight shortly before its use.
+const CPU_SETTINGS: [(&str, &str); 1] = [("xla_cpu_scheduler_type", "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED")];
 
 /// Compiles a checkpoint's network with a plugin, and copies the weights to its devices.
 pub(super) fn build_xla(
