@@ -51,6 +51,7 @@ pub fn read_any(
     let through_xla = plugin.is_some();
     let options = OpenOptions {
         plugin,
+        xla_flags: plugins::flags(),
         mesh: arguments.mesh.mesh.clone(),
         shard: arguments.mesh.shard.clone(),
         context: *context,

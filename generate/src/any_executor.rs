@@ -105,6 +105,23 @@ impl Executor for AnyExecutor {
         }
     }
 
+    fn copied_rows(
+        &self,
+        buffer: &AnyBuffer,
+        ty: &TensorType,
+        first: usize,
+    ) -> Result<AnyBuffer, GenerateError> {
+        match (self, buffer) {
+            (Self::Iree(iree), AnyBuffer::Iree(buffer)) => {
+                iree.copied_rows(buffer, ty, first).map(AnyBuffer::Iree)
+            }
+            (Self::Xla(xla), AnyBuffer::Xla(buffer)) => {
+                xla.copied_rows(buffer, ty, first).map(AnyBuffer::Xla)
+            }
+            _ => Err(GenerateError::OtherEngine),
+        }
+    }
+
     fn rows(
         &self,
         buffer: &mut AnyBuffer,

@@ -1,6 +1,7 @@
 //! [`Xla`] is an executor whose entry points XLA has compiled.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use ops::{ElementType, TensorType};
@@ -79,6 +80,54 @@ impl Executor for Xla {
         })
     }
 
+    fn copy(&self, _: &TensorType, buffer: &XlaBuffer) -> Result<XlaBuffer, GenerateError> {
+        Ok(match buffer {
+            XlaBuffer::Zeros(ty) => XlaBuffer::Zeros(ty.clone()),
+            XlaBuffer::Host(ty, bytes) => XlaBuffer::Host(ty.clone(), bytes.clone()),
+            XlaBuffer::Devices(buffer) => XlaBuffer::Devices(buffer.copied()?),
+        })
+    }
+
+    fn copied_rows(
+        &self,
+        buffer: &XlaBuffer,
+        ty: &TensorType,
+        first: usize,
+    ) -> Result<XlaBuffer, GenerateError> {
+        Ok(match buffer {
+            XlaBuffer::Zeros(_) => XlaBuffer::Zeros(ty.clone()),
+            XlaBuffer::Devices(buffer) if !buffer.placement().divides_rows() => {
+                XlaBuffer::Devices(buffer.rows(first, ty.shape[0])?)
+            }
+            buffer => {
+                let range = byte_range(ty, first);
+                XlaBuffer::Host(ty.clone(), self.read_range(buffer, range)?)
+            }
+        })
+    }
+
+    fn put_rows(
+        &self,
+        ty: &TensorType,
+        buffer: XlaBuffer,
+        first: usize,
+        rows: XlaBuffer,
+    ) -> Result<XlaBuffer, GenerateError> {
+        let placement = match (&buffer, &rows) {
+            (XlaBuffer::Devices(buffer), _) | (_, XlaBuffer::Devices(buffer)) => Some(buffer.placement()),
+            _ => None,
+        };
+        let Some(placement) = placement.filter(|placement| !placement.divides_rows()).cloned() else {
+            let mut bytes = self.read(&buffer)?;
+            let rows = self.read(&rows)?;
+            bytes[ty.with_rows(first).bytes()..][..rows.len()].copy_from_slice(&rows);
+            return self.upload(ty, &bytes);
+        };
+        let rows = self.placed(&placement, rows)?;
+        let whole = self.placed(&placement, buffer)?;
+        Ok(XlaBuffer::Devices(whole.put_rows(first, &rows)?))
+    }
+
     fn read_element(&self, buffer: &XlaBuffer, index: usize) -> Result<Vec<u8>, GenerateError> {
         Ok(match buffer {
             XlaBuffer::Zeros(ty) => vec![0; ty.element.bytes(1)],
@@ -118,4 +167,10 @@ impl Executor for Xla {
         passed.extend(function.weights.iter().map(|weight| PjrtArgument::Kept(weight)));
         Ok(function.executable.execute(passed)?.into_iter().map(XlaBuffer::Devices).collect())
     }
+}
+
+/// The bytes of rows of the type `ty` from `first` on.
+fn byte_range(ty: &TensorType, first: usize) -> Range<usize> {
+    let offset = ty.with_rows(first).bytes();
+    offset..offset + ty.bytes()
 }

@@ -9,6 +9,7 @@ use ops::ops::{Compare, Direction, Reduce, ReduceKind, Select};
 use targets::{Dialect, Target};
 use trace::{Argument, Role, Signature, Trace};
 
+use crate::cuda::has_cuda_kernels;
 use crate::legalize::{Legalization, legalize};
 use crate::module::{Frame, Module, write_with};
 use crate::rewrite::rewrite_nodes;
@@ -24,13 +25,19 @@ const MESH: &str = "mesh";
 /// # Errors
 /// Returns an error if the trace has no such entry point, a composite operation is left, or a parameter has
 /// two types.
-pub fn xla(trace: &Trace, entry: &str, shards: Option<&Shards>) -> Result<Module, LowerError> {
-    let mut alone = legalize(trace, &Legalization::needed(&Target::xla()))?.with_entries(&[entry]);
+pub fn xla(
+    trace: &Trace,
+    entry: &str,
+    target: &Target,
+    shards: Option<&Shards>,
+) -> Result<Module, LowerError> {
+    let mut alone = legalize(trace, &Legalization::needed(target))?.with_entries(&[entry]);
     let Some(&id) = alone.entries.first() else { return Err(LowerError::NoEntry(entry.to_owned())) };
     alone = with_nan_as_infinity(&alone, id.0 as usize)?;
     alone.functions[id.0 as usize].name = MAIN.to_owned();
     let signature = alone.function(id).signature();
-    let mut frame = Frame { name: entry.to_owned(), exact: true, ..Frame::default() };
+    let cuda = has_cuda_kernels(target);
+    let mut frame = Frame { name: entry.to_owned(), exact: true, cuda, ..Frame::default() };
     let mut of_entry = None;
     if let Some(shards) = shards {
         let axes = shards.mesh.axes.iter().map(|axis| format!("\"{}\"={}", axis.name, axis.size));

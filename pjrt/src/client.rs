@@ -1,13 +1,17 @@
 //! [`Plugin`], [`Client`], [`Executable`] and [`PjrtBuffer`] are the safe interface.
 
-use std::cell::Cell;
+mod moves;
+mod serialized;
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use ops::TensorType;
 
-use crate::error::PjrtError;
+use crate::error::{PjrtError, PjrtStatus};
 use crate::ffi::{Library, RawClient, RawDevice, RawExecutable, RawTensor};
 use crate::options::XlaOptions;
 use crate::placement::Placement;
@@ -38,6 +42,8 @@ struct Inner {
     devices: Vec<(RawDevice, PjrtDevice)>,
     uploaded: Cell<u64>,
     downloaded: Cell<u64>,
+    /// The compiled modules that create, copy and change tensors, by their text and devices.
+    helpers: RefCell<HashMap<(String, Range<usize>), Rc<RawExecutable>>>,
 }
 
 /// A device, as its plugin describes it.
@@ -142,8 +148,9 @@ impl Plugin {
         let devices = devices.map_err(start)?;
         let platform = raw.platform().map_err(start)?;
         let platform_version = raw.platform_version().map_err(start)?;
-        let (uploaded, downloaded) = Default::default();
-        Ok(Client(Rc::new(Inner { raw, platform, platform_version, devices, uploaded, downloaded })))
+        let (uploaded, downloaded, helpers) = Default::default();
+        let inner = Inner { raw, platform, platform_version, devices, uploaded, downloaded, helpers };
+        Ok(Client(Rc::new(inner)))
     }
 }
 
@@ -187,13 +194,28 @@ impl Client {
         devices: Range<usize>,
         options: &XlaOptions,
     ) -> Result<Executable, PjrtError> {
+        let raw = self.compiled(module, devices.clone(), options)?;
+        self.loaded(raw, devices, refused)
+    }
+
+    fn compiled(
+        &self,
+        module: &str,
+        devices: Range<usize>,
+        options: &XlaOptions,
+    ) -> Result<RawExecutable, PjrtError> {
         let id = |ordinal| self.device(ordinal).map(|(_, device)| i64::from(device.id));
-        let ids: Vec<i64> = devices.clone().map(id).collect::<Result<_, _>>()?;
-        let refused = |status| match PjrtError::failed("compile the module", status) {
-            PjrtError::Failed { status, .. } => PjrtError::Compile(status),
-            error => error,
-        };
-        let raw = self.0.raw.compile(module, &options.encode(&ids)).map_err(refused)?;
+        let ids: Vec<i64> = devices.map(id).collect::<Result<_, _>>()?;
+        self.0.raw.compile(module, &options.encode(&ids)).map_err(refused)
+    }
+
+    /// An executable with the types of its results. `refused` converts a failure of the plugin.
+    fn loaded(
+        &self,
+        raw: RawExecutable,
+        devices: Range<usize>,
+        refused: impl Fn(PjrtStatus) -> PjrtError,
+    ) -> Result<Executable, PjrtError> {
         let types = raw.results().map_err(refused)?;
         let copies = Placement::copies(devices.clone());
         let known = |(index, ty): (usize, Option<TensorType>)| {
@@ -226,18 +248,6 @@ impl Client {
         Ok(PjrtBuffer { client: self.clone(), parts, ty: ty.clone(), placement: placement.clone() })
     }
 
-    /// Creates a tensor of zeros on the devices of a placement.
-    ///
-    /// # Errors
-    /// Returns an error for the same reasons as [`upload`](Self::upload).
-    pub fn zeros(&self, placement: &Placement, ty: &TensorType) -> Result<PjrtBuffer, PjrtError> {
-        let local = placement.local(ty)?;
-        let zeros = vec![0; local.bytes()];
-        let parts = placement.devices().map(|ordinal| self.upload_part(ordinal, &local, &zeros));
-        let parts = parts.collect::<Result<_, _>>()?;
-        Ok(PjrtBuffer { client: self.clone(), parts, ty: ty.clone(), placement: placement.clone() })
-    }
-
     fn upload_part(&self, ordinal: usize, ty: &TensorType, bytes: &[u8]) -> Result<RawTensor, PjrtError> {
         let &(device, _) = self.device(ordinal)?;
         let sent = self.0.raw.upload(device, ty, bytes).ok_or(PjrtError::Element(ty.element))?;
@@ -245,6 +255,14 @@ impl Client {
             sent.map_err(|status| PjrtError::failed(format!("upload a tensor of type `{ty}`"), status))?;
         self.0.uploaded.set(self.0.uploaded.get() + bytes.len() as u64);
         Ok(sent)
+    }
+}
+
+/// The error of a module that does not compile.
+fn refused(status: PjrtStatus) -> PjrtError {
+    match PjrtError::failed("compile the module", status) {
+        PjrtError::Failed { status, .. } => PjrtError::Compile(status),
+        error => error,
     }
 }
 
@@ -360,7 +378,7 @@ impl PjrtBuffer {
     }
 
     /// Counts the bytes if a read was successful.
-    fn counted(&self, read: Result<(), crate::PjrtStatus>, bytes: usize) -> Result<(), PjrtError> {
+    fn counted(&self, read: Result<(), PjrtStatus>, bytes: usize) -> Result<(), PjrtError> {
         read.map_err(|status| PjrtError::failed(format!("read a tensor of type `{}`", self.ty), status))?;
         let downloaded = &self.client.0.downloaded;
         downloaded.set(downloaded.get() + bytes as u64);

@@ -66,8 +66,20 @@ pub enum PjrtError {
     /// The file is missing, is damaged, is for another platform, or needs a missing library of the system.
     #[error("the plugin `{}` cannot be loaded", .path.display())]
     Library { path: PathBuf, source: libloading::Error },
+    /// The end of the file is missing.
+    #[error("the plugin `{}` is damaged: the file has {found} bytes, expected {expected}; install the plugin again", .path.display())]
+    Cut {
+        path: PathBuf,
+        /// The number of bytes that the library's own table declares.
+        expected: u64,
+        /// The size of the file in bytes.
+        found: u64,
+    },
     /// The library is not a plugin.
-    #[error("`{}` is not a PJRT plugin: the library exports no `GetPjrtApi`", .path.display())]
+    #[error(
+        "`{}` is not a PJRT plugin: the library exports no `GetPjrtApi`, or this function returns no table of \
+        functions; install another plugin", .path.display()
+    )]
     NoApi { path: PathBuf },
     /// The plugin has another version of the C API.
     #[error(
@@ -118,6 +130,12 @@ pub enum PjrtError {
         action: String,
         status: PjrtStatus,
     },
+    /// Devices have different rows of a tensor, so no device can copy a range of rows.
+    #[error("the devices have different rows of the tensor of type `{ty}`, expected all rows on each device")]
+    DividedRows { ty: TensorType },
+    /// The plugin has no functions that store and load executables.
+    #[error("the plugin for `{platform}` cannot store executables")]
+    NotStored { platform: String },
     /// A tensor belongs to another client.
     #[error("the argument {index} belongs to another PJRT client than the program")]
     OtherClient { index: usize },

@@ -30,9 +30,12 @@
 mod client;
 mod error;
 mod ffi;
+mod library_file;
 mod options;
 mod packages;
 mod placement;
+#[cfg(unix)]
+mod stderr;
 
 pub use client::{Client, Executable, PjrtArgument, PjrtBuffer, PjrtDevice, Plugin};
 pub use error::{PjrtError, PjrtStatus};

@@ -55,6 +55,11 @@ impl Placement {
         self.devices.clone()
     }
 
+    /// Whether devices store different rows, the indices of the first axis.
+    pub fn divides_rows(&self) -> bool {
+        self.parts.first().is_some_and(|&parts| parts > 1)
+    }
+
     /// The type of each device's part of a tensor with this type.
     pub(crate) fn local(&self, ty: &TensorType) -> Result<TensorType, PjrtError> {
         if self.parts.is_empty() {

@@ -16,15 +16,7 @@ use tracewright_pjrt::{
 /// A client takes all cores; one at a time is enough.
 static ONE: Mutex<()> = Mutex::new(());
 
-fn cpu() -> Option<(Client, MutexGuard<'static, ()>)> {
-    let (plugin, guard) = plugin()?;
-    let client = plugin.client().unwrap();
-    assert_eq!(client.platform(), "cpu");
-    Some((client, guard))
-}
-
-fn plugin() -> Option<(Plugin, MutexGuard<'static, ()>)> {
-    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+fn plugin_path() -> Option<PathBuf> {
     let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tracewright/xla-cpu/lib");
     let pythons = fs::read_dir(&installed).into_iter().flatten().flatten();
     let folders: Vec<PathBuf> = pythons.map(|python| python.path().join("site-packages")).collect();
@@ -34,7 +26,19 @@ fn plugin() -> Option<(Plugin, MutexGuard<'static, ()>)> {
         "no plugin in `{}`; `cargo xtask setup --xla` installs it",
         installed.display()
     );
-    let plugin = Plugin::load(&found.ok()?).unwrap();
+    found.ok()
+}
+
+fn cpu() -> Option<(Client, MutexGuard<'static, ()>)> {
+    let (plugin, guard) = plugin()?;
+    let client = plugin.client().unwrap();
+    assert_eq!(client.platform(), "cpu");
+    Some((client, guard))
+}
+
+fn plugin() -> Option<(Plugin, MutexGuard<'static, ()>)> {
+    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let plugin = Plugin::load(&plugin_path()?).unwrap();
     assert!(plugin.version() >= (0, tracewright_pjrt::OLDEST_MINOR));
     Some((plugin, guard))
 }
@@ -95,6 +99,25 @@ fn a_kept_argument_survives() {
     }
 }
 
+/// Another client loads the bytes of an executable, and computes the same numbers with donated arguments.
+#[test]
+fn an_executable_is_stored_and_loaded() {
+    let Some((client, _guard)) = cpu() else { return };
+    let compiled = client.compile(ADD, 0..1, &XlaOptions::default()).unwrap();
+    let bytes = compiled.serialize().unwrap();
+    drop((compiled, client));
+    let plugin = Plugin::load(&plugin_path().unwrap()).unwrap();
+    let client = plugin.client().unwrap();
+    let add = client.deserialize(&bytes, 0..1).unwrap();
+    assert_eq!(add.results().map(TensorType::to_string).collect::<Vec<_>>(), ["f32[4]", "i32[2,2]"]);
+    let [a, b] = [[1.0; 4], [2.0; 4]].map(|numbers| upload(&client, &numbers));
+    let results = add.execute(vec![PjrtArgument::Donated(a), PjrtArgument::Kept(&b)]).unwrap();
+    assert_eq!(floats(&results[0]), [3.0; 4]);
+    for damaged in [&bytes[..bytes.len() / 2], &[][..], &b"no executable"[..]] {
+        assert!(client.deserialize(damaged, 0..1).is_err(), "{} of {} bytes", damaged.len(), bytes.len());
+    }
+}
+
 /// `state + a · b`, whose sum over 4 is an all-reduce between devices, and a copy of `b`.
 const MATMUL: &str = r#"module attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
   sdy.mesh @mesh = <["x"=2, "y"=2]>
@@ -133,8 +156,8 @@ fn a_module_is_partitioned_over_devices() {
     let b: Vec<f32> = (0..12).map(|number| number as f32).collect();
     let b = put(&Placement::new(&mesh, &[y, vec![]]), [4, 3], &b);
     let mut state = client.zeros(&rows, &TensorType::new(ElementType::F32, [2, 3])).unwrap();
-    // Half of the state and of `b` is on each of four devices, and a quarter of `a`.
-    assert_eq!(client.transferred(), (4 * (12 + 8 + 24), 0));
+    // Half of `b` is on each of four devices, and a quarter of `a`. The zeros were not copied.
+    assert_eq!(client.transferred(), (4 * (8 + 24), 0));
     for round in 1..=3u8 {
         let arguments = vec![PjrtArgument::Donated(state), PjrtArgument::Kept(&a), PjrtArgument::Kept(&b)];
         let mut results = matmul.execute(arguments).unwrap().into_iter();
@@ -198,6 +221,42 @@ fn the_processor_is_as_many_devices_as_needed() {
     let error = plugin.client_with(1 << 20).err().unwrap();
     let expected = "the platform `cpu` has 2048 device(s), expected at least 1048576";
     assert_eq!(error.to_string(), expected);
+}
+
+/// Rows are copied and replaced on the devices: no number passes through the host, except the index of a row.
+#[test]
+fn tensors_move_on_their_devices() {
+    let Some((plugin, _guard)) = plugin() else { return };
+    let client = plugin.client_with(2).unwrap();
+    let mesh: Mesh = "x=2".parse().unwrap();
+    let axis = vec![mesh.axis("x").unwrap().clone()];
+    for placement in [Placement::on(0), Placement::new(&mesh, &[vec![], axis.clone()])] {
+        for element in ElementType::ALL.into_iter().filter(|&element| element != ElementType::I4) {
+            let ty = TensorType::new(element, [3, 4]);
+            let bytes: Vec<u8> = (0..ty.bytes()).map(|at| (at % 2) as u8).collect();
+            let tensor = client.upload(&placement, &ty, &bytes).unwrap();
+            let before = client.transferred();
+            let zeros = client.zeros(&placement, &ty).unwrap();
+            let copy = tensor.copied().unwrap();
+            let row = tensor.rows(1, 1).unwrap();
+            let changed = zeros.put_rows(2, &row).unwrap();
+            let indices = 2 * 4 * placement.devices().len() as u64;
+            assert_eq!(client.transferred(), (before.0 + indices, before.1));
+            let line = ty.bytes() / 3;
+            assert_eq!(row.ty().to_string(), format!("{element}[1,4]"));
+            assert_eq!(row.read().unwrap(), bytes[line..2 * line]);
+            assert_eq!(changed.read().unwrap(), [&vec![0; 2 * line][..], &bytes[line..2 * line]].concat());
+            // A copy has its own memory.
+            let changed = tensor.put_rows(0, &client.zeros(&placement, row.ty()).unwrap()).unwrap();
+            assert_eq!(changed.read().unwrap(), [&vec![0; line][..], &bytes[line..]].concat());
+            assert_eq!(copy.read().unwrap(), bytes);
+            assert!(matches!(copy.rows(2, 2), Err(PjrtError::Range { .. })));
+            assert!(matches!(copy.put_rows(3, &row), Err(PjrtError::Range { .. })));
+        }
+    }
+    let divided = Placement::new(&mesh, &[axis, vec![]]);
+    let tensor = client.zeros(&divided, &TensorType::new(ElementType::F32, [4, 1])).unwrap();
+    assert!(matches!(tensor.rows(0, 1), Err(PjrtError::DividedRows { .. })));
 }
 
 #[test]

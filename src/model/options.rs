@@ -64,6 +64,9 @@ pub struct OpenOptions {
     /// Path of a PJRT plugin, whose XLA runs the network on the plugin's device. The plugin's code runs in
     /// this process. By default, IREE runs the network instead of XLA.
     pub plugin: Option<PathBuf>,
+    /// The value of the environment variable `XLA_FLAGS`, which the plugin reads. Executables in the cache belong to
+    /// these flags. By default, the value is empty.
+    pub xla_flags: String,
     /// The devices of the plugin over which XLA partitions the network, as a grid with named axes. The mesh begins
     /// at the plugin's first device. By default, the network runs on one device.
     pub mesh: Option<Mesh>,
@@ -197,6 +200,7 @@ impl Default for OpenOptions {
             device: None,
             target: None,
             plugin: None,
+            xla_flags: String::new(),
             mesh: None,
             shard: Vec::new(),
             threads: 0,
@@ -250,11 +254,13 @@ impl OpenOptions {
         }
     }
 
-    /// The options for opening the draft model of a model with these options: the same device, and one slot.
+    /// The options for opening the draft model of a model with these options: the same engine and device, and one slot.
     pub(super) fn of_draft(&self) -> Self {
         Self {
             device: self.device,
             target: self.target.clone(),
+            plugin: self.plugin.clone(),
+            xla_flags: self.xla_flags.clone(),
             threads: self.threads,
             verify: self.verify,
             allow_config_keys: self.allow_config_keys.clone(),

@@ -13,13 +13,14 @@ use lower::{Module, Quantization, Shards, Weights};
 use models::fit::{self, OpenWarning};
 use models::{Architecture, SentenceConfig};
 use runtime::{CompileOptions, Device, Runtime, device};
-use targets::{DeviceKind, DeviceName, Target};
+use targets::{DeviceKind, DeviceName, Mesh, Target};
 use trace::Signature;
 
 use super::{ModelError, OpenOptions, Speculation};
 use crate::build::{BuildStep, BuildTools, ProgramOptions, build_program};
-use crate::export::{self, IreeManifest};
+use crate::export::{self, IreeManifest, xla};
 use crate::tuning::{TuningSource, Tunings};
+use crate::xla::{StartedPlugins, XlaTools, build_xla};
 use crate::{Plan, Program};
 
 /// The default of [`OpenOptions::context`], in tokens.
@@ -139,7 +140,11 @@ pub(super) fn build_checkpoint(
     model: Box<dyn Architecture>,
     options: &OpenOptions,
     score: bool,
+    plugins: &StartedPlugins,
 ) -> Result<Ready, ModelError> {
+    if let Some(plugin) = &options.plugin {
+        return build_in_xla(path, model, options, score, (plugin, plugins));
+    }
     let target = options.chosen_target()?;
     let plan = Plan { target, ..planned(model, options, options.quantize.clone())? };
     let tunings = options.tunings(&plan.target)?;
@@ -151,6 +156,52 @@ pub(super) fn build_checkpoint(
     let ignorable = plan.model.ignorable();
     let ready = build(options, &traced, &checkpoint, plan.target, plan.weights, ignorable)?;
     Ok(Ready { build: BuildInfo { damaged, ..ready.build }, ..ready })
+}
+
+/// Compiles a checkpoint's network with a plugin, and copies the weights to its devices.
+fn build_in_xla(
+    path: &Path,
+    model: Box<dyn Architecture>,
+    options: &OpenOptions,
+    score: bool,
+    (plugin, plugins): (&Path, &StartedPlugins),
+) -> Result<Ready, ModelError> {
+    let quantize = options.quantize.clone().unwrap_or(Quantization::Computed);
+    let plan = xla::planned(planned(model, options, Some(quantize))?)?;
+    let mesh = options.mesh.as_ref();
+    let plugin = plugins.get(plugin, mesh.map_or(1, Mesh::devices), &options.xla_flags)?;
+    let plan = plugin.plan(plan, mesh);
+    let mut entries = entries(&plan, options, score);
+    // The devices of a mesh can divide the sequences, and then no device has all sequences of a part.
+    if options.mesh.is_none() {
+        entries = entries.into_iter().flat_map(EntryPoint::in_parts).collect();
+    }
+    let traced = plan.record(&entries)?;
+    let checkpoint = plan.model.weights(Checkpoint::open(path)?)?;
+    let (cache, mut watch) = (options.cache_folder()?, options.watch_steps());
+    let rules = mesh.map_or(Vec::new(), |mesh| xla::shard_rules(&traced, mesh, &options.shard));
+    let tools = XlaTools {
+        plugin: &plugin,
+        device: options.device,
+        mesh,
+        rules: &rules,
+        cache: &cache,
+        watch: Some(&mut watch),
+    };
+    let expanded = plan.expand(&traced.trace)?;
+    let built = build_xla(&expanded, &traced.trace, &checkpoint, plan.model.ignorable(), tools)?;
+    let build = BuildInfo {
+        compile: built.compile,
+        load: built.load,
+        module: None,
+        options: None,
+        archive: built.archive.map_or_else(|| path.to_owned(), |archive| archive.path().to_owned()),
+        baked: None,
+        shards: built.shards,
+        signatures: built.program.signatures().to_vec(),
+        damaged: Vec::new(),
+    };
+    Ok(Ready { program: built.program, build })
 }
 
 /// The plan that follows from the options, for the processor. `quantize` is the storage format of weights.

@@ -1,8 +1,10 @@
 //! Networks that XLA runs, through the plugin for the CPU: the tokens are those of transformers, and no Python runs.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use tracewright::ops::ElementType::{Bf16, F32};
 use tracewright::pjrt::PjrtError;
@@ -118,6 +120,50 @@ fn sequences_of_a_batch_do_not_change_each_other() {
             });
         }
     });
+}
+
+/// A second start takes the executables from the cache, and compiles damaged ones again.
+#[test]
+fn executables_come_from_the_cache() {
+    let Some(plugin) = plugin() else { return };
+    let golden = Golden::shipped("demo").unwrap();
+    let cache = tempfile::tempdir().unwrap();
+    let folder = cache.path().join("executables");
+    let prompt = &golden.prompts[0];
+    let start = || {
+        let cache = Some(cache.path().to_owned());
+        let sizes = OpenOptions { context: Some(512), cache, ..options(&plugin) };
+        let model = Model::open_with(&golden.model, sizes).unwrap();
+        let request = model.continue_tokens(prompt.prompt_tokens.clone()).options(greedy());
+        assert_eq!(request.complete().unwrap().generated.tokens, prompt.tokens);
+        model.info().build.as_ref().unwrap().compile
+    };
+    let entries = || -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
+        let files = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path());
+        let read = |path: &Path| (fs::read(path).unwrap(), path.metadata().unwrap().modified().unwrap());
+        files.map(|path| (path.clone(), read(&path))).collect()
+    };
+    let cold = start();
+    let compiled = entries();
+    assert!(compiled.len() >= 2, "{:?}", compiled.keys());
+    let warm = start();
+    assert_eq!(entries(), compiled, "an executable in the cache was written again");
+    assert!(warm < cold / 2, "the second start takes {warm:?}, the first {cold:?}");
+
+    // A cut file, a changed byte, and bytes with the right hash that XLA cannot load.
+    let damages: [&dyn Fn(&[u8]) -> Vec<u8>; 3] = [
+        &|bytes| bytes[..bytes.len() / 2].to_vec(),
+        &|bytes| [&bytes[..bytes.len() - 1], &[!bytes[bytes.len() - 1]]].concat(),
+        &|_| [&blake3::hash(b"no executable").as_bytes()[..], b"no executable"].concat(),
+    ];
+    for ((path, (bytes, _)), damage) in compiled.iter().zip(damages.iter().cycle().skip(1)) {
+        fs::write(path, damage(bytes)).unwrap();
+    }
+    start();
+    let repaired = entries();
+    assert_eq!(repaired.keys().collect::<Vec<_>>(), compiled.keys().collect::<Vec<_>>());
+    start();
+    assert_eq!(entries(), repaired, "a damaged executable was not replaced");
 }
 
 /// The checkpoint stores bf16, and the network computes in it: no weight is written to the cache.

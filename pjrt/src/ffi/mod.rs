@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 mod abi;
+mod serialized;
 
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int};
@@ -17,6 +18,7 @@ use abi::{Entry, Function, Raw, Table};
 use ops::{ElementType, TensorType};
 
 use crate::error::{PjrtError, PjrtStatus};
+use crate::library_file::missing_end;
 
 /// The oldest minor version of the C API whose plugins this crate calls. The structs of this version of the
 /// API end with the same fields as the structs in `abi`.
@@ -45,6 +47,10 @@ impl Library {
         let at = || path.to_owned();
         // Without a separator the system would search its own folders.
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        // If the file cannot be read, the system's error below has the reason.
+        if let Ok(Some((expected, found))) = missing_end(&absolute) {
+            return Err(PjrtError::Cut { path: at(), expected, found });
+        }
         // SAFETY: loading runs the library's own code. That it is a plugin which may run is the caller's choice.
         let library = unsafe { libloading::Library::new(&absolute) };
         let library = library.map_err(|source| PjrtError::Library { path: at(), source })?;
@@ -59,11 +65,16 @@ impl Library {
         // SAFETY: the address is null, or that of a table which lives as long as the library, so forever.
         let Some(known) = (unsafe { header.as_ref() }) else { return Err(PjrtError::NoApi { path: at() }) };
         let version = (known.version.major, known.version.minor);
-        if version.0 != MAJOR || version.1 < OLDEST_MINOR || known.size < size_of::<Table>() {
+        if version.0 != MAJOR || version.1 < OLDEST_MINOR {
             return Err(PjrtError::Version { path: at(), found: version });
         }
-        // SAFETY: the table has at least the size of `Table`, and its version has this layout.
-        let table = unsafe { *header.cast::<Table>() };
+        let size = known.size.min(size_of::<Table>());
+        // SAFETY: the table's version has this layout. The functions after the end of a short table are null.
+        let table = unsafe {
+            let mut table: Table = std::mem::zeroed();
+            ptr::copy_nonoverlapping(header.cast::<u8>(), ptr::from_mut(&mut table).cast(), size);
+            table
+        };
         if let Some(function) = table.missing() {
             return Err(PjrtError::Missing { path: at(), function });
         }
