@@ -24,16 +24,10 @@ use crate::model::ModelError;
 use crate::{DevicePartition, Expanded, Footprint, Memory, Plan, PlanError, Program};
 use executables::Executables;
 
-/// Settings of XLA's CPU backend.
-///
-/// - The backend converts bf16 weights to f32 before it multiplies them. Its scheduler for many idle cores converts
-///   the weights of all layers before the first matmul, which needs twice the memory of the weights. The scheduler
-///   that this setting selects converts a weight shortly before its use.
-/// - By default, the maximum of NaN and a number is the number, so the most likely token would hide a NaN.
-const CPU_SETTINGS: [(&str, &str); 2] = [
-    ("xla_cpu_scheduler_type", "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"),
-    ("xla_cpu_enable_fast_min_max", "False"),
-];
+/// XLA's CPU backend converts bf16 weights to f32 before it multiplies them. Its scheduler for many idle
+/// cores converts the weights of all layers before the first matmul, which needs twice the memory of the
+/// weights. The scheduler that this setting selects converts a weight shortly before its use.
+const CPU_SETTINGS: [(&str, &str); 1] = [("xla_cpu_scheduler_type", "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED")];
 
 /// A plugin that is started in this process, and its devices. A clone refers to the same devices.
 #[derive(Clone)]
