@@ -7,13 +7,13 @@ use kernels::Kernels;
 use ops::Op;
 use ops::ops::{Compare, Direction, Reduce, ReduceKind, Select};
 use targets::{Dialect, Target};
-use trace::{Argument, NodeId, Role, Signature, Trace};
+use trace::{Argument, Role, Signature, Trace};
 
 use crate::cuda::has_cuda_kernels;
 use crate::legalize::{Legalization, legalize};
 use crate::module::{Frame, Module, write_with};
 use crate::rewrite::rewrite_nodes;
-use crate::{EntryShards, LowerError, Sharding, Shards};
+use crate::{EntryShards, LowerError, Shards};
 
 /// The name of the function that XLA calls.
 const MAIN: &str = "main";
@@ -33,16 +33,13 @@ pub fn xla(
 ) -> Result<Module, LowerError> {
     let mut alone = legalize(trace, &Legalization::needed(target))?.with_entries(&[entry]);
     let Some(&id) = alone.entries.first() else { return Err(LowerError::NoEntry(entry.to_owned())) };
+    alone = with_nan_as_infinity(&alone, id.0 as usize)?;
     alone.functions[id.0 as usize].name = MAIN.to_owned();
     let signature = alone.function(id).signature();
     let cuda = has_cuda_kernels(target);
     let mut frame = Frame { name: entry.to_owned(), exact: true, cuda, ..Frame::default() };
     let mut of_entry = None;
     if let Some(shards) = shards {
-        of_entry = shards.entries.get(entry);
-        if let Some(shards) = of_entry {
-            alone = with_nan_as_infinity(&alone, id.0 as usize, shards)?;
-        }
         let axes = shards.mesh.axes.iter().map(|axis| format!("\"{}\"={}", axis.name, axis.size));
         let mesh = axes.collect::<Vec<_>>().join(", ");
         frame.attributes = format!(
@@ -52,6 +49,7 @@ pub fn xla(
         frame.before = format!("  sdy.mesh @{MESH} = <[{mesh}]>\n");
         let weights = shards.weights.iter().map(|(key, sharding)| (key.clone(), spelled(sharding)));
         frame.weights = weights.map(|(key, text)| (key, braced(&[text]))).collect::<HashMap<_, _>>();
+        of_entry = shards.entries.get(entry);
     }
     frame.arguments = arguments(&signature, of_entry);
     if let Some(EntryShards { results, .. }) = of_entry {
@@ -62,20 +60,17 @@ pub fn xla(
     Ok(module)
 }
 
-/// Reads NaN as infinity in each maximum of a result over a partitioned axis. On CPUs, XLA's all-reduce of a maximum
-/// ignores NaN, although the maximum of NaN and a number is NaN. With infinity, the most likely token is still the
-/// token of the NaN, so a reader of this token's logit finds the NaN.
-fn with_nan_as_infinity(trace: &Trace, entry: usize, shards: &EntryShards) -> Result<Trace, LowerError> {
+/// Reads NaN as infinity in each maximum over a result of the entry point. On CPUs, XLA's maximum ignores NaN, and so does
+/// its all-reduce of a maximum (the test `a_maximum_ignores_nan` in `pjrt/tests/plugin.rs`). With infinity, the most likely
+/// token is the token of the NaN on every device, so a reader of this token's logit finds the NaN.
+fn with_nan_as_infinity(trace: &Trace, entry: usize) -> Result<Trace, LowerError> {
     let function = &trace.functions[entry];
-    let is_divided = |x: NodeId, axis: &usize| {
-        let results = function.outputs.iter().zip(&shards.results);
-        let mut of_x = results.filter(|(output, _)| output.node == x);
-        of_x.any(|(_, Sharding(axes))| axes.get(*axis).is_some_and(|axes| !axes.is_empty()))
-    };
     rewrite_nodes(trace, |b, (index, id), op, operands| {
         if index == entry
-            && let Op::Reduce(Reduce { kind: ReduceKind::Maximum, axes }) = op
-            && axes.iter().any(|axis| is_divided(function.operands(id)[0], axis))
+            && let Op::Reduce(Reduce { kind: ReduceKind::Maximum, .. }) = op
+            && let read = function.operands(id)[0]
+            && function.node(read).ty().element.is_float()
+            && function.outputs.iter().any(|output| output.node == read)
         {
             let x = operands[0];
             let is_nan = b.op(Compare { direction: Direction::Ne }, &[x, x])?;

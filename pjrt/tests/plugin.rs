@@ -174,6 +174,38 @@ fn a_module_is_partitioned_over_devices() {
     assert_eq!(error.to_string(), "the tensor 0 is on the devices 0..1, expected 0..4");
 }
 
+/// Two faults of XLA's CPU backend: a maximum ignores NaN unless a setting forbids this, and an all-reduce of a maximum
+/// always ignores NaN. `with_nan_as_infinity` in `lower/src/xla.rs` avoids both.
+#[test]
+fn a_maximum_ignores_nan() {
+    let Some((client, _guard)) = cpu() else { return };
+    const MAXIMUM: &str = r#"module attributes {mhlo.num_partitions = 2 : i32, mhlo.num_replicas = 1 : i32} {
+      sdy.mesh @mesh = <["x"=2]>
+      func.func @main(%a: tensor<64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> tensor<f32> {
+        %0 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+        %1 = stablehlo.reduce(%a init: %0) applies stablehlo.maximum across dimensions = [0]
+          : (tensor<64xf32>, tensor<f32>) -> tensor<f32>
+        return %1 : tensor<f32>
+      }
+    }"#;
+    let whole = MAXIMUM.replace("num_partitions = 2", "num_partitions = 1").replace("\"x\"=2", "\"x\"=1");
+    let axes: Vec<Mesh> = ["x=1", "x=2"].map(|mesh| mesh.parse().unwrap()).into();
+    let exact = XlaOptions { settings: vec![("xla_cpu_enable_fast_min_max".into(), "False".into())] };
+    let ty = TensorType::new(ElementType::F32, [64]);
+    let numbers = (0..64u8).map(|at| if at == 40 { f32::NAN } else { f32::from(at % 7) });
+    let bytes: Vec<u8> = numbers.flat_map(f32::to_le_bytes).collect();
+    for (module, mesh, options, expected) in [
+        (whole.as_str(), &axes[0], XlaOptions::default(), 6.0),
+        (whole.as_str(), &axes[0], exact.clone(), f32::NAN),
+        (MAXIMUM, &axes[1], exact, 6.0),
+    ] {
+        let maximum = client.compile(module, 0..mesh.devices(), &options).unwrap();
+        let a = client.upload(&Placement::new(mesh, std::slice::from_ref(&mesh.axes)), &ty, &bytes).unwrap();
+        let found = floats(&maximum.execute(vec![PjrtArgument::Kept(&a)]).unwrap()[0])[0];
+        assert_eq!(found.to_string(), expected.to_string(), "{mesh}");
+    }
+}
+
 /// The plugin for the CPU has four devices, unless more are needed.
 #[test]
 fn the_processor_is_as_many_devices_as_needed() {

@@ -45,7 +45,8 @@ fn shards(model: &Model) -> &Shards {
 }
 
 /// Rules with which a mesh divides tensors of a fixture. Small networks have odd extents: an axis that the mesh does not
-/// divide stays whole. If nothing is divided then, another axis is: features, features of a head, or positions.
+/// divide stays whole. If nothing is divided then, another axis is: features, features of a head, or positions. If no
+/// axis can be divided, each device computes the whole network.
 fn rules(golden: &Golden, mesh: &Mesh) -> Vec<ShardRule> {
     let mut network = models::read(&golden.model, &golden.allowed_keys).unwrap();
     let checkpoint = network.named(Checkpoint::open(&golden.model).unwrap());
@@ -55,7 +56,7 @@ fn rules(golden: &Golden, mesh: &Mesh) -> Vec<ShardRule> {
     let plan = xla::planned(Plan { weights, ..plan }).unwrap();
     let whole = xla::partition(&plan, None, &[]).unwrap();
     let rule = |text: String| -> ShardRule { text.parse().unwrap() };
-    let mut kept: Vec<String> = Vec::new();
+    let (mut kept, mut copies): (Vec<String>, _) = (Vec::new(), None);
     for divided in [None, Some("D"), Some("E"), Some("N"), Some("ring")] {
         for _ in 0..4 {
             let others = kept.iter().filter(|axis| Some(axis.as_str()) != divided);
@@ -66,12 +67,16 @@ fn rules(golden: &Golden, mesh: &Mesh) -> Vec<ShardRule> {
                 Err(XlaError::Shard(ShardError::Uneven { axis, .. })) if !kept.contains(&axis) => {
                     kept.push(axis)
                 }
-                Ok(_) | Err(XlaError::Shard(_)) => break,
+                Ok(_) => {
+                    copies.get_or_insert(rules);
+                    break;
+                }
+                Err(XlaError::Shard(_)) => break,
                 Err(error) => panic!("{error}"),
             }
         }
     }
-    panic!("{}: no axis can be divided over {mesh}", golden.name);
+    copies.unwrap_or_else(|| panic!("{}: no rule fits {mesh}", golden.name))
 }
 
 /// All prompts of a fixture, on each of these meshes.
