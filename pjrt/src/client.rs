@@ -42,9 +42,11 @@ struct Inner {
     devices: Vec<(RawDevice, PjrtDevice)>,
     uploaded: Cell<u64>,
     downloaded: Cell<u64>,
-    /// The compiled modules that create, copy and change tensors, by their text and devices.
-    helpers: RefCell<HashMap<(String, Range<usize>), Rc<RawExecutable>>>,
+    helpers: RefCell<Helpers>,
 }
+
+/// The compiled modules that create, copy and change tensors, by their text and devices.
+type Helpers = HashMap<(String, Range<usize>), Rc<RawExecutable>>;
 
 /// A device, as its plugin describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -92,7 +92,7 @@ impl CompiledNetwork<'_> {
                     BisectEngine::Iree { target, .. } => target.clone(),
                     BisectEngine::Xla { .. } => Target::xla(),
                 };
-                let stored = rounded.then(|| (weights, target));
+                let stored = rounded.then_some((weights, target));
                 compare(&EvaluatedForm { values, stored }, matmuls)
             }
             Baseline::Unsimplified => compare(&*self.form("unsimplified", Rules::Off, weights), matmuls),
