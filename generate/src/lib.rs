@@ -4,6 +4,7 @@
 //! Each module gives the same results as Hugging Face transformers, token for token and byte for byte.
 #![warn(missing_docs)]
 
+mod ahead;
 mod any_executor;
 mod batch;
 mod calls;
@@ -31,6 +32,7 @@ mod stop;
 mod text;
 mod xla;
 
+pub use ahead::DeviceTensor;
 pub use any_executor::{AnyBuffer, AnyExecutor};
 pub use batch::Batch;
 pub use chat_template::chat_template;

@@ -1,30 +1,58 @@
 //! [`Xla`] is an executor whose entry points XLA has compiled.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 
 use ops::{ElementType, TensorType};
 use pjrt::{Client, Executable, PjrtArgument, PjrtBuffer, Placement};
+use trace::Signature;
 
 use crate::GenerateError;
+use crate::ahead::{Ahead, DeviceTensor, Expected, Passed};
 use crate::executor::{CallArgument, Executor};
 
 /// A program of XLA: an executable for each entry point, and the weights on the devices.
 pub struct Xla {
     client: Client,
     functions: HashMap<String, XlaFunction>,
+    /// The call that is likely the next one.
+    expected: RefCell<Option<Expected>>,
 }
 
 /// An entry point that XLA has compiled.
 pub struct XlaFunction {
     /// The executable of the entry point. The executable takes the arguments of the entry point, then its
     /// weights.
-    pub executable: Executable,
+    executable: Executable,
     /// The placement of each argument of the entry point.
-    pub arguments: Vec<Placement>,
-    /// The weights in the order of the executable's arguments. Entry points share these weights.
-    pub weights: Vec<Rc<PjrtBuffer>>,
+    arguments: Vec<Placement>,
+    weights: Vec<Rc<PjrtBuffer>>,
+    /// How the next call can start early; `None` if it cannot.
+    ahead: Option<Ahead>,
+}
+
+impl XlaFunction {
+    /// Creates an entry point from the placement of each argument, and the weights in the order of the
+    /// executable's arguments. Entry points share weights.
+    pub fn new(
+        executable: Executable,
+        entry: &Signature,
+        arguments: Vec<Placement>,
+        weights: Vec<Rc<PjrtBuffer>>,
+    ) -> Self {
+        let is_single = arguments.iter().all(|placement| placement.devices().len() == 1);
+        let ahead = Ahead::of(entry).filter(|_| is_single);
+        Self { executable, arguments, weights, ahead }
+    }
+
+    /// Calls the entry point with its arguments on the devices.
+    fn execute(&self, arguments: Vec<PjrtBuffer>) -> Result<Vec<PjrtBuffer>, GenerateError> {
+        let mut passed: Vec<_> = arguments.into_iter().map(PjrtArgument::Donated).collect();
+        passed.extend(self.weights.iter().map(|weight| PjrtArgument::Kept(weight)));
+        Ok(self.executable.execute(passed)?)
+    }
 }
 
 /// A tensor of an [`Xla`]. The argument that a tensor becomes determines its placement, so a new tensor stays in
@@ -35,14 +63,14 @@ pub enum XlaBuffer {
     /// The little-endian bytes of a tensor in host memory.
     Host(TensorType, Vec<u8>),
     /// A tensor on the devices.
-    Devices(PjrtBuffer),
+    Devices(DeviceTensor),
 }
 
 impl Xla {
     /// Creates an executor for entry points by name. The entry points and their weights must be on devices of this
     /// client.
     pub fn new(client: &Client, functions: HashMap<String, XlaFunction>) -> Self {
-        Self { client: client.clone(), functions }
+        Self { client: client.clone(), functions, expected: RefCell::new(None) }
     }
 
     /// The client whose devices run the calls.
@@ -55,8 +83,10 @@ impl Xla {
         Ok(match buffer {
             XlaBuffer::Zeros(ty) => self.client.zeros(placement, &ty)?,
             XlaBuffer::Host(ty, bytes) => self.client.upload(placement, &ty, &bytes)?,
-            XlaBuffer::Devices(buffer) if buffer.placement() == placement => buffer,
-            XlaBuffer::Devices(buffer) => self.client.upload(placement, buffer.ty(), &buffer.read()?)?,
+            XlaBuffer::Devices(tensor) => match tensor.take()? {
+                buffer if buffer.placement() == placement => buffer,
+                buffer => self.client.upload(placement, buffer.ty(), &buffer.read()?)?,
+            },
         })
     }
 }
@@ -76,7 +106,7 @@ impl Executor for Xla {
         Ok(match buffer {
             XlaBuffer::Zeros(ty) => vec![0; ty.bytes()],
             XlaBuffer::Host(_, bytes) => bytes.clone(),
-            XlaBuffer::Devices(buffer) => buffer.read()?,
+            XlaBuffer::Devices(tensor) => tensor.bytes()?,
         })
     }
 
@@ -84,7 +114,7 @@ impl Executor for Xla {
         Ok(match buffer {
             XlaBuffer::Zeros(ty) => XlaBuffer::Zeros(ty.clone()),
             XlaBuffer::Host(ty, bytes) => XlaBuffer::Host(ty.clone(), bytes.clone()),
-            XlaBuffer::Devices(buffer) => XlaBuffer::Devices(buffer.copied()?),
+            XlaBuffer::Devices(tensor) => on_devices(tensor.with(PjrtBuffer::copied)?),
         })
     }
 
@@ -96,8 +126,8 @@ impl Executor for Xla {
     ) -> Result<XlaBuffer, GenerateError> {
         Ok(match buffer {
             XlaBuffer::Zeros(_) => XlaBuffer::Zeros(ty.clone()),
-            XlaBuffer::Devices(buffer) if !buffer.placement().divides_rows() => {
-                XlaBuffer::Devices(buffer.rows(first, ty.shape[0])?)
+            XlaBuffer::Devices(tensor) if !placement_of(tensor)?.divides_rows() => {
+                on_devices(tensor.with(|buffer| buffer.rows(first, ty.shape[0]))?)
             }
             buffer => {
                 let range = byte_range(ty, first);
@@ -114,10 +144,10 @@ impl Executor for Xla {
         rows: XlaBuffer,
     ) -> Result<XlaBuffer, GenerateError> {
         let placement = match (&buffer, &rows) {
-            (XlaBuffer::Devices(buffer), _) | (_, XlaBuffer::Devices(buffer)) => Some(buffer.placement()),
+            (XlaBuffer::Devices(tensor), _) | (_, XlaBuffer::Devices(tensor)) => Some(placement_of(tensor)?),
             _ => None,
         };
-        let Some(placement) = placement.filter(|placement| !placement.divides_rows()).cloned() else {
+        let Some(placement) = placement.filter(|placement| !placement.divides_rows()) else {
             let mut bytes = self.read(&buffer)?;
             let rows = self.read(&rows)?;
             bytes[ty.with_rows(first).bytes()..][..rows.len()].copy_from_slice(&rows);
@@ -125,7 +155,7 @@ impl Executor for Xla {
         };
         let rows = self.placed(&placement, rows)?;
         let whole = self.placed(&placement, buffer)?;
-        Ok(XlaBuffer::Devices(whole.put_rows(first, &rows)?))
+        Ok(on_devices(whole.put_rows(first, &rows)?))
     }
 
     fn read_element(&self, buffer: &XlaBuffer, index: usize) -> Result<Vec<u8>, GenerateError> {
@@ -135,7 +165,7 @@ impl Executor for Xla {
                 let size = ty.element.bytes(1);
                 bytes[index * size..][..size].to_vec()
             }
-            XlaBuffer::Devices(buffer) => buffer.read_element(index)?,
+            XlaBuffer::Devices(tensor) => tensor.element(index)?,
         })
     }
 
@@ -154,19 +184,84 @@ impl Executor for Xla {
                 why: "is missing in the program".into(),
             });
         };
-        let mut passed = Vec::with_capacity(arguments.len() + function.weights.len());
-        for (argument, placement) in arguments.into_iter().zip(&function.arguments) {
-            let buffer = match argument {
-                CallArgument::Buffer(buffer) => buffer,
-                CallArgument::Scalar(number) => {
-                    self.upload(&TensorType::new(ElementType::I32, []), &number.to_le_bytes())?
-                }
-            };
-            passed.push(PjrtArgument::Donated(self.placed(placement, buffer)?));
+        let expected = self.expected.take();
+        let ahead = function.ahead.as_ref();
+        let passed = ahead.and_then(|ahead| Some((ahead, Passed::of(ahead, &arguments)?)));
+        let expected =
+            expected.filter(|expected| passed.as_ref().is_some_and(|(_, passed)| expected.is(entry, passed)));
+        let goes_on = expected.is_some();
+        let results = match expected.and_then(|expected| expected.results) {
+            Some(results) => results,
+            None => {
+                let placed = arguments.into_iter().zip(&function.arguments);
+                let placed = placed.map(|(argument, placement)| self.passed(argument, placement));
+                let results = function.execute(placed.collect::<Result<_, _>>()?)?;
+                results.into_iter().map(DeviceTensor::new).collect()
+            }
+        };
+        if let Some((ahead, passed)) = passed
+            && let Some(start) = passed.next(ahead)
+        {
+            let states = ahead.states.iter().map(|&(_, result)| results[result].clone()).collect();
+            let (entry, count, token) = (entry.to_owned(), passed.count, results[ahead.token].clone());
+            let mut next = Expected { entry, start, count, states, token, results: None };
+            // A text that has gone on with the most likely token likely does so again.
+            if goes_on {
+                next.results = Some(self.started(function, ahead, &next)?);
+            }
+            self.expected.replace(Some(next));
         }
-        passed.extend(function.weights.iter().map(|weight| PjrtArgument::Kept(weight)));
-        Ok(function.executable.execute(passed)?.into_iter().map(XlaBuffer::Devices).collect())
+        Ok(results.into_iter().map(XlaBuffer::Devices).collect())
     }
+}
+
+impl Xla {
+    fn passed(
+        &self,
+        argument: CallArgument<XlaBuffer>,
+        placement: &Placement,
+    ) -> Result<PjrtBuffer, GenerateError> {
+        let buffer = match argument {
+            CallArgument::Buffer(buffer) => buffer,
+            CallArgument::Scalar(number) => {
+                self.upload(&TensorType::new(ElementType::I32, []), &number.to_le_bytes())?
+            }
+        };
+        self.placed(placement, buffer)
+    }
+
+    /// Starts a call with the most likely tokens. The state on the device becomes the state after the call.
+    fn started(
+        &self,
+        function: &XlaFunction,
+        ahead: &Ahead,
+        next: &Expected,
+    ) -> Result<Vec<DeviceTensor>, GenerateError> {
+        let numbers = |numbers: &[i32]| {
+            let ty = if numbers.len() == 1 && ahead.is_scalar { vec![] } else { vec![numbers.len()] };
+            let bytes = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+            XlaBuffer::Host(TensorType::new(ElementType::I32, ty), bytes)
+        };
+        let mut arguments = Vec::with_capacity(function.arguments.len());
+        for (index, placement) in function.arguments.iter().enumerate() {
+            let state = ahead.states.iter().position(|&(argument, _)| argument == index);
+            arguments.push(match state {
+                Some(state) => next.states[state].take()?,
+                None if index == ahead.tokens => next.token.with(|token| token.reshaped(ahead.ty.clone()))?,
+                None if index == ahead.start => self.placed(placement, numbers(&next.start))?,
+                None => self.placed(placement, numbers(&next.count))?,
+            });
+        }
+        Ok(Expected::started(function.execute(arguments)?, ahead, &next.states))
+    }
+}
+
+fn on_devices(buffer: PjrtBuffer) -> XlaBuffer {
+    XlaBuffer::Devices(DeviceTensor::new(buffer))
+}
+
+fn placement_of(tensor: &DeviceTensor) -> Result<Placement, GenerateError> {
+    tensor.with(|buffer| Ok::<_, GenerateError>(buffer.placement().clone()))
 }
 
 /// The bytes of rows of the type `ty` from `first` on.

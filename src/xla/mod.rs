@@ -176,7 +176,8 @@ impl<'a> XlaBuild<'a> {
             let weights =
                 module.parameters.iter().filter_map(|p| weights.get(p.key.as_str()).cloned()).collect();
             let arguments = places.arguments(signature);
-            functions.insert(signature.name.clone(), XlaFunction { executable, arguments, weights });
+            let function = XlaFunction::new(executable, signature, arguments, weights);
+            functions.insert(signature.name.clone(), function);
         }
         let signatures = program.modules.iter().flat_map(|module| module.signatures.clone()).collect();
         let loaded = Program::on_xla(Xla::new(client, functions), signatures);

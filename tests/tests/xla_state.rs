@@ -121,3 +121,41 @@ fn embeddings_are_those_of_sentence_transformers() {
         assert!(error < 1e-4, "text {number}: {error:e}");
     }
 }
+
+/// A greedy text starts each decode call early. Texts that then go on otherwise are those of a new model.
+#[test]
+fn a_call_that_started_early_harms_no_other_text() {
+    let Some(plugin) = plugin() else { return };
+    let golden = Golden::shipped("demo").unwrap();
+    let open = || {
+        let sizes = OpenOptions { context: Some(128), ..options(&plugin) };
+        Model::open_with(&golden.model, sizes).unwrap()
+    };
+    let greedy = || GenerateOptions { max_tokens: 16, ignore_eos: true, ..GenerateOptions::default() };
+    let continued = |model: &Model, tokens: &[u32], options| {
+        model.continue_tokens(tokens.to_vec()).options(options).reuse().complete().unwrap().generated
+    };
+    let model = open();
+    let prompt = golden.prompts.iter().find(|prompt| (8..64).contains(&prompt.prompt_tokens.len())).unwrap();
+    let first = continued(&model, &prompt.prompt_tokens, greedy());
+    assert_eq!(first.tokens, prompt.tokens[..16]);
+    // The same beginning, and then another token than the most likely one.
+    let mut other = [&prompt.prompt_tokens[..], &first.tokens[..4]].concat();
+    other.push((first.tokens[4] + 1) % 1000);
+    let sampled = || {
+        let mut options = greedy();
+        options.sampling.temperature = 1.5;
+        options
+    };
+    for (tokens, options) in [(&other, greedy()), (&other, sampled()), (&prompt.prompt_tokens, sampled())] {
+        let found = continued(&model, tokens, options.clone());
+        assert_eq!(found.tokens, continued(&open(), tokens, options).tokens);
+    }
+    let again = continued(&model, &prompt.prompt_tokens, greedy());
+    assert_eq!(again.tokens, first.tokens);
+    // The state has no slot after the last position.
+    let long = [&prompt.prompt_tokens[..], &prompt.tokens].concat();
+    let rest = GenerateOptions { max_tokens: 128 - long.len(), ..greedy() };
+    let (found, fresh) = (continued(&model, &long, rest.clone()), continued(&open(), &long, rest));
+    assert_eq!(found.tokens, fresh.tokens);
+}

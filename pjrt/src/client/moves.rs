@@ -70,6 +70,30 @@ impl PjrtBuffer {
         Ok(self.like(self.ty.clone(), parts))
     }
 
+    /// Copies the tensor into another shape with the same number of elements, on one device.
+    ///
+    /// # Errors
+    /// Returns an error if the number of elements differs, if the tensor is divided, or if the device has not enough
+    /// memory.
+    pub fn reshaped(&self, ty: TensorType) -> Result<Self, PjrtError> {
+        if ty.count() != self.ty.count()
+            || ty.element != self.ty.element
+            || self.placement.devices().len() != 1
+        {
+            let (expected, found) = (self.ty.bytes(), ty.bytes());
+            return Err(PjrtError::ByteCount { ty, expected, found });
+        }
+        let (from, to) = (self.ty.mlir(), ty.mlir());
+        let module = format!(
+            "func.func @main(%a: {from}) -> {to} {{
+  %0 = stablehlo.reshape %a : ({from}) -> {to}
+  return %0 : {to}
+}}"
+        );
+        let parts = self.client.on_parts(module, &self.placement, &[&self.parts], &[0])?;
+        Ok(self.like(ty, parts))
+    }
+
     /// Copies `count` rows from `first` on. A row is an index of the first axis.
     ///
     /// # Errors
