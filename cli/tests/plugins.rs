@@ -1,5 +1,5 @@
-//! PJRT plugins that are missing, damaged, too old, of another platform, without a device or without memory: each is
-//! an error with a code, which names what was found and what to install.
+//! PJRT plugins that are missing, damaged, too old, of another platform, without a device or without memory. Each is an
+//! error with a code, and the error names the plugin and the remedy.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +17,7 @@ fn fake(folder: &Path, fault: &str, platform: &str) -> PathBuf {
     plugin
 }
 
-/// What `generate` reports with a plugin.
+/// Runs `generate` with a plugin.
 fn generate(cache: &Path, plugin: &Path, more: &[&str]) -> Ran {
     let model = fixture("llama-untied");
     let command = ["generate", text(&model), "--tokens", "5,17,3", "-n", "2", "--engine", "xla"];
@@ -127,7 +127,7 @@ fn options_of_iree_are_errors_with_xla() {
         (&["bench", "decode", model], &["--threads", "2"]),
         (&["bench", "prefill", model], &["--trace", "profile.json"]),
         (&["bench", "decode", model], &["--tuning", "off"]),
-        (&[&["bisect", model][..], &tokens].concat(), &["--against", "no-kernels"]),
+        (&[&["bisect", model][..], &tokens].concat(), &["--against", "dense"]),
         (&[&["bisect", model][..], &tokens].concat(), &["--layout", "plain"]),
     ] {
         let command = [command, &["--engine", "xla", "--plugin", "plugin.so"], option].concat();

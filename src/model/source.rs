@@ -18,9 +18,10 @@ use trace::Signature;
 
 use super::{ModelError, OpenOptions, Speculation};
 use crate::build::{BuildStep, BuildTools, ProgramOptions, build_program};
-use crate::export::{self, IreeManifest, xla};
+use crate::export::xla::{self, XlaError};
+use crate::export::{self, IreeManifest};
 use crate::tuning::{TuningSource, Tunings};
-use crate::xla::{StartedPlugins, XlaTools, build_xla};
+use crate::xla::{StartedPlugins, XlaBuild, XlaTools};
 use crate::{Plan, Program};
 
 /// The default of [`OpenOptions::context`], in tokens.
@@ -168,28 +169,25 @@ fn build_in_xla(
 ) -> Result<Ready, ModelError> {
     let quantize = options.quantize.clone().unwrap_or(Quantization::Computed);
     let plan = xla::planned(planned(model, options, Some(quantize))?)?;
-    let mesh = options.mesh.as_ref();
-    let plugin = plugins.get(plugin, mesh.map_or(1, Mesh::devices), &options.xla_flags)?;
-    let plan = plugin.plan(plan, mesh);
     let mut entries = entries(&plan, options, score);
     // The devices of a mesh can divide the sequences, and then no device has all sequences of a part.
-    if options.mesh.is_none() {
+    let mesh = options.mesh.as_ref();
+    if mesh.is_none() {
         entries = entries.into_iter().flat_map(EntryPoint::in_parts).collect();
     }
     let traced = plan.record(&entries)?;
     let checkpoint = plan.model.weights(Checkpoint::open(path)?)?;
     let (cache, mut watch) = (options.cache_folder()?, options.watch_steps());
     let rules = mesh.map_or(Vec::new(), |mesh| xla::shard_rules(&traced, mesh, &options.shard));
-    let tools = XlaTools {
-        plugin: &plugin,
-        device: options.device,
-        mesh,
-        rules: &rules,
-        cache: &cache,
-        watch: Some(&mut watch),
-    };
+    // A mesh that does not fit the network is reported before the plugin starts.
+    mesh.map(|mesh| Shards::new(&traced.trace, mesh, &rules)).transpose().map_err(XlaError::from)?;
+    let plugin = plugins.get(plugin, mesh.map_or(1, Mesh::devices), &options.xla_flags)?;
+    let plan = plugin.plan(plan, mesh);
     let expanded = plan.expand(&traced.trace)?;
-    let built = build_xla(&expanded, &traced.trace, &checkpoint, plan.model.ignorable(), tools)?;
+    let sharding = (mesh, &rules[..]);
+    let build = XlaBuild::new(&expanded, &traced.trace, sharding, &checkpoint, plan.model.ignorable())?;
+    let tools = XlaTools { plugin: &plugin, device: options.device, cache: &cache, watch: Some(&mut watch) };
+    let built = build.build(tools)?;
     let build = BuildInfo {
         compile: built.compile,
         load: built.load,

@@ -85,12 +85,8 @@ impl StartedPlugins {
 pub struct XlaTools<'a> {
     /// The plugin, which must be started with enough devices.
     pub plugin: &'a XlaPlugin,
-    /// The device that runs the program; `None` for the first device.
+    /// The device that runs the program; `None` for the first device. A mesh begins at this device.
     pub device: Option<DeviceName>,
-    /// The devices over which XLA partitions the program; `None` for one device.
-    pub mesh: Option<&'a Mesh>,
-    /// Rules that partition tensors over the axes of the mesh.
-    pub rules: &'a [ShardRule],
     /// The cache folder for executables, and for archives of computed weights.
     pub cache: &'a Path,
     /// Receives each step of the build and can stop the build; `None` builds without reports.
@@ -111,62 +107,81 @@ pub struct BuiltXla {
     pub shards: Option<Shards>,
 }
 
-/// Compiles a recorded trace with a plugin, and copies the weights to its devices. `expanded` is the trace after
-/// expansion [for XLA](crate::export::xla::planned). `checkpoint` has the names of the network, and may contain the
-/// tensors in `ignorable` besides the network's.
-///
-/// # Errors
-/// Returns all differences between the checkpoint and the trace's parameters before the slow compilation
-/// begins, or the error of the first stage that fails.
-pub fn build_xla(
-    expanded: &Expanded,
-    recorded: &Trace,
-    checkpoint: &Checkpoint,
-    mut ignorable: Vec<Ignorable>,
-    tools: XlaTools<'_>,
-) -> Result<BuiltXla, ModelError> {
-    let XlaTools { plugin: started, device, mesh, rules, cache, mut watch } = tools;
-    let client = &started.client;
-    let program = XlaProgram::new(expanded, recorded, mesh, rules)?;
-    let declared = recorded.parameters().map_err(PlanError::from)?;
-    ignorable.extend(bake::unread(&declared, &program.parameters));
-    bake::check(checkpoint, &program.parameters, &ignorable)
-        .map_err(|refused| XlaError::from(refused.declared_in(recorded)))?;
+/// A network whose checkpoint is checked and whose modules are written. No plugin is needed so far.
+pub struct XlaBuild<'a> {
+    program: XlaProgram,
+    expanded: &'a Expanded,
+    checkpoint: &'a Checkpoint,
+    ignorable: Vec<Ignorable>,
+}
 
-    let places = Places::new(client, device, program.shards.as_ref())?;
-    if client.platform() == "cpu"
-        && let Some(memory) = Memory::of_machine()
-    {
-        check_memory(expanded, program.shards.as_ref(), memory)?;
+impl<'a> XlaBuild<'a> {
+    /// Lowers a recorded trace for XLA, partitioned over the devices of `mesh` if a mesh is given. `expanded` is the
+    /// trace after expansion [for XLA](crate::export::xla::planned). `checkpoint` has the names of the network, and
+    /// may contain the tensors in `ignorable` besides the network's.
+    ///
+    /// # Errors
+    /// Returns an error if the trace cannot be lowered or partitioned, or all differences between the checkpoint and
+    /// the trace's parameters.
+    pub fn new(
+        expanded: &'a Expanded,
+        recorded: &Trace,
+        (mesh, rules): (Option<&Mesh>, &[ShardRule]),
+        checkpoint: &'a Checkpoint,
+        mut ignorable: Vec<Ignorable>,
+    ) -> Result<Self, ModelError> {
+        let program = XlaProgram::new(expanded, recorded, mesh, rules)?;
+        let declared = recorded.parameters().map_err(PlanError::from)?;
+        ignorable.extend(bake::unread(&declared, &program.parameters));
+        bake::check(checkpoint, &program.parameters, &ignorable)
+            .map_err(|refused| XlaError::from(refused.declared_in(recorded)))?;
+        Ok(Self { program, expanded, checkpoint, ignorable })
     }
-    let start = Instant::now();
-    let mut watch = |step| watch.as_mut().map_or(ControlFlow::Continue(()), |watch| watch(step));
-    if watch(BuildStep::Compile).is_break() {
-        return Err(LoadError::Stopped.into());
+
+    /// Compiles the modules with a plugin, or takes executables from the cache, and copies the weights to the devices.
+    ///
+    /// # Errors
+    /// Returns the error of the first stage that fails.
+    pub fn build(self, tools: XlaTools<'_>) -> Result<BuiltXla, ModelError> {
+        let Self { program, expanded, checkpoint, ignorable } = self;
+        let XlaTools { plugin, device, cache, mut watch } = tools;
+        let client = &plugin.client;
+        let places = Places::new(client, device, program.shards.as_ref())?;
+        if client.platform() == "cpu"
+            && let Some(memory) = Memory::of_machine()
+        {
+            check_memory(expanded, program.shards.as_ref(), memory)?;
+        }
+        let start = Instant::now();
+        let mut watch = |step| watch.as_mut().map_or(ControlFlow::Continue(()), |watch| watch(step));
+        if watch(BuildStep::Compile).is_break() {
+            return Err(LoadError::Stopped.into());
+        }
+        let settings = if client.platform() == "cpu" { &CPU_SETTINGS[..] } else { &[] };
+        let settings = settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
+        let settings = XlaOptions { settings: settings.collect() };
+        let stored = ModuleCache::new(cache.join("executables"));
+        let executables = Executables::new(plugin, places.devices.clone(), &settings, stored)?;
+        let mut compiled = Vec::new();
+        for module in &program.modules {
+            compiled.push(executables.get(module)?.returning(places.results(&module.signatures[0]))?);
+        }
+        let compile = start.elapsed();
+        let start = Instant::now();
+        let uploads = Uploads { client, places: &places, checkpoint, cache };
+        let (weights, archive) = uploads.all(&program.parameters, ignorable, &mut watch)?;
+        let mut functions = HashMap::new();
+        for (module, executable) in program.modules.iter().zip(compiled) {
+            let signature = &module.signatures[0];
+            let weights =
+                module.parameters.iter().filter_map(|p| weights.get(p.key.as_str()).cloned()).collect();
+            let arguments = places.arguments(signature);
+            functions.insert(signature.name.clone(), XlaFunction { executable, arguments, weights });
+        }
+        let signatures = program.modules.iter().flat_map(|module| module.signatures.clone()).collect();
+        let loaded = Program::on_xla(Xla::new(client, functions), signatures);
+        Ok(BuiltXla { program: loaded, compile, load: start.elapsed(), archive, shards: program.shards })
     }
-    let settings = if client.platform() == "cpu" { &CPU_SETTINGS[..] } else { &[] };
-    let settings = settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
-    let settings = XlaOptions { settings: settings.collect() };
-    let stored = ModuleCache::new(cache.join("executables"));
-    let executables = Executables::new(started, places.devices.clone(), &settings, stored)?;
-    let mut compiled = Vec::new();
-    for module in &program.modules {
-        compiled.push(executables.get(module)?.returning(places.results(&module.signatures[0]))?);
-    }
-    let compile = start.elapsed();
-    let start = Instant::now();
-    let uploads = Uploads { client, places: &places, checkpoint, cache };
-    let (weights, archive) = uploads.all(&program.parameters, ignorable, &mut watch)?;
-    let mut functions = HashMap::new();
-    for (module, executable) in program.modules.iter().zip(compiled) {
-        let signature = &module.signatures[0];
-        let weights = module.parameters.iter().filter_map(|p| weights.get(p.key.as_str()).cloned()).collect();
-        let arguments = places.arguments(signature);
-        functions.insert(signature.name.clone(), XlaFunction { executable, arguments, weights });
-    }
-    let signatures = program.modules.iter().flat_map(|module| module.signatures.clone()).collect();
-    let program_of = Program::on_xla(Xla::new(client, functions), signatures);
-    Ok(BuiltXla { program: program_of, compile, load: start.elapsed(), archive, shards: program.shards })
 }
 
 /// Checks that the network fits into the memory of the machine, which all devices of the CPU share.

@@ -1,5 +1,5 @@
-//! State of sequences that XLA runs: it stays on the device when a sequence takes the state of another or when a
-//! call serves only some sequences, and it can be saved to a file.
+//! State of sequences that XLA runs. The state stays on the device when a sequence takes the state of another, and when
+//! a call serves only some sequences. A file can store the state.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::path::Path;

@@ -94,10 +94,11 @@ mod run {
                      pass; leave it out";
                 return Err(usage(what).into());
             }
-            let plugin = self.plugin()?;
+            let start = |path: PathBuf| XlaPlugin::start(&path, 1, &plugins::flags());
+            let plugin = self.plugin()?.map(start).transpose()?;
             let plan = model.plan(network, folder, model.context.or(Some(context)))?;
-            let plan = match plugin {
-                Some(_) => planned(unrounded(plan, &model.network)?)?,
+            let plan = match &plugin {
+                Some(plugin) => plugin.plan(planned(unrounded(plan, &model.network)?)?, None),
                 None => plan,
             };
             check_prompt(tokens, Limit::of(&plan), plan.model.vocabulary())?;
@@ -139,10 +140,7 @@ mod run {
                 })
             };
             let (engine, compared) = match &plugin {
-                Some(path) => {
-                    let plugin = &XlaPlugin::start(path, 1, &plugins::flags())?;
-                    ("xla", compare(BisectEngine::Xla { plugin, device: self.device.device })?)
-                }
+                Some(plugin) => ("xla", compare(BisectEngine::Xla { plugin, device: self.device.device })?),
                 None => ("iree", self.in_iree(&plan, interrupt, compare)?),
             };
             report(&BisectReport { names: [engine, name], calls: &calls, compared: &compared }, self.json)
@@ -152,7 +150,6 @@ mod run {
         fn plugin(&self) -> Result<Option<PathBuf>, Error> {
             let for_iree = [
                 ("--tuning", self.build.tuning.source.is_some()),
-                ("--against no-kernels", self.against == Against::NoKernels),
                 ("--against dense", self.against == Against::Dense),
             ];
             let network = plugins::of_network(&self.build.model_arguments.network);

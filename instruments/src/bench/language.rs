@@ -13,7 +13,7 @@ use crate::profile::{Profile, variant};
 use tracewright::PlanError;
 use tracewright::build::{ProgramOptions, build_program};
 use tracewright::footprint::Footprint;
-use tracewright::xla::{XlaTools, build_xla};
+use tracewright::xla::{XlaBuild, XlaTools};
 use tracewright::{Expanded, Plan};
 
 /// A network of any engine.
@@ -93,7 +93,8 @@ impl Language {
         let expanded = plan.expand(&traced.trace)?;
         let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;
         let platform = tools.plugin.client().platform().to_owned();
-        let loaded = build_xla(&expanded, &traced.trace, checkpoint, plan.model.ignorable(), tools)?;
+        let build = XlaBuild::new(&expanded, &traced.trace, (None, &[]), checkpoint, plan.model.ignorable())?;
+        let loaded = build.build(tools)?;
         Ok(Self {
             network: loaded.program.into_network()?,
             watched: None,

@@ -56,7 +56,7 @@ pub enum BisectEngine<'a> {
         /// The target of the compilation.
         target: &'a Target,
     },
-    /// XLA, whose weights have the network's element type, and which runs no kernels.
+    /// XLA, whose weights have the network's element type. The plan has the target.
     Xla { plugin: &'a XlaPlugin, device: Option<DeviceName> },
 }
 
@@ -90,7 +90,7 @@ impl CompiledNetwork<'_> {
             Baseline::Evaluator => {
                 let target = match self.engine {
                     BisectEngine::Iree { target, .. } => target.clone(),
-                    BisectEngine::Xla { .. } => Target::xla(),
+                    BisectEngine::Xla { .. } => plan.target.clone(),
                 };
                 let stored = rounded.then_some((weights, target));
                 compare(&EvaluatedForm { values, stored }, matmuls)
@@ -124,7 +124,8 @@ impl CompiledNetwork<'_> {
                 target: target.clone(),
             }),
             BisectEngine::Xla { plugin, device } => {
-                Box::new(XlaForm { name, plugin, device, checkpoint, rules })
+                let target = self.plan.target.clone();
+                Box::new(XlaForm { name, plugin, device, checkpoint, rules, weights, target })
             }
         }
     }

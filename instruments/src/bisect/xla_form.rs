@@ -8,7 +8,7 @@ use ops::Value;
 use simplify::Rules;
 use targets::{DeviceName, Target};
 use trace::Trace;
-use tracewright::xla::{XlaPlugin, XlaTools, build_xla};
+use tracewright::xla::{XlaBuild, XlaPlugin, XlaTools};
 use tracewright::{Array, Expanded};
 
 use super::{BisectError, Form};
@@ -20,6 +20,9 @@ pub struct XlaForm<'a> {
     pub device: Option<DeviceName>,
     pub checkpoint: &'a Checkpoint,
     pub rules: Rules,
+    /// Whether kernels compute matmuls, if the target has kernels.
+    pub weights: Weights,
+    pub target: Target,
 }
 
 impl Form for XlaForm<'_> {
@@ -28,15 +31,15 @@ impl Form for XlaForm<'_> {
     }
 
     fn run(&self, trace: &Trace, arguments: &[Value]) -> Result<Vec<Vec<Value>>, BisectError> {
-        let weights = Weights { kernels: false, ..Weights::default() };
-        let expanded = Expanded::new(trace, self.rules, Target::xla(), weights)?;
+        let expanded = Expanded::new(trace, self.rules, self.target.clone(), self.weights.clone())?;
         // Not in the cache: nobody asks for the executable and the weights of one layer again.
         let folder = Scratch::new_in(&std::env::temp_dir())?;
         let (plugin, device) = (self.plugin, self.device);
-        let tools = XlaTools { plugin, device, mesh: None, rules: &[], cache: folder.path(), watch: None };
+        let tools = XlaTools { plugin, device, cache: folder.path(), watch: None };
         // A part of a network reads only some tensors.
         let all = vec![Ignorable::Prefix("")];
-        let program = build_xla(&expanded, trace, self.checkpoint, all, tools)?.program;
+        let build = XlaBuild::new(&expanded, trace, (None, &[]), self.checkpoint, all)?;
+        let program = build.build(tools)?.program;
         let arguments: Vec<Array> = arguments.iter().map(Array::from).collect();
         let mut results = Vec::new();
         for signature in program.signatures() {

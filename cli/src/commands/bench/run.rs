@@ -304,8 +304,6 @@ impl<'a> Bench<'a> {
                 let tools = XlaTools {
                     plugin,
                     device: of.variants.device.device,
-                    mesh: None,
-                    rules: &[],
                     cache: &self.cache,
                     watch: Some(&mut watch),
                 };
