@@ -5,7 +5,7 @@
 //! call computes the same position again: a state with a slot for each position only has a wrong vector in a slot
 //! after the last position until then.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use ops::TensorType;
@@ -25,7 +25,7 @@ struct Inner {
     /// `None` after a call has taken the tensor.
     buffer: RefCell<Option<PjrtBuffer>>,
     /// The bytes of a small tensor, once the host has read them.
-    bytes: OnceCell<Vec<u8>>,
+    bytes: RefCell<Option<Vec<u8>>>,
 }
 
 /// The largest number of bytes that the host keeps of a tensor.
@@ -33,7 +33,7 @@ const SMALL: usize = 256;
 
 impl DeviceTensor {
     pub(crate) fn new(buffer: PjrtBuffer) -> Self {
-        Self(Rc::new(Inner { buffer: RefCell::new(Some(buffer)), bytes: OnceCell::new() }))
+        Self(Rc::new(Inner { buffer: RefCell::new(Some(buffer)), bytes: RefCell::new(None) }))
     }
 
     pub(crate) fn take(&self) -> Result<PjrtBuffer, GenerateError> {
@@ -41,6 +41,7 @@ impl DeviceTensor {
     }
 
     fn put(&self, buffer: PjrtBuffer) {
+        self.0.bytes.take();
         self.0.buffer.replace(Some(buffer));
     }
 
@@ -53,12 +54,12 @@ impl DeviceTensor {
 
     /// All bytes. The bytes of a small tensor are copied only once.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>, GenerateError> {
-        if let Some(bytes) = self.0.bytes.get() {
+        if let Some(bytes) = &*self.0.bytes.borrow() {
             return Ok(bytes.clone());
         }
         let bytes = self.with(PjrtBuffer::read)?;
         if bytes.len() <= SMALL {
-            let _ = self.0.bytes.set(bytes.clone());
+            self.0.bytes.replace(Some(bytes.clone()));
         }
         Ok(bytes)
     }
@@ -178,8 +179,7 @@ pub(crate) struct Expected {
 impl Expected {
     /// Whether a call is the expected one. The host must have read the tokens.
     pub(crate) fn is(&self, entry: &str, passed: &Passed) -> bool {
-        let Some(bytes) = self.token.0.bytes.get() else { return false };
-        let tokens = integers(bytes);
+        let Some(tokens) = self.token.0.bytes.borrow().as_deref().map(integers) else { return false };
         self.entry == entry
             && (&self.start, &self.count) == (&passed.start, &passed.count)
             && self.states.len() == passed.states.len()
