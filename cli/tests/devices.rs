@@ -135,6 +135,16 @@ fn a_model_runs_through_xla() {
     assert_eq!(ids(&found["tokens"]), ids(&golden["tokens"])[..12]);
     let note = "B has 1 for the 2 devices along `data`: each part is held by 2 of them\n";
     assert!(ran.err.contains(note), "{}", ran.err);
+    for (mesh, words) in [
+        ("idle=2", "error[TW0512]: no rule divides a tensor along"),
+        ("model=5", "`--shard AXES=none` leaves them whole"),
+        ("data=4096", "error[TW0712]: the platform `cpu` has 2048 device(s), expected at least 4096"),
+    ] {
+        let arguments = ["--tokens", &prompt, "--plugin", &plugin, "--mesh", mesh];
+        let ran = run(&mut tracewright(&[&generate[..], &arguments].concat()));
+        assert_eq!(ran.code, Some(1), "{mesh}: {}", ran.err);
+        assert!(ran.err.contains(words), "{mesh}: {}", ran.err);
+    }
 
     let listed = succeed(&mut tracewright(&["devices", "--json", "--plugin", &plugin])).out;
     let listed: Value = serde_json::from_str(&listed).unwrap();
@@ -158,12 +168,6 @@ fn a_plugin_that_cannot_be_used_is_named() {
         (&["--mesh", "model=2", "--device", "cuda:1"], 2, "`--device` is cuda:1, but a mesh begins at the"),
         (&["--mesh", "model=2", "--device", "cpu:1"], 2, "`cpu:1` is not a device"),
         (&["--shard", "V=none"], 2, "name the mesh with `--mesh`"),
-        (
-            &["--mesh", "idle=2", "--plugin", "no/plugin.so"],
-            1,
-            "error[TW0512]: no rule divides a tensor along",
-        ),
-        (&["--mesh", "model=5", "--plugin", "no/plugin.so"], 1, "`--shard AXES=none` leaves them whole"),
     ] {
         let ran = run(&mut tracewright(&[&generate[..], arguments].concat()));
         assert_eq!(ran.code, Some(code), "{arguments:?}: {}", ran.err);

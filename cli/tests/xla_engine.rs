@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -100,4 +100,34 @@ fn a_chat_continues_from_its_session() {
         assert!(ran.status.success() && !ran.stdout.trim_ascii().is_empty(), "{said}");
     }
     assert!(session.metadata().unwrap().len() > 1000);
+}
+
+/// The GPU benchmark, on the CPU: the tokens are those of transformers, and each speed has a row.
+#[test]
+fn the_gpu_benchmark_runs_on_a_cpu() {
+    let Some(plugin) = cpu_plugin() else { return };
+    let (folder, python) = (folder(), root().join(".tracewright/venv/bin/python"));
+    let out = folder.path().join("out");
+    let mut command = Command::new(python);
+    command.arg(root().join("benches/gpu/run")).arg("--out").arg(&out).arg("--rehearse");
+    command.args(["--only", "devices,native-1b,tokens", "--tracewright", env!("CARGO_BIN_EXE_tracewright")]);
+    command.arg("--plugin").arg(&plugin).env("TRACEWRIGHT_CACHE", folder.path().join("cache"));
+    succeed(&mut command);
+    let report: Value = serde_json::from_slice(&fs::read(out.join("results.json")).unwrap()).unwrap();
+    let results = |part: &str, kind: &str| -> Vec<Value> {
+        let results = report["parts"][part]["results"].as_array().unwrap();
+        results.iter().filter_map(|result| result.get(kind)).cloned().collect()
+    };
+    let speeds = results("native-1b", "speed");
+    assert_eq!(speeds.len(), 4, "two batch sizes, with kernels and without");
+    for speed in speeds {
+        assert!(speed["decode_tokens_per_s"].as_f64().unwrap() > 0.0, "{speed}");
+    }
+    let tokens = results("tokens", "tokens");
+    assert_eq!(tokens.len(), 4, "{tokens:?}");
+    for found in tokens {
+        assert_eq!(found["equal"], found["answers"], "{found}");
+    }
+    let table = fs::read_to_string(out.join("table.md")).unwrap();
+    assert!(table.contains("| tiny | 8 | tracewright, kernels | bench |"), "{table}");
 }

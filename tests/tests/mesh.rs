@@ -222,10 +222,10 @@ fn mistakes_are_told_before_anything_slow() {
     let refused = |options: OpenOptions| Model::open_with(&demo, options).err().unwrap();
     let told = |options: OpenOptions, expected: &str| assert_eq!(refused(options).to_string(), expected);
 
-    let error = refused(options(&plugin, Some("model=8192")));
+    let error = refused(options(&plugin, Some("model=5")));
     assert!(matches!(error, ModelError::Xla(_)), "{error}");
-    let many = OpenOptions { shard: vec!["B=none".parse().unwrap()], ..options(&plugin, Some("data=4096")) };
-    let error = refused(many);
+    let idle = OpenOptions { shard: vec!["B=none".parse().unwrap()], ..options(&plugin, Some("data=2")) };
+    let error = refused(idle);
     assert!(matches!(error, ModelError::Xla(_)), "{error}");
     let error = refused(options(&plugin, Some("data=4096")));
     assert!(

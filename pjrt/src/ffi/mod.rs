@@ -138,14 +138,23 @@ impl Library {
         if event.is_null() {
             return Ok(());
         }
-        let (mut awaited, mut destroyed) = (abi::EventAwait::new(), abi::EventDestroy::new());
-        (awaited.event, destroyed.event) = (event, event);
-        // SAFETY: the event is alive, and this function is its only owner.
-        unsafe {
-            let done = self.call(&self.table.event_await, &mut awaited);
-            self.call(&self.table.event_destroy, &mut destroyed)?;
-            done
+        let mut awaited = abi::EventAwait::new();
+        awaited.event = event;
+        // SAFETY: the event is alive until `release`.
+        let done = unsafe { self.call(&self.table.event_await, &mut awaited) };
+        self.release(event)?;
+        done
+    }
+
+    /// Destroys an event without waiting for it.
+    fn release(&self, event: Raw) -> Result<(), PjrtStatus> {
+        if event.is_null() {
+            return Ok(());
         }
+        let mut destroyed = abi::EventDestroy::new();
+        destroyed.event = event;
+        // SAFETY: the event is alive, and the caller is its only owner.
+        unsafe { self.call(&self.table.event_destroy, &mut destroyed) }
     }
 }
 
@@ -325,21 +334,27 @@ impl RawClient {
         ty: &TensorType,
         bytes: &[u8],
     ) -> Option<Result<RawTensor, PjrtStatus>> {
+        /// The semantics in which the plugin copies the bytes before the function returns.
+        const DURING_CALL: c_int = 0;
         /// The semantics in which the bytes do not change until the event `done`.
         const UNTIL_DONE: c_int = 1;
+        /// The largest number of bytes that the plugin copies first. A decode call does not wait for its numbers then.
+        const COPIED: usize = 4096;
         assert!(bytes.len() == ty.bytes(), "the caller checked the length");
         let dims: Vec<i64> = ty.shape.iter().map(|&extent| extent as i64).collect();
         let mut args = abi::BufferFromHost::new();
         args.element = element_code(ty.element)?;
         (args.client, args.device, args.data) = (self.raw, device.0, bytes.as_ptr().cast());
-        (args.dims, args.num_dims, args.semantics) = (dims.as_ptr(), dims.len(), UNTIL_DONE);
-        // SAFETY: client and device are alive, the bytes have the length of the type, and they are borrowed until `finish`
-        // has waited for the event.
+        let semantics = if bytes.len() <= COPIED { DURING_CALL } else { UNTIL_DONE };
+        (args.dims, args.num_dims, args.semantics) = (dims.as_ptr(), dims.len(), semantics);
+        // SAFETY: client and device are alive, the bytes have the length of the type, and they are borrowed for the call, and
+        // with `UNTIL_DONE` until `finish` has waited for the event.
         let sent =
             unsafe { self.library.call(&self.library.table.client_buffer_from_host_buffer, &mut args) };
         Some(sent.and_then(|()| {
             let tensor = RawTensor { client: self.clone(), raw: args.buffer };
-            self.library.finish(args.done).map(|()| tensor)
+            let finish = if semantics == DURING_CALL { Library::release } else { Library::finish };
+            finish(&self.library, args.done).map(|()| tensor)
         }))
     }
 }
