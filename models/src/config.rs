@@ -236,6 +236,11 @@ impl Keys {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
+    /// Whether code has read a key, or has marked it as known.
+    pub(crate) fn is_known(&self, key: &str) -> bool {
+        self.known.borrow().contains(&key)
+    }
+
     /// Marks keys as known although no code reads them.
     pub fn ignore(&self, keys: &[&'static str]) {
         self.known.borrow_mut().extend(keys);

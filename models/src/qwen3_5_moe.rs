@@ -25,7 +25,7 @@ pub(crate) const FAMILY: Family = Family {
 /// Reads the `config.json` of a Qwen3.5 with experts, or its `text_config`. Defaults are those of `Qwen3_5MoeTextConfig` in
 /// transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
-    hybrid::read_text_tower(keys, |keys| {
+    hybrid::read_qwen(keys, |keys| {
         // No layer has a dense network.
         let sizes = Some([248_320, 2048, 512, 40, 16]);
         let defaults = Defaults { sizes, num_key_value_heads: Some(2), ..qwen3_5::defaults() };
