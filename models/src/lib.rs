@@ -171,6 +171,7 @@ families! {
     granitemoehybrid::GraniteMoeHybrid(granitemoehybrid::GraniteMoeHybridConfig);
     lfm2::Lfm2(Lfm2Config);
     lfm2_moe::Lfm2Moe(Lfm2Config);
+    lfm3::Lfm3(lfm3::Lfm3Config);
     ministral3::Ministral3(ministral3::Ministral3Config);
     minimax_m2::MinimaxM2(olmoe::OlmoeConfig);
     mistral::Mistral(LlamaConfig);

@@ -61,6 +61,8 @@ def spread(model):
             # It does not divide scores by the root of a head's features, and each layer adds the norms of three parts.
             factor *= 0.5 if factor < 3.0 else 0.4 if "post_" in name else 1.5 if name.endswith("embed_tokens.weight") else 1.0
         factor *= next((more for end, more in MORE.items() if name.endswith(end)), 1.0)
+        if model.config.model_type == "lfm3" and "post_" in name:
+            factor = 0.5  # Else each layer adds as much as all before it, and magnifies every rounding.
         if model.config.model_type == "nemotron_h" and name.endswith("dt_bias"):
             factor = -0.2  # As published, a state remembers many tokens, and one token hardly changes it.
         if p.any() or not name.endswith("norm.weight"):
@@ -219,7 +221,7 @@ def own_rows(model, prompts):
             continue
         fed = prompt["prompt_tokens"] + prompt["tokens"][:-1]
         output = model(input_ids=torch.tensor([fed]), use_cache=True)
-        rows[f"prompts.{i}.logits"] = output.logits[0].contiguous()
+        rows[f"prompts.{i}.logits"] = output.logits[0].to(model.dtype).contiguous()
         if model.config.model_type == "llama":
             rows[f"prompts.{i}.values"] = output.past_key_values.layers[0].values[0].contiguous()
     return rows

@@ -353,6 +353,20 @@ def lfm2(rng):
     return context, config | dict(layer_types=[FULL if i in attention else CONV for i in range(layers)])
 
 
+def lfm3(rng):
+    """One layer at least attends to all positions: without, transformers has no length of a sequence."""
+    context, _, config = common(rng, "lfm3")
+    config["norm_eps"] = config.pop("rms_norm_eps")
+    types = [FULL, *(rng.choice([CONV, CONV, SLIDING, FULL]) for _ in range(rng.randrange(1, 4)))]
+    rng.shuffle(types)
+    local = {"rope_type": "default", "rope_theta": rng.choice([10000.0, 777.0])}
+    full = {"rope_type": "proportional", "rope_theta": rng.choice([1000000.0, 777.0]), "partial_rotary_factor": rng.choice([0.5, 1.0])}
+    return context, config | dict(
+        norm_eps=WIDE_EPSILON, num_hidden_layers=len(types), layer_types=types, sliding_window=window(rng), rope_parameters={SLIDING: local, FULL: full}, attention_bias=rng.random() < 0.3,
+        conv_bias=rng.random() < 0.4, conv_L_cache=rng.choice([2, 3, 7, 7]), use_sandwich_norm=rng.random() < 0.7, use_attention_gate=rng.random() < 0.7, first=(1, 3), published=False,
+    )
+
+
 def alternating(rng, other):
     """Kinds of layers, of which one at least attends: without, transformers has no length of a sequence."""
     types = [rng.choice([FULL, other, other]) for _ in range(rng.randrange(2, 6))]
@@ -443,7 +457,7 @@ LANGUAGE_MODELS = {
     f.__name__: f
     for f in (
         llama, gemma3, gemma4, gemma2, mistral, qwen2, qwen3, smollm3, olmo2, phi3, gpt2, mixtral, lfm2, olmoe, qwen3_moe, glm4_moe, deepseek_v3, glm4_moe_lite, minimax_m2, ernie4_5, ernie4_5_moe,
-        lfm2_moe, olmo3, ministral3, gpt_oss, seed_oss, starcoder2, apertus, exaone4, cohere2, granite, qwen3_5, qwen3_5_moe, qwen3_next, granitemoehybrid, nemotron_h,
+        lfm2_moe, lfm3, olmo3, ministral3, gpt_oss, seed_oss, starcoder2, apertus, exaone4, cohere2, granite, qwen3_5, qwen3_5_moe, qwen3_next, granitemoehybrid, nemotron_h,
     )
 }
 FIXTURES = Path(__file__).parents[1] / "fixtures"
