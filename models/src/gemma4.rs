@@ -9,7 +9,7 @@ use dsl::nn::{Attend, Cache, Kv, Position, attend, dot, gelu_tanh, rms_norm};
 use dsl::{F32, Float, Tensor, model};
 
 use crate::experts::{Routing, Scores, mixture, route};
-use crate::family::Family;
+use crate::family::{Family, presets};
 use crate::gemma3::{PREFIXES, soft_cap};
 use crate::rope::RopeParameters;
 
@@ -29,6 +29,7 @@ pub(crate) const FAMILY: Family = Family {
         Ignorable::Prefix("model.embed_vision."),
         Ignorable::Prefix("model.embed_audio."),
     ],
+    presets: presets!("gemma-4-e2b": "google/gemma-4-E2B-it"),
     ..Family::of(
         &["Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"],
         &["Gemma4TextModel", "Gemma4Model"],

@@ -159,7 +159,7 @@ pub(crate) fn read(keys: &Keys) -> Lfm3Config {
     let kind = |layer: usize| match &kinds {
         Some(kinds) => kinds[layer].as_str(),
         None if layer % 4 == 2 => "full_attention",
-        None if layer % 4 == 0 && layer > 0 => "sliding_attention",
+        None if layer.is_multiple_of(4) && layer > 0 => "sliding_attention",
         None => "conv",
     };
     let window = keys.nullable_count("sliding_window", Some(256));

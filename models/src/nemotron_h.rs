@@ -8,7 +8,7 @@ use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, dot, relu};
 use dsl::{F32, Float, Tensor, model};
 
 use crate::experts::{mixture, route};
-use crate::family::Family;
+use crate::family::{Family, presets};
 use crate::llama::Attention;
 use crate::mamba2::Mamba2;
 
@@ -29,6 +29,7 @@ pub(crate) const FAMILY: Family = Family {
         ("mixer.experts.up_proj", &["mixer.experts.*.up_proj.weight"]),
         ("mixer.experts.down_proj", &["mixer.experts.*.down_proj.weight"]),
     ],
+    presets: presets!("nemotron-3-nano-30b-a3b": "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"),
     ..Family::of(&["NemotronHForCausalLM"], &["NemotronHModel"], &["nemotron_h"])
 };
 

@@ -78,8 +78,10 @@ def gemma3(rng):
 
 def gemma4(rng):
     """Heads of another size in layers without a window. Layers that share keys and values need an embedding for each layer: transformers
-    slices that embedding without asking whether there is one. Few features of it are often all near 0, and then normalized."""
-    context, features, config = common(rng, "gemma4_text")
+    slices that embedding without asking whether there is one. Few features are often all near 0, and then normalized: of that embedding, of a
+    value."""
+    context, _, config = common(rng, "gemma4_text")
+    config["head_dim"] = rng.choice([8, 10, 16, 18])
     heads, shared = config["num_attention_heads"], rng.choice([0, 0, 1, 2, 3])
     own_layers = rng.sample([SLIDING, FULL], 2) if shared else [SLIDING]
     types = [*own_layers, *(rng.choice([SLIDING, SLIDING, FULL]) for _ in range(max(shared, 2) - 1)), FULL]

@@ -225,14 +225,11 @@ fn global_sizes(keys: &Keys, llama: &LlamaConfig, sizes: [usize; 2]) -> [usize; 
     };
     let base = (llama.head_dim.unwrap_or(1), llama.num_key_value_heads);
     let own = (size("head_dim", base.0, limits::HEAD), size("num_key_value_heads", base.1, limits::EXTENT));
-    let count = listed.as_object().map(serde_json::Map::len);
+    let count = if one.is_some() { global.len() } else { 0 };
+    let is_all = listed.as_object().map(serde_json::Map::len) == Some(count);
     let alike = global.iter().all(|layer| listed.get(layer) == one);
     match own {
-        (Some(features), Some(heads))
-            if alike && one.is_some_and(is_known) && count == Some(global.len()) =>
-        {
-            [features, heads]
-        }
+        (Some(features), Some(heads)) if alike && is_all && one.is_none_or(is_known) => [features, heads],
         _ => {
             let expected = "the same `head_dim` and `num_key_value_heads` for each layer without a window";
             keys.refuse("per_layer_config", listed, expected);
