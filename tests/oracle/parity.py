@@ -358,6 +358,7 @@ def lfm2(rng):
 def lfm3(rng):
     """One layer at least attends to all positions: without, transformers has no length of a sequence."""
     context, _, config = common(rng, "lfm3")
+    config["head_dim"] = rng.choice([8, 10, 16, 18])  # Few features are often all near 0, and then normalized.
     config["norm_eps"] = config.pop("rms_norm_eps")
     types = [FULL, *(rng.choice([CONV, CONV, SLIDING, FULL]) for _ in range(rng.randrange(1, 4)))]
     rng.shuffle(types)
