@@ -49,6 +49,8 @@ mod plan;
 mod program;
 pub mod quant_map;
 pub mod tuning;
+#[cfg(feature = "iree")]
+pub mod xla;
 
 pub use bake::random;
 #[cfg(feature = "iree")]

@@ -1,15 +1,20 @@
 //! [`Program`] is a loaded network that you call with tensors in host memory.
 
-use generate::{GenerateError, Iree, Network};
+use generate::{AnyExecutor, CallArgument, Executor as _, GenerateError, Iree, Network, Xla};
 use ops::{Array, TensorType};
 use runtime::{Buffer, Runtime};
 use trace::{Argument, Role, Signature};
 
 /// A compiled network with its weights, loaded on a device. You call the entry points of the program.
 pub struct Program {
-    runtime: Runtime,
-    program: runtime::VmModule,
+    loaded: LoadedProgram,
     signatures: Vec<Signature>,
+}
+
+/// A program of an engine.
+enum LoadedProgram {
+    Iree(Runtime, runtime::VmModule),
+    Xla(Xla),
 }
 
 /// The reason why a call was rejected, or failed.
@@ -62,12 +67,20 @@ pub enum CallError {
     /// IREE failed during the call.
     #[error(transparent)]
     Runtime(#[from] runtime::RuntimeError),
+    /// XLA failed during the call.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
 }
 
 impl Program {
     /// Creates a program from a module that IREE has loaded.
     pub fn new(runtime: &Runtime, program: runtime::VmModule, signatures: Vec<Signature>) -> Self {
-        Self { runtime: runtime.clone(), program, signatures }
+        Self { loaded: LoadedProgram::Iree(runtime.clone(), program), signatures }
+    }
+
+    /// Creates a program from entry points that XLA has compiled.
+    pub fn on_xla(executor: Xla, signatures: Vec<Signature>) -> Self {
+        Self { loaded: LoadedProgram::Xla(executor), signatures }
     }
 
     /// The arguments and results of each entry point.
@@ -75,17 +88,27 @@ impl Program {
         &self.signatures
     }
 
-    /// Returns the program as a language model that predicts the next token.
+    /// Returns a program of IREE as a language model that predicts the next token.
+    ///
+    /// # Errors
+    /// Returns an error if an entry point or one of its roles is missing, or if the program is for XLA.
+    pub fn network(&self) -> Result<Network, GenerateError> {
+        match &self.loaded {
+            LoadedProgram::Iree(runtime, program) => Network::new(runtime, program, &self.signatures),
+            LoadedProgram::Xla(_) => Err(GenerateError::OtherEngine),
+        }
+    }
+
+    /// Converts a program of any engine to a language model that predicts the next token.
     ///
     /// # Errors
     /// Returns an error if an entry point or one of its roles is missing.
-    pub fn network(&self) -> Result<Network, GenerateError> {
-        Network::on(self.executor()?, &self.signatures)
-    }
-
-    /// The executor that calls the entry points.
-    pub(crate) fn executor(&self) -> Result<Iree, GenerateError> {
-        Iree::new(&self.runtime, &self.program)
+    pub fn into_network(self) -> Result<Network<AnyExecutor>, GenerateError> {
+        let executor = match self.loaded {
+            LoadedProgram::Iree(runtime, program) => AnyExecutor::Iree(Iree::new(&runtime, &program)?),
+            LoadedProgram::Xla(executor) => AnyExecutor::Xla(executor),
+        };
+        Network::on(executor, &self.signatures)
     }
 
     /// Calls an entry point with arguments in their order, and returns the results.
@@ -103,28 +126,13 @@ impl Program {
                 found: arguments.len(),
             });
         }
-        let mut passed = Vec::with_capacity(arguments.len());
         for (array, argument) in arguments.iter().zip(&signature.arguments) {
             check(entry, array, argument)?;
-            passed.push(match argument.is_host_scalar() {
-                true => array.to_vec::<i32>().map_or(0, |numbers| numbers[0]).into(),
-                false => Buffer::from_bytes(&self.runtime, array.ty(), array.bytes())?.into(),
-            });
         }
-        let results = self.program.function(entry)?.call(passed)?;
-        let array = |(value, result): (runtime::VmValue, &Argument)| -> Result<Array, CallError> {
-            let axes = result.axes.iter().map(|axis| axis.to_string()).collect();
-            Ok(match value {
-                runtime::VmValue::Buffer(buffer) => {
-                    Array::from_bytes(buffer.ty().clone(), axes, buffer.read()?)
-                }
-                runtime::VmValue::I32(number) => {
-                    let ty = TensorType::new(ops::ElementType::I32, []);
-                    Array::from_bytes(ty, axes, number.to_le_bytes().into())
-                }
-            })
-        };
-        results.into_iter().zip(&signature.results).map(array).collect()
+        match &self.loaded {
+            LoadedProgram::Iree(runtime, program) => in_iree(runtime, program, signature, arguments),
+            LoadedProgram::Xla(executor) => in_xla(executor, signature, arguments),
+        }
     }
 
     /// Calls an entry point with named arguments in any order, and returns the results.
@@ -161,6 +169,57 @@ impl Program {
             entries: self.signatures.iter().map(|signature| signature.name.clone()).collect(),
         })
     }
+}
+
+fn in_iree(
+    runtime: &Runtime,
+    program: &runtime::VmModule,
+    signature: &Signature,
+    arguments: &[Array],
+) -> Result<Vec<Array>, CallError> {
+    let mut passed = Vec::with_capacity(arguments.len());
+    for (array, argument) in arguments.iter().zip(&signature.arguments) {
+        passed.push(match argument.is_host_scalar() {
+            true => host_scalar(array).into(),
+            false => Buffer::from_bytes(runtime, array.ty(), array.bytes())?.into(),
+        });
+    }
+    let results = program.function(&signature.name)?.call(passed)?;
+    let array = |(value, result): (runtime::VmValue, &Argument)| -> Result<Array, CallError> {
+        Ok(match value {
+            runtime::VmValue::Buffer(buffer) => {
+                Array::from_bytes(buffer.ty().clone(), axes(result), buffer.read()?)
+            }
+            runtime::VmValue::I32(number) => {
+                let ty = TensorType::new(ops::ElementType::I32, []);
+                Array::from_bytes(ty, axes(result), number.to_le_bytes().into())
+            }
+        })
+    };
+    results.into_iter().zip(&signature.results).map(array).collect()
+}
+
+fn in_xla(executor: &Xla, signature: &Signature, arguments: &[Array]) -> Result<Vec<Array>, CallError> {
+    let mut passed = Vec::with_capacity(arguments.len());
+    for (array, argument) in arguments.iter().zip(&signature.arguments) {
+        passed.push(match argument.is_host_scalar() {
+            true => CallArgument::Scalar(host_scalar(array)),
+            false => CallArgument::Buffer(executor.upload(array.ty(), array.bytes())?),
+        });
+    }
+    let results = executor.call(&signature.name, passed)?;
+    let array = |(buffer, result): (_, &Argument)| -> Result<Array, CallError> {
+        Ok(Array::from_bytes(result.ty.clone(), axes(result), executor.read(&buffer)?))
+    };
+    results.into_iter().zip(&signature.results).map(array).collect()
+}
+
+fn host_scalar(array: &Array) -> i32 {
+    array.to_vec::<i32>().map_or(0, |numbers| numbers[0])
+}
+
+fn axes(argument: &Argument) -> Vec<String> {
+    argument.axes.iter().map(|axis| axis.to_string()).collect()
 }
 
 /// The arguments of an entry point, formatted for a message.

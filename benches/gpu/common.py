@@ -40,7 +40,7 @@ class Sizes:
     batches: tuple[int, ...] = (1, 8)
 
 
-FULL = Sizes(prompt=512, context=1024, steps=64, runs=7)
+FULL = Sizes(prompt=512, context=1024, steps=64, runs=5)
 SMALL = Sizes(prompt=16, context=64, steps=8, runs=3)
 
 
@@ -85,6 +85,13 @@ def command(*words: str, environment: dict[str, str] | None = None) -> str:
     if ran.returncode != 0:
         raise RuntimeError(f"`tracewright {' '.join(words)[:200]}` failed: {ran.stderr.strip()}")
     return ran.stdout
+
+
+def device() -> list[str]:
+    """The options that select the device."""
+    if not settings()["rehearse"]:
+        return ["--device", "cuda"]
+    return ["--device", "cpu", *(["--plugin", settings()["plugin"]] if settings()["plugin"] else [])]
 
 
 def model(name: str) -> Path:

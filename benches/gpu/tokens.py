@@ -1,64 +1,56 @@
-"""Whether the shipped models, exported for XLA in f32, choose the tokens that transformers chose on a CPU.
+"""Whether the shipped models choose the tokens that transformers chose on a CPU, and what bf16 with kernels loses.
 
-    tokens.py reference FILE.npz    writes the CPU's logits
-    tokens.py compare FILE.npz      compares tokens, and logits with those
+    tokens.py [MODEL]
+
+The shipped models run in f32. With random weights, the logits of MODEL in bf16, with Tracewright's kernels and without, are
+compared with its logits in f32 without kernels.
 """
 
+import json
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
-from common import SHIPPED, equal_tokens, export, golden, report, say
-
-from tracewright_xla.module import Module
-from tracewright_xla.program import Program
-
-OPTIONS = ("--dtype", "f32", "--context", "256", "--chunk", "64")
+from common import SHIPPED, command, device, equal_tokens, golden, model, report, say, settings
 
 
-def load(name: str, precision: str) -> Program:
-    """A shipped model as it is exported, or with matmuls in XLA's default precision."""
-    program = Program.load(export(name, *OPTIONS), entries=["prefill", "prefill_short", "decode", "score"])
-    if precision == "default":
-        for entry in program.manifest.entries.values():
-            text = program.manifest.text(entry).replace(", precision = [HIGHEST, HIGHEST]", "")
-            program._modules[entry.name] = Module(entry, text, program._mesh)
-    return program
+def generate(folder: Path, tokens: list[int], count: int, *options: str) -> dict:
+    """What `tracewright generate` reports after `count` new tokens."""
+    words = ["--tokens", ",".join(map(str, tokens)), "-n", str(count), "--ignore-eos", "--json", "--engine", "xla", *device()]
+    return json.loads(command("generate", str(folder), *words, *options))
 
 
-def score(program: Program, name: str) -> np.ndarray:
-    """The logits of every position of a text of 64 tokens."""
-    prompt = max(golden(name), key=lambda one: len(one["prompt_tokens"]) + len(one["tokens"]))
-    text = [*prompt["prompt_tokens"], *prompt["tokens"]][:64]
-    tokens = np.zeros((1, 64), np.int32)
-    tokens[0, : len(text)] = text
-    program._state = {}
-    results = program.call("score", tokens, np.zeros(1, np.int32), np.array([len(text)], np.int32))
-    return np.asarray(results["logits"]).reshape(64, -1)[: len(text)].astype(np.float64)
+def logits(name: str, *options: str) -> np.ndarray:
+    """The logits after 65 tokens. Prefill reads 64 of them, and a decode call reads the last one."""
+    tokens = [at * 7919 % 500 for at in range(65)]
+    file = Path(settings()["work"]) / f"{name}-logits.safetensors"
+    generate(model(name), tokens, 1, "--save-logits", str(file), "--context", "256", "--chunk", "64", *options)
+    with open(file, "rb") as opened:
+        header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+        start, end = header["logits"]["data_offsets"]
+        content = np.frombuffer(opened.read()[start:end], np.float32).reshape(header["logits"]["shape"])
+    return content[0].astype(np.float64)
 
 
 def main() -> None:
-    mode, file = sys.argv[1], Path(sys.argv[2])
-    if mode == "reference":
-        np.savez(file, **{name: score(load(name, "exported"), name) for name in SHIPPED})
-        return
-    reference = np.load(file)
     for name in SHIPPED:
-        for precision in ("exported", "default"):
-            start = time.perf_counter()
-            program = load(name, precision)
-            prompts = golden(name)
-            answers = []
-            for prompt in prompts:
-                rows = program.generate([prompt["prompt_tokens"]], len(prompt["tokens"]))
-                answers.append(rows[0].tokens)
-            found = equal_tokens(answers, [prompt["tokens"] for prompt in prompts])
-            logits, expected = score(program, name), reference[name]
-            error = np.linalg.norm(logits - expected, axis=-1) / np.linalg.norm(expected, axis=-1)
-            report(tokens={"model": name, "precision": precision, **found, "logits_error": float(error.max()),
-                           "seconds": round(time.perf_counter() - start, 1)})  # fmt: skip
-            say(f"{name} {precision}: {found}")
+        answers, prompts = [], golden(name)[:4]
+        for prompt in prompts:
+            found = generate(model(name), prompt["prompt_tokens"], len(prompt["tokens"]), "--dtype", "f32")
+            answers.append(found["tokens"])
+        found = equal_tokens(answers, [prompt["tokens"] for prompt in prompts])
+        report(tokens={"model": name, "precision": "f32", **found})
+        say(f"{name}: {found}")
+    if len(sys.argv) > 1:
+        name = sys.argv[1]
+        exact = logits(name, "--dtype", "f32", "--kernels", "off")
+        for kernels in ("off", "on"):
+            found = logits(name, "--dtype", "bf16", "--kernels", kernels)
+            error = float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
+            same = int(found.argmax() == exact.argmax())
+            report(tokens={"model": name, "precision": f"bf16, kernels {kernels}", "answers": 1, "equal": same,
+                           "logits_error": error})  # fmt: skip
+            say(f"{name}, kernels {kernels}: {error:.2e}")
 
 
 if __name__ == "__main__":

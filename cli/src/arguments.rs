@@ -75,6 +75,8 @@ pub struct RunArguments {
     pub device: DeviceArguments,
     #[command(flatten)]
     pub engine: EngineArguments,
+    #[command(flatten)]
+    pub mesh: MeshArguments,
     /// Before the run, compare all weights with the hashes in their archive
     #[arg(long)]
     pub verify: bool,

@@ -226,6 +226,9 @@ pub fn library_help(error: &AnyCoded) -> Vec<String> {
         ModelError::Cached(ArchiveError::Content { .. }) => "remove that file: Tracewright bakes it again";
         CompileError::NotFound { .. } => "`--iree-compile PATH` names it; `cargo xtask setup` installs it into the checkout";
         CompileError::TimedOut { .. } => "`--compile-timeout SECONDS` gives it longer";
+        PjrtError::Library { .. } | PjrtError::Cut { .. } | PjrtError::NoApi { .. } | PjrtError::Version { .. } | PjrtError::Missing { .. } => "`--plugin PATH` names another plugin; `tracewright devices` lists the plugins in Python packages";
+        PjrtError::OutOfMemory { .. } => "`--context N`, `--chunk N` and `--dtype bf16` need less memory; `tracewright plan` reports how much";
+        PjrtError::FewDevices { .. } => "`tracewright devices` lists the devices; `--mesh` with fewer devices fits";
         PjrtError::NoPlugin { .. } => "`--plugin PATH` names it; `cargo xtask setup --xla` installs the one for the CPU into the checkout";
     }
     #[cfg(feature = "iree")]

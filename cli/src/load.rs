@@ -51,6 +51,9 @@ pub fn read_any(
     let through_xla = plugin.is_some();
     let options = OpenOptions {
         plugin,
+        xla_flags: plugins::flags(),
+        mesh: arguments.mesh.mesh.clone(),
+        shard: arguments.mesh.shard.clone(),
         context: *context,
         chunk: *chunk,
         kv: *kv,
@@ -150,6 +153,7 @@ pub fn report_build(build: Option<&BuildInfo>) {
     if let Some(build) = build {
         build::report_damage(&build.damaged);
         build.baked.iter().for_each(report_baked);
+        build.shards.iter().flat_map(|shards| &shards.notes).for_each(|note| say!("{note}"));
     }
 }
 

@@ -5,11 +5,11 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use console::usage;
+use console::{NetworkArguments, usage};
 use tracewright::pjrt::find_plugin;
 use tracewright::targets::DeviceKind;
 
-use crate::arguments::{Engine, RunArguments};
+use crate::arguments::{DeviceArguments, Engine, EngineArguments, RunArguments};
 use crate::error::Error;
 
 /// The folders of Python packages that belong to the Python programs on PATH and to an active environment.
@@ -30,30 +30,59 @@ pub fn package_folders() -> Vec<PathBuf> {
     folders
 }
 
-/// The plugin that the arguments select; `None` for IREE. The function returns an error for options that XLA
-/// does not support.
+/// The flags that XLA reads from the environment.
+pub fn flags() -> String {
+    env::var_os("XLA_FLAGS").unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The plugin that the options for running a model select; `None` for IREE. The function returns an error for
+/// options that the engine does not support.
 pub fn selected(arguments: &RunArguments) -> Result<Option<PathBuf>, Error> {
-    let network = &arguments.build.model_arguments.network;
-    if arguments.engine.engine == Engine::Iree {
-        return Ok(None);
+    let mesh = arguments.mesh.rules()?;
+    if arguments.engine.engine == Engine::Iree && mesh.is_some() {
+        return Err(usage("`--mesh` is for XLA; leave it out, or add `--engine xla`").into());
+    }
+    if mesh.is_some() && arguments.device.name().ordinal > 0 {
+        let what = format!(
+            "`--device` is {}, but a mesh begins at the first device; leave out the number, or leave out `--mesh`",
+            arguments.device.name()
+        );
+        return Err(usage(what).into());
     }
     let unused = [
-        ("--target", arguments.device.target.is_some()),
         ("--threads", arguments.threads != 0),
-        ("--kernels", network.kernels.is_some()),
-        ("--layout", network.layout.is_some()),
         ("--tuning", arguments.build.tuning.source.is_some()),
         ("--verify", arguments.verify),
     ];
-    if let Some((option, _)) = unused.into_iter().find(|(_, given)| *given) {
+    let network = of_network(&arguments.build.model_arguments.network);
+    plugin(&arguments.engine, &arguments.device, unused.into_iter().chain(network))
+}
+
+/// The options of a network that only IREE supports, and whether they are set.
+pub fn of_network(network: &NetworkArguments) -> [(&'static str, bool); 2] {
+    [("--layout", network.layout.is_some()), ("--activations", network.activations.is_some())]
+}
+
+/// The plugin that the options select; `None` for IREE. `for_iree` lists the options that only IREE supports, and
+/// whether they are set.
+pub fn plugin(
+    engine: &EngineArguments,
+    device: &DeviceArguments,
+    for_iree: impl IntoIterator<Item = (&'static str, bool)>,
+) -> Result<Option<PathBuf>, Error> {
+    if engine.engine == Engine::Iree {
+        return Ok(None);
+    }
+    let mut for_iree = for_iree.into_iter().chain([("--target", device.target.is_some())]);
+    if let Some((option, _)) = for_iree.find(|(_, is_set)| *is_set) {
         return Err(
             usage(format!("`{option}` is for IREE; leave it out, or leave out `--engine xla`")).into()
         );
     }
-    if let Some(plugin) = &arguments.engine.plugin {
+    if let Some(plugin) = &engine.plugin {
         return Ok(Some(plugin.clone()));
     }
-    let platform = match arguments.device.name().kind {
+    let platform = match device.name().kind {
         DeviceKind::Cpu => "cpu",
         DeviceKind::Cuda => "cuda",
         DeviceKind::Hip => "rocm",

@@ -32,6 +32,7 @@ fn a_device_that_cannot_be_used_is_named() {
     let generate = ["generate", demo.to_str().unwrap(), "-p", "Once", "-n", "1"];
     for (arguments, code, words) in [
         (&["--device", "gpu"][..], 2, "`gpu` is not a device; expected cpu, or vulkan"),
+        (&["--mesh", "model=2"], 2, "`--mesh` is for XLA; leave it out, or add `--engine xla`"),
         (&["--device", "cpu:1"], 2, "`cpu:1` is not a device"),
         (
             &["--device", "hip"],
@@ -128,6 +129,22 @@ fn a_model_runs_through_xla() {
     command.env("TRACEWRIGHT_IREE_COMPILE", "no/such/compiler");
     let found: Value = serde_json::from_str(&succeed(&mut command).out).unwrap();
     assert_eq!(ids(&found["tokens"]), ids(&golden["tokens"])[..12]);
+    // The processor is four devices. Each computes a part of each layer.
+    let ran = succeed(command.args(["--mesh", "model=2,data=2"]));
+    let found: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(ids(&found["tokens"]), ids(&golden["tokens"])[..12]);
+    let note = "B has 1 for the 2 devices along `data`: each part is held by 2 of them\n";
+    assert!(ran.err.contains(note), "{}", ran.err);
+    for (mesh, words) in [
+        ("idle=2", "error[TW0512]: no rule divides a tensor along"),
+        ("model=5", "`--shard AXES=none` leaves them whole"),
+        ("data=4096", "error[TW0712]: the platform `cpu` has 2048 device(s), expected at least 4096"),
+    ] {
+        let arguments = ["--tokens", &prompt, "--plugin", &plugin, "--mesh", mesh];
+        let ran = run(&mut tracewright(&[&generate[..], &arguments].concat()));
+        assert_eq!(ran.code, Some(1), "{mesh}: {}", ran.err);
+        assert!(ran.err.contains(words), "{mesh}: {}", ran.err);
+    }
 
     let listed = succeed(&mut tracewright(&["devices", "--json", "--plugin", &plugin])).out;
     let listed: Value = serde_json::from_str(&listed).unwrap();
@@ -148,6 +165,9 @@ fn a_plugin_that_cannot_be_used_is_named() {
         (&["--threads", "2"], 2, "`--threads` is for IREE"),
         (&["--quant", "q8", "--plugin", "no/plugin.so"], 1, "error[TW0907]"),
         (&["--print-commands"], 2, "`--print-commands` is for IREE"),
+        (&["--mesh", "model=2", "--device", "cuda:1"], 2, "`--device` is cuda:1, but a mesh begins at the"),
+        (&["--mesh", "model=2", "--device", "cpu:1"], 2, "`cpu:1` is not a device"),
+        (&["--shard", "V=none"], 2, "name the mesh with `--mesh`"),
     ] {
         let ran = run(&mut tracewright(&[&generate[..], arguments].concat()));
         assert_eq!(ran.code, Some(code), "{arguments:?}: {}", ran.err);

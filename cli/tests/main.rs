@@ -18,6 +18,8 @@ mod gguf;
 mod hostile;
 mod odd_files;
 mod outputs;
+#[cfg(unix)]
+mod plugins;
 mod profile;
 mod prompts;
 mod quality;
@@ -32,3 +34,4 @@ mod tune;
 mod verify;
 mod windows;
 mod writing;
+mod xla_engine;

@@ -4,6 +4,7 @@
 mod checkpoints;
 mod codes;
 mod configs;
+mod cuda;
 mod dump;
 mod hub;
 mod lint;

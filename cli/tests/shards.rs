@@ -42,8 +42,9 @@ fn every_family_is_stablehlo_with_arguments() {
         let declared = shard_rules(&traced, &along, &[]);
         assert!(!declared.is_empty(), "{} declares nothing", family.name);
         let recorded = traced.trace;
-        let whole = XlaProgram::new(&plan, &recorded, None, &[]).unwrap();
-        let divided = XlaProgram::new(&plan, &recorded, Some(&along), &declared).unwrap();
+        let expanded = plan.expand(&recorded).unwrap();
+        let whole = XlaProgram::new(&expanded, &recorded, None, &[]).unwrap();
+        let divided = XlaProgram::new(&expanded, &recorded, Some(&along), &declared).unwrap();
         for module in &whole.modules {
             let text = &module.text_without_locs;
             for foreign in ["util.", "flow.", "arith.", "tensor.", "linalg.", "sdy.", "custom_call"] {
@@ -97,7 +98,8 @@ fn the_largest_llama_divides_among_8_and_16_devices() {
         let (start, before) = (Instant::now(), processor_time());
         let recorded = plan.trace().unwrap().trace;
         let along = mesh(&format!("model={devices}"));
-        let program = XlaProgram::new(&plan, &recorded, Some(&along), &rules(&["K,F,V=model"])).unwrap();
+        let expanded = plan.expand(&recorded).unwrap();
+        let program = XlaProgram::new(&expanded, &recorded, Some(&along), &rules(&["K,F,V=model"])).unwrap();
         let took = before.zip(processor_time()).map_or(start.elapsed(), |(before, after)| after - before);
         println!("model={devices}: {:.1} ms", took.as_secs_f64() * 1e3);
         assert!(took < Duration::from_secs(1), "{took:?}");

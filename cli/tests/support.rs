@@ -47,6 +47,18 @@ pub fn iree_compile() -> PathBuf {
     in_packages("iree/compiler/_mlir_libs/iree-compile")
 }
 
+/// XLA's plugin for the CPU, if `cargo xtask setup --xla` has installed it.
+pub fn cpu_plugin() -> Option<PathBuf> {
+    let pythons = fs::read_dir(root().join(".tracewright/xla-cpu/lib")).into_iter().flatten().flatten();
+    let file = "site-packages/fastatomstruct_xla_cpu/libpjrt_cpu.so";
+    let found = pythons.map(|python| python.path().join(file)).find(|path| path.exists());
+    assert!(
+        found.is_some() || std::env::var_os("TRACEWRIGHT_TEST_XLA").is_none(),
+        "XLA's plugin is not installed; `cargo xtask setup --xla` installs it"
+    );
+    found
+}
+
 /// How a program ended and what it said.
 #[derive(Debug)]
 pub struct Ran {

@@ -50,14 +50,14 @@ coded! {
     }
 
     PjrtError: {
-        TW0713: NoPlugin Library NoApi Version Missing;
+        TW0713: NoPlugin Library Cut NoApi Version Missing;
         TW0711: Start;
-        TW0712: NoDevice;
+        TW0712: NoDevice FewDevices;
         TW0714: Compile ResultType;
         TW0715: OutOfMemory;
-        TW0702: Element ByteCount Range;
-        TW0707: OtherClient;
-        TW0708: Failed;
+        TW0702: Element ByteCount Range Placement DividedRows;
+        TW0707: OtherClient OtherDevices ResultCount;
+        TW0708: Failed NotStored;
     }
 
     GenerateError: File Template Evaluate Gguf Runtime Pjrt {
@@ -100,7 +100,7 @@ coded! {
         TW0822: NoTokenizer;
         TW0823: Kind;
         TW0824: DraftTokenizer;
-        TW0001: AsExported Compiled Target NoCache;
+        TW0001: AsExported Compiled Target NoCache MeshEngine MeshDevice NoMesh;
         TW0807: Template;
         TW0809: TemplateLimit;
         TW0004: Program Thread Gone;
@@ -113,7 +113,7 @@ coded! {
         TW0004: Threads;
     }
 
-    CallError: Runtime {
+    CallError: Runtime Generate {
         TW0428: NoEntry Count Name Argument;
     }
 
@@ -128,13 +128,13 @@ coded! {
         TW0906: Architecture Cpu;
     }
 
-    BenchError: Plan Load Random Generate Archive File {
+    BenchError: Plan Load Model Random Generate Archive File {
         TW1002: Depth;
         TW1008: Chunks NotWatched;
         TW0005: Stopped;
     }
 
-    BisectError: Lower Load Call Evaluate File Runtime {
+    BisectError: Lower Load Model Call Evaluate File Runtime {
         TW0005: Stopped;
     }
 

@@ -8,6 +8,7 @@ mod json;
 mod kind;
 mod leftovers;
 pub mod limits;
+mod module_cache;
 mod new_file;
 mod new_folder;
 mod owned;
@@ -27,6 +28,7 @@ pub const TOKENIZER_FILES: &[&str] = &[
 pub use json::{as_written, parse_json, with_json};
 pub use kind::{FileKind, NotReplaced};
 pub use leftovers::Scratch;
+pub use module_cache::ModuleCache;
 pub use new_file::NewFile;
 pub use new_folder::NewFolder;
 pub use owned::{FolderLock, is_one_of};

@@ -3,12 +3,11 @@
 use std::ops::Range;
 
 use ops::TensorType;
-use pjrt::PjrtBuffer;
 use runtime::{Buffer, Transfers};
 
 use crate::GenerateError;
 use crate::executor::{CallArgument, Executor, Iree};
-use crate::xla::Xla;
+use crate::xla::{Xla, XlaBuffer};
 
 /// An executor of any engine.
 pub enum AnyExecutor {
@@ -22,8 +21,8 @@ pub enum AnyExecutor {
 pub enum AnyBuffer {
     /// A tensor on a device of IREE.
     Iree(Buffer),
-    /// A tensor on a device of XLA.
-    Xla(PjrtBuffer),
+    /// A tensor of XLA.
+    Xla(XlaBuffer),
 }
 
 impl AnyExecutor {
@@ -101,6 +100,23 @@ impl Executor for AnyExecutor {
             }
             (Self::Xla(xla), AnyBuffer::Xla(buffer)) => {
                 xla.write_range(ty, buffer, offset, bytes).map(AnyBuffer::Xla)
+            }
+            _ => Err(GenerateError::OtherEngine),
+        }
+    }
+
+    fn copied_rows(
+        &self,
+        buffer: &AnyBuffer,
+        ty: &TensorType,
+        first: usize,
+    ) -> Result<AnyBuffer, GenerateError> {
+        match (self, buffer) {
+            (Self::Iree(iree), AnyBuffer::Iree(buffer)) => {
+                iree.copied_rows(buffer, ty, first).map(AnyBuffer::Iree)
+            }
+            (Self::Xla(xla), AnyBuffer::Xla(buffer)) => {
+                xla.copied_rows(buffer, ty, first).map(AnyBuffer::Xla)
             }
             _ => Err(GenerateError::OtherEngine),
         }

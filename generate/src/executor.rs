@@ -62,7 +62,8 @@ pub trait Executor {
         Ok(self.read(buffer)?[bytes].to_vec())
     }
 
-    /// Replaces the bytes of a tensor from `offset` on.
+    /// Replaces the bytes of a tensor from `offset` on. The engine calls this function only if tensors are
+    /// [in host memory](Self::is_in_host_memory).
     ///
     /// # Errors
     /// Returns an error if the tensor cannot be written.
@@ -78,6 +79,20 @@ pub trait Executor {
         self.upload(ty, &all)
     }
 
+    /// Copies rows of a tensor from `first` on. The copy has the type `ty`.
+    ///
+    /// # Errors
+    /// Returns an error if the rows cannot be read, or the device has not enough memory.
+    fn copied_rows(
+        &self,
+        buffer: &Self::Buffer,
+        ty: &TensorType,
+        first: usize,
+    ) -> Result<Self::Buffer, GenerateError> {
+        let offset = ty.with_rows(first).bytes();
+        self.upload(ty, &self.read_range(buffer, offset..offset + ty.bytes())?)
+    }
+
     /// Rows of a tensor from `first` on, as a tensor of the type `ty` for a call: in the same memory, or else a copy.
     ///
     /// # Errors
@@ -88,8 +103,7 @@ pub trait Executor {
         ty: &TensorType,
         first: usize,
     ) -> Result<Self::Buffer, GenerateError> {
-        let offset = ty.with_rows(first).bytes();
-        self.upload(ty, &self.read_range(buffer, offset..offset + ty.bytes())?)
+        self.copied_rows(buffer, ty, first)
     }
 
     /// The tensor after a call has changed its rows from `first` on, which [`rows`](Self::rows) returned.
@@ -106,8 +120,8 @@ pub trait Executor {
         self.write_range(ty, buffer, ty.with_rows(first).bytes(), &self.read(&rows)?)
     }
 
-    /// Whether the host reads and writes parts of tensors as fast as its own memory. Otherwise the engine copies no state while
-    /// texts are generated.
+    /// Whether the host reads and writes parts of tensors as fast as its own memory. Otherwise the engine copies state only on the
+    /// device while texts are generated.
     fn is_in_host_memory(&self) -> bool {
         true
     }

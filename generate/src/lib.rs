@@ -53,4 +53,4 @@ pub use speculate::{Certainty, DraftModel, Drafter, Lookup};
 pub use stop::{StopMatch, StopStrings, stop_tokens};
 pub use template::{Chat, ChatTemplate, TemplateError, TemplatePlace};
 pub use text::{Stream, Tokenizer, catches_panics};
-pub use xla::{Xla, XlaFunction};
+pub use xla::{Xla, XlaBuffer, XlaFunction};

@@ -274,8 +274,7 @@ impl<E: Executor> Network<E> {
         if entry.rows == self.shared.batch {
             return self.executor.copy(ty, filled);
         }
-        let (offset, ty) = (ty.with_rows(first).bytes(), ty.with_rows(entry.rows));
-        self.executor.upload(&ty, &self.executor.read_range(filled, offset..offset + ty.bytes())?)
+        self.executor.copied_rows(filled, &ty.with_rows(entry.rows), first)
     }
 
     /// The value of an argument that depends on the rows of the batch.

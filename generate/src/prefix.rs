@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::executor::Executor;
 use crate::row::Row;
 use crate::sequences::Sequences;
-use crate::snapshot::{Snapshot, keeps_all};
+use crate::snapshot::{KeptRow, Snapshot, keeps_all};
 use crate::{GenerateError, Network, SavedSequence};
 
 /// The largest number of snapshots that a row of the batch keeps.
@@ -35,7 +35,7 @@ struct Prefix {
     snapshot: Option<usize>,
 }
 
-impl Row {
+impl<B> Row<B> {
     /// The longest prefix of `prompt` whose state this row has, or to which the row can go back.
     fn prefix(&self, row: usize, prompt: &[u32], rewinds: impl Fn(usize, usize) -> bool) -> Prefix {
         let same = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
@@ -60,7 +60,7 @@ impl Row {
 
     /// Adds a snapshot to the row. If there are too many snapshots, the function removes the snapshot whose
     /// neighbours are nearest to each other.
-    fn keep(&mut self, snapshot: Snapshot) {
+    fn keep(&mut self, snapshot: Snapshot<KeptRow<B>>) {
         self.snapshots.retain(|one| one.length < snapshot.length);
         self.snapshots.push(snapshot);
         if self.snapshots.len() > SNAPSHOTS {
@@ -139,7 +139,10 @@ impl<E: Executor> Sequences<'_, E> {
     pub(crate) fn save(&self, model: &str, tokens: &[u32]) -> Result<SavedSequence, GenerateError> {
         let best = self.prefixes(tokens).max_by_key(|prefix| prefix.length).filter(|best| best.length > 0);
         let state = match &best {
-            Some(best) => self.state_of(best)?,
+            Some(best) => {
+                let state = self.state_of(best)?;
+                self.network.downloaded(state)?
+            }
             None => Snapshot {
                 length: 0,
                 written: 0,
@@ -163,7 +166,7 @@ impl<E: Executor> Sequences<'_, E> {
         self.network.check_saved(model, &saved)?;
         let Some(&oldest) = free.iter().min_by_key(|&&row| self.rows[row].used) else { return Ok(None) };
         if !saved.tokens().is_empty() {
-            self.put(oldest, Row { tokens: saved.header.tokens, ..Row::default() }, saved.state);
+            self.put(oldest, Row { tokens: saved.header.tokens, ..Row::default() }, saved.state.into());
         }
         Ok(Some(oldest))
     }
@@ -188,7 +191,7 @@ impl<E: Executor> Sequences<'_, E> {
     }
 
     /// The whole state after a prefix of the row's tokens.
-    fn state_of(&self, prefix: &Prefix) -> Result<Snapshot, GenerateError> {
+    fn state_of(&self, prefix: &Prefix) -> Result<Snapshot<KeptRow<E::Buffer>>, GenerateError> {
         let one = &self.rows[prefix.row];
         let snapshot = prefix.snapshot.map(|i| &one.snapshots[i]);
         let written = snapshot.map_or(one.written, |snapshot| snapshot.written);
@@ -201,7 +204,7 @@ impl<E: Executor> Sequences<'_, E> {
             for ((kept, tensor), bytes) in parts {
                 if let Some(bytes) = bytes {
                     let from = (saved.length, saved.written);
-                    *tensor = Some(kept.shortened(bytes, from, size, self.network.context()).into());
+                    *tensor = Some(kept.shortened(bytes, from, size, self.network.context()));
                 }
             }
         }
@@ -209,7 +212,7 @@ impl<E: Executor> Sequences<'_, E> {
     }
 
     /// Puts a sequence into a row of the batch, whose state becomes `state` before the next call.
-    fn put(&mut self, row: usize, one: Row, state: Snapshot) {
+    fn put(&mut self, row: usize, one: Row<E::Buffer>, state: Snapshot<KeptRow<E::Buffer>>) {
         let (seen, written) = (state.length, state.written);
         self.rows[row] = Row { seen, written, used: self.clock, restore: Some(state), ..one };
     }

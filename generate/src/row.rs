@@ -6,12 +6,11 @@ use std::ops::Range;
 use crate::entry::EntryPoint;
 use crate::network::{Feed, check_tokens};
 use crate::schedule::RowWork;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{KeptRow, Snapshot};
 use crate::{EncoderInput, GenerateError};
 
-/// The tokens of a row of the batch.
-#[derive(Clone, Default)]
-pub(crate) struct Row {
+/// The tokens of a row of the batch, and copies of its state in tensors of the type `B`.
+pub(crate) struct Row<B> {
     pub tokens: Vec<u32>,
     /// The features that replace tokens, by position.
     pub features: BTreeMap<usize, Vec<f32>>,
@@ -27,9 +26,9 @@ pub(crate) struct Row {
     /// The number of last tokens that are draft tokens.
     pub drafted: usize,
     /// A snapshot of the state before the draft tokens, if the row cannot go back without it.
-    pub before_draft: Option<Snapshot>,
+    pub before_draft: Option<Snapshot<KeptRow<B>>>,
     /// Snapshots of this row's state, to which the row can go back; the shortest comes first.
-    pub snapshots: Vec<Snapshot>,
+    pub snapshots: Vec<Snapshot<KeptRow<B>>>,
     /// Whether other texts may begin with the state of this row.
     pub is_kept: bool,
     /// A call ends here, so that the state is kept: others have begun with the tokens before it.
@@ -37,7 +36,28 @@ pub(crate) struct Row {
     /// The number of the last call that processed tokens of the row.
     pub used: u64,
     /// The snapshot that must replace the state before the next call.
-    pub restore: Option<Snapshot>,
+    pub restore: Option<Snapshot<KeptRow<B>>>,
+}
+
+impl<B> Default for Row<B> {
+    fn default() -> Self {
+        Self {
+            tokens: Vec::new(),
+            features: BTreeMap::new(),
+            adapter: 0,
+            source: None,
+            seen: 0,
+            written: 0,
+            decodes: false,
+            drafted: 0,
+            before_draft: None,
+            snapshots: Vec::new(),
+            is_kept: false,
+            parts_at: None,
+            used: 0,
+            restore: None,
+        }
+    }
 }
 
 /// The input that an encoder has read.
@@ -81,7 +101,7 @@ impl EncoderSource {
     }
 }
 
-impl Row {
+impl<B> Row<B> {
     /// Whether features define the next position; `None` if there is no next position.
     pub fn next_is_features(&self) -> Option<bool> {
         (self.seen < self.tokens.len()).then(|| self.features.contains_key(&self.seen))

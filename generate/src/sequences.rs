@@ -18,7 +18,7 @@ use crate::{Drafter, EncoderInput, GenerateError, Network};
 /// The rows of the batch, and the state of the network's layers.
 pub(crate) struct Sequences<'a, E: Executor> {
     pub network: &'a Network<E>,
-    pub rows: Vec<Row>,
+    pub rows: Vec<Row<E::Buffer>>,
     /// The state tensors; empty before the first call, and after a failed call, which consumed the state.
     pub state: Vec<E::Buffer>,
     /// The memory that an encoder filled; empty before the encoder runs.
@@ -35,7 +35,7 @@ pub(crate) struct Sequences<'a, E: Executor> {
 
 impl<'a, E: Executor> Sequences<'a, E> {
     pub fn new(network: &'a Network<E>) -> Self {
-        let rows = vec![Row::default(); network.batch()];
+        let rows = (0..network.batch()).map(|_| Row::default()).collect();
         let (state, memory, drafters) = (Vec::new(), Vec::new(), Vec::new());
         Self {
             network,
@@ -157,7 +157,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         let Some(of_features) = self.rows.iter().filter_map(Row::next_is_features).max() else {
             return Ok(self.rows.iter().map(|_| StepOutput::Nothing).collect());
         };
-        let unfilled = |row: &Row| row.source.is_none() && row.seen < row.tokens.len();
+        let unfilled = |row: &Row<E::Buffer>| row.source.is_none() && row.seen < row.tokens.len();
         if self.network.reads_memory() && self.rows.iter().any(unfilled) {
             return Err(GenerateError::NoMemory);
         }
@@ -204,7 +204,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         self.clock += 1;
         self.prepare(*first, ranges)?;
         // An earlier call of the step may have moved a row that this one leaves as it is.
-        let shown = |row: &Row, range: &Range<usize>| match range.is_empty() {
+        let shown = |row: &Row<E::Buffer>, range: &Range<usize>| match range.is_empty() {
             true => row.seen..row.seen,
             false => range.clone(),
         };
@@ -236,7 +236,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
             }
             row.used = self.clock;
             if let Some(snapshot) = row.restore.take() {
-                self.network.restore(&mut self.state, number, &snapshot)?;
+                self.network.restore(&mut self.state, number, snapshot)?;
             }
             let written = row.written.max(range.end);
             if row.drafted > 0 && !self.network.rewinds(written, range.start) {
@@ -386,8 +386,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
     /// Adds draft tokens to the rows that have only one new token, if drafting saves time.
     fn draft(&mut self, running: &[Option<Generation>]) -> Result<(), GenerateError> {
         let Some(entry) = self.network.verifier() else { return Ok(()) };
-        let new = |row: &Row| row.tokens.len() - row.seen;
-        let reads = |row: &Row| new(row) > entry.chunk || row.next_is_features() == Some(true);
+        let new = |row: &Row<E::Buffer>| row.tokens.len() - row.seen;
+        let reads = |row: &Row<E::Buffer>| new(row) > entry.chunk || row.next_is_features() == Some(true);
         // Prompts are read in longer chunks, which all rows may have to share.
         let waits = !self.network.serves_parts() && self.rows.iter().any(reads);
         if self.drafters.is_empty() || waits {

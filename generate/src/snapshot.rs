@@ -1,6 +1,7 @@
-//! Copies the cached state of one sequence to the host and back.
+//! Copies the cached state of one sequence, and puts it into a row of the batch.
 
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use trace::{Part, StateKind};
@@ -9,14 +10,33 @@ use crate::entry::KeptTensor;
 use crate::executor::Executor;
 use crate::{GenerateError, Network};
 
-/// The state of one sequence after its first `length` tokens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Snapshot {
+/// The bytes of one row of a state tensor that are in use.
+pub(crate) type UsedBytes = Arc<Vec<u8>>;
+
+/// The state of one sequence after its first `length` tokens. `T` stores the row of one state tensor.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot<T = UsedBytes> {
     pub length: usize,
     /// All positions that the row has written, once it has this state, are below this position.
     pub written: usize,
-    /// The bytes of each state tensor that are in use; `None` for a tensor that the snapshot omits.
-    pub tensors: Vec<Option<Arc<Vec<u8>>>>,
+    /// A row of each state tensor; `None` for a tensor that the snapshot omits.
+    pub tensors: Vec<Option<T>>,
+}
+
+/// A copy of one row of a state tensor.
+pub(crate) enum KeptRow<B> {
+    Host(UsedBytes),
+    /// The whole row, as a tensor on the device.
+    Device(Rc<B>),
+}
+
+impl<B> Clone for KeptRow<B> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Host(bytes) => Self::Host(bytes.clone()),
+            Self::Device(buffer) => Self::Device(buffer.clone()),
+        }
+    }
 }
 
 /// Whether a tensor contains all positions, each in its own slot. The state after fewer tokens is then a part
@@ -42,8 +62,22 @@ impl KeptTensor {
         (0..lines).map(|i| first + i * line..first + i * line + used).collect()
     }
 
-    /// The bytes of a saved tensor after fewer tokens. A size is the number of tokens, and below which position something was written.
-    pub fn shortened(
+    /// A saved row after fewer tokens. A size is the number of tokens, and below which position something was written.
+    pub fn shortened<B>(
+        &self,
+        saved: &KeptRow<B>,
+        from: (usize, usize),
+        to: (usize, usize),
+        context: usize,
+    ) -> KeptRow<B> {
+        match saved {
+            KeptRow::Host(bytes) => KeptRow::Host(self.shortened_bytes(bytes, from, to, context).into()),
+            // The row contains the state after fewer tokens.
+            KeptRow::Device(_) => saved.clone(),
+        }
+    }
+
+    fn shortened_bytes(
         &self,
         bytes: &[u8],
         from: (usize, usize),
@@ -61,27 +95,52 @@ impl KeptTensor {
     }
 }
 
+impl KeptTensor {
+    /// Cuts the bytes in use out of the bytes of a whole row.
+    fn used(&self, row: &[u8], length: usize, written: usize, context: usize) -> Vec<u8> {
+        self.ranges(0, length, written, context).into_iter().flat_map(|range| &row[range]).copied().collect()
+    }
+
+    /// The bytes of a whole row. The bytes that are not in use are zero.
+    fn whole(&self, used: &[u8], length: usize, written: usize, context: usize) -> Vec<u8> {
+        let mut row = vec![0; self.ty.with_rows(1).bytes()];
+        let mut rest = used;
+        for range in self.ranges(0, length, written, context) {
+            let (bytes, others) = rest.split_at(range.len());
+            row[range].copy_from_slice(bytes);
+            rest = others;
+        }
+        row
+    }
+}
+
 impl<E: Executor> Network<E> {
     /// Copies the state of a row after its first `length` tokens, for the tensors that `wanted` selects.
-    /// Positions below `written` have been written.
+    /// Positions below `written` have been written. The copies are on the device if the host cannot read the
+    /// device's memory directly.
     pub(crate) fn save(
         &self,
         state: &[E::Buffer],
         row: usize,
         (length, written): (usize, usize),
         wanted: impl Fn(Part) -> bool,
-    ) -> Result<Snapshot, GenerateError> {
+    ) -> Result<Snapshot<KeptRow<E::Buffer>>, GenerateError> {
         let mut tensors = Vec::with_capacity(state.len());
         for (tensor, buffer) in self.state().iter().zip(state) {
             if !tensor.part().is_some_and(&wanted) {
                 tensors.push(None);
                 continue;
             }
+            if !self.executor.is_in_host_memory() {
+                let copied = self.executor.copied_rows(buffer, &tensor.ty.with_rows(1), row)?;
+                tensors.push(Some(KeptRow::Device(copied.into())));
+                continue;
+            }
             let mut bytes = Vec::new();
             for range in tensor.ranges(row, length, written, self.context()) {
                 bytes.extend(self.executor.read_range(buffer, range)?);
             }
-            tensors.push(Some(Arc::new(bytes)));
+            tensors.push(Some(KeptRow::Host(bytes.into())));
         }
         Ok(Snapshot { length, written, tensors })
     }
@@ -94,20 +153,70 @@ impl<E: Executor> Network<E> {
         &self,
         state: &mut Vec<E::Buffer>,
         row: usize,
-        snapshot: &Snapshot,
+        snapshot: Snapshot<KeptRow<E::Buffer>>,
     ) -> Result<(), GenerateError> {
+        let Snapshot { length, written, tensors } = snapshot;
+        let (context, in_host) = (self.context(), self.executor.is_in_host_memory());
         let buffers = std::mem::take(state);
-        for ((tensor, mut buffer), saved) in self.state().iter().zip(buffers).zip(&snapshot.tensors) {
-            let mut rest = saved.as_ref().map_or(&[][..], |bytes| bytes);
-            if saved.is_some() {
-                for range in tensor.ranges(row, snapshot.length, snapshot.written, self.context()) {
-                    let (bytes, others) = rest.split_at(range.len());
-                    buffer = self.executor.write_range(&tensor.ty, buffer, range.start, bytes)?;
-                    rest = others;
+        for ((tensor, mut buffer), saved) in self.state().iter().zip(buffers).zip(tensors) {
+            let row_type = tensor.ty.with_rows(1);
+            let whole = match saved {
+                None => None,
+                Some(KeptRow::Device(kept)) => Some(match Rc::try_unwrap(kept) {
+                    Ok(kept) => kept,
+                    Err(shared) => self.executor.copy(&row_type, &shared)?,
+                }),
+                Some(KeptRow::Host(bytes)) if in_host => {
+                    let mut rest = &bytes[..];
+                    for range in tensor.ranges(row, length, written, context) {
+                        let (bytes, others) = rest.split_at(range.len());
+                        buffer = self.executor.write_range(&tensor.ty, buffer, range.start, bytes)?;
+                        rest = others;
+                    }
+                    None
                 }
+                Some(KeptRow::Host(bytes)) => {
+                    let whole = tensor.whole(&bytes, length, written, context);
+                    Some(self.executor.upload(&row_type, &whole)?)
+                }
+            };
+            if let Some(whole) = whole {
+                buffer = self.executor.put_rows(&tensor.ty, buffer, row, whole)?;
             }
             state.push(buffer);
         }
         Ok(())
+    }
+
+    /// Copies a snapshot to the host.
+    ///
+    /// # Errors
+    /// Returns an error if a tensor cannot be read from the device.
+    pub(crate) fn downloaded(
+        &self,
+        snapshot: Snapshot<KeptRow<E::Buffer>>,
+    ) -> Result<Snapshot, GenerateError> {
+        let Snapshot { length, written, tensors } = snapshot;
+        let bytes = |(tensor, saved): (&KeptTensor, Option<KeptRow<E::Buffer>>)| {
+            saved
+                .map(|saved| match saved {
+                    KeptRow::Host(bytes) => Ok(bytes),
+                    KeptRow::Device(kept) => {
+                        let row = self.executor.read(&kept)?;
+                        Ok(tensor.used(&row, length, written, self.context()).into())
+                    }
+                })
+                .transpose()
+        };
+        let tensors =
+            self.state().iter().zip(tensors).map(bytes).collect::<Result<Vec<_>, GenerateError>>()?;
+        Ok(Snapshot { length, written, tensors })
+    }
+}
+
+impl<B> From<Snapshot> for Snapshot<KeptRow<B>> {
+    fn from(saved: Snapshot) -> Self {
+        let Snapshot { length, written, tensors } = saved;
+        Self { length, written, tensors: tensors.into_iter().map(|row| row.map(KeptRow::Host)).collect() }
     }
 }

@@ -169,6 +169,10 @@ struct Before(Vec<String>);
 
 impl Statements for Before {
     fn statement(&mut self, rhs: String) -> String {
+        self.group(rhs, 1)
+    }
+
+    fn group(&mut self, rhs: String, _: usize) -> String {
         self.0.push(rhs);
         format!("%before{}", self.0.len())
     }

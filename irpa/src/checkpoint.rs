@@ -295,6 +295,17 @@ impl Checkpoint {
         self.files.iter().map(|(path, _)| path.as_path())
     }
 
+    /// The blake3 hash of all files, computed on all threads.
+    pub fn content_blake3(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        for (_, map) in &self.files {
+            // With its length in front, no file can pass for two.
+            hasher.update(&(map.len() as u64).to_le_bytes());
+            hasher.update_rayon(map);
+        }
+        hasher.finalize().to_string()
+    }
+
     /// All tensors, sorted by name.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = &CheckpointTensor> {
         self.tensors.values()

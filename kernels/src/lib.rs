@@ -9,6 +9,7 @@ mod append;
 mod attention;
 mod code;
 mod counts;
+mod cuda;
 mod dequantize;
 mod fused_op;
 mod isa;
@@ -40,6 +41,7 @@ use matmul::{ActivationPacking, Matmul, Stack};
 use norm::Norm;
 use rope::Rotation;
 
+pub use cuda::{CUDA_VECTORS, CudaAttention, CudaKernel, CudaProduct};
 pub use fused_op::{Broadcast, Epilogue, EpilogueOp, FusedOp, TailStep, Tokens};
 pub use tilings::Tilings;
 

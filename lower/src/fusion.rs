@@ -102,11 +102,11 @@ struct Prologue<'f> {
 }
 
 /// A function, with the users of each node.
-struct Graph<'f> {
-    function: &'f Function,
-    users: Vec<Vec<NodeId>>,
+pub(crate) struct Graph<'f> {
+    pub(crate) function: &'f Function,
+    pub(crate) users: Vec<Vec<NodeId>>,
     /// Whether each node is a result of the function.
-    returned: Vec<bool>,
+    pub(crate) returned: Vec<bool>,
 }
 
 /// A sequence of operations that could be the epilogue of an operation.
@@ -119,7 +119,7 @@ struct Ending {
 }
 
 impl<'f> Graph<'f> {
-    fn of(function: &'f Function) -> Self {
+    pub(crate) fn of(function: &'f Function) -> Self {
         let mut users = vec![Vec::new(); function.len()];
         for id in function.ids() {
             for operand in function.operands(id) {
@@ -131,11 +131,11 @@ impl<'f> Graph<'f> {
         Self { function, users, returned }
     }
 
-    fn types(&self, id: NodeId) -> Vec<&'f TensorType> {
+    pub(crate) fn types(&self, id: NodeId) -> Vec<&'f TensorType> {
         self.function.operands(id).into_iter().map(|operand| self.function.node(operand).ty()).collect()
     }
 
-    fn op(&self, id: NodeId) -> Option<&'f Op> {
+    pub(crate) fn op(&self, id: NodeId) -> Option<&'f Op> {
         match &self.function.node(id).kind {
             NodeKind::Op(op) => Some(op),
             _ => None,
@@ -143,7 +143,7 @@ impl<'f> Graph<'f> {
     }
 
     /// Whether a node has a single user that reads it once.
-    fn alone_uses(&self, id: NodeId, user: NodeId) -> bool {
+    pub(crate) fn alone_uses(&self, id: NodeId, user: NodeId) -> bool {
         self.users[id.index()] == [user] && !self.returned[id.index()]
     }
 

@@ -12,6 +12,7 @@ use ops::{Op, TensorType, WeightFormat, WeightUse};
 use targets::Target;
 use trace::{Function, NodeId, NodeKind, Parameter, Trace};
 
+use crate::cuda::{CudaCalls, has_cuda_kernels};
 use crate::experts::Experts;
 use crate::layout::{DenseReason, Layouts, WeightLayout, Weights, assign_layouts};
 use crate::{LowerError, idiom};
@@ -67,8 +68,12 @@ impl<'t> Implementations<'t> {
         let layouts = assign_layouts(trace, &weights.quantize.resolved(trace)?, &kernels);
         let has_rings = has(trace, |op| matches!(op, Op::Append(append) if append.ring));
         let program = idiom::Program { target, has_rings };
-        let node = |function: &Function, id: NodeId| {
+        let calls_cuda = weights.kernels && has_cuda_kernels(target);
+        let node = |function: &Function, cuda: Option<&CudaCalls>, id: NodeId| {
             let NodeKind::Op(op) = &function.node(id).kind else { return Implementation::StableHlo };
+            if cuda.is_some_and(|calls| calls.computes(id)) {
+                return Implementation::Kernel(None);
+            }
             let operands = function.operands(id);
             if let Some(stored) = StoredWeight::of(&layouts, function, op, &operands) {
                 return match stored.layout {
@@ -84,7 +89,11 @@ impl<'t> Implementations<'t> {
             idiom::of(op, &types, &program).map_or(Implementation::StableHlo, Implementation::Idiom)
         };
         let nodes = trace.functions.iter();
-        let nodes = nodes.map(|function| function.ids().map(|id| node(function, id)).collect()).collect();
+        let of_function = |function: &Function| {
+            let cuda = calls_cuda.then(|| CudaCalls::of(function));
+            function.ids().map(|id| node(function, cuda.as_ref(), id)).collect()
+        };
+        let nodes = nodes.map(of_function).collect();
         Ok(Self { trace, activations: weights.activations, layouts, nodes })
     }
 

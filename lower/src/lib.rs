@@ -6,6 +6,7 @@
 
 mod collectives;
 mod convert;
+mod cuda;
 mod derive;
 mod expand;
 mod experts;

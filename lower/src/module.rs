@@ -9,6 +9,7 @@ use ops::{ElementType, Form, Literal, Operand, Statements, TensorType};
 use targets::{Dialect, Target, Tiling, Unsupported};
 use trace::{Function, NodeId, NodeKind, Parameter, Provenance, Read, Reads, Signature, Trace, resolve_key};
 
+use crate::cuda::CudaCalls;
 use crate::fusion::{Fusion, Fusions};
 use crate::legalize::{Legalization, legalize};
 use crate::{LowerError, idiom};
@@ -144,6 +145,8 @@ pub(crate) struct Frame {
     /// Whether matmuls of f32 request the precision of f32. Otherwise XLA rounds the operands on
     /// accelerators: to TF32 on NVIDIA's GPUs, and to bf16 on TPUs.
     pub exact: bool,
+    /// Whether kernels for NVIDIA GPUs compute the composite operations that are left.
+    pub cuda: bool,
 }
 
 impl Default for Frame {
@@ -156,6 +159,7 @@ impl Default for Frame {
             weights: HashMap::new(),
             results: Vec::new(),
             exact: false,
+            cuda: false,
         }
     }
 }
@@ -287,6 +291,13 @@ impl Statements for Fresh<'_> {
         self.statements.push((format!("{name} = {rhs}"), self.provenance.clone()));
         name
     }
+
+    fn group(&mut self, rhs: String, results: usize) -> String {
+        let name = format!("%{}", self.next);
+        *self.next += 1;
+        self.statements.push((format!("{name}:{results} = {rhs}"), self.provenance.clone()));
+        name
+    }
 }
 
 impl Writer<'_> {
@@ -361,8 +372,26 @@ impl Writer<'_> {
         let signature = function.signature();
         let arguments = self.arguments(&signature, index, entry, &mut weight_names);
         let fusions = Fusions::of(function, &self.kernels);
+        let cuda = if self.frame.cuda { CudaCalls::of(function) } else { CudaCalls::default() };
+        // A kernel may stand before the weights that it reads.
+        for id in function.ids().filter(|_| self.frame.cuda) {
+            if let NodeKind::Parameter(parameter) = &function.node(id).kind {
+                names[id.index()] = weight_names.get(&parameter.key).cloned().unwrap_or_default();
+            }
+        }
         for id in function.ids() {
-            if fusions.within(id) {
+            if let Some(call) = cuda.at(id) {
+                let provenance = &function.node(id).provenance;
+                let mut fresh = Fresh { statements: &mut statements, provenance, next: &mut next };
+                let value = |o: &NodeId| Operand { name: &names[o.index()], ty: function.node(*o).ty() };
+                let operands: Vec<Operand<'_>> = call.operands.iter().map(value).collect();
+                let types: Vec<&TensorType> = call.results.iter().map(|&id| function.node(id).ty()).collect();
+                let written = call.kernel.call(&mut fresh, &operands, &types);
+                for (result, name) in call.results.iter().zip(written) {
+                    names[result.index()] = name;
+                }
+            }
+            if fusions.within(id) || cuda.computes(id) {
                 continue;
             }
             let node = function.node(id);
@@ -500,8 +529,5 @@ fn call(fresh: &mut Fresh<'_>, callee: &str, values: &[(String, String)], result
     if results.len() == 1 {
         return fresh.statement(rhs);
     }
-    let name = format!("%{}", fresh.next);
-    *fresh.next += 1;
-    fresh.statements.push((format!("{name}:{} = {rhs}", results.len()), fresh.provenance.clone()));
-    name
+    fresh.group(rhs, results.len())
 }

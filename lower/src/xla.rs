@@ -4,11 +4,15 @@
 use std::collections::HashMap;
 
 use kernels::Kernels;
+use ops::Op;
+use ops::ops::{Compare, Direction, Reduce, ReduceKind, Select};
 use targets::{Dialect, Target};
 use trace::{Argument, Role, Signature, Trace};
 
+use crate::cuda::has_cuda_kernels;
 use crate::legalize::{Legalization, legalize};
 use crate::module::{Frame, Module, write_with};
+use crate::rewrite::rewrite_nodes;
 use crate::{EntryShards, LowerError, Shards};
 
 /// The name of the function that XLA calls.
@@ -21,12 +25,19 @@ const MESH: &str = "mesh";
 /// # Errors
 /// Returns an error if the trace has no such entry point, a composite operation is left, or a parameter has
 /// two types.
-pub fn xla(trace: &Trace, entry: &str, shards: Option<&Shards>) -> Result<Module, LowerError> {
-    let mut alone = legalize(trace, &Legalization::needed(&Target::xla()))?.with_entries(&[entry]);
+pub fn xla(
+    trace: &Trace,
+    entry: &str,
+    target: &Target,
+    shards: Option<&Shards>,
+) -> Result<Module, LowerError> {
+    let mut alone = legalize(trace, &Legalization::needed(target))?.with_entries(&[entry]);
     let Some(&id) = alone.entries.first() else { return Err(LowerError::NoEntry(entry.to_owned())) };
+    alone = with_nan_as_infinity(&alone, id.0 as usize)?;
     alone.functions[id.0 as usize].name = MAIN.to_owned();
     let signature = alone.function(id).signature();
-    let mut frame = Frame { name: entry.to_owned(), exact: true, ..Frame::default() };
+    let cuda = has_cuda_kernels(target);
+    let mut frame = Frame { name: entry.to_owned(), exact: true, cuda, ..Frame::default() };
     let mut of_entry = None;
     if let Some(shards) = shards {
         let axes = shards.mesh.axes.iter().map(|axis| format!("\"{}\"={}", axis.name, axis.size));
@@ -47,6 +58,28 @@ pub fn xla(trace: &Trace, entry: &str, shards: Option<&Shards>) -> Result<Module
     let mut module = write_with(&alone, Dialect::Arguments, Kernels::none(), &frame)?;
     module.signatures.iter_mut().for_each(|signature| signature.name = entry.to_owned());
     Ok(module)
+}
+
+/// Reads NaN as infinity in each maximum over a result of the entry point. On CPUs, XLA's maximum ignores NaN, and so does
+/// its all-reduce of a maximum (the test `a_maximum_ignores_nan` in `pjrt/tests/plugin.rs`). With infinity, the most likely
+/// token is the token of the NaN on every device, so a reader of this token's logit finds the NaN.
+fn with_nan_as_infinity(trace: &Trace, entry: usize) -> Result<Trace, LowerError> {
+    let function = &trace.functions[entry];
+    rewrite_nodes(trace, |b, (index, id), op, operands| {
+        if index == entry
+            && let Op::Reduce(Reduce { kind: ReduceKind::Maximum, .. }) = op
+            && let read = function.operands(id)[0]
+            && function.node(read).ty().element.is_float()
+            && function.outputs.iter().any(|output| output.node == read)
+        {
+            let x = operands[0];
+            let is_nan = b.op(Compare { direction: Direction::Ne }, &[x, x])?;
+            let infinity = b.splat(x, f64::INFINITY)?;
+            let number = b.op(Select {}, &[is_nan, infinity, x])?;
+            return b.op(op.clone(), &[number]);
+        }
+        b.op(op.clone(), operands)
+    })
 }
 
 /// The attributes of each argument: its sharding, and the result that may reuse its memory.

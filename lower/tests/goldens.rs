@@ -1464,7 +1464,7 @@ fn xla_has_weights_behind_arguments_and_says_how_all_are_divided() {
     let trace = attention(4);
     let primitives = expand(&trace).unwrap();
     let text = |shards: Option<&Shards>| {
-        let text = xla(&primitives, "decode", shards).unwrap().text_without_locs;
+        let text = xla(&primitives, "decode", &Target::xla(), shards).unwrap().text_without_locs;
         let frame = |line: &&str| !line.starts_with("    ") || line.starts_with("    return");
         text.lines().filter(frame).map(|line| format!("{line}\n")).collect::<String>()
     };
@@ -1484,14 +1484,14 @@ fn xla_has_weights_behind_arguments_and_says_how_all_are_divided() {
           }
         }
     "#]].assert_eq(&text(Some(&shards)));
-    let error = xla(&primitives, "prefill", None).unwrap_err().to_string();
+    let error = xla(&primitives, "prefill", &Target::xla(), None).unwrap_err().to_string();
     assert_eq!(error, "the network has no entry point `prefill`");
 }
 
 /// Accelerators round the operands of matmuls of f32 unless the module asks for more.
 #[test]
 fn xla_multiplies_f32_in_f32() {
-    let module = xla(&expand(&attention(4)).unwrap(), "decode", None).unwrap();
+    let module = xla(&expand(&attention(4)).unwrap(), "decode", &Target::xla(), None).unwrap();
     let matmuls: Vec<&str> = module.text.lines().filter(|line| line.contains("dot_general")).collect();
     assert!(!matmuls.is_empty());
     for line in matmuls {

@@ -151,6 +151,10 @@ pub struct Operand<'a> {
 pub trait Statements {
     /// Appends `%fresh = rhs` and returns `%fresh`.
     fn statement(&mut self, rhs: String) -> String;
+
+    /// Appends `%fresh:results = rhs`, a statement with several results, and returns `%fresh`. The results are
+    /// `%fresh#0`, `%fresh#1`, ….
+    fn group(&mut self, rhs: String, results: usize) -> String;
 }
 
 /// The largest allowed difference between a result and the evaluator's result. Integers and booleans must

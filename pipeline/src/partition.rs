@@ -9,7 +9,7 @@ use targets::{Machine, NamedMachine};
 use trace::{Function, NodeId, NodeKind, Parameter, ParameterConflict, Role};
 
 use crate::Expanded;
-use crate::footprint::{Phase, TooLarge, only_looked_up, peak};
+use crate::footprint::{Memory, Phase, TooLarge, only_looked_up, peak};
 
 /// The memory and the operations of each device of a mesh.
 #[derive(Clone, Debug, PartialEq)]
@@ -133,16 +133,25 @@ impl DevicePartition {
     /// # Errors
     /// Returns an error if the device needs more memory.
     pub fn check(&self, machine: &NamedMachine) -> Result<(), TooLarge> {
-        match machine.memory.filter(|&memory| self.bytes() > memory) {
-            None => Ok(()),
-            Some(total) => Err(TooLarge {
-                what: Phase::Device,
-                needs: self.bytes(),
-                weights: self.weights,
-                state: self.state_bytes(),
-                activations: self.activation_bytes(),
-                total,
-            }),
+        machine.memory.map_or(Ok(()), |total| self.fits(Phase::Device, 1, total))
+    }
+
+    /// Checks that the parts of all devices together fit into one memory.
+    ///
+    /// # Errors
+    /// Returns an error if the devices need more memory.
+    pub fn check_together(&self, memory: Memory) -> Result<(), TooLarge> {
+        self.fits(Phase::Running, self.devices, memory.total)
+    }
+
+    /// Checks that the parts of this number of devices fit into `total` bytes.
+    fn fits(&self, what: Phase, devices: usize, total: u64) -> Result<(), TooLarge> {
+        let [weights, state, activations] =
+            [self.weights, self.state_bytes(), self.activation_bytes()].map(|bytes| devices * bytes);
+        let needs = (weights + state + activations) as u64;
+        match needs > total {
+            true => Err(TooLarge { what, needs, weights, state, activations, total }),
+            false => Ok(()),
         }
     }
 }

@@ -1,14 +1,27 @@
 //! [`Plugin`], [`Client`], [`Executable`] and [`PjrtBuffer`] are the safe interface.
 
-use std::cell::Cell;
+mod moves;
+mod serialized;
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use ops::TensorType;
 
-use crate::error::PjrtError;
+use crate::error::{PjrtError, PjrtStatus};
 use crate::ffi::{Library, RawClient, RawDevice, RawExecutable, RawTensor};
 use crate::options::XlaOptions;
+use crate::placement::Placement;
+
+/// The option with which the plugin for the CPU splits the processor into devices.
+const CPU_DEVICES: &str = "cpu_device_count";
+
+/// The largest number of devices into which the plugin for the CPU splits the processor
+/// (`kMaxCpuDevicesPerProcess` in `xla/pjrt/plugin/xla_cpu/cpu_topology.h`).
+const MOST_CPU_DEVICES: usize = 2048;
 
 /// A PJRT plugin that is loaded into this process.
 #[derive(Clone)]
@@ -29,7 +42,11 @@ struct Inner {
     devices: Vec<(RawDevice, PjrtDevice)>,
     uploaded: Cell<u64>,
     downloaded: Cell<u64>,
+    helpers: RefCell<Helpers>,
 }
+
+/// The compiled modules that create, copy and change tensors, by their text and devices.
+type Helpers = HashMap<(String, Range<usize>), Rc<RawExecutable>>;
 
 /// A device, as its plugin describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,18 +59,24 @@ pub struct PjrtDevice {
     pub kind: String,
 }
 
-/// A program that is compiled for one device.
+/// A program that is compiled for one device, or partitioned over several devices.
 pub struct Executable {
     client: Client,
     raw: RawExecutable,
-    results: Vec<TensorType>,
+    devices: Range<usize>,
+    /// The type of each whole result, and its placement.
+    results: Vec<(TensorType, Placement)>,
 }
 
-/// A tensor on a device. The type does not implement `Clone`, because a call may reuse the tensor's memory.
+/// A tensor on one or more devices. The type does not implement `Clone`, because a call may reuse the tensor's
+/// memory.
 pub struct PjrtBuffer {
     client: Client,
-    raw: RawTensor,
+    /// The part on each device of the placement.
+    parts: Vec<RawTensor>,
+    /// The type of the whole tensor.
     ty: TensorType,
+    placement: Placement,
 }
 
 /// An argument of a call.
@@ -90,8 +113,35 @@ impl Plugin {
     /// # Errors
     /// Returns an error if a driver, a library or a device is missing.
     pub fn client(&self) -> Result<Client, PjrtError> {
+        self.start(None)
+    }
+
+    /// Starts the plugin's platform in this process, with at least this number of devices. The plugin for the CPU
+    /// splits the processor into devices, and the devices share the memory.
+    ///
+    /// # Errors
+    /// Returns an error if the platform does not start, or has fewer devices.
+    pub fn client_with(&self, devices: usize) -> Result<Client, PjrtError> {
+        let client = self.client()?;
+        let is_cpu = client.platform() == "cpu";
+        let count = client.devices().count();
+        match devices {
+            _ if devices <= count => Ok(client),
+            _ if is_cpu && devices <= MOST_CPU_DEVICES => {
+                drop(client);
+                self.start(Some((CPU_DEVICES, devices as i64)))
+            }
+            _ => Err(PjrtError::FewDevices {
+                platform: client.platform().to_owned(),
+                expected: devices,
+                found: if is_cpu { MOST_CPU_DEVICES } else { count },
+            }),
+        }
+    }
+
+    fn start(&self, option: Option<(&str, i64)>) -> Result<Client, PjrtError> {
         let start = |status| PjrtError::Start { path: self.path.clone(), status };
-        let raw = RawClient::new(&self.library).map_err(start)?;
+        let raw = RawClient::new(&self.library, option).map_err(start)?;
         let described = |(ordinal, device): (usize, RawDevice)| {
             let (id, kind) = raw.described(device)?;
             Ok((device, PjrtDevice { ordinal, id, kind }))
@@ -100,8 +150,9 @@ impl Plugin {
         let devices = devices.map_err(start)?;
         let platform = raw.platform().map_err(start)?;
         let platform_version = raw.platform_version().map_err(start)?;
-        let (uploaded, downloaded) = Default::default();
-        Ok(Client(Rc::new(Inner { raw, platform, platform_version, devices, uploaded, downloaded })))
+        let (uploaded, downloaded, helpers) = Default::default();
+        let inner = Inner { raw, platform, platform_version, devices, uploaded, downloaded, helpers };
+        Ok(Client(Rc::new(inner)))
     }
 }
 
@@ -133,64 +184,125 @@ impl Client {
         })
     }
 
-    /// Compiles the text of a StableHLO module for the device with this number. Calls run the module's
-    /// function `main`.
+    /// Compiles the text of a StableHLO module for the devices with these numbers. For several devices, XLA
+    /// partitions the module by the shardings of its arguments and results, which are in Shardy's syntax. Calls run
+    /// the module's function `main`.
     ///
     /// # Errors
-    /// Returns an error if the device does not exist, XLA rejects the module, or a result has an unsupported
-    /// type.
+    /// Returns an error if a device does not exist, XLA rejects the module, or a result has an unsupported type.
     pub fn compile(
         &self,
         module: &str,
-        ordinal: usize,
+        devices: Range<usize>,
         options: &XlaOptions,
     ) -> Result<Executable, PjrtError> {
-        let (_, device) = self.device(ordinal)?;
-        let refused = |status| match PjrtError::failed("compile the module", status) {
-            PjrtError::Failed { status, .. } => PjrtError::Compile(status),
-            error => error,
-        };
-        let raw = self.0.raw.compile(module, &options.encode(device.id.into())).map_err(refused)?;
-        let types = raw.results().map_err(refused)?;
-        let known = |(index, ty): (usize, Option<TensorType>)| ty.ok_or(PjrtError::ResultType { index });
-        let results = types.into_iter().enumerate().map(known).collect::<Result<_, _>>()?;
-        Ok(Executable { client: self.clone(), raw, results })
+        let raw = self.compiled(module, devices.clone(), options)?;
+        self.loaded(raw, devices, refused)
     }
 
-    /// Copies the little-endian bytes of a tensor to the device with this number.
+    fn compiled(
+        &self,
+        module: &str,
+        devices: Range<usize>,
+        options: &XlaOptions,
+    ) -> Result<RawExecutable, PjrtError> {
+        let id = |ordinal| self.device(ordinal).map(|(_, device)| i64::from(device.id));
+        let ids: Vec<i64> = devices.map(id).collect::<Result<_, _>>()?;
+        self.0.raw.compile(module, &options.encode(&ids)).map_err(refused)
+    }
+
+    /// An executable with the types of its results. `refused` converts a failure of the plugin.
+    fn loaded(
+        &self,
+        raw: RawExecutable,
+        devices: Range<usize>,
+        refused: impl Fn(PjrtStatus) -> PjrtError,
+    ) -> Result<Executable, PjrtError> {
+        let types = raw.results().map_err(refused)?;
+        let copies = Placement::copies(devices.clone());
+        let known = |(index, ty): (usize, Option<TensorType>)| {
+            ty.map(|ty| (ty, copies.clone())).ok_or(PjrtError::ResultType { index })
+        };
+        let results = types.into_iter().enumerate().map(known).collect::<Result<_, _>>()?;
+        Ok(Executable { client: self.clone(), raw, devices, results })
+    }
+
+    /// Copies the little-endian bytes of a tensor to the devices of a placement: to each device its part.
     ///
     /// # Errors
-    /// Returns an error if the device does not exist or has not enough memory, or if the number of bytes does
-    /// not match the type.
-    pub fn upload(&self, ordinal: usize, ty: &TensorType, bytes: &[u8]) -> Result<PjrtBuffer, PjrtError> {
-        let &(device, _) = self.device(ordinal)?;
+    /// Returns an error if a device does not exist or has not enough memory. Other errors are a placement that does
+    /// not divide the type, and a number of bytes that does not match the type.
+    pub fn upload(
+        &self,
+        placement: &Placement,
+        ty: &TensorType,
+        bytes: &[u8],
+    ) -> Result<PjrtBuffer, PjrtError> {
         if bytes.len() != ty.bytes() {
             let (expected, found) = (ty.bytes(), bytes.len());
             return Err(PjrtError::ByteCount { ty: ty.clone(), expected, found });
         }
+        let local = placement.local(ty)?;
+        let parts = placement.devices().enumerate();
+        let parts = parts
+            .map(|(place, ordinal)| self.upload_part(ordinal, &local, &placement.part(ty, bytes, place)?));
+        let parts = parts.collect::<Result<_, _>>()?;
+        Ok(PjrtBuffer { client: self.clone(), parts, ty: ty.clone(), placement: placement.clone() })
+    }
+
+    fn upload_part(&self, ordinal: usize, ty: &TensorType, bytes: &[u8]) -> Result<RawTensor, PjrtError> {
+        let &(device, _) = self.device(ordinal)?;
         let sent = self.0.raw.upload(device, ty, bytes).ok_or(PjrtError::Element(ty.element))?;
-        let raw =
+        let sent =
             sent.map_err(|status| PjrtError::failed(format!("upload a tensor of type `{ty}`"), status))?;
         self.0.uploaded.set(self.0.uploaded.get() + bytes.len() as u64);
-        Ok(PjrtBuffer { client: self.clone(), raw, ty: ty.clone() })
+        Ok(sent)
+    }
+}
+
+/// The error of a module that does not compile.
+fn refused(status: PjrtStatus) -> PjrtError {
+    match PjrtError::failed("compile the module", status) {
+        PjrtError::Failed { status, .. } => PjrtError::Compile(status),
+        error => error,
     }
 }
 
 impl Executable {
-    /// The types of the program's results.
-    pub fn results(&self) -> &[TensorType] {
-        &self.results
+    /// The types of the program's whole results.
+    pub fn results(&self) -> impl Iterator<Item = &TensorType> {
+        self.results.iter().map(|(ty, _)| ty)
     }
 
-    /// Calls the program. The call may still run when this function returns; reading a result waits for it, and reports
-    /// its failure.
+    /// Sets the placement of each result, which is the result's sharding in the module. By default, each device
+    /// returns whole results.
     ///
     /// # Errors
-    /// Returns an error if an argument belongs to another client, or if the number or the size of the
-    /// arguments does not match the module.
+    /// Returns an error if the placements are for other devices, or do not match the results.
+    pub fn returning(mut self, placements: Vec<Placement>) -> Result<Self, PjrtError> {
+        if placements.len() != self.results.len() {
+            return Err(PjrtError::ResultCount { expected: placements.len(), found: self.results.len() });
+        }
+        for (index, (result, placement)) in self.results.iter_mut().zip(placements).enumerate() {
+            let (expected, found) = (self.devices.clone(), placement.devices());
+            if expected != found {
+                return Err(PjrtError::OtherDevices { index, expected, found });
+            }
+            *result = (placement.whole(&result.0)?, placement);
+        }
+        Ok(self)
+    }
+
+    /// Calls the program on all of its devices. The call may still run when this function returns; reading a result
+    /// waits for it, and reports its failure.
+    ///
+    /// # Errors
+    /// Returns an error if an argument belongs to another client or is on other devices, or if the number or the
+    /// size of the arguments does not match the module.
     pub fn execute(&self, arguments: Vec<PjrtArgument<'_>>) -> Result<Vec<PjrtBuffer>, PjrtError> {
         let mut kept = Vec::new();
-        let mut passed = Vec::with_capacity(arguments.len());
+        let mut passed: Vec<Vec<&RawTensor>> =
+            self.devices.clone().map(|_| Vec::with_capacity(arguments.len())).collect();
         for (index, argument) in arguments.iter().enumerate() {
             let buffer = match argument {
                 PjrtArgument::Donated(buffer) => buffer,
@@ -199,34 +311,59 @@ impl Executable {
                     buffer
                 }
             };
-            if !buffer.raw.belongs_to(&self.client.0.raw) {
+            if !buffer.parts.iter().all(|part| part.belongs_to(&self.client.0.raw)) {
                 return Err(PjrtError::OtherClient { index });
             }
-            passed.push(&buffer.raw);
+            let (expected, found) = (self.devices.clone(), buffer.placement.devices());
+            if expected != found {
+                return Err(PjrtError::OtherDevices { index, expected, found });
+            }
+            passed.iter_mut().zip(&buffer.parts).for_each(|(list, part)| list.push(part));
         }
         let returned = self.raw.execute(&passed, &kept, self.results.len());
         let returned = returned.map_err(|status| PjrtError::failed("call the module", status))?;
-        let typed = returned.into_iter().zip(&self.results);
-        Ok(typed.map(|(raw, ty)| PjrtBuffer { client: self.client.clone(), raw, ty: ty.clone() }).collect())
+        let mut of_devices: Vec<_> = returned.into_iter().map(Vec::into_iter).collect();
+        let result = |(ty, placement): &(TensorType, Placement)| PjrtBuffer {
+            client: self.client.clone(),
+            parts: of_devices.iter_mut().filter_map(Iterator::next).collect(),
+            ty: ty.clone(),
+            placement: placement.clone(),
+        };
+        Ok(self.results.iter().map(result).collect())
     }
 }
 
 impl PjrtBuffer {
+    /// The type of the whole tensor.
     pub fn ty(&self) -> &TensorType {
         &self.ty
     }
 
-    /// The little-endian bytes of the tensor.
+    /// The placement of the tensor's parts.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// The little-endian bytes of the whole tensor. If several devices store the same part, the function reads this
+    /// part from one device.
     ///
     /// # Errors
     /// Returns an error if the call that computes the tensor fails, or if the copy fails.
     pub fn read(&self) -> Result<Vec<u8>, PjrtError> {
-        let mut bytes = vec![0; self.ty.bytes()];
-        self.counted(self.raw.read(&mut bytes), bytes.len())?;
-        Ok(bytes)
+        let mut whole = vec![0; self.ty.bytes()];
+        let mut part = vec![0; self.placement.local(&self.ty)?.bytes()];
+        if part.len() == whole.len() {
+            self.counted(self.parts[0].read(&mut whole), whole.len())?;
+            return Ok(whole);
+        }
+        for place in self.placement.once() {
+            self.counted(self.parts[place].read(&mut part), part.len())?;
+            self.placement.put(&self.ty, &part, place, &mut whole)?;
+        }
+        Ok(whole)
     }
 
-    /// The little-endian bytes of the element with this index, in row-major order.
+    /// The little-endian bytes of the element with this index, in row-major order. Only these bytes are copied.
     ///
     /// # Errors
     /// Returns an error if the index is not inside the tensor, or the copy fails.
@@ -236,13 +373,14 @@ impl PjrtBuffer {
         if end > self.ty.bytes() {
             return Err(PjrtError::Range { ty: self.ty.clone(), start, end });
         }
+        let (place, within) = self.placement.find(&self.ty, index)?;
         let mut bytes = vec![0; size];
-        self.counted(self.raw.read_part(start, &mut bytes), size)?;
+        self.counted(self.parts[place].read_part(within * size, &mut bytes), size)?;
         Ok(bytes)
     }
 
     /// Counts the bytes if a read was successful.
-    fn counted(&self, read: Result<(), crate::PjrtStatus>, bytes: usize) -> Result<(), PjrtError> {
+    fn counted(&self, read: Result<(), PjrtStatus>, bytes: usize) -> Result<(), PjrtError> {
         read.map_err(|status| PjrtError::failed(format!("read a tensor of type `{}`", self.ty), status))?;
         let downloaded = &self.client.0.downloaded;
         downloaded.set(downloaded.get() + bytes as u64);

@@ -1,6 +1,7 @@
 //! [`PjrtError`] and [`PjrtStatus`] are failures of a plugin.
 
 use std::fmt;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use ops::{ElementType, TensorType};
@@ -65,8 +66,20 @@ pub enum PjrtError {
     /// The file is missing, is damaged, is for another platform, or needs a missing library of the system.
     #[error("the plugin `{}` cannot be loaded", .path.display())]
     Library { path: PathBuf, source: libloading::Error },
+    /// The end of the file is missing.
+    #[error("the plugin `{}` is damaged: the file has {found} bytes, expected {expected}; install the plugin again", .path.display())]
+    Cut {
+        path: PathBuf,
+        /// The number of bytes that the library's own table declares.
+        expected: u64,
+        /// The size of the file in bytes.
+        found: u64,
+    },
     /// The library is not a plugin.
-    #[error("`{}` is not a PJRT plugin: the library exports no `GetPjrtApi`", .path.display())]
+    #[error(
+        "`{}` is not a PJRT plugin: the library exports no `GetPjrtApi`, or this function returns no table of \
+        functions; install another plugin", .path.display()
+    )]
     NoApi { path: PathBuf },
     /// The plugin has another version of the C API.
     #[error(
@@ -87,6 +100,14 @@ pub enum PjrtError {
     /// The platform has no device with this number.
     #[error("there is no device {ordinal}: the platform `{platform}` has {count} device(s)")]
     NoDevice { platform: String, ordinal: usize, count: usize },
+    /// The platform has fewer devices than the program needs.
+    #[error("the platform `{platform}` has {found} device(s), expected at least {expected}")]
+    FewDevices {
+        platform: String,
+        expected: usize,
+        /// The largest number of devices that the platform can have in this process.
+        found: usize,
+    },
     /// The plugin cannot compile the module.
     #[error("the module does not compile: {0}")]
     Compile(PjrtStatus),
@@ -109,9 +130,33 @@ pub enum PjrtError {
         action: String,
         status: PjrtStatus,
     },
+    /// Devices have different rows of a tensor, so no device can copy a range of rows.
+    #[error("the devices have different rows of the tensor of type `{ty}`, expected all rows on each device")]
+    DividedRows { ty: TensorType },
+    /// The plugin has no functions that store and load executables.
+    #[error("the plugin for `{platform}` cannot store executables")]
+    NotStored { platform: String },
     /// A tensor belongs to another client.
     #[error("the argument {index} belongs to another PJRT client than the program")]
     OtherClient { index: usize },
+    /// A tensor is on other devices than the program.
+    #[error("the tensor {index} is on the devices {found:?}, expected {expected:?}")]
+    OtherDevices {
+        index: usize,
+        /// The devices of the program.
+        expected: Range<usize>,
+        found: Range<usize>,
+    },
+    /// A placement does not divide a tensor of this type.
+    #[error("a tensor of type `{ty}` cannot be divided into {parts:?} parts")]
+    Placement {
+        ty: TensorType,
+        /// The number of parts of each axis.
+        parts: Vec<usize>,
+    },
+    /// The module has another number of results than placements.
+    #[error("the module has {found} results, expected {expected}")]
+    ResultCount { expected: usize, found: usize },
     /// Another operation failed.
     #[error("cannot {action}: {status}")]
     Failed {

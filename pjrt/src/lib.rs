@@ -7,31 +7,39 @@
 //! use std::path::Path;
 //!
 //! use ops::{ElementType, TensorType};
-//! use tracewright_pjrt::{PjrtArgument, PjrtError, Plugin, XlaOptions};
+//! use tracewright_pjrt::{PjrtArgument, PjrtError, Placement, Plugin, XlaOptions};
 //!
 //! let client = Plugin::load(Path::new("libpjrt_cpu.so"))?.client()?;
 //! let module = "func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> {
 //!   %0 = stablehlo.add %a, %a : tensor<2xf32>
 //!   return %0 : tensor<2xf32>
 //! }";
-//! let double = client.compile(module, 0, &XlaOptions::default())?;
+//! let double = client.compile(module, 0..1, &XlaOptions::default())?;
 //! let ones = [1f32; 2].map(f32::to_le_bytes).concat();
-//! let ones = client.upload(0, &TensorType::new(ElementType::F32, [2]), &ones)?;
+//! let ones = client.upload(&Placement::on(0), &TensorType::new(ElementType::F32, [2]), &ones)?;
 //! let results = double.execute(vec![PjrtArgument::Kept(&ones)])?;
 //! assert_eq!(results[0].read()?, [2f32; 2].map(f32::to_le_bytes).concat());
 //! # Ok::<(), PjrtError>(())
 //! ```
+//!
+//! A program can be partitioned over several devices: its module contains shardings, and a [`Placement`] tells
+//! which part of a tensor is on which device. A program for one device is the case of whole tensors.
 //!
 //! A client and all objects created on it stay on one thread. The plugin has its own threads.
 
 mod client;
 mod error;
 mod ffi;
+mod library_file;
 mod options;
 mod packages;
+mod placement;
+#[cfg(unix)]
+mod stderr;
 
 pub use client::{Client, Executable, PjrtArgument, PjrtBuffer, PjrtDevice, Plugin};
 pub use error::{PjrtError, PjrtStatus};
 pub use ffi::OLDEST_MINOR;
 pub use options::XlaOptions;
 pub use packages::{PACKAGES, PluginPackage, find_plugin, packaged};
+pub use placement::Placement;

@@ -2,7 +2,7 @@
 //!
 //! The fields are those of `xla/pjrt/proto/compile_options.proto` and of `DeviceAssignmentProto` in `xla/xla_data.proto`.
 
-/// Options of XLA's compiler for a program on one device.
+/// Options of XLA's compiler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XlaOptions {
     /// Settings of XLA by name, such as `xla_cpu_scheduler_type`; they override XLA's own settings.
@@ -10,14 +10,16 @@ pub struct XlaOptions {
 }
 
 impl XlaOptions {
-    /// The bytes of a `CompileOptionsProto` for the device with this id.
-    pub(crate) fn encode(&self, device: i64) -> Vec<u8> {
-        let assignment = {
-            let computation = Message::default().bytes(1, &varint(device));
-            Message::default().number(1, 1).number(2, 1).bytes(3, &computation.0)
-        };
-        // Replicas, partitions, and the device of each.
-        let build = Message::default().number(4, 1).number(5, 1).bytes(9, &assignment.0);
+    /// The bytes of a `CompileOptionsProto` for a program that is partitioned over the devices with these ids.
+    pub(crate) fn encode(&self, devices: &[i64]) -> Vec<u8> {
+        let count = devices.len() as i64;
+        // A replica, and its partitions with the device of each.
+        let assignment = devices.iter().fold(Message::default().number(1, 1).number(2, count), |all, &id| {
+            all.bytes(3, &Message::default().bytes(1, &varint(id)).0)
+        });
+        let build = Message::default().number(4, 1).number(5, count);
+        // XLA partitions one program for all devices, and reads the shardings of Shardy.
+        let build = build.number(6, 1).bytes(9, &assignment.0).number(19, 1);
         let all = Message::default().bytes(3, &build.0);
         let with = |message: Message, (name, value): &(String, String)| {
             let value = Message::default().bytes(1, value.as_bytes());
@@ -32,15 +34,15 @@ impl XlaOptions {
 struct Message(Vec<u8>);
 
 impl Message {
-    fn number(mut self, field: u8, value: i64) -> Self {
-        self.0.push(field << 3);
+    fn number(mut self, field: i64, value: i64) -> Self {
+        self.0.extend(varint(field << 3));
         self.0.extend(varint(value));
         self
     }
 
     /// Appends a field with a text, bytes, packed numbers or another message.
-    fn bytes(mut self, field: u8, value: &[u8]) -> Self {
-        self.0.push(field << 3 | 2);
+    fn bytes(mut self, field: i64, value: &[u8]) -> Self {
+        self.0.extend(varint(field << 3 | 2));
         self.0.extend(varint(value.len() as i64));
         self.0.extend(value);
         self
@@ -71,8 +73,15 @@ mod tests {
         assert_eq!(varint(-1), [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01]);
         let options = XlaOptions { settings: vec![("a".into(), "bc".into())] };
         let assignment = [0x4a, 0x09, 0x08, 0x01, 0x10, 0x01, 0x1a, 0x03, 0x0a, 0x01, 0x07];
-        let build = [&[0x1a, 0x0f, 0x20, 0x01, 0x28, 0x01], &assignment[..]].concat();
+        let partitioned = [0x98, 0x01, 0x01];
+        let build =
+            [&[0x1a, 0x14, 0x20, 0x01, 0x28, 0x01, 0x30, 0x01], &assignment[..], &partitioned].concat();
         let setting = [0x3a, 0x09, 0x0a, 0x01, b'a', 0x12, 0x04, 0x0a, 0x02, b'b', b'c'];
-        assert_eq!(options.encode(7), [&build[..], &setting].concat());
+        assert_eq!(options.encode(&[7]), [&build[..], &setting].concat());
+        let assignment =
+            [0x4a, 0x0e, 0x08, 0x01, 0x10, 0x02, 0x1a, 0x03, 0x0a, 0x01, 0x07, 0x1a, 0x03, 0x0a, 0x01, 0x09];
+        let build =
+            [&[0x1a, 0x19, 0x20, 0x01, 0x28, 0x02, 0x30, 0x01], &assignment[..], &partitioned].concat();
+        assert_eq!(XlaOptions::default().encode(&[7, 9]), build);
     }
 }

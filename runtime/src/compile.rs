@@ -4,9 +4,8 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use errors::WithPath as _;
-use files::Scratch;
+use files::{ModuleCache, Scratch};
 
-use crate::cache::ModuleCache;
 use crate::compiler::{CompileError, CompileOptions, Compiler};
 use crate::{cpu, program};
 

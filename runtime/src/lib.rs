@@ -39,7 +39,6 @@
 //! rejects a folder that was built from other sources or lacks a driver.
 
 mod buffer;
-mod cache;
 mod child;
 mod compile;
 mod compiler;
@@ -53,13 +52,13 @@ mod profile;
 mod program;
 
 pub use buffer::Buffer;
-pub use cache::ModuleCache;
 pub use compile::{Compiled, ModuleText, compile};
 pub use compiler::{CompileError, CompileOptions, Compiler, WHEEL};
 pub use cpu::{host_cpu_features, missing_cpu_features};
 pub use device::{Device, Runtime, Transfers};
 pub use driver::{DeviceInfo, device, devices};
 pub use error::{RuntimeError, Status, StatusCode};
+pub use files::ModuleCache;
 pub use parameters::{PARAMETER_ALIGNMENT, ParameterData, Parameters, SharedBytes};
 pub use profile::Executed;
 pub use program::{VmFunction, VmModule, VmValue};

@@ -18,10 +18,10 @@ use manifest::{
     ENGINE, FORMAT, Manifest, ManifestAxis, ManifestError, ManifestValue, XlaEntry, XlaManifest, XlaWeight,
     is_xla, read_module, refused,
 };
-use targets::{Mesh, ShardRule, Target};
+use targets::{DeviceKind, Mesh, ShardRule, Target};
 use trace::{Argument, Parameter, Trace};
 
-use crate::{DevicePartition, Plan, PlanError};
+use crate::{DevicePartition, Expanded, Plan, PlanError};
 
 /// A program for XLA: the text of its modules, and how arguments and results are partitioned.
 pub struct XlaProgram {
@@ -96,7 +96,7 @@ pub fn is_export(folder: &Path) -> bool {
     files::read_text(&folder.join(MANIFEST), limits::CONFIG).is_ok_and(|text| is_xla(&text))
 }
 
-/// Changes a plan into a plan for XLA: without kernels, and with weights in the format of the checkpoint.
+/// Changes a plan into a plan for XLA, with weights in the format of the checkpoint. Kernels exist only [for CUDA](for_cuda).
 ///
 /// # Errors
 /// Returns an error if the plan asks for quantized weights.
@@ -104,7 +104,14 @@ pub fn planned(plan: Plan) -> Result<Plan, XlaError> {
     if plan.weights.quantize.rounds() {
         return Err(XlaError::Quantized);
     }
-    Ok(Plan { target: Target::xla(), weights: Weights { kernels: false, ..Weights::default() }, ..plan })
+    let weights = Weights { kernels: plan.weights.kernels, ..Weights::default() };
+    Ok(Plan { target: Target::xla(), weights, ..plan })
+}
+
+/// Changes a plan for XLA ([`planned`]) into a plan for one device of XLA's CUDA platform. If the plan has
+/// kernels, kernels for NVIDIA GPUs compute the calls with few tokens in bf16.
+pub fn for_cuda(plan: Plan) -> Plan {
+    Plan { target: Target { device: DeviceKind::Cuda, ..plan.target }, ..plan }
 }
 
 /// Checks that XLA can read the weights of the model at this path.
@@ -157,22 +164,23 @@ pub fn partition(plan: &Plan, mesh: Option<&Mesh>, asked: &[ShardRule]) -> Resul
 }
 
 impl XlaProgram {
-    /// Lowers a trace of `plan` for XLA ([`planned`]), partitioned over the devices of `mesh` if a mesh is
-    /// given. The function reads no weights.
+    /// Lowers a recorded trace for XLA, partitioned over the devices of `mesh` if a mesh is given. `expanded` is the
+    /// trace after expansion for the target of [`planned`]. The function reads no weights.
     ///
     /// # Errors
     /// Returns an error if the trace cannot be lowered, or the rules cannot partition it.
     pub fn new(
-        plan: &Plan,
+        expanded: &Expanded,
         recorded: &Trace,
         mesh: Option<&Mesh>,
         rules: &[ShardRule],
     ) -> Result<Self, XlaError> {
         let shards = mesh.map(|mesh| Shards::new(recorded, mesh, rules)).transpose()?;
-        let expanded = plan.expand(recorded)?.trace;
+        let Expanded { trace: expanded, target, .. } = expanded;
         let parameters = expanded.parameters().map_err(PlanError::from)?;
         let entries = expanded.entries.iter().map(|&id| &expanded.function(id).name);
-        let module = |entry: &String| lower::xla(&expanded, entry, shards.as_ref()).map_err(PlanError::from);
+        let module =
+            |entry: &String| lower::xla(expanded, entry, target, shards.as_ref()).map_err(PlanError::from);
         let modules = entries.map(module).collect::<Result<_, _>>()?;
         Ok(Self { modules, parameters, shards })
     }
@@ -264,7 +272,7 @@ pub fn export(
     let traced = plan.trace()?;
     let rules = mesh.map_or(Vec::new(), |(mesh, asked)| shard_rules(&traced, mesh, asked));
     let (mesh, recorded) = (mesh.map(|(mesh, _)| mesh), traced.trace);
-    let program = XlaProgram::new(plan, &recorded, mesh, &rules)?;
+    let program = XlaProgram::new(&plan.expand(&recorded)?, &recorded, mesh, &rules)?;
     let parameters = &program.parameters;
     let mut ignorable = plan.model.ignorable();
     ignorable.extend(bake::unread(&recorded.parameters().map_err(PlanError::from)?, parameters));

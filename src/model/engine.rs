@@ -13,15 +13,15 @@ use generate::{
     AnyExecutor, Batch, Budgeted, DraftModel, Executor, Finish, GenerateError, Generated, Lookup, Network,
     Reply, SavedSequence, Session, TokenLogprobs, TokenOptions, Tokenizer, check_tokens,
 };
-use irpa::Archive;
+use irpa::{Archive, Checkpoint};
 use models::Architecture;
 use models::fit::OpenWarning;
 use runtime::Transfers;
 
 use super::source::{BuildInfo, Ready, Source, build_checkpoint, open_export};
-use super::xla::build_xla;
 use super::{ModelError, OpenOptions, Speculation};
 use crate::embed::{Embedder, check_texts, length_for};
+use crate::xla::StartedPlugins;
 
 /// A job that a handle sends to the engine.
 pub(super) enum Job {
@@ -128,8 +128,9 @@ pub(super) struct DraftSource {
 /// dropped.
 pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>, jobs: &Receiver<Job>) {
     let Unbuilt { path, source, tokenizer, options, draft } = network;
-    let built = Engine::build(&path, source, &options);
-    let built = built.and_then(|engine| Ok((engine, draft.map(DraftSource::build).transpose()?)));
+    let plugins = StartedPlugins::default();
+    let built = Engine::build(&path, source, &options, &plugins);
+    let built = built.and_then(|engine| Ok((engine, draft.map(|draft| draft.build(&plugins)).transpose()?)));
     let (engine, draft) = match built {
         Ok(built) => built,
         Err(error) => return drop(tell.send(Err(error))),
@@ -138,10 +139,11 @@ pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>
         return;
     }
     match &engine {
-        Engine::Embedding(model) => Embeddings::new(&path, &options, &**model).serve(jobs),
+        Engine::Embedding(model) => Embeddings::new(&path, &options, &**model, plugins).serve(jobs),
         Engine::Text(build, network) => {
             let batch = batch(network, &options, draft.as_ref());
-            Texts::new(&path, &options, (build, network), tokenizer.as_deref(), batch).serve(jobs);
+            let opened = (&*path, &options, &plugins);
+            Texts::new(opened, (build, network), tokenizer.as_deref(), batch).serve(jobs);
         }
     }
 }
@@ -162,8 +164,8 @@ fn batch<'a>(
 }
 
 impl DraftSource {
-    fn build(self) -> Result<AnyNetwork, ModelError> {
-        match Engine::build(&self.path, self.source, &self.options)? {
+    fn build(self, plugins: &StartedPlugins) -> Result<AnyNetwork, ModelError> {
+        match Engine::build(&self.path, self.source, &self.options, plugins)? {
             Engine::Text(_, network) => Ok(*network),
             Engine::Embedding(_) => {
                 Err(ModelError::Kind { path: self.path, does: "makes embeddings of texts", asked: "draft" })
@@ -182,17 +184,18 @@ enum Engine {
 }
 
 impl Engine {
-    fn build(path: &Path, source: Source, options: &OpenOptions) -> Result<Self, ModelError> {
+    fn build(
+        path: &Path,
+        source: Source,
+        options: &OpenOptions,
+        plugins: &StartedPlugins,
+    ) -> Result<Self, ModelError> {
         let (network, build) = match source {
-            Source::Export(manifest, _) => in_iree(open_export(path, &manifest, options)?)?,
-            Source::Checkpoint(model) if model.sentence().is_some() => {
-                let (does, asked) = ("makes embeddings of texts", "run through XLA");
-                return match options.plugin {
-                    None => Ok(Self::Embedding(model)),
-                    Some(_) => Err(ModelError::Kind { path: path.to_owned(), does, asked }),
-                };
+            Source::Export(manifest, _) => as_network(open_export(path, &manifest, options)?)?,
+            Source::Checkpoint(model) if model.sentence().is_some() => return Ok(Self::Embedding(model)),
+            Source::Checkpoint(model) => {
+                as_network(build_checkpoint(path, model, options, options.score, plugins)?)?
             }
-            Source::Checkpoint(model) => build_text(path, model, options, options.score)?,
         };
         Ok(Self::Text(Box::new(build), Box::new(network)))
     }
@@ -217,29 +220,16 @@ impl Engine {
     }
 }
 
-/// Builds a network that continues texts, for the engine that the options select.
-fn build_text(
-    path: &Path,
-    model: Box<dyn Architecture>,
-    options: &OpenOptions,
-    score: bool,
-) -> Result<(AnyNetwork, BuildInfo), ModelError> {
-    match &options.plugin {
-        Some(plugin) => build_xla(path, model, options, score, plugin),
-        None => in_iree(build_checkpoint(path, model, options, score)?),
-    }
-}
-
-/// Wraps a program that IREE has loaded as a network.
-fn in_iree(Ready { program, build }: Ready) -> Result<(AnyNetwork, BuildInfo), ModelError> {
-    let executor = AnyExecutor::Iree(program.executor()?);
-    Ok((Network::on(executor, program.signatures())?, build))
+/// Converts a program to a network that continues texts.
+fn as_network(Ready { program, build }: Ready) -> Result<(AnyNetwork, BuildInfo), ModelError> {
+    Ok((program.into_network()?, build))
 }
 
 /// The engine for a network that continues texts.
 struct Texts<'a> {
     path: &'a Path,
     options: &'a OpenOptions,
+    plugins: &'a StartedPlugins,
     build: &'a BuildInfo,
     network: &'a AnyNetwork,
     tokenizer: Option<&'a Tokenizer>,
@@ -267,15 +257,14 @@ struct Running<'a> {
 
 impl<'a> Texts<'a> {
     fn new(
-        path: &'a Path,
-        options: &'a OpenOptions,
+        (path, options, plugins): (&'a Path, &'a OpenOptions, &'a StartedPlugins),
         (build, network): (&'a BuildInfo, &'a AnyNetwork),
         tokenizer: Option<&'a Tokenizer>,
         batch: Batch<'a, AnyExecutor>,
     ) -> Self {
         let running = (0..network.batch()).map(|_| None).collect();
         let waiting = VecDeque::new();
-        Self { path, options, build, network, tokenizer, batch, running, waiting, scorer: None }
+        Self { path, options, plugins, build, network, tokenizer, batch, running, waiting, scorer: None }
     }
 
     fn serve(mut self, jobs: &Receiver<Job>) {
@@ -320,7 +309,20 @@ impl<'a> Texts<'a> {
 
     /// The fingerprint of the weights in their storage format.
     fn fingerprint(&self) -> Result<String, ModelError> {
-        Ok(Archive::open(&self.build.archive)?.table_blake3())
+        match self.options.plugin {
+            None => Ok(Archive::open(&self.build.archive)?.table_blake3()),
+            Some(_) => self.fingerprint_of_files(),
+        }
+    }
+
+    /// The fingerprint of the checkpoint's files, and of the archive with the weights that are computed from them.
+    fn fingerprint_of_files(&self) -> Result<String, ModelError> {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(Checkpoint::open(self.path)?.content_blake3().as_bytes());
+        if self.build.archive != self.path {
+            hasher.update(Archive::open(&self.build.archive)?.table_blake3().as_bytes());
+        }
+        Ok(hasher.finalize().to_string())
     }
 
     fn begin(&mut self, job: GenerateJob) {
@@ -399,7 +401,10 @@ impl<'a> Texts<'a> {
         let scorer = match self.scorer.take() {
             Some(scorer) => scorer,
             None => match Source::read(self.path, self.options)?.0 {
-                Source::Checkpoint(model) => build_text(self.path, model, self.options, true)?.0,
+                Source::Checkpoint(model) => {
+                    let ready = build_checkpoint(self.path, model, self.options, true, self.plugins)?;
+                    ready.program.into_network()?
+                }
                 // It has the entry points that it was exported with.
                 _ => return Ok(Session::new(network).score(tokens)?),
             },
@@ -476,13 +481,19 @@ struct Embeddings<'a> {
     path: PathBuf,
     options: &'a OpenOptions,
     model: &'a dyn Architecture,
+    plugins: StartedPlugins,
     /// The programs built so far, keyed by the longest text that each program takes.
     programs: BTreeMap<usize, Ready>,
 }
 
 impl<'a> Embeddings<'a> {
-    fn new(path: &Path, options: &'a OpenOptions, model: &'a dyn Architecture) -> Self {
-        Self { path: path.into(), options, model, programs: BTreeMap::new() }
+    fn new(
+        path: &Path,
+        options: &'a OpenOptions,
+        model: &'a dyn Architecture,
+        plugins: StartedPlugins,
+    ) -> Self {
+        Self { path: path.into(), options, model, plugins, programs: BTreeMap::new() }
     }
 
     fn serve(mut self, jobs: &Receiver<Job>) {
@@ -508,7 +519,8 @@ impl<'a> Embeddings<'a> {
             && let Source::Checkpoint(model) = Source::read(&self.path, self.options)?.0
         {
             let options = OpenOptions { context: Some(length), ..self.options.clone() };
-            self.programs.insert(length, build_checkpoint(&self.path, model, &options, false)?);
+            self.programs
+                .insert(length, build_checkpoint(&self.path, model, &options, false, &self.plugins)?);
         }
         let ready = self.programs.get(&length).ok_or_else(|| continues_text(&self.path))?;
         let embedder = Embedder::new(&ready.program, vocabulary)?;

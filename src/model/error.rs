@@ -14,7 +14,7 @@ use models::fit::FitError;
 use models::{OtherSizes, UnknownPrompt};
 use pjrt::PjrtError;
 use runtime::{CompileError, RuntimeError};
-use targets::DeviceKind;
+use targets::{DeviceKind, DeviceName, Mesh, ShardRule};
 
 use crate::PlanError;
 use crate::build::LoadError;
@@ -77,6 +77,32 @@ pub enum ModelError {
         device: DeviceKind,
         /// The platform that the plugin reports.
         platform: String,
+    },
+    /// The options set a mesh, but select no plugin of XLA.
+    #[error(
+        "the mesh is `{mesh}`, but IREE runs a network on one device; name a PJRT plugin, or leave out the mesh"
+    )]
+    MeshEngine {
+        /// The mesh in the options.
+        mesh: Mesh,
+    },
+    /// The options set a mesh and the number of a device.
+    #[error(
+        "the device is `{device}`, but the mesh `{mesh}` begins at the first device; leave out the device's number"
+    )]
+    MeshDevice {
+        /// The mesh in the options.
+        mesh: Mesh,
+        /// The device in the options.
+        device: DeviceName,
+    },
+    /// A rule partitions axes, but the options set no mesh.
+    #[error(
+        "the rule `{rule}` divides axes over a mesh, but there is no mesh; set a mesh, or leave out the rule"
+    )]
+    NoMesh {
+        /// The first rule in the options.
+        rule: ShardRule,
     },
     /// The export cannot be used.
     #[error(transparent)]

@@ -10,7 +10,6 @@ mod render;
 mod request;
 mod source;
 mod text;
-mod xla;
 
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};

@@ -42,6 +42,7 @@ impl Opening {
     /// Returns an error if a file is missing or damaged, a name cannot be downloaded, the model is not
     /// supported, or an option differs from the export's.
     pub fn read(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
+        options.check_mesh()?;
         let path = located(path.as_ref(), &options)?;
         let (source, warnings) = Source::read(&path, &options)?;
         let text = ModelText::read(&path, &source, &options)?;

@@ -15,7 +15,7 @@ use ops::ElementType;
 use ops::format::ActivationBits;
 use runtime::Compiler;
 use simplify::Rules;
-use targets::{DeviceName, Target};
+use targets::{DeviceName, Mesh, ShardRule, Target};
 use trace::KvFormat;
 
 use super::{ModelError, TemplateProgram};
@@ -64,6 +64,15 @@ pub struct OpenOptions {
     /// Path of a PJRT plugin, whose XLA runs the network on the plugin's device. The plugin's code runs in
     /// this process. By default, IREE runs the network instead of XLA.
     pub plugin: Option<PathBuf>,
+    /// The value of the environment variable `XLA_FLAGS`, which the plugin reads. Executables in the cache belong to
+    /// these flags. By default, the value is empty.
+    pub xla_flags: String,
+    /// The devices of the plugin over which XLA partitions the network, as a grid with named axes. The mesh begins
+    /// at the plugin's first device. By default, the network runs on one device.
+    pub mesh: Option<Mesh>,
+    /// The axes of the network that are partitioned along axes of the mesh. These rules override or extend the
+    /// rules in the network's declaration.
+    pub shard: Vec<ShardRule>,
     /// The number of worker threads; 0 means one thread per core. XLA ignores this number.
     pub threads: usize,
     /// The source of the kernels' tile sizes. By default, the measurements of `tracewright tune` on this
@@ -191,6 +200,9 @@ impl Default for OpenOptions {
             device: None,
             target: None,
             plugin: None,
+            xla_flags: String::new(),
+            mesh: None,
+            shard: Vec::new(),
             threads: 0,
             tuning: None,
             score: false,
@@ -227,11 +239,28 @@ impl OpenOptions {
         self.cache.clone().or_else(cache_folder).ok_or(ModelError::NoCache)
     }
 
-    /// The options for opening the draft model of a model with these options: the same device, and one slot.
+    /// Checks that XLA runs the network, and on the first devices, if the options set a mesh.
+    pub(super) fn check_mesh(&self) -> Result<(), ModelError> {
+        let Some(mesh) = &self.mesh else {
+            return match self.shard.first() {
+                Some(rule) => Err(ModelError::NoMesh { rule: rule.clone() }),
+                None => Ok(()),
+            };
+        };
+        match self.device.filter(|device| device.ordinal > 0) {
+            _ if self.plugin.is_none() => Err(ModelError::MeshEngine { mesh: mesh.clone() }),
+            Some(device) => Err(ModelError::MeshDevice { mesh: mesh.clone(), device }),
+            None => Ok(()),
+        }
+    }
+
+    /// The options for opening the draft model of a model with these options: the same engine and device, and one slot.
     pub(super) fn of_draft(&self) -> Self {
         Self {
             device: self.device,
             target: self.target.clone(),
+            plugin: self.plugin.clone(),
+            xla_flags: self.xla_flags.clone(),
             threads: self.threads,
             verify: self.verify,
             allow_config_keys: self.allow_config_keys.clone(),

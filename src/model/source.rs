@@ -9,17 +9,19 @@ use bake::{Baked, Ignorable};
 use dsl::{EntryPoint, Traced};
 use errors::WithPath as _;
 use irpa::{Archive, ArchiveError, Checkpoint, Gguf};
-use lower::{Module, Quantization, Weights};
+use lower::{Module, Quantization, Shards, Weights};
 use models::fit::{self, OpenWarning};
 use models::{Architecture, SentenceConfig};
 use runtime::{CompileOptions, Device, Runtime, device};
-use targets::{DeviceKind, DeviceName, Target};
+use targets::{DeviceKind, DeviceName, Mesh, Target};
 use trace::Signature;
 
 use super::{ModelError, OpenOptions, Speculation};
 use crate::build::{BuildStep, BuildTools, ProgramOptions, build_program};
+use crate::export::xla::{self, XlaError};
 use crate::export::{self, IreeManifest};
 use crate::tuning::{TuningSource, Tunings};
+use crate::xla::{StartedPlugins, XlaBuild, XlaTools};
 use crate::{Plan, Program};
 
 /// The default of [`OpenOptions::context`], in tokens.
@@ -55,6 +57,8 @@ pub struct BuildInfo {
     pub archive: PathBuf,
     /// Statistics of the bake; `None` if the archive already existed.
     pub baked: Option<Baked>,
+    /// How tensors are partitioned over a mesh of devices; `None` for a network on one device.
+    pub shards: Option<Shards>,
     /// The arguments and results of each entry point.
     pub signatures: Vec<Signature>,
     /// Damaged files with the tuner's measurements, which are ignored.
@@ -123,6 +127,7 @@ pub(super) fn open_export(
         options: None,
         archive: archive.path().into(),
         baked: None,
+        shards: None,
         signatures,
         damaged: Vec::new(),
     };
@@ -136,7 +141,11 @@ pub(super) fn build_checkpoint(
     model: Box<dyn Architecture>,
     options: &OpenOptions,
     score: bool,
+    plugins: &StartedPlugins,
 ) -> Result<Ready, ModelError> {
+    if let Some(plugin) = &options.plugin {
+        return build_in_xla(path, model, options, score, (plugin, plugins));
+    }
     let target = options.chosen_target()?;
     let plan = Plan { target, ..planned(model, options, options.quantize.clone())? };
     let tunings = options.tunings(&plan.target)?;
@@ -148,6 +157,49 @@ pub(super) fn build_checkpoint(
     let ignorable = plan.model.ignorable();
     let ready = build(options, &traced, &checkpoint, plan.target, plan.weights, ignorable)?;
     Ok(Ready { build: BuildInfo { damaged, ..ready.build }, ..ready })
+}
+
+/// Compiles a checkpoint's network with a plugin, and copies the weights to its devices.
+fn build_in_xla(
+    path: &Path,
+    model: Box<dyn Architecture>,
+    options: &OpenOptions,
+    score: bool,
+    (plugin, plugins): (&Path, &StartedPlugins),
+) -> Result<Ready, ModelError> {
+    let quantize = options.quantize.clone().unwrap_or(Quantization::Computed);
+    let plan = xla::planned(planned(model, options, Some(quantize))?)?;
+    let mut entries = entries(&plan, options, score);
+    // The devices of a mesh can divide the sequences, and then no device has all sequences of a part.
+    let mesh = options.mesh.as_ref();
+    if mesh.is_none() {
+        entries = entries.into_iter().flat_map(EntryPoint::in_parts).collect();
+    }
+    let traced = plan.record(&entries)?;
+    let checkpoint = plan.model.weights(Checkpoint::open(path)?)?;
+    let (cache, mut watch) = (options.cache_folder()?, options.watch_steps());
+    let rules = mesh.map_or(Vec::new(), |mesh| xla::shard_rules(&traced, mesh, &options.shard));
+    // A mesh that does not fit the network is reported before the plugin starts.
+    mesh.map(|mesh| Shards::new(&traced.trace, mesh, &rules)).transpose().map_err(XlaError::from)?;
+    let plugin = plugins.get(plugin, mesh.map_or(1, Mesh::devices), &options.xla_flags)?;
+    let plan = plugin.plan(plan, mesh);
+    let expanded = plan.expand(&traced.trace)?;
+    let sharding = (mesh, &rules[..]);
+    let build = XlaBuild::new(&expanded, &traced.trace, sharding, &checkpoint, plan.model.ignorable())?;
+    let tools = XlaTools { plugin: &plugin, device: options.device, cache: &cache, watch: Some(&mut watch) };
+    let built = build.build(tools)?;
+    let build = BuildInfo {
+        compile: built.compile,
+        load: built.load,
+        module: None,
+        options: None,
+        archive: built.archive.map_or_else(|| path.to_owned(), |archive| archive.path().to_owned()),
+        baked: None,
+        shards: built.shards,
+        signatures: built.program.signatures().to_vec(),
+        damaged: Vec::new(),
+    };
+    Ok(Ready { program: built.program, build })
 }
 
 /// The plan that follows from the options, for the processor. `quantize` is the storage format of weights.
@@ -214,6 +266,7 @@ fn build(
         options: Some(built.options),
         archive: built.archive.path().into(),
         baked: built.baked,
+        shards: None,
         damaged: Vec::new(),
     };
     Ok(Ready { program: built.program, build })
@@ -260,6 +313,7 @@ fn check_as_exported(manifest: &IreeManifest, asked: &OpenOptions) -> Result<(),
         ("tuning", asked.tuning.is_some()),
         ("activations", asked.activations.is_some()),
         ("plugin", asked.plugin.is_some()),
+        ("mesh", asked.mesh.is_some()),
     ];
     for (option, given) in given {
         if given {

@@ -72,3 +72,10 @@ pub fn plugin() -> Option<PathBuf> {
     );
     found.ok()
 }
+
+/// The processes that this one has started and that still run.
+pub fn children() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let children = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    children.filter(|list| !list.trim().is_empty()).collect()
+}

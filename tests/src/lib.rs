@@ -24,6 +24,8 @@ pub mod tiles;
 /// The Rust in the documents is a test; that in the README is one of the root package.
 #[cfg(doctest)]
 mod documents {
+    #[doc = include_str!("../../docs/guides/distributed.md")]
+    struct Distributed;
     #[doc = include_str!("../../docs/guides/gguf.md")]
     struct Gguf;
     #[doc = include_str!("../../docs/guides/library.md")]

@@ -1,14 +1,16 @@
 //! Networks that XLA runs, through the plugin for the CPU: the tokens are those of transformers, and no Python runs.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use tracewright::ops::ElementType::{Bf16, F32};
 use tracewright::pjrt::PjrtError;
 use tracewright::targets::{DeviceKind, DeviceName};
 use tracewright::{GenerateOptions, Model, ModelError, OpenOptions};
-use tracewright_tests::built::{plugin, repository};
+use tracewright_tests::built::{children, plugin, repository};
 use tracewright_tests::golden::{BOUND, Golden};
 use tracewright_tests::long;
 
@@ -25,13 +27,6 @@ fn options(plugin: &Path) -> OpenOptions {
 /// As the goldens were made: 48 greedy tokens, whatever they are.
 fn greedy() -> GenerateOptions {
     GenerateOptions { max_tokens: 48, ignore_eos: true, ..GenerateOptions::default() }
-}
-
-/// The processes that this one has started and that still run.
-fn children() -> Vec<String> {
-    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    children.filter(|list| !list.trim().is_empty()).collect()
 }
 
 /// All prompts of a shipped model's golden, and the logits after the tokens of two.
@@ -125,6 +120,51 @@ fn sequences_of_a_batch_do_not_change_each_other() {
             });
         }
     });
+}
+
+/// A second start takes the executables from the cache, and compiles damaged ones again.
+#[test]
+fn executables_come_from_the_cache() {
+    let Some(plugin) = plugin() else { return };
+    let golden = Golden::shipped("demo").unwrap();
+    let cache = tempfile::tempdir().unwrap();
+    let folder = cache.path().join("executables");
+    let prompt = &golden.prompts[0];
+    let start = || {
+        let cache = Some(cache.path().to_owned());
+        let sizes = OpenOptions { context: Some(512), cache, ..options(&plugin) };
+        let model = Model::open_with(&golden.model, sizes).unwrap();
+        let request = model.continue_tokens(prompt.prompt_tokens.clone()).options(greedy());
+        assert_eq!(request.complete().unwrap().generated.tokens, prompt.tokens);
+        model.info().build.as_ref().unwrap().compile
+    };
+    let entries = || -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
+        let files = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path());
+        let read = |path: &Path| (fs::read(path).unwrap(), path.metadata().unwrap().modified().unwrap());
+        files.map(|path| (path.clone(), read(&path))).collect()
+    };
+    let cold = start();
+    let compiled = entries();
+    assert!(compiled.len() >= 2, "{:?}", compiled.keys());
+    let warm = start();
+    assert_eq!(entries(), compiled, "an executable in the cache was written again");
+    assert!(warm < cold / 2, "the second start takes {warm:?}, the first {cold:?}");
+
+    // A cut file, a changed byte, and bytes with the right hash that XLA cannot load.
+    for (number, (path, (bytes, _))) in compiled.iter().enumerate() {
+        let (last, rest) = bytes.split_last().unwrap();
+        let damaged = match number % 3 {
+            0 => [&blake3::hash(b"no executable").as_bytes()[..], b"no executable"].concat(),
+            1 => bytes[..bytes.len() / 2].to_vec(),
+            _ => [rest, &[!last]].concat(),
+        };
+        fs::write(path, damaged).unwrap();
+    }
+    start();
+    let repaired = entries();
+    assert_eq!(repaired.keys().collect::<Vec<_>>(), compiled.keys().collect::<Vec<_>>());
+    start();
+    assert_eq!(entries(), repaired, "a damaged executable was not replaced");
 }
 
 /// The checkpoint stores bf16, and the network computes in it: no weight is written to the cache.

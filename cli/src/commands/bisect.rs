@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::arguments::{BuildArguments, DeviceArguments};
+use crate::arguments::{BuildArguments, DeviceArguments, EngineArguments};
 
 #[derive(Args)]
 pub struct Arguments {
@@ -27,6 +27,8 @@ pub struct Arguments {
     pub json: bool,
     #[command(flatten)]
     pub device: DeviceArguments,
+    #[command(flatten)]
+    pub engine: EngineArguments,
     #[command(flatten)]
     pub build: BuildArguments,
 }
@@ -55,15 +57,19 @@ impl From<&str> for Against {
 
 #[cfg(feature = "iree")]
 mod run {
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
-    use console::{print, usage};
+    use console::{NetworkArguments, print, usage};
     use instruments::bisect::{
-        Activations, Baseline, BisectReport, CheckpointValues, CompiledNetwork, TokenCall,
+        Activations, Baseline, BisectEngine, BisectError, BisectReport, Bisected, CheckpointValues,
+        CompiledNetwork, TokenCall,
     };
-    use tracewright::Plan;
+    use tracewright::export::xla::planned;
+    use tracewright::lower::{Quantization, Weights};
     use tracewright::runtime::{Device, Runtime};
     use tracewright::targets::{Target, Tuning};
+    use tracewright::xla::XlaPlugin;
+    use tracewright::{Plan, PlanError};
 
     use super::Against;
     use super::Arguments;
@@ -71,8 +77,10 @@ mod run {
     use crate::build;
     use crate::checkpoint::open;
     use crate::error::Error;
+    use crate::interrupt::Interrupt;
     use crate::limit::Limit;
     use crate::load::check_prompt;
+    use crate::plugins;
 
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
@@ -86,7 +94,13 @@ mod run {
                      pass; leave it out";
                 return Err(usage(what).into());
             }
+            let start = |path: PathBuf| XlaPlugin::start(&path, 1, &plugins::flags());
+            let plugin = self.plugin()?.map(start).transpose()?;
             let plan = model.plan(network, folder, model.context.or(Some(context)))?;
+            let plan = match &plugin {
+                Some(plugin) => plugin.plan(planned(unrounded(plan, &model.network)?)?, None),
+                None => plan,
+            };
             check_prompt(tokens, Limit::of(&plan), plan.model.vocabulary())?;
             let activations = match against {
                 Against::Activations(path) => Some(activations(path, tokens)?),
@@ -110,46 +124,65 @@ mod run {
             }
             let trace = plan.record(&entries)?.trace;
             let values = CheckpointValues::new(&trace, &checkpoint).map_err(tracewright::PlanError::from)?;
+            let (name, baseline) = match (against, &activations) {
+                (_, Some(activations)) => ("transformers", Baseline::Activations(activations)),
+                (Against::Unsimplified, _) => ("unsimplified", Baseline::Unsimplified),
+                (Against::NoKernels, _) => ("no-kernels", Baseline::NoKernels),
+                (Against::Dense, _) => ("dense", Baseline::Dense),
+                _ => ("evaluator", Baseline::Evaluator),
+            };
+            let compare = |engine: BisectEngine<'_>| {
+                let (plan, trace, checkpoint, values) = (&plan, &trace, &checkpoint, &values);
+                let network = CompiledNetwork { plan, trace, checkpoint, values, engine };
+                network.compare(&baseline, &calls, &mut |call| {
+                    say!("comparing {call}");
+                    interrupt.go_on()
+                })
+            };
+            let (engine, compared) = match &plugin {
+                Some(plugin) => ("xla", compare(BisectEngine::Xla { plugin, device: self.device.device })?),
+                None => ("iree", self.in_iree(&plan, interrupt, compare)?),
+            };
+            report(&BisectReport { names: [engine, name], calls: &calls, compared: &compared }, self.json)
+        }
+
+        /// The plugin that the arguments select; `None` for IREE.
+        fn plugin(&self) -> Result<Option<PathBuf>, Error> {
+            let for_iree = [
+                ("--tuning", self.build.tuning.source.is_some()),
+                ("--against dense", self.against == Against::Dense),
+            ];
+            let network = plugins::of_network(&self.build.model_arguments.network);
+            plugins::plugin(&self.engine, &self.device, for_iree.into_iter().chain(network))
+        }
+
+        /// Compares the plan's network, compiled with IREE, by `compare`.
+        fn in_iree(
+            &self,
+            plan: &Plan,
+            interrupt: &Interrupt,
+            compare: impl FnOnce(BisectEngine<'_>) -> Result<Vec<Bisected>, BisectError>,
+        ) -> Result<Vec<Bisected>, Error> {
             let compiler = build::compiler(&self.build.compile, interrupt)?;
             let cache = build::cache_folder(&self.build.compile)?;
             let (device, target) = self.device.choose(1)?;
             let target = compiler.resolve(&target)?;
-            let tuning = self.build.tuning.read(&target, (&compiler, &cache))?.of(&plan)?;
+            let tuning = self.build.tuning.read(&target, (&compiler, &cache))?.of(plan)?;
             let target = Target { tuning: Tuning { chunk: None, ..tuning }, ..target };
             // Sums are those of one thread.
             let runtime = Runtime::new(match device {
                 Device::LocalTask { .. } => Device::LocalSync,
                 device => device,
             })?;
-            let name = match against {
-                Against::Evaluator => "evaluator",
-                Against::Unsimplified => "unsimplified",
-                Against::NoKernels => "no-kernels",
-                Against::Dense => "dense",
-                Against::Activations(_) => "transformers",
-            };
-            let baseline = match (against, &activations) {
-                (_, Some(activations)) => Baseline::Activations(activations),
-                (Against::Unsimplified, _) => Baseline::Unsimplified,
-                (Against::NoKernels, _) => Baseline::NoKernels,
-                (Against::Dense, _) => Baseline::Dense,
-                _ => Baseline::Evaluator,
-            };
-            let network = CompiledNetwork {
-                plan: &plan,
-                trace: &trace,
-                checkpoint: &checkpoint,
-                values: &values,
-                tools: (&compiler, &cache),
-                runtime: &runtime,
-                target: &target,
-            };
-            let compared = network.compare(&baseline, &calls, &mut |call| {
-                say!("comparing {call}");
-                interrupt.go_on()
-            })?;
-            report(&BisectReport { names: ["iree", name], calls: &calls, compared: &compared }, self.json)
+            let tools = (&compiler, &*cache);
+            Ok(compare(BisectEngine::Iree { tools, runtime: &runtime, target: &target })?)
         }
+    }
+
+    /// The plan with weights in the network's element type, unless the arguments ask for another format.
+    fn unrounded(plan: Plan, network: &NetworkArguments) -> Result<Plan, Error> {
+        let quantize = network.quantization().map_err(PlanError::from)?.unwrap_or(Quantization::Computed);
+        Ok(Plan { weights: Weights { quantize, ..plan.weights }, ..plan })
     }
 
     /// Prints the report of `bisect`. If the outputs diverge, the command fails even if stdout is closed.

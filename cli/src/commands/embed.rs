@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use console::NetworkArguments;
 
-use crate::arguments::{CompileArguments, DeviceArguments, TuningArguments, batch};
+use crate::arguments::{CompileArguments, DeviceArguments, EngineArguments, TuningArguments, batch};
 
 #[derive(Args, Clone)]
 #[command(group(clap::ArgGroup::new("input").required(true).multiple(true)))]
@@ -37,6 +37,8 @@ pub struct Arguments {
     pub threads: usize,
     #[command(flatten)]
     pub device: DeviceArguments,
+    #[command(flatten)]
+    pub engine: EngineArguments,
     /// Print one JSON object on stdout instead of a line of numbers for each text
     #[arg(long)]
     pub json: bool,
@@ -68,6 +70,7 @@ mod run {
     use crate::error::Error;
     use crate::limit::{Limit, SetBy};
     use crate::load::{self, Tools};
+    use crate::plugins;
 
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
@@ -144,8 +147,17 @@ mod run {
         let &Invocation { read, ref interrupt } = invocation;
         let Arguments { model, network, batch, threads, .. } = arguments;
         let mut options = load::network_options(network, &arguments.tuning)?;
-        load::choose(&mut options, network, &arguments.device)?;
+        let unused =
+            [("--threads", *threads != 0), ("--tuning", arguments.tuning.source.is_some())].into_iter();
+        let unused = unused.chain(plugins::of_network(network));
+        let plugin = plugins::plugin(&arguments.engine, &arguments.device, unused)?;
+        match plugin {
+            Some(_) => options.device = arguments.device.device,
+            None => load::choose(&mut options, network, &arguments.device)?,
+        }
         let options = OpenOptions {
+            plugin,
+            xla_flags: plugins::flags(),
             slots: batch.get(),
             threads: *threads,
             read,

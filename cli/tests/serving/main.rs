@@ -12,3 +12,4 @@ mod malformed;
 #[path = "../support.rs"]
 mod support;
 mod tools;
+mod xla;

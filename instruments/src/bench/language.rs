@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use generate::{Batch, Generated, Network, Session, TokenOptions};
+use generate::{AnyExecutor, Batch, Generated, Session, TokenOptions};
 use irpa::Checkpoint;
 use runtime::{Device, Runtime};
 use trace::Trace;
@@ -13,7 +13,11 @@ use crate::profile::{Profile, variant};
 use tracewright::PlanError;
 use tracewright::build::{ProgramOptions, build_program};
 use tracewright::footprint::Footprint;
+use tracewright::xla::{XlaBuild, XlaTools};
 use tracewright::{Expanded, Plan};
+
+/// A network of any engine.
+type Network = generate::Network<AnyExecutor>;
 
 /// A language model that is loaded for measurements.
 pub struct Language {
@@ -25,6 +29,8 @@ pub struct Language {
     pub(super) recorded: Trace,
     pub(super) expanded: Expanded,
     pub(super) plan: Plan,
+    /// The keys of the variant that the plan does not determine: the device, and the engine if it is XLA.
+    placed: Vec<(&'static str, String)>,
     flags: Vec<String>,
 }
 
@@ -58,7 +64,7 @@ impl Language {
         let loaded = build_program(&traced, checkpoint, options)?;
         let watched = again.map(|again| -> Result<_, BenchError> {
             let again = build_program(&traced, checkpoint, again)?;
-            Ok((again.program.network()?, again.runtime))
+            Ok((again.program.into_network()?, again.runtime))
         });
         let watched = watched.transpose()?;
         let paths = match &watched {
@@ -66,14 +72,39 @@ impl Language {
             None => Paths::default(),
         };
         Ok(Self {
-            network: loaded.program.network()?,
+            network: loaded.program.into_network()?,
             watched,
             paths,
             footprint,
             recorded: traced.trace,
             expanded,
+            placed: vec![("device", plan.target.device.to_string())],
             plan,
             flags: loaded.options.all_flags(),
+        })
+    }
+
+    /// Loads a plan's network with XLA. The plan must be [for XLA](tracewright::export::xla::planned).
+    ///
+    /// # Errors
+    /// Returns the error of the first stage that fails.
+    pub fn load_in_xla(plan: Plan, checkpoint: &Checkpoint, tools: XlaTools<'_>) -> Result<Self, BenchError> {
+        let traced = plan.record(&plan.steps())?;
+        let expanded = plan.expand(&traced.trace)?;
+        let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;
+        let platform = tools.plugin.client().platform().to_owned();
+        let build = XlaBuild::new(&expanded, &traced.trace, (None, &[]), checkpoint, plan.model.ignorable())?;
+        let loaded = build.build(tools)?;
+        Ok(Self {
+            network: loaded.program.into_network()?,
+            watched: None,
+            paths: Paths::default(),
+            footprint,
+            recorded: traced.trace,
+            expanded,
+            placed: vec![("device", platform), ("engine", "xla".to_owned())],
+            plan,
+            flags: Vec::new(),
         })
     }
 
@@ -171,7 +202,7 @@ impl Language {
         units: usize,
     ) -> Case<'a> {
         let mut variant = variant(&self.plan);
-        variant.insert("device", self.plan.target.device.to_string());
+        variant.extend(self.placed.iter().cloned());
         variant.extend(sizes);
         let watched = self.watched.as_ref().map(|(network, runtime)| Watched {
             runtime,

@@ -164,6 +164,9 @@ pub enum BenchError {
     /// The network cannot be built or loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// XLA cannot build or load the network.
+    #[error(transparent)]
+    Model(#[from] tracewright::ModelError),
     /// Random weights cannot be written.
     #[error(transparent)]
     Random(#[from] RandomError),

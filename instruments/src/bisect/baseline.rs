@@ -8,13 +8,14 @@ use lower::{LowerError, Quantization, Weights};
 use ops::WeightFormat;
 use runtime::{Compiler, Runtime};
 use simplify::Rules;
-use targets::Target;
+use targets::{DeviceName, Target};
 use trace::Trace;
 use tracewright::Plan;
+use tracewright::xla::XlaPlugin;
 
 use super::{
     Activations, BisectError, Bisected, Bisection, CheckpointValues, CompiledForm, EvaluatedForm, Form,
-    TokenCall, Tolerance,
+    TokenCall, Tolerance, XlaForm,
 };
 
 /// The relative difference of matmuls that is allowed if activations are rounded to bytes. A byte can differ
@@ -42,11 +43,21 @@ pub struct CompiledNetwork<'a> {
     pub checkpoint: &'a Checkpoint,
     /// The weights for the evaluator.
     pub values: &'a CheckpointValues<'a>,
-    /// The compiler and the cache.
-    pub tools: (&'a Compiler, &'a Path),
-    pub runtime: &'a Runtime,
-    /// The target of the compilation.
-    pub target: &'a Target,
+    pub engine: BisectEngine<'a>,
+}
+
+/// The engine that compiles and runs a network.
+#[derive(Clone, Copy)]
+pub enum BisectEngine<'a> {
+    Iree {
+        /// The compiler and the cache.
+        tools: (&'a Compiler, &'a Path),
+        runtime: &'a Runtime,
+        /// The target of the compilation.
+        target: &'a Target,
+    },
+    /// XLA, whose weights have the network's element type. The plan has the target.
+    Xla { plugin: &'a XlaPlugin, device: Option<DeviceName> },
 }
 
 impl CompiledNetwork<'_> {
@@ -65,42 +76,57 @@ impl CompiledNetwork<'_> {
         let weights = plan.weights.clone().resolved(trace).map_err(LowerError::from)?;
         let quantize = weights.quantize.clone();
         let rounded = quantize.rounds();
-        let subject = self.form("iree", plan.rules, weights.clone());
+        let name = match self.engine {
+            BisectEngine::Iree { .. } => "iree",
+            BisectEngine::Xla { .. } => "xla",
+        };
+        let subject = self.form(name, plan.rules, weights.clone());
         let mut compare = |reference: &dyn Form, matmuls| {
             let tolerance = Tolerance::new(plan.element, matmuls);
-            Bisection { subject: &subject, reference, values, tolerance }.compare_calls(trace, calls, watch)
+            Bisection { subject: &*subject, reference, values, tolerance }.compare_calls(trace, calls, watch)
         };
         let matmuls = rounded.then_some(ROUNDED_ACTIVATIONS);
         match baseline {
             Baseline::Evaluator => {
-                let stored = rounded.then(|| (weights, self.target.clone()));
+                let target = match self.engine {
+                    BisectEngine::Iree { target, .. } => target.clone(),
+                    BisectEngine::Xla { .. } => plan.target.clone(),
+                };
+                let stored = rounded.then_some((weights, target));
                 compare(&EvaluatedForm { values, stored }, matmuls)
             }
-            Baseline::Unsimplified => compare(&self.form("unsimplified", Rules::Off, weights), matmuls),
+            Baseline::Unsimplified => compare(&*self.form("unsimplified", Rules::Off, weights), matmuls),
             Baseline::NoKernels => {
                 let weights = Weights { kernels: false, ..plan.weights.clone() };
-                compare(&self.form("no-kernels", plan.rules, weights), matmuls)
+                compare(&*self.form("no-kernels", plan.rules, weights), matmuls)
             }
             Baseline::Dense => {
                 let matmuls = Some(rounding(&quantize));
                 let weights = Weights { quantize: Quantization::Computed, ..plan.weights.clone() };
-                compare(&self.form("dense", plan.rules, weights), matmuls)
+                compare(&*self.form("dense", plan.rules, weights), matmuls)
             }
             Baseline::Activations(known) => {
-                calls.iter().map(|call| known.compare(&subject, trace, call, plan.element)).collect()
+                calls.iter().map(|call| known.compare(&*subject, trace, call, plan.element)).collect()
             }
         }
     }
 
-    fn form(&self, name: &str, rules: Rules, weights: Weights) -> CompiledForm<'_> {
-        CompiledForm {
-            name: name.into(),
-            tools: self.tools,
-            runtime: self.runtime.clone(),
-            checkpoint: self.checkpoint,
-            rules,
-            weights,
-            target: self.target.clone(),
+    fn form(&self, name: &str, rules: Rules, weights: Weights) -> Box<dyn Form + '_> {
+        let (name, checkpoint) = (name.to_owned(), self.checkpoint);
+        match self.engine {
+            BisectEngine::Iree { tools, runtime, target } => Box::new(CompiledForm {
+                name,
+                tools,
+                runtime: runtime.clone(),
+                checkpoint,
+                rules,
+                weights,
+                target: target.clone(),
+            }),
+            BisectEngine::Xla { plugin, device } => {
+                let target = self.plan.target.clone();
+                Box::new(XlaForm { name, plugin, device, checkpoint, rules, weights, target })
+            }
         }
     }
 }

@@ -20,6 +20,7 @@ mod form;
 mod language;
 pub(crate) mod region;
 mod report;
+mod xla_form;
 
 use std::collections::HashMap;
 
@@ -30,11 +31,12 @@ use serde::Serialize;
 use trace::{EvaluateError, Evaluation, Function, NodeId, NodeKind, Output, Provenance, Signature, Trace};
 
 pub use activations::Activations;
-pub use baseline::{Baseline, CompiledNetwork};
+pub use baseline::{Baseline, BisectEngine, CompiledNetwork};
 pub use difference::{Difference, Tolerance};
 pub use form::{CheckpointValues, CompiledForm, EvaluatedForm, Form};
 pub use language::TokenCall;
 pub use report::BisectReport;
+pub use xla_form::XlaForm;
 
 use difference::{allowances, distance, unrounded};
 use region::{Probed, Region};
@@ -49,6 +51,9 @@ pub enum BisectError {
     Lower(#[from] LowerError),
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// XLA cannot build a part of the network.
+    #[error(transparent)]
+    Model(#[from] tracewright::ModelError),
     #[error(transparent)]
     Call(#[from] CallError),
     #[error(transparent)]

@@ -77,6 +77,12 @@ impl Statements for Region {
         self.lines.push(format!("{name} = {rhs}"));
         name
     }
+
+    fn group(&mut self, rhs: String, results: usize) -> String {
+        let name = format!("{}_{}", self.prefix, self.lines.len());
+        self.lines.push(format!("{name}:{results} = {rhs}"));
+        name
+    }
 }
 
 /// Attention over the first keys of a KV cache.

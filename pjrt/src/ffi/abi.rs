@@ -45,8 +45,11 @@ sized! {
     PluginInitialize {}
     EventDestroy { event: Raw }
     EventAwait { event: Raw }
+    NamedNumber {
+        name: *const c_char, name_size: usize, kind: c_int, number: i64, value_size: usize,
+    }
     ClientCreate {
-        options: *const c_void, num_options: usize,
+        options: *const NamedNumber, num_options: usize,
         get: Option<unsafe extern "C" fn()>, get_argument: *mut c_void,
         put: Option<unsafe extern "C" fn()>, put_argument: *mut c_void,
         client: Raw,
@@ -69,6 +72,14 @@ sized! {
     DeviceDescription { device: Raw, description: Raw }
     ExecutableDestroy { executable: Raw }
     LoadedGetExecutable { loaded: Raw, executable: Raw }
+    ExecutableSerialize {
+        executable: Raw, bytes: *const c_char, num_bytes: usize,
+        serialized: Raw, delete: Option<unsafe extern "C" fn(Raw)>,
+    }
+    DeserializeAndLoad {
+        client: Raw, bytes: *const c_char, num_bytes: usize, loaded: Raw,
+        options: *const c_char, options_size: usize,
+    }
     ExecutableNumOutputs { executable: Raw, num_outputs: usize }
     ExecutableOutputTypes { executable: Raw, types: *const c_int, num_types: usize }
     ExecutableOutputDims { executable: Raw, num_outputs: usize, dims: *const i64, ranks: *const usize }
@@ -104,6 +115,9 @@ pub struct Header {
     pub version: ApiVersion,
 }
 
+/// The functions without which a plugin runs modules, but its executables cannot be stored.
+const OPTIONAL: [&str; 2] = ["executable_serialize", "executable_deserialize_and_load"];
+
 /// Declares the table of functions: the functions that this crate calls, and the number of other functions
 /// before each of them.
 macro_rules! table {
@@ -119,11 +133,11 @@ macro_rules! table {
         }
 
         impl Table {
-            /// The name of the first function that is missing in the table.
+            /// The name of the first function that is missing in the table, except the functions in [`OPTIONAL`].
             pub fn missing(&self) -> Option<&'static str> {
                 [$((self.$name.function.is_some(), stringify!($name)),)*]
                     .into_iter()
-                    .find_map(|(is_there, name)| (!is_there).then_some(name))
+                    .find_map(|(is_there, name)| (!is_there && !OPTIONAL.contains(&name)).then_some(name))
             }
         }
     };
@@ -156,10 +170,12 @@ table! {
     2 device_get_description: Function<DeviceDescription>;
     10 executable_destroy: Function<ExecutableDestroy>;
     3 executable_num_outputs: Function<ExecutableNumOutputs>;
-    5 loaded_executable_destroy: Function<ExecutableDestroy>;
+    4 executable_serialize: Function<ExecutableSerialize>;
+    0 loaded_executable_destroy: Function<ExecutableDestroy>;
     0 loaded_executable_get_executable: Function<LoadedGetExecutable>;
     3 loaded_executable_execute: Function<Execute>;
-    2 buffer_destroy: Function<BufferDestroy>;
+    0 executable_deserialize_and_load: Function<DeserializeAndLoad>;
+    1 buffer_destroy: Function<BufferDestroy>;
     11 buffer_to_host_buffer: Function<BufferToHost>;
     19 executable_output_element_types: Function<ExecutableOutputTypes>;
     0 executable_output_dimensions: Function<ExecutableOutputDims>;
@@ -194,9 +210,15 @@ mod tests {
             ("device_get_description", offset(offset_of!(Table, device_get_description), 2), 272),
             ("executable_destroy", offset(offset_of!(Table, executable_destroy), 10), 360),
             ("executable_num_outputs", offset(offset_of!(Table, executable_num_outputs), 3), 392),
-            ("loaded_executable_destroy", offset(offset_of!(Table, loaded_executable_destroy), 5), 440),
+            ("executable_serialize", offset(offset_of!(Table, executable_serialize), 4), 432),
+            ("loaded_executable_destroy", offset(offset_of!(Table, loaded_executable_destroy), 0), 440),
             ("loaded_executable_execute", offset(offset_of!(Table, loaded_executable_execute), 3), 480),
-            ("buffer_destroy", offset(offset_of!(Table, buffer_destroy), 2), 504),
+            (
+                "executable_deserialize_and_load",
+                offset(offset_of!(Table, executable_deserialize_and_load), 0),
+                488,
+            ),
+            ("buffer_destroy", offset(offset_of!(Table, buffer_destroy), 1), 504),
             ("buffer_to_host_buffer", offset(offset_of!(Table, buffer_to_host_buffer), 11), 600),
             (
                 "executable_output_element_types",
@@ -208,6 +230,8 @@ mod tests {
         ] {
             assert_eq!(found, expected, "{name}");
         }
+        assert_eq!(size_of::<NamedNumber>(), 56);
+        assert_eq!(offset_of!(NamedNumber, number), 40);
         assert_eq!(size_of::<ClientCreate>(), 88);
         assert_eq!(offset_of!(ClientCreate, client), 64);
         assert_eq!(size_of::<BufferFromHost>(), 120);
@@ -218,6 +242,10 @@ mod tests {
         assert_eq!(offset_of!(ExecuteOptions, kept), 56);
         assert_eq!(size_of::<Execute>(), 80);
         assert_eq!(size_of::<ClientCompile>(), 56);
+        assert_eq!(size_of::<ExecutableSerialize>(), 56);
+        assert_eq!(offset_of!(ExecutableSerialize, delete), 48);
+        assert_eq!(size_of::<DeserializeAndLoad>(), 64);
+        assert_eq!(offset_of!(DeserializeAndLoad, loaded), 40);
         assert_eq!(size_of::<BufferToHost>(), 56);
         assert_eq!(size_of::<BufferCopyRaw>(), 56);
         assert_eq!(size_of::<ExecutableOutputDims>(), 48);

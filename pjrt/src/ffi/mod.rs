@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 mod abi;
+mod serialized;
 
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int};
@@ -17,6 +18,7 @@ use abi::{Entry, Function, Raw, Table};
 use ops::{ElementType, TensorType};
 
 use crate::error::{PjrtError, PjrtStatus};
+use crate::library_file::missing_end;
 
 /// The oldest minor version of the C API whose plugins this crate calls. The structs of this version of the
 /// API end with the same fields as the structs in `abi`.
@@ -45,6 +47,10 @@ impl Library {
         let at = || path.to_owned();
         // Without a separator the system would search its own folders.
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        // If the file cannot be read, the system's error below has the reason.
+        if let Ok(Some((expected, found))) = missing_end(&absolute) {
+            return Err(PjrtError::Cut { path: at(), expected, found });
+        }
         // SAFETY: loading runs the library's own code. That it is a plugin which may run is the caller's choice.
         let library = unsafe { libloading::Library::new(&absolute) };
         let library = library.map_err(|source| PjrtError::Library { path: at(), source })?;
@@ -59,11 +65,16 @@ impl Library {
         // SAFETY: the address is null, or that of a table which lives as long as the library, so forever.
         let Some(known) = (unsafe { header.as_ref() }) else { return Err(PjrtError::NoApi { path: at() }) };
         let version = (known.version.major, known.version.minor);
-        if version.0 != MAJOR || version.1 < OLDEST_MINOR || known.size < size_of::<Table>() {
+        if version.0 != MAJOR || version.1 < OLDEST_MINOR {
             return Err(PjrtError::Version { path: at(), found: version });
         }
-        // SAFETY: the table has at least the size of `Table`, and its version has this layout.
-        let table = unsafe { *header.cast::<Table>() };
+        let size = known.size.min(size_of::<Table>());
+        // SAFETY: the table's version has this layout. The functions after the end of a short table are null.
+        let table = unsafe {
+            let mut table: Table = std::mem::zeroed();
+            ptr::copy_nonoverlapping(header.cast::<u8>(), ptr::from_mut(&mut table).cast(), size);
+            table
+        };
         if let Some(function) = table.missing() {
             return Err(PjrtError::Missing { path: at(), function });
         }
@@ -127,14 +138,23 @@ impl Library {
         if event.is_null() {
             return Ok(());
         }
-        let (mut awaited, mut destroyed) = (abi::EventAwait::new(), abi::EventDestroy::new());
-        (awaited.event, destroyed.event) = (event, event);
-        // SAFETY: the event is alive, and this function is its only owner.
-        unsafe {
-            let done = self.call(&self.table.event_await, &mut awaited);
-            self.call(&self.table.event_destroy, &mut destroyed)?;
-            done
+        let mut awaited = abi::EventAwait::new();
+        awaited.event = event;
+        // SAFETY: the event is alive until `release`.
+        let done = unsafe { self.call(&self.table.event_await, &mut awaited) };
+        self.release(event)?;
+        done
+    }
+
+    /// Destroys an event without waiting for it.
+    fn release(&self, event: Raw) -> Result<(), PjrtStatus> {
+        if event.is_null() {
+            return Ok(());
         }
+        let mut destroyed = abi::EventDestroy::new();
+        destroyed.event = event;
+        // SAFETY: the event is alive, and the caller is its only owner.
+        unsafe { self.call(&self.table.event_destroy, &mut destroyed) }
     }
 }
 
@@ -222,9 +242,20 @@ owner!(RawExecutable, ExecutableDestroy, executable, loaded_executable_destroy);
 owner!(RawTensor, BufferDestroy, buffer, buffer_destroy);
 
 impl RawClient {
-    pub fn new(library: &Rc<Library>) -> Result<Rc<Self>, PjrtStatus> {
+    /// Starts the plugin's platform, with an option of the plugin and its number if there is one.
+    pub fn new(library: &Rc<Library>, option: Option<(&str, i64)>) -> Result<Rc<Self>, PjrtStatus> {
+        /// The kind of an option whose value is a 64-bit number.
+        const NUMBER: c_int = 1;
+        let named = option.map(|(name, number)| {
+            let mut named = abi::NamedNumber::new();
+            (named.name, named.name_size) = (name.as_ptr().cast(), name.len());
+            (named.kind, named.number, named.value_size) = (NUMBER, number, 1);
+            named
+        });
         let mut args = abi::ClientCreate::new();
-        // SAFETY: there are no options and no callbacks.
+        let options = named.as_slice();
+        (args.options, args.num_options) = (options.as_ptr(), options.len());
+        // SAFETY: the option and its name outlive the call, and there are no callbacks.
         unsafe { library.call(&library.table.client_create, &mut args) }?;
         Ok(Rc::new(Self { library: library.clone(), raw: args.client }))
     }
@@ -303,21 +334,27 @@ impl RawClient {
         ty: &TensorType,
         bytes: &[u8],
     ) -> Option<Result<RawTensor, PjrtStatus>> {
+        /// The semantics in which the plugin copies the bytes before the function returns.
+        const DURING_CALL: c_int = 0;
         /// The semantics in which the bytes do not change until the event `done`.
         const UNTIL_DONE: c_int = 1;
+        /// The largest number of bytes that the plugin copies first. A decode call does not wait for its numbers then.
+        const COPIED: usize = 4096;
         assert!(bytes.len() == ty.bytes(), "the caller checked the length");
         let dims: Vec<i64> = ty.shape.iter().map(|&extent| extent as i64).collect();
         let mut args = abi::BufferFromHost::new();
         args.element = element_code(ty.element)?;
         (args.client, args.device, args.data) = (self.raw, device.0, bytes.as_ptr().cast());
-        (args.dims, args.num_dims, args.semantics) = (dims.as_ptr(), dims.len(), UNTIL_DONE);
-        // SAFETY: client and device are alive, the bytes have the length of the type, and they are borrowed until `finish`
-        // has waited for the event.
+        let semantics = if bytes.len() <= COPIED { DURING_CALL } else { UNTIL_DONE };
+        (args.dims, args.num_dims, args.semantics) = (dims.as_ptr(), dims.len(), semantics);
+        // SAFETY: client and device are alive, the bytes have the length of the type, and they are borrowed for the call, and
+        // with `UNTIL_DONE` until `finish` has waited for the event.
         let sent =
             unsafe { self.library.call(&self.library.table.client_buffer_from_host_buffer, &mut args) };
         Some(sent.and_then(|()| {
             let tensor = RawTensor { client: self.clone(), raw: args.buffer };
-            self.library.finish(args.done).map(|()| tensor)
+            let finish = if semantics == DURING_CALL { Library::release } else { Library::finish };
+            finish(&self.library, args.done).map(|()| tensor)
         }))
     }
 }
@@ -357,32 +394,41 @@ impl RawExecutable {
         described
     }
 
-    /// Calls the program, whose number of results is `results`. The module may give an argument's memory to a result,
-    /// except for the arguments at the indices `kept`.
+    /// Calls the program on all of its devices, and returns the results of each device. `arguments` has a list for each
+    /// device, and `results` is the number of results. The module may give an argument's memory to a result, except for the
+    /// arguments at the indices `kept`.
     ///
     /// All arguments must belong to the executable's client.
     pub fn execute(
         &self,
-        arguments: &[&RawTensor],
+        arguments: &[Vec<&RawTensor>],
         kept: &[i64],
         results: usize,
-    ) -> Result<Vec<RawTensor>, PjrtStatus> {
-        let passed: Vec<Raw> = arguments.iter().map(|tensor| tensor.raw).collect();
-        let mut returned: Vec<Raw> = vec![ptr::null_mut(); results];
-        let (of_devices, to_devices) = ([passed.as_ptr()], [returned.as_mut_ptr()]);
+    ) -> Result<Vec<Vec<RawTensor>>, PjrtStatus> {
+        let count = arguments.first().map_or(0, Vec::len);
+        assert!(arguments.iter().all(|list| list.len() == count), "devices have equally many arguments");
+        let of_device = |list: &Vec<&RawTensor>| list.iter().map(|tensor| tensor.raw).collect();
+        let passed: Vec<Vec<Raw>> = arguments.iter().map(of_device).collect();
+        let mut returned: Vec<Vec<Raw>> = arguments.iter().map(|_| vec![ptr::null_mut(); results]).collect();
+        let of_devices: Vec<*const Raw> = passed.iter().map(|list| list.as_ptr()).collect();
+        let to_devices: Vec<*mut Raw> = returned.iter_mut().map(|list| list.as_mut_ptr()).collect();
         let mut options = abi::ExecuteOptions::new();
         (options.kept, options.num_kept) = (kept.as_ptr(), kept.len());
         let mut args = abi::Execute::new();
         (args.executable, args.options) = (self.raw, &options);
-        (args.arguments, args.num_devices, args.num_arguments) = (of_devices.as_ptr(), 1, passed.len());
+        (args.arguments, args.num_devices, args.num_arguments) =
+            (of_devices.as_ptr(), of_devices.len(), count);
         args.results = to_devices.as_ptr();
-        // SAFETY: executable and arguments are alive; there is one device, with a list of arguments, and a list with a place
-        // for each result.
+        // SAFETY: executable and arguments are alive; each device has a list of arguments, and a list with a place for each
+        // result.
         let called =
             unsafe { self.library().call(&self.library().table.loaded_executable_execute, &mut args) };
         // After a failure, those that are there are owned too.
-        let returned = returned.into_iter().filter(|raw| !raw.is_null());
-        let returned: Vec<_> = returned.map(|raw| RawTensor { client: self.client.clone(), raw }).collect();
+        let owned = |list: Vec<Raw>| {
+            let list = list.into_iter().filter(|raw| !raw.is_null());
+            list.map(|raw| RawTensor { client: self.client.clone(), raw }).collect()
+        };
+        let returned: Vec<Vec<RawTensor>> = returned.into_iter().map(owned).collect();
         called.map(|()| returned)
     }
 }

@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (plan, mesh) = (planned(plan()?)?, "model=2".parse()?);
         let recorded = plan.trace()?;
         let rules = shard_rules(&recorded, &mesh, &[]);
-        match XlaProgram::new(&plan, &recorded.trace, Some(&mesh), &rules) {
+        match XlaProgram::new(&plan.expand(&recorded.trace)?, &recorded.trace, Some(&mesh), &rules) {
             Ok(program) => {
                 for module in &program.modules {
                     let text = without_lines(&module.text);

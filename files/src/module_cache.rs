@@ -4,8 +4,8 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
+use crate::{FileKind, NewFile};
 use errors::{FileError, WithPath as _};
-use files::{FileKind, NewFile};
 
 /// A cache of compiled modules in a folder.
 ///
@@ -23,16 +23,24 @@ impl ModuleCache {
         Self { dir: dir.into() }
     }
 
-    pub(crate) fn create(&self) -> Result<(), FileError> {
+    /// Creates the folder.
+    ///
+    /// # Errors
+    /// Returns an error if the folder cannot be created.
+    pub fn create(&self) -> Result<(), FileError> {
         fs::create_dir_all(&self.dir).with_path("create", &self.dir)
     }
 
-    pub(crate) fn path(&self, key: &str, extension: &str) -> PathBuf {
+    /// Path of the file in the folder that has the key as its name.
+    pub fn path(&self, key: &str, extension: &str) -> PathBuf {
         self.dir.join(key).with_extension(extension)
     }
 
     /// The module with this key; `None` if the entry is missing or damaged.
-    pub(crate) fn load(&self, key: &str) -> Result<Option<Vec<u8>>, FileError> {
+    ///
+    /// # Errors
+    /// Returns an error if the file of the entry cannot be read.
+    pub fn load(&self, key: &str) -> Result<Option<Vec<u8>>, FileError> {
         let path = self.path(key, "module");
         let bytes = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -43,7 +51,10 @@ impl ModuleCache {
     }
 
     /// Publishes a module under this key.
-    pub(crate) fn store(&self, key: &str, module: &[u8]) -> Result<(), FileError> {
+    ///
+    /// # Errors
+    /// Returns an error if the file of the entry cannot be written.
+    pub fn store(&self, key: &str, module: &[u8]) -> Result<(), FileError> {
         let entry = [blake3::hash(module).as_bytes(), module].concat();
         NewFile::write(&self.path(key, "module"), FileKind::CACHED, &entry)
     }

@@ -1,0 +1,52 @@
+//! The variant that XLA compiles and runs.
+
+use bake::Ignorable;
+use files::Scratch;
+use irpa::Checkpoint;
+use lower::Weights;
+use ops::Value;
+use simplify::Rules;
+use targets::{DeviceName, Target};
+use trace::Trace;
+use tracewright::xla::{XlaBuild, XlaPlugin, XlaTools};
+use tracewright::{Array, Expanded};
+
+use super::{BisectError, Form};
+
+/// A variant that XLA compiles and runs.
+pub struct XlaForm<'a> {
+    pub name: String,
+    pub plugin: &'a XlaPlugin,
+    pub device: Option<DeviceName>,
+    pub checkpoint: &'a Checkpoint,
+    pub rules: Rules,
+    /// Whether kernels compute matmuls, if the target has kernels.
+    pub weights: Weights,
+    pub target: Target,
+}
+
+impl Form for XlaForm<'_> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn run(&self, trace: &Trace, arguments: &[Value]) -> Result<Vec<Vec<Value>>, BisectError> {
+        let expanded = Expanded::new(trace, self.rules, self.target.clone(), self.weights.clone())?;
+        // Not in the cache: nobody asks for the executable and the weights of one layer again.
+        let folder = Scratch::new_in(&std::env::temp_dir())?;
+        let (plugin, device) = (self.plugin, self.device);
+        let tools = XlaTools { plugin, device, cache: folder.path(), watch: None };
+        // A part of a network reads only some tensors.
+        let all = vec![Ignorable::Prefix("")];
+        let build = XlaBuild::new(&expanded, trace, (None, &[]), self.checkpoint, all)?;
+        let program = build.build(tools)?.program;
+        let arguments: Vec<Array> = arguments.iter().map(Array::from).collect();
+        let mut results = Vec::new();
+        for signature in program.signatures() {
+            let found = program.call(&signature.name, &arguments)?;
+            let value = |array: &Array| Value::from_bytes(array.ty().clone(), array.bytes());
+            results.push(found.iter().map(value).collect());
+        }
+        Ok(results)
+    }
+}

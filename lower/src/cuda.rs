@@ -1,0 +1,296 @@
+//! Decides which operations each kernel for NVIDIA GPUs computes, in a module for XLA.
+//!
+//! The kernels compute calls with few tokens. All other operations stay StableHLO.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kernels::{CUDA_VECTORS, CudaAttention, CudaKernel, CudaProduct};
+use ops::ops::{BinaryKind, MaskTerm, RopeLayout, UnaryKind};
+use ops::{ElementType, Op, TensorType};
+use targets::{Backend, DeviceKind, Target};
+use trace::{Function, NodeId, NodeKind};
+
+use crate::fusion::Graph;
+
+/// Whether modules for the target call kernels for NVIDIA GPUs.
+pub(crate) fn has_cuda_kernels(target: &Target) -> bool {
+    target.backend == Backend::Xla && target.device == DeviceKind::Cuda
+}
+
+/// A kernel with its operands and its results.
+pub(crate) struct CudaCall {
+    pub(crate) kernel: CudaKernel,
+    pub(crate) operands: Vec<NodeId>,
+    /// The nodes whose values the kernel writes.
+    pub(crate) results: Vec<NodeId>,
+    /// The nodes between operands and results.
+    within: Vec<NodeId>,
+}
+
+/// The kernels of a function.
+#[derive(Default)]
+pub(crate) struct CudaCalls {
+    /// The kernels, keyed by the node in whose place the kernel is called.
+    called: BTreeMap<NodeId, CudaCall>,
+    /// All nodes that kernels compute.
+    within: BTreeSet<NodeId>,
+}
+
+impl CudaCalls {
+    /// Finds the kernels of a function whose composite operations are not expanded.
+    pub(crate) fn of(function: &Function) -> Self {
+        let graph = Graph::of(function);
+        let mut calls = Self::default();
+        for id in function.ids() {
+            if let Some(call) = attention(&graph, id) {
+                calls.add(id, call);
+            }
+        }
+        let linears: BTreeMap<NodeId, CudaProduct> =
+            function.ids().filter_map(|id| Some((id, product(&graph, id)?))).collect();
+        let inputs: BTreeSet<NodeId> = linears.keys().map(|&id| function.operands(id)[0]).collect();
+        for input in inputs {
+            let of_input: Vec<NodeId> =
+                linears.keys().copied().filter(|&id| function.operands(id)[0] == input).collect();
+            calls.products(&graph, input, &of_input, &linears);
+        }
+        calls
+    }
+
+    /// The kernel that is called in the place of a node.
+    pub(crate) fn at(&self, id: NodeId) -> Option<&CudaCall> {
+        self.called.get(&id)
+    }
+
+    /// Whether a kernel computes a node.
+    pub(crate) fn computes(&self, id: NodeId) -> bool {
+        self.within.contains(&id)
+    }
+
+    fn add(&mut self, at: NodeId, call: CudaCall) {
+        self.within.extend(call.results.iter().chain(&call.within));
+        self.called.insert(at, call);
+    }
+
+    /// Adds the kernels of all products of one input.
+    fn products(
+        &mut self,
+        graph: &Graph<'_>,
+        input: NodeId,
+        linears: &[NodeId],
+        products: &BTreeMap<NodeId, CudaProduct>,
+    ) {
+        let weight = |id: &NodeId| graph.function.operands(*id)[1];
+        let Some((norm, x)) = norm(graph, input, linears) else {
+            for id in linears {
+                let (at, call) = residual(graph, *id, products[id]).unwrap_or_else(|| {
+                    let operands = vec![input, weight(id)];
+                    let kernel = CudaKernel::Linear(products[id]);
+                    (*id, CudaCall { kernel, operands, results: vec![*id], within: Vec::new() })
+                });
+                self.add(at, call);
+            }
+            return;
+        };
+        let with_norm = |id: &NodeId| CudaProduct { norm: Some(norm), ..products[id] };
+        self.within.insert(input);
+        let mut rest = linears.to_vec();
+        if let &[gate, up] = linears
+            && let Some((gate, up, product)) = [(gate, up), (up, gate)]
+                .into_iter()
+                .find_map(|(gate, up)| Some((gate, up, gated(graph, gate, up)?)))
+        {
+            let kernel = CudaKernel::Gated(with_norm(&gate));
+            let operands = vec![x[0], x[1], weight(&gate), weight(&up)];
+            let (&written, within) = product.split_last().unwrap_or((&gate, &[]));
+            let within = [within, &[gate, up]].concat();
+            self.add(written, CudaCall { kernel, operands, results: vec![written], within });
+            rest.clear();
+        }
+        for group in rest.chunks(3) {
+            let weights: Vec<NodeId> = group.iter().map(weight).collect();
+            let is_early = weights.iter().all(|&weight| is_parameter(graph, weight) || weight < group[0]);
+            if let &[first, second, third] = group
+                && is_early
+            {
+                let others = [products[&second].outputs, products[&third].outputs];
+                let kernel = CudaKernel::Three(with_norm(&first), others);
+                let operands = [&x[..], &weights].concat();
+                self.add(first, CudaCall { kernel, operands, results: group.to_vec(), within: Vec::new() });
+                continue;
+            }
+            for (&id, &weight) in group.iter().zip(&weights) {
+                let kernel = CudaKernel::Linear(with_norm(&id));
+                let operands = vec![x[0], x[1], weight];
+                self.add(id, CudaCall { kernel, operands, results: vec![id], within: Vec::new() });
+            }
+        }
+    }
+}
+
+fn is_parameter(graph: &Graph<'_>, id: NodeId) -> bool {
+    matches!(graph.function.node(id).kind, NodeKind::Parameter(_))
+}
+
+/// The sizes of a product of few vectors; `None` if the node is another operation, or no kernel supports it.
+fn product(graph: &Graph<'_>, id: NodeId) -> Option<CudaProduct> {
+    let (Some(Op::Linear(_)), &[x, weight]) = (graph.op(id), &graph.types(id)[..]) else { return None };
+    let is_bf16 = |ty: &TensorType| ty.element == ElementType::Bf16;
+    let &[outputs, inputs] = &weight.shape[..] else { return None };
+    let vectors = x.count().checked_div(inputs)?;
+    let product = CudaProduct { vectors, inputs, outputs, norm: None };
+    let supported = vectors <= CUDA_VECTORS && CudaKernel::Linear(product).is_supported();
+    (is_bf16(x) && is_bf16(weight) && supported).then_some(product)
+}
+
+/// The norm of an input that only these products use, with the operands of the norm.
+fn norm(
+    graph: &Graph<'_>,
+    input: NodeId,
+    linears: &[NodeId],
+) -> Option<((f32, ops::ops::WeightStyle), [NodeId; 2])> {
+    let Some(Op::RmsNorm(op)) = graph.op(input) else { return None };
+    let &[x, weight] = &graph.function.operands(input)[..] else { return None };
+    let only = !graph.returned[input.index()]
+        && graph.users[input.index()].iter().all(|user| linears.contains(user));
+    let bf16 = graph.types(input).iter().all(|ty| ty.element == ElementType::Bf16);
+    (only && bf16).then_some(((op.epsilon.0 as f32, op.style), [x, weight]))
+}
+
+/// The product together with the addition after it.
+fn residual(graph: &Graph<'_>, id: NodeId, product: CudaProduct) -> Option<(NodeId, CudaCall)> {
+    let &[sum] = &graph.users[id.index()][..] else { return None };
+    let Some(Op::Binary(op)) = graph.op(sum) else { return None };
+    let operands = graph.function.operands(sum);
+    let other = *operands.iter().find(|&&operand| operand != id)?;
+    let is_sum = op.kind == BinaryKind::Add && graph.alone_uses(id, sum);
+    is_sum.then(|| {
+        let of = graph.function.operands(id);
+        let operands = vec![of[0], of[1], other];
+        let kernel = CudaKernel::Residual(product);
+        (sum, CudaCall { kernel, operands, results: vec![sum], within: vec![id] })
+    })
+}
+
+/// The nodes from `silu(gate)` to `silu(gate) · up`: conversion to f32, logistic function, product,
+/// conversion to bf16, product.
+fn gated(graph: &Graph<'_>, gate: NodeId, up: NodeId) -> Option<Vec<NodeId>> {
+    let only_user = |id: NodeId| match graph.users[id.index()][..] {
+        [user] if !graph.returned[id.index()] => Some(user),
+        _ => None,
+    };
+    let multiplies = |id: NodeId, a: NodeId, b: NodeId| {
+        let operands = graph.function.operands(id);
+        matches!(graph.op(id), Some(Op::Binary(op)) if op.kind == BinaryKind::Multiply)
+            && (operands == [a, b] || operands == [b, a])
+    };
+    let converts = |id: NodeId, to: ElementType| matches!(graph.op(id), Some(Op::Convert(op)) if op.to == to);
+    let wide = only_user(gate)?;
+    let &[a, b] = &graph.users[wide.index()][..] else { return None };
+    let is_logistic =
+        |id: &NodeId| matches!(graph.op(*id), Some(Op::Unary(op)) if op.kind == UnaryKind::Logistic);
+    let (logistic, activated) = if is_logistic(&a) { (a, b) } else { (b, a) };
+    let narrow = only_user(activated)?;
+    let result = only_user(narrow)?;
+    let is_silu = converts(wide, ElementType::F32)
+        && !graph.returned[wide.index()]
+        && is_logistic(&logistic)
+        && only_user(logistic)? == activated
+        && multiplies(activated, wide, logistic)
+        && converts(narrow, ElementType::Bf16)
+        && multiplies(result, narrow, up)
+        && only_user(up)? == result;
+    is_silu.then(|| vec![wide, logistic, activated, narrow, result])
+}
+
+/// New keys or values, and the place where they are appended to a cache.
+#[derive(PartialEq)]
+struct Appended {
+    cache: NodeId,
+    new: NodeId,
+    start: NodeId,
+    count: Option<NodeId>,
+}
+
+/// The append that writes a cache, `[B, K, N, E]`, which nothing but `attention` reads.
+fn appended(graph: &Graph<'_>, id: NodeId, attention: NodeId) -> Option<Appended> {
+    let operands = graph.function.operands(id);
+    if graph.users[id.index()] != [attention] {
+        return None;
+    }
+    match (graph.op(id)?, &operands[..]) {
+        (Op::DynamicUpdateSlice(op), &[cache, new, start]) if op.axis == 2 => {
+            Some(Appended { cache, new, start, count: None })
+        }
+        (Op::Append(op), &[cache, new, start, count]) if op.axis == 2 && !op.ring => {
+            Some(Appended { cache, new, start, count: Some(count) })
+        }
+        _ => None,
+    }
+}
+
+/// The input and the tables of the rotation before a node, behind changes of shape. `within` receives the
+/// nodes in between.
+fn rotated(
+    graph: &Graph<'_>,
+    mut id: NodeId,
+    mut user: NodeId,
+    within: &mut Vec<NodeId>,
+) -> Option<[NodeId; 3]> {
+    loop {
+        if !graph.alone_uses(id, user) {
+            return None;
+        }
+        within.push(id);
+        let operands = graph.function.operands(id);
+        match graph.op(id)? {
+            Op::Reshape(_) => (id, user) = (operands[0], id),
+            Op::Rope(op) if op.layout == RopeLayout::HalfSplit => return operands.try_into().ok(),
+            _ => return None,
+        }
+    }
+}
+
+/// Attention of one new token for each sequence, with the rotations and the appends before it.
+fn attention(graph: &Graph<'_>, id: NodeId) -> Option<CudaCall> {
+    let Some(Op::Sdpa(op)) = graph.op(id) else { return None };
+    let &[q, k, v, offset] = &graph.function.operands(id)[..] else { return None };
+    let types = graph.types(id);
+    let (&[sequences, heads, group, 1, features], &[_, _, slots, _]) =
+        (&types[0].shape[..], &types[1].shape[..])
+    else {
+        return None;
+    };
+    let (keys, values) = (appended(graph, k, id)?, appended(graph, v, id)?);
+    let mut within = Vec::new();
+    let [queries, q_cos, q_sin] = rotated(graph, q, id, &mut within)?;
+    let [new_keys, k_cos, k_sin] = rotated(graph, keys.new, k, &mut within)?;
+    let new_values = values.new;
+    let table = graph.function.node(q_cos).ty();
+    let start = graph.function.node(offset).ty();
+    let by_row = start.rank() == 1;
+    let whole = table.shape.last() == Some(&(features / 2))
+        && table.count() == features / 2 * if by_row { sequences } else { 1 };
+    let agree = (q_cos, q_sin) == (k_cos, k_sin)
+        && keys.start == offset
+        && (values.start, values.count) == (keys.start, keys.count)
+        && keys.count.is_none_or(|count| graph.function.node(count).ty().rank() == start.rank())
+        && (by_row || keys.count.is_none() || sequences == 1);
+    let plain = op.mask == [MaskTerm::Causal] && op.softcap.is_none();
+    let bf16 = types[..3].iter().all(|ty| ty.element == ElementType::Bf16);
+    let kernel = CudaKernel::Attention(CudaAttention {
+        sequences,
+        heads,
+        group,
+        features,
+        slots,
+        scale: op.scale_for(features) as f32,
+        by_row,
+    });
+    if !(whole && agree && plain && bf16 && types[1] == types[2] && kernel.is_supported()) {
+        return None;
+    }
+    let count = keys.count.unwrap_or(offset);
+    let operands = vec![queries, new_keys, new_values, q_cos, q_sin, offset, count, keys.cache, values.cache];
+    Some(CudaCall { kernel, operands, results: vec![id, k, v], within })
+}

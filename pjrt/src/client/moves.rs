@@ -1,0 +1,176 @@
+//! Creates, copies and changes tensors on their devices with small modules, so that no numbers pass through the
+//! host. A module is compiled for each type of tensor when it is needed.
+//!
+//! Each device runs the module on its own part, so the modules contain the types of parts.
+
+use std::rc::Rc;
+
+use ops::{ElementType, TensorType};
+
+use super::{Client, PjrtBuffer};
+use crate::error::PjrtError;
+use crate::ffi::{RawExecutable, RawTensor};
+use crate::options::XlaOptions;
+use crate::placement::Placement;
+
+impl Client {
+    /// Creates a tensor of zeros on the devices of a placement, without a copy from the host.
+    ///
+    /// # Errors
+    /// Returns an error if a device does not exist or has not enough memory, or if the placement does not divide
+    /// the type.
+    pub fn zeros(&self, placement: &Placement, ty: &TensorType) -> Result<PjrtBuffer, PjrtError> {
+        let parts = self.on_parts(zeros(&placement.local(ty)?), placement, &[], &[])?;
+        Ok(PjrtBuffer { client: self.clone(), parts, ty: ty.clone(), placement: placement.clone() })
+    }
+
+    /// Calls a module with one result on each device of a placement. `arguments` are the parts of each argument,
+    /// and the module keeps the arguments at the indices `kept`.
+    fn on_parts(
+        &self,
+        module: String,
+        placement: &Placement,
+        arguments: &[&[RawTensor]],
+        kept: &[i64],
+    ) -> Result<Vec<RawTensor>, PjrtError> {
+        let executable = self.helper(module, placement)?;
+        let devices = 0..placement.devices().len();
+        let passed = devices.map(|place| arguments.iter().map(|parts| &parts[place]).collect());
+        let returned = executable.execute(&passed.collect::<Vec<_>>(), kept, 1);
+        let returned = returned.map_err(|status| PjrtError::failed("move a tensor", status))?;
+        Ok(returned.into_iter().flatten().collect())
+    }
+
+    /// The compiled module for the devices of a placement.
+    fn helper(&self, module: String, placement: &Placement) -> Result<Rc<RawExecutable>, PjrtError> {
+        let key = (module, placement.devices());
+        if let Some(known) = self.0.helpers.borrow().get(&key) {
+            return Ok(known.clone());
+        }
+        let compiled = Rc::new(self.compiled(&key.0, placement.devices(), &XlaOptions::default())?);
+        self.0.helpers.borrow_mut().insert(key, compiled.clone());
+        Ok(compiled)
+    }
+
+    /// The index of a row on each device of a placement.
+    fn row_index(&self, placement: &Placement, row: usize) -> Result<PjrtBuffer, PjrtError> {
+        let copies = Placement::copies(placement.devices());
+        self.upload(&copies, &TensorType::new(ElementType::I32, []), &(row as i32).to_le_bytes())
+    }
+}
+
+impl PjrtBuffer {
+    /// Copies the tensor on its devices.
+    ///
+    /// # Errors
+    /// Returns an error if a device has not enough memory.
+    pub fn copied(&self) -> Result<Self, PjrtError> {
+        let module = copy(&self.placement.local(&self.ty)?);
+        let parts = self.client.on_parts(module, &self.placement, &[&self.parts], &[0])?;
+        Ok(self.like(self.ty.clone(), parts))
+    }
+
+    /// Copies `count` rows from `first` on. A row is an index of the first axis.
+    ///
+    /// # Errors
+    /// Returns an error if the rows are not inside the tensor, the placement divides the first axis, or a device
+    /// has not enough memory.
+    pub fn rows(&self, first: usize, count: usize) -> Result<Self, PjrtError> {
+        let ty = self.ty.with_rows(count);
+        self.check_rows(first, &ty)?;
+        let index = self.client.row_index(&self.placement, first)?;
+        let module = rows(&self.placement.local(&self.ty)?, &self.placement.local(&ty)?);
+        let parts = self.client.on_parts(module, &self.placement, &[&self.parts, &index.parts], &[0])?;
+        Ok(self.like(ty, parts))
+    }
+
+    /// Replaces rows from `first` on. The result has the memory of this tensor.
+    ///
+    /// # Errors
+    /// Returns an error for the same reasons as [`rows`](Self::rows), or if the rows have another type or are on
+    /// other devices.
+    pub fn put_rows(self, first: usize, rows: &Self) -> Result<Self, PjrtError> {
+        self.check_rows(first, &rows.ty)?;
+        if self.placement != rows.placement {
+            let (expected, found) = (self.placement.devices(), rows.placement.devices());
+            return Err(PjrtError::OtherDevices { index: 1, expected, found });
+        }
+        let index = self.client.row_index(&self.placement, first)?;
+        let module = put_rows(&self.placement.local(&self.ty)?, &self.placement.local(&rows.ty)?);
+        let arguments = [&self.parts[..], &rows.parts, &index.parts];
+        let parts = self.client.on_parts(module, &self.placement, &arguments, &[1])?;
+        Ok(self.like(self.ty.clone(), parts))
+    }
+
+    fn like(&self, ty: TensorType, parts: Vec<RawTensor>) -> Self {
+        Self { client: self.client.clone(), parts, ty, placement: self.placement.clone() }
+    }
+
+    /// Checks that this tensor contains rows of the type `ty` from `first` on, and that each device has a part of
+    /// all rows.
+    fn check_rows(&self, first: usize, ty: &TensorType) -> Result<(), PjrtError> {
+        let count = ty.shape.first().copied().unwrap_or_default();
+        if self.placement.divides_rows() {
+            return Err(PjrtError::DividedRows { ty: self.ty.clone() });
+        }
+        let (start, end) = (self.ty.with_rows(first).bytes(), self.ty.with_rows(first + count).bytes());
+        match self.ty.with_rows(count) == *ty && end <= self.ty.bytes() {
+            true => Ok(()),
+            false => Err(PjrtError::Range { ty: self.ty.clone(), start, end }),
+        }
+    }
+}
+
+fn zeros(ty: &TensorType) -> String {
+    let (tensor, scalar) = (ty.mlir(), TensorType::new(ty.element, []).mlir());
+    let zero = match ty.element {
+        ElementType::I1 => "false",
+        element if element.is_float() => "0.0",
+        _ => "0",
+    };
+    format!(
+        "func.func @main() -> {tensor} {{
+  %zero = stablehlo.constant dense<{zero}> : {scalar}
+  %0 = stablehlo.broadcast_in_dim %zero, dims = [] : ({scalar}) -> {tensor}
+  return %0 : {tensor}
+}}"
+    )
+}
+
+/// The argument is kept, so XLA cannot return its memory.
+fn copy(ty: &TensorType) -> String {
+    let tensor = ty.mlir();
+    format!("func.func @main(%a: {tensor}) -> {tensor} {{ return %a : {tensor} }}")
+}
+
+fn rows(from: &TensorType, rows: &TensorType) -> String {
+    let (tensor, part, sizes) = (from.mlir(), rows.mlir(), &rows.shape);
+    let (starts, types) = starts(from);
+    format!(
+        "func.func @main(%a: {tensor}, %first: tensor<i32>) -> {part} {{
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %0 = stablehlo.dynamic_slice %a, {starts}, sizes = {sizes:?} : ({tensor}, {types}) -> {part}
+  return %0 : {part}
+}}"
+    )
+}
+
+fn put_rows(into: &TensorType, rows: &TensorType) -> String {
+    let (tensor, part) = (into.mlir(), rows.mlir());
+    let (starts, types) = starts(into);
+    format!(
+        "func.func @main(
+    %a: {tensor} {{tf.aliasing_output = 0 : i32}}, %rows: {part}, %first: tensor<i32>
+) -> {tensor} {{
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %0 = stablehlo.dynamic_update_slice %a, %rows, {starts} : ({tensor}, {part}, {types}) -> {tensor}
+  return %0 : {tensor}
+}}"
+    )
+}
+
+/// The start of a slice that begins at the row `%first`, and the types of the start.
+fn starts(ty: &TensorType) -> (String, String) {
+    let starts: Vec<&str> = (0..ty.rank()).map(|axis| if axis == 0 { "%first" } else { "%zero" }).collect();
+    (starts.join(", "), vec!["tensor<i32>"; ty.rank()].join(", "))
+}

@@ -1,0 +1,103 @@
+//! A cache of the executables that XLA compiles.
+
+use std::fs;
+use std::ops::Range;
+use std::time::{Duration, UNIX_EPOCH};
+
+use errors::WithPath as _;
+use files::ModuleCache;
+use lower::Module;
+use pjrt::{Client, Executable, PjrtError, XlaOptions};
+use targets::host_features;
+
+use super::XlaPlugin;
+use crate::build::LoadError;
+use crate::model::ModelError;
+
+/// The version of the cache's keys and entries. Change the version when the meaning or the format of keys or
+/// entries changes.
+const KEY_VERSION: &str = "tracewright executable 1";
+
+/// Compiles modules for some devices, or takes their executables from the cache.
+pub(super) struct Executables<'a> {
+    client: &'a Client,
+    devices: Range<usize>,
+    options: &'a XlaOptions,
+    cache: ModuleCache,
+    /// The parts of a key that all modules share.
+    shared: Vec<String>,
+}
+
+impl<'a> Executables<'a> {
+    pub fn new(
+        plugin: &'a XlaPlugin,
+        devices: Range<usize>,
+        options: &'a XlaOptions,
+        cache: ModuleCache,
+    ) -> Result<Self, ModelError> {
+        let shared = shared_parts(plugin, &devices, options).map_err(LoadError::from)?;
+        Ok(Self { client: &plugin.client, devices, options, cache, shared })
+    }
+
+    /// The executable of a module. An entry of the cache that cannot be read or loaded is compiled again and
+    /// replaced. If the plugin cannot store executables, the cache gets no entry.
+    pub fn get(&self, module: &Module) -> Result<Executable, ModelError> {
+        let key = self.key(module);
+        let stored = self.cache.load(&key).ok().flatten();
+        if let Some(executable) =
+            stored.and_then(|bytes| self.client.deserialize(&bytes, self.devices.clone()).ok())
+        {
+            return Ok(executable);
+        }
+        let executable = self.client.compile(&module.text, self.devices.clone(), self.options)?;
+        match executable.serialize() {
+            Ok(bytes) => {
+                let stored = self.cache.create().and_then(|()| self.cache.store(&key, &bytes));
+                stored.map_err(LoadError::from)?;
+            }
+            Err(PjrtError::NotStored { .. } | PjrtError::Failed { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(executable)
+    }
+
+    /// The hash of everything on which the executable depends.
+    fn key(&self, module: &Module) -> String {
+        let mut hasher = blake3::Hasher::new();
+        // With its length in front, no part can pass for two.
+        for part in self.shared.iter().chain([&module.text_without_locs]) {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part.as_bytes());
+        }
+        hasher.finalize().to_hex().to_string()
+    }
+}
+
+/// The plugin's file is identified by its size and modification time, because some plugins report the same
+/// version for different builds. Hashing a plugin of several hundred megabytes takes too long.
+fn shared_parts(
+    XlaPlugin { plugin, client, flags }: &XlaPlugin,
+    devices: &Range<usize>,
+    options: &XlaOptions,
+) -> Result<Vec<String>, errors::FileError> {
+    let path = plugin.path();
+    let metadata = fs::metadata(path).with_path("read", path)?;
+    let changed = metadata.modified().with_path("read", path)?;
+    let changed = changed.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let kinds = client.devices().skip(devices.start).take(devices.len()).map(|device| device.kind.as_str());
+    let mut parts = vec![
+        KEY_VERSION.to_owned(),
+        format!("{:?}", plugin.version()),
+        format!("{} bytes of {}", metadata.len(), changed.as_nanos()),
+        client.platform().to_owned(),
+        client.platform_version().to_owned(),
+        format!("{devices:?} {:?}", kinds.collect::<Vec<_>>()),
+        format!("{options:?}"),
+        flags.clone(),
+    ];
+    // XLA compiles for the processor of this machine, and another machine may share the folder.
+    if client.platform() == "cpu" {
+        parts.push(format!("{:?}", host_features()));
+    }
+    Ok(parts)
+}

@@ -1,0 +1,323 @@
+//! Builds programs that XLA runs, through a PJRT plugin.
+
+mod executables;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ops::{ControlFlow, Range};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use bake::{BakeOptions, Ignorable};
+use files::ModuleCache;
+use generate::{Xla, XlaFunction};
+use irpa::{Archive, Checkpoint, StoredOrder};
+use lower::{Sharding, Shards};
+use pjrt::{Client, PjrtBuffer, Placement, Plugin, XlaOptions};
+use targets::{DeviceKind, DeviceName, Mesh, ShardRule};
+use trace::{Parameter, Signature, Trace};
+
+use crate::build::{BuildStep, LoadError, WatchSteps, cached_archive};
+use crate::export::xla::{XlaError, XlaProgram, for_cuda};
+use crate::model::ModelError;
+use crate::{DevicePartition, Expanded, Footprint, Memory, Plan, PlanError, Program};
+use executables::Executables;
+
+/// XLA's CPU backend converts bf16 weights to f32 before it multiplies them. Its scheduler for many idle
+/// cores converts the weights of all layers before the first matmul, which needs twice the memory of the
+/// weights. The scheduler that this setting selects converts a weight shortly before its use.
+const CPU_SETTINGS: [(&str, &str); 1] = [("xla_cpu_scheduler_type", "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED")];
+
+/// A plugin that is started in this process, and its devices. A clone refers to the same devices.
+#[derive(Clone)]
+pub struct XlaPlugin {
+    plugin: Plugin,
+    client: Client,
+    flags: String,
+}
+
+impl XlaPlugin {
+    /// Loads the plugin at a path, and starts its platform with at least this number of devices. The plugin's
+    /// code runs in this process. `flags` is the value of the environment variable `XLA_FLAGS`, which XLA reads:
+    /// an executable in the cache depends on the flags.
+    ///
+    /// # Errors
+    /// Returns an error if the file is not a plugin, or the platform does not start.
+    pub fn start(path: &Path, devices: usize, flags: &str) -> Result<Self, ModelError> {
+        let plugin = Plugin::load(path)?;
+        let client = plugin.client_with(devices)?;
+        Ok(Self { plugin, client, flags: flags.to_owned() })
+    }
+
+    /// The client, which owns the devices.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The form of a plan [for XLA](crate::export::xla::planned) for this plugin's platform. Only modules for a
+    /// single device can call kernels.
+    pub fn plan(&self, plan: Plan, mesh: Option<&Mesh>) -> Plan {
+        let is_cuda = self.client.platform() == "cuda" && mesh.is_none();
+        if is_cuda { for_cuda(plan) } else { plan }
+    }
+}
+
+/// The plugins that networks of one thread share. A second client of a GPU would find its memory in use.
+#[derive(Default)]
+pub(crate) struct StartedPlugins(RefCell<Vec<(PathBuf, XlaPlugin)>>);
+
+impl StartedPlugins {
+    /// The plugin at a path with at least this number of devices. The plugin is started if it is not running.
+    pub fn get(&self, path: &Path, devices: usize, flags: &str) -> Result<XlaPlugin, ModelError> {
+        let has = |plugin: &XlaPlugin| plugin.client.devices().count() >= devices;
+        let known = self.0.borrow().iter().find(|(known, plugin)| known == path && has(plugin)).cloned();
+        if let Some((_, plugin)) = known {
+            return Ok(plugin);
+        }
+        let plugin = XlaPlugin::start(path, devices, flags)?;
+        self.0.borrow_mut().push((path.to_owned(), plugin.clone()));
+        Ok(plugin)
+    }
+}
+
+/// The devices and the cache of a build for XLA, and the function that observes the build.
+pub struct XlaTools<'a> {
+    /// The plugin, which must be started with enough devices.
+    pub plugin: &'a XlaPlugin,
+    /// The device that runs the program; `None` for the first device. A mesh begins at this device.
+    pub device: Option<DeviceName>,
+    /// The cache folder for executables, and for archives of computed weights.
+    pub cache: &'a Path,
+    /// Receives each step of the build and can stop the build; `None` builds without reports.
+    pub watch: Option<WatchSteps<'a>>,
+}
+
+/// A program that XLA has compiled, and facts about its build.
+pub struct BuiltXla {
+    /// The program, ready for calls.
+    pub program: Program,
+    /// The time that the compilation took, or reading the executables from the cache.
+    pub compile: Duration,
+    /// The time that copying the weights to the devices took.
+    pub load: Duration,
+    /// The archive of the computed weights; `None` if all weights come directly from the checkpoint.
+    pub archive: Option<Archive>,
+    /// How tensors are partitioned over the mesh; `None` without a mesh.
+    pub shards: Option<Shards>,
+}
+
+/// A network whose checkpoint is checked and whose modules are written. No plugin is needed so far.
+pub struct XlaBuild<'a> {
+    program: XlaProgram,
+    expanded: &'a Expanded,
+    checkpoint: &'a Checkpoint,
+    ignorable: Vec<Ignorable>,
+}
+
+impl<'a> XlaBuild<'a> {
+    /// Lowers a recorded trace for XLA, partitioned over the devices of `mesh` if a mesh is given. `expanded` is the
+    /// trace after expansion [for XLA](crate::export::xla::planned). `checkpoint` has the names of the network, and
+    /// may contain the tensors in `ignorable` besides the network's.
+    ///
+    /// # Errors
+    /// Returns an error if the trace cannot be lowered or partitioned, or all differences between the checkpoint and
+    /// the trace's parameters.
+    pub fn new(
+        expanded: &'a Expanded,
+        recorded: &Trace,
+        (mesh, rules): (Option<&Mesh>, &[ShardRule]),
+        checkpoint: &'a Checkpoint,
+        mut ignorable: Vec<Ignorable>,
+    ) -> Result<Self, ModelError> {
+        let program = XlaProgram::new(expanded, recorded, mesh, rules)?;
+        let declared = recorded.parameters().map_err(PlanError::from)?;
+        ignorable.extend(bake::unread(&declared, &program.parameters));
+        bake::check(checkpoint, &program.parameters, &ignorable)
+            .map_err(|refused| XlaError::from(refused.declared_in(recorded)))?;
+        Ok(Self { program, expanded, checkpoint, ignorable })
+    }
+
+    /// Compiles the modules with a plugin, or takes executables from the cache, and copies the weights to the devices.
+    ///
+    /// # Errors
+    /// Returns the error of the first stage that fails.
+    pub fn build(self, tools: XlaTools<'_>) -> Result<BuiltXla, ModelError> {
+        let Self { program, expanded, checkpoint, ignorable } = self;
+        let XlaTools { plugin, device, cache, mut watch } = tools;
+        let client = &plugin.client;
+        let places = Places::new(client, device, program.shards.as_ref())?;
+        if client.platform() == "cpu"
+            && let Some(memory) = Memory::of_machine()
+        {
+            check_memory(expanded, program.shards.as_ref(), memory)?;
+        }
+        let start = Instant::now();
+        let mut watch = |step| watch.as_mut().map_or(ControlFlow::Continue(()), |watch| watch(step));
+        if watch(BuildStep::Compile).is_break() {
+            return Err(LoadError::Stopped.into());
+        }
+        let settings = if client.platform() == "cpu" { &CPU_SETTINGS[..] } else { &[] };
+        let settings = settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
+        let settings = XlaOptions { settings: settings.collect() };
+        let stored = ModuleCache::new(cache.join("executables"));
+        let executables = Executables::new(plugin, places.devices.clone(), &settings, stored)?;
+        let mut compiled = Vec::new();
+        for module in &program.modules {
+            compiled.push(executables.get(module)?.returning(places.results(&module.signatures[0]))?);
+        }
+        let compile = start.elapsed();
+        let start = Instant::now();
+        let uploads = Uploads { client, places: &places, checkpoint, cache };
+        let (weights, archive) = uploads.all(&program.parameters, ignorable, &mut watch)?;
+        let mut functions = HashMap::new();
+        for (module, executable) in program.modules.iter().zip(compiled) {
+            let signature = &module.signatures[0];
+            let weights =
+                module.parameters.iter().filter_map(|p| weights.get(p.key.as_str()).cloned()).collect();
+            let arguments = places.arguments(signature);
+            functions.insert(signature.name.clone(), XlaFunction { executable, arguments, weights });
+        }
+        let signatures = program.modules.iter().flat_map(|module| module.signatures.clone()).collect();
+        let loaded = Program::on_xla(Xla::new(client, functions), signatures);
+        Ok(BuiltXla { program: loaded, compile, load: start.elapsed(), archive, shards: program.shards })
+    }
+}
+
+/// Checks that the network fits into the memory of the machine, which all devices of the CPU share.
+fn check_memory(expanded: &Expanded, shards: Option<&Shards>, memory: Memory) -> Result<(), ModelError> {
+    let checked = match shards {
+        Some(shards) => {
+            let partition = DevicePartition::of(expanded, shards.clone()).map_err(PlanError::from)?;
+            partition.check_together(memory)
+        }
+        None => Footprint::of(expanded).map_err(PlanError::from)?.check(memory),
+    };
+    Ok(checked.map_err(LoadError::from)?)
+}
+
+/// The devices of the tensors of a program.
+struct Places<'a> {
+    devices: Range<usize>,
+    /// How tensors are partitioned. `None` for a program on one device.
+    shards: Option<&'a Shards>,
+}
+
+impl<'a> Places<'a> {
+    /// All devices of the mesh, or the device that the options select.
+    fn new(
+        client: &Client,
+        device: Option<DeviceName>,
+        shards: Option<&'a Shards>,
+    ) -> Result<Self, ModelError> {
+        let first = ordinal(client, device)?;
+        let count = shards.map_or(1, |shards| shards.mesh.devices());
+        Ok(Self { devices: first..first + count, shards })
+    }
+
+    fn weight(&self, key: &str) -> Placement {
+        self.place(self.shards.and_then(|shards| shards.weights.get(key)))
+    }
+
+    fn arguments(&self, entry: &Signature) -> Vec<Placement> {
+        let shardings = self.shards.and_then(|shards| shards.entries.get(&entry.name));
+        let argument = |at: usize| self.place(shardings.and_then(|entry| entry.arguments.get(at)));
+        (0..entry.arguments.len()).map(argument).collect()
+    }
+
+    fn results(&self, entry: &Signature) -> Vec<Placement> {
+        let shardings = self.shards.and_then(|shards| shards.entries.get(&entry.name));
+        let result = |at: usize| self.place(shardings.and_then(|entry| entry.results.get(at)));
+        (0..entry.results.len()).map(result).collect()
+    }
+
+    fn place(&self, sharding: Option<&Sharding>) -> Placement {
+        match self.shards.zip(sharding) {
+            Some((shards, Sharding(axes))) => Placement::new(&shards.mesh, axes),
+            None => Placement::copies(self.devices.clone()),
+        }
+    }
+}
+
+/// The number of the device with this name. Without a name, the function returns the first device of the
+/// plugin.
+fn ordinal(client: &Client, device: Option<DeviceName>) -> Result<usize, ModelError> {
+    let Some(DeviceName { kind, ordinal }) = device else { return Ok(0) };
+    let platform = match kind {
+        DeviceKind::Cpu => "cpu",
+        DeviceKind::Cuda => "cuda",
+        DeviceKind::Hip => "rocm",
+        DeviceKind::Vulkan | DeviceKind::Metal => "",
+    };
+    match client.platform() == platform {
+        true => Ok(ordinal),
+        false => Err(ModelError::Platform { device: kind, platform: client.platform().to_owned() }),
+    }
+}
+
+/// The weights on the devices, keyed by name.
+type Weights<'a> = HashMap<&'a str, Rc<PjrtBuffer>>;
+
+/// Copies the weights of a checkpoint to devices.
+struct Uploads<'a> {
+    client: &'a Client,
+    places: &'a Places<'a>,
+    checkpoint: &'a Checkpoint,
+    cache: &'a Path,
+}
+
+impl Uploads<'_> {
+    /// Copies all weights to the devices, and returns the archive with the computed weights. A weight that the
+    /// checkpoint stores in the network's type is copied directly from the memory-mapped file. All other weights
+    /// are in an archive in the cache.
+    fn all<'p>(
+        &self,
+        parameters: &'p [Parameter],
+        mut ignorable: Vec<Ignorable>,
+        watch: &mut dyn FnMut(BuildStep) -> ControlFlow<()>,
+    ) -> Result<(Weights<'p>, Option<Archive>), ModelError> {
+        let Self { client, places, checkpoint, cache } = *self;
+        let (stored, made): (Vec<&Parameter>, Vec<_>) =
+            parameters.iter().partition(|p| is_stored(checkpoint, p));
+        let mut weights = HashMap::new();
+        let mut put = |parameter: &'p Parameter, bytes: &[u8]| -> Result<(), ModelError> {
+            let uploaded = client.upload(&places.weight(&parameter.key), &parameter.ty, bytes)?;
+            weights.insert(parameter.key.as_str(), Rc::new(uploaded));
+            Ok(())
+        };
+        for parameter in stored {
+            put(parameter, checkpoint.data(&parameter.key)?)?;
+        }
+        if made.is_empty() {
+            return Ok((weights, None));
+        }
+        let computed: Vec<Parameter> = made.iter().copied().cloned().collect();
+        ignorable.extend(bake::unread(parameters, &computed));
+        let (archive, _) = cached_archive(checkpoint, &computed, cache, |path| {
+            let mut watch = |progress| watch(BuildStep::Bake(progress));
+            let options = BakeOptions { watch: Some(&mut watch), ..BakeOptions::default() };
+            Ok(bake::bake(checkpoint, &computed, &ignorable, path, options)?)
+        })?;
+        for parameter in made {
+            let missing = || LoadError::Parameter {
+                path: archive.path().to_owned(),
+                key: parameter.key.clone(),
+                expected: parameter.ty.to_string(),
+                found: "missing".into(),
+            };
+            put(parameter, archive.data(&parameter.key).ok_or_else(missing)?)?;
+        }
+        Ok((weights, Some(archive)))
+    }
+}
+
+/// Whether the checkpoint contains the bytes of the parameter unchanged.
+fn is_stored(checkpoint: &Checkpoint, parameter: &Parameter) -> bool {
+    let tensor = checkpoint.get(&parameter.key);
+    parameter.recipe.is_none()
+        && tensor.is_some_and(|tensor| {
+            tensor.element() == Some(parameter.ty.element)
+                && tensor.shape == parameter.ty.shape
+                && tensor.arranged == StoredOrder::Same
+        })
+}

@@ -1,0 +1,253 @@
+//! Networks that XLA partitions over the devices of one plugin, in this process: the tokens are those of transformers.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::fs;
+use std::path::Path;
+
+use tracewright::export::xla::{self, XlaError};
+use tracewright::generate::GenerateError;
+use tracewright::irpa::Checkpoint;
+use tracewright::lower::{EntryShards, Quantization, ShardError, Sharding, Shards, Weights};
+use tracewright::models;
+use tracewright::ops::ElementType::{Bf16, F32};
+use tracewright::pjrt::PjrtError;
+use tracewright::targets::{DeviceName, Mesh, ShardRule};
+use tracewright::{GenerateOptions, Model, ModelError, OpenOptions, Plan};
+use tracewright_tests::built::{children, plugin, repository};
+use tracewright_tests::golden::{BOUND, Golden, Prompt};
+use tracewright_tests::long;
+
+/// One device, and the meshes of tensor parallelism.
+const MESHES: [Option<&str>; 3] = [None, Some("model=2"), Some("model=4")];
+
+fn options(plugin: &Path, mesh: Option<&str>) -> OpenOptions {
+    OpenOptions {
+        plugin: Some(plugin.to_owned()),
+        mesh: mesh.map(|mesh| mesh.parse().unwrap()),
+        device: Some(DeviceName::CPU),
+        dtype: Some(F32),
+        cache: Some(repository().join(".tracewright/cache")),
+        ..OpenOptions::default()
+    }
+}
+
+fn check(model: &Model, prompt: &Prompt, what: &str) {
+    let options =
+        GenerateOptions { max_tokens: prompt.tokens.len(), ignore_eos: true, ..GenerateOptions::default() };
+    let completion = model.continue_tokens(prompt.prompt_tokens.clone()).options(options).complete().unwrap();
+    assert_eq!(completion.generated.tokens, prompt.tokens, "{what}");
+    // A token and a logit for each step, each from one device. State and weights stay on the devices.
+    assert_eq!(completion.transfers.device_to_host, prompt.tokens.len() as u64 * 8, "{what}");
+}
+
+fn shards(model: &Model) -> &Shards {
+    model.info().build.as_ref().unwrap().shards.as_ref().unwrap()
+}
+
+/// Rules with which a mesh divides tensors of a fixture. Small networks have odd extents: an axis that the mesh does not
+/// divide stays whole. If nothing is divided then, another axis is: features, features of a head, or positions. If no
+/// axis can be divided, each device computes the whole network.
+fn rules(golden: &Golden, mesh: &Mesh) -> Vec<ShardRule> {
+    let mut network = models::read(&golden.model, &golden.allowed_keys).unwrap();
+    let checkpoint = network.named(Checkpoint::open(&golden.model).unwrap());
+    network.settle_head(&checkpoint);
+    let plan = Plan::new(network, Some(F32), Some(golden.context), Some(golden.chunk)).unwrap();
+    let weights = Weights { quantize: Quantization::Computed, ..plan.weights.clone() };
+    let plan = xla::planned(Plan { weights, ..plan }).unwrap();
+    let whole = xla::partition(&plan, None, &[]).unwrap();
+    let rule = |text: String| -> ShardRule { text.parse().unwrap() };
+    let (mut kept, mut copies): (Vec<String>, _) = (Vec::new(), None);
+    for divided in [None, Some("D"), Some("E"), Some("N"), Some("ring")] {
+        for _ in 0..4 {
+            let others = kept.iter().filter(|axis| Some(axis.as_str()) != divided);
+            let others = others.map(|axis| rule(format!("{axis}=none")));
+            let rules: Vec<_> = others.chain(divided.map(|axis| rule(format!("{axis}=model")))).collect();
+            match xla::partition(&plan, Some(mesh), &rules) {
+                Ok(partition) if partition.bytes() < whole.bytes() => return rules,
+                Err(XlaError::Shard(ShardError::Uneven { axis, .. })) if !kept.contains(&axis) => {
+                    kept.push(axis)
+                }
+                Ok(_) => {
+                    copies.get_or_insert(rules);
+                    break;
+                }
+                Err(XlaError::Shard(_)) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    copies.unwrap_or_else(|| panic!("{}: no rule fits {mesh}", golden.name))
+}
+
+/// All prompts of a fixture, on each of these meshes.
+fn judge_on(fixture: &str, meshes: &[Option<&str>]) {
+    let Some(plugin) = plugin() else { return };
+    let golden = Golden::fixture(fixture).unwrap();
+    for &mesh in meshes {
+        let options = options(&plugin, mesh);
+        let shard = options.mesh.as_ref().map_or(Vec::new(), |mesh| rules(&golden, mesh));
+        let sizes =
+            OpenOptions { context: Some(golden.context), chunk: Some(golden.chunk), shard, ..options };
+        let model = Model::open_with(&golden.model, sizes).unwrap();
+        for (number, prompt) in golden.prompts.iter().enumerate() {
+            check(&model, prompt, &format!("{fixture} on {mesh:?}: prompt {number}"));
+        }
+    }
+    assert_eq!(children(), Vec::<String>::new(), "a process was started");
+}
+
+/// A network of each architecture. The long form runs it on all meshes.
+fn judge(fixture: &str) {
+    judge_on(fixture, if long::is_wanted() { &MESHES } else { &MESHES[1..2] });
+}
+
+/// A network that differs from another one only in its configuration runs in the long form.
+fn judge_configuration(fixture: &str) {
+    if long::is_wanted() {
+        judge_on(fixture, &MESHES);
+    }
+}
+
+/// A test in each line, of the fixture that it names.
+macro_rules! judged {
+    ($($test:ident: $judge:ident($fixture:literal),)+) => {
+        $(
+            #[test]
+            fn $test() {
+                $judge($fixture);
+            }
+        )+
+    };
+}
+
+// Of the fixtures that are there (`build.rs`).
+include!(concat!(env!("OUT_DIR"), "/families.rs"));
+
+/// Prompts of a shipped model on each of the meshes, and the logits after the tokens of one.
+fn shipped(name: &str) {
+    let Some(plugin) = plugin() else { return };
+    let golden = Golden::shipped(name).unwrap();
+    let longest = golden.prompts.iter().map(|prompt| prompt.fed().len() + 1).max().unwrap();
+    for mesh in &MESHES[1..] {
+        let sizes = OpenOptions {
+            context: Some(longest.next_power_of_two()),
+            score: true,
+            ..options(&plugin, *mesh)
+        };
+        let model = Model::open_with(&golden.model, sizes).unwrap();
+        let divided = shards(&model).weights.values().filter(|sharding| sharding.parts() > 1).count();
+        assert!(divided > 10, "{name}: {divided} weights are divided");
+        let prompts = golden.prompts.iter().enumerate();
+        for (number, prompt) in prompts.step_by(if long::is_wanted() { 1 } else { 8 }) {
+            check(&model, prompt, &format!("{name} on {mesh:?}: prompt {number}"));
+        }
+        let reference = golden.reference(0).unwrap();
+        for (position, row) in model.score(&golden.prompts[0].fed()).unwrap().iter().enumerate() {
+            let error = reference.error(position, row);
+            assert!(error <= BOUND, "{name} on {mesh:?}: position {position}: {error:e}");
+        }
+    }
+    assert_eq!(children(), Vec::<String>::new(), "a process was started");
+}
+
+#[test]
+fn the_shipped_model_is_token_exact() {
+    shipped("demo");
+}
+
+#[test]
+fn the_shipped_gemma_3_is_token_exact() {
+    shipped("demo-gemma3");
+}
+
+/// The sequences of a batch are on different devices, and join while others run.
+#[test]
+fn sequences_are_divided_over_devices() {
+    let Some(plugin) = plugin() else { return };
+    let golden = Golden::shipped("demo").unwrap();
+    let sizes = OpenOptions { context: Some(256), slots: 4, ..options(&plugin, Some("data=2,model=2")) };
+    let model = Model::open_with(&golden.model, sizes).unwrap();
+    let EntryShards { arguments, .. } = &shards(&model).entries["decode"];
+    let Sharding(tokens) = &arguments[0];
+    assert_eq!(tokens[0][0].name, "data", "{tokens:?}");
+    let prompts: Vec<_> =
+        golden.prompts.iter().filter(|prompt| prompt.prompt_tokens.len() < 200).take(9).collect();
+    std::thread::scope(|scope| {
+        for prompt in &prompts {
+            scope.spawn(|| {
+                let options =
+                    GenerateOptions { max_tokens: 48, ignore_eos: true, ..GenerateOptions::default() };
+                let request = model.continue_tokens(prompt.prompt_tokens.clone()).options(options);
+                assert_eq!(request.complete().unwrap().generated.tokens, prompt.tokens);
+            });
+        }
+    });
+}
+
+/// Whichever device computes them.
+#[test]
+fn logits_that_are_no_numbers_are_an_error() {
+    let Some(plugin) = plugin() else { return };
+    let demo = repository().join("demo");
+    let checkpoint = Checkpoint::open(&demo).unwrap();
+    let embeddings = checkpoint.get("model.embed_tokens.weight").unwrap();
+    assert_eq!(embeddings.element(), Some(Bf16));
+    let [rows, width] = embeddings.shape[..] else { panic!("{:?}", embeddings.shape) };
+    let file = fs::read(demo.join("model.safetensors")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(demo.join("config.json"), folder.path().join("config.json")).unwrap();
+    for (token, bits) in [(7, 0x7fc0u16), (rows - 1, 0x7f80)] {
+        // The embeddings are the head, too, so a row of them makes one logit.
+        let mut file = file.clone();
+        let start = embeddings.range.start + token * width * 2;
+        file[start..][..width * 2].copy_from_slice(&bits.to_le_bytes().repeat(width));
+        fs::write(folder.path().join("model.safetensors"), file).unwrap();
+        for mesh in &MESHES[..2] {
+            let options = OpenOptions { context: Some(64), ..options(&plugin, *mesh) };
+            let model = Model::open_with(folder.path(), options).unwrap();
+            let request = model.continue_tokens([5, 17]).options(GenerateOptions::default());
+            let what = format!("logit {token} is {bits:x} on {mesh:?}");
+            let error = request.complete().map(|completion| completion.generated.tokens).expect_err(&what);
+            let ModelError::Failed(failed) = &error else { panic!("{what}: {error}") };
+            let GenerateError::Logit { .. } = **failed else { panic!("{what}: {error}") };
+            assert!(error.to_string().contains(&format!("token {token}")), "{what}: {error}");
+        }
+    }
+}
+
+#[test]
+fn mistakes_are_told_before_anything_slow() {
+    let Some(plugin) = plugin() else { return };
+    let demo = repository().join("demo");
+    let refused = |options: OpenOptions| Model::open_with(&demo, options).err().unwrap();
+    let told = |options: OpenOptions, expected: &str| assert_eq!(refused(options).to_string(), expected);
+
+    let error = refused(options(&plugin, Some("model=5")));
+    assert!(matches!(error, ModelError::Xla(_)), "{error}");
+    let idle = OpenOptions { shard: vec!["B=none".parse().unwrap()], ..options(&plugin, Some("data=2")) };
+    let error = refused(idle);
+    assert!(matches!(error, ModelError::Xla(_)), "{error}");
+    let error = refused(options(&plugin, Some("data=4096")));
+    assert!(
+        matches!(error, ModelError::Plugin(PjrtError::FewDevices { expected: 4096, found: 2048, .. })),
+        "{error}"
+    );
+    told(
+        options(&plugin, Some("model=2,idle=2")),
+        "no rule divides a tensor along the axis `idle` of the mesh `model=2,idle=2`, so all devices of this axis would \
+         compute the same values",
+    );
+    told(
+        OpenOptions { plugin: None, ..options(&plugin, Some("model=2")) },
+        "the mesh is `model=2`, but IREE runs a network on one device; name a PJRT plugin, or leave out the mesh",
+    );
+    let second = Some(DeviceName { ordinal: 1, ..DeviceName::CPU });
+    told(
+        OpenOptions { device: second, ..options(&plugin, Some("model=2")) },
+        "the device is `cpu:1`, but the mesh `model=2` begins at the first device; leave out the device's number",
+    );
+    told(
+        OpenOptions { shard: vec!["V=none".parse().unwrap()], ..options(&plugin, None) },
+        "the rule `V=none` divides axes over a mesh, but there is no mesh; set a mesh, or leave out the rule",
+    );
+}
