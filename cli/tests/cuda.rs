@@ -75,6 +75,10 @@ fn every_preset_has_modules_for_cuda() {
             let attends = called(&module).keys().any(|name| name.starts_with("attention"));
             assert!(!attends || entry == "decode", "{}: {entry}", preset.name);
         }
-        assert!(modules(preset, 1, 64, false).iter().all(|module| called(module).is_empty()), "{}", preset.name);
+        assert!(
+            modules(preset, 1, 64, false).iter().all(|module| called(module).is_empty()),
+            "{}",
+            preset.name
+        );
     }
 }

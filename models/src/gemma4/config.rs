@@ -206,8 +206,8 @@ fn read_text(keys: &Keys) -> Gemma4Config {
     config
 }
 
-/// The features of a head and the heads of keys and values in layers without a window. transformers 5 saves
-/// these sizes in `per_layer_config`, and published files have the keys that `sizes` come from.
+/// The features of a head and the heads of keys and values in layers without a window. The key
+/// `per_layer_config` of transformers 5 comes before the keys of published files, whose values are `sizes`.
 fn global_sizes(keys: &Keys, llama: &LlamaConfig, sizes: [usize; 2]) -> [usize; 2] {
     let Some(listed) = keys.get("per_layer_config") else { return sizes };
     let global: Vec<String> = (0..llama.num_hidden_layers)
