@@ -92,7 +92,7 @@ def gemma4(rng):
     own = experts(rng, chosen="top_k_experts") if rng.random() < 0.4 else {}
     return context, config | own | dict(
         rms_norm_eps=WIDE_EPSILON, num_hidden_layers=len(types), layer_types=types, num_kv_shared_layers=shared, use_double_wide_mlp=rng.random() < 0.5, sliding_window=window(rng),
-        global_head_dim=rng.choice([8, 16, 24]), attention_k_eq_v=rng.random() < 0.4, num_global_key_value_heads=one(), enable_moe_block=bool(own), attention_bias=rng.random() < 0.2,
+        global_head_dim=rng.choice([8, 12, 16]), attention_k_eq_v=rng.random() < 0.4, num_global_key_value_heads=one(), enable_moe_block=bool(own), attention_bias=rng.random() < 0.2,
         hidden_size_per_layer_input=rng.choice([24, 32]) if shared else rng.choice([0, 0, 24]), vocab_size_per_layer_input=config["vocab_size"], rope_parameters={SLIDING: local, FULL: full},
         final_logit_softcapping=rng.choice([None, 10.0, 30.0]), tie_word_embeddings=True, published=False,
     )
