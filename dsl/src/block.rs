@@ -9,6 +9,7 @@ use ops::TensorType;
 use trace::{AxisName, Function, NodeKind, Role};
 
 use crate::argument::TraceArg;
+use crate::dims::Dims;
 use crate::scope::Scope;
 use crate::tracer::{self, Body, Place, Raw, TraceKey, Tracer};
 use crate::{Axis, Dim, TraceErrorKind};
@@ -21,6 +22,7 @@ use crate::{Axis, Dim, TraceErrorKind};
 pub fn block<A: TraceArg, R: TraceArg>(
     owner: TypeId,
     scope: &Scope,
+    dims: &Dims,
     name: &'static str,
     arguments: A,
     body: impl Fn(A) -> R,
@@ -30,7 +32,8 @@ pub fn block<A: TraceArg, R: TraceArg>(
     let mut data = Vec::new();
     arguments.flatten(&mut tensors, &mut data);
     let arguments_type = TypeId::of::<A>();
-    let element = Element { scope, owner, block: name, arguments: arguments_type, tensors, data, place };
+    let element =
+        Element { scope, dims, owner, block: name, arguments: arguments_type, tensors, data, place };
     if element.runs_in_place() {
         enter(scope);
         let returned = body(arguments);
@@ -63,6 +66,8 @@ fn leave() {
 /// type.
 struct Element<'a> {
     scope: &'a Scope,
+    /// The extents that the block's `dims` declare: elements of one type may differ in their extents.
+    dims: &'a Dims,
     /// The block's type: the elements of an array may be blocks of several types.
     owner: TypeId,
     block: &'static str,
@@ -93,6 +98,7 @@ impl Element<'_> {
         let (pattern, types, activations) = found.unwrap_or_default();
         let key = TraceKey {
             owner: self.owner,
+            dims: self.dims.clone(),
             block: self.block,
             pattern,
             arguments: self.arguments,

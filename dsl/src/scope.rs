@@ -77,6 +77,12 @@ pub trait Block: Sized + 'static {
 pub trait Project<Target> {
     /// The configuration for the other model's blocks.
     fn project(&self) -> Target;
+
+    /// The configuration for the element `index` of a `[Block; L]`. Implement this function if the sizes of
+    /// elements differ. By default, all elements have the same configuration.
+    fn project_at(&self, _index: usize) -> Target {
+        self.project()
+    }
 }
 
 impl<C: Clone> Project<C> for C {

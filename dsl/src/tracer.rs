@@ -14,6 +14,7 @@ use trace::{
     resolve_key,
 };
 
+use crate::dims::Dims;
 use crate::origin::{ActivationNodes, Origin};
 use crate::{Axis, Dim, NamedType, TraceError, TraceErrorKind};
 
@@ -46,6 +47,7 @@ impl Raw {
 pub(crate) struct TraceKey {
     /// The type of the block.
     pub owner: TypeId,
+    pub dims: Dims,
     pub block: &'static str,
     pub pattern: String,
     pub arguments: TypeId,

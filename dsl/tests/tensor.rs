@@ -289,6 +289,7 @@ fn a_given_weight_is_repeated_in_a_body_and_an_activation_is_not() {
             block(
                 TypeId::of::<()>(),
                 &scope,
+                &Dims::default(),
                 "Layer::forward",
                 (x, given(x)),
                 |(x, given): (Tensor<F32>, Tensor<F32>)| x + given,
@@ -311,12 +312,19 @@ fn a_table_of_positions_is_as_long_as_the_context() {
         x
     });
     let error = traced(|x| {
-        block(TypeId::of::<()>(), &Scope::root("wpe"), "Toy::forward", x, |x: Tensor<F32>| {
-            nn::positions_within(dim(N, 8), 9);
-            x
-        })
+        block(
+            TypeId::of::<()>(),
+            &Scope::root("wpe"),
+            &Dims::default(),
+            "Toy::forward",
+            x,
+            |x: Tensor<F32>| {
+                nn::positions_within(dim(N, 8), 9);
+                x
+            },
+        )
     });
-    let line = line!() - 4;
+    let line = line!() - 5;
     let expected = format!(
         "the table of position embeddings has 8 rows (axis `N`), but the context has 9 positions; choose a context of at most 8 positions\n  \
          in `wpe` at dsl/tests/tensor.rs:{line}"
@@ -413,9 +421,10 @@ fn a_signature_binds_its_free_axes() {
 #[test]
 fn the_error_names_the_field_path() {
     let run = |scope: Scope| {
-        let error =
-            traced(move |x| block(TypeId::of::<()>(), &scope, "Mlp::forward", x, |x: Tensor<F32>| x.sum(E)))
-                .unwrap_err();
+        let error = traced(move |x| {
+            block(TypeId::of::<()>(), &scope, &Dims::default(), "Mlp::forward", x, |x: Tensor<F32>| x.sum(E))
+        })
+        .unwrap_err();
         (error.provenance.path.to_string(), error.to_string())
     };
     let (path, said) = run(Scope::root("").child("model").child("mlp"));
@@ -440,6 +449,7 @@ fn the_first_error_wins_and_what_follows_is_silent() {
         let block = block(
             TypeId::of::<()>(),
             &Scope::root("").element("layers", 0),
+            &Dims::default(),
             "L::forward",
             logits,
             |x: Tensor<F32>| x.sum(K),
@@ -468,6 +478,7 @@ fn handles_of_another_trace_are_refused() {
         block(
             TypeId::of::<()>(),
             &Scope::root("").element("layers", 0),
+            &Dims::default(),
             "Layer::forward",
             stale,
             |x: Tensor<F32>| x,
@@ -497,6 +508,7 @@ fn handles_of_another_function_are_refused() {
         block(
             TypeId::of::<()>(),
             &Scope::root("").element("layers", 0),
+            &Dims::default(),
             "Layer::forward",
             x,
             move |x: Tensor<F32>| x + captured,
@@ -510,6 +522,7 @@ fn handles_of_another_function_are_refused() {
         block(
             TypeId::of::<()>(),
             &Scope::root("").element("layers", 0),
+            &Dims::default(),
             "Layer::forward",
             x,
             move |x: Tensor<F32>| {
@@ -571,7 +584,7 @@ fn layers(n: usize, kind: fn(usize) -> usize) -> impl Fn(Tensor<F32>) -> Tensor<
             let body = move |(x, kind): (Tensor<F32>, usize)| {
                 x * Weight::<F32>::build(own.child("w"), &[dim(S, 3)]).call(()) + kind as f64
             };
-            x = block(TypeId::of::<()>(), &scope, "Layer::forward", (x, kind(i)), body);
+            x = block(TypeId::of::<()>(), &scope, &Dims::default(), "Layer::forward", (x, kind(i)), body);
         }
         x
     }
@@ -585,8 +598,22 @@ fn blocks_of_two_types_are_recorded_apart() {
             let scope = Scope::root("").child("model").element("layers", i);
             assert_eq!((scope.index(), scope.child("w").index()), (Some(i), None));
             x = match i % 2 {
-                0 => block(TypeId::of::<u8>(), &scope, "Layer::forward", x, |x: Tensor<F32>| x + 1.0),
-                _ => block(TypeId::of::<u16>(), &scope, "Layer::forward", x, |x: Tensor<F32>| x * 2.0),
+                0 => block(
+                    TypeId::of::<u8>(),
+                    &scope,
+                    &Dims::default(),
+                    "Layer::forward",
+                    x,
+                    |x: Tensor<F32>| x + 1.0,
+                ),
+                _ => block(
+                    TypeId::of::<u16>(),
+                    &scope,
+                    &Dims::default(),
+                    "Layer::forward",
+                    x,
+                    |x: Tensor<F32>| x * 2.0,
+                ),
             };
         }
         x
@@ -637,9 +664,16 @@ fn elements_that_differ_are_found() {
         move |mut x: Tensor<F32>| {
             for i in 0..5 {
                 let scope = Scope::root("").element("layers", i);
-                x = block(TypeId::of::<()>(), &scope, "Layer::forward", x, move |x: Tensor<F32>| {
-                    if i == at { -x } else { x.exp() }
-                });
+                x = block(
+                    TypeId::of::<()>(),
+                    &scope,
+                    &Dims::default(),
+                    "Layer::forward",
+                    x,
+                    move |x: Tensor<F32>| {
+                        if i == at { -x } else { x.exp() }
+                    },
+                );
             }
             x
         }

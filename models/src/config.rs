@@ -236,6 +236,11 @@ impl Keys {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
+    /// Whether code has read a key, or has marked it as known.
+    pub(crate) fn is_known(&self, key: &str) -> bool {
+        self.known.borrow().contains(&key)
+    }
+
     /// Marks keys as known although no code reads them.
     pub fn ignore(&self, keys: &[&'static str]) {
         self.known.borrow_mut().extend(keys);
@@ -346,13 +351,13 @@ impl Keys {
     /// Reads the key `layer_types`, which contains one of two `kinds` for each of `layers` layers. The
     /// function returns `None` if the key is missing.
     pub fn layer_types_of(&self, layers: usize, kinds: [&str; 2]) -> Option<Vec<String>> {
-        self.kinds_of_layers("layer_types", layers, kinds)
+        self.kinds_of_layers("layer_types", layers, &kinds)
     }
 
-    /// The list `key`: one of two `kinds` for each of `layers` layers. The function returns `None` if the key
+    /// The list `key`: one of the `kinds` for each of `layers` layers. The function returns `None` if the key
     /// is missing.
-    pub fn kinds_of_layers(&self, key: &'static str, layers: usize, kinds: [&str; 2]) -> Option<Vec<String>> {
-        let expected = format!("a list of {layers} of `{}` and `{}`", kinds[0], kinds[1]);
+    pub fn kinds_of_layers(&self, key: &'static str, layers: usize, kinds: &[&str]) -> Option<Vec<String>> {
+        let expected = format!("a list of {layers} of `{}`", kinds.join("` and `"));
         let value = self.get(key)?;
         let known = |name: &&str| kinds.contains(name);
         let types = value.as_array().map(Vec::as_slice).unwrap_or_default().iter();

@@ -2,7 +2,7 @@
 //! declares its own layers.
 
 use std::marker::PhantomData;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use dsl::{
 };
 use ops::ElementType;
 
-use crate::config::Keys;
+use crate::config::{IGNORED, Keys, read_base};
 use crate::rope::{RopeDefaults, RopeParameters};
 use crate::shape_check::DeclaredSize;
 
@@ -157,6 +157,25 @@ impl<T: Float, C: DecoderConfig> LastNorm<T, C> {
             Built::Layer(norm) => norm.call(x),
         }
     }
+}
+
+/// Reads the keys of a text network, which are those of `text_config` if the model also has other towers. The
+/// file may contain the keys `beside` next to this object.
+pub(crate) fn read_text_tower<C: DerefMut<Target = LlamaConfig>>(
+    keys: &Keys,
+    is_tied: bool,
+    beside: &[&'static str],
+    read: impl FnOnce(&Keys) -> C,
+) -> C {
+    let Some(text) = keys.object("text_config") else { return read(keys) };
+    let mut config = read(&text);
+    config.element = config.element.or(keys.element_type());
+    // The outer key decides, not that of the text tower: `lm_head` is a part of the whole model.
+    config.tie_word_embeddings = keys.flag("tie_word_embeddings", is_tied);
+    read_base(&text);
+    keys.close_ignoring(text, IGNORED);
+    keys.ignore(beside);
+    config
 }
 
 /// The keys of Llama and of the families that are derived from it. Most of these families have no other keys.

@@ -73,6 +73,14 @@ pub(crate) struct Routed {
     count: usize,
 }
 
+impl Routed {
+    /// Multiplies the output of each expert by a factor `[X]`.
+    #[track_caller]
+    pub(crate) fn weighted(self, factors: Tensor<F32>) -> Self {
+        Self { share: self.share * factors, ..self }
+    }
+}
+
 /// Chooses `count` experts for each token by the router's logits `[B, S, X]`. The `bias` `[X]` affects the choice, and not the
 /// weights of the chosen experts (Wang et al., "Auxiliary-Loss-Free Load Balancing", 2024).
 #[track_caller]

@@ -8,8 +8,8 @@ use files::limits;
 use irpa::{GgufValue, StoredOrder};
 use serde_json::{Value, json};
 
-use crate::config::{IGNORED, Keys, read_base};
-use crate::decoder::{AttentionBlock, Defaults, LlamaConfig};
+use crate::config::Keys;
+use crate::decoder::{AttentionBlock, Defaults, LlamaConfig, read_text_tower};
 use crate::family::{BASE, Family, GgufFamily, Metadata, presets};
 use crate::rope::RopeParameters;
 
@@ -136,7 +136,7 @@ model! {
 
 /// Bounds logits softly to ±`bound`. `None` changes nothing.
 #[track_caller]
-fn soft_cap<T: Float>(logits: Tensor<T>, bound: Option<f64>) -> Tensor<T> {
+pub(crate) fn soft_cap<T: Float>(logits: Tensor<T>, bound: Option<f64>) -> Tensor<T> {
     match bound {
         Some(bound) => (logits / bound).tanh() * bound,
         None => logits,
@@ -198,15 +198,7 @@ pub(crate) const IGNORABLE: &[Ignorable] = &[
 /// Reads the `config.json` of a Gemma 3, or its `text_config`. The defaults are the same as in
 /// `Gemma3TextConfig` of transformers.
 pub(crate) fn read(keys: &Keys) -> GemmaConfig {
-    let Some(text) = keys.object("text_config") else { return read_text(keys) };
-    let mut config = read_text(&text);
-    config.llama.element = config.llama.element.or(keys.element_type());
-    // The outer key decides, not that of the text tower: `lm_head` is a part of the whole model.
-    config.llama.tie_word_embeddings = keys.flag("tie_word_embeddings", true);
-    read_base(&text);
-    keys.close_ignoring(text, IGNORED);
-    keys.ignore(IGNORED_BESIDE_TEXT);
-    config
+    read_text_tower(keys, true, IGNORED_BESIDE_TEXT, read_text)
 }
 
 fn read_text(keys: &Keys) -> GemmaConfig {

@@ -29,7 +29,7 @@ pub(crate) fn read(keys: &Keys) -> DeepseekV3Config {
     };
     let mut config = deepseek_v3::read_with(keys, &defaults);
     if let Some(kinds) =
-        keys.kinds_of_layers("mlp_layer_types", config.num_hidden_layers, ["sparse", "dense"])
+        keys.kinds_of_layers("mlp_layer_types", config.num_hidden_layers, &["sparse", "dense"])
     {
         config.experts.sparse = kinds.iter().map(|kind| kind == "sparse").collect();
     }

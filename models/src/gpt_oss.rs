@@ -8,7 +8,7 @@ use dsl::{Axis, F32, Float, Tensor, model};
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, FeedForward, LlamaConfig};
 use crate::experts::{self, Routing, Scores, mixture, route};
-use crate::family::Family;
+use crate::family::{Family, presets};
 use crate::llama::Layer;
 use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
 use crate::shape_check::DeclaredSize;
@@ -19,6 +19,7 @@ pub type GptOss<T> = Decoder<T, Layer<T, Attention<T>, Experts<T>, GptOssConfig>
 pub(crate) const FAMILY: Family = Family {
     about: "attention sinks, MXFP4 weights, and a mixture of experts with biases and clamped gates",
     quantized: &["mxfp4"],
+    presets: presets!("gpt-oss-20b": "openai/gpt-oss-20b"),
     ..Family::of(&["GptOssForCausalLM"], &["GptOssModel"], &["gpt_oss"])
 };
 

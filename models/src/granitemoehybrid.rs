@@ -171,6 +171,7 @@ impl Project<Mamba2Config> for GraniteMoeHybridConfig {
             conv_bias: self.mamba_conv_bias,
             proj_bias: self.mamba_proj_bias,
             epsilon: self.rms_norm_eps,
+            least_step: 0.0,
         }
     }
 }

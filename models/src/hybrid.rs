@@ -2,8 +2,8 @@
 
 use std::ops::DerefMut;
 
-use crate::config::{IGNORED, Keys, read_base};
-use crate::decoder::LlamaConfig;
+use crate::config::Keys;
+use crate::decoder::{LlamaConfig, read_text_tower};
 
 /// Gives a configuration with the field `attention` the methods that decide which state a layer has.
 macro_rules! alternates {
@@ -41,23 +41,14 @@ pub(crate) fn conv_memory(keys: &Keys, key: &'static str, default: usize) -> usi
 }
 
 /// Reads the keys of a Qwen's text network, which may be those of `text_config`.
-pub(crate) fn read_text_tower<C: DerefMut<Target = LlamaConfig>>(
-    keys: &Keys,
-    read: impl FnOnce(&Keys) -> C,
-) -> C {
-    let Some(text) = keys.object("text_config") else { return read(keys) };
-    let mut config = read(&text);
-    config.element = config.element.or(keys.element_type());
-    config.tie_word_embeddings = keys.flag("tie_word_embeddings", false);
-    read_base(&text);
-    keys.close_ignoring(text, IGNORED);
-    keys.ignore(&[
+pub(crate) fn read_qwen<C: DerefMut<Target = LlamaConfig>>(keys: &Keys, read: impl FnOnce(&Keys) -> C) -> C {
+    let beside = &[
         "image_token_id",
         "language_model_only",
         "video_token_id",
         "vision_config",
         "vision_end_token_id",
         "vision_start_token_id",
-    ]);
-    config
+    ];
+    read_text_tower(keys, false, beside, read)
 }

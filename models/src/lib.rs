@@ -162,6 +162,7 @@ families! {
     exaone4::Exaone4(smollm3::SmolLm3Config);
     gemma3::Gemma3(GemmaConfig);
     gemma2::Gemma2(GemmaConfig);
+    gemma4::Gemma4(gemma4::Gemma4Config);
     glm4_moe::Glm4Moe(glm4_moe::Glm4MoeConfig);
     glm4_moe_lite::Glm4MoeLite(deepseek_v3::DeepseekV3Config);
     gpt2::Gpt2(Gpt2Config);
@@ -170,10 +171,12 @@ families! {
     granitemoehybrid::GraniteMoeHybrid(granitemoehybrid::GraniteMoeHybridConfig);
     lfm2::Lfm2(Lfm2Config);
     lfm2_moe::Lfm2Moe(Lfm2Config);
+    lfm3::Lfm3(lfm3::Lfm3Config);
     ministral3::Ministral3(ministral3::Ministral3Config);
     minimax_m2::MinimaxM2(olmoe::OlmoeConfig);
     mistral::Mistral(LlamaConfig);
     mixtral::Mixtral(ExpertsConfig);
+    nemotron_h::NemotronH(nemotron_h::NemotronHConfig);
     olmo2::Olmo2(LlamaConfig);
     olmo3::Olmo3(LlamaConfig);
     olmoe::Olmoe(olmoe::OlmoeConfig);
@@ -261,7 +264,12 @@ impl Architecture for ModelConfig {
         let head = || Ignorable::EqualTo { key: head::HEAD.into(), other: family.embedding.into() };
         let further = || Ignorable::LayersFrom { prefix: "model.layers.", from: layers };
         let (head, further) = (tied.then(head), family.further_layers.then(further));
-        family.ignorable.iter().cloned().chain(head).chain(further).collect()
+        let unread = match self {
+            Self::Gemma4(config) => config.unread(),
+            _ => Vec::new(),
+        };
+        let unread = unread.into_iter().map(Ignorable::Unread);
+        family.ignorable.iter().cloned().chain(head).chain(further).chain(unread).collect()
     }
 
     fn named(&self, checkpoint: Checkpoint) -> Checkpoint {

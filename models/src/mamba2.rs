@@ -35,6 +35,7 @@ model! {
             let value = value.unmerge(P, &[w, r, o]);
             let [key, query] = [key, query].map(|x| x.unmerge(P, &[w, u]));
             let time = (time.rename(Z, N).to::<F32>() + self.dt_bias()).softplus();
+            let time = if self.config.least_step > 0.0 { time.maximum(self.config.least_step) } else { time };
             let decay = (-(time * self.a_log().exp())).unmerge(N, &[w, r]);
             let tokens = MatrixTokens { query, key, value, decay, rate: time.unmerge(N, &[w, r]) };
             let read = scan.write(tokens, S, at) + value * self.skip().unmerge(N, &[w, r]); // [B, S, W, R, O]
@@ -67,4 +68,6 @@ pub struct Mamba2Config {
     pub proj_bias: bool,
     /// The ε of the norm.
     pub epsilon: f64,
+    /// The smallest step of time; 0 if there is none.
+    pub least_step: f64,
 }

@@ -201,7 +201,7 @@ impl Qwen35Config {
 
 /// Reads the `config.json` of a Qwen3.5, or its `text_config`. Defaults are those of `Qwen3_5TextConfig` in transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
-    hybrid::read_text_tower(keys, |keys| {
+    hybrid::read_qwen(keys, |keys| {
         let sizes = Some([248_320, 4096, 12_288, 32, 16]);
         let defaults = Defaults { sizes, num_key_value_heads: Some(4), ..defaults() };
         shared(keys, LlamaConfig::shared(keys, defaults))

@@ -4,7 +4,7 @@
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
 use crate::experts;
-use crate::family::Family;
+use crate::family::{Family, presets};
 use crate::hybrid;
 use crate::qwen3_5::{self, DeltaDecoder, DeltaNet, Qwen35Config};
 use crate::qwen3_next::{self, GatedExperts};
@@ -19,13 +19,14 @@ pub(crate) const FAMILY: Family = Family {
     architectures: &["Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"],
     bases: &["Qwen3_5MoeTextModel", "Qwen3_5MoeModel"],
     model_types: &["qwen3_5_moe_text", "qwen3_5_moe"],
+    presets: presets!("qwen3.5-35b-a3b": "Qwen/Qwen3.5-35B-A3B"),
     ..qwen3_5::FAMILY
 };
 
 /// Reads the `config.json` of a Qwen3.5 with experts, or its `text_config`. Defaults are those of `Qwen3_5MoeTextConfig` in
 /// transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
-    hybrid::read_text_tower(keys, |keys| {
+    hybrid::read_qwen(keys, |keys| {
         // No layer has a dense network.
         let sizes = Some([248_320, 2048, 512, 40, 16]);
         let defaults = Defaults { sizes, num_key_value_heads: Some(2), ..qwen3_5::defaults() };

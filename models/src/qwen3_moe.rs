@@ -4,7 +4,7 @@
 use crate::config::Keys;
 use crate::decoder::{Decoder, Defaults, LlamaConfig};
 use crate::experts::{self, Divisor, ExpertsConfig, ExpertsLayer, Routing, Scores};
-use crate::family::Family;
+use crate::family::{Family, presets};
 use crate::qwen3::Attention;
 
 /// The whole network of a Qwen3 with experts.
@@ -13,6 +13,7 @@ pub type Qwen3Moe<T> = Decoder<T, ExpertsLayer<T, Attention<T>>, ExpertsConfig>;
 pub(crate) const FAMILY: Family = Family {
     about: "norms on queries and keys; mixture of experts",
     stacks: experts::STACKS,
+    presets: presets!("qwen3-30b-a3b": "Qwen/Qwen3-30B-A3B"),
     ..Family::of(&["Qwen3MoeForCausalLM"], &["Qwen3MoeModel"], &["qwen3_moe"])
 };
 

@@ -9,7 +9,7 @@ use crate::config::Keys;
 use crate::decoder::{Defaults, FeedForward, LlamaConfig};
 use crate::delta_net::delta_net;
 use crate::experts::{self, Divisor, ExpertsConfig, Routing, Scores, Shared, mixture, route, swiglu};
-use crate::family::Family;
+use crate::family::{Family, presets};
 use crate::qwen3_5::{self, DeltaBlock, DeltaDecoder, Qwen35Config};
 
 /// The whole network of a Qwen3-Next.
@@ -19,6 +19,7 @@ pub(crate) const FAMILY: Family = Family {
     about: "Qwen3.5's layers, many experts beside a gated one",
     ignorable: &[Ignorable::Suffix(".rotary_emb.inv_freq"), Ignorable::Prefix("mtp.")],
     stacks: experts::STACKS,
+    presets: presets!("qwen3-next-80b-a3b": "Qwen/Qwen3-Next-80B-A3B-Instruct"),
     ..Family::of(&["Qwen3NextForCausalLM"], &["Qwen3NextModel"], &["qwen3_next"])
 };
 
@@ -92,6 +93,8 @@ pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     if let Some(found) = keys.get("mlp_only_layers").filter(|found| *found != &serde_json::json!([])) {
         keys.refuse("mlp_only_layers", found, "an empty list: all layers have experts");
     }
+    // Published, and not read by transformers: no layer has a window.
+    keys.always("use_sliding_window", false);
     let normalizes = keys.flag("norm_topk_prob", true);
     gated(keys, LlamaConfig::shared(keys, defaults), [512, 10], normalizes)
 }

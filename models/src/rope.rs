@@ -16,6 +16,14 @@ pub enum RopeScaling {
         /// The divisor of all frequencies.
         factor: f64,
     },
+    /// The first pairs of features are rotated, and the others are not. The exponents of the frequencies are
+    /// fractions of all features (`_compute_proportional_rope_parameters`).
+    Proportional {
+        /// The fraction of pairs that is rotated, beginning with the first pair.
+        proportion: f64,
+        /// The divisor of all frequencies.
+        factor: f64,
+    },
     /// NTK-aware interpolation: the base of the frequencies grows with the context, beyond the longest
     /// sequence of training (`_compute_dynamic_ntk_parameters`). In transformers, the base grows with the
     /// length of the sequence. In Tracewright, the tables are constants for the context of the program.
@@ -191,7 +199,8 @@ impl RopeParameters {
         // Numbers that have been refused are 0 here.
         if (1..=limits::HEAD).contains(&features) && !keys.has_problems() {
             let frequencies = self.frequencies(features, 1).inv_freq;
-            if let Some(useless) = frequencies.into_iter().find(|frequency| !frequency.is_normal()) {
+            let used = frequencies.into_iter().take(self.turning(pairs));
+            if let Some(useless) = used.into_iter().find(|frequency| !frequency.is_normal()) {
                 let found = format!("{:?}, with a frequency of {useless}", self.theta);
                 keys.refuse("rope_theta", found, "frequencies above 0, as `rope_scaling` stretches them");
             }
@@ -204,16 +213,25 @@ impl RopeParameters {
         (features as f64 * self.partial_rotary_factor) as usize
     }
 
+    /// The number of pairs with a frequency above 0, out of `pairs`.
+    fn turning(&self, pairs: usize) -> usize {
+        match self.scaling {
+            RopeScaling::Proportional { proportion, .. } => (pairs as f64 * proportion) as usize,
+            _ => pairs,
+        }
+    }
+
     /// The frequencies of a head with `features` features, R of which are rotated, in a program for `context`
     /// positions: `1 / theta^(2i / R)`, adapted to the context. The frequencies are computed in f32 as in
     /// torch, because each unit in the last place affects the logits of far positions.
     pub fn frequencies(&self, features: usize, context: usize) -> RopeFrequencies {
         let rotated = self.rotated(features);
         let (base, pairs) = (self.base(rotated, context), rotated.div_ceil(2));
+        let turning = self.turning(pairs);
         let frequency = |i: usize| {
             let exponent = (2 * i) as f32 / rotated as f32;
             // torch takes 32 elements at a time through its vector function, and what is left through the scalar one.
-            let power = if i < pairs / 32 * 32 { vector_power } else { scalar_power };
+            let power = if i < turning / 32 * 32 { vector_power } else { scalar_power };
             f64::from(self.stretched(i, power(base, exponent), rotated, context))
         };
         let scaling = match self.scaling {
@@ -222,7 +240,8 @@ impl RopeParameters {
             }
             _ => 1.0,
         };
-        RopeFrequencies { inv_freq: (0..pairs).map(frequency).collect(), scaling }
+        let still = std::iter::repeat_n(0.0, pairs - turning);
+        RopeFrequencies { inv_freq: (0..turning).map(frequency).chain(still).collect(), scaling }
     }
 
     fn base(&self, rotated: usize, context: usize) -> f32 {
@@ -242,7 +261,9 @@ impl RopeParameters {
         let inv_freq = 1.0 / period;
         match &self.scaling {
             RopeScaling::Default | RopeScaling::Dynamic { .. } => inv_freq,
-            RopeScaling::Linear { factor } => inv_freq / *factor as f32,
+            RopeScaling::Linear { factor } | RopeScaling::Proportional { factor, .. } => {
+                inv_freq / *factor as f32
+            }
             &RopeScaling::Llama3 {
                 factor,
                 low_freq_factor,
@@ -381,6 +402,9 @@ impl<'a> Outside<'a> {
                 RopeScaling::Default
             }
         };
+        // Then the fraction is a part of the scaling.
+        let is_proportional = matches!(scaling, RopeScaling::Proportional { .. });
+        let partial_rotary_factor = if is_proportional { 1.0 } else { partial_rotary_factor };
         RopeParameters { theta, partial_rotary_factor, scaling }
     }
 
@@ -398,6 +422,15 @@ impl<'a> Outside<'a> {
         Some(match kind {
             "default" => RopeScaling::Default,
             "linear" => RopeScaling::Linear { factor: nested.number("factor") },
+            "proportional" => {
+                let key = "partial_rotary_factor";
+                let proportion = nested.optional_number(key).unwrap_or(1.0);
+                if proportion > 1.0 {
+                    nested.refuse(key, proportion, "at most 1");
+                }
+                let factor = nested.optional_number("factor").unwrap_or(1.0);
+                RopeScaling::Proportional { proportion, factor }
+            }
             "dynamic" => {
                 RopeScaling::Dynamic { factor: nested.number("factor"), max_position_embeddings: max }
             }
@@ -443,7 +476,7 @@ impl<'a> Outside<'a> {
                 }
             }
             other => {
-                let expected = "one of default, linear, dynamic, llama3, yarn, longrope";
+                let expected = "one of default, linear, dynamic, llama3, yarn, longrope, proportional";
                 nested.refuse("rope_type", format!("\"{other}\""), expected);
                 return None;
             }

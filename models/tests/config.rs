@@ -272,7 +272,7 @@ fn m19_a_key_that_cannot_be_used_is_named() {
         json!({"rope_scaling": {"rope_type": "spiral", "factor": 2.0}}),
         expect![[r#"
         `config.json`: 1 problem(s)
-          `rope_scaling.rope_type` is "spiral", expected one of default, linear, dynamic, llama3, yarn, longrope"#]],
+          `rope_scaling.rope_type` is "spiral", expected one of default, linear, dynamic, llama3, yarn, longrope, proportional"#]],
     );
     check(
         json!({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0, 2], "long_factor": [1.0, -2.0]}}),

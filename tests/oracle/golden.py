@@ -57,16 +57,25 @@ def spread(model):
     for name, p in model.named_parameters():
         # Norms of queries and of keys make the scores together; at 3 both, attention would magnify every rounding.
         factor = 3.0**0.5 if any(norm in name for norm in ("q_norm", "k_norm", "q_layernorm", "k_layernorm")) else 3.0
+        if model.config.model_type.startswith("gemma4"):
+            # It does not divide scores by the root of a head's features, and each layer adds the norms of three parts.
+            factor *= 0.5 if factor < 3.0 else 0.4 if "post_" in name else 1.5 if name.endswith("embed_tokens.weight") else 1.0
         factor *= next((more for end, more in MORE.items() if name.endswith(end)), 1.0)
+        if model.config.model_type == "lfm3" and "post_" in name:
+            factor = 0.5  # Else each layer adds as much as all before it, and magnifies every rounding.
+        if model.config.model_type == "nemotron_h" and name.endswith("dt_bias"):
+            factor = -0.2  # As published, a state remembers many tokens, and one token hardly changes it.
         if p.any() or not name.endswith("norm.weight"):
             p.mul_(factor)
         else:
             p.add_(factor - 1.0)  # A Gemma's norm multiplies by 1 + w, and w begins at 0.
-        if any(part in name for part in ("norm", "ln_", "bias")):
+        if any(part in name for part in ("norm", "ln_", "bias", "router.scale", "per_expert_scale")):
             p.add_(0.1 * torch.randn_like(p))
     for name, buffer in model.named_buffers():
         if name.endswith("bias"):
             buffer.add_(0.1 * torch.randn_like(buffer))  # What a router adds to its scores begins at 0.
+        if name.endswith("layer_scalar"):
+            buffer.add_(0.3 * torch.randn_like(buffer))
     return model
 
 
@@ -122,7 +131,9 @@ def write_checkpoint(out, seed, model_type="llama", storage="f32", published=Fal
     that nothing reads.
     """
     torch.manual_seed(seed)
-    config.get("text_config", config).update(bos_token_id=1, eos_token_id=2, pad_token_id=None)
+    text = config.get("text_config", config)
+    text.update(bos_token_id=1, eos_token_id=2)
+    text.setdefault("pad_token_id", None)
     config = CONFIG_MAPPING[model_type](**config)
     model = spread(auto(config).from_config(config))
     model.to(STORAGE[storage]).save_pretrained(out, max_shard_size=shard, save_original_format=not stacked)
@@ -157,6 +168,8 @@ def load(directory, dtype=torch.float32):
     # A Granite 4 hybrid may have no experts.
     if hasattr(model.config, "output_router_logits"):
         model.config.output_router_logits = getattr(model.config, "num_local_experts", 1) != 0
+    if getattr(model.config, "enable_moe_block", False):
+        model.config.output_router_logits, model.config.num_experts_per_tok = True, model.config.top_k_experts
     return model.eval()
 
 
@@ -168,7 +181,9 @@ def greedy(model, prompt, steps):
         output = model(input_ids=torch.tensor([fed]), past_key_values=past, use_cache=True)
         rows.append(output.logits[0].float())
         tokens.append(int(output.logits[0, -1].argmax()))
-        leads += [lead(rows[-1][-1:], 1), *(lead(r.float().softmax(-1), model.config.num_experts_per_tok) for r in output.get("router_logits") or ())]
+        # Those of a Gemma 4 are the softmax already.
+        routers = [r.float() if model.config.model_type.startswith("gemma4") else r.float().softmax(-1) for r in output.get("router_logits") or ()]
+        leads += [lead(rows[-1][-1:], 1), *(lead(r, model.config.num_experts_per_tok) for r in routers)]
         fed, past = tokens[-1:], output.past_key_values
     return torch.cat(rows).numpy(), tokens, min(leads)
 
@@ -206,7 +221,7 @@ def own_rows(model, prompts):
             continue
         fed = prompt["prompt_tokens"] + prompt["tokens"][:-1]
         output = model(input_ids=torch.tensor([fed]), use_cache=True)
-        rows[f"prompts.{i}.logits"] = output.logits[0].contiguous()
+        rows[f"prompts.{i}.logits"] = output.logits[0].to(model.dtype).contiguous()
         if model.config.model_type == "llama":
             rows[f"prompts.{i}.values"] = output.past_key_values.layers[0].values[0].contiguous()
     return rows

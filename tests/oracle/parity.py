@@ -76,6 +76,28 @@ def gemma3(rng):
     return context, config
 
 
+def gemma4(rng):
+    """Heads of another size in layers without a window. Layers that share keys and values need an embedding for each layer: transformers
+    slices that embedding without asking whether there is one. Few features are often all near 0, and then normalized: of that embedding, of a
+    value."""
+    context, _, config = common(rng, "gemma4_text")
+    config["head_dim"] = rng.choice([8, 10, 16, 18])
+    heads, shared = config["num_attention_heads"], rng.choice([0, 0, 1, 2, 3])
+    own_layers = rng.sample([SLIDING, FULL], 2) if shared else [SLIDING]
+    types = [*own_layers, *(rng.choice([SLIDING, SLIDING, FULL]) for _ in range(max(shared, 2) - 1)), FULL]
+    one = lambda: rng.choice([k for k in range(1, heads + 1) if heads % k == 0])
+    local = {"rope_type": "default", "rope_theta": rng.choice([10000.0, 100.0])}
+    full = {"rope_type": "proportional", "rope_theta": rng.choice([1000000.0, 5000.0]), "partial_rotary_factor": rng.choice([0.25, 0.5, 1.0])}
+    full |= {"factor": 4.0} if rng.random() < 0.3 else {}
+    own = experts(rng, chosen="top_k_experts") if rng.random() < 0.4 else {}
+    return context, config | own | dict(
+        rms_norm_eps=WIDE_EPSILON, num_hidden_layers=len(types), layer_types=types, num_kv_shared_layers=shared, use_double_wide_mlp=rng.random() < 0.5, sliding_window=window(rng),
+        global_head_dim=rng.choice([8, 12, 16]), attention_k_eq_v=rng.random() < 0.4, num_global_key_value_heads=one(), enable_moe_block=bool(own), attention_bias=rng.random() < 0.2,
+        hidden_size_per_layer_input=rng.choice([24, 32]) if shared else rng.choice([0, 0, 24]), vocab_size_per_layer_input=config["vocab_size"], rope_parameters={SLIDING: local, FULL: full},
+        final_logit_softcapping=rng.choice([None, 10.0, 30.0]), tie_word_embeddings=True, published=False,
+    )
+
+
 def gemma2(rng):
     context, _, config = common(rng, "gemma2")
     config |= dict(
@@ -333,6 +355,21 @@ def lfm2(rng):
     return context, config | dict(layer_types=[FULL if i in attention else CONV for i in range(layers)])
 
 
+def lfm3(rng):
+    """One layer at least attends to all positions: without, transformers has no length of a sequence."""
+    context, _, config = common(rng, "lfm3")
+    config["head_dim"] = rng.choice([8, 10, 16, 18])  # Few features are often all near 0, and then normalized.
+    config["norm_eps"] = config.pop("rms_norm_eps")
+    types = [FULL, *(rng.choice([CONV, CONV, SLIDING, FULL]) for _ in range(rng.randrange(1, 4)))]
+    rng.shuffle(types)
+    local = {"rope_type": "default", "rope_theta": rng.choice([10000.0, 777.0])}
+    full = {"rope_type": "proportional", "rope_theta": rng.choice([1000000.0, 777.0]), "partial_rotary_factor": rng.choice([0.5, 1.0])}
+    return context, config | dict(
+        norm_eps=WIDE_EPSILON, num_hidden_layers=len(types), layer_types=types, sliding_window=window(rng), rope_parameters={SLIDING: local, FULL: full}, attention_bias=rng.random() < 0.3,
+        conv_bias=rng.random() < 0.4, conv_L_cache=rng.choice([2, 3, 7, 7]), use_sandwich_norm=rng.random() < 0.7, use_attention_gate=rng.random() < 0.7, first=(1, 3), published=False,
+    )
+
+
 def alternating(rng, other):
     """Kinds of layers, of which one at least attends: without, transformers has no length of a sequence."""
     types = [rng.choice([FULL, other, other]) for _ in range(rng.randrange(2, 6))]
@@ -390,6 +427,24 @@ def granitemoehybrid(rng):
     )
 
 
+def nemotron_h(rng):
+    """One part in each layer, of any kind. (transformers keeps the least step of time in a prompt only; here no step is that short.)"""
+    context, _, config = common(rng, "nemotron_h")
+    config["layer_norm_epsilon"] = WIDE_EPSILON
+    for key in ("rms_norm_eps", "num_hidden_layers", "rope_parameters", "tie_word_embeddings"):
+        config.pop(key)
+    kinds = ["linear_attention", "full_attention", "moe", *(rng.choice(["linear_attention", "full_attention", "mlp", "moe"]) for _ in range(rng.randrange(0, 4)))]
+    rng.shuffle(kinds)
+    own = grouped(rng)
+    own.pop("n_shared_experts")
+    heads = rng.randrange(1, 9)
+    return context, config | own | dict(
+        layers_block_type=kinds, mlp_bias=rng.random() < 0.3, use_bias=rng.random() < 0.3, use_conv_bias=rng.random() < 0.7, conv_kernel=rng.choice([2, 3, 4, 4, 6]),
+        mamba_num_heads=heads, mamba_head_dim=rng.choice([3, 8, 14, 17]), n_groups=rng.choice([groups for groups in range(1, heads + 1) if heads % groups == 0]), ssm_state_size=rng.choice([3, 5, 8, 17]),
+        moe_shared_expert_intermediate_size=rng.randrange(9, 60), moe_latent_size=rng.choice([None, rng.randrange(9, 40)]), first=(1, 2, 3), published=False,
+    )
+
+
 def embeddinggemma(rng):
     """The tower of a Gemma 3, without what belongs to its head; its vocabulary is that of the shipped tokenizer."""
     _, config = gemma3(rng)
@@ -404,8 +459,8 @@ def embeddinggemma(rng):
 LANGUAGE_MODELS = {
     f.__name__: f
     for f in (
-        llama, gemma3, gemma2, mistral, qwen2, qwen3, smollm3, olmo2, phi3, gpt2, mixtral, lfm2, olmoe, qwen3_moe, glm4_moe, deepseek_v3, glm4_moe_lite, minimax_m2, ernie4_5, ernie4_5_moe,
-        lfm2_moe, olmo3, ministral3, gpt_oss, seed_oss, starcoder2, apertus, exaone4, cohere2, granite, qwen3_5, qwen3_5_moe, qwen3_next, granitemoehybrid,
+        llama, gemma3, gemma4, gemma2, mistral, qwen2, qwen3, smollm3, olmo2, phi3, gpt2, mixtral, lfm2, olmoe, qwen3_moe, glm4_moe, deepseek_v3, glm4_moe_lite, minimax_m2, ernie4_5, ernie4_5_moe,
+        lfm2_moe, lfm3, olmo3, ministral3, gpt_oss, seed_oss, starcoder2, apertus, exaone4, cohere2, granite, qwen3_5, qwen3_5_moe, qwen3_next, granitemoehybrid, nemotron_h,
     )
 }
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -45,6 +45,8 @@ CASES = [
     ("longrope_partial", phi3, Phi3Config, {"head_dim": 32, "original_max_position_embeddings": 4096}, longrope(12, partial_rotary_factor=0.75)),
     ("longrope_factors", llama, LlamaConfig, {"head_dim": 14}, longrope(7, factor=5.0, original_max_position_embeddings=1000)),
     ("longrope_attention", llama, LlamaConfig, {"head_dim": 14}, longrope(7, factor=5.0, attention_factor=1.5, original_max_position_embeddings=1000)),
+    ("proportional", llama, LlamaConfig, {"head_dim": 512}, {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}),
+    ("proportional_uneven", llama, LlamaConfig, {"head_dim": 14}, {"rope_type": "proportional", "partial_rotary_factor": 0.5, "factor": 4.0}),
     ("partial_half", glm, GlmConfig, {"head_dim": 64}, {"partial_rotary_factor": 0.5}),
     ("partial_rounded_up", phi3, Phi3Config, {"head_dim": 20}, {"partial_rotary_factor": 0.25}),
     ("partial_linear", glm, GlmConfig, {"head_dim": 20}, {"partial_rotary_factor": 0.4, "rope_type": "linear", "factor": 2.0}),

@@ -98,7 +98,7 @@ fn k17_windows_and_recurrent_states_in_a_batch() {
 /// A prompt with a beginning that a row has read continues from a copy of the matrices at the end of a chunk.
 #[test]
 fn k17_matrices_are_kept_for_a_shared_beginning() {
-    for fixture in ["qwen3_5", "granitemoehybrid"] {
+    for fixture in ["qwen3_5", "granitemoehybrid", "nemotron_h"] {
         let golden = Golden::fixture(fixture).unwrap();
         let sizes = BuildOptions { batch: BATCH, ..BuildOptions::of(&golden) };
         let subject = build(&golden.model, &sizes, &["prefill", "decode"], Ok).unwrap();

@@ -19,7 +19,7 @@ use tracewright_tests::precision::measure;
 const BOTH_WAYS: [&str; 2] = ["bf16", "gemma3-roundings"];
 
 /// Families with a router. If two experts are nearly as good, the other one may be chosen, and any logit differs.
-const ROUTED: [&str; 2] = ["mixtral", "olmoe"];
+const ROUTED: [&str; 3] = ["mixtral", "olmoe", "gemma4-stacked"];
 
 /// Token by token, or also many tokens at once; with kernels, or also without.
 fn judge(fixture: &str, element: ElementType) {

@@ -81,11 +81,25 @@ pub struct LayerState {
     pub kind: Ident,
     /// The state's element type, if it differs from the model's.
     pub element: Option<Type>,
-    pub axes: Vec<Ident>,
+    pub axes: Vec<StateAxis>,
     /// The configuration's method that returns the window of a layer.
     pub window: Option<Ident>,
     /// The configuration's method that decides whether a layer has this state.
     pub condition: Option<Ident>,
+}
+
+impl LayerState {
+    /// All axes that the declaration names.
+    pub fn named_axes(&self) -> impl Iterator<Item = &Ident> {
+        std::iter::once(&self.layers)
+            .chain(self.axes.iter().flat_map(|axis| std::iter::once(&axis.name).chain(&axis.extent)))
+    }
+}
+
+/// An axis of a state, for example `K`, or `K = W` with the extent of the axis `W`.
+pub struct StateAxis {
+    pub name: Ident,
+    pub extent: Option<Ident>,
 }
 
 /// One field, for example `name: type at "key" = tied(path) if key`.

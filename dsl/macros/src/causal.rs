@@ -97,12 +97,16 @@ impl Generator<'_> {
     /// Generates statements that add the states of each layer.
     fn states(&self, cache: &Cache) -> Vec<TokenStream> {
         let (dsl, element) = (&self.dsl, self.element());
-        let dim = |axis: &Ident| {
+        let extent = |axis: &Ident| {
             let axis = axis.to_string();
-            quote!(self.dims.dim(#dsl::Axis(#axis)))
+            quote!(self.dims.extent(#dsl::Axis(#axis)))
+        };
+        let dim = |axis: &StateAxis| {
+            let (name, extent) = (axis.name.to_string(), extent(axis.extent.as_ref().unwrap_or(&axis.name)));
+            quote!(#dsl::Axis(#name).of(#extent))
         };
         let states = cache.states.iter().map(|state| {
-            let (layers, axes) = (dim(&state.layers), state.axes.iter().map(dim));
+            let (layers, axes) = (extent(&state.layers), state.axes.iter().map(dim));
             let (here, kind) = (state.kind.span(), &state.kind);
             let own = state.element.as_ref().map_or_else(|| quote!(#element), |own| quote!(#own));
             let dsl = self.dsl_at(here);
@@ -116,7 +120,7 @@ impl Generator<'_> {
             };
             let name = state.name.iter().map(Ident::to_string);
             let what = quote!(#what #(.named(#name))*);
-            let layers = quote!((0..#layers.extent));
+            let layers = quote!((0..#layers));
             let layers = match &state.condition {
                 None => layers,
                 Some(condition) => {

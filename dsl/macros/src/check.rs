@@ -87,7 +87,7 @@ fn headers(model: &Model, errors: &mut Errors) {
             }
         }
         for state in &cache.states {
-            known_axes(model, std::iter::once(&state.layers).chain(&state.axes), errors);
+            known_axes(model, state.named_axes(), errors);
         }
     }
     for block in &model.blocks[1..] {
@@ -456,7 +456,7 @@ fn usage(model: &Model, errors: &mut Errors) {
         used.into_iter().for_each(&mut mark);
     }
     for state in model.root().caches.iter().flat_map(|cache| &cache.states) {
-        std::iter::once(&state.layers).chain(&state.axes).for_each(&mut mark);
+        state.named_axes().for_each(&mut mark);
     }
     for block in &model.blocks {
         for field in &block.fields {

@@ -281,7 +281,11 @@ impl Generator<'_> {
                         scope: #dsl::Scope,
                         config: &C,
                     ) -> ::core::result::Result<B, #dsl::BuildError> {
-                        block(scope, &::std::rc::Rc::new(config.project()))
+                        let projected = match scope.index() {
+                            ::core::option::Option::Some(index) => config.project_at(index),
+                            ::core::option::Option::None => config.project(),
+                        };
+                        block(scope, &::std::rc::Rc::new(projected))
                     }
                     build(<#block as #dsl::Block>::build, #scope, &**config)
                 }}
@@ -435,6 +439,7 @@ impl Generator<'_> {
             #dsl::__private::block(
                 ::core::any::TypeId::of::<Self>(),
                 &self.scope,
+                &self.dims,
                 #title,
                 (#(#passed,)*),
                 |(#(#bound,)*)| {

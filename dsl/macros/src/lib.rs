@@ -61,8 +61,8 @@ use proc_macro::TokenStream;
 /// `Weight[D]`. `RmsNorm[D](eps = key, style = one_plus)` multiplies by 1 + w; the other styles are `scale`
 /// and `wide`. A `LayerNorm` has a bias unless you write `LayerNorm[D](bias = false)`. A leaf can have an
 /// element type of its own: `Linear<F32>[…]`. You write a block from elsewhere with a path or with its
-/// element type. If this block's configuration has another type, implement `Project`. You call leaves and
-/// blocks of this `model!` as methods, `self.norm(x)`. You call blocks from elsewhere, type parameters and
+/// element type. If this block's configuration has another type, implement `Project`. If the sizes of an
+/// array's elements differ, also implement its function `project_at`. You call leaves and blocks of this `model!` as methods, `self.norm(x)`. You call blocks from elsewhere, type parameters and
 /// elements of arrays with `.forward`. `tied(a.b)` uses the weight of the leaf at the path `a.b`, relative to
 /// the block that contains the field.
 ///
@@ -111,7 +111,9 @@ use proc_macro::TokenStream;
 /// recurrent state. The general form is `L of name: Kind<Element>[axes]`, where the kind is a type in
 /// `nn::states`: `cache { L of delta: Recurrent<F32>[H, E], L of latent: Slots[R] }`. In `forward`,
 /// `cache.state(i)` is the state of layer i without a name, and `cache.named(i, "delta")` is a state with a
-/// name.
+/// name. If layers of two kinds have heads of different sizes, `L of [K = W, E = J] if …` gives the axes K and
+/// E the extents of the dims W and J. A layer that attends to keys and values of layer j takes `&Kv<T>`,
+/// gets `cache.state(j)`, and calls `Kv::read`.
 ///
 /// **`shard`** declares which axes are partitioned over the axes of a device mesh: `shard { K, F, V over
 /// model; B over data }`. The rule partitions every weight, state, argument and result that has one of these

@@ -144,7 +144,7 @@ fn layer_state(input: ParseStream) -> Result<LayerState> {
             (kind_of_state(&segment.ident), own_element(&segment.arguments)?)
         }
     };
-    let axes = in_brackets(input, axes)?;
+    let axes = in_brackets(input, state_axes)?;
     let mut window = None;
     if input.peek(Ident) {
         let within: Ident = input.parse()?;
@@ -160,6 +160,26 @@ fn layer_state(input: ParseStream) -> Result<LayerState> {
         None => None,
     };
     Ok(LayerState { layers, name, kind, element, axes, window, condition })
+}
+
+/// Parses the axes of a state: `K, E`, or `K = W, E = J`.
+fn state_axes(input: ParseStream) -> Result<Vec<StateAxis>> {
+    let mut axes = Vec::new();
+    while input.peek(Ident) {
+        let name: Ident = input.parse()?;
+        let extent = match input.parse::<Option<Token![=]>>()? {
+            Some(_) => Some(input.parse()?),
+            None => None,
+        };
+        axes.push(StateAxis { name, extent });
+        if !input.is_empty() {
+            input.parse::<Token![,]>()?;
+        }
+    }
+    match input.is_empty() {
+        true => Ok(axes),
+        false => Err(input.error("expected the name of an axis")),
+    }
 }
 
 /// The name of the state's type for a lower-case word: `recurrent` becomes `Recurrent`.

@@ -9,12 +9,13 @@ mod base {
     pub struct Config {
         pub vocabulary: usize,
         pub features: usize,
+        pub hidden: usize,
         pub bias: bool,
     }
 
     model! {
         pub Base<T: Float>(Config) {
-            dims { V = vocabulary, D = features, F = 3 * D }
+            dims { V = vocabulary, D = features, F = hidden }
             cache { V of [V, D] }
             embed: Embedding[V, D],
             mlp: Mlp,
@@ -52,6 +53,10 @@ mod wide {
     impl tracewright_dsl::Project<base::Config> for Config {
         fn project(&self) -> base::Config {
             base::Config { features: self.features, ..self.base.clone() }
+        }
+
+        fn project_at(&self, index: usize) -> base::Config {
+            base::Config { hidden: self.base.hidden + index / 2, ..self.project() }
         }
     }
 
@@ -93,7 +98,7 @@ mod wide {
 
 #[test]
 fn blocks_of_another_network() {
-    let base = base::Config { vocabulary: 11, features: 5, bias: false };
+    let base = base::Config { vocabulary: 11, features: 5, hidden: 15, bias: false };
     let entries = EntryPoint::all(2, 3, 7);
     base::Base::<F32>::trace(&base, &entries).unwrap_or_else(|error| panic!("{error}"));
 
@@ -104,6 +109,11 @@ fn blocks_of_another_network() {
     for key in ["first.up.bias", "first.down.weight", "layers.*.up.weight", "last.same.head.weight"] {
         assert!(text.contains(key), "{key}: {text}");
     }
-    assert_eq!(traced.body_runs, 2);
+    // Layers of two sizes, in programs of two shapes.
+    assert_eq!(traced.body_runs, 4);
+    let parameters = traced.trace.parameters().unwrap_or_else(|error| panic!("{error}"));
+    let of = |key: &str| parameters.iter().find(|one| one.key == key).map(|one| one.ty.shape.to_vec());
+    assert_eq!(of("layers.1.up.weight"), Some(vec![15, 8]));
+    assert_eq!(of("layers.2.up.weight"), Some(vec![16, 8]));
     let _: fn(&wide::Wide<F32>, _, Position, &mut Cache<F32>) -> _ = CausalLm::forward;
 }

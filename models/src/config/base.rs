@@ -112,7 +112,8 @@ pub(crate) fn read_base(keys: &Keys) {
     keys.ignore(ANY);
     // Those that are not null are refused before.
     keys.ignore(&QUANTIZATION.map(|(key, _)| key));
-    for (key, expected, accepts) in ONLY {
+    // A family that has read such a key gives it a meaning.
+    for (key, expected, accepts) in ONLY.iter().filter(|(key, ..)| !keys.is_known(key)) {
         if let Some(value) = keys.get(key).filter(|value| !accepts(value)) {
             keys.refuse(key, value, *expected);
         }

@@ -32,6 +32,12 @@ impl<T: Float> Kv<T> {
     pub fn append(&mut self, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> (Tensor<T>, Tensor<T>) {
         (self.k.append(k, at), self.v.append(v, at))
     }
+
+    /// The keys and values of all slots, for a layer that attends to the keys and values of another layer.
+    #[track_caller]
+    pub fn read(&self) -> (Tensor<T>, Tensor<T>) {
+        (self.k.read(), self.v.read())
+    }
 }
 
 impl<T: Float> State for Kv<T> {

@@ -81,20 +81,27 @@ impl<T: Float> Slots<T> {
     pub fn append(&mut self, new: Tensor<T>, at: &Attend<T>) -> Tensor<T> {
         let place = Location::caller();
         match self {
-            Self::Computed(all) => {
-                *all = all.appended(new, at.at);
-                *all
-            }
+            Self::Computed(all) => *all = all.appended(new, at.at),
             Self::Q8 { integers, scales } => {
                 let [.., features] = integers.dims(place)[..] else { return Tensor::new(Raw::POISON) };
                 let (new_integers, new_scales) = new.quantized(features.axis);
                 *integers = integers.appended(new_integers, at.at);
                 *scales = scales.appended(new_scales, at.at);
-                integers.apply(place, |t, raw, ty| {
-                    let op = Dequantize { element: T::TYPE };
-                    t.op(None, op, &[raw, scales.raw], &axes(&ty.dims), place)
-                })
             }
+        }
+        self.read()
+    }
+
+    /// All slots in the element type of the network.
+    #[track_caller]
+    pub fn read(&self) -> Tensor<T> {
+        let place = Location::caller();
+        match self {
+            Self::Computed(all) => *all,
+            Self::Q8 { integers, scales } => integers.apply(place, |t, raw, ty| {
+                let op = Dequantize { element: T::TYPE };
+                t.op(None, op, &[raw, scales.raw], &axes(&ty.dims), place)
+            }),
         }
     }
 }

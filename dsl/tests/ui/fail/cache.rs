@@ -12,9 +12,10 @@ struct Config {
 model! {
     Net<T: Float>(Config) {
         dims { D = hidden_size, L = num_layers, K = 2 }
-        cache { L of [K, E] }
+        cache { L of [K, E], L of other: Slots[K = W] }
 //      ^^^^^ a model with a `cache` also needs `fn logits(x: T[.., D]) -> f32[.., V]`
         //               ^ unknown axis `E`
+        //                                         ^ unknown axis `W`
         cache { L of [K, D] }
 //      ^^^^^ `cache` is written twice
         norm: RmsNorm[D],

@@ -1,0 +1,239 @@
+//! The configuration of a Gemma 4.
+
+use dsl::Project;
+use files::limits;
+use serde_json::Value;
+
+use crate::config::Keys;
+use crate::decoder::{Defaults, LlamaConfig, read_text_tower};
+use crate::experts;
+use crate::rope::{RopeParameters, RopeScaling};
+use crate::shape_check::DeclaredSize;
+
+/// The `config.json` of a Gemma 4. The keys of Llama describe layers with a window.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "most fields are keys")]
+pub struct Gemma4Config {
+    pub llama: LlamaConfig,
+    /// The features of a head in layers without a window.
+    pub global_head_dim: usize,
+    /// The heads of keys and values in layers without a window.
+    pub global_key_value_heads: usize,
+    pub attention_k_eq_v: bool,
+    /// The first layer that attends to keys and values of an earlier layer, as all later layers do.
+    pub first_shared: usize,
+    pub use_double_wide_mlp: bool,
+    /// Whether each layer reads an embedding of its own.
+    pub has_per_layer: bool,
+    /// The features of these embeddings; at least 1.
+    pub per_layer_features: usize,
+    pub vocab_size_per_layer_input: usize,
+    pub has_experts: bool,
+    /// At least 1, also without experts.
+    pub num_experts: usize,
+    pub top_k_experts: usize,
+    pub moe_intermediate_size: usize,
+    pub final_logit_softcapping: Option<f64>,
+}
+
+descends!(Gemma4Config from llama: LlamaConfig);
+
+impl Gemma4Config {
+    /// The layer whose keys and values a layer attends to.
+    pub fn source(&self, layer: usize) -> usize {
+        let is_alike = |&other: &usize| self.window(other).is_some() == self.window(layer).is_some();
+        match layer < self.first_shared {
+            true => layer,
+            false => (0..self.first_shared).rev().find(is_alike).unwrap_or(layer),
+        }
+    }
+
+    /// Whether a layer caches the keys and values of its window.
+    pub fn caches_window(&self, layer: usize) -> bool {
+        layer < self.first_shared && self.window(layer).is_some()
+    }
+
+    /// Whether a layer caches the keys and values of all positions.
+    pub fn caches_all(&self, layer: usize) -> bool {
+        layer < self.first_shared && self.window(layer).is_none()
+    }
+
+    /// Sizes in the configuration that the checkpoint's header can confirm.
+    pub fn sizes(&self) -> Vec<DeclaredSize> {
+        let mut sizes = self.llama.sizes();
+        sizes.retain(|size| !size.key.contains("head_dim"));
+        // The first layer shows the heads of its kind.
+        let first: Gemma4Layer = self.project_at(0);
+        let features = first.num_attention_heads.saturating_mul(first.head_dim.unwrap_or(1));
+        let key = format!("num_attention_heads × {}", if self.window(0).is_some() { "head_dim" } else { "global_head_dim" });
+        sizes.push(DeclaredSize::extent(&key, features, &[("model.layers.*.self_attn.o_proj.weight", 1)]));
+        if self.has_per_layer {
+            let gates = &[("model.layers.*.per_layer_input_gate.weight", 0)];
+            sizes.push(DeclaredSize::extent("hidden_size_per_layer_input", self.per_layer_features, gates));
+        }
+        if self.has_experts {
+            let routers = &[("model.layers.*.router.proj.weight", 0)];
+            sizes.push(DeclaredSize::extent("num_experts", self.num_experts, routers));
+        }
+        sizes
+    }
+
+    /// The keys of tensors that published checkpoints contain and transformers does not read: matrices and
+    /// norms of keys and values, in layers that have none.
+    pub fn unread(&self) -> Vec<String> {
+        let parts = ["k_proj", "v_proj", "k_norm", "v_norm"];
+        let shared = self.first_shared..self.num_hidden_layers;
+        let keys = |layer| parts.map(|part| format!("model.layers.{layer}.self_attn.{part}.weight"));
+        shared.flat_map(keys).collect()
+    }
+}
+
+/// The configuration of one layer of a Gemma 4.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gemma4Layer {
+    /// The network, whose sizes of a layer are the sizes of this layer.
+    pub network: Gemma4Config,
+    /// Whether the values are the keys before norm and rotation.
+    pub keys_are_values: bool,
+}
+
+descends!(Gemma4Layer from network: Gemma4Config);
+
+impl Project<Gemma4Layer> for Gemma4Config {
+    fn project(&self) -> Gemma4Layer {
+        Gemma4Layer { network: self.clone(), keys_are_values: false }
+    }
+
+    fn project_at(&self, layer: usize) -> Gemma4Layer {
+        let mut one: Gemma4Layer = self.project();
+        if self.window(layer).is_none() {
+            one.head_dim = Some(self.global_head_dim);
+            one.num_key_value_heads = self.global_key_value_heads;
+            one.keys_are_values = self.attention_k_eq_v;
+        }
+        if self.use_double_wide_mlp && layer >= self.first_shared {
+            one.intermediate_size *= 2;
+        }
+        one
+    }
+}
+
+/// Keys outside of `text_config` that describe other towers and their tokens.
+const IGNORED_BESIDE_TEXT: &[&str] = &[
+    "audio_config",
+    "audio_token_id",
+    "boa_token_id",
+    "boi_token_id",
+    "eoa_token_id",
+    "eoa_token_index",
+    "eoi_token_id",
+    "image_token_id",
+    "video_token_id",
+    "vision_config",
+    "vision_soft_tokens_per_image",
+];
+
+/// Reads the `config.json` of a Gemma 4, or its `text_config`. The defaults are the same as in
+/// `Gemma4TextConfig` of transformers.
+pub(crate) fn read(keys: &Keys) -> Gemma4Config {
+    read_text_tower(keys, true, IGNORED_BESIDE_TEXT, read_text)
+}
+
+fn read_text(keys: &Keys) -> Gemma4Config {
+    keys.one_of("hidden_activation", &["gelu_pytorch_tanh"]);
+    // Images are visible in both directions, which does not change text.
+    keys.one_of("use_bidirectional_attention", &["vision"]);
+    let defaults = Defaults {
+        hidden_act: &[],
+        sizes: Some([262_144, 2304, 9216, 30, 8]),
+        num_key_value_heads: Some(4),
+        head_dim: Some(256),
+        tie_word_embeddings: true,
+        ..Defaults::new(131_072)
+    };
+    let mut global = RopeParameters {
+        scaling: RopeScaling::Proportional { proportion: 0.25, factor: 1.0 },
+        ..RopeParameters::plain(1e6)
+    };
+    let llama = LlamaConfig::with_rope(keys, defaults, |keys, defaults| {
+        let both = RopeParameters::by_layer_type(keys, [1e4, 1e6], defaults.max_position_embeddings);
+        let [sliding, other] = both;
+        if keys.get("rope_parameters").is_some() {
+            global = other;
+        }
+        sliding
+    });
+    let sliding = llama.rope.clone();
+    let layers = llama.num_hidden_layers;
+    let window = Some(keys.optional_count("sliding_window").unwrap_or(512));
+    let windows = keys.windows(layers, window, |layer| (layer + 1) % 6 != 0);
+    // transformers does not accept a window in the last layer.
+    let last = layers.saturating_sub(1);
+    let windows = windows.iter().enumerate().map(|(layer, window)| window.filter(|_| layer < last)).collect();
+    let attention_bias = keys.flag("attention_bias", false);
+    let llama =
+        LlamaConfig { windows, attention_bias, rope: global, local_rope: Some(sliding), ..llama };
+    let attention_k_eq_v = keys.flag("attention_k_eq_v", false);
+    let global_heads = keys.optional_count("num_global_key_value_heads").filter(|_| attention_k_eq_v);
+    let sizes = [keys.optional_count("global_head_dim").unwrap_or(512), global_heads.unwrap_or(llama.num_key_value_heads)];
+    let [global_head_dim, global_key_value_heads] = global_sizes(keys, &llama, sizes);
+    llama.rope.check(keys, global_head_dim);
+    let shared = keys.optional_integer("num_kv_shared_layers").unwrap_or(0);
+    let features = keys.optional_integer("hidden_size_per_layer_input").unwrap_or(256);
+    let has_experts = keys.flag("enable_moe_block", false);
+    let count = |key| if has_experts { keys.count(key) } else { keys.optional_count(key).unwrap_or(1) };
+    let num_experts = count("num_experts");
+    let config = Gemma4Config {
+        global_head_dim,
+        global_key_value_heads,
+        attention_k_eq_v,
+        first_shared: layers.saturating_sub(shared),
+        use_double_wide_mlp: keys.flag("use_double_wide_mlp", false),
+        has_per_layer: features > 0,
+        per_layer_features: features.max(1),
+        vocab_size_per_layer_input: keys.optional_count("vocab_size_per_layer_input").unwrap_or(262_144),
+        has_experts,
+        num_experts,
+        top_k_experts: experts::chosen(keys, "top_k_experts", 1, num_experts),
+        moe_intermediate_size: count("moe_intermediate_size"),
+        final_logit_softcapping: keys.optional_number("final_logit_softcapping"),
+        llama,
+    };
+    if (config.first_shared..layers).any(|layer| config.source(layer) == layer) {
+        let expected = "fewer layers: an earlier layer of each kind has keys and values";
+        keys.refuse("num_kv_shared_layers", shared, expected);
+    }
+    config
+}
+
+/// The features of a head and the heads of keys and values in layers without a window. The key
+/// `per_layer_config` of transformers 5 comes before the keys of published files, whose values are `sizes`.
+fn global_sizes(keys: &Keys, llama: &LlamaConfig, sizes: [usize; 2]) -> [usize; 2] {
+    let Some(listed) = keys.get("per_layer_config") else { return sizes };
+    let global: Vec<String> = (0..llama.num_hidden_layers)
+        .filter(|&layer| llama.window(layer).is_none())
+        .map(|layer| layer.to_string())
+        .collect();
+    let one = global.first().and_then(|layer| listed.get(layer));
+    let is_known = |one: &Value| {
+        let names = one.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
+        names.into_iter().all(|name| ["head_dim", "num_key_value_heads"].contains(&name))
+    };
+    let size = |name, other, most| match one.and_then(|one| one.get(name)) {
+        Some(size) => size.as_u64().filter(|size| (1..=most as u64).contains(size)).map(|size| size as usize),
+        None => Some(other),
+    };
+    let base = (llama.head_dim.unwrap_or(1), llama.num_key_value_heads);
+    let own = (size("head_dim", base.0, limits::HEAD), size("num_key_value_heads", base.1, limits::EXTENT));
+    let count = if one.is_some() { global.len() } else { 0 };
+    let is_all = listed.as_object().map(serde_json::Map::len) == Some(count);
+    let alike = global.iter().all(|layer| listed.get(layer) == one);
+    match own {
+        (Some(features), Some(heads)) if alike && is_all && one.is_none_or(is_known) => [features, heads],
+        _ => {
+            let expected = "the same `head_dim` and `num_key_value_heads` for each layer without a window";
+            keys.refuse("per_layer_config", listed, expected);
+            sizes
+        }
+    }
+}
