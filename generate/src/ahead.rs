@@ -2,83 +2,15 @@
 //! the host.
 //!
 //! The call takes the most likely token, which is right if the caller chooses this token. Otherwise the caller's own
-//! call computes the same position again: a state with a slot for each position only has a wrong vector in a slot
-//! after the last position until then.
-
-use std::cell::RefCell;
-use std::rc::Rc;
+//! call computes the same position again. Until then, the state contains a wrong vector in the slot after the last
+//! position, which no call reads.
 
 use ops::TensorType;
 use pjrt::PjrtBuffer;
 use trace::{Role, Signature};
 
-use crate::GenerateError;
+use crate::device_tensor::{DeviceTensor, XlaBuffer, integers};
 use crate::executor::CallArgument;
-use crate::xla::XlaBuffer;
-
-/// A tensor on the devices. A clone refers to the same tensor, which a call may replace by the tensor after the
-/// next token.
-#[derive(Clone)]
-pub struct DeviceTensor(Rc<Inner>);
-
-struct Inner {
-    /// `None` after a call has taken the tensor.
-    buffer: RefCell<Option<PjrtBuffer>>,
-    /// The bytes of a small tensor, once the host has read them.
-    bytes: RefCell<Option<Vec<u8>>>,
-}
-
-/// The largest number of bytes that the host keeps of a tensor.
-const SMALL: usize = 256;
-
-impl DeviceTensor {
-    pub(crate) fn new(buffer: PjrtBuffer) -> Self {
-        Self(Rc::new(Inner { buffer: RefCell::new(Some(buffer)), bytes: RefCell::new(None) }))
-    }
-
-    pub(crate) fn take(&self) -> Result<PjrtBuffer, GenerateError> {
-        self.0.buffer.take().ok_or_else(lost)
-    }
-
-    fn put(&self, buffer: PjrtBuffer) {
-        self.0.bytes.take();
-        self.0.buffer.replace(Some(buffer));
-    }
-
-    pub(crate) fn with<T, E: Into<GenerateError>>(
-        &self,
-        act: impl FnOnce(&PjrtBuffer) -> Result<T, E>,
-    ) -> Result<T, GenerateError> {
-        act(self.0.buffer.borrow().as_ref().ok_or_else(lost)?).map_err(Into::into)
-    }
-
-    /// All bytes. The bytes of a small tensor are copied only once.
-    pub(crate) fn bytes(&self) -> Result<Vec<u8>, GenerateError> {
-        if let Some(bytes) = &*self.0.bytes.borrow() {
-            return Ok(bytes.clone());
-        }
-        let bytes = self.with(PjrtBuffer::read)?;
-        if bytes.len() <= SMALL {
-            self.0.bytes.replace(Some(bytes.clone()));
-        }
-        Ok(bytes)
-    }
-
-    /// The bytes of an element.
-    pub(crate) fn element(&self, index: usize) -> Result<Vec<u8>, GenerateError> {
-        self.with(|buffer| buffer.read_element(index))
-    }
-
-    fn is(&self, other: &Self) -> bool {
-        Rc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-/// A failed call has taken the tensor.
-fn lost() -> GenerateError {
-    let why = "has lost its state in a call that failed; load the model again".into();
-    GenerateError::EntryPoint { name: "decode".into(), why }
-}
 
 /// The arguments and results of a decode call that can start early.
 pub(crate) struct Ahead {
@@ -97,8 +29,8 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// The arguments and results of an entry point, if its calls can start early: each call takes one token of each
-    /// sequence, and the state has a slot for each position.
+    /// The arguments and results of an entry point, if its calls can start early. Then each call takes one token of
+    /// each sequence, and the state has a slot for each position.
     pub(crate) fn of(entry: &Signature) -> Option<Self> {
         let argument =
             |is: &dyn Fn(Role) -> bool| entry.arguments.iter().position(|argument| is(argument.role));
@@ -127,7 +59,7 @@ impl Ahead {
     }
 }
 
-/// What the host passes to a decode call.
+/// The values that the host passes to a decode call.
 pub(crate) struct Passed {
     tokens: Vec<i32>,
     pub start: Vec<i32>,
@@ -179,7 +111,7 @@ pub(crate) struct Expected {
 impl Expected {
     /// Whether a call is the expected one. The host must have read the tokens.
     pub(crate) fn is(&self, entry: &str, passed: &Passed) -> bool {
-        let Some(tokens) = self.token.0.bytes.borrow().as_deref().map(integers) else { return false };
+        let Some(tokens) = self.token.kept_integers() else { return false };
         self.entry == entry
             && (&self.start, &self.count) == (&passed.start, &passed.count)
             && self.states.len() == passed.states.len()
@@ -206,8 +138,4 @@ impl Expected {
         };
         results.into_iter().enumerate().map(result).collect()
     }
-}
-
-fn integers(bytes: &[u8]) -> Vec<i32> {
-    bytes.chunks_exact(4).map(|bytes| i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])).collect()
 }

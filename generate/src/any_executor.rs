@@ -6,8 +6,9 @@ use ops::TensorType;
 use runtime::{Buffer, Transfers};
 
 use crate::GenerateError;
+use crate::device_tensor::XlaBuffer;
 use crate::executor::{CallArgument, Executor, Iree};
-use crate::xla::{Xla, XlaBuffer};
+use crate::xla::Xla;
 
 /// An executor of any engine.
 pub enum AnyExecutor {

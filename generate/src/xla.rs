@@ -10,7 +10,8 @@ use pjrt::{Client, Executable, PjrtArgument, PjrtBuffer, Placement};
 use trace::Signature;
 
 use crate::GenerateError;
-use crate::ahead::{Ahead, DeviceTensor, Expected, Passed};
+use crate::ahead::{Ahead, Expected, Passed};
+use crate::device_tensor::{DeviceTensor, XlaBuffer};
 use crate::executor::{CallArgument, Executor};
 
 /// A program of XLA: an executable for each entry point, and the weights on the devices.
@@ -53,17 +54,6 @@ impl XlaFunction {
         passed.extend(self.weights.iter().map(|weight| PjrtArgument::Kept(weight)));
         Ok(self.executable.execute(passed)?)
     }
-}
-
-/// A tensor of an [`Xla`]. The argument that a tensor becomes determines its placement, so a new tensor stays in
-/// host memory until a call takes it.
-pub enum XlaBuffer {
-    /// Zeros that no memory contains yet.
-    Zeros(TensorType),
-    /// The little-endian bytes of a tensor in host memory.
-    Host(TensorType, Vec<u8>),
-    /// A tensor on the devices.
-    Devices(DeviceTensor),
 }
 
 impl Xla {

@@ -10,7 +10,7 @@ use ops::{ElementType, Op, TensorType};
 use targets::{Backend, DeviceKind, Target};
 use trace::{Function, NodeId, NodeKind};
 
-use crate::fusion::Graph;
+use crate::fusion::NodeUses;
 
 /// Whether modules for the target call kernels for NVIDIA GPUs.
 pub(crate) fn has_cuda_kernels(target: &Target) -> bool {
@@ -39,20 +39,20 @@ pub(crate) struct CudaCalls {
 impl CudaCalls {
     /// Finds the kernels of a function whose composite operations are not expanded.
     pub(crate) fn of(function: &Function) -> Self {
-        let graph = Graph::of(function);
+        let uses = NodeUses::of(function);
         let mut calls = Self::default();
         for id in function.ids() {
-            if let Some(call) = attention(&graph, id) {
+            if let Some(call) = attention(&uses, id) {
                 calls.add(id, call);
             }
         }
         let linears: BTreeMap<NodeId, CudaProduct> =
-            function.ids().filter_map(|id| Some((id, product(&graph, id)?))).collect();
+            function.ids().filter_map(|id| Some((id, product(&uses, id)?))).collect();
         let inputs: BTreeSet<NodeId> = linears.keys().map(|&id| function.operands(id)[0]).collect();
         for input in inputs {
             let of_input: Vec<NodeId> =
                 linears.keys().copied().filter(|&id| function.operands(id)[0] == input).collect();
-            calls.products(&graph, input, &of_input, &linears);
+            calls.products(&uses, input, &of_input, &linears);
         }
         calls
     }
@@ -75,15 +75,15 @@ impl CudaCalls {
     /// Adds the kernels of all products of one input.
     fn products(
         &mut self,
-        graph: &Graph<'_>,
+        uses: &NodeUses<'_>,
         input: NodeId,
         linears: &[NodeId],
         products: &BTreeMap<NodeId, CudaProduct>,
     ) {
-        let weight = |id: &NodeId| graph.function.operands(*id)[1];
-        let Some((norm, x)) = norm(graph, input, linears) else {
+        let weight = |id: &NodeId| uses.function.operands(*id)[1];
+        let Some((norm, x)) = norm(uses, input, linears) else {
             for id in linears {
-                let (at, call) = residual(graph, *id, products[id]).unwrap_or_else(|| {
+                let (at, call) = residual(uses, *id, products[id]).unwrap_or_else(|| {
                     let operands = vec![input, weight(id)];
                     let kernel = CudaKernel::Linear(products[id]);
                     (*id, CudaCall { kernel, operands, results: vec![*id], within: Vec::new() })
@@ -98,7 +98,7 @@ impl CudaCalls {
         if let &[gate, up] = linears
             && let Some((gate, up, product)) = [(gate, up), (up, gate)]
                 .into_iter()
-                .find_map(|(gate, up)| Some((gate, up, gated(graph, gate, up)?)))
+                .find_map(|(gate, up)| Some((gate, up, gated(uses, gate, up)?)))
         {
             let kernel = CudaKernel::Gated(with_norm(&gate));
             let operands = vec![x[0], x[1], weight(&gate), weight(&up)];
@@ -109,7 +109,7 @@ impl CudaCalls {
         }
         for group in rest.chunks(3) {
             let weights: Vec<NodeId> = group.iter().map(weight).collect();
-            let is_early = weights.iter().all(|&weight| is_parameter(graph, weight) || weight < group[0]);
+            let is_early = weights.iter().all(|&weight| is_parameter(uses, weight) || weight < group[0]);
             if let &[first, second, third] = group
                 && is_early
             {
@@ -128,13 +128,13 @@ impl CudaCalls {
     }
 }
 
-fn is_parameter(graph: &Graph<'_>, id: NodeId) -> bool {
-    matches!(graph.function.node(id).kind, NodeKind::Parameter(_))
+fn is_parameter(uses: &NodeUses<'_>, id: NodeId) -> bool {
+    matches!(uses.function.node(id).kind, NodeKind::Parameter(_))
 }
 
 /// The sizes of a product of few vectors; `None` if the node is another operation, or no kernel supports it.
-fn product(graph: &Graph<'_>, id: NodeId) -> Option<CudaProduct> {
-    let (Some(Op::Linear(_)), &[x, weight]) = (graph.op(id), &graph.types(id)[..]) else { return None };
+fn product(uses: &NodeUses<'_>, id: NodeId) -> Option<CudaProduct> {
+    let (Some(Op::Linear(_)), &[x, weight]) = (uses.op(id), &uses.types(id)[..]) else { return None };
     let is_bf16 = |ty: &TensorType| ty.element == ElementType::Bf16;
     let &[outputs, inputs] = &weight.shape[..] else { return None };
     let vectors = x.count().checked_div(inputs)?;
@@ -145,27 +145,27 @@ fn product(graph: &Graph<'_>, id: NodeId) -> Option<CudaProduct> {
 
 /// The norm of an input that only these products use, with the operands of the norm.
 fn norm(
-    graph: &Graph<'_>,
+    uses: &NodeUses<'_>,
     input: NodeId,
     linears: &[NodeId],
 ) -> Option<((f32, ops::ops::WeightStyle), [NodeId; 2])> {
-    let Some(Op::RmsNorm(op)) = graph.op(input) else { return None };
-    let &[x, weight] = &graph.function.operands(input)[..] else { return None };
-    let only = !graph.returned[input.index()]
-        && graph.users[input.index()].iter().all(|user| linears.contains(user));
-    let bf16 = graph.types(input).iter().all(|ty| ty.element == ElementType::Bf16);
+    let Some(Op::RmsNorm(op)) = uses.op(input) else { return None };
+    let &[x, weight] = &uses.function.operands(input)[..] else { return None };
+    let only =
+        !uses.returned[input.index()] && uses.users[input.index()].iter().all(|user| linears.contains(user));
+    let bf16 = uses.types(input).iter().all(|ty| ty.element == ElementType::Bf16);
     (only && bf16).then_some(((op.epsilon.0 as f32, op.style), [x, weight]))
 }
 
 /// The product together with the addition after it.
-fn residual(graph: &Graph<'_>, id: NodeId, product: CudaProduct) -> Option<(NodeId, CudaCall)> {
-    let &[sum] = &graph.users[id.index()][..] else { return None };
-    let Some(Op::Binary(op)) = graph.op(sum) else { return None };
-    let operands = graph.function.operands(sum);
+fn residual(uses: &NodeUses<'_>, id: NodeId, product: CudaProduct) -> Option<(NodeId, CudaCall)> {
+    let &[sum] = &uses.users[id.index()][..] else { return None };
+    let Some(Op::Binary(op)) = uses.op(sum) else { return None };
+    let operands = uses.function.operands(sum);
     let other = *operands.iter().find(|&&operand| operand != id)?;
-    let is_sum = op.kind == BinaryKind::Add && graph.alone_uses(id, sum);
+    let is_sum = op.kind == BinaryKind::Add && uses.alone_uses(id, sum);
     is_sum.then(|| {
-        let of = graph.function.operands(id);
+        let of = uses.function.operands(id);
         let operands = vec![of[0], of[1], other];
         let kernel = CudaKernel::Residual(product);
         (sum, CudaCall { kernel, operands, results: vec![sum], within: vec![id] })
@@ -174,26 +174,26 @@ fn residual(graph: &Graph<'_>, id: NodeId, product: CudaProduct) -> Option<(Node
 
 /// The nodes from `silu(gate)` to `silu(gate) · up`: conversion to f32, logistic function, product,
 /// conversion to bf16, product.
-fn gated(graph: &Graph<'_>, gate: NodeId, up: NodeId) -> Option<Vec<NodeId>> {
-    let only_user = |id: NodeId| match graph.users[id.index()][..] {
-        [user] if !graph.returned[id.index()] => Some(user),
+fn gated(uses: &NodeUses<'_>, gate: NodeId, up: NodeId) -> Option<Vec<NodeId>> {
+    let only_user = |id: NodeId| match uses.users[id.index()][..] {
+        [user] if !uses.returned[id.index()] => Some(user),
         _ => None,
     };
     let multiplies = |id: NodeId, a: NodeId, b: NodeId| {
-        let operands = graph.function.operands(id);
-        matches!(graph.op(id), Some(Op::Binary(op)) if op.kind == BinaryKind::Multiply)
+        let operands = uses.function.operands(id);
+        matches!(uses.op(id), Some(Op::Binary(op)) if op.kind == BinaryKind::Multiply)
             && (operands == [a, b] || operands == [b, a])
     };
-    let converts = |id: NodeId, to: ElementType| matches!(graph.op(id), Some(Op::Convert(op)) if op.to == to);
+    let converts = |id: NodeId, to: ElementType| matches!(uses.op(id), Some(Op::Convert(op)) if op.to == to);
     let wide = only_user(gate)?;
-    let &[a, b] = &graph.users[wide.index()][..] else { return None };
+    let &[a, b] = &uses.users[wide.index()][..] else { return None };
     let is_logistic =
-        |id: &NodeId| matches!(graph.op(*id), Some(Op::Unary(op)) if op.kind == UnaryKind::Logistic);
+        |id: &NodeId| matches!(uses.op(*id), Some(Op::Unary(op)) if op.kind == UnaryKind::Logistic);
     let (logistic, activated) = if is_logistic(&a) { (a, b) } else { (b, a) };
     let narrow = only_user(activated)?;
     let result = only_user(narrow)?;
     let is_silu = converts(wide, ElementType::F32)
-        && !graph.returned[wide.index()]
+        && !uses.returned[wide.index()]
         && is_logistic(&logistic)
         && only_user(logistic)? == activated
         && multiplies(activated, wide, logistic)
@@ -213,68 +213,64 @@ struct Appended {
 }
 
 /// The append that writes a cache, `[B, K, N, E]`, which nothing but `attention` reads.
-fn appended(graph: &Graph<'_>, id: NodeId, attention: NodeId) -> Option<Appended> {
-    let operands = graph.function.operands(id);
-    if graph.users[id.index()] != [attention] {
+fn appended(uses: &NodeUses<'_>, id: NodeId, attention: NodeId) -> Option<Appended> {
+    let operands = uses.function.operands(id);
+    if uses.users[id.index()] != [attention] {
         return None;
     }
-    match (graph.op(id)?, &operands[..]) {
-        (Op::DynamicUpdateSlice(op), &[cache, new, start]) if op.axis == 2 => {
-            Some(Appended { cache, new, start, count: None })
-        }
-        (Op::Append(op), &[cache, new, start, count]) if op.axis == 2 && !op.ring => {
-            Some(Appended { cache, new, start, count: Some(count) })
-        }
-        _ => None,
+    if let (Some(Op::DynamicUpdateSlice(op)), &[cache, new, start]) = (uses.op(id), &operands[..]) {
+        return (op.axis == 2).then_some(Appended { cache, new, start, count: None });
     }
+    if let (Some(Op::Append(op)), &[cache, new, start, count]) = (uses.op(id), &operands[..]) {
+        return (op.axis == 2 && !op.ring).then_some(Appended { cache, new, start, count: Some(count) });
+    }
+    None
 }
 
 /// The input and the tables of the rotation before a node, behind changes of shape. `within` receives the
 /// nodes in between.
 fn rotated(
-    graph: &Graph<'_>,
+    uses: &NodeUses<'_>,
     mut id: NodeId,
     mut user: NodeId,
     within: &mut Vec<NodeId>,
 ) -> Option<[NodeId; 3]> {
-    loop {
-        if !graph.alone_uses(id, user) {
-            return None;
-        }
+    while uses.alone_uses(id, user) {
         within.push(id);
-        let operands = graph.function.operands(id);
-        match graph.op(id)? {
-            Op::Reshape(_) => (id, user) = (operands[0], id),
-            Op::Rope(op) if op.layout == RopeLayout::HalfSplit => return operands.try_into().ok(),
-            _ => return None,
+        let operands = uses.function.operands(id);
+        if let Some(Op::Rope(op)) = uses.op(id) {
+            return operands.try_into().ok().filter(|_| op.layout == RopeLayout::HalfSplit);
         }
+        let Some(Op::Reshape(_)) = uses.op(id) else { return None };
+        (id, user) = (operands[0], id);
     }
+    None
 }
 
 /// Attention of one new token for each sequence, with the rotations and the appends before it.
-fn attention(graph: &Graph<'_>, id: NodeId) -> Option<CudaCall> {
-    let Some(Op::Sdpa(op)) = graph.op(id) else { return None };
-    let &[q, k, v, offset] = &graph.function.operands(id)[..] else { return None };
-    let types = graph.types(id);
+fn attention(uses: &NodeUses<'_>, id: NodeId) -> Option<CudaCall> {
+    let Some(Op::Sdpa(op)) = uses.op(id) else { return None };
+    let &[q, k, v, offset] = &uses.function.operands(id)[..] else { return None };
+    let types = uses.types(id);
     let (&[sequences, heads, group, 1, features], &[_, _, slots, _]) =
         (&types[0].shape[..], &types[1].shape[..])
     else {
         return None;
     };
-    let (keys, values) = (appended(graph, k, id)?, appended(graph, v, id)?);
+    let (keys, values) = (appended(uses, k, id)?, appended(uses, v, id)?);
     let mut within = Vec::new();
-    let [queries, q_cos, q_sin] = rotated(graph, q, id, &mut within)?;
-    let [new_keys, k_cos, k_sin] = rotated(graph, keys.new, k, &mut within)?;
+    let [queries, q_cos, q_sin] = rotated(uses, q, id, &mut within)?;
+    let [new_keys, k_cos, k_sin] = rotated(uses, keys.new, k, &mut within)?;
     let new_values = values.new;
-    let table = graph.function.node(q_cos).ty();
-    let start = graph.function.node(offset).ty();
+    let table = uses.function.node(q_cos).ty();
+    let start = uses.function.node(offset).ty();
     let by_row = start.rank() == 1;
     let whole = table.shape.last() == Some(&(features / 2))
         && table.count() == features / 2 * if by_row { sequences } else { 1 };
     let agree = (q_cos, q_sin) == (k_cos, k_sin)
         && keys.start == offset
         && (values.start, values.count) == (keys.start, keys.count)
-        && keys.count.is_none_or(|count| graph.function.node(count).ty().rank() == start.rank())
+        && keys.count.is_none_or(|count| uses.function.node(count).ty().rank() == start.rank())
         && (by_row || keys.count.is_none() || sequences == 1);
     let plain = op.mask == [MaskTerm::Causal] && op.softcap.is_none();
     let bf16 = types[..3].iter().all(|ty| ty.element == ElementType::Bf16);

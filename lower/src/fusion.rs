@@ -31,19 +31,19 @@ impl<'f> Fusions<'f> {
             return Self { written: BTreeMap::new(), within };
         }
         let mut fusions = Self { written: BTreeMap::new(), within: vec![false; function.len()] };
-        let graph = Graph::of(function);
+        let uses = NodeUses::of(function);
         // From the end: what computes a value may take the norm and the rotation in front of it.
         for id in function.ids().rev() {
             // Expansion leaves no other composites than those of kernels.
-            if let Some(op) = graph.op(id)
+            if let Some(op) = uses.op(id)
                 && matches!(op.form(), Form::Composite(_) | Form::Kernel)
                 && !fusions.within[id.index()]
             {
-                fusions.add(&graph, id, FusedOp::alone(op, graph.types(id)), kernels);
+                fusions.add(&uses, id, FusedOp::alone(op, uses.types(id)), kernels);
             }
         }
         // What only swallowed nodes read, a bias that was broadcast, has no value of its own either.
-        let mut needed = graph.returned;
+        let mut needed = uses.returned;
         for id in function.ids().rev() {
             if !needed[id.index()] {
                 continue;
@@ -68,13 +68,13 @@ impl<'f> Fusions<'f> {
         self.within[id.index()]
     }
 
-    fn add(&mut self, graph: &Graph<'f>, id: NodeId, work: FusedOp<'f>, kernels: &Kernels) {
-        let Prologue { mut work, mut within, mut operands } = graph.before(id, work, kernels);
+    fn add(&mut self, uses: &NodeUses<'f>, id: NodeId, work: FusedOp<'f>, kernels: &Kernels) {
+        let Prologue { mut work, mut within, mut operands } = uses.before(id, work, kernels);
         let mut written = id;
-        let turned = graph.turned(id).map(|turned| (FusedOp { by_token: true, ..work.clone() }, turned));
+        let turned = uses.turned(id).map(|turned| (FusedOp { by_token: true, ..work.clone() }, turned));
         let turned = turned.filter(|(work, _)| kernels.can_do(work));
         let ending = || {
-            graph.endings(id).into_iter().find_map(|ending| {
+            uses.endings(id).into_iter().find_map(|ending| {
                 let work = FusedOp { tail: ending.tail.clone(), ..work.clone() };
                 kernels.can_do(&work).then_some((work, ending))
             })
@@ -102,7 +102,7 @@ struct Prologue<'f> {
 }
 
 /// A function, with the users of each node.
-pub(crate) struct Graph<'f> {
+pub(crate) struct NodeUses<'f> {
     pub(crate) function: &'f Function,
     pub(crate) users: Vec<Vec<NodeId>>,
     /// Whether each node is a result of the function.
@@ -118,7 +118,7 @@ struct Ending {
     written: NodeId,
 }
 
-impl<'f> Graph<'f> {
+impl<'f> NodeUses<'f> {
     pub(crate) fn of(function: &'f Function) -> Self {
         let mut users = vec![Vec::new(); function.len()];
         for id in function.ids() {
@@ -286,7 +286,7 @@ fn part(narrow: &Narrow, of: &TensorType, tokens: usize) -> Option<Tokens> {
 
 /// The elementwise operations after a node, during the search.
 struct Growth<'g, 'f> {
-    graph: &'g Graph<'f>,
+    uses: &'g NodeUses<'f>,
     id: NodeId,
     /// The type of the node, or of the halves of its value.
     ty: TensorType,
@@ -297,22 +297,22 @@ struct Growth<'g, 'f> {
 }
 
 impl<'g, 'f> Growth<'g, 'f> {
-    fn new(graph: &'g Graph<'f>, id: NodeId) -> Self {
-        let ty = graph.function.node(id).ty();
+    fn new(uses: &'g NodeUses<'f>, id: NodeId) -> Self {
+        let ty = uses.function.node(id).ty();
         let half = |start: usize| {
             let length = ty.shape.last()? / 2;
             let is = |user: &&NodeId| {
-                matches!(graph.op(**user), Some(Op::Narrow(narrow))
+                matches!(uses.op(**user), Some(Op::Narrow(narrow))
                     if *narrow == Narrow { axis: ty.rank() - 1, start: start * length, length })
             };
-            graph.users[id.index()].iter().find(is).copied()
+            uses.users[id.index()].iter().find(is).copied()
         };
         match (half(0), half(1)) {
-            (Some(first), Some(second)) if graph.users[id.index()].len() == 2 => {
-                let ty = graph.function.node(first).ty().clone();
-                Self { graph, id, ty, parts: vec![first, second], joined: Vec::new() }
+            (Some(first), Some(second)) if uses.users[id.index()].len() == 2 => {
+                let ty = uses.function.node(first).ty().clone();
+                Self { uses, id, ty, parts: vec![first, second], joined: Vec::new() }
             }
-            _ => Self { graph, id, ty: ty.clone(), parts: vec![id], joined: Vec::new() },
+            _ => Self { uses, id, ty: ty.clone(), parts: vec![id], joined: Vec::new() },
         }
     }
 
@@ -323,11 +323,11 @@ impl<'g, 'f> Growth<'g, 'f> {
     /// Whether a node is an elementwise operation on values that were found, or on values from before the
     /// operations.
     fn joins(&mut self, id: NodeId) -> bool {
-        let operands = self.graph.function.operands(id);
-        let elementwise = matches!(self.graph.op(id), Some(Op::Unary(_) | Op::Binary(_) | Op::Convert(_)));
+        let operands = self.uses.function.operands(id);
+        let elementwise = matches!(self.uses.op(id), Some(Op::Unary(_) | Op::Binary(_) | Op::Convert(_)));
         let known = |&operand: &NodeId| self.knows(operand) || self.operand(operand).is_some();
         let joins = elementwise
-            && self.graph.function.node(id).ty().element.is_float()
+            && self.uses.function.node(id).ty().element.is_float()
             && operands.iter().any(|&operand| self.knows(operand))
             && operands.iter().all(known);
         if joins {
@@ -339,12 +339,12 @@ impl<'g, 'f> Growth<'g, 'f> {
     /// The value of a node that is not one of the found operations: a number, or an operand that is computed
     /// before them.
     fn operand(&self, id: NodeId) -> Option<Outside> {
-        let node = self.graph.function.node(id);
+        let node = self.uses.function.node(id);
         let [ty] = &node.types[..] else { return None };
         if !ty.element.is_float() {
             return None;
         }
-        match self.graph.op(id) {
+        match self.uses.op(id) {
             Some(Op::Constant(Constant { value })) if value.as_splat().is_some() => {
                 let number = ty.element.decode(value.as_splat()?);
                 number.is_finite().then_some(Outside::Number(Real(number), ty.element))
@@ -352,12 +352,12 @@ impl<'g, 'f> Growth<'g, 'f> {
             Some(Op::BroadcastInDim(BroadcastInDim { shape, axes }))
                 if *shape == self.ty.shape && axes.len() == 1 && axes[0] + 1 == shape.len() =>
             {
-                let mut from = self.graph.function.operands(id)[0];
-                let rounded = self.graph.function.node(from).ty().element;
-                if let Some(Op::Convert(Convert { .. })) = self.graph.op(from) {
-                    from = self.graph.function.operands(from)[0];
+                let mut from = self.uses.function.operands(id)[0];
+                let rounded = self.uses.function.node(from).ty().element;
+                if let Some(Op::Convert(Convert { .. })) = self.uses.op(from) {
+                    from = self.uses.function.operands(from)[0];
                 }
-                let element = self.graph.function.node(from).ty().element;
+                let element = self.uses.function.node(from).ty().element;
                 let there = from.index() < self.id.index() && element.is_float();
                 there.then_some(Outside::Operand(from, Broadcast::LastAxis(element), rounded))
             }
@@ -372,18 +372,18 @@ impl<'g, 'f> Growth<'g, 'f> {
     fn ending(&self, end: NodeId) -> Option<Ending> {
         let mut within = vec![end];
         for &id in self.joined.iter().rev() {
-            let needed = self.graph.users[id.index()].iter().any(|user| within.contains(user));
+            let needed = self.uses.users[id.index()].iter().any(|user| within.contains(user));
             if needed && id != end {
                 within.push(id);
             }
         }
         let inner = |id: NodeId| {
-            let used = self.graph.users[id.index()].iter().all(|user| within.contains(user));
-            used && !self.graph.returned[id.index()]
+            let used = self.uses.users[id.index()].iter().all(|user| within.contains(user));
+            used && !self.uses.returned[id.index()]
         };
         let halves = self.parts.len() == 2;
         let parts = self.parts.iter().all(|&part| inner(part));
-        let own = !halves || !self.graph.returned[self.id.index()];
+        let own = !halves || !self.uses.returned[self.id.index()];
         if !parts || !own || !within[1..].iter().all(|&id| inner(id)) {
             return None;
         }
@@ -422,16 +422,16 @@ struct Steps<'g, 'f> {
 
 impl Steps<'_, '_> {
     fn add(&mut self, id: NodeId) -> Option<()> {
-        let graph = self.growth.graph;
-        let inputs = graph.function.operands(id);
+        let uses = self.growth.uses;
+        let inputs = uses.function.operands(id);
         let places = inputs.into_iter().map(|input| self.place(input)).collect::<Option<Vec<_>>>()?;
-        let kind = match (graph.op(id)?, &places[..]) {
+        let kind = match (uses.op(id)?, &places[..]) {
             (Op::Unary(Unary { kind }), &[x]) => EpilogueOp::Unary(*kind, x),
             (Op::Binary(Binary { kind }), &[a, b]) => EpilogueOp::Binary(*kind, a, b),
             (Op::Convert(_), &[x]) => EpilogueOp::Convert(x),
             _ => return None,
         };
-        self.push(id, kind, graph.function.node(id).ty().element);
+        self.push(id, kind, uses.function.node(id).ty().element);
         Some(())
     }
 
@@ -440,7 +440,7 @@ impl Steps<'_, '_> {
         if let Some(&place) = self.places.get(&id) {
             return Some(place);
         }
-        let element = self.growth.graph.function.node(id).ty().element;
+        let element = self.growth.uses.function.node(id).ty().element;
         if let Some(part) = self.growth.parts.iter().position(|&part| part == id) {
             return Some(self.push(id, EpilogueOp::Result(part), element));
         }

@@ -10,7 +10,7 @@ use tracewright::ops::ElementType;
 use tracewright::simplify::Rules;
 use tracewright::trace::KvFormat;
 
-use crate::arguments::{CompileArguments, DeviceArguments, Engine, EngineArguments, TuningSource, batch};
+use crate::arguments::{CompileArguments, DeviceArguments, EngineArguments, TuningSource, batch};
 
 #[derive(Subcommand)]
 pub enum Arguments {

@@ -24,10 +24,11 @@ use tracewright::targets::Target;
 use tracewright::xla::{XlaPlugin, XlaTools};
 
 use super::{
-    Arguments, AttentionBench, BenchArguments, DecodeBench, Engine, EngineArguments, MatmulBench, ModelBench,
+    Arguments, AttentionBench, BenchArguments, DecodeBench, EngineArguments, MatmulBench, ModelBench,
     PrefillBench, ProfileArguments, TuningSource, VariantArguments,
 };
 use crate::Invocation;
+use crate::arguments::Engine;
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::{build, plugins, progress};

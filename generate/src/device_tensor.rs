@@ -1,0 +1,93 @@
+//! Tensors of a program that XLA runs, in host memory or on the devices.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use ops::TensorType;
+use pjrt::PjrtBuffer;
+
+use crate::GenerateError;
+
+/// A tensor of an [`Xla`](crate::Xla). The argument that a tensor becomes determines its placement, so a new tensor stays in
+/// host memory until a call takes it.
+pub enum XlaBuffer {
+    /// Zeros that no memory contains yet.
+    Zeros(TensorType),
+    /// The little-endian bytes of a tensor in host memory.
+    Host(TensorType, Vec<u8>),
+    /// A tensor on the devices.
+    Devices(DeviceTensor),
+}
+
+/// A tensor on the devices. A clone refers to the same tensor, which a call may replace by the tensor after the
+/// next token.
+#[derive(Clone)]
+pub struct DeviceTensor(Rc<Inner>);
+
+struct Inner {
+    /// `None` after a call has taken the tensor.
+    buffer: RefCell<Option<PjrtBuffer>>,
+    /// The bytes of a small tensor, once the host has read them.
+    bytes: RefCell<Option<Vec<u8>>>,
+}
+
+/// The largest number of bytes that the host keeps of a tensor.
+const SMALL: usize = 256;
+
+impl DeviceTensor {
+    pub(crate) fn new(buffer: PjrtBuffer) -> Self {
+        Self(Rc::new(Inner { buffer: RefCell::new(Some(buffer)), bytes: RefCell::new(None) }))
+    }
+
+    pub(crate) fn take(&self) -> Result<PjrtBuffer, GenerateError> {
+        self.0.buffer.take().ok_or_else(lost)
+    }
+
+    pub(crate) fn put(&self, buffer: PjrtBuffer) {
+        self.0.bytes.take();
+        self.0.buffer.replace(Some(buffer));
+    }
+
+    pub(crate) fn with<T, E: Into<GenerateError>>(
+        &self,
+        act: impl FnOnce(&PjrtBuffer) -> Result<T, E>,
+    ) -> Result<T, GenerateError> {
+        act(self.0.buffer.borrow().as_ref().ok_or_else(lost)?).map_err(Into::into)
+    }
+
+    /// All bytes. The bytes of a small tensor are copied only once.
+    pub(crate) fn bytes(&self) -> Result<Vec<u8>, GenerateError> {
+        if let Some(bytes) = &*self.0.bytes.borrow() {
+            return Ok(bytes.clone());
+        }
+        let bytes = self.with(PjrtBuffer::read)?;
+        if bytes.len() <= SMALL {
+            self.0.bytes.replace(Some(bytes.clone()));
+        }
+        Ok(bytes)
+    }
+
+    /// The bytes of an element.
+    pub(crate) fn element(&self, index: usize) -> Result<Vec<u8>, GenerateError> {
+        self.with(|buffer| buffer.read_element(index))
+    }
+
+    /// The numbers of a tensor that the host has read and keeps.
+    pub(crate) fn kept_integers(&self) -> Option<Vec<i32>> {
+        self.0.bytes.borrow().as_deref().map(integers)
+    }
+
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// A failed call has taken the tensor.
+fn lost() -> GenerateError {
+    let why = "has lost its state in a call that failed; load the model again".into();
+    GenerateError::EntryPoint { name: "decode".into(), why }
+}
+
+pub(crate) fn integers(bytes: &[u8]) -> Vec<i32> {
+    bytes.chunks_exact(4).map(|bytes| i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])).collect()
+}
