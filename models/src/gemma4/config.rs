@@ -65,7 +65,10 @@ impl Gemma4Config {
         // The first layer shows the heads of its kind.
         let first: Gemma4Layer = self.project_at(0);
         let features = first.num_attention_heads.saturating_mul(first.head_dim.unwrap_or(1));
-        let key = format!("num_attention_heads × {}", if self.window(0).is_some() { "head_dim" } else { "global_head_dim" });
+        let key = format!(
+            "num_attention_heads × {}",
+            if self.window(0).is_some() { "head_dim" } else { "global_head_dim" }
+        );
         sizes.push(DeclaredSize::extent(&key, features, &[("model.layers.*.self_attn.o_proj.weight", 1)]));
         if self.has_per_layer {
             let gates = &[("model.layers.*.per_layer_input_gate.weight", 0)];
@@ -171,11 +174,13 @@ fn read_text(keys: &Keys) -> Gemma4Config {
     let last = layers.saturating_sub(1);
     let windows = windows.iter().enumerate().map(|(layer, window)| window.filter(|_| layer < last)).collect();
     let attention_bias = keys.flag("attention_bias", false);
-    let llama =
-        LlamaConfig { windows, attention_bias, rope: global, local_rope: Some(sliding), ..llama };
+    let llama = LlamaConfig { windows, attention_bias, rope: global, local_rope: Some(sliding), ..llama };
     let attention_k_eq_v = keys.flag("attention_k_eq_v", false);
     let global_heads = keys.optional_count("num_global_key_value_heads").filter(|_| attention_k_eq_v);
-    let sizes = [keys.optional_count("global_head_dim").unwrap_or(512), global_heads.unwrap_or(llama.num_key_value_heads)];
+    let sizes = [
+        keys.optional_count("global_head_dim").unwrap_or(512),
+        global_heads.unwrap_or(llama.num_key_value_heads),
+    ];
     let [global_head_dim, global_key_value_heads] = global_sizes(keys, &llama, sizes);
     llama.rope.check(keys, global_head_dim);
     let shared = keys.optional_integer("num_kv_shared_layers").unwrap_or(0);

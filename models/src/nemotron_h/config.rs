@@ -95,9 +95,21 @@ impl NemotronHConfig {
             DeclaredSize::numbers("layers_block_type", self.num_hidden_layers, "model.layers."),
             DeclaredSize::extent("vocab_size", self.vocab_size, &[("model.embeddings.weight", 0)]),
             DeclaredSize::extent("hidden_size", self.hidden_size, &[("model.embeddings.weight", 1)]),
-            DeclaredSize::extent("mamba_num_heads", self.mamba_num_heads, &[("model.layers.*.mixer.A_log", 0)]),
-            DeclaredSize::extent("conv_kernel", self.conv_memory + 1, &[("model.layers.*.mixer.conv1d.weight", 2)]),
-            DeclaredSize::extent("n_routed_experts", self.num_experts, &[("model.layers.*.mixer.gate.weight", 0)]),
+            DeclaredSize::extent(
+                "mamba_num_heads",
+                self.mamba_num_heads,
+                &[("model.layers.*.mixer.A_log", 0)],
+            ),
+            DeclaredSize::extent(
+                "conv_kernel",
+                self.conv_memory + 1,
+                &[("model.layers.*.mixer.conv1d.weight", 2)],
+            ),
+            DeclaredSize::extent(
+                "n_routed_experts",
+                self.num_experts,
+                &[("model.layers.*.mixer.gate.weight", 0)],
+            ),
         ]
     }
 }
@@ -183,8 +195,7 @@ fn kinds(keys: &Keys) -> Vec<Kind> {
         let found = KINDS.iter().find(|(_, names, _)| names.iter().any(|known| name == known));
         found.map(|(kind, ..)| *kind)
     };
-    let lettered =
-        |letter: char| KINDS.iter().find(|(.., known)| *known == letter).map(|(kind, ..)| *kind);
+    let lettered = |letter: char| KINDS.iter().find(|(.., known)| *known == letter).map(|(kind, ..)| *kind);
     let (key, value, kinds) = match (listed, pattern) {
         (Some(value), _) => {
             let names = value.as_array().map(|names| names.iter().map(named).collect());
