@@ -395,7 +395,7 @@ mod tests {
         for (limit, expected) in [(9, &whole[..]), (5, &whole), (4, &[258, a, b, 259])] {
             assert_eq!(tokenizer.encode_within("abc", limit).unwrap(), (expected.to_vec(), 5), "{limit}");
         }
-        // What is always there may be more than there is room for.
+        // The special tokens alone can exceed the limit.
         assert_eq!(tokenizer.encode_within("abc", 1).unwrap(), (vec![258, 259], 5));
     }
 

@@ -271,7 +271,7 @@ mod tests {
             assert!(error.contains("is empty"), "{error}");
         }
         check_charsmaps(&of(&[&good, &of(&[&good])])).unwrap();
-        // Exactly what is there.
+        // The declared length of the trie equals the number of bytes.
         check_charsmaps(&charsmap_of(&[2, 0, 0, 0, 7, 7])).unwrap();
         check_charsmaps(&charsmap_of(&[3, 0, 0, 0, 7, 7])).unwrap_err();
     }
