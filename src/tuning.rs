@@ -46,7 +46,6 @@ impl TuningSource {
         Ok(match self {
             Self::Given(tuning) => Tunings::Given(tuning.clone()),
             // Without measurements, the version is not needed. The compiler takes a while to report its version.
-            // version.
             Self::Measured if !TuningCache::exists(cache) => Tunings::Measured(TuningDb::default()),
             Self::Measured => {
                 let target = compiler.resolve(target)?;
