@@ -1,6 +1,6 @@
-//! Builds a program that you can call from a trace and a checkpoint. [`build_program`] runs all stages of a
-//! build. [`Build`] is for callers that stop between two stages, such as an export. The cache keeps compiled
-//! modules and archives.
+//! Builds a callable program from a trace and a checkpoint. [`build_program`] runs all stages of a build.
+//! [`Build`] is for callers that stop between two stages, such as an export. The cache keeps compiled modules
+//! and archives.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -43,15 +43,15 @@ pub type WatchSteps<'a> = &'a mut dyn FnMut(BuildStep) -> ControlFlow<()>;
 /// A step of a build that can take a long time.
 #[derive(Clone, Copy, Debug)]
 pub enum BuildStep {
-    /// A model of the Hugging Face hub is downloaded.
+    /// Tracewright downloads a model from the Hugging Face hub.
     Download(irpa::Progress),
     /// `iree-compile` compiles the text of the module.
     Compile,
-    /// The archive of the weights is written.
+    /// Tracewright writes the archive of the weights.
     Bake(irpa::Progress),
     /// IREE loads the module. This step takes little time.
     Load,
-    /// The weights are compared with the hashes in their archive.
+    /// Tracewright compares the weights with the hashes in their archive.
     Verify(irpa::Progress),
 }
 
@@ -116,7 +116,7 @@ impl<'a> From<BuildTools<'a>> for ProgramOptions<'a> {
     }
 }
 
-/// A program, the module and archive that it consists of, and the time that the build took.
+/// A program with its module and its archive, and the times of the build.
 pub struct BuiltProgram {
     /// The loaded program, ready for calls.
     pub program: Program,
@@ -130,7 +130,7 @@ pub struct BuiltProgram {
     pub archive: Archive,
     /// Statistics of the bake; `None` if the archive was already in the cache.
     pub baked: Option<Baked>,
-    /// The time that the compilation took, or reading the module from the cache.
+    /// The time for compiling the module, or for reading the module from the cache.
     pub compile: Duration,
     /// The time that loading the program took.
     pub load: Duration,
@@ -190,10 +190,12 @@ pub fn build_program(
 ) -> Result<BuiltProgram, LoadError> {
     let ProgramOptions { tools, target, rules, weights, device, memory, ignorable } = options;
     let target = tools.compiler.resolve(&target)?;
-    // What another device holds is not held here.
+    // The memory check counts only memory of the host, and a device with its own memory does not use memory
+    // of the host.
     let memory = memory.filter(|_| target.device == DeviceKind::Cpu);
     let expanded = Expanded::new(&traced.trace, rules, target, weights)?;
-    // Before the text is written: the tables of a context that cannot fit would not fit either.
+    // The memory check runs before the module's text is written, because the tables of a very long context
+    // would not fit into memory.
     let footprint = Footprint::of(&expanded).map_err(LowerError::from)?;
     memory.map_or(Ok(()), |memory| footprint.check(memory))?;
     let lowered = expanded.lower(ignorable)?;
@@ -286,7 +288,7 @@ impl<'a, 't> Build<'a, 't> {
 
 /// The compiler options for the target of a lowered network.
 pub fn compile_options(lowered: &Lowered, compiler: &Compiler) -> Result<CompileOptions, CompileError> {
-    // Most of the time goes into matmuls with the largest weights.
+    // The matmuls with the largest weights take most of the time.
     let largest = lowered.module.parameters.iter().max_by_key(|p| p.ty.bytes());
     let element = largest.map_or(ElementType::F32, |p| p.ty.element);
     compiler.options(&lowered.target, element, largest.is_some_and(Parameter::is_packed))
@@ -356,17 +358,18 @@ pub(crate) fn cached_archive(
         return Ok((archive, None));
     }
     if path.is_file() {
-        // Damaged, and so of no kind that would be replaced. The write reports a file that cannot be removed.
+        // A damaged archive is replaced. If the damaged file cannot be removed, writing the new file reports
+        // the error.
         let _ = fs::remove_file(&path);
     }
     let baked = bake(&path)?;
     Ok((Archive::open(&path)?, Some(baked)))
 }
 
-/// The archive's name in the cache: a hash of the checkpoint's files and of the recipes. A file is identified
-/// by its path, size and modification time, and on Unix also by its inode and change time. Rewriting a file
-/// never keeps all of these. Hashing gigabytes of weights at every start would take longer than loading the
-/// weights.
+/// Returns the archive's name in the cache: a hash of the checkpoint's files and of the recipes. The hash
+/// identifies a file by its path, size and modification time, and on Unix also by its inode and change time.
+/// If a file is rewritten, at least one of these values changes. Hashing gigabytes of weights at every start
+/// would take longer than loading the weights.
 fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<String, LoadError> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&ROUNDING.to_le_bytes());

@@ -34,8 +34,8 @@ use trace::{Role, Signature};
 use crate::plan::rounded_up;
 use crate::program::{CallError, Program};
 
-/// The length to which texts of up to `tokens` tokens are padded: a power of two that is at most `longest`.
-/// Powers of two keep the number of different modules small.
+/// Returns the length to which texts of up to `tokens` tokens are padded. The length is a power of two, but
+/// at most `longest`. Powers of two keep the number of different modules small.
 pub fn length_for(tokens: usize, longest: usize) -> usize {
     rounded_up(tokens, 32, longest)
 }
@@ -169,7 +169,8 @@ impl<'a> Embedder<'a> {
     }
 
     /// Computes the embeddings in one call of the program. The function fills unused sequences of the batch
-    /// with a text of one token and ignores their results: the mean over no tokens would not be a number.
+    /// with a text of one token, and ignores their results. Without this token, the mean over zero tokens
+    /// would be NaN.
     fn call(&self, texts: &[Vec<u32>]) -> Result<Array, EmbedError> {
         let row = |row: usize| texts.get(row).map_or(&[0][..], Vec::as_slice);
         let padded = |tokens: &[u32]| {

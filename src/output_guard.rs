@@ -25,7 +25,7 @@ pub fn check_output(model: &Path, out: &Path) -> Result<(), OverwritesModel> {
     let mut own = vec![model.to_owned()];
     if !Gguf::is_at(model) {
         let folder = if model.is_file() { model.parent().unwrap_or(model) } else { model };
-        // The parent of a bare name is the empty path.
+        // The parent of a path without a folder is the empty path.
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         let is_export = folder.join("manifest.json").exists();
         let read = |path: &PathBuf| path.extension().is_some_and(|end| READ.iter().any(|read| end == *read));

@@ -44,8 +44,8 @@ pub struct Plan {
     pub target: Target,
     /// The rules that simplify the trace. By default, the exact rules apply.
     pub rules: Rules,
-    /// How weights are stored, and whether kernels compute matmuls. By default, kernels compute matmuls;
-    /// weights have the groups of the checkpoint, or otherwise the element type.
+    /// How weights are stored, and whether kernels compute matmuls. By default, kernels compute matmuls.
+    /// Weights keep the quantization groups of the checkpoint, or have the element type.
     pub weights: Weights,
 }
 
@@ -97,8 +97,8 @@ pub enum PlanError {
     QuantMap(#[from] QuantMapError),
 }
 
-/// The default chunk, in tokens. From about this length on, the speed of matmuls is limited by computation
-/// and not by memory.
+/// The default chunk, in tokens. For at least about this many tokens, computation and not memory limits the
+/// speed of matmuls.
 const CHUNK: usize = 128;
 
 impl Plan {
@@ -133,7 +133,7 @@ impl Plan {
         Ok(Self { model, element, context, chunk, batch: 1, kv, target, rules, weights })
     }
 
-    /// The context for `tokens` tokens: a power of two that is at most `longest`. Powers of two keep the
+    /// Returns the context for `tokens` tokens: a power of two, but at most `longest`. Powers of two keep the
     /// number of different modules small.
     pub fn context_for(tokens: usize, longest: usize) -> usize {
         rounded_up(tokens, 512, longest)
@@ -144,12 +144,13 @@ impl Plan {
         self.remembering(self.model.entry_points(self.batch, self.chunk, self.context))
     }
 
-    /// All entry points except those for scores.
+    /// Returns all entry points except the entry point for scores.
     pub fn steps(&self) -> Vec<EntryPoint> {
         self.steps_of(self.chunk, self.context)
     }
 
-    /// The entry points of an export for IREE: all of the model, and the one that verifies drafts if the model predicts tokens.
+    /// Returns the entry points of an export for IREE: all entry points of the model, and the entry point that verifies drafts,
+    /// if the model predicts tokens.
     pub fn exported(&self) -> Vec<EntryPoint> {
         let mut entries = self.entry_points();
         if entries.iter().any(|entry| entry.logits == LogitsMode::Next) {
@@ -158,8 +159,8 @@ impl Plan {
         entries.into_iter().flat_map(EntryPoint::in_parts).collect()
     }
 
-    /// The entry point that verifies draft tokens. If weights are read from memory, a call for this many
-    /// tokens costs little more than a call for a single token.
+    /// Returns the entry point that verifies draft tokens. If weights are read from memory, a call for the
+    /// tokens of a draft costs little more than a call for a single token.
     pub fn verifier(&self) -> Vec<EntryPoint> {
         const WIDTH: usize = 8;
         self.remembering(vec![EntryPoint::verify(self.batch, WIDTH.min(self.context), self.context)])
@@ -215,8 +216,8 @@ impl Plan {
         Ok(self.model.trace(self.element, entries)?)
     }
 
-    /// Simplifies a trace of this plan and expands it to primitives. The trace contains all entry points, as
-    /// [`trace`](Self::trace) returns them, or some entry points.
+    /// Simplifies a trace of this plan, and expands the trace to primitives. The trace contains all entry
+    /// points that [`trace`](Self::trace) returns, or some of these entry points.
     ///
     /// # Errors
     /// Returns an error if the trace cannot be lowered.
@@ -250,7 +251,7 @@ fn computed_in(wanted: Option<ElementType>) -> Result<ElementType, PlanError> {
     }
 }
 
-/// The smallest `least` · 2ⁿ that is at least `tokens`, but at most `longest`.
+/// Returns the smallest `least` · 2ⁿ that is at least `tokens`, but not more than `longest`.
 pub(crate) fn rounded_up(tokens: usize, least: usize, longest: usize) -> usize {
     tokens.checked_next_power_of_two().unwrap_or(longest).max(least).min(longest)
 }

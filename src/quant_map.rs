@@ -28,7 +28,7 @@ pub enum QuantMapError {
         path: PathBuf,
         /// The pattern of the weights' names.
         pattern: String,
-        /// The word.
+        /// The value that is not a format.
         found: String,
     },
 }

@@ -45,7 +45,7 @@ impl TuningSource {
     ) -> Result<Tunings, LoadError> {
         Ok(match self {
             Self::Given(tuning) => Tunings::Given(tuning.clone()),
-            // The compiler takes a while to report its version.
+            // Without measurements, the version is not needed. The compiler takes a while to report its version.
             Self::Measured if !TuningCache::exists(cache) => Tunings::Measured(TuningDb::default()),
             Self::Measured => {
                 let target = compiler.resolve(target)?;
@@ -63,7 +63,7 @@ impl Tunings {
     pub fn of(&self, plan: &Plan) -> Result<Tuning, PlanError> {
         match self {
             Self::Given(tuning) => Ok(tuning.clone()),
-            // To name a network, it is recorded.
+            // Without measurements, the network need not be recorded to find its name.
             Self::Measured(db) if db.kernels.is_empty() && db.networks.is_empty() => Ok(Tuning::default()),
             Self::Measured(db) if plan.model.sentence().is_some() => Ok(db.tuning(None)),
             Self::Measured(db) => Ok(db.tuning(Some(&network_name(plan)?))),

@@ -1,9 +1,9 @@
-//! Starts the next decode call before the host has read the token of the last call. So the device need not wait for
+//! Starts the next decode call before the host has read the token of the last call. So the device does not wait for
 //! the host.
 //!
-//! The call takes the most likely token, which is right if the caller chooses this token. Otherwise the caller's own
-//! call computes the same position again. Until then, the state contains a wrong vector in the slot after the last
-//! position, which no call reads.
+//! The early call appends the most likely token. If the sampler chooses another token, a second call computes the
+//! same position again. Until then, the KV cache contains a wrong entry after the last position, and no call reads
+//! this entry.
 
 use ops::TensorType;
 use pjrt::PjrtBuffer;
@@ -19,18 +19,19 @@ pub(crate) struct Ahead {
     pub count: usize,
     /// The type of the tokens.
     pub ty: TensorType,
-    /// For each tensor of the state, the indices of its argument and its result.
+    /// For each tensor of the state, the indices of the argument and the result that hold the tensor.
     pub states: Vec<(usize, usize)>,
     pub token: usize,
-    /// Whether start and count are single numbers.
+    /// Whether the arguments `start` and `count` are scalars.
     pub is_scalar: bool,
-    /// The number of positions that the state has slots for.
+    /// The number of positions for which the state has memory.
     context: usize,
 }
 
 impl Ahead {
-    /// The arguments and results of an entry point, if its calls can start early. Then each call takes one token of
-    /// each sequence, and the state has a slot for each position.
+    /// Returns the arguments and results of an entry point, or `None` if the entry point's calls cannot start
+    /// early. A call can start early if it takes one token per sequence, and the state has memory for each
+    /// position.
     pub(crate) fn of(entry: &Signature) -> Option<Self> {
         let argument =
             |is: &dyn Fn(Role) -> bool| entry.arguments.iter().position(|argument| is(argument.role));
@@ -68,7 +69,8 @@ pub(crate) struct Passed {
 }
 
 impl Passed {
-    /// The values of arguments, if the numbers are on the host and the state is on the device.
+    /// Returns the values of a call's arguments, if the numbers are in host memory and the state is on the
+    /// device.
     pub(crate) fn of(ahead: &Ahead, arguments: &[CallArgument<XlaBuffer>]) -> Option<Self> {
         let numbers = |index: usize| match arguments.get(index)? {
             CallArgument::Scalar(number) => Some(vec![*number]),
@@ -87,7 +89,7 @@ impl Passed {
         })
     }
 
-    /// The starts of the next call; `None` if the state has no slot for the next token.
+    /// Returns the start positions of the next call; `None` if the state has no memory for another token.
     pub(crate) fn next(&self, ahead: &Ahead) -> Option<Vec<i32>> {
         let next: Vec<i32> = self.start.iter().zip(&self.count).map(|(start, count)| start + count).collect();
         let fits = |(&start, &count): (&i32, &i32)| (start + count) as usize <= ahead.context;
@@ -95,21 +97,22 @@ impl Passed {
     }
 }
 
-/// The call after the last decode call.
+/// The call that is expected after the last decode call.
 pub(crate) struct Expected {
     pub entry: String,
     pub start: Vec<i32>,
     pub count: Vec<i32>,
-    /// The state before the call; if the call has started, the state after the call.
+    /// The state before the expected call. After this call has started, the list contains the state after the
+    /// call.
     pub states: Vec<DeviceTensor>,
     /// The most likely token of each sequence.
     pub token: DeviceTensor,
-    /// The results of the call, if it has started.
+    /// The results of the expected call, if the call has started.
     pub results: Option<Vec<DeviceTensor>>,
 }
 
 impl Expected {
-    /// Whether a call is the expected one. The host must have read the tokens.
+    /// Whether a call equals the expected call. The host must have read the tokens before.
     pub(crate) fn is(&self, entry: &str, passed: &Passed) -> bool {
         let Some(tokens) = self.token.kept_integers() else { return false };
         self.entry == entry
@@ -122,7 +125,7 @@ impl Expected {
             })
     }
 
-    /// The results of the call, whose state is in `states`.
+    /// Returns the results of a started call, and stores its new state in `states`.
     pub(crate) fn started(
         results: Vec<PjrtBuffer>,
         ahead: &Ahead,

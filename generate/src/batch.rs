@@ -1,4 +1,4 @@
-//! [`Batch`]: several texts that a network continues in parallel.
+//! [`Batch`] continues several texts in parallel.
 
 use std::ops::ControlFlow;
 
@@ -12,11 +12,11 @@ use crate::{
     Drafter, GenerateError, InputPart, Network, SavedSequence, Schedule, SequenceInput, TokenLogprobs,
 };
 
-/// Texts that a network continues in parallel. Each step reads the weights once for all texts.
+/// Texts that a network continues in parallel. Each decode call reads the weights once for all texts.
 ///
-/// Each text occupies a row of the batch, and each row has its own position. A text can join the batch while
-/// others run. When a text ends, its row becomes free for another text. Each text gets the same tokens as if
-/// it ran alone.
+/// Each text has a place in the batch, called a row, and its own position. A text can join the batch while
+/// other texts are generating. When a text ends, its row becomes free for another text. Each text gets the
+/// same tokens as in a batch of one text.
 ///
 /// ```no_run
 /// use std::ops::ControlFlow;
@@ -40,8 +40,8 @@ impl<'a, E: Executor> Batch<'a, E> {
         Self { rows: Sequences::new(network), running: (0..network.batch()).map(|_| None).collect() }
     }
 
-    /// Gives each row of the batch a drafter, which proposes draft tokens. The texts get the same tokens in
-    /// fewer calls, if the network has an entry point that verifies draft tokens.
+    /// Gives each row of the batch a drafter, which proposes draft tokens. If the network has an entry point
+    /// that verifies draft tokens, the texts get the same tokens in fewer calls.
     #[must_use]
     pub fn speculate(mut self, drafter: impl FnMut() -> Box<dyn Drafter + 'a>) -> Self {
         self.rows.drafters = std::iter::repeat_with(drafter).take(self.running.len()).collect();
@@ -55,20 +55,20 @@ impl<'a, E: Executor> Batch<'a, E> {
         self
     }
 
-    /// The batch with rows that keep what [`join_seen`](Self::join_seen) needs of windows and recurrent state: copies of it, made
-    /// between the chunks of the prompts that joined by it.
+    /// Keeps copies of the state of sliding windows and recurrent layers, so that [`join_seen`](Self::join_seen) can reuse this
+    /// state. The batch makes a copy after each chunk of a prompt that joins through [`join_seen`](Self::join_seen).
     #[must_use]
     pub fn keep_prefixes(mut self) -> Self {
         self.rows.keeps_prefixes = true;
         self
     }
 
-    /// The number of free rows of the batch, which is the number of texts that can still join.
+    /// Returns the number of free rows, which is the number of texts that can still join.
     pub fn free(&self) -> usize {
         self.running.iter().filter(|row| row.is_none()).count()
     }
 
-    /// Begins to continue a prompt, and returns the index of its row in the batch.
+    /// Adds a text that continues a prompt, and returns the row of the text.
     ///
     /// # Errors
     /// Returns an error if no row is free, the prompt is empty or too long, or a setting is out of range.
@@ -102,7 +102,8 @@ impl<'a, E: Executor> Batch<'a, E> {
         Ok(row)
     }
 
-    /// The free row that is nearest to the rows in use, because a call serves rows that follow each other.
+    /// Returns the free row that is nearest to the rows in use, because a call computes only consecutive
+    /// rows.
     fn free_row(&self) -> Result<usize, GenerateError> {
         let used = |row: &usize| self.running[*row].is_some();
         let rows = 0..self.running.len();
@@ -149,8 +150,8 @@ impl<'a, E: Executor> Batch<'a, E> {
         Ok(row)
     }
 
-    /// Copies the longest prefix of `tokens` that a row has computed, and its state. `model` is the name of
-    /// the weights and their format.
+    /// Copies the state of the longest prefix of `tokens` that a row has computed. `model` identifies the
+    /// weights and their format.
     ///
     /// # Errors
     /// Returns an error if the state cannot be read from the device.
@@ -158,7 +159,8 @@ impl<'a, E: Executor> Batch<'a, E> {
         self.rows.save(model, tokens)
     }
 
-    /// Puts a saved sequence into a free row of the batch, for [`join_seen`](Self::join_seen).
+    /// Loads a saved sequence into a free row of the batch, so that [`join_seen`](Self::join_seen) can reuse
+    /// its state.
     ///
     /// # Errors
     /// Returns an error if the sequence belongs to another network or to other weights, or no row is free.
@@ -168,7 +170,7 @@ impl<'a, E: Executor> Batch<'a, E> {
         row.map(drop).ok_or(GenerateError::Full { rows: self.running.len() })
     }
 
-    /// Begins a text in a free row that has computed the first `seen` tokens of the prompt.
+    /// Adds a text in a free row whose state already contains the first `seen` tokens of the prompt.
     fn begin(
         &mut self,
         row: usize,
@@ -187,7 +189,8 @@ impl<'a, E: Executor> Batch<'a, E> {
         Ok(row)
     }
 
-    /// The most likely tokens at each position of a row's text so far; empty unless [`TokenOptions::logprobs`] is set.
+    /// Returns the most likely tokens at each position of a row's text. The list is empty unless
+    /// [`TokenOptions::logprobs`] is set.
     pub fn logprobs(&self, row: usize) -> &[TokenLogprobs] {
         self.running.get(row).and_then(Option::as_ref).map_or(&[], Generation::logprobs)
     }
@@ -201,14 +204,15 @@ impl<'a, E: Executor> Batch<'a, E> {
     /// Cancels the text of a row, and returns its tokens so far; `None` if the row is free.
     pub fn leave(&mut self, row: usize) -> Option<Generated> {
         let generation = self.running.get_mut(row)?.take()?;
-        // What it still had to show, nobody waits for.
+        // The text is cancelled, so the network need not process the rest of its tokens.
         self.rows.settle_back(row);
         Some(generation.cancelled())
     }
 
-    /// Runs one call for all texts. Each text processes as many of its new tokens as a call takes, and
-    /// chooses a token after the network has processed all of them. `on_token` receives each chosen token
-    /// with its row, and can cancel this text. Returns the texts that ended, whose rows are then free.
+    /// Runs one decode step for all texts. Each text processes as many of its new tokens as fit into a call,
+    /// and chooses a token after the network has processed all of its tokens. `on_token` receives each chosen
+    /// token with the row of the text, and can cancel the text. Returns the texts that ended, whose rows are
+    /// then free.
     ///
     /// # Errors
     /// Returns an error if the call fails, or a token cannot be chosen.
@@ -218,15 +222,16 @@ impl<'a, E: Executor> Batch<'a, E> {
     ) -> Result<Vec<(usize, Generated)>, GenerateError> {
         let ended = self.rows.step_all(&mut self.running, on_token);
         if ended.is_err() {
-            // Its state is lost, and nobody waits for what a free row has seen.
+            // After a failed call, the state is lost. Free rows drop their tokens, because no text waits for
+            // these tokens.
             let free = (0..self.running.len()).filter(|&row| self.running[row].is_none());
             free.for_each(|row| self.rows.truncate(row, 0));
         }
         ended
     }
 
-    /// Continues all `prompts`. Prompts wait until a row of the batch is free. `on_token` receives each new
-    /// token with the index of its prompt, and can cancel this text.
+    /// Continues all `prompts`, and waits until all texts end. Prompts wait until a row of the batch is free.
+    /// `on_token` receives each new token with the index of its prompt, and can cancel the text.
     ///
     /// # Errors
     /// Returns an error if a prompt is empty or too long, a setting is out of range, or a call fails.

@@ -1,4 +1,5 @@
-//! How a step is divided into calls: each row that reads a prompt has a call of its own, and the others share one.
+//! Divides a step into calls of the network. Each sequence that reads a prompt has its own call, and all other
+//! sequences share one call.
 
 use crate::GenerateError;
 use crate::entry::{EntryCall, EntryKind, EntryPoint};
@@ -7,7 +8,8 @@ use crate::generation::StepRequest;
 use crate::sequences::Sequences;
 
 impl<'a, E: Executor> Sequences<'a, E> {
-    /// The calls that show each row as many of its planned tokens as one call takes.
+    /// Returns the calls of a step. Each sequence processes as many of its planned tokens as fit into one
+    /// call.
     pub(crate) fn calls(
         &self,
         want: StepRequest,
@@ -44,8 +46,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(calls)
     }
 
-    /// The calls for rows that show one token or a draft: one call for all of these rows, or one call for
-    /// each draft and one for the other rows.
+    /// Returns the calls for sequences that process one token or a draft. The result is the cheaper choice:
+    /// one call for all sequences, or one call per draft and one call for the other sequences.
     fn shared(
         &self,
         rows: &[usize],
@@ -80,12 +82,12 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(if cost(&apart) < cost(&together) { apart } else { together })
     }
 
-    /// The entry point of a kind that serves all these rows in one call.
+    /// Returns the entry point of a kind that processes all these sequences in one call.
     fn covering(&self, kind: EntryKind, rows: &[usize]) -> Result<&'a EntryPoint, GenerateError> {
         self.network.of_kind(kind, span(rows)).map_or_else(|| self.network.only(kind), Ok)
     }
 
-    /// The call that shows these rows what is planned.
+    /// Returns the call that processes the planned tokens of these sequences.
     fn call_of(&self, entry: &'a EntryPoint, rows: &[usize], planned: &[usize]) -> EntryCall<'a> {
         let lowest = rows.first().copied().unwrap_or_default();
         let first = lowest.min(planned.len() - entry.rows);
@@ -98,7 +100,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
     }
 }
 
-/// How many rows there are from the first of these to the last. The rows are in ascending order.
+/// The number of rows from the first to the last of these rows. The rows are in ascending order.
 fn span(rows: &[usize]) -> usize {
     match rows {
         [first, .., last] => last - first + 1,

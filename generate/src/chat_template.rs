@@ -37,7 +37,7 @@ pub fn chat_template(model: &Path) -> Result<ChatTemplate, GenerateError> {
     let map = read_json(model, MAP)?.unwrap_or_default();
     let mut tokens = special_tokens(&model.join(MAP), &map)?;
     tokens.extend(special_tokens(&config_path, &config)?);
-    // A GGUF file has both, and is the file.
+    // The metadata of a GGUF file contain the templates and the tokens.
     let path = if Gguf::is_at(model) { model.to_path_buf() } else { model.join(name) };
     Ok(ChatTemplate::from_file(path, templates, tokens)?)
 }

@@ -89,7 +89,7 @@ impl Constrainer {
                 GenerateError::Grammar { at, why: why.to_owned() }
             })
         };
-        // First as it is written: errors name places in that.
+        // Compiles the unchanged grammar first, so that errors refer to positions in your text.
         let constraint = follow(grammar)?;
         match whitespace::compact_in_grammar(grammar) {
             Some(compact) if !self.whitespace_flexible => follow(&compact),
@@ -102,7 +102,7 @@ impl Constrainer {
         match matcher.get_error() {
             Some(why) => Err(brief(&why)),
             None => {
-                // Whether it can begin: the first token says more than the grammar alone.
+                // Checks the first position too, because some errors of a grammar appear only there.
                 matcher.is_accepting().map_err(|why| brief(&why.to_string()))?;
                 Ok(Constraint { matcher, end: self.end })
             }
@@ -128,7 +128,7 @@ impl fmt::Debug for Constraint {
 impl Constraint {
     /// The state of the constraint at the beginning of a text.
     pub(crate) fn begin(&self) -> Guide {
-        // A plain clone shares states of the lexer, and a lock.
+        // A plain clone would share the lexer's states and their lock.
         Guide { matcher: self.matcher.deep_clone(), end: self.end, step: 0 }
     }
 }
@@ -176,7 +176,7 @@ impl Guide {
     /// Returns an error if the library stops because of a limit.
     pub fn force(&mut self, most: usize) -> Result<Vec<u32>, GenerateError> {
         let mut forced = Vec::new();
-        // The last tokens before a choice are forced only once those in front of them are taken.
+        // Some tokens are forced only after the tokens before them are appended, so the loop repeats.
         while forced.len() < most && !self.is_complete() {
             let mut next = self.matcher.compute_ff_tokens();
             if let Some(why) = self.matcher.get_error() {

@@ -8,10 +8,10 @@ use pjrt::PjrtBuffer;
 
 use crate::GenerateError;
 
-/// A tensor of an [`Xla`](crate::Xla). The argument that a tensor becomes determines its placement, so a new tensor stays in
-/// host memory until a call takes it.
+/// A tensor of an [`Xla`](crate::Xla). A new tensor stays in host memory until a call takes the tensor as an argument. The
+/// placement of this argument determines the devices of the tensor.
 pub enum XlaBuffer {
-    /// Zeros that no memory contains yet.
+    /// A tensor of zeros, for which no memory is allocated yet.
     Zeros(TensorType),
     /// The little-endian bytes of a tensor in host memory.
     Host(TensorType, Vec<u8>),
@@ -19,19 +19,19 @@ pub enum XlaBuffer {
     Devices(DeviceTensor),
 }
 
-/// A tensor on the devices. A clone refers to the same tensor, which a call may replace by the tensor after the
-/// next token.
+/// A tensor on the devices. Clones share one tensor: if a decode call replaces the tensor, all clones refer to
+/// the new tensor.
 #[derive(Clone)]
 pub struct DeviceTensor(Rc<Inner>);
 
 struct Inner {
-    /// `None` after a call has taken the tensor.
+    /// `None` after a call has consumed the tensor.
     buffer: RefCell<Option<PjrtBuffer>>,
-    /// The bytes of a small tensor, once the host has read them.
+    /// The bytes of a small tensor, after the host has read the tensor.
     bytes: RefCell<Option<Vec<u8>>>,
 }
 
-/// The largest number of bytes that the host keeps of a tensor.
+/// The size up to which the host keeps a copy of a tensor that it has read, in bytes.
 const SMALL: usize = 256;
 
 impl DeviceTensor {
@@ -55,7 +55,7 @@ impl DeviceTensor {
         act(self.0.buffer.borrow().as_ref().ok_or_else(lost)?).map_err(Into::into)
     }
 
-    /// All bytes. The bytes of a small tensor are copied only once.
+    /// Returns all bytes. The bytes of a small tensor are copied from the device only once.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>, GenerateError> {
         if let Some(bytes) = &*self.0.bytes.borrow() {
             return Ok(bytes.clone());
@@ -72,7 +72,7 @@ impl DeviceTensor {
         self.with(|buffer| buffer.read_element(index))
     }
 
-    /// The numbers of a tensor that the host has read and keeps.
+    /// Returns the integers of a tensor, if the host has read the tensor and kept a copy.
     pub(crate) fn kept_integers(&self) -> Option<Vec<i32>> {
         self.0.bytes.borrow().as_deref().map(integers)
     }
@@ -82,7 +82,7 @@ impl DeviceTensor {
     }
 }
 
-/// A failed call has taken the tensor.
+/// The error for a tensor that a failed call has consumed.
 fn lost() -> GenerateError {
     let why = "has lost its state in a call that failed; load the model again".into();
     GenerateError::EntryPoint { name: "decode".into(), why }

@@ -11,7 +11,7 @@ use crate::GenerateError;
 /// tokens takes as long as eight single tokens. Without kernels the fixed cost is lower.
 const CALL: usize = 16;
 
-/// A tensor that stays on the device between calls: the state of a layer, or a state that an encoder fills.
+/// A tensor that stays on the device between calls: the state of a layer, or the output of an encoder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeptTensor {
     pub role: Role,
@@ -19,7 +19,7 @@ pub(crate) struct KeptTensor {
 }
 
 impl KeptTensor {
-    /// The part of a layer's state that the tensor is, if it belongs to a layer's state.
+    /// The part of a layer's state that the tensor stores, if the tensor belongs to a layer's state.
     pub fn part(&self) -> Option<Part> {
         match self.role {
             Role::State { part, .. } => Some(part),
@@ -59,15 +59,15 @@ pub(crate) enum EntryKind {
 pub(crate) struct EntryPoint {
     pub name: String,
     pub kind: EntryKind,
-    /// The number of rows that a call serves: all rows of the network, or some rows that follow each other.
+    /// The number of rows that a call computes: all rows of the network, or some consecutive rows.
     pub rows: usize,
     /// The number of new positions of each row of the batch per call.
     pub chunk: usize,
     pub arguments: Vec<ArgBinding>,
     pub logits: Option<usize>,
     pub token: Option<usize>,
-    /// The index of the result for each tensor of the state; for an encoder, for each tensor that the encoder
-    /// fills.
+    /// For each tensor of the state, the index of the result that contains its new value. For an encoder, the
+    /// list contains the tensors that the encoder fills.
     pub kept: Vec<usize>,
     pub results: usize,
 }
@@ -75,10 +75,10 @@ pub(crate) struct EntryPoint {
 /// A call of an entry point.
 pub(crate) struct EntryCall<'n> {
     pub entry: &'n EntryPoint,
-    /// The first row that the call serves.
+    /// The first row that the call computes.
     pub first: usize,
-    /// The positions that the call shows of each row from `first` on, or no positions for a row that the call
-    /// does not change.
+    /// For each row from `first` on, the positions that the call processes. The range is empty for a row that
+    /// the call does not change.
     pub ranges: Vec<Range<usize>>,
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct EntryCall<'n> {
 pub(crate) enum ArgBinding {
     Tokens(TensorType),
     Features(TensorType),
-    /// A number from the host, or a tensor with one number per row of the batch.
+    /// An integer from the host, or a tensor with one integer per row of the batch.
     Start(Option<TensorType>),
     Count(Option<TensorType>),
     State(usize),

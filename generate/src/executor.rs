@@ -79,7 +79,7 @@ pub trait Executor {
         self.upload(ty, &all)
     }
 
-    /// Copies rows of a tensor from `first` on. The copy has the type `ty`.
+    /// Copies the rows that begin at `first`. The copy has the type `ty`.
     ///
     /// # Errors
     /// Returns an error if the rows cannot be read, or the device has not enough memory.
@@ -93,7 +93,8 @@ pub trait Executor {
         self.upload(ty, &self.read_range(buffer, offset..offset + ty.bytes())?)
     }
 
-    /// Rows of a tensor from `first` on, as a tensor of the type `ty` for a call: in the same memory, or else a copy.
+    /// Returns the rows that begin at `first`, as a tensor of the type `ty` for a call. The tensor shares memory with
+    /// `self` or is a copy.
     ///
     /// # Errors
     /// Returns an error if the rows cannot be read.
@@ -106,7 +107,8 @@ pub trait Executor {
         self.copied_rows(buffer, ty, first)
     }
 
-    /// The tensor after a call has changed its rows from `first` on, which [`rows`](Self::rows) returned.
+    /// Returns the tensor after a call has changed the rows that begin at `first`. The call must have
+    /// received these rows from [`rows`](Self::rows).
     ///
     /// # Errors
     /// Returns an error if the tensor cannot be written.
@@ -120,8 +122,8 @@ pub trait Executor {
         self.write_range(ty, buffer, ty.with_rows(first).bytes(), &self.read(&rows)?)
     }
 
-    /// Whether the host reads and writes parts of tensors as fast as its own memory. Otherwise the engine copies state only on the
-    /// device while texts are generated.
+    /// Whether the host can read and write parts of tensors as fast as its own memory. Otherwise, the engine copies state only on
+    /// the device while texts are generating.
     fn is_in_host_memory(&self) -> bool {
         true
     }

@@ -105,7 +105,7 @@ fn rate(count: usize, time: Duration) -> f64 {
     if count == 0 { 0.0 } else { count as f64 / time.as_secs_f64().max(1e-9) }
 }
 
-/// The output of a call that the next choice of a token needs.
+/// The outputs of a call that are needed to choose the next token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StepRequest {
     Nothing,
@@ -171,8 +171,8 @@ impl Generation {
         Ok(Self { options: options.clone(), sampler, guide, generated, forced, begun: false })
     }
 
-    /// The output of the next call that the choice of a token needs. Without sampling, the module itself
-    /// computes the argmax, so the host needs only eight bytes: the token and its logit.
+    /// Returns the outputs of the next call that are needed to choose a token. Without sampling, the compiled
+    /// module computes the argmax, so the call copies only eight bytes to the host: the token and its logit.
     pub fn want(&self) -> StepRequest {
         let reads_logits = self.keeps_logits() || self.guide.is_some();
         match self.options.sampling.takes_the_likeliest() && !reads_logits {
@@ -202,8 +202,8 @@ impl Generation {
         self.begun
     }
 
-    /// The largest number of draft tokens; the call that verifies them chooses one more token. While the
-    /// network reads the prompt, this number is 0.
+    /// Returns the largest number of draft tokens. The call that verifies a draft chooses one additional
+    /// token. While the network reads the prompt, the number is 0.
     pub fn room_for_draft(&self) -> usize {
         match self.begun {
             true => self.options.max_tokens.saturating_sub(self.generated.tokens.len() + 1),

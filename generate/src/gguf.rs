@@ -271,7 +271,7 @@ impl<'a> Vocabulary<'a> {
         let bad = |found: &str| wrong(self.file, MERGES, found, "a list of texts, of two parts each");
         let merges = array(self.file, MERGES)?.ok_or_else(|| bad("missing"))?;
         let pair = |text: &str| {
-            // A piece may begin with a space where it is none of bytes.
+            // The search skips the first character, because a piece of text can begin with a space.
             let at = text.char_indices().skip(1).find(|(_, letter)| *letter == ' ');
             at.map(|(at, _)| json!([&text[..at], &text[at + 1..]])).ok_or_else(|| bad(text))
         };

@@ -93,7 +93,7 @@ impl<E: Executor> Network<E> {
         steps.sort_by_key(|entry| entry.chunk);
         feature_steps.sort_by_key(|entry| entry.chunk);
         others.sort_by_key(|entry| entry.rows);
-        // Each row must have a call that serves it.
+        // Each row needs an entry point that computes the row.
         let serves_all = |entry: &EntryPoint| entry.chunk == 1 && entry.rows == shared.batch;
         match steps.iter().any(serves_all) {
             true => Ok(Self { executor, steps, feature_steps, others, shared }),
@@ -131,13 +131,14 @@ impl<E: Executor> Network<E> {
         check_tokens(tokens, seen, self.shared.context, self.shared.vocabulary)
     }
 
-    /// Whether calls can serve some rows alone, so that the other rows cost nothing.
+    /// Whether a call can compute some rows without the other rows, which then cost no time.
     pub(crate) fn serves_parts(&self) -> bool {
         self.steps.iter().any(|entry| entry.rows < self.shared.batch)
     }
 
-    /// The entry point for the next `positions` new positions of at most `span` rows that follow each other. It is the longest that
-    /// the positions fill, or else the one that computes the rest at the lowest cost.
+    /// Returns the entry point for the next `positions` positions of at most `span` consecutive rows. If the positions fill the
+    /// longest chunk, the function chooses an entry point with this chunk. Otherwise, the function chooses the entry point with the
+    /// lowest cost.
     pub(crate) fn step(
         &self,
         span: usize,
@@ -169,7 +170,7 @@ impl<E: Executor> Network<E> {
         arguments.any(|bound| matches!(bound, ArgBinding::Adapter(_)))
     }
 
-    /// The entry point of a kind for at most `span` rows that follow each other, if there is one.
+    /// Returns the entry point of a kind for at most `span` consecutive rows, if such an entry point exists.
     pub(crate) fn of_kind(&self, kind: EntryKind, span: usize) -> Option<&EntryPoint> {
         self.others.iter().find(|entry| entry.kind == kind && entry.rows >= span)
     }
@@ -198,7 +199,8 @@ impl<E: Executor> Network<E> {
         &self.shared.state
     }
 
-    /// Whether a row of the batch can go back to position `to` after positions below `written` were written.
+    /// Whether a row of the batch can be rewound to position `to`, after positions below `written` were
+    /// written.
     pub(crate) fn rewinds(&self, written: usize, to: usize) -> bool {
         let mut parts = self.shared.state.iter().filter_map(KeptTensor::part);
         parts.all(|part| part.kind.rewinds(written, to))
@@ -263,7 +265,7 @@ impl<E: Executor> Network<E> {
         Ok(answered)
     }
 
-    /// A copy of the rows of a tensor that an encoder filled.
+    /// Copies some rows of a tensor that an encoder filled.
     fn copied(
         &self,
         ty: &TensorType,
@@ -325,7 +327,7 @@ fn shared(signatures: &[Signature]) -> Result<Shared, GenerateError> {
         takes_positions(s) && !encodes(s) && s.results.iter().any(|result| result.role == Role::Logits)
     };
     let tokens = |s: &&Signature| s.arguments.iter().any(|argument| argument.role == Role::Tokens);
-    // The one for all rows.
+    // The entry point that computes all rows.
     let rows = |s: &&Signature| {
         s.arguments.iter().find(|a| a.role == Role::Tokens).and_then(|a| a.ty.shape.first().copied())
     };
@@ -336,7 +338,7 @@ fn shared(signatures: &[Signature]) -> Result<Shared, GenerateError> {
     let tokens = only(first, &first.arguments, "tokens", |role| role == Role::Tokens)?.1;
     let start = only(first, &first.arguments, "start", |role| matches!(role, Role::Start { .. }))?.1;
     let Role::Start { context } = start.role else { unreachable!("found by this role") };
-    // A position past the slots of a layer would be written over another one.
+    // A layer without memory for this position would overwrite another position.
     for argument in &first.arguments {
         let Role::State { part, .. } = argument.role else { continue };
         let Some((slots, axis)) = part.slots(context, argument.ty.rank()) else { continue };
@@ -368,11 +370,11 @@ fn twice(kind: EntryKind, first: &str) -> String {
     format!("{what}, as `{first}` does; expected one such")
 }
 
-/// Checks that `tokens` can follow after `seen` other tokens: all fit into the context, and each is in the
-/// vocabulary.
+/// Checks that `tokens` can follow `seen` other tokens: all tokens fit into the context, and the vocabulary
+/// contains each token.
 ///
 /// # Errors
-/// Returns an error about the first token that is out of range, or about a context that is too short.
+/// Returns an error about the first token outside the vocabulary, or about a context that is too short.
 pub fn check_tokens(
     tokens: &[u32],
     seen: usize,

@@ -1,4 +1,5 @@
-//! Reuses state for texts with a common beginning: the state is copied instead of computed.
+//! If two texts begin with the same tokens, copies the state of the common prefix instead of computing the
+//! state again.
 
 use std::ops::Range;
 
@@ -11,35 +12,36 @@ use crate::{GenerateError, Network, SavedSequence};
 /// The largest number of snapshots that a row of the batch keeps.
 const SNAPSHOTS: usize = 8;
 
-/// The least number of common tokens for which a call ends where two texts begin to differ.
+/// The smallest number of common tokens for which Tracewright ends a call at the position where two texts
+/// begin to differ.
 const WORTH_A_CALL: usize = 8;
 
-/// A row for a new text.
+/// The row of the batch that a new text uses.
 pub(crate) struct Adopted {
     pub row: usize,
-    /// The number of tokens of the text that the row's state already has.
+    /// The number of tokens of the text whose state the row already contains.
     pub seen: usize,
-    /// The number of tokens that the text has in common with another text, if there is no state after that
-    /// many tokens.
+    /// The number of tokens that the text has in common with another text, if no state ends at this position.
     pub parts_at: Option<usize>,
 }
 
-/// The state of a row after some of its tokens.
+/// The state of a row after a prefix of its tokens.
 struct Prefix {
     row: usize,
     length: usize,
-    /// The number of common tokens, with or without state.
+    /// The number of common tokens, including tokens without a usable state.
     shared: usize,
-    /// The snapshot with the tensors that do not contain all positions; `None` if the row's own tensors are
-    /// right.
+    /// The index of the snapshot that contains the overwritten tensors; `None` if the row's own tensors are
+    /// still valid.
     snapshot: Option<usize>,
 }
 
 impl<B> Row<B> {
-    /// The longest prefix of `prompt` whose state this row has, or to which the row can go back.
+    /// Returns the longest prefix of `prompt` whose state this row contains, or to which the row can be
+    /// rewound.
     fn prefix(&self, row: usize, prompt: &[u32], rewinds: impl Fn(usize, usize) -> bool) -> Prefix {
         let same = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
-        // Features of two positions may differ where their placeholders do not.
+        // Two positions with the same placeholder token can have different features.
         let features = self.features.first_key_value().map_or(same, |(&first, _)| first);
         let shared = same.min(features);
         let to = shared.min(self.seen);
@@ -58,8 +60,8 @@ impl<B> Row<B> {
         best
     }
 
-    /// Adds a snapshot to the row. If there are too many snapshots, the function removes the snapshot whose
-    /// neighbours are nearest to each other.
+    /// Adds a snapshot to the row. If the row then has too many snapshots, the function removes the snapshot
+    /// that is closest to its neighbours.
     fn keep(&mut self, snapshot: Snapshot<KeptRow<B>>) {
         self.snapshots.retain(|one| one.length < snapshot.length);
         self.snapshots.push(snapshot);
@@ -74,15 +76,15 @@ impl<B> Row<B> {
 }
 
 impl<E: Executor> Network<E> {
-    /// Whether a row's state after fewer tokens is always contained in the row's current state.
+    /// Whether the current state of a row always contains the state after fewer tokens.
     fn keeps_all(&self) -> bool {
         self.state().iter().filter_map(|tensor| tensor.part()).all(keeps_all)
     }
 }
 
 impl<E: Executor> Sequences<'_, E> {
-    /// Keeps the parts of the state after each chunk of a prompt that are overwritten later, if other texts
-    /// may begin with this prompt.
+    /// Keeps a snapshot after each chunk of a prompt, if other texts may begin with this prompt. The snapshot
+    /// contains the parts of the state that later calls overwrite.
     pub(crate) fn keep_snapshots(
         &mut self,
         first: usize,
@@ -100,13 +102,14 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(())
     }
 
-    /// Gives one of the `free` rows the longest prefix of `prompt` that any row has computed, without the
-    /// last token, whose logits choose the next token. `None` if no row is free.
+    /// Gives one of the `free` rows the longest prefix of `prompt` that any row has computed. The prefix
+    /// never contains the prompt's last token, because the logits after this token choose the next token.
+    /// Returns `None` if no row is free.
     ///
     /// # Errors
     /// Returns an error if the state cannot be read.
     pub(crate) fn adopt(&mut self, free: &[usize], prompt: &[u32]) -> Result<Option<Adopted>, GenerateError> {
-        // The free row that was not used for longest.
+        // The free row that has been unused for the longest time.
         let Some(&oldest) = free.iter().min_by_key(|&&row| self.rows[row].used) else { return Ok(None) };
         let wanted = &prompt[..prompt.len().saturating_sub(1)];
         let prefixes = || self.prefixes(wanted);
@@ -118,7 +121,7 @@ impl<E: Executor> Sequences<'_, E> {
         };
         let parts_at = Some(shared).filter(|&shared| shared >= best.length + WORTH_A_CALL);
         let is_over = best.length == self.rows[best.row].tokens.len() && free.contains(&best.row);
-        // A snapshot would replace a copy that no call has read yet, and lose the tensors that only the copy has.
+        // `restore` can contain a copy that no call has read yet. A snapshot must not replace this copy.
         let is_read = self.rows[best.row].restore.is_none() || best.snapshot.is_none();
         if (is_over || best.row == oldest) && is_read {
             self.go_back(&best);
@@ -132,7 +135,7 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(Some(Adopted { row: oldest, seen: best.length, parts_at }))
     }
 
-    /// Copies the state of the longest prefix of `tokens` that a row has computed.
+    /// Returns a copy of the state of the longest prefix of `tokens` that any row has computed.
     ///
     /// # Errors
     /// Returns an error if the state cannot be read.
@@ -152,7 +155,7 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(self.network.saved(model, &tokens[..state.length], state))
     }
 
-    /// Puts a saved sequence into one of the `free` rows of the batch. Returns the index of the row; `None`
+    /// Loads a saved sequence into one of the `free` rows of the batch. Returns the index of the row; `None`
     /// if no row is free.
     ///
     /// # Errors
@@ -171,14 +174,15 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(Some(oldest))
     }
 
-    /// The longest prefix of `tokens` in each row.
+    /// Returns, for each row, the longest prefix of `tokens` that the row can reuse.
     fn prefixes(&self, tokens: &[u32]) -> impl Iterator<Item = Prefix> {
-        // Rows whose state follows from tokens alone.
+        // Only rows without an adapter and without an encoder input, because their state depends only on
+        // tokens.
         let rows = self.rows.iter().enumerate().filter(|(_, row)| row.adapter == 0 && row.source.is_none());
         rows.map(|(row, one)| one.prefix(row, tokens, |from, to| self.network.rewinds(from, to)))
     }
 
-    /// Takes a row back to a prefix of its own tokens.
+    /// Rewinds a row to a prefix of its own tokens.
     fn go_back(&mut self, prefix: &Prefix) {
         let one = &mut self.rows[prefix.row];
         let snapshot = prefix.snapshot.map(|i| one.snapshots[i].clone());
@@ -190,14 +194,15 @@ impl<E: Executor> Sequences<'_, E> {
         }
     }
 
-    /// The whole state after a prefix of the row's tokens.
+    /// Returns the whole state after a prefix of the row's tokens.
     fn state_of(&self, prefix: &Prefix) -> Result<Snapshot<KeptRow<E::Buffer>>, GenerateError> {
         let one = &self.rows[prefix.row];
         let snapshot = prefix.snapshot.map(|i| &one.snapshots[i]);
         let written = snapshot.map_or(one.written, |snapshot| snapshot.written);
         let from_row = |part| snapshot.is_none() || keeps_all(part);
         let mut state = self.network.save(&self.state, prefix.row, (prefix.length, written), from_row)?;
-        // Also what the row itself must become before its next call, which may be longer.
+        // `restore` contains the state that the row itself gets before its next call, which can be longer
+        // than the prefix.
         let size = (prefix.length, written);
         for saved in [one.restore.as_ref(), snapshot].into_iter().flatten() {
             let parts = self.network.state().iter().zip(&mut state.tensors).zip(&saved.tensors);
@@ -211,7 +216,7 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(state)
     }
 
-    /// Puts a sequence into a row of the batch, whose state becomes `state` before the next call.
+    /// Stores a sequence in a row of the batch. Before the next call, the row's state becomes `state`.
     fn put(&mut self, row: usize, one: Row<E::Buffer>, state: Snapshot<KeptRow<E::Buffer>>) {
         let (seen, written) = (state.length, state.written);
         self.rows[row] = Row { seen, written, used: self.clock, restore: Some(state), ..one };

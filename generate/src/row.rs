@@ -19,19 +19,20 @@ pub(crate) struct Row<B> {
     pub source: Option<EncoderSource>,
     /// The number of tokens that the network has processed.
     pub seen: usize,
-    /// All positions that were written since the row began are below this position.
+    /// The end of the positions that calls have written since the row was reset.
     pub written: usize,
     /// Whether the network has processed the prompt of the row's text.
     pub decodes: bool,
     /// The number of last tokens that are draft tokens.
     pub drafted: usize,
-    /// A snapshot of the state before the draft tokens, if the row cannot go back without it.
+    /// A snapshot of the state before the draft tokens, if the state cannot be rewound without the snapshot.
     pub before_draft: Option<Snapshot<KeptRow<B>>>,
-    /// Snapshots of this row's state, to which the row can go back; the shortest comes first.
+    /// Snapshots of this row's state at earlier positions, with the shortest snapshot first.
     pub snapshots: Vec<Snapshot<KeptRow<B>>>,
-    /// Whether other texts may begin with the state of this row.
+    /// Whether the row keeps snapshots, because other texts may begin with the same tokens.
     pub is_kept: bool,
-    /// A call ends here, so that the state is kept: others have begun with the tokens before it.
+    /// The position at which a call must end, because another text has the same tokens up to this position.
+    /// The row then keeps a snapshot.
     pub parts_at: Option<usize>,
     /// The number of the last call that processed tokens of the row.
     pub used: u64,
@@ -102,18 +103,19 @@ impl EncoderSource {
 }
 
 impl<B> Row<B> {
-    /// Whether features define the next position; `None` if there is no next position.
+    /// Whether features define the next position; `None` if no position is waiting.
     pub fn next_is_features(&self) -> Option<bool> {
         (self.seen < self.tokens.len()).then(|| self.features.contains_key(&self.seen))
     }
 
-    /// The number of next positions that features or tokens define.
+    /// Returns the number of consecutive waiting positions that have features, or that have tokens.
     pub fn next(&self, of_features: bool) -> usize {
         let is = |position: &usize| self.features.contains_key(position) == of_features;
         (self.seen..self.tokens.len()).take_while(is).count()
     }
 
-    /// The work that the row waits for. `alone` is whether calls can serve it without the others.
+    /// Returns the waiting tokens of the row. `alone` is whether a call can compute this row without the
+    /// other rows.
     pub fn work(&self, of_features: bool, alone: bool) -> RowWork {
         let end = self.parts_at.filter(|&end| end > self.seen).unwrap_or(usize::MAX);
         RowWork { tokens: self.next(of_features).min(end - self.seen), decodes: self.decodes, alone }
@@ -127,8 +129,8 @@ impl<B> Row<B> {
         Feed { tokens: &self.tokens[range.clone()], features, start: range.start, adapter: self.adapter }
     }
 
-    /// Removes all tokens except the first `length` tokens. If the state cannot go back to this length, the
-    /// row continues from the longest possible snapshot, or begins again.
+    /// Removes all tokens except the first `length` tokens. If the state cannot be rewound to this length,
+    /// the row continues from the longest usable snapshot, or from position 0.
     pub fn truncate(&mut self, length: usize, rewinds: impl Fn(usize, usize) -> bool) {
         self.tokens.truncate(length);
         self.features.split_off(&length);
@@ -139,7 +141,8 @@ impl<B> Row<B> {
             if rewinds(self.written, length) {
                 self.seen = length;
             } else {
-                // A snapshot lacks tensors that a copy contains which no call has read yet.
+                // While `restore` contains a copy that no call has read, a snapshot would lack some tensors
+                // of this copy.
                 let is_read = self.restore.is_none();
                 let mut snapshots = before_draft.iter().chain(self.snapshots.iter().rev());
                 let snapshot = snapshots.find(|snapshot| is_read && snapshot.length <= length);
@@ -153,14 +156,14 @@ impl<B> Row<B> {
         }
     }
 
-    /// Starts the row again with its current tokens.
+    /// Resets the row to position 0, and keeps its tokens.
     pub fn begin_again(&mut self) {
         (self.seen, self.written) = (0, 0);
         (self.restore, self.before_draft) = (None, None);
         self.snapshots.clear();
     }
 
-    /// Removes draft tokens that the network has not processed.
+    /// Removes the draft tokens, which the network has not processed.
     pub fn drop_draft(&mut self) {
         self.tokens.truncate(self.tokens.len() - self.drafted);
         self.drafted = 0;

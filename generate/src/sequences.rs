@@ -1,4 +1,5 @@
-//! The engine that runs a network on the rows of a batch, each at its own position.
+//! Runs a network on the sequences of a batch. Each sequence has its own position. A row is the place of a
+//! sequence in the batch.
 
 use std::ops::{ControlFlow, Range};
 use std::time::Instant;
@@ -15,19 +16,20 @@ use crate::snapshot::Snapshot;
 use crate::speculate::Governor;
 use crate::{Drafter, EncoderInput, GenerateError, Network};
 
-/// The rows of the batch, and the state of the network's layers.
+/// The sequences of the batch, and the state of the network's layers.
 pub(crate) struct Sequences<'a, E: Executor> {
     pub network: &'a Network<E>,
     pub rows: Vec<Row<E::Buffer>>,
-    /// The state tensors; empty before the first call, and after a failed call, which consumed the state.
+    /// The state tensors. The list is empty before the first call, and after a failed call that consumed the
+    /// state.
     pub state: Vec<E::Buffer>,
-    /// The memory that an encoder filled; empty before the encoder runs.
+    /// The output of the encoder. The list is empty before the encoder runs.
     pub memory: Vec<E::Buffer>,
-    /// A drafter for each row of the batch, or no drafters.
+    /// One drafter for each row of the batch. The list is empty without speculation.
     pub drafters: Vec<Box<dyn Drafter + 'a>>,
     governor: Governor,
     pub schedule: Box<dyn Schedule + 'a>,
-    /// Whether rows keep state for later texts with the same beginning.
+    /// Whether rows keep their state for later texts that begin with the same tokens.
     pub keeps_prefixes: bool,
     /// The number of calls so far.
     pub clock: u64,
@@ -50,7 +52,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         }
     }
 
-    /// The tokens of a row, including those that the network has not processed yet.
+    /// Returns the tokens of a row, including tokens that the network has not processed yet.
     pub fn tokens(&self, row: usize) -> &[u32] {
         &self.rows[row].tokens
     }
@@ -94,8 +96,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Runs the encoder for a row of the batch, and starts the row again. One call of the encoder computes
-    /// all rows, so the inputs of the other rows are encoded again.
+    /// Runs the encoder for a row of the batch, and resets the row to position 0. One call of the encoder
+    /// computes all rows, so the encoder also computes the inputs of the other rows again.
     ///
     /// # Errors
     /// Returns an error if the network has no encoder, the input is too long, or the call fails.
@@ -116,8 +118,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Removes all tokens of a row except the first `seen` tokens. If `seen` is 0, the row also loses its
-    /// encoder input and its adapter.
+    /// Removes all tokens of a row except the first `seen` tokens. If `seen` is 0, the function also removes
+    /// the row's encoder input and its adapter.
     pub fn begin(&mut self, row: usize, seen: usize) {
         self.truncate(row, seen);
         (self.rows[row].is_kept, self.rows[row].parts_at) = (false, None);
@@ -126,20 +128,20 @@ impl<'a, E: Executor> Sequences<'a, E> {
         }
     }
 
-    /// Sets the adapter of a row, and starts the row again.
+    /// Sets the adapter of a row, and resets the row to position 0.
     pub fn adapt(&mut self, row: usize, adapter: u32) {
         let one = &mut self.rows[row];
         one.adapter = adapter;
         one.begin_again();
     }
 
-    /// Removes all tokens of a row except the first `length` tokens. If the row's state cannot go back to
-    /// this length, the next calls process these tokens again.
+    /// Removes all tokens of a row except the first `length` tokens. If the row's state cannot be rewound to
+    /// this length, the next calls process the first `length` tokens again.
     pub fn truncate(&mut self, row: usize, length: usize) {
         self.rows[row].truncate(length, |written, to| self.network.rewinds(written, to));
     }
 
-    /// Removes the tokens of a row that the network has not processed.
+    /// Removes the tokens of a row that the network has not processed yet.
     pub fn settle_back(&mut self, row: usize) {
         let one = &mut self.rows[row];
         one.tokens.truncate(one.seen);
@@ -153,7 +155,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
     /// Returns an error if the call fails. After a failed call the state is lost, and the next calls process
     /// all rows from their beginning.
     pub fn step(&mut self, want: StepRequest) -> Result<Vec<StepOutput>, GenerateError> {
-        // Rows whose next positions are tokens wait for features, of which there is an end.
+        // Features come first. Rows that continue with tokens wait until no row has features left.
         let Some(of_features) = self.rows.iter().filter_map(Row::next_is_features).max() else {
             return Ok(self.rows.iter().map(|_| StepOutput::Nothing).collect());
         };
@@ -189,7 +191,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(answers)
     }
 
-    /// Shows tokens of some rows to the network.
+    /// Calls an entry point with the planned tokens of some rows.
     fn call(
         &mut self,
         call: &EntryCall<'a>,
@@ -203,7 +205,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         }
         self.clock += 1;
         self.prepare(*first, ranges)?;
-        // An earlier call of the step may have moved a row that this one leaves as it is.
+        // An earlier call of this step may have advanced rows that this call does not process.
         let shown = |row: &Row<E::Buffer>, range: &Range<usize>| match range.is_empty() {
             true => row.seen..row.seen,
             false => range.clone(),
@@ -224,8 +226,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         }
     }
 
-    /// Prepares the state of the rows from `first` on for a call, and keeps the parts that are needed again
-    /// if a draft is rejected.
+    /// Prepares the state of the rows from `first` on for a call. If a draft can be rejected, the function
+    /// keeps the parts of the state that the call overwrites.
     fn prepare(&mut self, first: usize, ranges: &[Range<usize>]) -> Result<(), GenerateError> {
         if self.state.is_empty() {
             self.state = self.network.empty()?;
@@ -300,7 +302,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         })
     }
 
-    /// The output of a call that verifies draft tokens.
+    /// Returns the output of a call that verifies draft tokens.
     fn verified(
         &self,
         want: StepRequest,
@@ -331,9 +333,9 @@ impl<'a, E: Executor> Sequences<'a, E> {
         ranges.iter().enumerate().map(answer).collect()
     }
 
-    /// The most likely token that the module returned, if its logit is a number. If any logit is NaN, the
-    /// module returns the token of the NaN, so this check covers all logits. If the logit is not a number,
-    /// the function returns all logits, from which no token can be chosen.
+    /// Returns the most likely token, if the token's logit is finite. If any logit is NaN, the module returns
+    /// the token of the NaN, so one check covers all logits. If the logit is not finite, the function returns
+    /// all logits, and sampling fails with an error.
     fn favoured(&self, token: u32, place: usize, logits: &E::Buffer) -> Result<StepOutput, GenerateError> {
         let vocabulary = self.network.vocabulary();
         if token as usize >= vocabulary {
@@ -348,8 +350,9 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(StepOutput::Logits(vec![logits[first..][..vocabulary].to_vec()]))
     }
 
-    /// Runs one step of the texts in `running`, by row: drafts tokens, calls the network, chooses tokens and
-    /// appends them. The function removes texts that ended from `running`, and returns them.
+    /// Runs one step of the texts in `running`, which has one place per row. The step drafts tokens, calls
+    /// the network, and appends the chosen tokens. The function removes ended texts from `running`, and
+    /// returns these texts.
     ///
     /// # Errors
     /// Returns an error if the call fails, or no token can be chosen.
@@ -383,12 +386,12 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(ended)
     }
 
-    /// Adds draft tokens to the rows that have only one new token, if drafting saves time.
+    /// Adds draft tokens to rows that have no long prompt to read, if drafting saves time.
     fn draft(&mut self, running: &[Option<Generation>]) -> Result<(), GenerateError> {
         let Some(entry) = self.network.verifier() else { return Ok(()) };
         let new = |row: &Row<E::Buffer>| row.tokens.len() - row.seen;
         let reads = |row: &Row<E::Buffer>| new(row) > entry.chunk || row.next_is_features() == Some(true);
-        // Prompts are read in longer chunks, which all rows may have to share.
+        // While a prompt is read in long chunks, a network without calls for single rows must not draft.
         let waits = !self.network.serves_parts() && self.rows.iter().any(reads);
         if self.drafters.is_empty() || waits {
             return Ok(());
@@ -419,8 +422,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Lets a text choose its next tokens from the network's output, as long as they equal the draft tokens.
-    /// Returns `Break` if the text ends.
+    /// Lets a text choose its next tokens from the network's output. The text takes further outputs as long
+    /// as its chosen tokens equal the draft tokens. Returns `Break` if the text ends.
     fn take(
         &mut self,
         row: usize,
@@ -448,7 +451,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
             if !is_right {
                 break;
             }
-            // Of several tokens, which a grammar forces, the last one has the next answer.
+            // If a grammar forces several tokens, the output after the last of these tokens gives the next
+            // token.
             outputs.by_ref().take(shared - 1).for_each(drop);
         }
         if drafted > 0 {
@@ -461,7 +465,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(if new.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }
 
-    /// Marks the state as lost, so that all rows start again.
+    /// Marks the state as lost, so that the next calls process all rows from position 0.
     fn lose(&mut self) {
         self.state.clear();
         for row in &mut self.rows {

@@ -22,7 +22,7 @@ use crate::{Drafter, EncoderInput, GenerateError, Network};
 ///         ControlFlow::Continue(())
 ///     };
 ///     session.generate(&[5, 17, 3], &TokenOptions::default(), show)?;
-///     // What was read before is not read again.
+///     // The network does not process the first turn again.
 ///     let answer = session.generate(&[8, 1], &TokenOptions::default(), show)?;
 ///     println!("{:.1} tokens/s", answer.decode_rate());
 ///     Ok(())
@@ -54,8 +54,8 @@ impl<'a, E: Executor> Session<'a, E> {
         self.rows.tokens(ROW)
     }
 
-    /// Removes all tokens after the first `length` tokens. If the state of a layer cannot go back that far,
-    /// the next call processes the first `length` tokens again.
+    /// Removes all tokens after the first `length` tokens. If the state of a layer cannot be rewound to this
+    /// length, the next call processes the first `length` tokens again.
     pub fn truncate(&mut self, length: usize) {
         self.rows.truncate(ROW, length);
     }
@@ -70,7 +70,7 @@ impl<'a, E: Executor> Session<'a, E> {
         Ok(self.show(StepRequest::All, |rows| rows.push(ROW, tokens))?.0)
     }
 
-    /// Appends `tokens`, and returns the most likely next token after each of them.
+    /// Appends `tokens`, and returns the most likely next token after each appended token.
     ///
     /// # Errors
     /// Returns an error if the module has no such entry point, the tokens exceed the context, or a call
@@ -104,7 +104,7 @@ impl<'a, E: Executor> Session<'a, E> {
         logits.pop().ok_or(GenerateError::EmptyPrompt)
     }
 
-    /// Runs the network's encoder on tokens. The session then starts again without tokens.
+    /// Runs the network's encoder on tokens. The session then has no tokens.
     ///
     /// # Errors
     /// Returns an error if the network has no encoder for tokens, there are too many tokens, or the call
@@ -113,7 +113,7 @@ impl<'a, E: Executor> Session<'a, E> {
         self.rows.encode(ROW, EncoderInput::Tokens(tokens))
     }
 
-    /// Runs the network's encoder on features. The session then starts again without tokens.
+    /// Runs the network's encoder on features. The session then has no tokens.
     ///
     /// # Errors
     /// Returns an error if the network has no encoder for features of this width, there are too many
@@ -187,7 +187,7 @@ impl<'a, E: Executor> Session<'a, E> {
                     }
                 }
                 Err(error) => {
-                    // What was shown stays shown; what was not is taken back.
+                    // If the call fails before the first new token, the session removes the prompt.
                     if self.tokens().len() == before + prompt.len() {
                         self.rows.truncate(ROW, before);
                     }

@@ -1,4 +1,4 @@
-//! Copies the cached state of one sequence, and puts it into a row of the batch.
+//! Copies the state of one sequence, and copies the state back into a row of the batch.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -10,14 +10,14 @@ use crate::entry::KeptTensor;
 use crate::executor::Executor;
 use crate::{GenerateError, Network};
 
-/// The bytes of one row of a state tensor that are in use.
+/// The used bytes of one row of a state tensor.
 pub(crate) type UsedBytes = Arc<Vec<u8>>;
 
 /// The state of one sequence after its first `length` tokens. `T` stores the row of one state tensor.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot<T = UsedBytes> {
     pub length: usize,
-    /// All positions that the row has written, once it has this state, are below this position.
+    /// The end of the positions that the row has written when it has this state.
     pub written: usize,
     /// A row of each state tensor; `None` for a tensor that the snapshot omits.
     pub tensors: Vec<Option<T>>,
@@ -39,14 +39,14 @@ impl<B> Clone for KeptRow<B> {
     }
 }
 
-/// Whether a tensor contains all positions, each in its own slot. The state after fewer tokens is then a part
-/// of the tensor.
+/// Whether a tensor stores each position separately. The tensor then also contains the state after fewer
+/// tokens.
 pub(crate) fn keeps_all(part: Part) -> bool {
     matches!(part.kind, StateKind::Kv(_))
 }
 
 impl KeptTensor {
-    /// The byte ranges of a row that are in use after `length` tokens, if positions below `written` were
+    /// Returns the used byte ranges of a row after `length` tokens, if positions below `written` were
     /// written. The batch is the first axis of the tensor.
     pub fn ranges(&self, row: usize, length: usize, written: usize, context: usize) -> Vec<Range<usize>> {
         let bytes = self.ty.bytes() / self.ty.shape[0];
@@ -62,7 +62,8 @@ impl KeptTensor {
         (0..lines).map(|i| first + i * line..first + i * line + used).collect()
     }
 
-    /// A saved row after fewer tokens. A size is the number of tokens, and below which position something was written.
+    /// Returns the saved row after fewer tokens. Each size is a pair: the number of tokens, and the end of the written
+    /// positions.
     pub fn shortened<B>(
         &self,
         saved: &KeptRow<B>,
@@ -96,12 +97,12 @@ impl KeptTensor {
 }
 
 impl KeptTensor {
-    /// Cuts the bytes in use out of the bytes of a whole row.
+    /// Extracts the used bytes from the bytes of a whole row.
     fn used(&self, row: &[u8], length: usize, written: usize, context: usize) -> Vec<u8> {
         self.ranges(0, length, written, context).into_iter().flat_map(|range| &row[range]).copied().collect()
     }
 
-    /// The bytes of a whole row. The bytes that are not in use are zero.
+    /// Returns the bytes of a whole row, in which all unused bytes are zero.
     fn whole(&self, used: &[u8], length: usize, written: usize, context: usize) -> Vec<u8> {
         let mut row = vec![0; self.ty.with_rows(1).bytes()];
         let mut rest = used;

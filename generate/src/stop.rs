@@ -8,9 +8,9 @@ use serde_json::Value;
 use crate::GenerateError;
 use crate::model_file::read_keys;
 
-/// The tokens that end a text. The token ids are under the key `eos_token_id` of `generation_config.json`, or
-/// otherwise of `config.json` or of its `text_config`. For a GGUF file, these are the tokens that its
-/// metadata contain.
+/// Returns the tokens that end a text. `eos_token_id` in `generation_config.json` contains the token ids.
+/// Without this key, `eos_token_id` in `config.json` or in its `text_config` contains the ids. For a GGUF
+/// file, the metadata contain the ids.
 pub fn stop_tokens(dir: &Path) -> Result<Vec<u32>, GenerateError> {
     const KEY: &str = "eos_token_id";
     for name in ["generation_config.json", "config.json"] {
@@ -65,9 +65,9 @@ impl StopStrings {
         StopStrings { strings, held: String::new() }
     }
 
-    /// Searches the next piece of text. If several stop strings match, the string that is complete first
-    /// wins; among equals, the longest string wins. Therefore the result does not depend on how the text is
-    /// split into pieces.
+    /// Searches the next piece of text. If several stop strings match, the function chooses the string that
+    /// is complete first. Among strings that are complete at the same position, the function chooses the
+    /// longest. So the result does not depend on the pieces.
     pub fn push(&mut self, piece: &str) -> StopMatch {
         self.held.push_str(piece);
         let found = |string: &String| self.held.find(string).map(|at| (at + string.len(), at));
@@ -83,7 +83,8 @@ impl StopStrings {
         StopMatch::Text(std::mem::replace(&mut self.held, rest))
     }
 
-    /// The text that was held back, if the text ends without a stop string.
+    /// Returns the text that the search has held back. Call this function if the text ends without a stop
+    /// string.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

@@ -51,7 +51,7 @@ impl Tokenizer {
             {
                 return Err("`model.dropout` leaves out merges at random; set it to null".into());
             }
-            // What is said of tokens is kept by their ids.
+            // Tables of tokens are indexed by id, so the largest id must stay below the limit.
             match tokenizer.get_vocab(true).into_iter().max_by_key(|(_, id)| *id) {
                 Some((token, id)) if id as usize >= limits::TOKENS => {
                     let most = limits::TOKENS;
@@ -61,7 +61,8 @@ impl Tokenizer {
             }
         })
         .map_err(bad)?;
-        // The file may ask for both, but transformers applies neither unless the call does.
+        // A tokenizer file can request truncation and padding. transformers applies truncation and padding
+        // only if a call requests them.
         inner.with_truncation(None).map_err(bad)?;
         inner.with_padding(None);
         Ok(Some(Self::new(inner)))
@@ -180,14 +181,16 @@ impl Tokenizer {
         self.inner.token_to_id(name).filter(|&token| self.is_special(token))
     }
 
-    /// Whether a token represents one byte (`<0x0A>`). Only a whole run of such tokens determines characters.
+    /// Whether a token represents one byte, such as `<0x0A>`. Only a complete sequence of such tokens
+    /// determines characters.
     fn is_byte(&self, token: u32) -> bool {
         let text = self.inner.id_to_token(token);
         text.is_some_and(|text| text.len() == 6 && text.starts_with("<0x") && text.ends_with('>'))
     }
 }
 
-/// Decodes tokens one by one. The joined pieces equal the result of [`Tokenizer::decode`] for all tokens.
+/// Decodes tokens one by one. The joined pieces are equal to the result of [`Tokenizer::decode`] for all
+/// tokens.
 ///
 /// A piece is returned as soon as no later token can change it, so a piece never ends within a character or
 /// within a run of byte tokens. Most decoders drop the leading space of the first token. Therefore new tokens
@@ -231,12 +234,13 @@ impl Stream<'_> {
         self.next_piece()
     }
 
-    /// The text of the tokens that were not returned yet, unless their last character is incomplete.
+    /// Returns the text of the tokens that have not been returned yet, unless the last character is
+    /// incomplete.
     fn next_piece(&mut self) -> Result<String, GenerateError> {
         let before = self.tokenizer.decode(&self.tokens[self.context..self.fresh])?;
         let now = self.tokenizer.decode(&self.tokens[self.context..])?;
         match now.strip_prefix(&before) {
-            // U+FFFD at the end stands for a character that is not complete yet.
+            // U+FFFD at the end means that the last character is incomplete.
             Some(piece) if !piece.is_empty() && !piece.ends_with(char::REPLACEMENT_CHARACTER) => {
                 self.context = self.fresh;
                 self.fresh = self.tokens.len();
@@ -266,8 +270,7 @@ thread_local! {
     static CATCHES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread currently converts panics to errors. A panic hook should print nothing while the
-/// thread does this.
+/// Whether this thread currently converts panics to errors. In this case, a panic hook should print nothing.
 pub fn catches_panics() -> bool {
     CATCHES.get()
 }
@@ -276,7 +279,8 @@ pub fn catches_panics() -> bool {
 /// files that it accepted before.
 fn unpanicked<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
     let outside = CATCHES.replace(true);
-    // What may be left half-changed is thrown away: caches of words, which are locked while they change.
+    // A panic can leave only caches of words half-changed. The library locks these caches while they change,
+    // and then discards them.
     let caught = std::panic::catch_unwind(AssertUnwindSafe(work));
     CATCHES.set(outside);
     caught.unwrap_or_else(|panic| {
@@ -391,7 +395,7 @@ mod tests {
         for (limit, expected) in [(9, &whole[..]), (5, &whole), (4, &[258, a, b, 259])] {
             assert_eq!(tokenizer.encode_within("abc", limit).unwrap(), (expected.to_vec(), 5), "{limit}");
         }
-        // What is always there may be more than there is room for.
+        // The special tokens alone can exceed the limit.
         assert_eq!(tokenizer.encode_within("abc", 1).unwrap(), (vec![258, 259], 5));
     }
 

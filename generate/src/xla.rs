@@ -18,25 +18,24 @@ use crate::executor::{CallArgument, Executor};
 pub struct Xla {
     client: Client,
     functions: HashMap<String, XlaFunction>,
-    /// The call that is likely the next one.
+    /// The decode call that Tracewright expects next.
     expected: RefCell<Option<Expected>>,
 }
 
 /// An entry point that XLA has compiled.
 pub struct XlaFunction {
-    /// The executable of the entry point. The executable takes the arguments of the entry point, then its
-    /// weights.
+    /// The executable takes the arguments of the entry point, and then the weights of the entry point.
     executable: Executable,
     /// The placement of each argument of the entry point.
     arguments: Vec<Placement>,
     weights: Vec<Rc<PjrtBuffer>>,
-    /// How the next call can start early; `None` if it cannot.
+    /// The arguments and results of a call that can start early; `None` if calls cannot start early.
     ahead: Option<Ahead>,
 }
 
 impl XlaFunction {
-    /// Creates an entry point from the placement of each argument, and the weights in the order of the
-    /// executable's arguments. Entry points share weights.
+    /// Creates an entry point from the placement of each argument, and from the weights in the order of the
+    /// executable's arguments. Several entry points can share a weight.
     pub fn new(
         executable: Executable,
         entry: &Signature,
@@ -48,7 +47,7 @@ impl XlaFunction {
         Self { executable, arguments, weights, ahead }
     }
 
-    /// Calls the entry point with its arguments on the devices.
+    /// Calls the executable with arguments that are on the devices.
     fn execute(&self, arguments: Vec<PjrtBuffer>) -> Result<Vec<PjrtBuffer>, GenerateError> {
         let mut passed: Vec<_> = arguments.into_iter().map(PjrtArgument::Donated).collect();
         passed.extend(self.weights.iter().map(|weight| PjrtArgument::Kept(weight)));
@@ -57,8 +56,8 @@ impl XlaFunction {
 }
 
 impl Xla {
-    /// Creates an executor for entry points by name. The entry points and their weights must be on devices of this
-    /// client.
+    /// Creates an executor from entry points by name. The entry points and their weights must be on devices of
+    /// this client.
     pub fn new(client: &Client, functions: HashMap<String, XlaFunction>) -> Self {
         Self { client: client.clone(), functions, expected: RefCell::new(None) }
     }
@@ -68,7 +67,8 @@ impl Xla {
         &self.client
     }
 
-    /// The tensor on the devices of an argument. A tensor with another placement is copied.
+    /// Returns an argument's tensor on the devices. If the tensor has another placement, the function copies
+    /// the tensor.
     fn placed(&self, placement: &Placement, buffer: XlaBuffer) -> Result<PjrtBuffer, GenerateError> {
         Ok(match buffer {
             XlaBuffer::Zeros(ty) => self.client.zeros(placement, &ty)?,
@@ -195,7 +195,8 @@ impl Executor for Xla {
             let states = ahead.states.iter().map(|&(_, result)| results[result].clone()).collect();
             let (entry, count, token) = (entry.to_owned(), passed.count, results[ahead.token].clone());
             let mut next = Expected { entry, start, count, states, token, results: None };
-            // A text that has gone on with the most likely token likely does so again.
+            // If the last token was the most likely one, the next token probably is too, so the next call
+            // starts now.
             if goes_on {
                 next.results = Some(self.started(function, ahead, &next)?);
             }
@@ -220,7 +221,8 @@ impl Xla {
         self.placed(placement, buffer)
     }
 
-    /// Starts a call with the most likely tokens. The state on the device becomes the state after the call.
+    /// Starts a call that appends the most likely tokens. The call replaces the state on the device by the
+    /// state after these tokens.
     fn started(
         &self,
         function: &XlaFunction,
@@ -254,7 +256,7 @@ fn placement_of(tensor: &DeviceTensor) -> Result<Placement, GenerateError> {
     tensor.with(|buffer| Ok::<_, GenerateError>(buffer.placement().clone()))
 }
 
-/// The bytes of rows of the type `ty` from `first` on.
+/// The byte range of a slice that has the type `ty` and begins at the row `first` of a tensor.
 fn byte_range(ty: &TensorType, first: usize) -> Range<usize> {
     let offset = ty.with_rows(first).bytes();
     offset..offset + ty.bytes()

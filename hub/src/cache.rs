@@ -1,5 +1,5 @@
-//! The folders of the Hugging Face cache: `models--org--name`, with blobs, and with a snapshot folder of
-//! links for each commit.
+//! Reads the folders of the Hugging Face cache. Each folder `models--org--name` contains blobs, and one
+//! snapshot folder of links for each commit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use errors::WithPath as _;
 use crate::select::{INDEX, Selection, select, shards};
 use crate::{Hub, HubError, ModelName};
 
-/// The prefix of the name of a model's folder.
+/// The prefix of the folder name of a model.
 const MODELS: &str = "models--";
 
 /// The largest size of a token or a commit, in bytes.
@@ -38,7 +38,8 @@ pub struct CachedSnapshot {
 }
 
 impl CachedSnapshot {
-    /// The local path of a model if all its files are in the snapshot: the folder, or the GGUF file.
+    /// Returns the local path of a model, if the snapshot contains all files of the model. The path is the
+    /// snapshot folder or a GGUF file.
     ///
     /// # Errors
     /// Returns an error if several GGUF files match the name.
@@ -60,13 +61,13 @@ impl CachedSnapshot {
 }
 
 impl Hub {
-    /// The folder of a repository in the cache, which may not exist yet.
+    /// Returns the folder of a repository in the cache. The folder may not exist yet.
     pub(crate) fn folder(&self, repository: &str) -> PathBuf {
         self.cache.join(format!("{MODELS}{}", repository.replace('/', "--")))
     }
 
-    /// The path of a model in the cache: a folder, or a GGUF file. The function returns `None` if the model
-    /// is missing or incomplete.
+    /// Returns the path of a model in the cache: a folder, or a GGUF file. The function returns `None` if the
+    /// cache does not contain all files of the model.
     ///
     /// # Errors
     /// Returns an error if the cache cannot be read, or several GGUF files match the name.
@@ -78,14 +79,14 @@ impl Hub {
                 || snapshot.revisions.iter().any(|known| known == name.revision())
         };
         let snapshot = match (&name.revision, &found[..]) {
-            // Other tools keep a commit without the branch that led to it.
+            // Other programs can store a commit without the branch that refers to the commit.
             (None, [only]) => Some(only),
             _ => found.iter().find(by_revision),
         };
         snapshot.map_or(Ok(None), |snapshot| snapshot.model(name))
     }
 
-    /// The models in the cache, in order. The function returns no models if there is no cache.
+    /// Returns the models in the cache, in order. Without a cache, the list is empty.
     ///
     /// # Errors
     /// Returns an error if the folder cannot be read.
@@ -105,7 +106,7 @@ impl Hub {
     }
 }
 
-/// The snapshots in the folder of a model, in order.
+/// Returns the snapshots in the folder of a model, in order.
 fn snapshots(folder: &Path) -> Vec<CachedSnapshot> {
     let mut refs = Vec::new();
     walk(&folder.join("refs"), "", &mut |name, path| {
@@ -117,7 +118,7 @@ fn snapshots(folder: &Path) -> Vec<CachedSnapshot> {
         let (commit, path) = (entry.file_name().into_string().ok()?, entry.path());
         let (mut files, mut bytes) = (Vec::new(), 0);
         walk(&path, "", &mut |name, path| {
-            // A link whose blob is gone is not there.
+            // A link to a missing blob does not count as a file.
             if let Ok(metadata) = fs::metadata(path) {
                 files.push(name.to_owned());
                 bytes += metadata.len();
@@ -140,13 +141,13 @@ fn walk(folder: &Path, inside: &str, visit: &mut impl FnMut(&str, &Path)) {
     for path in entries {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
         let name = if inside.is_empty() { name.to_owned() } else { format!("{inside}/{name}") };
-        // A link to a folder might lead in circles; the cache has none.
+        // Links to folders could form a cycle. The cache contains no such links.
         let is_folder = fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_dir());
         if is_folder { walk(&path, &name, visit) } else { visit(&name, &path) }
     }
 }
 
-/// Reads the token from a file.
+/// Reads the access token from a file.
 pub(crate) fn token(file: &Path) -> Result<String, HubError> {
     Ok(files::read_text(file, LINE)?)
 }

@@ -1,4 +1,4 @@
-//! Implements the hub's protocol: lists the files of a repository, and downloads a file from any byte on.
+//! Implements the hub's protocol: lists the files of a repository, and downloads a file from a given byte on.
 
 use std::io::Read;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const DESCRIPTION: u64 = 64 << 20;
 pub struct Fetched<'a> {
     /// The file that is being downloaded.
     pub file: &'a str,
-    /// The number of bytes of all files that have arrived.
+    /// The number of bytes that have arrived so far, for all files together.
     pub done: u64,
     /// The total number of bytes of all files.
     pub total: u64,
@@ -54,8 +54,8 @@ struct Large {
 }
 
 impl Described {
-    /// The hash under which the cache stores the file: SHA-256 for a large file, and git's SHA-1 for a small
-    /// file.
+    /// The hash under which the cache stores the file. A large file has a SHA-256 hash, and a small file has
+    /// git's SHA-1 hash.
     pub fn hash(&self) -> Option<&str> {
         let hash = self.lfs.as_ref().map(|large| large.sha256.as_str()).or(self.blob.as_deref())?;
         (matches!(hash.len(), 40 | 64) && hash.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(hash)
@@ -72,7 +72,7 @@ impl<'a> HubClient<'a> {
     pub fn new(hub: &'a Hub) -> Self {
         let agent = Agent::config_builder()
             .http_status_as_error(false)
-            // A file's own server gets no token.
+            // If the hub redirects a download to another server, the other server does not get the token.
             .redirect_auth_headers(RedirectAuthHeaders::SameHost)
             .timeout_connect(Some(SILENCE))
             .timeout_recv_response(Some(SILENCE))
@@ -109,8 +109,8 @@ impl<'a> HubClient<'a> {
         Ok(commit)
     }
 
-    /// Downloads a file of a commit from byte `start` on. The function also returns the byte at which the
-    /// hub's answer starts.
+    /// Downloads a file of a commit, beginning with the byte `start`. The function also returns the byte with
+    /// which the hub's answer begins.
     ///
     /// # Errors
     /// Returns an error if the hub cannot be reached, or answers with an unexpected status.
@@ -161,7 +161,7 @@ impl<'a> HubClient<'a> {
     }
 }
 
-/// Encodes a path for the address of a page.
+/// Percent-encodes a path for a URL.
 fn in_address(path: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     path.bytes().fold(String::new(), |mut address, byte| {

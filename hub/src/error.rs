@@ -9,7 +9,7 @@ use crate::ModelName;
 /// The reason why a model was not found or downloaded.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    /// Neither an environment variable nor a home folder determines the cache.
+    /// No environment variable sets the cache folder, and the user has no home folder.
     #[error("Tracewright knows no folder for models, expected `HF_HOME`, `HF_HUB_CACHE` or a home folder")]
     NoCache,
     /// The model is not in the cache, and downloads are disabled.

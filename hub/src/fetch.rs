@@ -18,20 +18,20 @@ use crate::{Fetched, Hub, HubError, ModelName};
 /// A function that receives the progress of a download, and can stop it.
 type Watch<'a> = &'a mut dyn FnMut(Fetched<'_>) -> ControlFlow<()>;
 
-/// The number of times that a download may fail in a row without receiving a byte.
+/// The number of consecutive failures without a received byte after which a download stops.
 const ATTEMPTS: u32 = 5;
 
-/// The pause after the first failure of a download. The pause doubles with each further failure.
+/// The pause after the first failure of a download. Each further failure doubles the pause.
 const PAUSE: Duration = Duration::from_millis(500);
 
 const BLOCK: usize = 1 << 18;
 
 impl Hub {
-    /// Returns the path of a model in the cache. The function downloads files that are missing. `watch`
-    /// receives the progress, and can stop the download.
+    /// Returns the path of a model in the cache, and downloads missing files first. `watch` receives the
+    /// progress, and can stop the download.
     ///
-    /// An interrupted download continues where it stopped. Every file is compared with the hub's hash before
-    /// it appears in the cache.
+    /// An interrupted download continues with the first missing byte. Each file is compared with the hub's
+    /// hash before the file appears in the cache.
     ///
     /// # Errors
     /// Returns an error if the hub has no such model or file or cannot be reached, a file is damaged, the
@@ -43,7 +43,7 @@ impl Hub {
         }
     }
 
-    /// Like [`fetch`](Self::fetch), but first asks the hub for a newer commit.
+    /// Returns the path of a model like [`fetch`](Self::fetch), but first asks the hub for a newer commit.
     ///
     /// # Errors
     /// Returns the same errors as [`fetch`](Self::fetch).
@@ -158,13 +158,13 @@ impl Download<'_> {
         self.tell(&file.name, 0)
     }
 
-    /// Downloads a blob, which appears under its name only when it is complete.
+    /// Downloads a blob. The blob appears under its name only after the download is complete.
     fn blob(&mut self, file: &Described, hash: &str, blob: &Path) -> Result<(), HubError> {
         make_folder(&self.locks)?;
         make_folder(&self.folder.join("blobs"))?;
         let lock = self.locks.join(format!("{hash}.lock"));
         let lock = File::options().create(true).append(true).open(&lock).with_path("create", &lock)?;
-        // Another run may be downloading this file.
+        // Another process can be downloading the same file.
         match lock.lock() {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
             locked => locked.with_path("lock", &self.locks)?,
@@ -182,15 +182,15 @@ impl Download<'_> {
         Ok(fs::rename(&part, blob).with_path("rename", &part)?)
     }
 
-    /// Downloads the missing bytes of a partial file, and returns the hash of the whole file with the given
-    /// number of digits.
+    /// Downloads the missing bytes of a partial file, and returns the hash of the whole file. `digits`
+    /// selects the kind of hash by its number of digits.
     fn part(&mut self, file: &Described, digits: usize, part: &Path) -> Result<String, HubError> {
         let open = File::options().create(true).read(true).append(true).open(part);
         let mut written = open.with_path("create", part)?;
         let mut hash = Hash::of(digits, file.size);
         let mut length = hash.all(&mut written).with_path("read", part)?;
         if length > file.size {
-            // A part of something else.
+            // The partial file is longer than the complete file, so it belongs to another file.
             written.set_len(0).with_path("write", part)?;
             (hash, length) = (Hash::of(digits, file.size), 0);
         }
@@ -198,7 +198,7 @@ impl Download<'_> {
         while length < file.size {
             let begin = length;
             let mut went_wrong = self.some(file, part, &mut written, &mut hash, &mut length);
-            // A connection that ends early without a word.
+            // The server can close a connection early without an error.
             if went_wrong.is_ok() && length < file.size {
                 let url = self.client.address(self.name, &self.commit.sha, &file.name);
                 let source = io::Error::from(io::ErrorKind::UnexpectedEof).into();
@@ -231,7 +231,7 @@ impl Download<'_> {
     ) -> Result<(), HubError> {
         let (mut body, begins) = self.client.file(self.name, &self.commit.sha, &file.name, *length)?;
         if begins != *length {
-            // This server begins again.
+            // Some servers ignore the requested range, and send the file from its first byte.
             written.set_len(0).with_path("write", part)?;
             (*hash, *length) = (Hash::of(hash.length(), file.size), 0);
         }
@@ -281,7 +281,7 @@ impl Download<'_> {
 /// The hash of the bytes that have arrived.
 enum Hash {
     Large(Sha256),
-    /// A hash as git computes it, which begins with the length of the file.
+    /// Git's hash of a file, which begins with the length of the file.
     Small(Sha1),
 }
 
@@ -332,15 +332,15 @@ fn make_folder(folder: &Path) -> Result<(), FileError> {
     fs::create_dir_all(folder).with_path("create", folder)
 }
 
-/// Adds a blob to a snapshot, by a relative link at a depth of `depth` folders. The new link replaces a link
-/// to a removed blob, and a link that another run creates at the same time.
+/// Adds a blob to a snapshot as a relative link. `depth` is the number of folders between the snapshot folder
+/// and the link. The new link replaces an existing link, for example a link to a removed blob.
 fn place(blob: &Path, link: &Path, depth: usize) -> Result<(), FileError> {
     let folder = link.parent().unwrap_or(link);
     make_folder(folder)?;
     let name = Path::new("blobs").join(blob.file_name().unwrap_or_default());
     let target = Path::new(&"../".repeat(depth + 2)).join(name);
     let make = |path: &Path| match linked(&target, path) {
-        // A file system without links.
+        // Some file systems do not support links.
         Err(error) if error.kind() == io::ErrorKind::Unsupported => fs::copy(blob, path).map(drop),
         made => made,
     };

@@ -1,9 +1,9 @@
-//! Finds models by name. A name such as `org/name` is looked up in the Hugging Face cache, or the model is
-//! downloaded into this cache.
+//! Finds models by name. For a name such as `org/name`, the hub looks into the Hugging Face cache, and
+//! downloads a missing model into this cache.
 //!
-//! The cache has the same layout as the cache of `huggingface_hub`, so the two programs share their files. A
-//! [`ModelName`] names a repository, a revision and a file. A [`Hub`] finds this model, and downloads the
-//! files that Tracewright reads.
+//! The cache has the same layout as the cache of the Python package `huggingface_hub`, so Tracewright and
+//! Python programs share the downloaded files. A [`ModelName`] names a repository, a revision and a file. A
+//! [`Hub`] finds the named model, and downloads only the files that Tracewright reads.
 
 mod cache;
 mod client;
@@ -29,16 +29,16 @@ pub struct Hub {
     pub endpoint: String,
     /// The token for private and gated models.
     pub token: Option<String>,
-    /// Whether downloads are disabled, so that only the cache is used.
+    /// Whether downloads are disabled. Then Tracewright uses only the cache.
     pub offline: bool,
 }
 
 impl Hub {
     pub const ENDPOINT: &str = "https://huggingface.co";
 
-    /// Reads the settings from the same environment variables as `huggingface_hub`: `HF_HUB_CACHE`,
-    /// `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`. If no variable sets the
-    /// cache, the cache is in `home`, the user's cache folder.
+    /// Reads the settings from the environment variables of the Python package `huggingface_hub`:
+    /// `HF_HUB_CACHE`, `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`. If no
+    /// variable sets the cache, the function uses a folder in `home`, the user's cache folder.
     ///
     /// # Errors
     /// Returns an error if neither a variable nor `home` determines the cache, or if the token's file cannot

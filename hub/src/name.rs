@@ -68,7 +68,7 @@ impl ModelName {
         let is_name = |part: &str| {
             part.starts_with(|c: char| c.is_ascii_alphanumeric())
                 && part.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
-                // The cache writes `/` as `--`.
+                // Folder names in the cache contain `--` instead of `/`, so names must not contain `--`.
                 && !part.contains("--")
                 && !part.contains("..")
         };
@@ -86,7 +86,7 @@ impl ModelName {
     }
 }
 
-/// Whether a relative path stays inside its folder.
+/// Whether a relative path does not leave its folder.
 pub(crate) fn is_inside(path: &str) -> bool {
     !path.is_empty()
         && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))

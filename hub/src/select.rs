@@ -2,7 +2,8 @@
 
 use crate::{HubError, ModelName};
 
-/// The files of sentence-transformers that are read together with the weights, if these files exist.
+/// The additional files of a sentence-transformers model. Tracewright reads these files if the repository
+/// contains them.
 const SENTENCE_FILES: [&str; 3] =
     ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"];
 
@@ -12,13 +13,13 @@ pub const INDEX: &str = "model.safetensors.index.json";
 /// The weights of a checkpoint with a single file.
 pub const WHOLE: &str = "model.safetensors";
 
-/// The files to read from a repository.
+/// The files of a repository that Tracewright reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
     /// One GGUF file, which contains the whole model.
     Gguf(String),
-    /// The given files of a folder with a configuration. An index lists further files of the model, the
-    /// shards.
+    /// The given files of a folder with a configuration. If the list contains an index, the index lists
+    /// further files, the shards.
     Folder { files: Vec<String>, has_index: bool },
 }
 
@@ -45,7 +46,8 @@ pub fn select(name: &ModelName, files: &[String]) -> Result<Selection, HubError>
         }
         None if has("config.json") && (has(INDEX) || has(WHOLE)) => {
             let of_module = |file: &str| {
-                // The modules of sentence-transformers: `1_Pooling/config.json`.
+                // A sentence-transformers model has one configuration file per module, such as
+                // `1_Pooling/config.json`.
                 let (folder, file) = file.split_once('/').unwrap_or_default();
                 folder.starts_with(|c: char| c.is_ascii_digit())
                     && folder.contains('_')
@@ -66,8 +68,8 @@ pub fn select(name: &ModelName, files: &[String]) -> Result<Selection, HubError>
     }
 }
 
-/// Whether the name of a file contains `tag` as whole words: `Q4_K` is in `model-Q4_K.gguf`, but not in
-/// `model-Q4_K_M.gguf`.
+/// Whether the name of a file contains `tag` as whole words. For example, `model-Q4_K.gguf` contains `Q4_K`,
+/// but `model-Q4_K_M.gguf` does not.
 fn is_tagged(file: &str, tag: &str) -> bool {
     let is_end = |c: Option<char>| c.is_none_or(|c| !(c.is_ascii_alphanumeric() || c == '_'));
     file.match_indices(tag).any(|(at, _)| {
@@ -82,7 +84,7 @@ fn one_gguf(name: &ModelName, mut found: Vec<String>) -> Result<Option<Selection
     }
 }
 
-/// The names of the shards in an index, each once; `None` if the text is not an index.
+/// Returns the names of the shards in an index, without duplicates; `None` if the text is not an index.
 pub fn shards(index: &[u8]) -> Option<Vec<String>> {
     let index: serde_json::Value = serde_json::from_slice(index).ok()?;
     let map = index.get("weight_map")?.as_object()?;
@@ -118,7 +120,7 @@ mod tests {
         ];
         let expected = folder(&["config.json", "model.safetensors", "tokenizer.json"], false);
         assert_eq!(chosen("o/n", &files).unwrap(), expected);
-        // The index decides where both are there.
+        // If a repository contains both an index and a single weight file, Tracewright uses the index.
         let files = ["config.json", "model-00001-of-00002.safetensors", WHOLE, INDEX];
         assert_eq!(chosen("o/n", &files).unwrap(), folder(&["config.json", INDEX], true));
         let files = ["1_Pooling/config.json", "2_Dense/model.safetensors", "config.json", WHOLE];

@@ -51,13 +51,13 @@ pub struct ProfiledDispatch {
     pub function: String,
     /// The layer that the dispatch belongs to, as the prefix of its keys: `model.layers.3`.
     pub layer: Option<String>,
-    /// The number of executions per call. Dispatches that execute the same function share the function's
-    /// executions equally.
+    /// The number of executions per call. If several dispatches execute the same function, each dispatch gets
+    /// an equal part of the function's executions.
     pub calls: f64,
     /// The seconds of all executions of the dispatch.
     pub seconds: f64,
-    /// The bytes that the operations of the dispatch read and write, by the cost model; unknown if another
-    /// dispatch computes a part of these operations.
+    /// The bytes that the operations of the dispatch read and write, from the cost model. The number is
+    /// unknown if another dispatch computes a part of these operations.
     pub bytes: Option<f64>,
     /// The number of multiplications and additions, as far as it is known.
     pub flops: Option<f64>,
@@ -74,8 +74,8 @@ pub struct ProfiledPlace {
     pub line: u32,
     /// The most expensive recorded operation at this place; `None` if there is no operation.
     pub operation: Option<String>,
-    /// The place's share of the dispatch's cost, by the cost model, because the parts of a fused operation
-    /// cannot be measured.
+    /// The part of the dispatch's cost that this place causes, from the cost model. The times of fused
+    /// operations cannot be measured separately.
     pub share: f64,
 }
 

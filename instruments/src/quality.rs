@@ -1,8 +1,8 @@
 //! Compares a model's next-token distributions with the distributions of a reference model, over the windows
 //! of a text.
 //!
-//! Each window begins with an empty cache. As in `llama-perplexity`, only the positions in the second half of
-//! a window count: the first half is their context.
+//! Each window begins with an empty KV cache. As in `llama-perplexity`, the comparison counts only the
+//! positions in the second half of a window. The first half is the context of these positions.
 
 use std::fs;
 use std::ops::{ControlFlow, Range};
@@ -41,7 +41,8 @@ impl Windows {
         windows.map(|window| self.first.into_iter().chain(window.iter().copied()).collect()).collect()
     }
 
-    /// The positions of a window that count. At each of these positions the model predicts the next token.
+    /// Returns the positions of a window that the comparison counts. At each of these positions, the model
+    /// predicts the next token.
     fn counted(&self) -> Range<usize> {
         self.length / 2..self.length.saturating_sub(1)
     }
@@ -199,7 +200,7 @@ impl Comparison {
         let (found, best) = log_probabilities(found)?;
         let (reference, reference_best) = log_probabilities(reference)?;
         let kl: f64 = reference.iter().zip(&found).map(|(p, q)| p.exp() * (p - q)).sum();
-        // A divergence is never negative; the sum's rounding can be.
+        // A KL divergence is never negative, but rounding can make the sum negative.
         self.kl.push(kl.max(0.0));
         self.same += usize::from(best == reference_best);
         self.surprise -= found[next as usize];
@@ -207,7 +208,7 @@ impl Comparison {
         Some(())
     }
 
-    /// The result over all positions, of which there must be at least one.
+    /// Returns the result over all counted positions. At least one position must be counted.
     fn finish(mut self) -> Quality {
         self.kl.sort_by(f64::total_cmp);
         let count = self.kl.len() as f64;

@@ -1,4 +1,4 @@
-//! [`Plugin`], [`Client`], [`Executable`] and [`PjrtBuffer`] are the safe interface.
+//! The safe interface of this crate: [`Plugin`], [`Client`], [`Executable`] and [`PjrtBuffer`].
 
 mod moves;
 mod serialized;
@@ -30,8 +30,8 @@ pub struct Plugin {
     path: PathBuf,
 }
 
-/// The devices of a plugin in this process, shared by everything created on them. A clone refers to the same
-/// client.
+/// The devices of a plugin in this process. All executables and tensors on these devices share one client,
+/// and a clone refers to the same client.
 #[derive(Clone)]
 pub struct Client(Rc<Inner>);
 
@@ -45,26 +45,26 @@ struct Inner {
     helpers: RefCell<Helpers>,
 }
 
-/// The compiled modules that create, copy and change tensors, by their text and devices.
+/// The compiled modules that create, copy and change tensors, keyed by module text and devices.
 type Helpers = HashMap<(String, Range<usize>), Rc<RawExecutable>>;
 
 /// A device, as its plugin describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PjrtDevice {
-    /// The number of the device among the client's devices.
+    /// The index of the device in the client's list of devices.
     pub ordinal: usize,
-    /// XLA's number of the device.
+    /// The id that XLA gives the device.
     pub id: i32,
     /// The device's model, such as `NVIDIA H100 80GB HBM3`.
     pub kind: String,
 }
 
-/// A program that is compiled for one device, or partitioned over several devices.
+/// A compiled program for one device, or a program that is partitioned over several devices.
 pub struct Executable {
     client: Client,
     raw: RawExecutable,
     devices: Range<usize>,
-    /// The type of each whole result, and its placement.
+    /// The type of each result as a whole tensor, and the placement of the result.
     results: Vec<(TensorType, Placement)>,
 }
 
@@ -72,7 +72,7 @@ pub struct Executable {
 /// memory.
 pub struct PjrtBuffer {
     client: Client,
-    /// The part on each device of the placement.
+    /// The part of the tensor on each device of the placement.
     parts: Vec<RawTensor>,
     /// The type of the whole tensor.
     ty: TensorType,
@@ -171,7 +171,7 @@ impl Client {
         self.0.devices.iter().map(|(_, device)| device)
     }
 
-    /// The numbers of bytes copied to devices and from devices so far.
+    /// Returns the numbers of bytes that this client has copied to devices and from devices.
     pub fn transferred(&self) -> (u64, u64) {
         (self.0.uploaded.get(), self.0.downloaded.get())
     }
@@ -184,9 +184,9 @@ impl Client {
         })
     }
 
-    /// Compiles the text of a StableHLO module for the devices with these numbers. For several devices, XLA
-    /// partitions the module by the shardings of its arguments and results, which are in Shardy's syntax. Calls run
-    /// the module's function `main`.
+    /// Compiles the text of a StableHLO module for the devices with these indices. For several devices, XLA
+    /// partitions the module by the shardings of the module's arguments and results. The shardings are in the
+    /// syntax of Shardy. A call of the executable runs the module's function `main`.
     ///
     /// # Errors
     /// Returns an error if a device does not exist, XLA rejects the module, or a result has an unsupported type.
@@ -211,7 +211,7 @@ impl Client {
         self.0.raw.compile(module, &options.encode(&ids)).map_err(refused)
     }
 
-    /// An executable with the types of its results. `refused` converts a failure of the plugin.
+    /// Creates an executable, and reads the types of its results. `refused` converts an error of the plugin.
     fn loaded(
         &self,
         raw: RawExecutable,
@@ -227,11 +227,12 @@ impl Client {
         Ok(Executable { client: self.clone(), raw, devices, results })
     }
 
-    /// Copies the little-endian bytes of a tensor to the devices of a placement: to each device its part.
+    /// Copies the little-endian bytes of a tensor to the devices of a placement. Each device receives only
+    /// its own part.
     ///
     /// # Errors
-    /// Returns an error if a device does not exist or has not enough memory. Other errors are a placement that does
-    /// not divide the type, and a number of bytes that does not match the type.
+    /// Returns an error if a device does not exist, or if a device does not have enough memory. The function also
+    /// returns an error if the placement cannot divide the type, or if the number of bytes does not match the type.
     pub fn upload(
         &self,
         placement: &Placement,
@@ -260,7 +261,7 @@ impl Client {
     }
 }
 
-/// The error of a module that does not compile.
+/// Converts the plugin's error about a module that XLA cannot compile.
 fn refused(status: PjrtStatus) -> PjrtError {
     match PjrtError::failed("compile the module", status) {
         PjrtError::Failed { status, .. } => PjrtError::Compile(status),
@@ -269,13 +270,13 @@ fn refused(status: PjrtStatus) -> PjrtError {
 }
 
 impl Executable {
-    /// The types of the program's whole results.
+    /// Returns the types of the program's results as whole tensors.
     pub fn results(&self) -> impl Iterator<Item = &TensorType> {
         self.results.iter().map(|(ty, _)| ty)
     }
 
-    /// Sets the placement of each result, which is the result's sharding in the module. By default, each device
-    /// returns whole results.
+    /// Sets the placement of each result, which must agree with the result's sharding in the module. By
+    /// default, each device returns whole results.
     ///
     /// # Errors
     /// Returns an error if the placements are for other devices, or do not match the results.
@@ -293,8 +294,8 @@ impl Executable {
         Ok(self)
     }
 
-    /// Calls the program on all of its devices. The call may still run when this function returns; reading a result
-    /// waits for it, and reports its failure.
+    /// Starts a call of the program on all of its devices. This function can return before the call ends. If you
+    /// read a result, the read waits for the call and reports its failure.
     ///
     /// # Errors
     /// Returns an error if an argument belongs to another client or is on other devices, or if the number or the
@@ -334,18 +335,18 @@ impl Executable {
 }
 
 impl PjrtBuffer {
-    /// The type of the whole tensor.
+    /// Returns the type of the whole tensor.
     pub fn ty(&self) -> &TensorType {
         &self.ty
     }
 
-    /// The placement of the tensor's parts.
+    /// Returns the placement of the tensor's parts.
     pub fn placement(&self) -> &Placement {
         &self.placement
     }
 
-    /// The little-endian bytes of the whole tensor. If several devices store the same part, the function reads this
-    /// part from one device.
+    /// Reads the little-endian bytes of the whole tensor. If several devices store the same part, the function
+    /// reads this part from only one device.
     ///
     /// # Errors
     /// Returns an error if the call that computes the tensor fails, or if the copy fails.
@@ -363,7 +364,8 @@ impl PjrtBuffer {
         Ok(whole)
     }
 
-    /// The little-endian bytes of the element with this index, in row-major order. Only these bytes are copied.
+    /// Reads the little-endian bytes of one element. `index` counts elements in row-major order. Only the bytes
+    /// of this element are copied.
     ///
     /// # Errors
     /// Returns an error if the index is not inside the tensor, or the copy fails.
@@ -379,7 +381,7 @@ impl PjrtBuffer {
         Ok(bytes)
     }
 
-    /// Counts the bytes if a read was successful.
+    /// Adds the bytes to the counter if a read was successful.
     fn counted(&self, read: Result<(), PjrtStatus>, bytes: usize) -> Result<(), PjrtError> {
         read.map_err(|status| PjrtError::failed(format!("read a tensor of type `{}`", self.ty), status))?;
         let downloaded = &self.client.0.downloaded;

@@ -1,4 +1,4 @@
-//! [`PjrtError`] and [`PjrtStatus`] are failures of a plugin.
+//! The errors of a plugin: [`PjrtError`] and [`PjrtStatus`].
 
 use std::fmt;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use ops::{ElementType, TensorType};
 
-/// A failure that a plugin reported, as a code of Abseil's `status.h` and the plugin's message.
+/// An error that a plugin reports, with a code from Abseil's `status.h` and the plugin's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PjrtStatus {
     pub code: i32,
@@ -51,7 +51,7 @@ impl fmt::Display for PjrtStatus {
     }
 }
 
-/// A plugin cannot be loaded, or one of its calls failed.
+/// The reason why a plugin cannot be loaded, or why a call of a plugin fails.
 #[derive(Debug, thiserror::Error)]
 pub enum PjrtError {
     /// No known Python package contains a plugin for the platform.
@@ -66,11 +66,11 @@ pub enum PjrtError {
     /// The file is missing, is damaged, is for another platform, or needs a missing library of the system.
     #[error("the plugin `{}` cannot be loaded", .path.display())]
     Library { path: PathBuf, source: libloading::Error },
-    /// The end of the file is missing.
+    /// The library file is incomplete: the end of the file is missing.
     #[error("the plugin `{}` is damaged: the file has {found} bytes, expected {expected}; install the plugin again", .path.display())]
     Cut {
         path: PathBuf,
-        /// The number of bytes that the library's own table declares.
+        /// The file size that the library's headers require, in bytes.
         expected: u64,
         /// The size of the file in bytes.
         found: u64,
@@ -114,10 +114,10 @@ pub enum PjrtError {
     /// The module returns numbers of a type that Tracewright does not support.
     #[error("result {index} of the module has an element type that is not supported")]
     ResultType { index: usize },
-    /// XLA stores numbers of this type in other bytes than the host.
+    /// XLA stores numbers of this type in another byte format than the host.
     #[error("a tensor of {0} cannot be uploaded, expected f32, f16, bf16, i32, i8 or i1")]
     Element(ElementType),
-    /// The number of bytes differs from the number that the type takes.
+    /// The number of bytes does not match the tensor's type.
     #[error("a tensor of the type `{ty}` takes {expected} bytes, found {found}")]
     ByteCount { ty: TensorType, expected: usize, found: usize },
     /// The range of bytes is outside the tensor.
@@ -130,7 +130,7 @@ pub enum PjrtError {
         action: String,
         status: PjrtStatus,
     },
-    /// Devices have different rows of a tensor, so no device can copy a range of rows.
+    /// Devices store different rows of a tensor, so a single device cannot copy a range of rows.
     #[error("the devices have different rows of the tensor of type `{ty}`, expected all rows on each device")]
     DividedRows { ty: TensorType },
     /// The plugin has no functions that store and load executables.
@@ -154,7 +154,7 @@ pub enum PjrtError {
         /// The number of parts of each axis.
         parts: Vec<usize>,
     },
-    /// The module has another number of results than placements.
+    /// The number of results in the module differs from the number of placements.
     #[error("the module has {found} results, expected {expected}")]
     ResultCount { expected: usize, found: usize },
     /// Another operation failed.

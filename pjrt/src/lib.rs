@@ -1,4 +1,5 @@
-//! Compiles StableHLO and calls it with a PJRT plugin: a shared library with XLA for one kind of device.
+//! Compiles and calls StableHLO modules with a PJRT plugin, a shared library that contains XLA for one kind
+//! of device.
 //!
 //! A [`Plugin`] starts a [`Client`], which owns the devices. The client compiles the text of a module into an
 //! [`Executable`], and copies tensors to a device as [`PjrtBuffer`]s. This crate does not run Python.
@@ -22,10 +23,11 @@
 //! # Ok::<(), PjrtError>(())
 //! ```
 //!
-//! A program can be partitioned over several devices: its module contains shardings, and a [`Placement`] tells
-//! which part of a tensor is on which device. A program for one device is the case of whole tensors.
+//! A program can be partitioned over several devices. The module then contains shardings, and a [`Placement`]
+//! describes which part of a tensor each device stores. On one device, each tensor is a single part.
 //!
-//! A client and all objects created on it stay on one thread. The plugin has its own threads.
+//! You can use a client and its objects only on the thread that created the client. The plugin has its own
+//! threads.
 
 mod client;
 mod error;

@@ -1,5 +1,6 @@
-//! Checks the file of a library before the system maps it into memory. The system does not compare the file's size
-//! with its contents, so the end of a cut library would kill the process.
+//! Checks that a library file is complete before the operating system maps the file into memory. The operating
+//! system does not check the file's size. If the end of a library is missing, access to the missing part kills the
+//! process.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -14,8 +15,8 @@ const PROGRAM_HEADER: usize = 56;
 /// The type of a segment that the system maps into memory.
 const LOADED: u32 = 1;
 
-/// The number of bytes that the segments of an ELF library need, and the size of the file, if the file is shorter.
-/// `None` for a complete library, and for a file of another kind.
+/// Returns the number of bytes that the segments of an ELF library need, and the size of the file, if the file is
+/// too short. Returns `None` for a complete library, and for other kinds of files.
 pub fn missing_end(path: &Path) -> io::Result<Option<(u64, u64)>> {
     let mut file = File::open(path)?;
     let size = file.metadata()?.len();

@@ -5,20 +5,21 @@
 /// Options of XLA's compiler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XlaOptions {
-    /// Settings of XLA by name, such as `xla_cpu_scheduler_type`; they override XLA's own settings.
+    /// Settings of XLA by name, such as `xla_cpu_scheduler_type`. These settings override XLA's own settings.
     pub settings: Vec<(String, String)>,
 }
 
 impl XlaOptions {
-    /// The bytes of a `CompileOptionsProto` for a program that is partitioned over the devices with these ids.
+    /// Returns the bytes of a `CompileOptionsProto`, for a program that is partitioned over the devices with
+    /// these ids.
     pub(crate) fn encode(&self, devices: &[i64]) -> Vec<u8> {
         let count = devices.len() as i64;
-        // A replica, and its partitions with the device of each.
+        // The device assignment lists one replica, with one device for each partition.
         let assignment = devices.iter().fold(Message::default().number(1, 1).number(2, count), |all, &id| {
             all.bytes(3, &Message::default().bytes(1, &varint(id)).0)
         });
         let build = Message::default().number(4, 1).number(5, count);
-        // XLA partitions one program for all devices, and reads the shardings of Shardy.
+        // XLA partitions one program over all devices, and reads shardings in the syntax of Shardy.
         let build = build.number(6, 1).bytes(9, &assignment.0).number(19, 1);
         let all = Message::default().bytes(3, &build.0);
         let with = |message: Message, (name, value): &(String, String)| {
@@ -40,7 +41,7 @@ impl Message {
         self
     }
 
-    /// Appends a field with a text, bytes, packed numbers or another message.
+    /// Appends a field that contains a text, bytes, packed numbers or another message.
     fn bytes(mut self, field: i64, value: &[u8]) -> Self {
         self.0.extend(varint(field << 3 | 2));
         self.0.extend(varint(value.len() as i64));
@@ -49,8 +50,8 @@ impl Message {
     }
 }
 
-/// Encodes a number with seven bits per byte, the lowest bits first. The top bit of all bytes except the last
-/// is set.
+/// Encodes a number as a varint: seven bits per byte, with the lowest bits first. The top bit is set in all
+/// bytes except the last byte.
 fn varint(value: i64) -> Vec<u8> {
     let mut rest = value as u64;
     let mut bytes = Vec::new();
@@ -66,7 +67,7 @@ fn varint(value: i64) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// The expected bytes are the bytes that the Python package `protobuf` writes for the same message.
+    /// The Python package `protobuf` writes the expected bytes for the same message.
     #[test]
     fn options_are_a_protocol_buffer() {
         assert_eq!(varint(300), [0xac, 0x02]);

@@ -1,4 +1,4 @@
-//! Finds the Python packages that contain a plugin. Tracewright uses the files of these packages without
+//! Finds Python packages that contain a plugin. Tracewright loads the plugin from the package without running
 //! Python.
 
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use crate::error::PjrtError;
 pub struct PluginPackage {
     /// The platform that the plugin reports.
     pub platform: &'static str,
-    /// The name under which `pip install` finds the package.
+    /// The name of the package for `pip install`.
     pub name: &'static str,
-    /// The path of the plugin in a folder of Python packages.
+    /// The path of the plugin, relative to a folder of Python packages.
     file: &'static str,
 }
 
-/// The Python packages that are known to contain a plugin. If a platform has several packages, the first is
-/// preferred.
+/// The known Python packages that contain a plugin. If several packages contain a plugin for the same
+/// platform, Tracewright prefers the first package.
 pub const PACKAGES: [PluginPackage; 6] = [
     of("cpu", "fastatomstruct-xla-cpu", "fastatomstruct_xla_cpu/libpjrt_cpu.so"),
     of("cuda", "jax-cuda13-pjrt", "jax_plugins/xla_cuda13/xla_cuda_plugin.so"),
@@ -31,7 +31,7 @@ const fn of(platform: &'static str, name: &'static str, file: &'static str) -> P
     PluginPackage { platform, name, file }
 }
 
-/// The plugins in folders of Python packages (`site-packages`), each with its package.
+/// Returns the plugins in folders of Python packages (`site-packages`), and the package of each plugin.
 pub fn packaged(folders: &[PathBuf]) -> Vec<(PluginPackage, PathBuf)> {
     let found = |package: PluginPackage| {
         let in_folder = |folder: &PathBuf| Path::new(folder).join(package.file);
@@ -40,7 +40,7 @@ pub fn packaged(folders: &[PathBuf]) -> Vec<(PluginPackage, PathBuf)> {
     PACKAGES.into_iter().filter_map(found).collect()
 }
 
-/// The plugin of a platform in folders of Python packages.
+/// Finds the plugin of a platform in folders of Python packages.
 ///
 /// # Errors
 /// Returns an error if no folder contains a plugin for the platform.

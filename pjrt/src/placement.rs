@@ -1,4 +1,4 @@
-//! [`Placement`] is the part of a tensor on each device.
+//! [`Placement`] describes which part of a tensor each device stores.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -12,32 +12,35 @@ use crate::error::PjrtError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     devices: Range<usize>,
-    /// The number of parts of each axis. The list is empty if each device stores the whole tensor.
+    /// The number of parts along each axis of the tensor. The list is empty if each device stores the whole
+    /// tensor.
     parts: Vec<usize>,
-    /// For each device, the index of its part along each axis.
+    /// For each device, the index of the device's part along each axis.
     indices: Vec<Vec<usize>>,
 }
 
-/// The bytes of a part inside the whole tensor: runs of equal length, in the order of the part.
+/// The byte ranges of a part inside the whole tensor. All ranges have the same length, and are in the order
+/// of the part's bytes.
 struct Runs {
     length: usize,
-    /// The offset of each run in the whole tensor, in bytes.
+    /// The offset of each byte range in the whole tensor.
     offsets: Vec<usize>,
 }
 
 impl Placement {
-    /// The whole tensor on one device.
+    /// Places the whole tensor on one device.
     pub fn on(device: usize) -> Self {
         Self::copies(device..device + 1)
     }
 
-    /// The whole tensor on each of these devices.
+    /// Places the whole tensor on each of these devices.
     pub fn copies(devices: Range<usize>) -> Self {
         Self { indices: devices.clone().map(|_| Vec::new()).collect(), devices, parts: Vec::new() }
     }
 
-    /// A part of the tensor on each device of a mesh, beginning with the first device of the client. `axes` lists,
-    /// for each axis of the tensor, the mesh axes that partition it. The first of these mesh axes varies slowest.
+    /// Places one part of the tensor on each device of a mesh, which begins with the client's first device. For
+    /// each axis of the tensor, `axes` lists the mesh axes that partition this axis. The index along the first of
+    /// these mesh axes varies slowest.
     pub fn new(mesh: &Mesh, axes: &[Vec<MeshAxis>]) -> Self {
         let index = |device: usize| {
             let along = |axes: &Vec<MeshAxis>| {
@@ -50,17 +53,17 @@ impl Placement {
         Self { indices: devices.clone().map(index).collect(), devices, parts }
     }
 
-    /// The numbers of the devices.
+    /// Returns the indices of the devices.
     pub fn devices(&self) -> Range<usize> {
         self.devices.clone()
     }
 
-    /// Whether devices store different rows, the indices of the first axis.
+    /// Whether devices store different rows of the tensor. A row is an index of the first axis.
     pub fn divides_rows(&self) -> bool {
         self.parts.first().is_some_and(|&parts| parts > 1)
     }
 
-    /// The type of each device's part of a tensor with this type.
+    /// Returns the type of a device's part, for a tensor of the type `ty`.
     pub(crate) fn local(&self, ty: &TensorType) -> Result<TensorType, PjrtError> {
         if self.parts.is_empty() {
             return Ok(ty.clone());
@@ -75,14 +78,14 @@ impl Placement {
         if divides { Ok(local) } else { Err(refused()) }
     }
 
-    /// The type of the whole tensor whose parts have this type.
+    /// Returns the type of the whole tensor, for parts of the type `local`.
     pub(crate) fn whole(&self, local: &TensorType) -> Result<TensorType, PjrtError> {
         let mut ty = local.clone();
         ty.shape.iter_mut().zip(&self.parts).for_each(|(extent, &parts)| *extent *= parts);
         self.local(&ty).map(|_| ty)
     }
 
-    /// The bytes of the part of the device at a place in the list of devices.
+    /// Returns the bytes of one device's part. `place` is the index of the device in this placement.
     pub(crate) fn part<'a>(
         &self,
         ty: &TensorType,
@@ -96,7 +99,7 @@ impl Placement {
         })
     }
 
-    /// Copies the bytes of a part to their places in the whole tensor.
+    /// Copies the bytes of one device's part into the whole tensor.
     pub(crate) fn put(
         &self,
         ty: &TensorType,
@@ -111,13 +114,14 @@ impl Placement {
         Ok(())
     }
 
-    /// The places of the devices that together store the tensor once.
+    /// Returns the smallest set of devices that together store each part of the tensor. Each device is given
+    /// by its index in this placement.
     pub(crate) fn once(&self) -> impl Iterator<Item = usize> {
         (0..self.indices.len()).filter(|&place| !self.indices[..place].contains(&self.indices[place]))
     }
 
-    /// The first device that stores an element, as a place in the list of devices, and the index of the element in
-    /// the part of this device. Indices count in row-major order.
+    /// Finds the first device that stores an element. Returns the device's index in this placement, and the index
+    /// of the element in the device's part. Indices of elements are in row-major order.
     pub(crate) fn find(&self, ty: &TensorType, index: usize) -> Result<(usize, usize), PjrtError> {
         let local = self.local(ty)?;
         let (mut rest, mut stride, mut within) = (index, 1, 0);
@@ -137,7 +141,7 @@ impl Placement {
         let local = self.local(ty)?;
         let element = ty.element.bytes(1);
         let strides = |shape: &[usize]| shape.iter().product::<usize>() * element;
-        // The axes after the last divided axis are whole, so a run covers them.
+        // No axis after the last divided axis is divided, so each byte range contains these axes completely.
         let Some(last) = self.parts.iter().rposition(|&parts| parts > 1) else {
             return Ok(Runs { length: ty.bytes(), offsets: vec![0] });
         };
@@ -153,7 +157,8 @@ impl Placement {
     }
 }
 
-/// The position of a device along an axis of a mesh. Devices count along the last axis first.
+/// Returns the coordinate of a device along an axis of a mesh. The coordinate along the last axis varies
+/// fastest.
 fn coordinate(mesh: &Mesh, axis: &MeshAxis, device: usize) -> usize {
     let behind = mesh.axes.iter().rev().take_while(|other| other.name != axis.name);
     device / behind.map(|other| other.size).product::<usize>() % axis.size
@@ -172,7 +177,8 @@ mod tests {
         Placement::new(&mesh, &axes)
     }
 
-    /// The part of each device, of a tensor whose elements are their own indices. All other functions agree.
+    /// Each device stores its part of a tensor whose elements are their own indices. The test compares all
+    /// functions on this tensor.
     fn parts(placement: &Placement, shape: &[usize]) -> Vec<Vec<u8>> {
         let ty = TensorType::new(ElementType::I8, shape);
         let bytes: Vec<u8> = (0..ty.count() as u8).collect();

@@ -1,4 +1,4 @@
-//! Removes wrong messages of a plugin from the standard error of this process.
+//! Removes misleading messages of a plugin from the standard error of this process.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::io::dup;
 use rustix::stdio::{dup2_stderr, stderr};
 
-/// XLA prints an error of about 2,500 characters for each executable that it loads on a processor with AVX-512. XLA
-/// misses LLVM's tuning preferences in the list of the processor's features, although the executable is right:
+/// On processors with AVX-512, XLA prints an error of about 2,500 characters for each executable that XLA loads.
+/// The executable is right: XLA only does not find LLVM's tuning preferences in the list of processor features, see
 /// <https://github.com/openxla/xla/issues/44565>.
 const PREFERENCE: &str = "Target machine feature +prefer-no-";
 
@@ -17,14 +17,14 @@ const PREFERENCE: &str = "Target machine feature +prefer-no-";
 const BEFORE_ALL: &str =
     "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR";
 
-/// Calls a function, and prints its messages afterwards, except the wrong ones. Other threads of this process print
-/// their messages afterwards too.
+/// Calls a function, and prints its messages after the call, without the misleading messages. Messages of other
+/// threads also appear after the call.
 pub fn without_wrong_messages<T>(call: impl FnOnce() -> T) -> T {
     let _captured = Captured::begin();
     call()
 }
 
-/// Standard error, while a temporary file receives everything.
+/// Redirects standard error into a temporary file until this value is dropped.
 struct Captured {
     stderr: OwnedFd,
     file: File,
@@ -32,7 +32,7 @@ struct Captured {
 }
 
 impl Captured {
-    /// `None` if the system cannot redirect standard error.
+    /// Returns `None` if the system cannot redirect standard error.
     fn begin() -> Option<Self> {
         static ONE: Mutex<()> = Mutex::new(());
         let only_one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,7 +52,7 @@ impl Captured {
 
 impl Drop for Captured {
     fn drop(&mut self) {
-        // Without standard error, and without its file, there is no place for a message.
+        // If standard error or the temporary file fails, the messages are lost.
         let _ = dup2_stderr(&self.stderr);
         let _ = io::stderr().write_all(&without_wrong_lines(&self.text().unwrap_or_default()));
     }

@@ -10,10 +10,11 @@ use files::read_stream;
 use crate::ServeError;
 use crate::failure::Failure;
 
-/// The largest file of keys, in bytes.
+/// The largest size of a key file, in bytes.
 const MOST: u64 = 1 << 20;
 
-/// The keys that give access. Only their hashes are kept, and no message or log contains a key.
+/// The API keys that clients can use. The server keeps only the hashes of keys, and no message or log
+/// contains a key.
 #[derive(Clone)]
 pub struct ApiKeys(Vec<blake3::Hash>);
 
@@ -21,7 +22,7 @@ impl ApiKeys {
     /// Reads a file with one key on each line. Lines that begin with `#` are comments.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, or has no key.
+    /// Returns an error if the file cannot be read, or contains no key.
     pub fn read(path: &Path) -> Result<Self, ServeError> {
         let text = read_stream(path, MOST)?;
         let mut keys = Vec::new();
@@ -40,8 +41,8 @@ impl ApiKeys {
         }
     }
 
-    /// Whether a request has one of the keys. The time of the comparison does not depend on the keys: hashes are
-    /// compared in constant time, and each of them.
+    /// Checks that a request has one of the keys. The time of the check does not depend on the key: the function
+    /// compares the request's hash with all stored hashes, each in constant time.
     pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<(), Failure> {
         let bearer = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
         let bearer = bearer.and_then(|value| value.split_at_checked(7));
@@ -63,8 +64,9 @@ impl fmt::Debug for ApiKeys {
     }
 }
 
-/// Refuses requests that a web page of another origin sends, and requests under a name that is not this machine's. The
-/// second stops pages whose domain suddenly resolves to this machine (DNS rebinding).
+/// Rejects requests from web pages whose origin is not allowed. If only this machine can reach the server, the function also
+/// rejects requests whose `Host` header is a domain name other than `localhost`. This check stops DNS rebinding: a web page
+/// whose domain resolves to this machine.
 pub fn check_origin(headers: &HeaderMap, is_local: bool, allowed: &[String]) -> Result<(), Failure> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let host = text(header::HOST).unwrap_or_default();
@@ -82,7 +84,8 @@ pub fn check_origin(headers: &HeaderMap, is_local: bool, allowed: &[String]) -> 
     }
 }
 
-/// Whether a `Host` header names this machine by an address or as `localhost`. Without the header no page sent it.
+/// Whether a `Host` header contains an IP address or `localhost`. An empty header also passes, because browsers
+/// always send a host.
 fn is_own_name(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,

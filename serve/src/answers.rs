@@ -1,4 +1,4 @@
-//! [`Answers`]: the answers to one request, as they are generated.
+//! [`Answers`] returns the parts of all answers to one request while the engine generates them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use crate::models::Loaded;
 use crate::reader::{AnswerReader, Reading};
 use crate::update::{AnswerEnd, EndReason, Update, Usage};
 
-/// Prompts, and how to continue them.
+/// The prompts of a request, and the options for answering them.
 pub struct Ask {
     pub loaded: Arc<Loaded>,
     pub prompts: Vec<Vec<u32>>,
     pub options: GenerateOptions,
-    /// The number of answers to each prompt. Each has a seed of its own.
+    /// The number of answers to each prompt. Each answer has its own seed.
     pub count: usize,
-    /// Whether a slot may reuse the state of an earlier prompt with the same beginning.
+    /// Whether a slot may reuse the state of an earlier prompt that begins with the same tokens.
     pub reuse: bool,
     pub reading: Reading,
 }
 
-/// The answers to one request. Dropping them stops the generation and frees the slots.
+/// The answers to one request. If you drop this value, the generation stops, and the slots become free.
 pub struct Answers {
     events: UnboundedReceiver<(usize, TextEvent)>,
     updates: VecDeque<(usize, Update)>,
     readers: Vec<AnswerReader>,
-    /// How many answers have not ended.
+    /// The number of answers that have not ended.
     open: usize,
     /// The number of answers to each prompt.
     count: usize,
@@ -48,7 +48,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Begins to generate. Errors in the request's options appear here.
+    /// Starts the generation. Returns an error if the request's options are invalid.
     pub fn begin(ask: Ask, metrics: Arc<Metrics>, permit: OwnedSemaphorePermit) -> Result<Self, Failure> {
         let Ask { loaded, prompts, options, count, reuse, reading } = ask;
         let (send, events) = unbounded_channel();
@@ -86,17 +86,17 @@ impl Answers {
         })
     }
 
-    /// The tokens of all prompts.
+    /// Returns the total number of tokens of all prompts.
     pub fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
     }
 
-    /// How many answers there are.
+    /// Returns the number of answers.
     pub fn len(&self) -> usize {
         self.readers.len()
     }
 
-    /// The next part of an answer, with the answer's number; `None` after the end of all.
+    /// Returns the next part of an answer, and the index of this answer; `None` after the end of all answers.
     pub async fn next(&mut self) -> Option<Result<(usize, Update), Failure>> {
         loop {
             if let Some(update) = self.updates.pop_front() {
@@ -168,7 +168,8 @@ impl Answers {
         AnswerEnd { reason, usage }
     }
 
-    /// The stop string that ended an answer. Its tokens spell it behind the text.
+    /// Returns the stop string that ended an answer. The tokens of the answer contain the stop string, and
+    /// its text does not.
     fn stop_string(&self, completion: &Completion) -> Option<String> {
         let tokenizer = self.loaded.model.tokenizer().filter(|_| completion.is_cut)?;
         let whole = tokenizer.decode(&completion.generated.tokens).ok()?;

@@ -1,4 +1,4 @@
-//! [`App`]: what all requests share.
+//! [`App`] contains the data that all requests share.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use crate::metrics::Metrics;
 use crate::models::Models;
 use crate::{ServeOptions, body};
 
-/// How many requests are rendered and tokenized at the same time.
+/// The number of requests that the server renders and tokenizes in parallel.
 const PREPARED: usize = 8;
 
-/// How many requests for embeddings may run or wait for the engine at the same time.
+/// The number of requests for embeddings that can run or wait for the engine at the same time.
 const EMBEDDED: usize = 32;
 
-/// What all requests share.
+/// The data that all requests share.
 pub struct App {
     pub models: Models,
     pub options: ServeOptions,
@@ -26,7 +26,7 @@ pub struct App {
     permits: Arc<Semaphore>,
     prepared: Semaphore,
     embedded: Semaphore,
-    /// Whether only this machine reaches the server.
+    /// Whether only this machine can reach the server.
     pub is_local: bool,
 }
 
@@ -38,18 +38,19 @@ impl App {
         Self { models, options, metrics: Arc::default(), permits, prepared, embedded, is_local }
     }
 
-    /// A place among the requests that may be answered at the same time.
+    /// Returns a permit to answer a request, or an error if the server already answers the largest number of
+    /// requests.
     pub fn permit(&self) -> Result<OwnedSemaphorePermit, Failure> {
         let most = self.options.max_requests;
         self.permits.clone().try_acquire_owned().map_err(|_| Failure::Busy { most })
     }
 
-    /// The body of a request as a JSON object.
+    /// Reads the body of a request as a JSON object.
     pub async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Value, Failure> {
         body::read(headers, body, &self.options).await
     }
 
-    /// Runs work that takes long, away from the threads that send and receive.
+    /// Runs slow work on another thread, so that the threads for network traffic do not block.
     pub async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
@@ -57,7 +58,8 @@ impl App {
         place(&self.prepared, work).await
     }
 
-    /// Runs work that waits for the engine. Requests that only prepare a prompt do not wait for it.
+    /// Runs work that waits for the engine. This work has its own limit, so it does not delay requests that
+    /// prepare a prompt.
     pub async fn embedding<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
@@ -66,7 +68,7 @@ impl App {
     }
 }
 
-/// Runs work on a thread that may block, once there is a place for it.
+/// Runs work on a thread that may block, after `places` grants a permit.
 async fn place<T: Send + 'static>(
     places: &Semaphore,
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Reads the body of a request as JSON, and its fields as types.
+//! Reads the body of a request as JSON, and converts its fields to Rust types.
 
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
@@ -10,11 +10,12 @@ use serde_json::Value;
 use crate::ServeOptions;
 use crate::failure::Failure;
 
-/// The body of a request as a JSON object.
+/// Reads the body of a request as a JSON object.
 pub async fn read(headers: &HeaderMap, body: Body, options: &ServeOptions) -> Result<Value, Failure> {
     let kind = headers.get(header::CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()));
     let essence = kind.as_deref().and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
-    // A page of another origin may send text without being asked, and JSON only if it is allowed.
+    // Browsers let any web page send text to this server. For JSON, browsers first ask the server for
+    // permission.
     if !essence.eq_ignore_ascii_case("application/json") {
         let found = shortened(escaped(essence), 60);
         return Err(Failure::ContentType { found });
@@ -43,7 +44,7 @@ async fn collect(body: Body, most: usize) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// Reads the fields of a type. An error names the field.
+/// Converts a JSON value to a struct. An error contains the name of the invalid field.
 pub fn fields<'a, T: Deserialize<'a>>(value: &'a Value) -> Result<T, Failure> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
@@ -64,7 +65,7 @@ pub fn fields<'a, T: Deserialize<'a>>(value: &'a Value) -> Result<T, Failure> {
     })
 }
 
-/// A type of Rust, in the words of JSON.
+/// Converts the name of a Rust type to the name of a JSON type.
 fn in_words(expected: &str) -> &str {
     match expected {
         "f32" | "f64" => "a number",
@@ -79,7 +80,7 @@ fn in_words(expected: &str) -> &str {
     }
 }
 
-/// A value, formatted for a message.
+/// Formats a value for an error message.
 pub fn shown(value: &Value) -> String {
     format!("`{}`", escaped(&shortened(value.to_string(), 60)))
 }

@@ -25,37 +25,38 @@ use crate::stream::{self, Events, Sent};
 use crate::tools::{self, OfferedTools};
 use crate::update::{EndReason, ToolCall, Update, Usage};
 
-/// The most probabilities per token.
+/// The largest number of probabilities per token.
 pub const TOP: u64 = 20;
 
 #[derive(Deserialize, JsonSchema)]
 pub struct ChatFields {
-    /// The first model of the server, unless set.
+    /// The name of the model; the default is the server's first model.
     model: Option<String>,
     /// Objects with a role (system, developer, user, assistant, tool) and a content: a text, or a list of texts in parts.
     messages: Vec<Value>,
-    /// Send server-sent events, the last of which is `[DONE]`.
+    /// Whether the server streams the answer as server-sent events. The last event is `[DONE]`.
     stream: Option<bool>,
     stream_options: Option<StreamFields>,
-    /// The largest number of new tokens. Without it, an answer may fill the context.
+    /// The largest number of new tokens. By default, an answer can fill the context.
     max_tokens: Option<u64>,
     /// The newer name of `max_tokens`.
     max_completion_tokens: Option<u64>,
-    /// Report the probability of each token.
+    /// Whether the answer contains the probability of each token.
     logprobs: Option<bool>,
-    /// Report so many of the most likely tokens, too: at most 20.
+    /// The number of most likely tokens per position that the answer contains, with their probabilities: at
+    /// most 20.
     top_logprobs: Option<u64>,
-    /// Functions that the model may call. OfferedTools of other types are skipped.
+    /// Functions that the model can call. The server ignores tools of other types.
     tools: Option<Vec<Value>>,
-    /// `auto`, `none`, `required`, or an object that names a function.
+    /// `auto`, `none`, `required`, or an object with the name of a function.
     tool_choice: Option<Value>,
-    /// Whether an answer may have several calls; true unless set.
+    /// Whether an answer can contain several calls; the default is true.
     parallel_tool_calls: Option<bool>,
-    /// `text`, `json_object`, or a `json_schema` that the answer follows.
+    /// `text`, `json_object`, or a `json_schema` that the answer must follow.
     response_format: Option<Value>,
-    /// A variable of the chat template.
+    /// The variable `reasoning_effort` of the chat template.
     reasoning_effort: Option<String>,
-    /// `none` leaves the reasoning in the content.
+    /// With `none`, the content contains the reasoning.
     reasoning_format: Option<String>,
     /// Variables of the chat template, such as `enable_thinking`.
     chat_template_kwargs: Option<Map<String, Value>>,
@@ -63,7 +64,7 @@ pub struct ChatFields {
 
 #[derive(Clone, Copy, Deserialize, JsonSchema)]
 pub struct StreamFields {
-    /// Send the counts of tokens in front of `[DONE]`.
+    /// Whether the stream contains the token counts before `[DONE]`.
     pub include_usage: Option<bool>,
 }
 
@@ -89,7 +90,7 @@ impl ChatFields {
         })
     }
 
-    /// How many probabilities per token the client wants.
+    /// Returns the number of probabilities per token that the client requests.
     fn logprobs(&self) -> Result<Option<usize>, Failure> {
         let top = self.top_logprobs.unwrap_or_default();
         match self.logprobs.unwrap_or_default() {
@@ -105,7 +106,7 @@ impl ChatFields {
     }
 }
 
-/// Answers a conversation.
+/// Answers `POST /v1/chat/completions`.
 pub async fn chat(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Result<Response, Failure> {
     let permit = app.permit()?;
     let body = app.read(&headers, body).await?;
@@ -129,7 +130,7 @@ pub async fn chat(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -
     Ok(Json(body).into_response())
 }
 
-/// The text that the chat template makes of a conversation.
+/// Answers `POST /apply-template` with the prompt that the chat template renders from a conversation.
 pub async fn apply_template(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
@@ -143,7 +144,7 @@ pub async fn apply_template(
     Ok(Json(json!({ "prompt": prompt })))
 }
 
-/// The fields that all parts of an answer have.
+/// The fields that all parts of an answer contain.
 struct Head {
     loaded: Arc<Loaded>,
     id: String,
@@ -196,7 +197,7 @@ pub fn finish_reason(reason: &EndReason) -> &'static str {
     }
 }
 
-/// The counts of tokens in OpenAI's form.
+/// Formats token counts as OpenAI's API does.
 pub fn usage(usage: Usage) -> Value {
     json!({
         "prompt_tokens": usage.prompt,
@@ -206,7 +207,7 @@ pub fn usage(usage: Usage) -> Value {
     })
 }
 
-/// The events behind the last part of a stream: the chunk for the usage, if the client asked for it, and the line `[DONE]`.
+/// Returns the last events of a stream: the token counts, if the client requested them, and the line `[DONE]`.
 pub fn last_events(chunk: Option<Value>, total: Usage) -> Vec<Sent> {
     let with_usage = chunk.map(|mut chunk| {
         chunk["usage"] = usage(total);
@@ -215,15 +216,15 @@ pub fn last_events(chunk: Option<Value>, total: Usage) -> Vec<Sent> {
     with_usage.into_iter().chain([Sent::Done]).collect()
 }
 
-/// The state of one answer that is streamed.
+/// The state of one streamed answer.
 #[derive(Clone, Default)]
 struct StreamedChoice {
-    /// Text that waits for the probabilities of its tokens.
+    /// Text that the server holds back until the probabilities of its tokens arrive.
     held: String,
     calls: usize,
 }
 
-/// The events of a streamed answer.
+/// Creates the events of a streamed answer.
 struct Chunks {
     head: Head,
     choices: Vec<StreamedChoice>,

@@ -1,4 +1,4 @@
-//! Waits for whole answers.
+//! Collects whole answers for requests without streaming.
 
 use generate::TokenLogprobs;
 
@@ -16,7 +16,7 @@ pub struct Answer {
     pub reason: EndReason,
 }
 
-/// Waits for all answers, and counts their tokens.
+/// Waits for all answers, and returns the answers with their token counts.
 pub async fn collect(mut answers: Answers) -> Result<(Vec<Answer>, Usage), Failure> {
     let empty = Answer {
         reasoning: String::new(),

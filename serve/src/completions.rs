@@ -28,37 +28,38 @@ use crate::sampling::SamplingFields;
 use crate::stream::{self, Events, Sent};
 use crate::update::{Update, Usage};
 
-/// The most prompts of a request.
+/// The largest number of prompts per request.
 const PROMPTS: usize = 256;
 
-/// The new tokens of a request that sets no limit, as OpenAI's interface declares.
+/// The default of `max_tokens`, as in OpenAI's API.
 const USUAL: u64 = 16;
 
 #[derive(Deserialize, JsonSchema)]
 pub struct CompletionFields {
-    /// The first model of the server, unless set.
+    /// The name of the model; the default is the server's first model.
     model: Option<String>,
     /// A text, a list of texts, a list of token ids, or a list of such lists.
     prompt: Value,
     stream: Option<bool>,
     stream_options: Option<StreamFields>,
-    /// The largest number of new tokens; 16 unless set.
+    /// The largest number of new tokens; the default is 16.
     max_tokens: Option<u64>,
-    /// Report so many of the most likely tokens: at most 20.
+    /// The number of most likely tokens per position that the answer contains, with their probabilities: at
+    /// most 20.
     logprobs: Option<u64>,
-    /// Begin the text with the prompt.
+    /// Whether the text begins with the prompt.
     echo: Option<bool>,
-    /// Not supported: a text is an error.
+    /// Not supported: a text in this field is an error.
     suffix: Option<String>,
 }
 
-/// A prompt: its text if it is known, and its tokens.
+/// A prompt: its tokens, and its text if the text is known.
 struct Prompt {
     text: String,
     tokens: Vec<u32>,
 }
 
-/// Continues texts.
+/// Answers `POST /v1/completions`.
 pub async fn complete(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
@@ -132,7 +133,7 @@ impl CompletionFields {
     }
 }
 
-/// The prompts of a request: a text, a list of texts, a list of tokens, or a list of lists.
+/// Reads the prompts of a request: a text, a list of texts, a list of tokens, or a list of such lists.
 fn prompts(loaded: &Loaded, given: &Value) -> Result<Vec<Prompt>, Failure> {
     let expected = "a text, a list of texts, or token ids";
     let refuse = || Failure::field("prompt", shown(given), expected);
@@ -165,19 +166,19 @@ fn prompts(loaded: &Loaded, given: &Value) -> Result<Vec<Prompt>, Failure> {
     list.into_iter().map(prompt).collect()
 }
 
-/// A list of ids of tokens that the model has.
+/// Reads a list of token ids, and checks that the model's vocabulary contains them.
 pub fn token_ids(given: &Value, loaded: &Loaded) -> Option<Vec<u32>> {
     let vocabulary = loaded.model.info().vocabulary as u64;
     let id = |id: &Value| id.as_u64().filter(|&id| id < vocabulary).map(|id| id as u32);
     given.as_array()?.iter().map(id).collect()
 }
 
-/// The fields that all parts of an answer have.
+/// The fields that all parts of an answer contain.
 struct Completion {
     loaded: Arc<Loaded>,
     id: String,
     created: u64,
-    /// The text in front of the answers to each prompt.
+    /// The text before each prompt's answers: the prompt or nothing.
     echoes: Vec<String>,
     /// The number of answers to each prompt.
     count: usize,
@@ -202,7 +203,7 @@ impl Completion {
         json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish })
     }
 
-    /// Probabilities of tokens, the first of which begins at a character of the text.
+    /// Formats the probabilities of tokens. The first token begins at the given character of the text.
     fn logprobs(&self, logprobs: &[TokenLogprobs], mut offset: usize) -> Value {
         let text = |token| String::from_utf8_lossy(self.loaded.piece(token)).into_owned();
         let (mut tokens, mut chosen, mut top, mut offsets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -219,10 +220,11 @@ impl Completion {
     }
 }
 
-/// The events of a streamed answer.
+/// Creates the events of a streamed answer.
 struct Chunks {
     head: Completion,
-    /// For each answer, text that waits for the probabilities of its tokens, and the characters in front of it.
+    /// For each answer, text that waits for the probabilities of its tokens, and the number of characters
+    /// before this text.
     texts: Vec<(String, usize)>,
     with_logprobs: bool,
     includes_usage: bool,

@@ -18,24 +18,24 @@ use crate::completions::token_ids;
 use crate::failure::Failure;
 use crate::models::Loaded;
 
-/// The most texts of a request, as in OpenAI's interface.
+/// The largest number of texts per request, as in OpenAI's API.
 const TEXTS: usize = 2048;
 
 #[derive(Deserialize, JsonSchema)]
 pub struct EmbeddingFields {
-    /// The first model of the server, unless set.
+    /// The name of the model; the default is the server's first model.
     model: Option<String>,
     /// A text, a list of texts, a list of token ids, or a list of such lists.
     input: Value,
     /// `float` or `base64`.
     encoding_format: Option<String>,
-    /// The model's own number of dimensions, if set.
+    /// If set, this number must be the model's own number of dimensions.
     dimensions: Option<u64>,
     /// The name of one of the model's prompts, such as `query`.
     prompt_name: Option<String>,
 }
 
-/// Computes embeddings of texts.
+/// Answers `POST /v1/embeddings`.
 pub async fn embed(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
@@ -80,7 +80,7 @@ pub async fn embed(
     Ok(Json(json!({ "object": "list", "data": data, "model": loaded.name, "usage": usage })))
 }
 
-/// The tokens of a request: of a text, a list of texts, a list of tokens, or a list of lists.
+/// Reads the tokens of a request's input: a text, a list of texts, a list of tokens, or a list of such lists.
 fn texts(loaded: &Loaded, request: &EmbeddingFields) -> Result<Vec<Vec<u32>>, Failure> {
     let given = &request.input;
     let expected = "a text, a list of texts, or token ids";

@@ -1,45 +1,45 @@
-//! [`ServeError`]: why the server does not start.
+//! [`ServeError`] lists the reasons why the server cannot start.
 
 use std::io;
 use std::path::PathBuf;
 
 use errors::FileError;
 
-/// Why the server does not start.
+/// The reason why the server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The address cannot be listened on.
+    /// The server cannot listen on the address.
     #[error("the server cannot listen on `{address}`")]
     Listen {
-        /// Host and port as they were given.
+        /// The host and the port that the options set.
         address: String,
-        /// The system's answer, such as that another program uses the port.
+        /// The error of the operating system, for example that another program uses the port.
         source: io::Error,
     },
     /// A file cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The file has no key.
+    /// The key file contains no key.
     #[error("`{}` has no key, expected one on each line", .path.display())]
     NoKeys {
-        /// The file of keys.
+        /// Path of the key file.
         path: PathBuf,
     },
-    /// A key cannot be sent in a header.
+    /// A key contains characters that a header cannot contain.
     #[error("line {line} of `{}` is not a key, expected printable ASCII characters without spaces", .path.display())]
     Key {
-        /// The file of keys.
+        /// Path of the key file.
         path: PathBuf,
-        /// The line, from 1.
+        /// The number of the line, from 1.
         line: usize,
     },
     /// Two models have the same name.
     #[error("two models have the name `{name}`, expected different names")]
     Name {
-        /// The name.
+        /// The name that two models have.
         name: String,
     },
-    /// The threads of the server cannot be started.
+    /// The system cannot start the threads of the server.
     #[error("the server's threads do not start")]
     Threads(#[source] io::Error),
 }

@@ -1,4 +1,4 @@
-//! [`Failure`]: why a request gets no answer, as status, code and message.
+//! [`Failure`] lists the reasons why a request fails, with status, code and message.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 use tracewright::ModelError;
 use tracewright::embed::EmbedError;
 
-/// Why a request gets no answer.
+/// The reason why a request fails.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Failure {
     #[error("the body is not valid JSON: {why}")]
     Json { why: String },
-    /// A field of the body has another type or another value than is possible.
+    /// A field of the body has a wrong type or an invalid value.
     #[error("`{param}` is {found}, expected {expected}")]
     Field { param: String, found: String, expected: String },
     #[error("`{param}` is missing, expected {expected}")]
@@ -60,14 +60,14 @@ pub enum Failure {
     Busy { most: usize },
     #[error("the model `{name}` cannot be loaded: {why}")]
     Load { name: String, why: String },
-    /// Another error of the model, which may be the request's fault.
+    /// Another error of the model. The request may be the cause.
     #[error("{}", causes(.0.as_ref()))]
     Of(Arc<ModelError>),
     #[error("the server failed: {why}")]
     Server { why: String },
 }
 
-/// An error and its causes, in one line.
+/// Formats an error and its causes in one line.
 pub fn causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -96,7 +96,7 @@ impl From<GenerateError> for Failure {
 }
 
 impl Failure {
-    /// A field whose value is another than is possible.
+    /// Creates the failure of a field with an invalid value.
     pub fn field(param: impl Into<String>, found: impl Into<String>, expected: impl Into<String>) -> Self {
         Self::Field { param: param.into(), found: found.into(), expected: expected.into() }
     }
@@ -117,7 +117,7 @@ impl Failure {
         }
     }
 
-    /// The kind of the error, in OpenAI's words.
+    /// The type of the error, as in OpenAI's API.
     pub fn kind(&self) -> &'static str {
         match self.status() {
             StatusCode::UNAUTHORIZED => "authentication_error",
@@ -159,7 +159,7 @@ impl Failure {
         }
     }
 
-    /// The field that the error is about.
+    /// The name of the invalid field.
     pub fn param(&self) -> Option<String> {
         match self {
             Self::Field { param, .. } | Self::Missing { param, .. } | Self::Unsupported { param } => {
@@ -178,7 +178,7 @@ impl Failure {
         }
     }
 
-    /// The error in OpenAI's form.
+    /// Formats the error as OpenAI's API does.
     pub fn json(&self) -> Value {
         json!({ "error": {
             "message": self.to_string(),
@@ -188,7 +188,7 @@ impl Failure {
         } })
     }
 
-    /// A response with this body, with the headers that its status needs.
+    /// Creates a response with this body, and with the headers that the status requires.
     pub fn respond(&self, body: Value) -> Response {
         let mut response = (self.status(), Json(body)).into_response();
         if self.status().is_server_error() {
@@ -197,7 +197,7 @@ impl Failure {
         let header = match self {
             Self::NoKey | Self::WrongKey => Some((header::WWW_AUTHENTICATE, "Bearer")),
             Self::Busy { .. } => Some((header::RETRY_AFTER, "1")),
-            // The rest of the body is not read.
+            // The server closes the connection, because it does not read the rest of the body.
             Self::TooLarge { .. } | Self::TooSlow { .. } => Some((header::CONNECTION, "close")),
             _ => None,
         };
@@ -214,7 +214,7 @@ impl IntoResponse for Failure {
     }
 }
 
-/// Whether another request could succeed where this one failed.
+/// Whether the request causes this error, so that only a changed request can succeed.
 fn is_of_request(error: &ModelError) -> bool {
     match error {
         ModelError::Generate(error) => {

@@ -1,4 +1,4 @@
-//! [`ChatRequest`]: what the interfaces for chats have in common, and how its answers begin.
+//! [`ChatRequest`] is a conversation to answer. All interfaces for chats convert their requests to this type.
 
 use std::sync::Arc;
 
@@ -16,35 +16,35 @@ use crate::reader::{REASONING, Reading};
 use crate::sampling::SamplingFields;
 use crate::tools::OfferedTools;
 
-/// A conversation to answer, whichever interface it came by.
+/// A conversation to answer, from any of the interfaces.
 pub struct ChatRequest {
-    /// The messages in the form of chat templates.
+    /// The messages, as chat templates expect them.
     pub messages: Vec<Value>,
     pub tools: OfferedTools,
-    /// Whether an answer may have several calls.
+    /// Whether an answer can contain several calls.
     pub parallel_calls: bool,
     pub variables: Map<String, Value>,
     /// The JSON Schema that the answer must follow.
     pub schema: Option<Value>,
-    /// The largest number of new tokens, and the name of its field.
+    /// The name of the field that limits the number of new tokens, and the limit.
     pub max_tokens: (&'static str, Option<u64>),
     pub logprobs: Option<usize>,
     pub sampling: SamplingFields,
-    /// Further stop strings.
+    /// Additional stop strings.
     pub stop: Vec<String>,
-    /// Whether reasoning is left in the content.
+    /// Whether the content contains the reasoning.
     pub keeps_reasoning: bool,
 }
 
 impl ChatRequest {
-    /// The text of the prompt.
+    /// Renders the text of the prompt.
     pub fn render(&self, loaded: &Loaded) -> Result<String, Failure> {
         let Self { messages, tools, variables, .. } = self;
         let (messages, variables) = (messages.clone(), variables.clone());
         Dialogue { messages, tools: tools.for_template(), variables }.render(loaded)
     }
 
-    /// Begins to answer.
+    /// Prepares the prompt, and starts the generation.
     pub async fn begin(
         self,
         app: &App,
@@ -73,7 +73,7 @@ impl ChatRequest {
         let schema = match (&self.schema, self.tools.is_forced, self.tools.offered.is_empty()) {
             (_, true, _) => Some(self.tools.schema()),
             (Some(schema), false, true) => Some(schema.clone()),
-            // The answer is a call, or follows the schema.
+            // The model chooses between a call and an answer that follows the schema.
             (Some(schema), false, false) => Some(json!({ "anyOf": [self.tools.schema(), schema] })),
             (None, false, _) => None,
         };
@@ -97,7 +97,7 @@ impl ChatRequest {
     }
 }
 
-/// The largest number of new tokens. Without a limit an answer may fill the context.
+/// Returns the largest number of new tokens. Without a limit in the request, an answer can fill the context.
 pub fn max_tokens(param: &str, given: Option<u64>, context: usize) -> Result<usize, Failure> {
     match given {
         None => Ok(context),
@@ -106,8 +106,8 @@ pub fn max_tokens(param: &str, given: Option<u64>, context: usize) -> Result<usi
     }
 }
 
-/// The schema of a format: `text`, `json_object` or `json_schema`. `schema` finds the schema in the format, and the name of
-/// its field.
+/// Returns the schema of a format with the type `text`, `json_object` or `json_schema`. The argument `schema` is the path
+/// of the schema inside the format.
 pub fn schema(param: &str, format: Option<&Value>, schema: &str) -> Result<Option<Value>, Failure> {
     let Some(format) = format.filter(|format| !format.is_null()) else { return Ok(None) };
     match format.get("type").and_then(Value::as_str) {
@@ -128,7 +128,7 @@ pub fn schema(param: &str, format: Option<&Value>, schema: &str) -> Result<Optio
     }
 }
 
-/// Variables of the chat template that a request may set.
+/// Returns the variables of the chat template that a request sets.
 pub fn variables(
     given: Option<&Map<String, Value>>,
     effort: Option<&str>,

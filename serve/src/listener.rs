@@ -1,4 +1,4 @@
-//! [`Server`]: listens on a port, and ends when it is asked to.
+//! [`Server`] listens on a port until the caller stops the server.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -15,23 +15,23 @@ use crate::app::App;
 use crate::models::Models;
 use crate::{ServeError, ServeOptions, ServedModel, routes};
 
-/// The most connections at the same time. Further ones wait.
+/// The largest number of connections at the same time. Further connections wait.
 const CONNECTIONS: usize = 4096;
 
-/// How often the server asks whether to stop.
+/// The interval at which the server checks whether to stop.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A server that listens and does not answer yet.
+/// A server that listens on a port, but does not accept connections yet.
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
 }
 
 impl Server {
-    /// Listens on a host and a port. Port 0 stands for any free one.
+    /// Listens on a host and a port. For port 0, the system chooses a free port.
     ///
     /// # Errors
-    /// Returns an error if another program uses the port, or the host is not this machine's.
+    /// Returns an error if another program uses the port, or the host is not an address of this machine.
     pub fn bind(host: &str, port: u16) -> Result<Self, ServeError> {
         let failed = |source| ServeError::Listen { address: format!("{host}:{port}"), source };
         let listener = TcpListener::bind((host, port)).map_err(failed)?;
@@ -40,16 +40,16 @@ impl Server {
         Ok(Self { listener, address })
     }
 
-    /// The address that the server listens on.
+    /// Returns the address on which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers requests until `stop` returns true. Running answers then go on for at most
+    /// Answers requests until `stop` returns true. After that, the server waits for running answers, at most
     /// [`ServeOptions::drain`].
     ///
     /// # Errors
-    /// Returns an error if the system starts no threads.
+    /// Returns an error if the system cannot start threads.
     pub fn run(
         self,
         models: Vec<ServedModel>,
@@ -65,7 +65,7 @@ impl Server {
             .build()
             .map_err(ServeError::Threads)?;
         let result = runtime.block_on(self.serve(Arc::new(app), stop));
-        // Work that nobody waits for, such as loading a model.
+        // Some work may still run although no client waits for it, for example loading a model.
         runtime.shutdown_timeout(Duration::from_secs(1));
         result
     }
@@ -74,7 +74,7 @@ impl Server {
         let Self { listener, address } = self;
         let failed = |source| ServeError::Listen { address: address.to_string(), source };
         let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
-        // The first model is open already.
+        // The first model is already loaded.
         if let Err(failure) = app.models.get(None).await {
             tracing::warn!("{failure}");
         }
@@ -108,7 +108,7 @@ impl Server {
     }
 }
 
-/// The next connection, once there is a place for it.
+/// Accepts the next connection, as soon as the number of connections is below the limit.
 async fn accept(
     listener: &tokio::net::TcpListener,
     places: &Arc<Semaphore>,
@@ -116,12 +116,14 @@ async fn accept(
     let place = places.clone().acquire_owned().await.ok()?;
     match listener.accept().await {
         Ok((stream, _)) => {
-            // Tokens are short, and must not wait for others.
+            // A packet with one token is small, so TCP would otherwise delay the packet to merge it with
+            // later packets.
             let _ = stream.set_nodelay(true);
             Some((stream, place))
         }
         Err(error) => {
-            // Such as too many open files, which other connections must close first.
+            // For example, the process has too many open files. The server then waits until other connections
+            // close.
             tracing::warn!("a connection is not accepted: {error}");
             tokio::time::sleep(Duration::from_millis(100)).await;
             None

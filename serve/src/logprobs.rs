@@ -1,11 +1,11 @@
-//! Probabilities of tokens, in OpenAI's form.
+//! Formats probabilities of tokens as OpenAI's API does.
 
 use generate::{Logprob, TokenLogprobs};
 use serde_json::{Value, json};
 
 use crate::models::Loaded;
 
-/// The entries of `logprobs.content` of a chat.
+/// Returns the entries of `logprobs.content` in a chat answer.
 pub fn content(loaded: &Loaded, logprobs: &[TokenLogprobs]) -> Vec<Value> {
     let entry = |one: &TokenLogprobs| {
         let mut entry = token(loaded, &one.chosen);
@@ -20,7 +20,8 @@ fn token(loaded: &Loaded, one: &Logprob) -> Value {
     json!({ "token": String::from_utf8_lossy(bytes), "logprob": finite(one.logprob), "bytes": bytes })
 }
 
-/// JSON has no infinity: a token that cannot be chosen has the lowest number that clients know.
+/// JSON has no infinity. For a token with the probability 0, the function returns the lowest logarithm that
+/// clients know.
 pub fn finite(logprob: f64) -> f64 {
     if logprob.is_finite() { logprob } else { -9999.0 }
 }

@@ -33,20 +33,20 @@ pub struct MessageFields {
     max_tokens: Option<u64>,
     stop_sequences: Option<Vec<String>>,
     stream: Option<bool>,
-    /// Functions with an `input_schema`. OfferedTools of other types are skipped.
+    /// Functions with an `input_schema`. The server ignores tools of other types.
     tools: Option<Vec<Value>>,
-    /// An object with the type `auto`, `any`, `none`, or `tool` and a name.
+    /// An object with the type `auto`, `any` or `none`, or with the type `tool` and a name.
     tool_choice: Option<Value>,
     /// `{"type": "disabled"}` sets `enable_thinking` of the chat template to false.
     thinking: Option<Value>,
 }
 
-/// Answers a conversation.
+/// Answers `POST /v1/messages`.
 pub async fn answer(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Response {
     respond(&app, &headers, body).await.unwrap_or_else(|failure| failure.respond(error(&failure)))
 }
 
-/// Counts the tokens of a conversation.
+/// Answers `POST /v1/messages/count_tokens`.
 pub async fn count(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Response {
     let count = async {
         let body = app.read(&headers, body).await?;
@@ -89,7 +89,7 @@ async fn respond(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<Resp
     Ok(Json(message).into_response())
 }
 
-/// The error in Anthropic's form.
+/// Formats the error as Anthropic's API does.
 fn error(failure: &Failure) -> Value {
     let kind = match failure.kind() {
         "server_error" => "api_error",
@@ -127,7 +127,7 @@ impl MessageFields {
         })
     }
 
-    /// The functions. OfferedTools that only Anthropic's servers define are skipped.
+    /// Returns the functions of a request. The function ignores tools that only Anthropic's servers define.
     fn tools(&self) -> Result<Vec<Value>, Failure> {
         let mut tools = Vec::new();
         for (i, one) in self.tools.iter().flatten().enumerate() {
@@ -162,7 +162,7 @@ impl MessageFields {
     }
 }
 
-/// Adds a message to those of a chat: results of calls become messages of their own.
+/// Converts a message to the format of chat templates. Each result of a call becomes a separate message.
 fn in_chat(message: &Value, at: &str, out: &mut Vec<Value>) -> Result<(), Failure> {
     let Some(blocks) = message.get("content").and_then(Value::as_array) else {
         out.push(message.clone());
@@ -201,7 +201,7 @@ fn in_chat(message: &Value, at: &str, out: &mut Vec<Value>) -> Result<(), Failur
     Ok(())
 }
 
-/// The counts of tokens in Anthropic's form, which counts cached tokens apart.
+/// Formats token counts as Anthropic's API does: `input_tokens` excludes cached tokens.
 fn usage(usage: Usage) -> Value {
     json!({
         "input_tokens": usage.prompt - usage.cached,
@@ -211,7 +211,7 @@ fn usage(usage: Usage) -> Value {
     })
 }
 
-/// The reason of the end, and the stop string.
+/// Returns the reason for the end of an answer, and the stop string.
 fn stop(reason: &EndReason) -> (Value, Value) {
     match reason {
         EndReason::Stop => (json!("end_turn"), Value::Null),
@@ -221,7 +221,7 @@ fn stop(reason: &EndReason) -> (Value, Value) {
     }
 }
 
-/// The blocks of a whole answer.
+/// Returns the content blocks of a whole answer.
 fn blocks(answer: &Answer) -> Vec<Value> {
     let mut blocks = Vec::new();
     if !answer.reasoning.is_empty() {
@@ -238,12 +238,12 @@ fn blocks(answer: &Answer) -> Vec<Value> {
     blocks
 }
 
-/// The events of a streamed message.
+/// Creates the events of a streamed message.
 struct MessageEvents {
     message: Value,
-    /// The kind of the block that is sent.
+    /// The type of the open block.
     open: Option<&'static str>,
-    /// The number of that block, or of the next one.
+    /// The index of the open block; without an open block, the index of the next block.
     number: usize,
     usage: Usage,
     reason: EndReason,
@@ -259,7 +259,7 @@ impl MessageEvents {
         Sent::Named(kind, fields)
     }
 
-    /// Begins a block, unless one of this kind is sent.
+    /// Opens a block of this type, unless a block of this type is already open.
     fn open(&mut self, kind: &'static str, block: Value, out: &mut Vec<Sent>) {
         if self.open != Some(kind) {
             self.close(out);

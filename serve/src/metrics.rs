@@ -1,4 +1,4 @@
-//! Counts of requests and tokens, in the text format of Prometheus.
+//! Counts requests and tokens, and formats the counts for Prometheus.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use crate::update::Usage;
 /// Upper bounds of the times to the first token, in seconds.
 const BOUNDS: [f64; 12] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
-/// The counts of a server.
+/// The counters of a server.
 #[derive(Default)]
 pub struct Metrics {
     requests: Mutex<BTreeMap<(String, u16), u64>>,
@@ -24,9 +24,10 @@ pub struct Metrics {
     completion: AtomicU64,
     drafted: AtomicU64,
     accepted: AtomicU64,
-    /// Answers that are generated or wait for a slot.
+    /// The number of answers that are generated or wait for a slot.
     open: AtomicUsize,
-    /// Times to the first token: how many are at most each bound, how many there are, and their sum in microseconds.
+    /// A histogram of times to the first token: the number of times up to each bound, the total number, and the sum
+    /// in microseconds.
     first: [AtomicU64; BOUNDS.len()],
     firsts: AtomicU64,
     first_sum: AtomicU64,
@@ -66,7 +67,7 @@ impl Metrics {
         self.decode.fetch_add(generated.decode.as_micros() as u64, Relaxed);
     }
 
-    /// The counts in the text format of Prometheus.
+    /// Formats the counters as Prometheus expects.
     pub fn text(&self, models: &Models) -> String {
         let mut out = String::new();
         let mut metric = |name: &str, kind: &str, help: &str, lines: &[(String, String)]| {

@@ -1,4 +1,4 @@
-//! The models by name. Each is loaded when a request names it first.
+//! Finds models by name. The server loads a model when a request names the model for the first time.
 
 use std::error::Error;
 use std::sync::{Arc, OnceLock};
@@ -11,12 +11,12 @@ use crate::ServeError;
 use crate::failure::{Failure, causes};
 use crate::ids::now;
 
-/// Opens a model. It is called on a thread that may block.
+/// A function that opens a model. The server calls this function on a thread that may block.
 pub type OpenModel = Box<dyn Fn() -> Result<Model, Box<dyn Error + Send + Sync>> + Send + Sync>;
 
 /// A model that requests can name.
 pub struct ServedModel {
-    /// The name in requests.
+    /// The name of the model in requests.
     pub name: String,
     /// Opens the model.
     pub open: OpenModel,
@@ -25,13 +25,13 @@ pub struct ServedModel {
 /// Checks that no two models have the same name.
 ///
 /// # Errors
-/// Returns an error if two have the same name.
+/// Returns an error if two models have the same name.
 pub fn check_names(names: &[String]) -> Result<(), ServeError> {
     let again = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name));
     again.map_or(Ok(()), |(_, name)| Err(ServeError::Name { name: name.clone() }))
 }
 
-/// An open model, and what its answers need.
+/// A loaded model, with the data that answers need.
 pub struct Loaded {
     pub name: String,
     pub model: Model,
@@ -39,18 +39,18 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// The tokenizer, without which the server can neither read nor write text.
+    /// The tokenizer. The server cannot serve a model without a tokenizer.
     pub fn tokenizer(&self) -> Result<&Tokenizer, Failure> {
         let without = || self.kind("has no tokenizer", "read or write text");
         self.model.tokenizer().ok_or_else(without)
     }
 
-    /// Whether the model computes embeddings, and does not continue text.
+    /// Whether the model computes embeddings instead of text.
     pub fn embeds(&self) -> bool {
         self.model.info().build.is_none()
     }
 
-    /// An error if the model does not continue text.
+    /// Returns an error if the model does not generate text.
     pub fn check_generates(&self) -> Result<(), Failure> {
         match self.embeds() {
             true => Err(self.kind("computes embeddings", "continue text")),
@@ -62,7 +62,7 @@ impl Loaded {
         Failure::Kind { model: self.name.clone(), does, asked }
     }
 
-    /// The bytes of a token.
+    /// Returns the bytes of a token.
     pub fn piece(&self, token: u32) -> &[u8] {
         let pieces =
             self.pieces.get_or_init(|| self.model.tokenizer().map(Tokenizer::pieces).unwrap_or_default());
@@ -94,12 +94,13 @@ impl Models {
         self.entries.iter().map(|entry| entry.name.as_str())
     }
 
-    /// The models that are loaded.
+    /// Returns the models that are already loaded.
     pub fn loaded(&self) -> impl Iterator<Item = &Loaded> {
         self.entries.iter().filter_map(|entry| entry.loaded.get()).map(|loaded| &**loaded)
     }
 
-    /// The model of a request, or the first one if it names none. The first request for a model waits until it is loaded.
+    /// Returns the model with this name, or the first model if the request names none. The first request for a model
+    /// waits while the model loads.
     pub async fn get(&self, name: Option<&str>) -> Result<Arc<Loaded>, Failure> {
         let entry = match name {
             None => self.entries.first(),
@@ -112,7 +113,7 @@ impl Models {
         if let Some(loaded) = entry.loaded.get() {
             return Ok(loaded.clone());
         }
-        // Loading goes on if the client leaves.
+        // The model continues to load if the client disconnects.
         let task = tokio::spawn(async move { entry.load().await });
         task.await.unwrap_or_else(|error| Err(Failure::Server { why: error.to_string() }))
     }

@@ -1,4 +1,4 @@
-//! `GET /openapi.json`: a description of the server for tools, from the types that requests are read into.
+//! `GET /openapi.json`: the OpenAPI document of the server, generated from the Rust types of requests.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use serde_json::{Map, Value, json};
 
 use crate::app::App;
 
-/// A path that needs a key, if there are keys.
+/// A path of the server. If the server has keys, this path requires a key.
 pub struct Endpoint {
     pub path: &'static str,
     pub about: &'static str,
     pub route: MethodRouter<Arc<App>>,
-    /// The JSON Schemas of the body; none for `GET`.
+    /// The JSON Schemas of the body; the list is empty for `GET`.
     pub body: Vec<Schema>,
 }
 
-/// The OpenAPI document of these paths.
+/// Creates the OpenAPI document of these paths.
 pub fn document(endpoints: Vec<Endpoint>) -> Json<Value> {
     let paths: Map<String, Value> = endpoints.into_iter().map(path).collect();
     let error = json!({ "type": "object", "required": ["message", "type", "code", "param"], "properties": {

@@ -1,4 +1,4 @@
-//! [`ServeOptions`]: a plain struct with defaults.
+//! [`ServeOptions`] is a plain struct with defaults.
 
 use std::time::Duration;
 
@@ -9,19 +9,21 @@ use crate::ApiKeys;
 /// Options of a [`Server`](crate::Server).
 #[derive(Clone)]
 pub struct ServeOptions {
-    /// The options of a request that sets none.
+    /// The default generation options of requests.
     pub defaults: GenerateOptions,
-    /// The keys that give access. `None` gives access to everybody who reaches the port.
+    /// The API keys that clients can use. With `None`, each client that can reach the port has access.
     pub keys: Option<ApiKeys>,
-    /// Web pages of these origins may read answers, such as `http://localhost:5173`; `*` stands for all.
+    /// The origins whose web pages may use the server, such as `http://localhost:5173`; `*` allows all
+    /// origins.
     pub allowed_origins: Vec<String>,
-    /// The largest body of a request, in bytes.
+    /// The largest size of a request's body, in bytes.
     pub max_body: usize,
-    /// The requests that may be answered or wait at the same time. Further ones get the status 503.
+    /// The largest number of requests that the server answers at the same time, including waiting requests.
+    /// Further requests get the status 503.
     pub max_requests: usize,
-    /// The time for a client to send its headers, and again for its body.
+    /// The time limit for the headers of a request, and also for its body.
     pub read_timeout: Duration,
-    /// How long running answers may go on after the server was asked to stop.
+    /// The time that running answers have to end after the server stops accepting requests.
     pub drain: Duration,
 }
 

@@ -1,4 +1,5 @@
-//! The page at `/`: a chat in the browser. Its files are in the program, and it asks this server alone.
+//! The chat page at `/`. The program contains the files of the page, and the page sends requests only to this
+//! server.
 
 use axum::Router;
 use axum::http::header;
@@ -12,7 +13,7 @@ const FILES: [(&str, &str, &str); 3] = [
     ("/page.js", "text/javascript; charset=utf-8", include_str!("../page/page.js")),
 ];
 
-/// The browser loads and asks nothing else, and no other page shows this one.
+/// The browser loads only files of this server, and no other web page can embed this page.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'";
 
 pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {

@@ -1,4 +1,4 @@
-//! From messages to the tokens of a prompt.
+//! Converts messages to the tokens of a prompt.
 
 use generate::{Chat, GenerateError};
 use serde_json::{Map, Value, json};
@@ -8,10 +8,10 @@ use crate::body::shown;
 use crate::failure::{Failure, causes};
 use crate::models::Loaded;
 
-/// The roles of messages that a client may send.
+/// The roles of messages that a client can send.
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
-/// A conversation in the form of chat templates.
+/// A conversation, as chat templates expect it.
 #[derive(Clone, Debug, Default)]
 pub struct Dialogue {
     pub messages: Vec<Value>,
@@ -20,14 +20,14 @@ pub struct Dialogue {
 }
 
 impl Dialogue {
-    /// The text that the model's chat template makes of the conversation.
+    /// Renders the conversation with the model's chat template.
     pub fn render(&self, loaded: &Loaded) -> Result<String, Failure> {
         let refusal = match self.rendered(loaded, <[Value]>::to_vec) {
             Ok(text) => return Ok(text),
             Err(error) => error,
         };
         let Some(why) = template_refusal(&refusal) else { return Err(refusal.into()) };
-        // Many templates take a system message at the beginning only, or none at all.
+        // Many templates accept a system message only at the beginning, or accept no system message.
         for arrange in [systems_first, systems_to_user] {
             if let Ok(text) = self.rendered(loaded, arrange) {
                 return Ok(text);
@@ -36,7 +36,7 @@ impl Dialogue {
         Err(Failure::Template { model: loaded.name.clone(), why })
     }
 
-    /// The text of the messages as `arrange` orders them.
+    /// Renders the messages in the order that `arrange` returns.
     fn rendered(&self, loaded: &Loaded, arrange: fn(&[Value]) -> Vec<Value>) -> Result<String, ModelError> {
         let mut chat = Chat {
             messages: self.messages.clone(),
@@ -47,7 +47,7 @@ impl Dialogue {
         };
         let uses_tools = chat.messages.iter().any(|message| message.get("tool_calls").is_some());
         if uses_tools && chat.tools.is_none() {
-            // The template shows earlier calls only if it reads tools.
+            // Some templates render the calls of earlier messages only if tools are defined.
             chat.tools = Some(Vec::new());
         }
         let mut unread = loaded.model.unread_by_template(&chat)?;
@@ -57,7 +57,8 @@ impl Dialogue {
                 chat.messages = without_tools(&chat.messages, chat.tools.take().as_deref());
             }
             match loaded.model.render(&Chat { messages: arrange(&chat.messages), ..chat.clone() }) {
-                // Another process refuses variables that have no effect, and names the first.
+                // If a separate process renders the template, the process rejects a variable without effect
+                // and returns its name.
                 Err(ModelError::Template { message }) => match unread_name(&message) {
                     Some(name) if name == "tools" && chat.tools.is_some() => unread = vec![name],
                     Some(name) if chat.variables.remove(&name).is_some() => unread.clear(),
@@ -69,14 +70,15 @@ impl Dialogue {
     }
 }
 
-/// The variable that a template does not read, in the message of the process that renders it.
+/// Returns the variable that the template does not read, from the error message of the process that renders
+/// the template.
 fn unread_name(message: &str) -> Option<String> {
     let (_, rest) = message.strip_prefix("error[TW0821]")?.split_once("does not use `")?;
     Some(rest.split_once('`')?.0.to_owned())
 }
 
-/// The messages for a template that knows no tools: a system message describes the functions, calls are JSON, and their
-/// results come from the user.
+/// Returns the messages for a template that does not support tools: a system message describes the functions, calls are
+/// JSON, and the user sends the results of calls.
 fn without_tools(messages: &[Value], tools: Option<&[Value]>) -> Vec<Value> {
     let plain = |message: &Value| {
         let calls = message["tool_calls"].as_array();
@@ -98,7 +100,7 @@ fn without_tools(messages: &[Value], tools: Option<&[Value]>) -> Vec<Value> {
     systems_first(&[&[system], &messages.iter().map(plain).collect::<Vec<_>>()[..]].concat())
 }
 
-/// The tokens of a rendered text, if they and one more fit into the context.
+/// Converts a rendered text to tokens, and checks that the tokens and one new token fit into the context.
 pub fn tokens(loaded: &Loaded, text: &str) -> Result<Vec<u32>, Failure> {
     let tokens = loaded.tokenizer()?.encode_plain(text)?;
     check_length(loaded, tokens.len())?;
@@ -114,11 +116,11 @@ pub fn check_length(loaded: &Loaded, tokens: usize) -> Result<(), Failure> {
     }
 }
 
-/// Why the template refused the messages; `None` for an error of another kind.
+/// Returns the reason why the template rejects the messages; `None` for an error of another kind.
 fn template_refusal(error: &ModelError) -> Option<String> {
     match error {
         ModelError::Generate(GenerateError::Template(error)) => Some(causes(error)),
-        // The line that another process printed begins with the error's code.
+        // The error line of a separate process begins with the code of the error.
         ModelError::Template { message } => {
             Some(message.split_once("]: ").map_or(message.as_str(), |(_, why)| why).to_owned())
         }
@@ -126,7 +128,8 @@ fn template_refusal(error: &ModelError) -> Option<String> {
     }
 }
 
-/// The messages of a request in the form of chat templates: each content is one text, each role one that templates know.
+/// Converts the messages of a request to the format of chat templates: each content becomes one text, and each role
+/// becomes a role that templates support.
 pub fn messages(given: &[Value]) -> Result<Vec<Value>, Failure> {
     if given.is_empty() {
         return Err(Failure::field("messages", "empty", "at least one message"));
@@ -169,7 +172,7 @@ fn message(given: &Value, at: &str) -> Result<Value, Failure> {
     Ok(message.into())
 }
 
-/// A call that an earlier answer made. Templates read its arguments as an object.
+/// Converts a call of an earlier answer. Templates expect the arguments as an object.
 fn tool_call(given: &Value, at: &str) -> Result<Value, Failure> {
     let function = given.get("function").unwrap_or(&Value::Null);
     let name = function.get("name").and_then(Value::as_str);
@@ -187,7 +190,7 @@ fn tool_call(given: &Value, at: &str) -> Result<Value, Failure> {
     Ok(call)
 }
 
-/// The text of a content: a text, a list of parts, or nothing.
+/// Returns the text of a content, which is a text, a list of parts, or null.
 pub fn content(given: Option<&Value>, at: &str) -> Result<String, Failure> {
     let parts = match given {
         None | Some(Value::Null) => return Ok(String::new()),
@@ -220,7 +223,7 @@ fn content_of(message: &Value) -> &str {
     message["content"].as_str().unwrap_or_default()
 }
 
-/// The messages with all system messages joined to one at the beginning.
+/// Joins all system messages to one message at the beginning.
 fn systems_first(messages: &[Value]) -> Vec<Value> {
     let systems: Vec<&str> = messages.iter().filter(|one| is_system(one)).map(content_of).collect();
     let others = messages.iter().filter(|one| !is_system(one)).cloned();
@@ -228,7 +231,7 @@ fn systems_first(messages: &[Value]) -> Vec<Value> {
     system.into_iter().chain(others).collect()
 }
 
-/// The messages with all system messages in front of the first message of the user.
+/// Moves the text of all system messages to the beginning of the first user message.
 fn systems_to_user(messages: &[Value]) -> Vec<Value> {
     let mut merged = systems_first(messages);
     if !merged.first().is_some_and(is_system) {

@@ -32,22 +32,22 @@ pub struct ResponseFields {
     instructions: Option<String>,
     stream: Option<bool>,
     max_output_tokens: Option<u64>,
-    /// Functions that the model may call. OfferedTools of other types are skipped.
+    /// Functions that the model can call. The server ignores tools of other types.
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
     /// The format of the answer: `{"format": {"type": "json_schema", "schema": …}}`.
     text: Option<Value>,
-    /// `effort` is a variable of the chat template.
+    /// The field `effort` sets a variable of the chat template.
     reasoning: Option<Value>,
-    /// Not supported: the server keeps no responses.
+    /// Not supported, because the server stores no responses.
     previous_response_id: Option<String>,
-    /// Not supported, unless false.
+    /// Not supported: only false is valid.
     background: Option<bool>,
     metadata: Option<Value>,
 }
 
-/// Answers a conversation.
+/// Answers `POST /v1/responses`.
 pub async fn respond(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
@@ -117,7 +117,7 @@ impl ResponseFields {
         })
     }
 
-    /// The functions. OfferedTools that only OpenAI's servers run are skipped.
+    /// Returns the functions of a request. The function ignores tools that only OpenAI's servers run.
     fn tools(&self) -> Result<Vec<Value>, Failure> {
         let mut tools = Vec::new();
         for (i, one) in self.tools.iter().flatten().enumerate() {
@@ -131,7 +131,7 @@ impl ResponseFields {
     }
 }
 
-/// Adds an item of the input to the messages of a chat.
+/// Converts an item of the input to messages for the chat template.
 fn item(item: &Value, at: &str, messages: &mut Vec<Value>) -> Result<(), Failure> {
     let text = |key: &str| {
         let value = item.get(key).unwrap_or(&Value::Null);
@@ -158,7 +158,7 @@ fn item(item: &Value, at: &str, messages: &mut Vec<Value>) -> Result<(), Failure
             let output = content(item.get("output"), &format!("{at}.output"))?;
             messages.push(json!({ "role": "tool", "tool_call_id": text("call_id")?, "content": output }));
         }
-        // Earlier reasoning helps no model that reads a template.
+        // The server ignores earlier reasoning, because chat templates do not use it.
         Some("reasoning" | "item_reference") => {}
         Some(kind) => {
             let expected = "`message`, `function_call`, `function_call_output` or `reasoning`";
@@ -168,7 +168,7 @@ fn item(item: &Value, at: &str, messages: &mut Vec<Value>) -> Result<(), Failure
     Ok(())
 }
 
-/// The fields that a response has from its beginning.
+/// The fields that a response contains from its first event on.
 struct Head {
     fields: Map<String, Value>,
 }
@@ -211,7 +211,7 @@ impl Head {
         self.fields.clone().into()
     }
 
-    /// The whole response.
+    /// Formats the whole response.
     fn ended(&self, output: Vec<Value>, reason: &EndReason, usage: Usage) -> Value {
         let mut response = self.begun();
         let is_cut = *reason == EndReason::Length;
@@ -248,13 +248,13 @@ fn call_item(id: &str, status: &str, call: &ToolCall, arguments: &str) -> Value 
     json!({ "id": id, "type": "function_call", "status": status, "call_id": call_id, "name": name, "arguments": arguments })
 }
 
-/// An item that is being sent.
+/// The item that the server is sending.
 enum Open {
     Reasoning { id: String, text: String },
     Message { id: String, text: String },
 }
 
-/// The events of a streamed response.
+/// Creates the events of a streamed response.
 struct ResponseEvents {
     head: Head,
     /// The items that are complete.
@@ -278,7 +278,7 @@ impl ResponseEvents {
         Sent::Named(kind, fields)
     }
 
-    /// An event about the item that is sent.
+    /// Creates an event about the current item.
     fn of_item(&mut self, kind: &'static str, mut fields: Value) -> Sent {
         fields["output_index"] = json!(self.output.len());
         self.event(kind, fields)
@@ -300,7 +300,7 @@ impl ResponseEvents {
         self.open = Some(Open::Reasoning { id, text: String::new() });
     }
 
-    /// Ends the item that is sent.
+    /// Ends the current item.
     fn close(&mut self, out: &mut Vec<Sent>) {
         let item = match self.open.take() {
             None => return,

@@ -1,4 +1,4 @@
-//! The paths of the server.
+//! Maps paths to handlers.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,7 +22,7 @@ use crate::openapi::{Endpoint, document};
 use crate::sampling::SamplingFields;
 use crate::{chat, completions, embeddings, messages, page, responses, tokens};
 
-/// The server's paths.
+/// Creates the router for all paths of the server.
 pub fn router(app: &Arc<App>) -> Router {
     let mut closed = Router::new();
     for Endpoint { path, route, .. } in endpoints() {
@@ -42,7 +42,7 @@ pub fn router(app: &Arc<App>) -> Router {
     }
 }
 
-/// All paths that need a key: the router and the OpenAPI document follow from this list.
+/// Lists all paths that require a key. The router and the OpenAPI document use this list.
 fn endpoints() -> Vec<Endpoint> {
     let of = |path, about, route, body| Endpoint { path, about, route, body };
     let sampled = |one| vec![one, schema::<SamplingFields>()];
@@ -94,7 +94,7 @@ fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
-/// The JSON Schema of a type, without references to others.
+/// Generates the JSON Schema of a type, with all referenced types inline.
 fn schema<T: JsonSchema>() -> Schema {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.inline_subschemas = true;
@@ -103,7 +103,7 @@ fn schema<T: JsonSchema>() -> Schema {
     settings.into_generator().into_root_schema_for::<T>()
 }
 
-/// The headers with which web pages of these origins may read answers.
+/// Creates the CORS headers, with which web pages of these origins can read answers.
 fn cors(origins: &[String]) -> CorsLayer {
     let origin = match origins.iter().any(|origin| origin == "*") {
         true => AllowOrigin::any(),
@@ -112,7 +112,7 @@ fn cors(origins: &[String]) -> CorsLayer {
     CorsLayer::new().allow_origin(origin).allow_methods([Method::GET, Method::POST]).allow_headers(Any)
 }
 
-/// Counts and logs a request, and refuses those of other web pages.
+/// Counts and logs a request, and rejects requests from web pages whose origin is not allowed.
 async fn watch(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let start = Instant::now();
     let method = request.method().clone();
@@ -128,7 +128,7 @@ async fn watch(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
     response
 }
 
-/// Refuses requests without a key.
+/// Rejects requests without a valid key.
 async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     match app.options.keys.as_ref().map_or(Ok(()), |keys| keys.admit(request.headers())) {
         Ok(()) => next.run(request).await,
@@ -169,7 +169,7 @@ async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<
     }
 }
 
-/// A model in OpenAI's form, with its sizes if it is loaded.
+/// Formats a model as OpenAI's API does, with its sizes if the model is loaded.
 fn described(app: &App, name: &str) -> Value {
     let mut model =
         json!({ "id": name, "object": "model", "created": app.models.since, "owned_by": "tracewright" });

@@ -1,4 +1,4 @@
-//! The fields of a request that set how tokens are chosen.
+//! The fields of a request that set sampling options.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 
@@ -10,16 +10,17 @@ use tracewright::GenerateOptions;
 use crate::body::shown;
 use crate::failure::Failure;
 
-/// The most stop strings of a request.
+/// The largest number of stop strings per request.
 const STOPS: usize = 64;
 
-/// The most answers to one request.
+/// The largest number of answers to one request.
 const ANSWERS: u64 = 16;
 
-/// Fields of all requests that generate text.
+/// The fields of all requests that generate text.
 #[derive(Deserialize, JsonSchema)]
 pub struct SamplingFields {
-    /// 0 takes the most likely token. The server's flags set the default of this and the next fields.
+    /// With 0, the sampler always takes the most likely token. The server's flags set the defaults of this
+    /// field and of the next fields.
     temperature: Option<f32>,
     top_p: Option<f32>,
     top_k: Option<i64>,
@@ -30,22 +31,24 @@ pub struct SamplingFields {
     /// llama.cpp's name of `repetition_penalty`.
     repeat_penalty: Option<f32>,
     repetition_penalty: Option<f32>,
-    /// The same seed draws the same tokens. Without it, each request draws others.
+    /// The seed of the random numbers: requests with the same seed draw the same tokens. Without a seed, each
+    /// request uses another seed.
     seed: Option<i64>,
-    /// A text or a list of texts, in front of which the answer ends.
+    /// A text or a list of texts. The answer ends before the first such text.
     stop: Option<Value>,
     /// The number of answers: at most 16.
     n: Option<u64>,
-    /// Whether a slot may reuse the state of an earlier prompt with the same beginning; true unless set.
+    /// Whether a slot can reuse the state of an earlier prompt that begins with the same tokens; the default
+    /// is true.
     cache_prompt: Option<bool>,
-    /// Go on behind the tokens that end an answer.
+    /// Whether the answer continues after tokens that normally end an answer.
     ignore_eos: Option<bool>,
-    /// Not supported: anything but an empty object is an error.
+    /// Not supported: only an empty object is valid.
     logit_bias: Option<Value>,
 }
 
 impl SamplingFields {
-    /// The server's options with those of the request.
+    /// Combines the server's options with the options of the request.
     pub fn options(&self, defaults: &GenerateOptions) -> Result<GenerateOptions, Failure> {
         let mut options = defaults.clone();
         let sampling = &mut options.sampling;
@@ -58,10 +61,10 @@ impl SamplingFields {
         set(&mut sampling.penalties.presence, self.presence_penalty);
         set(&mut sampling.penalties.repeat, self.repeat_penalty.or(self.repetition_penalty));
         if let Some(top_k) = self.top_k {
-            // Clients write -1 for all tokens.
+            // Some clients send -1 to select all tokens.
             sampling.top_k = usize::try_from(top_k).unwrap_or_default();
         }
-        // Without a seed, each request draws other tokens.
+        // Without a seed in the request, the server chooses a new seed.
         sampling.seed = self.seed.map_or_else(random, |seed| seed as u64);
         if let Some(ignore) = self.ignore_eos {
             options.ignore_eos = ignore;
@@ -87,12 +90,12 @@ impl SamplingFields {
         list.iter().map(|stop| stop.as_str().map(str::to_owned).ok_or_else(|| refuse(stop))).collect()
     }
 
-    /// These fields for an interface with one answer to a request.
+    /// Converts these fields for an interface that returns one answer per request.
     pub fn single(self) -> Self {
         Self { n: None, ..self }
     }
 
-    /// The number of answers.
+    /// Returns the number of answers.
     pub fn count(&self) -> Result<usize, Failure> {
         match self.n.unwrap_or(1) {
             n @ 1..=ANSWERS => Ok(n as usize),
@@ -100,13 +103,13 @@ impl SamplingFields {
         }
     }
 
-    /// Whether a slot may reuse the state of an earlier prompt.
+    /// Whether a slot can reuse the state of an earlier prompt.
     pub fn reuses(&self) -> bool {
         self.cache_prompt.unwrap_or(true)
     }
 }
 
-/// A number that differs each time.
+/// Returns a different number for each call.
 pub fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }

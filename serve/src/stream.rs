@@ -1,4 +1,4 @@
-//! Sends answers as server-sent events.
+//! Streams answers as server-sent events.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -15,29 +15,29 @@ use crate::update::Update;
 
 /// An event for the client.
 pub enum Sent {
-    /// A value without a name.
+    /// A value in an event without a name.
     Data(Value),
-    /// A value under a name.
+    /// A value in an event with a name.
     Named(&'static str, Value),
     /// The line `[DONE]`.
     Done,
 }
 
-/// Turns updates of answers into the events of an interface.
+/// Converts updates of answers to the events of an interface.
 pub trait Events: Send + 'static {
-    /// The events in front of the first update.
+    /// Returns the events before the first update.
     fn begin(&mut self) -> Vec<Sent>;
-    /// The events of one update.
+    /// Returns the events of one update.
     fn update(&mut self, index: usize, update: Update) -> Vec<Sent>;
-    /// The events behind the last update.
+    /// Returns the events after the last update.
     fn finish(&mut self) -> Vec<Sent>;
-    /// The events of a failure, after which nothing follows.
+    /// Returns the events of a failure. A failure ends the stream.
     fn fail(&mut self, failure: &Failure) -> Vec<Sent> {
         vec![Sent::Data(failure.json())]
     }
 }
 
-/// The time after which a silent stream sends a comment, so that nothing in between closes the connection.
+/// After this time without an event, the stream sends a comment, so that proxies do not close the connection.
 const SILENCE: Duration = Duration::from_secs(15);
 
 struct State<E> {
@@ -47,7 +47,8 @@ struct State<E> {
     is_over: bool,
 }
 
-/// A response that sends events as they come. Its end stops the generation.
+/// Creates a response that sends events as soon as they exist. If the client closes the connection, the
+/// generation stops.
 pub fn respond<E: Events>(answers: Answers, mut events: E) -> Response {
     let ready = events.begin().into();
     let state = State { answers, events, ready, is_over: false };
@@ -63,7 +64,7 @@ pub fn respond<E: Events>(answers: Answers, mut events: E) -> Response {
         }
     });
     let mut response = Sse::new(stream).keep_alive(KeepAlive::new().interval(SILENCE)).into_response();
-    // Proxies otherwise hold events back.
+    // Without this header, some proxies buffer events.
     let name = axum::http::HeaderName::from_static("x-accel-buffering");
     response.headers_mut().insert(name, axum::http::HeaderValue::from_static("no"));
     response

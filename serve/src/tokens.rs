@@ -1,4 +1,4 @@
-//! `POST /tokenize` and `POST /detokenize`, in the forms of llama.cpp and of vLLM.
+//! `POST /tokenize` and `POST /detokenize`, with the fields of llama.cpp and of vLLM.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use crate::failure::Failure;
 #[derive(Deserialize, JsonSchema)]
 pub struct TokenizeFields {
     model: Option<String>,
-    /// The text, in llama.cpp's form: without special tokens unless set.
+    /// The text, as in llama.cpp's API. By default, the tokens include no special tokens.
     content: Option<String>,
-    /// The text, in vLLM's form: with special tokens unless set.
+    /// The text, as in vLLM's API. By default, the tokens include special tokens.
     prompt: Option<String>,
     /// Whether to add special tokens.
     add_special: Option<bool>,
-    /// vLLM's name of `add_special`.
+    /// The name of `add_special` in vLLM's API.
     add_special_tokens: Option<bool>,
 }
 
@@ -35,7 +35,7 @@ pub struct DetokenizeFields {
     tokens: Value,
 }
 
-/// The tokens of a text.
+/// Answers `POST /tokenize`.
 pub async fn tokenize(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
@@ -44,7 +44,8 @@ pub async fn tokenize(
     let body = app.read(&headers, body).await?;
     let request: TokenizeFields = fields(&body)?;
     let loaded = app.models.get(request.model.as_deref()).await?;
-    // llama.cpp names the text `content` and adds no special tokens. vLLM names it `prompt` and adds them.
+    // llama.cpp calls the text `content` and adds no special tokens. vLLM calls the text `prompt` and adds
+    // special tokens.
     let adds = request.add_special.or(request.add_special_tokens).unwrap_or(request.content.is_none());
     let missing = || Failure::Missing { param: "content".to_owned(), expected: "a text".to_owned() };
     let text = request.content.or(request.prompt).ok_or_else(missing)?;
@@ -58,7 +59,7 @@ pub async fn tokenize(
     Ok(Json(json!({ "count": tokens.len(), "max_model_len": context, "tokens": tokens })))
 }
 
-/// The text of tokens.
+/// Answers `POST /detokenize`.
 pub async fn detokenize(
     State(app): State<Arc<App>>,
     headers: HeaderMap,

@@ -1,16 +1,16 @@
-//! The functions that a request offers to the model, and which of them it must call.
+//! The functions that a request offers to the model, and the calls that the request requires.
 
 use serde_json::{Map, Value, json};
 
 use crate::body::shown;
 use crate::failure::Failure;
 
-/// The functions of a request.
+/// The functions that a request offers.
 #[derive(Clone, Debug, Default)]
 pub struct OfferedTools {
-    /// The functions that the model knows of, in OpenAI's form.
+    /// The functions that the prompt describes, as in OpenAI's API.
     pub offered: Vec<Value>,
-    /// Whether the answer must be a call of one of them.
+    /// Whether the answer must be a call of one of these functions.
     pub is_forced: bool,
 }
 
@@ -25,7 +25,7 @@ pub enum Choice {
 }
 
 impl OfferedTools {
-    /// The functions that a choice leaves. `param` names the field of the choice.
+    /// Returns the functions that remain after the choice. `param` is the name of the choice's field.
     pub fn new(offered: Vec<Value>, choice: &Choice, param: &str) -> Result<Self, Failure> {
         let refuse = |found: &str, expected: &str| Err(Failure::field(param, found, expected));
         match choice {
@@ -46,7 +46,7 @@ impl OfferedTools {
         }
     }
 
-    /// A JSON Schema of a call.
+    /// Returns a JSON Schema that each call must follow.
     pub fn schema(&self) -> Value {
         let call = |tool: &Value| {
             let function = &tool["function"];
@@ -68,13 +68,14 @@ impl OfferedTools {
         }
     }
 
-    /// The functions for the chat template; `None` without any.
+    /// Returns the functions for the chat template; `None` if the request offers no functions.
     pub fn for_template(&self) -> Option<Vec<Value>> {
         (!self.offered.is_empty()).then(|| self.offered.clone())
     }
 }
 
-/// A schema of arguments without properties that it does not declare. A model that may invent some does not stop.
+/// Forbids properties that the schema of the arguments does not declare. Otherwise a model can add properties
+/// without end.
 fn closed(schema: &Value) -> Value {
     const SAYS: [&str; 6] =
         ["additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf"];
@@ -99,7 +100,8 @@ fn closed(schema: &Value) -> Value {
     object.into()
 }
 
-/// Checks a function and brings it into OpenAI's form of chats. `function` has name, description and parameters.
+/// Checks a function, and converts it to the format of OpenAI's chat API. `function` contains name, description
+/// and parameters.
 pub fn tool(function: &Value, at: &str) -> Result<Value, Failure> {
     let name = function.get("name").unwrap_or(&Value::Null);
     if name.as_str().is_none_or(str::is_empty) {
@@ -120,12 +122,12 @@ pub fn tool(function: &Value, at: &str) -> Result<Value, Failure> {
     Ok(json!({ "type": "function", "function": kept }))
 }
 
-/// Skips a tool of a kind that only another server runs, such as a search of the web.
+/// Logs a warning about a tool that only other servers run, such as a web search.
 pub fn skip(kind: &Value) {
     tracing::warn!("a tool of the type {} is skipped, expected `function`", shown(kind));
 }
 
-/// The functions of a chat: `{"type": "function", "function": {…}}`.
+/// Returns the functions of a chat request: `{"type": "function", "function": {…}}`.
 pub fn of_chat(given: Option<&[Value]>) -> Result<Vec<Value>, Failure> {
     let mut tools = Vec::new();
     for (i, one) in given.unwrap_or_default().iter().enumerate() {
@@ -143,7 +145,7 @@ pub fn of_chat(given: Option<&[Value]>) -> Result<Vec<Value>, Failure> {
     Ok(tools)
 }
 
-/// `auto`, `none`, `required`, or an object that names a function, in OpenAI's forms.
+/// Reads `auto`, `none`, `required`, or an object with the name of a function, as in OpenAI's APIs.
 pub fn choice(given: Option<&Value>) -> Result<Choice, Failure> {
     let Some(given) = given else { return Ok(Choice::Auto) };
     let named = given.get("function").and_then(|function| function.get("name")).or(given.get("name"));

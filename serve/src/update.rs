@@ -1,14 +1,14 @@
-//! [`Update`]: a part of an answer, in the form that all interfaces write from.
+//! [`Update`] is a part of an answer. All interfaces create their events from updates.
 
 use generate::TokenLogprobs;
 
 /// A part of an answer.
 #[derive(Clone, Debug)]
 pub enum Update {
-    /// Text that the model writes before its answer.
+    /// Reasoning: text that the model writes before its answer.
     Reasoning(String),
     Content(String),
-    /// A whole call of a function. Each comes once.
+    /// A complete call of a function.
     Call(ToolCall),
     /// Probabilities of the next tokens of the answer.
     Logprobs(Vec<TokenLogprobs>),
@@ -24,7 +24,7 @@ pub struct ToolCall {
     pub arguments: String,
 }
 
-/// How an answer ended.
+/// The end of an answer.
 #[derive(Clone, Debug)]
 pub struct AnswerEnd {
     pub reason: EndReason,
@@ -34,17 +34,18 @@ pub struct AnswerEnd {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndReason {
     Stop,
-    /// As `Stop`, by this stop string of the request.
+    /// Like `Stop`, but a stop string of the request ended the text.
     StopString(String),
     Length,
     ToolCalls,
 }
 
-/// Counts of tokens. A prompt counts for the first of its answers alone.
+/// Token counts of an answer. If a prompt has several answers, only the first answer counts the tokens of the
+/// prompt.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     pub prompt: usize,
-    /// Tokens of the prompt that were not computed, because a slot had their state.
+    /// The number of prompt tokens whose state a slot already contained.
     pub cached: usize,
     pub completion: usize,
 }

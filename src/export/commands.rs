@@ -1,4 +1,4 @@
-//! The commands of IREE's own tools that have the same results with the same files.
+//! Prints the commands of IREE's own tools that compile and run the same files with the same results.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use trace::{Argument, Role, Signature};
 
 /// Formats a command line so that a shell can read it.
 fn line<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
-    // A word with a zero byte is no argument of any program.
+    // No program accepts an argument with a zero byte.
     shlex::try_join(words).unwrap_or_default()
 }
 
@@ -23,8 +23,8 @@ pub fn compile(compiler: &Compiler, options: &CompileOptions, text: &Path, vmfb:
     format!("{} < {}", line(words), line([text.as_str()]))
 }
 
-/// The command that calls an entry point once, at the beginning of a text, with as many of the given tokens
-/// as the entry point takes.
+/// Returns the command that calls an entry point once, at the beginning of a text. The call takes as many of
+/// the given tokens as the entry point accepts.
 pub fn call(vmfb: &Path, archive: &Path, entry: &Signature, tokens: &[u32]) -> String {
     let mut words = vec![
         "iree-run-module".to_owned(),
@@ -43,8 +43,8 @@ pub fn call(vmfb: &Path, archive: &Path, entry: &Signature, tokens: &[u32]) -> S
     line(words.iter().map(String::as_str))
 }
 
-/// Formats an argument for `iree-run-module`, which sets all numbers that the command does not specify to
-/// zero.
+/// Formats an argument for `iree-run-module`. For numbers that the command does not list, `iree-run-module`
+/// uses zero.
 fn input(argument: &Argument, entry: &Signature, tokens: &[u32]) -> String {
     let room = entry.arguments.iter().find(|argument| argument.role == Role::Tokens);
     let room = room.and_then(|argument| argument.ty.shape.last()).copied().unwrap_or_default();

@@ -42,7 +42,7 @@ pub enum ExportError {
         /// The hash in the archive.
         found: String,
     },
-    /// The folder has no `manifest.json`, so it is not an export.
+    /// The folder is not an export, because the file `manifest.json` is missing.
     #[error("`{}` is not an export directory: the folder has no `{}`", .path.display(), names::MANIFEST)]
     NoManifest {
         /// Path of the export folder.
@@ -87,7 +87,7 @@ pub enum ExportError {
     Load(#[from] LoadError),
 }
 
-/// The manifest of a build whose archive is not written yet.
+/// The manifest of an export whose archive is not written yet.
 fn manifest_of(
     plan: &Plan,
     build: &Build<'_, '_>,
@@ -146,7 +146,7 @@ pub fn check_cpu(manifest: &IreeManifest) -> Result<(), ExportError> {
     }
 }
 
-/// The files of an export, and the time that each step took.
+/// The files of an export, and the duration of each step of the export.
 pub struct Exported {
     /// The module text that was compiled.
     pub module: Module,
@@ -207,8 +207,8 @@ pub fn export(
     Ok(Exported { module: lowered.module, options, compiled, baked, wrote: start.elapsed() })
 }
 
-/// For a GGUF file, the text of each file that an export needs, by file name, made from the GGUF metadata;
-/// `None` if the model is a folder.
+/// Creates the tokenizer files of an export from the metadata of a GGUF file. Returns the text of each file
+/// by file name; `None` if the model is a folder.
 fn made_of(model: &Path) -> Result<Option<BTreeMap<&'static str, String>>, ExportError> {
     if !Gguf::is_at(model) {
         return Ok(None);

@@ -90,8 +90,8 @@ pub enum XlaError {
     },
 }
 
-/// Whether a folder is an export for XLA. The function reads only the kind of export from the manifest, so
-/// the manifest may be damaged.
+/// Whether a folder is an export for XLA. The function reads only the kind of export from the manifest, and
+/// checks no other part of the manifest.
 pub fn is_export(folder: &Path) -> bool {
     files::read_text(&folder.join(MANIFEST), limits::CONFIG).is_ok_and(|text| is_xla(&text))
 }
@@ -122,8 +122,8 @@ pub fn check_model(model: &Path) -> Result<(), XlaError> {
     if Gguf::is_at(model) { Err(XlaError::Gguf(model.to_owned())) } else { Ok(()) }
 }
 
-/// The rules that partition tensors over the axes of a mesh: the rules in `asked`, and the network's own
-/// rules for the axes that `asked` does not mention.
+/// Returns the rules that partition tensors over the axes of a mesh: the rules in `asked`, and the network's
+/// own rules for all other axes.
 pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<ShardRule> {
     let known = lower::divisible_axes(&recorded.trace);
     let is_asked = |axis: &str| asked.iter().any(|rule| rule.axes.iter().any(|asked| asked == axis));
@@ -252,9 +252,9 @@ fn values(arguments: &[Argument], shardings: &[Sharding]) -> Vec<ManifestValue> 
 /// must have [the model's names](Plan::named); the export contains only weights that a recipe computes.
 ///
 /// # Errors
-/// Returns all differences between the checkpoint and the network's parameters before anything is written.
-/// Other errors are a mesh that does not fit, and a file that cannot be written. After an error while files
-/// are written, `out` is not an export, and the function removes a new folder.
+/// If the checkpoint does not match the network's parameters, returns all differences before anything is
+/// written. The function also returns an error if the mesh does not fit, or if a file cannot be written. If
+/// an error occurs while files are written, `out` is not an export, and the function removes a new folder.
 pub fn export(
     plan: &Plan,
     model: &Path,
@@ -263,7 +263,7 @@ pub fn export(
     out: &Path,
     watch: Option<Watch<'_>>,
 ) -> Result<XlaManifest, XlaError> {
-    // Before what takes long; the names of its modules are known later.
+    // Checks the output folder before the slow stages. The names of the modules are not known yet.
     ExportFolder::new(model, out, [])?;
     check_model(model)?;
     if model.canonicalize().is_ok_and(|path| path.to_str().is_none()) {
@@ -316,7 +316,7 @@ fn stored_weight(
 ) -> Option<XlaWeight> {
     let tensor = checkpoint.get(&parameter.key)?;
     let file = checkpoint.file(tensor);
-    // A checkpoint is a file beside others, or in a folder of its own below.
+    // The manifest stores the file's path relative to the checkpoint's folder.
     let file =
         file.strip_prefix(checkpoint.path()).unwrap_or_else(|_| file.file_name().map_or(file, Path::new));
     Some(XlaWeight {
@@ -352,7 +352,7 @@ pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, XlaEr
         if let Some(key) = entry.weights.iter().find(|key| !keys.contains(key.as_str())) {
             return Err(refused(format!("`{}` takes the weight `{key}`, which is not listed", entry.name)));
         }
-        // A manifest does not say where else something is.
+        // A manifest must not refer to files outside the export folder.
         if Path::new(&entry.module).file_name() != Some(OsStr::new(&entry.module)) {
             return Err(refused(format!("`{}` is no plain file name", entry.module)));
         }

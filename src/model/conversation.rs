@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Completion, Model, ModelError, Pieces, assistant, user};
 
-/// A conversation with a model. A clone is an independent conversation with the same beginning.
+/// A conversation with a model. A clone is an independent conversation that begins with the same messages.
 ///
 /// A turn computes only the tokens that the chat template adds. Some templates rewrite earlier messages, for
 /// example to remove old reasoning. After such a change, the turn recomputes all tokens from the first
@@ -168,7 +168,8 @@ impl Turn<'_> {
         messages.push(assistant(&completion.text));
         conversation.messages = messages;
         let tokens = &completion.generated.tokens;
-        // What the template will write of this answer has these tokens, if each has a text and all text was given out.
+        // The chat template writes the answer with the same tokens only if the answer contains no special tokens and
+        // was not cut or cancelled.
         let tokenizer = conversation.model.tokenizer();
         let is_known = tokenizer.is_some_and(|all| !tokens.iter().any(|&token| all.is_special(token)))
             && !completion.is_cut

@@ -1,5 +1,5 @@
-//! The engine: one thread that owns the runtime and the network. Requests arrive on a channel. Each request
-//! receives pieces of text on its own channel.
+//! Runs a model on the engine thread, which owns the runtime and the network. Requests arrive on a channel,
+//! and each request receives pieces of text on its own channel.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -37,7 +37,7 @@ pub(super) struct GenerateJob {
     pub prompt: Vec<u32>,
     pub options: TokenOptions,
     pub stop: Vec<String>,
-    /// Whether the text may reuse the part of the prompt that its slot has already computed.
+    /// Whether the text can reuse the state of a prefix that a slot has already computed.
     pub continues: bool,
     /// Another thread sets this flag to end the text.
     pub cancelled: Arc<AtomicBool>,
@@ -46,14 +46,15 @@ pub(super) struct GenerateJob {
     pub listener: Listener,
 }
 
-/// Receives the events of a text, and returns whether anybody still waits for it.
+/// A function that receives the events of a text, and returns whether the generation continues.
 pub(super) type Listener = Box<dyn FnMut(TextEvent) -> bool + Send>;
 
 /// An event of a text that the engine generates.
 pub enum TextEvent {
     /// Text that no later token can change. The text can be empty.
     Piece(String),
-    /// Probabilities of the tokens that were chosen since the last event, if the options ask for them.
+    /// The probabilities of the tokens that the sampler has chosen since the last event, if the options
+    /// request probabilities.
     Logprobs(Vec<TokenLogprobs>),
     /// The text has ended.
     Done(Box<Completion>),
@@ -68,15 +69,14 @@ pub struct Completion {
     pub text: String,
     /// The tokens, the reason for the end, and timings.
     pub generated: Generated,
-    /// Whether a stop string ended the text. If a stop string ended the text, the tokens decode to a longer
-    /// text than `text`.
+    /// Whether a stop string ended the text. In this case, the tokens decode to a longer text than `text`.
     pub is_cut: bool,
     /// Number of tokens in the prompt, including the tokens that a slot had already computed.
     pub prompt_tokens: usize,
     /// The time from the assignment of a slot to the first token.
     pub first_token: Option<Duration>,
-    /// The bytes copied between host and device during the generation, for this text and for texts in other
-    /// slots.
+    /// The bytes copied between host and device during the generation. The number includes the bytes of texts
+    /// in other slots.
     pub transfers: Transfers,
 }
 
@@ -124,8 +124,7 @@ pub(super) struct DraftSource {
     pub options: OpenOptions,
 }
 
-/// Builds the network, reports the result through `tell`, and then processes jobs until all handles are
-/// dropped.
+/// Builds the network, sends the result to `tell`, and then processes jobs until all handles are dropped.
 pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>, jobs: &Receiver<Job>) {
     let Unbuilt { path, source, tokenizer, options, draft } = network;
     let plugins = StartedPlugins::default();
@@ -315,7 +314,7 @@ impl<'a> Texts<'a> {
         }
     }
 
-    /// The fingerprint of the checkpoint's files, and of the archive with the weights that are computed from them.
+    /// The fingerprint of the checkpoint's files, and of the archive with the computed weights.
     fn fingerprint_of_files(&self) -> Result<String, ModelError> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(Checkpoint::open(self.path)?.content_blake3().as_bytes());
@@ -349,7 +348,7 @@ impl<'a> Texts<'a> {
         }
     }
 
-    /// Ends the texts that were cancelled before their first token. The other cancelled texts end at their
+    /// Ends the texts that were cancelled before their first token. All other cancelled texts end at their
     /// next token.
     fn leave(&mut self) {
         for slot in 0..self.running.len() {
@@ -405,7 +404,7 @@ impl<'a> Texts<'a> {
                     let ready = build_checkpoint(self.path, model, self.options, true, self.plugins)?;
                     ready.program.into_network()?
                 }
-                // It has the entry points that it was exported with.
+                // An export contains a fixed list of entry points, so the function cannot build another one.
                 _ => return Ok(Session::new(network).score(tokens)?),
             },
         };
@@ -415,14 +414,14 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// The error if a request asks for embeddings from a network that continues text.
+/// Creates the error for a request that asks a text-generating network for embeddings.
 pub(super) fn continues_text(path: &Path) -> ModelError {
     ModelError::Kind { path: path.into(), does: "continues text", asked: "embed it" }
 }
 
 impl Running<'_> {
     /// Adds a token, and sends the part of the text that no later token can change. Returns `Break` if the
-    /// receiver is gone or a stop string is complete.
+    /// receiver does not exist any more, or if a stop string is complete.
     fn push(&mut self, token: u32) -> ControlFlow<()> {
         self.first_token.get_or_insert_with(|| self.start.elapsed());
         let told = self.reply.push(token).map(|piece| (self.listener)(TextEvent::Piece(piece)));

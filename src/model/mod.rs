@@ -262,7 +262,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         drop(self.jobs.get_mut().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(engine) = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            // A panic was reported where it happened.
+            // The panic hook has already reported a panic of the engine thread.
             let _ = engine.join();
         }
     }

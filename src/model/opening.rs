@@ -1,4 +1,4 @@
-//! [`Opening`]: a model whose files are read, before its network is built.
+//! [`Opening`] is a model whose files are read, but whose network is not built yet.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -135,9 +135,9 @@ impl Opening {
         self.text.renderer.render(chat)
     }
 
-    /// Chooses a context for at least `tokens` tokens, unless the options set one. The context is a power of
-    /// two, which keeps the number of different modules small. The context is at most the model's own limit.
-    /// For an export, the function does not change the context.
+    /// Chooses a context for at least `tokens` tokens, unless the options set a context. The chosen context
+    /// is a power of two, so that only few different modules exist in the cache. The context never exceeds
+    /// the model's own limit. For an export, the function does not change the context.
     pub fn fit_context(&mut self, tokens: usize) {
         if let (Source::Checkpoint(model), None) = (&self.source, self.options.context) {
             self.options.context = Some(Plan::context_for(tokens, model.max_context()));
@@ -179,7 +179,8 @@ impl Opening {
         let (tell, built) = channel();
         let thread = thread::Builder::new().name("engine".into()).stack_size(STACK);
         let engine = thread.spawn(move || engine::run(unbuilt, &tell, &asked)).map_err(ModelError::Thread)?;
-        // Nothing comes only from an engine that panicked, which the panic reports.
+        // The channel closes without a result only if the engine thread panics. The panic prints its own
+        // message.
         let info = built.recv().map_err(|_| ModelError::Gone)??;
         let info = ModelInfo { warnings, ..info };
         let (jobs, engine) = (Mutex::new(Some(jobs)), Mutex::new(Some(engine)));
@@ -188,8 +189,9 @@ impl Opening {
     }
 }
 
-/// The local path of a model. A name on the hub is resolved to its download, unless a local file or folder
-/// has this name. A folder `models--ORG--NAME` is resolved to its snapshot.
+/// Returns the local path of a model. If `model` is a name on the hub and not a local path, the function
+/// returns the path of the downloaded model. For a folder `models--ORG--NAME`, the function returns the path
+/// of its snapshot.
 fn located(path: &Path, options: &OpenOptions) -> Result<PathBuf, ModelError> {
     if let Some(hub) = HubFolder::at(path) {
         return Ok(hub.snapshot()?.to_owned());

@@ -47,15 +47,16 @@ pub struct OpenOptions {
     pub slots: usize,
     /// The storage format of weights. The default is the checkpoint's own format.
     pub quantize: Option<Quantization>,
-    /// The integer type to which activations are rounded if weights are integers. The usual type has 8 bits;
-    /// 16 bits lose less precision, but make prefill slower.
+    /// The integer type to which matmuls with quantized weights round their inputs. The default type has 8
+    /// bits. Integers of 16 bits reduce the error, but make prefill slower.
     pub activations: Option<ActivationBits>,
     /// Whether Tracewright's kernels compute matmuls and attention. By default, kernels compute them if the
     /// processor supports kernels.
     pub kernels: Option<bool>,
     /// The storage format of cached keys and values. The default is the element type of the network.
     pub kv: Option<KvFormat>,
-    /// The rules that simplify the network. By default, only rules that keep results bit for bit apply.
+    /// The rules that simplify the network. By default, only rules apply that do not change any bit of the
+    /// results.
     pub rules: Option<Rules>,
     /// The device that runs the network. The default is the processor, or the device that the export targets.
     pub device: Option<DeviceName>,
@@ -64,13 +65,13 @@ pub struct OpenOptions {
     /// Path of a PJRT plugin, whose XLA runs the network on the plugin's device. The plugin's code runs in
     /// this process. By default, IREE runs the network instead of XLA.
     pub plugin: Option<PathBuf>,
-    /// The value of the environment variable `XLA_FLAGS`, which the plugin reads. Executables in the cache belong to
-    /// these flags. By default, the value is empty.
+    /// The value of the environment variable `XLA_FLAGS`, which the plugin reads. The cache key of an executable
+    /// contains these flags. The default is an empty value.
     pub xla_flags: String,
     /// The devices of the plugin over which XLA partitions the network, as a grid with named axes. The mesh begins
     /// at the plugin's first device. By default, the network runs on one device.
     pub mesh: Option<Mesh>,
-    /// The axes of the network that are partitioned along axes of the mesh. These rules override or extend the
+    /// The rules that divide axes of the network along axes of the mesh. These rules override or extend the
     /// rules in the network's declaration.
     pub shard: Vec<ShardRule>,
     /// The number of worker threads; 0 means one thread per core. XLA ignores this number.
@@ -100,8 +101,8 @@ pub struct OpenOptions {
     /// A program that renders chat templates in a separate process. By default, this process renders
     /// templates, under the limits of the template engine alone.
     pub template_program: Option<TemplateProgram>,
-    /// Receives each slow step of opening a model, and can stop it. By default, no function receives the
-    /// steps.
+    /// A function that receives each slow step of opening a model, and can stop the opening. By default, no
+    /// function receives the steps.
     pub watch: Option<WatchOpen>,
 }
 
@@ -167,7 +168,7 @@ impl WatchOpen {
     }
 
     pub(super) fn tell(&self, step: BuildStep) -> ControlFlow<()> {
-        // One that panicked is not asked to be consistent.
+        // If the function panicked before, the lock is poisoned. The function is called again nevertheless.
         let mut watch = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         watch(step)
     }
@@ -239,7 +240,8 @@ impl OpenOptions {
         self.cache.clone().or_else(cache_folder).ok_or(ModelError::NoCache)
     }
 
-    /// Checks that XLA runs the network, and on the first devices, if the options set a mesh.
+    /// Checks the options of a mesh. A mesh needs XLA, and begins with the first device, so the options
+    /// cannot select another device.
     pub(super) fn check_mesh(&self) -> Result<(), ModelError> {
         let Some(mesh) = &self.mesh else {
             return match self.shard.first() {
@@ -254,7 +256,7 @@ impl OpenOptions {
         }
     }
 
-    /// The options for opening the draft model of a model with these options: the same engine and device, and one slot.
+    /// Returns the options for the draft model: the same engine and device as for the large model, and one slot.
     pub(super) fn of_draft(&self) -> Self {
         Self {
             device: self.device,

@@ -66,8 +66,8 @@ impl Renderer {
         Ok(with_room(|| template.render(chat).map_err(GenerateError::from))??)
     }
 
-    /// The parts of a conversation that the template does not read. The list is empty if another program
-    /// renders the template.
+    /// Returns the parts of a conversation that the template does not read. The list is empty if a separate
+    /// program renders the template.
     pub fn unread(&self, chat: &Chat) -> Result<Vec<String>, ModelError> {
         if self.program.is_some() {
             return Ok(Vec::new());
@@ -101,7 +101,8 @@ impl TemplateProgram {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().map_err(ModelError::Program)?;
         if let Some(mut stdin) = process.stdin.take() {
-            // One that ended early says why; a closed pipe does not.
+            // If the program ends early, its output explains the reason, so the error of the closed pipe is
+            // ignored.
             let _ = stdin.write_all(&request);
         }
         let output = process.wait_with_output().map_err(ModelError::Program)?;

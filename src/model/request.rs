@@ -20,7 +20,7 @@ pub struct Request {
     pub(super) model: Arc<Inner>,
     pub(super) prompt: Vec<u32>,
     pub(super) options: GenerateOptions,
-    /// Whether the text may reuse the part of the prompt that its slot has already computed.
+    /// Whether the text can reuse the state of a prefix that its slot has already computed.
     pub(super) continues: bool,
     pub(super) shown: Vec<String>,
 }
@@ -70,8 +70,8 @@ impl Request {
         self
     }
 
-    /// Shows these special tokens by their names in the text, such as the `[TOOL_CALLS]` in front of a call. By default
-    /// special tokens have no text.
+    /// Shows the names of these special tokens in the text, such as `[TOOL_CALLS]` before a call. By default, special
+    /// tokens have no text.
     pub fn show(mut self, special_tokens: Vec<String>) -> Self {
         self.shown = special_tokens;
         self
@@ -141,7 +141,7 @@ impl IntoIterator for Request {
         let model = self.model.clone();
         self.stream().unwrap_or_else(|error| {
             let (send, events) = channel();
-            // The receiver is here.
+            // This function owns the receiver, so sending cannot fail.
             let _ = send.send(TextEvent::Failed(error));
             let running = Running { cancelled: Arc::default(), _model: model };
             Pieces { events: Some(events), completion: None, running }
@@ -184,8 +184,8 @@ impl Pieces {
         self.running.cancel();
     }
 
-    /// The next item of the iterator, or `Pending` if none arrives within `time`. In that case the caller can
-    /// do other work before it calls this again.
+    /// Returns the next item of the iterator, or `Pending` if no item arrives within `time`. After `Pending`,
+    /// the caller can do other work and call this function again.
     pub fn next_within(&mut self, time: Duration) -> Poll<Option<Result<String, ModelError>>> {
         loop {
             let Some(events) = &self.events else { return Poll::Ready(None) };
@@ -199,11 +199,11 @@ impl Pieces {
         }
     }
 
-    /// The item of an event, or `Pending` for an event without one. If there is no event, the engine has
-    /// stopped.
+    /// Returns the item of an event, or `Pending` for an event without an item. A missing event means that
+    /// the engine has stopped.
     fn take(&mut self, event: Option<TextEvent>) -> Poll<Option<Result<String, ModelError>>> {
         match event {
-            // A token may complete no text.
+            // After some tokens, no new text is complete yet.
             Some(TextEvent::Logprobs(_)) => Poll::Pending,
             Some(TextEvent::Piece(piece)) if piece.is_empty() => Poll::Pending,
             Some(TextEvent::Piece(piece)) => Poll::Ready(Some(Ok(piece))),

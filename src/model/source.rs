@@ -1,4 +1,4 @@
-//! Turns a path into a loaded network: an export is loaded, and a checkpoint is first baked and compiled.
+//! Loads the network at a path. An export is loaded directly, and a checkpoint is first baked and compiled.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -44,7 +44,8 @@ pub(super) struct Ready {
 /// Facts about how a network was built and loaded.
 #[derive(Clone, Debug)]
 pub struct BuildInfo {
-    /// The time that the compilation took, or reading the module from the cache; zero for an export.
+    /// The time for compiling the module, or for reading the module from the cache. For an export, the time
+    /// is zero.
     pub compile: Duration,
     /// The time that loading the program took.
     pub load: Duration,
@@ -170,7 +171,7 @@ fn build_in_xla(
     let quantize = options.quantize.clone().unwrap_or(Quantization::Computed);
     let plan = xla::planned(planned(model, options, Some(quantize))?)?;
     let mut entries = entries(&plan, options, score);
-    // The devices of a mesh can divide the sequences, and then no device has all sequences of a part.
+    // On a mesh, devices can store different sequences, so a call for only some sequences is not possible.
     let mesh = options.mesh.as_ref();
     if mesh.is_none() {
         entries = entries.into_iter().flat_map(EntryPoint::in_parts).collect();
@@ -179,7 +180,7 @@ fn build_in_xla(
     let checkpoint = plan.model.weights(Checkpoint::open(path)?)?;
     let (cache, mut watch) = (options.cache_folder()?, options.watch_steps());
     let rules = mesh.map_or(Vec::new(), |mesh| xla::shard_rules(&traced, mesh, &options.shard));
-    // A mesh that does not fit the network is reported before the plugin starts.
+    // The function checks the mesh before the plugin starts.
     mesh.map(|mesh| Shards::new(&traced.trace, mesh, &rules)).transpose().map_err(XlaError::from)?;
     let plugin = plugins.get(plugin, mesh.map_or(1, Mesh::devices), &options.xla_flags)?;
     let plan = plugin.plan(plan, mesh);
@@ -306,7 +307,7 @@ impl OpenOptions {
     }
 }
 
-/// Rejects options that differ from the export's.
+/// Rejects options whose values differ from the values in the export.
 fn check_as_exported(manifest: &IreeManifest, asked: &OpenOptions) -> Result<(), ModelError> {
     let given = [
         ("target", asked.target.is_some()),

@@ -1,4 +1,4 @@
-//! A cache of the executables that XLA compiles.
+//! Caches the executables that XLA compiles.
 
 use std::fs;
 use std::ops::Range;
@@ -14,17 +14,17 @@ use super::XlaPlugin;
 use crate::build::LoadError;
 use crate::model::ModelError;
 
-/// The version of the cache's keys and entries. Change the version when the meaning or the format of keys or
-/// entries changes.
+/// The version of the cache's format. If you change the meaning or the format of keys or entries, change the
+/// version.
 const KEY_VERSION: &str = "tracewright executable 1";
 
-/// Compiles modules for some devices, or takes their executables from the cache.
+/// Compiles modules for some devices, or loads their executables from the cache.
 pub(super) struct Executables<'a> {
     client: &'a Client,
     devices: Range<usize>,
     options: &'a XlaOptions,
     cache: ModuleCache,
-    /// The parts of a key that all modules share.
+    /// The parts of the cache key that are the same for all modules.
     shared: Vec<String>,
 }
 
@@ -39,8 +39,9 @@ impl<'a> Executables<'a> {
         Ok(Self { client: &plugin.client, devices, options, cache, shared })
     }
 
-    /// The executable of a module. An entry of the cache that cannot be read or loaded is compiled again and
-    /// replaced. If the plugin cannot store executables, the cache gets no entry.
+    /// Returns the executable of a module. If a cache entry cannot be read or loaded, the function compiles
+    /// the module and replaces the entry. If the plugin cannot store executables, the function writes no
+    /// entry.
     pub fn get(&self, module: &Module) -> Result<Executable, ModelError> {
         let key = self.key(module);
         let stored = self.cache.load(&key).ok().flatten();
@@ -61,10 +62,10 @@ impl<'a> Executables<'a> {
         Ok(executable)
     }
 
-    /// The hash of everything on which the executable depends.
+    /// Returns a hash of all inputs on which the executable depends.
     fn key(&self, module: &Module) -> String {
         let mut hasher = blake3::Hasher::new();
-        // With its length in front, no part can pass for two.
+        // The length before each part ensures that different lists of parts have different hashes.
         for part in self.shared.iter().chain([&module.text_without_locs]) {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part.as_bytes());
@@ -73,8 +74,9 @@ impl<'a> Executables<'a> {
     }
 }
 
-/// The plugin's file is identified by its size and modification time, because some plugins report the same
-/// version for different builds. Hashing a plugin of several hundred megabytes takes too long.
+/// Returns the parts of the cache key that are the same for all modules. The key contains the size and the
+/// modification time of the plugin's file, because some plugins report the same version for different builds.
+/// A hash of a plugin with several hundred megabytes takes too long.
 fn shared_parts(
     XlaPlugin { plugin, client, flags }: &XlaPlugin,
     devices: &Range<usize>,
@@ -95,7 +97,8 @@ fn shared_parts(
         format!("{options:?}"),
         flags.clone(),
     ];
-    // XLA compiles for the processor of this machine, and another machine may share the folder.
+    // XLA compiles for the processor of this machine. Machines with other processors can share the cache
+    // folder.
     if client.platform() == "cpu" {
         parts.push(format!("{:?}", host_features()));
     }

@@ -29,7 +29,7 @@ use executables::Executables;
 /// weights. The scheduler that this setting selects converts a weight shortly before its use.
 const CPU_SETTINGS: [(&str, &str); 1] = [("xla_cpu_scheduler_type", "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED")];
 
-/// A plugin that is started in this process, and its devices. A clone refers to the same devices.
+/// A plugin that runs in this process, and its devices. A clone refers to the same devices.
 #[derive(Clone)]
 pub struct XlaPlugin {
     plugin: Plugin,
@@ -38,9 +38,9 @@ pub struct XlaPlugin {
 }
 
 impl XlaPlugin {
-    /// Loads the plugin at a path, and starts its platform with at least this number of devices. The plugin's
-    /// code runs in this process. `flags` is the value of the environment variable `XLA_FLAGS`, which XLA reads:
-    /// an executable in the cache depends on the flags.
+    /// Loads the plugin at a path, and starts the plugin's platform with at least this number of devices. The
+    /// plugin's code runs in this process. `flags` is the value of the environment variable `XLA_FLAGS`. The
+    /// cache key of an executable contains these flags.
     ///
     /// # Errors
     /// Returns an error if the file is not a plugin, or the platform does not start.
@@ -50,25 +50,27 @@ impl XlaPlugin {
         Ok(Self { plugin, client, flags: flags.to_owned() })
     }
 
-    /// The client, which owns the devices.
+    /// Returns the client, which owns the devices.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// The form of a plan [for XLA](crate::export::xla::planned) for this plugin's platform. Only modules for a
-    /// single device can call kernels.
+    /// Adapts a plan [for XLA](crate::export::xla::planned) to this plugin's platform. Only modules for a single
+    /// device can call kernels.
     pub fn plan(&self, plan: Plan, mesh: Option<&Mesh>) -> Plan {
         let is_cuda = self.client.platform() == "cuda" && mesh.is_none();
         if is_cuda { for_cuda(plan) } else { plan }
     }
 }
 
-/// The plugins that networks of one thread share. A second client of a GPU would find its memory in use.
+/// The plugins that all networks of one thread share. On a GPU, a second client would find the memory
+/// occupied by the first client.
 #[derive(Default)]
 pub(crate) struct StartedPlugins(RefCell<Vec<(PathBuf, XlaPlugin)>>);
 
 impl StartedPlugins {
-    /// The plugin at a path with at least this number of devices. The plugin is started if it is not running.
+    /// Returns the plugin at a path with at least this number of devices. If the plugin is not running, the
+    /// function starts the plugin.
     pub fn get(&self, path: &Path, devices: usize, flags: &str) -> Result<XlaPlugin, ModelError> {
         let has = |plugin: &XlaPlugin| plugin.client.devices().count() >= devices;
         let known = self.0.borrow().iter().find(|(known, plugin)| known == path && has(plugin)).cloned();
@@ -81,7 +83,7 @@ impl StartedPlugins {
     }
 }
 
-/// The devices and the cache of a build for XLA, and the function that observes the build.
+/// The settings of a build for XLA: the devices, the cache, and the function that observes the build.
 pub struct XlaTools<'a> {
     /// The plugin, which must be started with enough devices.
     pub plugin: &'a XlaPlugin,
@@ -93,13 +95,13 @@ pub struct XlaTools<'a> {
     pub watch: Option<WatchSteps<'a>>,
 }
 
-/// A program that XLA has compiled, and facts about its build.
+/// A program that XLA has compiled, and statistics of its build.
 pub struct BuiltXla {
     /// The program, ready for calls.
     pub program: Program,
-    /// The time that the compilation took, or reading the executables from the cache.
+    /// The time for compiling the modules, or for reading the executables from the cache.
     pub compile: Duration,
-    /// The time that copying the weights to the devices took.
+    /// The time for copying the weights to the devices.
     pub load: Duration,
     /// The archive of the computed weights; `None` if all weights come directly from the checkpoint.
     pub archive: Option<Archive>,
@@ -107,7 +109,7 @@ pub struct BuiltXla {
     pub shards: Option<Shards>,
 }
 
-/// A network whose checkpoint is checked and whose modules are written. No plugin is needed so far.
+/// A network with a checked checkpoint and written modules. Up to this stage, no plugin is needed.
 pub struct XlaBuild<'a> {
     program: XlaProgram,
     expanded: &'a Expanded,
@@ -116,13 +118,14 @@ pub struct XlaBuild<'a> {
 }
 
 impl<'a> XlaBuild<'a> {
-    /// Lowers a recorded trace for XLA, partitioned over the devices of `mesh` if a mesh is given. `expanded` is the
-    /// trace after expansion [for XLA](crate::export::xla::planned). `checkpoint` has the names of the network, and
-    /// may contain the tensors in `ignorable` besides the network's.
+    /// Lowers a recorded trace for XLA. If `mesh` is given, the function partitions the program over the devices of
+    /// the mesh. `expanded` is the trace after expansion [for XLA](crate::export::xla::planned). The tensors of
+    /// `checkpoint` must have the names of the network. `ignorable` lists additional tensors that the checkpoint can
+    /// contain.
     ///
     /// # Errors
-    /// Returns an error if the trace cannot be lowered or partitioned, or all differences between the checkpoint and
-    /// the trace's parameters.
+    /// Returns an error if the trace cannot be lowered or partitioned. If the checkpoint does not match the trace's
+    /// parameters, the error lists all differences.
     pub fn new(
         expanded: &'a Expanded,
         recorded: &Trace,
@@ -138,7 +141,7 @@ impl<'a> XlaBuild<'a> {
         Ok(Self { program, expanded, checkpoint, ignorable })
     }
 
-    /// Compiles the modules with a plugin, or takes executables from the cache, and copies the weights to the devices.
+    /// Compiles the modules with a plugin, or loads executables from the cache, and copies the weights to the devices.
     ///
     /// # Errors
     /// Returns the error of the first stage that fails.
@@ -185,7 +188,7 @@ impl<'a> XlaBuild<'a> {
     }
 }
 
-/// Checks that the network fits into the memory of the machine, which all devices of the CPU share.
+/// Checks that the network fits into the machine's memory. All devices of a CPU share this memory.
 fn check_memory(expanded: &Expanded, shards: Option<&Shards>, memory: Memory) -> Result<(), ModelError> {
     let checked = match shards {
         Some(shards) => {
@@ -197,7 +200,7 @@ fn check_memory(expanded: &Expanded, shards: Option<&Shards>, memory: Memory) ->
     Ok(checked.map_err(LoadError::from)?)
 }
 
-/// The devices of the tensors of a program.
+/// The devices on which a program stores its tensors.
 struct Places<'a> {
     devices: Range<usize>,
     /// How tensors are partitioned. `None` for a program on one device.
@@ -205,7 +208,7 @@ struct Places<'a> {
 }
 
 impl<'a> Places<'a> {
-    /// All devices of the mesh, or the device that the options select.
+    /// The devices of the mesh, or the single device that the options select.
     fn new(
         client: &Client,
         device: Option<DeviceName>,
@@ -240,8 +243,8 @@ impl<'a> Places<'a> {
     }
 }
 
-/// The number of the device with this name. Without a name, the function returns the first device of the
-/// plugin.
+/// Returns the index of the device with this name. Without a name, the function returns the first device of
+/// the plugin.
 fn ordinal(client: &Client, device: Option<DeviceName>) -> Result<usize, ModelError> {
     let Some(DeviceName { kind, ordinal }) = device else { return Ok(0) };
     let platform = match kind {
@@ -256,7 +259,7 @@ fn ordinal(client: &Client, device: Option<DeviceName>) -> Result<usize, ModelEr
     }
 }
 
-/// The weights on the devices, keyed by name.
+/// The weights on the devices, by name.
 type Weights<'a> = HashMap<&'a str, Rc<PjrtBuffer>>;
 
 /// Copies the weights of a checkpoint to devices.
@@ -268,9 +271,9 @@ struct Uploads<'a> {
 }
 
 impl Uploads<'_> {
-    /// Copies all weights to the devices, and returns the archive with the computed weights. A weight that the
-    /// checkpoint stores in the network's type is copied directly from the memory-mapped file. All other weights
-    /// are in an archive in the cache.
+    /// Copies all weights to the devices, and returns the archive with the computed weights. If the checkpoint
+    /// stores a weight in the network's type, the function copies the weight directly from the memory-mapped
+    /// file. All other weights are in an archive in the cache.
     fn all<'p>(
         &self,
         parameters: &'p [Parameter],
@@ -312,7 +315,7 @@ impl Uploads<'_> {
     }
 }
 
-/// Whether the checkpoint contains the bytes of the parameter unchanged.
+/// Whether the checkpoint contains exactly the bytes of the parameter.
 fn is_stored(checkpoint: &Checkpoint, parameter: &Parameter) -> bool {
     let tensor = checkpoint.get(&parameter.key);
     parameter.recipe.is_none()

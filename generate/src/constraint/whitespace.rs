@@ -87,7 +87,7 @@ mod tests {
                 json!({"x-guidance": {"whitespace_flexible": true}}),
                 json!({"x-guidance": {"whitespace_flexible": true}}),
             ),
-            // llguidance refuses this one.
+            // llguidance rejects this schema.
             (json!({"x-guidance": 1}), json!({"x-guidance": 1})),
         ] {
             let mut found = schema.clone();
@@ -113,7 +113,7 @@ mod tests {
             ),
             ("start: \"\\\"%json {}\" # %json {}\n", None),
             ("start: é /[^\"]+/ \"%\" %lark { start: \"a\" }", None),
-            // llguidance says what is wrong with these.
+            // llguidance reports the errors in these texts.
             ("start: %json { \"type\": ", None),
             ("start: \"a", None),
         ] {

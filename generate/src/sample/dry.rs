@@ -116,7 +116,7 @@ impl Dry {
             return;
         }
         let repeated = repeated(window, free, self.allowed_length);
-        // No penalty is more than an f32 holds.
+        // The exponent is limited, so that no penalty exceeds the largest f32.
         let steepest = match self.base > 1.000_001 {
             true => (libm::log(f64::from(f32::MAX)) / libm::log(f64::from(self.base))).floor(),
             false => f64::INFINITY,
@@ -132,8 +132,8 @@ impl Dry {
     }
 }
 
-/// For each token, the length of the longest repetition that it would continue, within the last `free`
-/// tokens. The result omits repetitions that are shorter than `least`.
+/// Returns, for each token, the length of the longest repetition that the token would continue, within the
+/// last `free` tokens. The function ignores repetitions shorter than `least`.
 fn repeated(seen: &[u32], free: usize, least: usize) -> BTreeMap<u32, usize> {
     let back: Vec<u32> = seen.iter().rev().copied().collect();
     let mut longest = BTreeMap::new();
@@ -152,7 +152,7 @@ fn repeated(seen: &[u32], free: usize, least: usize) -> BTreeMap<u32, usize> {
 /// (Gusfield, "Algorithms on Strings, Trees, and Sequences", 1997, § 1.4). The computation takes linear time.
 pub(super) fn common_with_begin(list: &[u32]) -> Vec<usize> {
     let mut lengths = vec![0; list.len()];
-    // What is known to equal the begin: the last place before `right`, from `left`.
+    // The range from `left` to `right` is known to equal the beginning of the list.
     let (mut left, mut right) = (0, 0);
     for at in 1..list.len() {
         let mut length = if at < right { lengths[at - left].min(right - at) } else { 0 };

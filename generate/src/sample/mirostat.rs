@@ -65,7 +65,7 @@ impl Surprise {
         let exponent = product / square;
         let epsilon = exponent - 1.0;
         let ratio = epsilon * libm::pow(2.0, self.allowed) / (1.0 - libm::pow(vocabulary as f64, -epsilon));
-        // Where that is no number, as of a single token, it becomes 0, and one token stays.
+        // For a single token, the result is NaN. NaN becomes 0, and one token remains.
         libm::pow(ratio, 1.0 / exponent) as usize
     }
 

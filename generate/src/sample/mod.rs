@@ -220,7 +220,7 @@ impl Sampler {
         })
     }
 
-    /// Counts a token that the program chose, so that the numbering of steps stays right.
+    /// Counts a token that the program chose, so that the sampler numbers later tokens correctly.
     pub(crate) fn pass(&mut self) {
         self.step += 1;
     }
@@ -255,7 +255,7 @@ impl Sampler {
         let tokens = (0..).zip(logits).filter(|&(_, &logit)| logit > f32::NEG_INFINITY);
         let tokens = tokens.filter(|&(token, _)| allowed(token));
         if self.sampling.takes_the_likeliest() {
-            // The lowest of equals, as `torch.argmax` gives it.
+            // Among equal logits, the lowest token id wins, as in `torch.argmax`.
             let best = tokens.reduce(|best, next| if next.1 > best.1 { next } else { best });
             return best.map(|(token, _)| token).ok_or(GenerateError::NothingAllowed { step });
         }
@@ -312,7 +312,7 @@ impl Sampler {
             cumulative += probability;
             random < cumulative
         });
-        // The sum may be a rounding error below 1: then the last token is the one.
+        // Rounding can make the sum smaller than 1. The function then returns the last token.
         let chosen = chosen.unwrap_or(candidates.len() - 1);
         (candidates[chosen].token, probabilities[chosen])
     }

@@ -120,7 +120,7 @@ fn a_seed_draws_the_same_tokens() {
     };
     assert_eq!(draw(7), draw(7));
     assert_ne!(draw(7), draw(8));
-    // Written down once: another version or machine must draw them too.
+    // These tokens are fixed, because every version and every machine must draw the same tokens.
     assert_eq!(draw(0)[..8], [2, 1, 1, 0, 2, 1, 2, 3]);
 }
 
@@ -128,7 +128,8 @@ fn a_seed_draws_the_same_tokens() {
 fn frequencies_follow_the_probabilities() {
     let sampling = Sampling { temperature: 2.0, top_k: 3, ..Sampling::default() };
     let mut sampler = Sampler::new(&sampling).unwrap();
-    // Divided by 2, the square roots remain: 0.6, 0.3, 0.1 after the fourth is gone.
+    // At temperature 2, probabilities become their square roots: 0.6, 0.3 and 0.1. Top-k removes the fourth
+    // token.
     let logits = of(&[0.36, 0.09, 0.01, 0.0001]);
     let mut counts = [0; 4];
     (0..20_000).for_each(|_| counts[sampler.choose(&[], &logits).unwrap() as usize] += 1);
@@ -183,7 +184,7 @@ fn settings(case: &Value) -> Sampling {
                 sampling.penalties = Penalties { last_n, repeat, frequency, presence };
                 SamplingStep::Penalties
             }
-            // Transformers looks at the whole text.
+            // transformers applies the penalty to the whole text.
             "repeat" => {
                 sampling.penalties = Penalties { last_n: None, repeat: whole, ..Penalties::default() };
                 SamplingStep::Penalties
@@ -259,7 +260,7 @@ fn scores_are_those_of_transformers_and_of_llama_cpp() {
             match (ours, theirs.as_f64()) {
                 (None, None) => {}
                 (Some(ours), Some(theirs)) => {
-                    // Theirs are rounded to f32 after each step.
+                    // transformers and llama.cpp round the logits to f32 after each step.
                     let bound = 2e-6 * theirs.abs().max(1.0);
                     assert!((ours - theirs).abs() <= bound, "{what}: {token} has {ours}, not {theirs}");
                 }
@@ -296,7 +297,7 @@ fn mirostat_keeps_as_many_tokens_as_llama_cpp_when_it_chooses_what_it_chose() {
     }
 }
 
-/// The logits of three tokens after penalties; each was 1 before.
+/// Returns the logits of three tokens after penalties. Before the penalties, each logit is 1.
 fn penalized(sampling: Sampling, seen: &[u32]) -> Vec<f64> {
     let mut candidates = candidates_of(&[1.0; 3]);
     Sampler::new(&sampling).unwrap().narrow(&mut candidates, seen, 3);
@@ -310,7 +311,7 @@ fn penalties_as_computed_by_hand() {
         penalties: Penalties { last_n, repeat, frequency, presence },
         ..Sampling::default()
     };
-    // 0 occurs twice, 1 once and long ago, 2 never.
+    // Token 0 occurs twice, token 1 occurs once before the last two tokens, and token 2 never occurs.
     let seen = [1, 0, 0];
     assert_eq!(penalized(of(None, 2.0, 0.0, 0.0), &seen), [0.5, 0.5, 1.0]);
     assert_eq!(penalized(of(None, 1.0, 0.25, 0.0), &seen), [0.5, 0.75, 1.0]);
@@ -318,7 +319,7 @@ fn penalties_as_computed_by_hand() {
     assert_eq!(penalized(of(None, 2.0, 0.25, 0.5), &seen), [-0.5, -0.25, 1.0]);
     assert_eq!(penalized(of(Some(2), 2.0, 0.0, 0.0), &seen), [0.5, 1.0, 1.0]);
     assert_eq!(penalized(of(Some(0), 2.0, 1.0, 1.0), &seen), [1.0; 3]);
-    // What is not positive is multiplied.
+    // The repetition penalty multiplies logits that are not positive.
     let mut candidates = candidates_of(&[-1.0, 0.0]);
     of(None, 2.0, 0.0, 0.0).penalties.apply(&mut candidates, &seen);
     assert_eq!(candidates.iter().map(|one| one.logit).collect::<Vec<_>>(), [-2.0, 0.0]);
@@ -334,17 +335,19 @@ fn dry_as_computed_by_hand() {
         let dry = Dry { multiplier: 0.5, base: 2.0, allowed_length: 1, last_n: None, breakers: all };
         Sampling { temperature: 1.0, dry, ..Sampling::default() }
     };
-    // `8 9` ends the text, and stood before 0; `9` alone before 1: 0.5 · 2^(2 − 1), 0.5 · 2^0.
+    // The text ends with `8 9`. Token 0 would continue the repetition of `8 9`, with the penalty 0.5 · 2^(2 −
+    // 1). Token 1 would continue the repetition of `9`, with the penalty 0.5 · 2^0.
     let seen = [8, 9, 0, 7, 9, 1, 8, 9];
     assert_eq!(penalized(of(&[]), &seen), [0.0, 0.5, 1.0]);
-    // A breaker between the two leaves one token to repeat, at the end none; one that needs more does nothing.
+    // The breaker 8 leaves a repetition of one token, and the breaker 9 leaves no repetition. A breaker whose
+    // further tokens do not follow has no effect.
     assert_eq!(penalized(of(&[(8, &[])]), &seen), [0.5, 0.5, 1.0]);
     assert_eq!(penalized(of(&[(9, &[])]), &seen), [1.0, 1.0, 1.0]);
     assert_eq!(penalized(of(&[(8, &[9])]), &seen), [1.0, 1.0, 1.0]);
     assert_eq!(penalized(of(&[(8, &[7])]), &seen), [0.0, 0.5, 1.0]);
-    // What is a breaker itself costs nothing.
+    // A token that is a breaker gets no penalty.
     assert_eq!(penalized(of(&[(0, &[])]), &seen), [1.0, 0.5, 1.0]);
-    // A loop of one token, longer than an f32 has room for.
+    // In a loop of one token, the penalty for the length would exceed an f32.
     let scores = penalized(of(&[]), &[0; 400]);
     assert!(scores[0] < -1e37 && scores[0] > -f64::from(f32::MAX), "{scores:?}");
 }
@@ -363,7 +366,7 @@ fn a_breaker_is_found_however_it_is_cut_into_tokens() {
     assert_eq!(free(&[":"], text), encode(rest).len());
     assert_eq!(free(&["\n", ":"], text), encode(rest).len());
     assert_eq!(free(&["fox;", "", "owls"], text), encode(text).len());
-    // Its last token is the breaker.
+    // The last token of the text is the breaker.
     assert_eq!(free(&["home"], text), 0);
 }
 
@@ -400,7 +403,7 @@ fn what_moves_the_likeliest_token_reads_logits() {
         Sampling { order: vec![SamplingStep::TopK], ..greedy.clone() },
     ];
     assert!(!other.iter().any(Sampling::takes_the_likeliest));
-    // 5 is the most likely, and was there.
+    // Token 1 is the most likely, but the text already contains token 1.
     let penalties = Penalties { presence: 3.0, ..Penalties::default() };
     let mut sampler = Sampler::new(&Sampling { penalties, ..greedy }).unwrap();
     assert_eq!(sampler.choose(&[1], &[4.0, 5.0, 3.0]).unwrap(), 0);

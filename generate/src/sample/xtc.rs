@@ -25,7 +25,7 @@ impl Xtc {
         self.probability <= 0.0 || self.threshold > 0.5
     }
 
-    /// Removes the likely tokens, if the random number requires it. `random` returns a number in [0, 1).
+    /// Removes the likely tokens with the configured probability. `random` returns a number in [0, 1).
     pub(super) fn cut(&self, candidates: &mut Vec<Candidate>, random: impl FnOnce() -> f64) {
         if candidates.len() < 2 || random() >= f64::from(self.probability) {
             return;

@@ -2,10 +2,11 @@
 
 use super::{RowWork, Schedule};
 
-/// A call processes every text that is being continued, and a piece of one prompt. Therefore a text never
-/// waits for more than one piece, and prompts get their first token one after another.
+/// Each call processes all texts that are generating, and a piece of one prompt. So a text waits for at most one piece, and
+/// prompts are read one after another.
 ///
-/// If all rows share a call, prompts are read in pieces only while a text is continued, and the budget is divided among all rows.
+/// Some networks compute all rows of the batch in each call. For such a network, a call divides its limit of positions among all
+/// rows, and reads prompts in pieces only while a text is generating.
 #[derive(Clone, Copy, Debug)]
 pub struct Budgeted {
     positions: usize,
@@ -14,14 +15,14 @@ pub struct Budgeted {
 }
 
 impl Budgeted {
-    /// Creates a schedule with pieces of at most this many positions.
+    /// Creates a schedule that reads at most this many positions of a prompt per call.
     pub fn new(positions: usize) -> Self {
         Self { positions, reads: 0 }
     }
 }
 
 impl Default for Budgeted {
-    /// The default limit is the number of positions in one chunk of a prompt.
+    /// Uses the number of positions in one chunk of a prompt as the limit.
     fn default() -> Self {
         Self::new(128)
     }
@@ -37,9 +38,9 @@ impl Schedule for Budgeted {
             };
             return rows.iter().map(|row| row.tokens.min(most)).collect();
         }
-        // One token is served beside those of the texts.
+        // A row with one new token joins the call of the generating texts, so only longer prompts wait.
         let waits = |row: &RowWork| !row.decodes && row.tokens > 1;
-        // The same prompt until its end, then the next one behind it.
+        // Reads the same prompt until its end, and then the prompt in the next waiting row.
         let mut next = (self.reads..rows.len()).chain(0..self.reads.min(rows.len()));
         self.reads = next.find(|&row| waits(&rows[row])).unwrap_or(self.reads);
         let planned = |(i, row): (usize, &RowWork)| match waits(row) {

@@ -6,20 +6,20 @@ mod together;
 pub use budgeted::Budgeted;
 pub use together::Together;
 
-/// The tokens that a row of the batch waits for.
+/// The waiting tokens of a row of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowWork {
     /// The number of tokens that the network has not processed yet.
     pub tokens: usize,
-    /// Whether the row has finished its prompt, so that each call that processes the row produces a token.
+    /// Whether the row has processed its prompt, so that each further call produces a token.
     pub decodes: bool,
-    /// Whether a call can serve the row without the other rows. Otherwise a call computes as many positions
-    /// in each row as its longest row has.
+    /// Whether a call can process this row without the other rows. Otherwise each call computes the same
+    /// number of positions in all rows, and pads shorter rows.
     pub alone: bool,
 }
 
-/// Decides which tokens each call processes. A schedule changes when a text gets its tokens, but never
-/// changes the tokens.
+/// Decides how many tokens of each row the next call processes. A schedule changes when a text gets its
+/// tokens, but never which tokens.
 ///
 /// ```
 /// use tracewright_generate::{Budgeted, RowWork, Schedule};
@@ -29,7 +29,7 @@ pub struct RowWork {
 /// assert_eq!(Budgeted::new(64).plan(&[prompt, text, prompt]), [64, 1, 0]);
 /// ```
 pub trait Schedule {
-    /// The number of tokens of each row that the next call processes. A call processes at most as many tokens
-    /// as its entry point takes, and at least one row must have tokens.
+    /// Returns the number of tokens that the next call processes, for each row. A call processes at most as
+    /// many tokens as its entry point takes. At least one row must get tokens.
     fn plan(&mut self, rows: &[RowWork]) -> Vec<usize>;
 }

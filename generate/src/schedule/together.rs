@@ -2,8 +2,8 @@
 
 use super::{RowWork, Schedule};
 
-/// Each row of the batch processes all its tokens: prompts are read in the fewest calls, and other texts wait
-/// for these calls.
+/// Each call processes the waiting tokens of all rows. So prompts need the fewest calls, but generating texts
+/// wait while a call reads a prompt.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Together;
 

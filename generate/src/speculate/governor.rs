@@ -4,10 +4,10 @@ use super::Certainty;
 
 /// Allows drafts as long as earlier drafts saved enough calls.
 ///
-/// The unit of the balance is a call for one token. A token without a draft adds a little to the balance, and
-/// each accepted token adds a call. Therefore a text in which no draft is right loses at most
-/// [`DEBT`](Self::DEBT) calls, plus [`INCOME`](Self::INCOME) calls per token. The balance does not depend on
-/// measured time, so the same text has the same drafts on any machine.
+/// The balance counts calls for one token. A token without a draft adds a small part of a call, and each
+/// accepted token adds one call. So a text whose drafts are all wrong loses at most [`DEBT`](Self::DEBT)
+/// calls, plus [`INCOME`](Self::INCOME) calls per token. The balance does not depend on measured time, so
+/// drafts are the same on each machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Governor {
     credit: f64,
@@ -18,16 +18,16 @@ impl Governor {
     const COST: f64 = 1.0;
     /// The amount that a token without a draft adds to the balance.
     const INCOME: f64 = 0.01;
-    /// The largest balance that accepted drafts can save.
+    /// The upper limit of the balance.
     const MOST: f64 = 8.0;
-    /// The largest debt that rejected drafts may cause.
+    /// The largest debt that rejected drafts can cause.
     const DEBT: f64 = 3.0;
 
     pub fn new() -> Self {
         Self { credit: 0.0 }
     }
 
-    /// The certainty that the next draft must have; `None` if no draft is allowed.
+    /// Returns the certainty that the next draft must have; `None` if the balance allows no draft.
     pub fn allows(&self) -> Option<Certainty> {
         match self.credit {
             credit if credit >= 0.0 => Some(Certainty::Likely),
@@ -36,12 +36,13 @@ impl Governor {
         }
     }
 
-    /// Updates the balance after a call that verified a draft and accepted this many tokens.
+    /// Updates the balance after a call that verified a draft. `accepted` is the number of accepted draft
+    /// tokens.
     pub fn verified(&mut self, accepted: usize) {
         self.credit = (self.credit - Self::COST + accepted as f64).min(Self::MOST);
     }
 
-    /// Updates the balance after a token without a draft.
+    /// Updates the balance after a call without a draft.
     pub fn passed(&mut self) {
         self.credit = (self.credit + Self::INCOME).min(Self::MOST);
     }
@@ -51,8 +52,8 @@ impl Governor {
 mod tests {
     use super::*;
 
-    /// The number of calls that a text of this many tokens loses, if this share of drafts is completely
-    /// right.
+    /// Returns the number of calls that a text loses to drafting. `right` maps the index of a draft to its
+    /// number of accepted tokens.
     fn loss(tokens: usize, right: impl Fn(usize) -> usize) -> f64 {
         let (mut governor, mut lost, mut drafts, mut done) = (Governor::new(), 0.0, 0, 0);
         while done < tokens {
@@ -80,7 +81,7 @@ mod tests {
     #[test]
     fn drafts_that_pay_go_on() {
         assert!(loss(1000, |_| 7) < -700.0);
-        // One of two is wrong.
+        // Every second draft is wrong.
         assert!(loss(1000, |draft| [7, 0][draft % 2]) < -500.0);
     }
 }

@@ -1,18 +1,18 @@
-//! Proposes draft tokens that are copied from an earlier place in the prompt or the answer.
+//! Drafts tokens by copying from an earlier position of the prompt or the answer.
 
 use std::collections::HashMap;
 
 use super::{Certainty, Drafter};
 use crate::GenerateError;
 
-/// The number of last tokens that must also occur earlier.
+/// The number of last tokens that must also occur earlier in the text.
 const GRAM: usize = 3;
 
-/// The number of last tokens that must also occur earlier, if a draft must be nearly certain.
+/// The number of last tokens that must also occur earlier in the text, if the draft must be nearly certain.
 const LONG: usize = 8;
 
-/// Prompt lookup: if the last tokens also occur earlier in the text, the draft is the tokens that followed
-/// there.
+/// Prompt lookup. If the last tokens also occur earlier in the text, the draft contains the tokens that
+/// follow the earlier occurrence.
 ///
 /// ```
 /// use tracewright_generate::{Certainty, Drafter, GenerateError, Lookup};
@@ -25,12 +25,13 @@ const LONG: usize = 8;
 pub struct Lookup {
     /// The tokens that are in the index.
     indexed: Vec<u32>,
-    /// The positions after the last occurrence of each n-gram and after the occurrence before it.
+    /// For each n-gram, the positions after its last two occurrences.
     places: HashMap<[u32; GRAM], [Option<usize>; 2]>,
 }
 
 impl Lookup {
-    /// Adds new tokens to the index, or all tokens if another text was in the index.
+    /// Adds the new tokens of a text to the index. If the index contains another text, the function builds
+    /// the index again.
     fn index(&mut self, seen: &[u32]) {
         if !seen.starts_with(&self.indexed) {
             self.indexed.clear();
@@ -51,7 +52,7 @@ impl Drafter for Lookup {
     fn draft(&mut self, seen: &[u32], most: usize, certainty: Certainty) -> Result<Vec<u32>, GenerateError> {
         self.index(seen);
         let Some(gram) = seen.last_chunk() else { return Ok(Vec::new()) };
-        // The last occurrence is the end of the text itself.
+        // The last occurrence of the n-gram is the end of the text itself.
         let Some([_, Some(place)]) = self.places.get(gram) else { return Ok(Vec::new()) };
         let least = match certainty {
             Certainty::Likely => GRAM,
@@ -82,7 +83,7 @@ mod tests {
             (&[1, 2, 3], &[]),
             (&[1, 2, 3, 9, 8, 1, 2, 3], &[9, 8, 1, 2]),
             (&[1, 2, 3, 9, 8, 1, 2, 3, 7, 1, 2, 3], &[7, 1, 2, 3]),
-            // Another text.
+            // A text that differs from the indexed text.
             (&[1, 2, 3, 4], &[]),
             (&[6, 6, 6, 6], &[6]),
         ] {

@@ -1,7 +1,7 @@
 //! Speculation: a drafter proposes several tokens cheaply, and one call of the network verifies all of them.
 //!
-//! At each position, the sampler uses the same logits and the same random numbers as without a draft.
-//! Therefore a draft changes the number of calls, but no token.
+//! At each position, the sampler uses the same logits and the same random numbers as without a draft. So a
+//! draft changes the number of calls, but no token.
 
 mod governor;
 mod lookup;
@@ -13,12 +13,12 @@ pub use model::DraftModel;
 
 use crate::GenerateError;
 
-/// How certain a drafter must be of its draft.
+/// How certain a drafter must be before it proposes a draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Certainty {
-    /// A guess is good enough for a draft.
+    /// The drafter may guess.
     Likely,
-    /// Recent drafts were wrong, so only a nearly certain draft is good enough.
+    /// Recent drafts were wrong, so the drafter must be nearly certain.
     NearlyCertain,
 }
 
@@ -40,11 +40,11 @@ pub enum Certainty {
 /// # Ok::<(), GenerateError>(())
 /// ```
 pub trait Drafter {
-    /// Proposes at most `most` tokens that may follow the tokens in `seen`. The list is empty if the drafter
-    /// has no proposal.
+    /// Returns at most `most` tokens that may follow the tokens in `seen`. The drafter returns an empty list
+    /// if it has no proposal.
     ///
     /// # Errors
-    /// Returns an error if the drafter fails, which also ends the text.
+    /// Returns an error if the drafter fails. The error also ends the text.
     fn draft(&mut self, seen: &[u32], most: usize, certainty: Certainty) -> Result<Vec<u32>, GenerateError>;
 }
 

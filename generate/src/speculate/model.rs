@@ -1,4 +1,4 @@
-//! Proposes draft tokens from a smaller model.
+//! Drafts tokens with a smaller model.
 
 use std::ops::ControlFlow;
 
@@ -6,8 +6,8 @@ use super::{Certainty, Drafter};
 use crate::executor::{Executor, Iree};
 use crate::{GenerateError, Network, Session, TokenOptions};
 
-/// Proposes the most likely tokens of a smaller model. The smaller model's token ids must mean the same as
-/// the token ids of the large model.
+/// Drafts the most likely tokens of a smaller model. The smaller model must have the same tokenizer as the
+/// large model.
 pub struct DraftModel<'a, E: Executor = Iree> {
     session: Session<'a, E>,
     network: &'a Network<E>,
@@ -22,14 +22,16 @@ impl<'a, E: Executor> DraftModel<'a, E> {
 
 impl<E: Executor> Drafter for DraftModel<'_, E> {
     fn draft(&mut self, seen: &[u32], most: usize, _: Certainty) -> Result<Vec<u32>, GenerateError> {
-        // A text that is too long for the small model, or has a token that it lacks, goes on without drafts.
+        // The small model drafts nothing for a text that exceeds its context or contains a token outside its
+        // vocabulary.
         let room = (self.network.context() + 1).saturating_sub(seen.len());
         let is_known = |token: &u32| (*token as usize) < self.network.vocabulary();
         if room == 0 || !seen.iter().all(is_known) {
             return Ok(Vec::new());
         }
         let shared = seen.iter().zip(self.session.tokens()).take_while(|(a, b)| a == b).count();
-        // The last token is shown in any case: its logits choose the next.
+        // The network must process at least the last token, because the logits after this token choose the
+        // first draft token.
         let shared = shared.min(seen.len().saturating_sub(1));
         self.session.truncate(shared);
         let options = TokenOptions { max_tokens: most.min(room), ..TokenOptions::default() };

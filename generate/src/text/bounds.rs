@@ -1,5 +1,5 @@
-//! Limits for a tokenizer file. These limits are checked before the tokenizers library builds a tokenizer,
-//! because building already processes the added tokens as texts.
+//! Checks the limits of a tokenizer file before the tokenizers library builds a tokenizer. The library
+//! already tokenizes the added tokens while it builds the tokenizer.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -45,7 +45,7 @@ pub(super) fn check(text: &str) -> Result<()> {
         let most = limits::ADDED_TOKENS;
         return Err(format!("it puts {added} tokens around a text, expected at most {most}").into());
     }
-    // The library also reads older spellings, of which it writes the newest.
+    // The library reads old formats of this part, and writes the newest format.
     let parts = [
         normalizer.map(newest::<NormalizerWrapper>),
         part(pre_tokenizer)?.map(newest::<PreTokenizerWrapper>),
@@ -76,18 +76,19 @@ fn growth(part: &Value) -> Result<usize> {
         Some("Replace") => {
             let (pattern, content) = (&part["pattern"], length("content"));
             match (pattern["String"].as_str(), pattern["Regex"].as_str()) {
-                // What matches nothing is inserted between any two characters.
+                // A pattern that matches the empty text inserts its replacement between all characters.
                 (Some(""), _) => 1 + content,
                 (Some(text), _) => content.div_ceil(text.len()),
                 (_, Some(regex)) if may_match_nothing(regex) => 1 + content,
                 _ => content,
             }
         }
-        // In front of each piece between two tokens that are added.
+        // The prefix is added to each piece of text between two added tokens.
         Some("Prepend") => 1 + length("prepend"),
         Some("Metaspace") => 1 + length("replacement"),
         Some("Precompiled") => charsmap_growth(&charsmap(part)?)?,
-        // A byte becomes a character of two; a character gets a space to each side; a token one in front.
+        // A byte can become a character of two bytes. A character can get a space on each side, and a token
+        // can get a space in front.
         Some("ByteLevel" | "BertNormalizer" | "WordPiece" | "CTC" | "BPEDecoder") => 2,
         Some("TemplateProcessing") => {
             list("single").iter().filter(|piece| piece.get("Sequence").is_some()).count()
@@ -240,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_charsmap_grows_a_text_by_its_longest_one() {
-        // What is no character of ASCII has two bytes or more.
+        // Characters outside ASCII have at least two bytes.
         grows(&charsmap_of(&trie(None, &"b".repeat(200))), 100);
         grows(&charsmap_of(&trie(None, &format!("c\0{}\0c", "b".repeat(199)))), 100);
         grows(&charsmap_of(&trie(Some(b'a'), &"b".repeat(99))), 99);
@@ -270,7 +271,7 @@ mod tests {
             assert!(error.contains("is empty"), "{error}");
         }
         check_charsmaps(&of(&[&good, &of(&[&good])])).unwrap();
-        // Exactly what is there.
+        // The declared length of the trie equals the number of bytes.
         check_charsmaps(&charsmap_of(&[2, 0, 0, 0, 7, 7])).unwrap();
         check_charsmaps(&charsmap_of(&[3, 0, 0, 0, 7, 7])).unwrap_err();
     }

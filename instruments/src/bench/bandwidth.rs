@@ -6,11 +6,12 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-/// The largest number of bytes in all buffers together, and in one buffer.
+/// The largest number of bytes of all buffers together, and of one buffer.
 const TOTAL: usize = 2 << 30;
 const EACH: usize = 128 << 20;
 
-/// Memory that all cores read and copy in parallel, with a separate buffer for each core.
+/// Memory for measurements. All cores read and copy this memory in parallel, and each core has its own
+/// buffer.
 pub struct Bandwidth {
     buffers: Vec<Vec<u64>>,
 }
@@ -19,7 +20,7 @@ pub struct Bandwidth {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rates<T = f64> {
     pub read: T,
-    /// The rate of copying, where each copied byte counts once.
+    /// The rate of copying in bytes per second. Each copied byte counts once.
     pub copy: T,
 }
 
@@ -27,7 +28,7 @@ impl Default for Bandwidth {
     fn default() -> Self {
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let words = EACH.min(TOTAL / threads) / 8;
-        // Not zero, so that every page is there.
+        // The value is not zero, so that the operating system allocates all pages.
         Self { buffers: vec![vec![1; words]; threads] }
     }
 }
@@ -37,11 +38,12 @@ impl Bandwidth {
         self.buffers.len()
     }
 
-    /// Reads all buffers once, and then copies one half over the other half.
+    /// Measures the time of reading all buffers, and then the time of copying one half of each buffer over
+    /// the other half.
     pub fn measure(&mut self) -> Rates {
         let bytes: usize = self.buffers.iter().map(|buffer| 8 * buffer.len()).sum();
         let read = self.seconds(|buffer| {
-            // Eight sums, so that none waits for the one before.
+            // Eight independent sums, so that an addition does not wait for the previous addition.
             let sum =
                 |sums: [u64; 8], words: &[u64; 8]| std::array::from_fn(|i| sums[i].wrapping_add(words[i]));
             black_box(buffer.as_chunks().0.iter().fold([0; 8], sum));

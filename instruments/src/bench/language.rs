@@ -22,21 +22,22 @@ type Network = generate::Network<AnyExecutor>;
 /// A language model that is loaded for measurements.
 pub struct Language {
     network: Network,
-    /// The same network on a separate watched device, if the device can be watched.
+    /// The same network on a second device that counts functions, if such a device exists.
     watched: Option<(Network, Runtime)>,
     pub(super) paths: Paths,
     footprint: Footprint,
     pub(super) recorded: Trace,
     pub(super) expanded: Expanded,
     pub(super) plan: Plan,
-    /// The keys of the variant that the plan does not determine: the device, and the engine if it is XLA.
+    /// The keys of the variant that the plan does not contain: the device, and the engine if the engine is
+    /// XLA.
     placed: Vec<(&'static str, String)>,
     flags: Vec<String>,
 }
 
 impl Language {
-    /// Loads a plan's network. The plan determines how the network is built; the options set the compiler,
-    /// the cache and the device.
+    /// Loads the network of a plan. The plan determines how the network is built. The options set the
+    /// compiler, the cache and the device.
     ///
     /// # Errors
     /// Returns the error of the first stage that fails.
@@ -117,8 +118,8 @@ impl Language {
         self.network.chunk()
     }
 
-    /// Creates a case that measures decoding. A unit is a decode step, which computes one token for each
-    /// sequence. A run consists of `tokens` steps after `depth` other tokens.
+    /// Creates a case that measures decoding. A unit of measurement is a decode step, which computes one
+    /// token for each sequence. A run consists of `tokens` steps after `depth` other tokens.
     ///
     /// # Errors
     /// Returns an error if the context is too short.
@@ -144,8 +145,8 @@ impl Language {
         Ok(case)
     }
 
-    /// Creates a case that measures how long the network reads a prompt of `tokens` tokens. A unit is the
-    /// whole prompt, up to the first new token.
+    /// Creates a case that measures the time for reading a prompt of `tokens` tokens. A unit of measurement
+    /// is the whole prompt, up to the first new token.
     ///
     /// # Errors
     /// Returns an error if the context is too short.
@@ -165,8 +166,8 @@ impl Language {
     /// Checks that a case of this model can be profiled.
     ///
     /// # Errors
-    /// Returns an error if the device is not watched. The function also returns an error if calls of several
-    /// entry points read the prompt, because their times cannot be separated.
+    /// Returns an error if the device does not count functions. The function also returns an error if calls
+    /// of several entry points read the prompt, because the times of these calls cannot be separated.
     pub fn can_profile(&self, case: &Case<'_>) -> Result<(), BenchError> {
         match case.watched {
             Some(_) => self.profiled_calls(&case.label).map(drop),
@@ -183,7 +184,7 @@ impl Language {
         self.profiled(model, entry, calls as f64, measured).ok_or(BenchError::NotWatched)
     }
 
-    /// The entry point that a unit calls, and the number of these calls.
+    /// Returns the entry point that a unit calls, and the number of calls per unit.
     fn profiled_calls(&self, label: &Label) -> Result<(&'static str, usize), BenchError> {
         let tokens = label.variant.get("tokens").and_then(|tokens| tokens.parse::<usize>().ok());
         let chunk = self.network.chunk();
@@ -219,13 +220,13 @@ impl Language {
         }
     }
 
-    /// Tokens that are distributed over the vocabulary.
+    /// Returns tokens that are distributed over the whole vocabulary.
     fn prompt(&self, tokens: usize) -> Vec<u32> {
         (0..tokens).map(|i| (i * 7919 % self.network.vocabulary()) as u32).collect()
     }
 }
 
-/// Checks whether this number of tokens after `depth` others fits into a context.
+/// Checks whether `tokens` tokens after `depth` other tokens fit into a context.
 ///
 /// # Errors
 /// Returns an error if there are no tokens, or if the context has no room for another token.
@@ -236,7 +237,7 @@ pub fn fits(context: usize, depth: usize, tokens: usize) -> Result<(), BenchErro
     }
 }
 
-/// The number of calls that read a prompt of this length, if the prompt can be profiled.
+/// Returns the number of calls that read a prompt of this length, if the prompt can be profiled.
 ///
 /// # Errors
 /// Returns an error if the last call uses another entry point.
@@ -247,7 +248,8 @@ pub fn whole_chunks(tokens: usize, chunk: usize) -> Result<usize, BenchError> {
     }
 }
 
-/// Measures decode steps after all tokens of a prompt except the last token, which the first step takes.
+/// Measures decode steps. The first step takes the prompt's last token, after the network has read all other
+/// tokens of the prompt.
 fn steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> {
     let options = TokenOptions { max_tokens: tokens, ..TokenOptions::default() };
     let mut session = Session::new(network);
@@ -265,9 +267,10 @@ fn steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> {
 
 /// Measures decode steps of a whole batch. All sequences have the same prompt.
 fn batched_steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> {
-    // One more, since reading the prompts gives the first.
+    // Reading the prompts chooses the first token, so the number of tokens is one larger than the number of
+    // steps.
     let options = TokenOptions { max_tokens: tokens + 1, ..TokenOptions::default() };
-    // The same caches in all rounds, as `steps` has them: new ones are memory that is touched for the first time.
+    // All rounds use the same KV caches, because the first access to new memory is slow.
     let mut batch = Batch::new(network);
     Box::new(move || {
         let prompts = vec![&prompt[..]; network.batch()];
@@ -286,7 +289,7 @@ fn reading(network: &Network, prompt: Vec<u32>) -> Run<'_> {
     })
 }
 
-/// The same device with counters for executed functions, if the device supports counters.
+/// Returns the same device with counters for executed functions, if the device supports counters.
 pub fn watched(device: Device) -> Option<Device> {
     match device {
         Device::LocalTask { workers } | Device::Watched { workers } => Some(Device::Watched { workers }),

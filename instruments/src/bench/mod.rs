@@ -1,9 +1,9 @@
-//! Measures the speed of programs: variants of a case in alternation, together with the machine's memory
-//! bandwidth.
+//! Measures the speed of programs. A benchmark runs all variants in alternation, and measures the machine's
+//! memory bandwidth in each round.
 //!
 //! A [`Case`] is one variant. [`measure`] runs all cases in every round, and begins each round with a
-//! different case. The speed of a shared machine changes within seconds. Therefore only times of the same
-//! round are compared, and ratios are medians of such pairs.
+//! different case. The speed of a shared machine changes within seconds, so a benchmark compares only times
+//! of the same round. A reported ratio is the median of the ratios of all rounds.
 
 mod bandwidth;
 mod language;
@@ -41,8 +41,8 @@ pub use single::{AttentionSizes, Matmul, Single};
 pub use spread::Distribution;
 pub use stages::Stages;
 
-/// The measurements of a benchmark. This type is the JSON of `tracewright bench`, which
-/// docs/reference/json.md describes.
+/// The measurements of a benchmark. `tracewright bench --json` writes this type as JSON, and
+/// docs/reference/json.md describes the fields.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchReport {
     /// The version of this format.
@@ -50,7 +50,7 @@ pub struct BenchReport {
     pub tracewright: &'static str,
     pub machine: BenchMachine,
     pub rounds: usize,
-    /// The bytes per second of reading and copying memory, with one thread per core, for each round.
+    /// For each round, the bytes per second of reading and of copying memory, with one thread per core.
     pub memory: Rates<Distribution>,
     /// The peak memory of this process with all variants, in bytes, if the system reports it.
     pub peak_rss_bytes: Option<u64>,
@@ -85,16 +85,16 @@ pub struct Case<'a> {
     /// The bytes and arithmetic operations of one unit.
     pub work: Workload,
     pub run: Run<'a>,
-    /// The same computation on a watched device, if that is possible.
+    /// The same computation on a device that counts functions, if such a device exists.
     pub watched: Option<Watched<'a>>,
 }
 
-/// The same computation on a watched device.
+/// The same computation as a case, on a device that counts functions.
 pub struct Watched<'a> {
     pub runtime: &'a Runtime,
     /// The same computation as the case's `run`.
     pub run: Run<'a>,
-    /// The computation before the units of the case, if there is any.
+    /// The computation before the measured units, if the case has such a computation.
     pub before: Option<Run<'a>>,
     /// The number of units in a run.
     pub units: usize,
@@ -115,7 +115,7 @@ pub struct Label {
     pub flags: Vec<String>,
 }
 
-/// The bytes and arithmetic operations of one unit of a case; a unit is a decode step, a prompt, or a matmul.
+/// The bytes and arithmetic operations of one unit of a case. A unit is a decode step, a prompt or a matmul.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Workload {
     pub tokens: Option<f64>,
@@ -134,12 +134,13 @@ pub struct Measured {
     pub tokens_per_s: Option<f64>,
     pub gflop_per_s: Option<f64>,
     pub gb_per_s: Option<f64>,
-    /// The bytes per second as a fraction of the reading bandwidth in the same round: the median over all
-    /// rounds.
+    /// The bytes per second as a fraction of the memory's reading bandwidth in the same round. The value is
+    /// the median of all rounds.
     pub of_read_bandwidth: Option<f64>,
-    /// The time as a fraction of the first variant's time in the same round: the median over all rounds.
+    /// The time as a fraction of the first variant's time in the same round. The value is the median of all
+    /// rounds.
     pub ratio_to_first: f64,
-    /// The functions that the device executed in a unit, with the slowest function first.
+    /// The functions that the device executes per unit, with the slowest function first.
     pub dispatches: Vec<Dispatch>,
 }
 
@@ -151,7 +152,8 @@ pub struct Dispatch {
     pub calls: f64,
     /// The seconds of all executions of the function per unit.
     pub seconds: f64,
-    /// The field paths of the network that the function computes, as far as the module contains them.
+    /// The field paths of the operations that the function computes, as far as the module contains field
+    /// paths.
     pub paths: Vec<String>,
 }
 
@@ -208,7 +210,7 @@ pub enum BenchError {
     Stopped,
 }
 
-/// Treats any error of a loaded program as an error of loading.
+/// Converts an error of a loaded program to an error of loading.
 impl From<runtime::RuntimeError> for BenchError {
     fn from(error: runtime::RuntimeError) -> Self {
         Self::Load(error.into())
@@ -283,10 +285,11 @@ pub fn measure(
     })
 }
 
-/// The functions that a watched device executes per unit, with the slowest function first.
+/// Returns the functions that a device executes per unit, with the slowest function first.
 fn dispatches(watched: Watched<'_>) -> Result<Vec<Dispatch>, BenchError> {
     let Watched { runtime, mut run, before, units, paths } = watched;
-    // Each once before: it pays for page faults, and shows the network what stands before the first unit.
+    // The first run causes page faults, so the function does not count it. The run also processes the tokens
+    // before the first unit.
     run()?;
     let before = match before {
         Some(mut before) => {

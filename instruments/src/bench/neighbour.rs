@@ -19,7 +19,7 @@ impl Neighbour {
         let leaves = Arc::new(AtomicBool::new(false));
         let asked = leaves.clone();
         let thread = thread::spawn(move || {
-            // Where the system pins nothing, it is busy somewhere.
+            // If the operating system does not support pinning, the thread keeps any core busy.
             if let Some(core) = core_affinity::get_core_ids().and_then(|cores| cores.first().copied()) {
                 core_affinity::set_for_current(core);
             }
@@ -35,7 +35,7 @@ impl Neighbour {
 impl Drop for Neighbour {
     fn drop(&mut self) {
         self.leaves.store(true, Ordering::Relaxed);
-        // It does nothing that could fail.
+        // The thread never panics, so the result contains no error.
         self.thread.take().map(JoinHandle::join);
     }
 }

@@ -11,13 +11,13 @@ use tracewright::build::{LoadError, compile};
 /// The dispatches of a compiled module.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    /// For each dispatched function, by name, the places where its operations are declared.
+    /// For each dispatched function, by name, the source locations of the function's operations.
     pub places: BTreeMap<String, BTreeSet<Declared>>,
-    /// For each entry point, its dispatches in the order of execution.
+    /// For each entry point, the dispatches in the order of execution.
     pub order: BTreeMap<String, Vec<Dispatched>>,
 }
 
-/// A place in a declaration: the field path, the Rust file, and the line.
+/// A source location in a declaration: the field path, the Rust file, and the line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Declared {
     pub path: String,
@@ -28,10 +28,10 @@ pub(super) struct Declared {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Dispatched {
     pub name: String,
-    /// The path of the call from which the operation was inlined: `model.layers.3`.
+    /// The field path of the call from which the operation was inlined, such as `model.layers.3`.
     pub within: Option<String>,
-    /// For a kernel, the place of the kernel's call. For a function that the compiler
-    /// generated, the source locations of all operations in the function.
+    /// For a kernel, the source location of the kernel's call. For a function that the compiler generated,
+    /// the source locations of all operations in the function.
     places: BTreeSet<Declared>,
 }
 
@@ -46,8 +46,8 @@ const FLAGS: [&str; 6] = [
     "--mlir-elide-elementsattrs-if-larger=16",
 ];
 
-/// The field paths of a module's dispatches, if the module is compiled with these options. This function
-/// repeats half of the compilation.
+/// Returns the field paths of a module's dispatches, for a module that is compiled with these options. This
+/// function runs the first half of the compilation again.
 pub(super) fn paths(
     module: &Module,
     compiler: &Compiler,
@@ -60,14 +60,14 @@ pub(super) fn paths(
 }
 
 impl Paths {
-    /// The field paths that a function computes.
+    /// Returns the field paths of the operations that a function computes.
     pub fn of(&self, function: &str) -> Vec<String> {
         let paths: BTreeSet<&String> =
             self.places.get(function).into_iter().flatten().map(|at| &at.path).collect();
         paths.into_iter().cloned().collect()
     }
 
-    /// The places of the operations that a dispatch computes.
+    /// Returns the source locations of the operations that a dispatch computes.
     pub fn at(&self, dispatched: &Dispatched) -> BTreeSet<Declared> {
         match dispatched.places.is_empty() {
             true => self.places.get(&dispatched.name).cloned().unwrap_or_default(),
@@ -76,7 +76,7 @@ impl Paths {
     }
 }
 
-/// The paths in a module that was printed with its locations.
+/// Parses the field paths of a module that the compiler printed with its locations.
 fn parse(text: &str) -> Paths {
     let aliases: BTreeMap<&str, &str> = text
         .lines()
@@ -84,7 +84,7 @@ fn parse(text: &str) -> Paths {
         .filter_map(|line| line.split_once(" = loc("))
         .collect();
     let mut paths = Paths::default();
-    // The function, and the entry point, whose body the lines are.
+    // The function and the entry point whose body contains the current line.
     let (mut inside, mut entry) = (None, None);
     for line in text.lines() {
         let name = |before| line.split_once(before).and_then(|(_, rest)| rest.split([' ', '(', '[']).next());
@@ -101,7 +101,8 @@ fn parse(text: &str) -> Paths {
                 found.push((at, within.map(str::to_owned)));
             });
         }
-        // A kernel's own text is nobody's operation: what calls it is.
+        // Locations inside a kernel's own text do not count, so the function uses the location of the
+        // kernel's call.
         let kernel = dispatched.filter(|(executable, _)| *executable == "kernels").map(|(_, called)| called);
         if let (Some((_, called)), Some(entry)) = (dispatched, entry) {
             let within = found.iter().find_map(|(_, within)| within.clone());
@@ -125,8 +126,8 @@ enum Location<'a> {
     File(&'a str, u32),
     /// A named location such as `"path"(#loc3)`.
     Name(&'a str, Box<Self>),
-    /// A location such as `callsite(#loc1 at #loc2)`: the place of an inlined operation, and the place of its
-    /// function's call.
+    /// A location such as `callsite(#loc1 at #loc2)`. The first location is the inlined operation, and the
+    /// second is the call of the inlined function.
     CallSite(Box<[Self; 2]>),
     /// A list of fused locations, such as `fused[#loc4, #loc5]`.
     Fused(Vec<Self>),
@@ -185,7 +186,7 @@ impl<'a> Location<'a> {
                     Location::read(location).0.visit(aliases, within, tell);
                 }
             }
-            // The name of an operation that nothing of the network says is empty.
+            // Operations that the compiler itself adds have an empty name.
             Self::Name("", _) | Self::File(..) | Self::Unknown => {}
             Self::Name(path, child) => {
                 let (file, line) = child.file(aliases).unwrap_or_default();
@@ -211,7 +212,7 @@ impl<'a> Location<'a> {
     }
 }
 
-/// The field path for a location's name, in which slashes replace the dots between levels.
+/// Returns the field path for a location's name, in which slashes replace the dots between levels.
 fn field(name: &str) -> String {
     name.replace('/', ".")
 }

@@ -1,4 +1,4 @@
-//! Builds a profile from the measurements of a language model, which shows the nodes that each dispatch
+//! Creates a profile from the measurements of a language model. The profile shows which nodes each dispatch
 //! computes.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,8 +13,8 @@ use super::{Language, Measured};
 use crate::profile::{Profile, ProfiledDispatch, ProfiledPlace};
 
 impl Language {
-    /// The profile of a measured case, for one call of its entry point. `model` is the name of the model. The
-    /// function returns `None` if the device of the case does not count functions.
+    /// Returns the profile of a measured case, for one call of its entry point. `model` is the name of the
+    /// model. The function returns `None` if the case has no device that counts functions.
     pub(super) fn profiled(
         &self,
         model: &str,
@@ -30,7 +30,8 @@ impl Language {
         let written = Costs::of(&self.expanded.trace, entry, machine);
         let order = self.paths.order.get(entry).map(Vec::as_slice).unwrap_or_default();
         let places: Vec<BTreeSet<Declared>> = order.iter().map(|one| self.paths.at(one)).collect();
-        // How many dispatches of a layer compute a part of what comes from one place.
+        // For each source location in a layer, the number of dispatches that compute a part of the location's
+        // operations.
         let mut parts: BTreeMap<(Option<&str>, &Declared), usize> = BTreeMap::new();
         let mut alike: BTreeMap<&str, f64> = BTreeMap::new();
         for (one, places) in order.iter().zip(&places) {
@@ -70,7 +71,7 @@ impl Language {
                 layer,
             });
         }
-        // What the program does not say it dispatches: it is measured nevertheless.
+        // The remaining functions are not in the program's list of dispatches, but have measured times.
         let rest = measured.dispatches.iter().filter(|function| !alike.contains_key(function.name.as_str()));
         dispatches.extend(rest.map(|function| ProfiledDispatch {
             function: function.name.clone(),
@@ -92,9 +93,10 @@ impl Language {
     }
 }
 
-/// The costs of an entry point's operations, by the places of their declarations.
+/// The costs of an entry point's operations, by source location.
 struct Costs {
-    /// For each function, the cost at each place, and the most expensive operation at this place.
+    /// For each function, the cost at each source location, and the most expensive operation at this
+    /// location.
     functions: Vec<BTreeMap<Declared, (Cost, String, f64)>>,
     entry: usize,
     /// The functions that the entry point calls, by the prefixes of their keys.
@@ -115,7 +117,7 @@ impl Costs {
         Self { functions, entry, layers: calls.collect() }
     }
 
-    /// The cost of the operations at a place, and the most expensive of these operations.
+    /// Returns the cost of the operations at a source location, and the most expensive of these operations.
     fn at(&self, layer: Option<&str>, at: &Declared) -> Option<(Cost, &str)> {
         let layer = layer.and_then(|layer| self.layers.get(layer));
         let functions = layer.into_iter().chain([&self.entry]).filter_map(|&index| self.functions.get(index));
@@ -151,7 +153,7 @@ fn costs(function: &Function, machine: &Machine) -> BTreeMap<Declared, (Cost, St
     costs
 }
 
-/// A short name of an operation: `linear` or `tanh`, for example.
+/// Returns a short name of an operation, such as `linear` or `tanh`.
 fn word(op: &Op) -> String {
     let mut text = String::new();
     op.print(&mut text);

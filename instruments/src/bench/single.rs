@@ -37,8 +37,8 @@ pub struct Matmul {
     pub element: ElementType,
 }
 
-/// The sizes of causal attention in which queries see all keys: q `[heads, groups, queries, features]`, k and
-/// v `[heads, context, features]`.
+/// The sizes of causal attention in which all queries attend to all keys. The shapes are q `[heads, groups,
+/// queries, features]`, and k and v `[heads, context, features]`.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionSizes {
     pub queries: usize,
@@ -46,7 +46,7 @@ pub struct AttentionSizes {
     /// The number of query heads per key head.
     pub groups: usize,
     pub features: usize,
-    /// The number of slots for keys and values.
+    /// The number of positions for which keys and values have memory.
     pub context: usize,
     pub depth: usize,
     /// The element type of the computation.
@@ -56,9 +56,9 @@ pub struct AttentionSizes {
 /// An operation that is loaded for measurements.
 pub struct Single {
     loaded: (Runtime, VmFunction),
-    /// The same operation on a separate watched device.
+    /// The same operation on a second device that counts functions.
     watched: Option<((Runtime, VmFunction), Paths)>,
-    /// The bytes of each tensor, or an integer on the host.
+    /// For each argument, the bytes of a tensor, or an integer on the host.
     arguments: Vec<Result<(TensorType, Vec<u8>), i32>>,
     label: Label,
     work: Workload,
@@ -117,7 +117,8 @@ impl AttentionSizes {
         let sizes = sizes.map(|(name, size)| (name, size.to_string()));
         let arguments = vec![Ok(numbers(q)), Ok(numbers(kv.clone())), Ok(numbers(kv)), Err(depth as i32)];
         let mut single = Single::load("attention", element, sizes, &trace, arguments, seed, options)?;
-        // What is seen: keys and values up to the last query, and the products with both.
+        // Attention reads keys and values up to the last query, and multiplies queries and scores with these
+        // keys and values.
         let seen = (depth + queries).min(context);
         let row = heads * features;
         single.work.bytes = Some((2 * seen * row * element.bits() / 8) as f64);
@@ -134,7 +135,7 @@ fn recorded(
     Ok(Trace { functions: vec![function], entries: vec![FunctionId(0)] })
 }
 
-/// An entry point with one result, built by hand.
+/// Creates a trace with one entry point and one result.
 pub(crate) fn entry(
     function: &str,
     path: &str,
@@ -193,7 +194,7 @@ impl Single {
                 let archive = folder.path().join("weights.irpa");
                 let checkpoint = Checkpoint::open(&model)?;
                 lowered.bake(&checkpoint, &archive, BakeOptions::default()).map_err(LoadError::from)?;
-                // Mapped: it stays there when the folder is gone.
+                // The archive is mapped into memory, so the data stays available after the folder is deleted.
                 Some(Archive::open(&archive)?)
             }
         };

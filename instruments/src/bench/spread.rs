@@ -20,7 +20,8 @@ impl Distribution {
     pub fn of(samples: &[f64]) -> Self {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
-        // Between neighbours it is linear (Hyndman and Fan, "Sample Quantiles in Statistical Packages", 1996, type 7).
+        // Linear interpolation between neighbours (Hyndman and Fan, "Sample Quantiles in Statistical Packages", 1996,
+        // type 7).
         let at = |share: f64| {
             let place = share * sorted.len().saturating_sub(1) as f64;
             let (below, above) = (sorted.get(place.floor() as usize), sorted.get(place.ceil() as usize));
@@ -59,7 +60,7 @@ mod tests {
 
     #[test]
     fn ratios_are_of_pairs() {
-        // The machine was twice as slow in one round: the ratio does not see it.
+        // In one round, the machine is twice as slow. The ratio within this round does not change.
         assert_eq!(ratio(&[1.0, 2.0, 1.0], &[2.0, 4.0, 2.0], |a, b| a / b), 0.5);
     }
 }

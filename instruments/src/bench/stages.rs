@@ -22,7 +22,7 @@ pub struct Stages {
 }
 
 impl Stages {
-    /// Lowers a plan once, up to the text of the module.
+    /// Lowers a plan once, and keeps the text of the module.
     ///
     /// # Errors
     /// Returns an error if a stage fails.
@@ -63,7 +63,7 @@ impl Stages {
         })
     }
 
-    /// A case that writes the archive into `folder`. The bytes of this case are the bytes of the archive.
+    /// Creates a case that writes the archive into `folder`. The case counts the bytes of the archive.
     pub fn bake<'a>(&'a self, checkpoint: &'a Checkpoint, folder: &'a Path) -> Case<'a> {
         let bytes: usize = self.lowered.module.parameters.iter().map(|p| p.ty.bytes()).sum();
         self.case("bake", Workload { bytes: Some(bytes as f64), ..Workload::default() }, move || {

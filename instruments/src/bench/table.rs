@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use super::{BenchReport, Measured};
 
-/// The number of slowest functions that the table lists.
+/// The number of functions in the table of the slowest functions.
 const NAMED: usize = 5;
 
-/// The properties in which a measurement differs from the other measurements of its case.
+/// The settings in which a measurement differs from the other measurements of its case.
 pub(super) fn variant(measured: &Measured, report: &BenchReport) -> String {
     let differs = |(name, value): &(&&'static str, &String)| {
         let mut others = report.cases.iter().filter(|other| other.label.case == measured.label.case);

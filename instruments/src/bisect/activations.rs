@@ -1,5 +1,5 @@
-//! Compares a variant of a network with the activations that another program computed, by the paths of its
-//! modules.
+//! Compares a variant of a network with activations that another program computed. The paths of modules match
+//! activations to nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,8 +20,8 @@ pub struct Activations {
     file: Checkpoint,
 }
 
-/// The allowed difference, relative to the largest value. The difference occurs because the other program
-/// sums in another order.
+/// The allowed difference, relative to the largest value. The other program adds numbers in another order, so
+/// its sums are rounded differently.
 const APART: f64 = 3e-5;
 const APART_NARROW: f64 = 16.0;
 
@@ -34,7 +34,7 @@ impl Activations {
         Ok(Self { file: Checkpoint::open(path)? })
     }
 
-    /// The tokens that the other program read.
+    /// Returns the tokens that the other program read.
     pub fn tokens(&self) -> Option<Vec<u32>> {
         let tokens = self.value("tokens").filter(|value| value.ty.element == ElementType::I32)?;
         tokens.data.into_iter().map(|token| u32::try_from(token as i64).ok()).collect()
@@ -44,14 +44,15 @@ impl Activations {
         Some(Value::from_bytes(self.file.ty(key).ok()?, self.file.data(key).ok()?))
     }
 
-    /// The value under a key, in the shape of `ty`. In the other program, several axes can be one axis.
+    /// Returns the value under a key, in the shape of `ty`. The other program can store several axes as one
+    /// axis.
     fn shaped(&self, key: &str, ty: &TensorType) -> Option<Value> {
         let value = self.value(key)?;
         (value.data.len() == ty.count()).then(|| Value { ty: ty.clone(), data: value.data })
     }
 
     /// Compares a call of an entry point that scores all tokens with the activations of the other program.
-    /// `element` is the element type in which both programs compute.
+    /// Both programs compute in the element type `element`.
     ///
     /// # Errors
     /// Returns an error if the variant cannot run.
@@ -76,7 +77,7 @@ impl Activations {
         Ok(Bisected { compared, finding, results, reference: Vec::new() })
     }
 
-    /// Compares the values of a function at all points that the other program's file contains.
+    /// Compares the values of a function at all points for which the other program's file contains values.
     fn look<'r>(
         &self,
         form: &dyn Form,
@@ -102,8 +103,8 @@ impl Activations {
         Ok(Known { region, values, points })
     }
 
-    /// Finds the first point with a difference. Within a layer, the variant gets the other program's input of
-    /// this layer.
+    /// Finds the first point with a difference. To test a single layer, the variant gets the other program's
+    /// input of this layer.
     fn deepest(
         &self,
         form: &dyn Form,
@@ -132,7 +133,8 @@ impl Activations {
             if let Some(finding) = self.deepest(form, &within, element, compared)? {
                 return Ok(Some(finding));
             }
-            // Given the same it gives the same: what differs came from before, a little more in each layer.
+            // If the layer computes the right result from the right input, the difference comes from the
+            // inputs of earlier layers and grows from layer to layer.
             let output = &inner.function().outputs[0];
             let given = within.values.get(&output.node).and_then(|value| {
                 let known = self.shaped(path, &value.ty)?;
@@ -199,8 +201,8 @@ impl Known<'_> {
         function.operands(id).into_iter().map(value).collect()
     }
 
-    /// The report about a point: the operation that computed its value, and all operations after the last
-    /// equal point.
+    /// Creates the report about a point: the operation that computed the point's value, and all operations
+    /// after the last equal point.
     fn finding(&self, index: usize) -> Finding {
         let function = self.region.function();
         let known = |id: NodeId| {
@@ -216,7 +218,7 @@ impl Known<'_> {
         {
             named = function.operands(named)[0];
         }
-        // Everything between what is known to be equal and this.
+        // Collects all nodes between the last equal values and this node.
         let (mut between, mut pending) = (BTreeSet::new(), function.operands(named));
         while let Some(id) = pending.pop() {
             if between.insert(id) && !equal(id) && is_computed(id) {
@@ -228,7 +230,7 @@ impl Known<'_> {
         let after = &self.points[index + 1..];
         Finding {
             node: ComparedNode {
-                // Its numbers are those that the module gets, in that shape.
+                // The report shows the type of the value that the module gets.
                 place: NamedNode { ty: function.node(*seen).ty().to_string(), ..place(function, named) },
                 difference: Some(difference.clone()),
             },

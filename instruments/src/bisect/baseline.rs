@@ -18,8 +18,8 @@ use super::{
     TokenCall, Tolerance, XlaForm,
 };
 
-/// The relative difference of matmuls that is allowed if activations are rounded to bytes. A byte can differ
-/// by one if a norm rounds differently.
+/// The allowed relative difference of matmuls whose activations are rounded to bytes. If a norm rounds
+/// differently, a byte can differ by one.
 const ROUNDED_ACTIVATIONS: f64 = 0.06;
 
 /// The baseline with which a compiled network is compared.
@@ -34,7 +34,7 @@ pub enum Baseline<'a> {
     Activations(&'a Activations),
 }
 
-/// A network that is compiled for a target and compared with a baseline.
+/// A compiled network, and the inputs for comparing the network with a baseline.
 pub struct CompiledNetwork<'a> {
     pub plan: &'a Plan,
     /// The recorded trace of the network.
@@ -56,7 +56,7 @@ pub enum BisectEngine<'a> {
         /// The target of the compilation.
         target: &'a Target,
     },
-    /// XLA, whose weights have the network's element type. The plan has the target.
+    /// XLA. The weights have the network's element type, and the plan contains the target.
     Xla { plugin: &'a XlaPlugin, device: Option<DeviceName> },
 }
 
@@ -72,7 +72,7 @@ impl CompiledNetwork<'_> {
         watch: &mut dyn FnMut(&TokenCall) -> ControlFlow<()>,
     ) -> Result<Vec<Bisected>, BisectError> {
         let Self { plan, trace, values, .. } = *self;
-        // A part of the network is stored as it is in the whole.
+        // A part of the network uses the same weight formats as the whole network.
         let weights = plan.weights.clone().resolved(trace).map_err(LowerError::from)?;
         let quantize = weights.quantize.clone();
         let rounded = quantize.rounds();
@@ -131,7 +131,7 @@ impl CompiledNetwork<'_> {
     }
 }
 
-/// The relative difference of matmuls that quantized weights may cause.
+/// The relative difference that quantized weights can cause in a matmul.
 fn rounding(formats: &Quantization) -> f64 {
     let four_bits = |format: &WeightFormat| matches!(format, WeightFormat::Q4 | WeightFormat::Q4K);
     let rounds_to_four = match formats {

@@ -6,14 +6,15 @@ use serde::Serialize;
 use trace::{Node, NodeKind};
 
 /// The allowed difference of a layer's result, in units in the last place of the largest number. A layer
-/// consists of many operations, each with its own bound.
+/// consists of many operations, and each operation has its own bound.
 const LAYER: f64 = 64.0;
 const NARROW_LAYER: f64 = 16.0;
 
-/// The factor by which a difference may exceed the difference that a random sample of unrounded numbers has.
+/// The factor by which a difference can exceed the difference that one random sample of omitted roundings
+/// causes.
 const SAMPLE: f64 = 4.0;
 
-/// The difference between two values of one node.
+/// The difference between two values of the same node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
     /// The index of the largest difference.
@@ -50,7 +51,8 @@ impl Difference {
     }
 }
 
-/// The distance between two numbers. Equal numbers have the distance 0, even NaN and infinities.
+/// Returns the distance between two numbers. Equal numbers have the distance 0, and NaN and infinities equal
+/// themselves.
 pub(super) fn distance(a: f64, b: f64) -> f64 {
     match a == b || a.is_nan() && b.is_nan() {
         true => 0.0,
@@ -59,7 +61,7 @@ pub(super) fn distance(a: f64, b: f64) -> f64 {
     }
 }
 
-/// The index of the element at a position in row-major order.
+/// Returns the index of the element at a position in row-major order.
 fn index(shape: &[usize], mut place: usize) -> Vec<usize> {
     let mut index = vec![0; shape.len()];
     for (axis, &extent) in shape.iter().enumerate().rev() {
@@ -88,8 +90,8 @@ impl Tolerance {
         Self { element, products, calibrated: 1.0 }
     }
 
-    /// The factor by which a difference may exceed the difference that a random sample of unrounded numbers
-    /// has.
+    /// The factor by which a difference can exceed the difference that one random sample of omitted roundings
+    /// causes.
     pub(super) fn sample(self) -> f64 {
         SAMPLE * self.calibrated
     }
@@ -139,14 +141,15 @@ fn is_narrow(element: ElementType) -> bool {
     matches!(element, ElementType::F16 | ElementType::Bf16)
 }
 
-/// The same numbers with random errors smaller than the rounding, as if a compiler had omitted the rounding.
+/// Returns the same numbers with random errors smaller than the rounding, as if a compiler had omitted the
+/// rounding.
 pub(super) fn unrounded(value: &Value) -> Value {
     if !is_narrow(value.ty.element) {
         return value.clone();
     }
     let element = value.ty.element;
     let data = value.data.iter().enumerate().map(|(i, &x)| {
-        // Up or down by no order.
+        // A hash of the index chooses whether the number is rounded up or down.
         let up = (i as u32).wrapping_mul(0x9e37_79b9) >> 31 == 0;
         let half = 0.5 * element.ulp(x);
         if !x.is_finite() {

@@ -1,4 +1,4 @@
-//! The variants in which a trace can run: evaluated or compiled.
+//! The variants in which Tracewright can run a trace: evaluated or compiled.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::BisectError;
 use tracewright::build::{Build, BuildTools};
 use tracewright::{Array, Expanded, Lowered, Program};
 
-/// A way to run a trace, such as the evaluator or a compiled program.
+/// A variant that runs a trace, such as the evaluator or a compiled program.
 pub trait Form {
     /// The name of the variant in reports: `iree`.
     fn name(&self) -> &str;
@@ -26,7 +26,7 @@ pub trait Form {
         false
     }
 
-    /// The results of each entry point of a trace; all entry points take the same arguments.
+    /// Returns the results of each entry point of a trace. All entry points take the same arguments.
     ///
     /// # Errors
     /// Returns an error if the trace cannot run in this variant.
@@ -60,7 +60,7 @@ impl<'a> CheckpointValues<'a> {
 /// The reference evaluator, which computes operations as they are defined.
 pub struct EvaluatedForm<'a> {
     pub values: &'a CheckpointValues<'a>,
-    /// The storage formats of weights, if the trace is first rewritten for other formats.
+    /// The storage formats of weights, if the variant first rewrites the trace for other formats.
     pub stored: Option<(Weights, Target)>,
 }
 
@@ -105,8 +105,8 @@ pub struct CompiledForm<'a> {
 }
 
 impl CompiledForm<'_> {
-    /// Lowers a trace for compilation. The checkpoint may contain additional tensors, because a part of a
-    /// network reads only some tensors.
+    /// Lowers a trace for compilation. A part of a network reads only some tensors, so the checkpoint can
+    /// contain additional tensors.
     ///
     /// # Errors
     /// Returns an error if the trace cannot be lowered.
@@ -127,7 +127,7 @@ impl CompiledForm<'_> {
     ) -> Result<Vec<Vec<Value>>, BisectError> {
         let (compiler, cache) = self.tools;
         let mut build = Build::new(lowered, trace, self.checkpoint, BuildTools::new(compiler, cache))?;
-        // Not in the cache: nobody asks for the weights of one layer again.
+        // The weights of one layer are not cached, because no other command needs these weights.
         let folder = Scratch::new_in(&std::env::temp_dir())?;
         let (archive, _) = build.bake(&folder.path().join("model.irpa"))?;
         let module = build.instantiate(&self.runtime, &archive)?;

@@ -1,17 +1,17 @@
-//! Finds where two variants of a network diverge: the first node whose values differ by more than the allowed
-//! difference.
+//! Finds the first node at which two variants of a network diverge: the node's values differ by more than the
+//! allowed difference.
 //!
-//! `bisect` compares the nodes of a recorded trace. Each node becomes an additional result of its function.
-//! Results keep their meaning in every [`Form`]: with simplification, kernels, or another weight format.
-//! `bisect` first compares the nodes of the entry point, where each layer is one node. Then `bisect` compares
-//! the nodes of the layer that differs, with the same arguments in both variants. The allowed difference of a
-//! whole layer can hide an error inside the layer. Therefore, if no layer differs, `bisect` still compares
-//! the nodes of the first layer of each kind. Exposing a value as a result stops the compiler from fusing it
-//! with its consumer. If the difference disappears while all values are exposed, `bisect` exposes them one at
-//! a time.
+//! `bisect` compares the nodes of a recorded trace, and returns each node as an additional result of its
+//! function. A result has the same meaning in every [`Form`]: with simplification, kernels, or another weight
+//! format. `bisect` first compares the nodes of the entry point, where each layer is one node. Then `bisect`
+//! compares the nodes of the layer that differs, with the same arguments in both variants. The allowed
+//! difference of a whole layer can hide an error inside the layer. Therefore, if no layer differs, `bisect`
+//! still compares the nodes of the first layer of each kind. If a value is a result, the compiler cannot fuse
+//! the value with its consumer. If the difference disappears while all values are results, `bisect` exposes
+//! the values one at a time.
 //!
-//! The allowed difference of a node is the bound of its operation, plus the effect of its operands'
-//! differences, which the evaluator computes.
+//! The allowed difference of a node is the bound of the node's operation, plus the effect of different
+//! operands. The evaluator computes this effect.
 
 mod activations;
 mod baseline;
@@ -106,9 +106,9 @@ pub struct Finding {
     pub node: ComparedNode,
     /// The operands from which the node is computed.
     pub operands: Vec<ComparedNode>,
-    /// Whether the node differs only if it is computed together with its neighbours.
+    /// Whether the node differs only if the compiler can fuse the node with its neighbours.
     pub only_together: bool,
-    /// The number of later nodes that were compared, and the number of those that exceed the allowed
+    /// The number of compared nodes after this node, and the number of these nodes that exceed the allowed
     /// difference.
     pub after: [usize; 2],
 }
@@ -117,7 +117,7 @@ pub struct Finding {
 pub struct Bisected {
     /// The number of nodes that were compared.
     pub compared: usize,
-    /// The first node that exceeds the allowed difference, if there is one.
+    /// The first node that exceeds the allowed difference, if such a node exists.
     pub finding: Option<Finding>,
     /// The differences of the entry point's results, by the names of the results.
     pub results: Vec<(String, Difference)>,
@@ -222,8 +222,8 @@ impl Bisection<'_> {
         }))
     }
 
-    /// Finds the first node that differs within a call. Both variants get the arguments of the tested
-    /// variant.
+    /// Finds the first node that differs within a call. Both variants get the arguments that the tested
+    /// variant computed.
     fn within(
         &self,
         seen: &Seen<'_>,
@@ -235,8 +235,8 @@ impl Bisection<'_> {
         self.first(&seen.region.of_call(call, arguments), None, compared)
     }
 
-    /// Computes the values of nodes in both variants, and compares them in order. With `apart`, each node is
-    /// exposed in a separate function.
+    /// Computes the values of nodes in both variants, and compares the values in order. With `apart`, a
+    /// separate function exposes each node.
     fn look<'r>(
         &self,
         region: &'r Region,
@@ -288,9 +288,9 @@ struct Seen<'r> {
 }
 
 impl Seen<'_> {
-    /// Computes the difference of a node's values. The effect of the operands' differences counts only if all
-    /// earlier nodes were equal. After the first node that differs, this effect would explain every
-    /// difference.
+    /// Computes the difference of a node's values. The allowed difference includes the effect of different
+    /// operands only if all earlier nodes were equal. After the first node that differs, this effect would
+    /// explain every later difference.
     fn difference(
         &self,
         bisection: &Bisection<'_>,
@@ -300,7 +300,7 @@ impl Seen<'_> {
         let [subject, reference] = [&self.values[SUBJECT][&id], &self.values[REFERENCE][&id]];
         let bound = bisection.tolerance.bound(self.region.function().node(id));
         let of_both = allowances(bound, subject).into_iter().zip(allowances(bound, reference));
-        // The evaluator is never off; of two programs both may be.
+        // The evaluator is exact, but if both variants are compiled programs, both can be inexact.
         let exact = bisection.reference.is_exact();
         let mut allowed: Vec<f64> =
             of_both.map(|(own, other)| if exact { own.max(other) } else { own + other }).collect();
@@ -318,8 +318,8 @@ impl Seen<'_> {
         Ok(Difference::of(subject, reference, allowed))
     }
 
-    /// How far the differences of operands change a node's numbers, and how far omitted rounding of operands
-    /// with few digits can change them. The effect of omitted rounding is one random sample.
+    /// Returns two effects on a node's numbers: the effect of different operands, and the effect of omitted
+    /// roundings of operands with few digits. The second effect is computed for one random sample.
     fn inherited(&self, bisection: &Bisection<'_>, id: NodeId) -> Result<Vec<f64>, BisectError> {
         let function = self.region.function();
         let node = function.node(id);
@@ -344,7 +344,7 @@ impl Seen<'_> {
         Ok(moved)
     }
 
-    /// The result that the evaluator computes from the given operands.
+    /// Returns the result that the evaluator computes from the given operands.
     fn evaluated(
         &self,
         bisection: &Bisection<'_>,
@@ -378,7 +378,8 @@ impl Seen<'_> {
                 let value = parameter.value(&|key| bisection.values.get(key));
                 value.map_err(|(key, ty)| EvaluateError::Parameter { key, ty }.into())
             }
-            // What was not looked at: a number everywhere, or of a type that no program returns.
+            // The node's value was not exposed: the node is a constant with one value, or has a type that
+            // programs cannot return.
             _ => {
                 let operands = function.operands(id).into_iter();
                 let operands =

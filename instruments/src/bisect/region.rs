@@ -11,7 +11,7 @@ pub(crate) struct Region {
     pub arguments: Vec<Value>,
 }
 
-/// A trace whose entry points return the values of nodes of a function in addition to their own results.
+/// A trace whose entry points return the values of some nodes in addition to their own results.
 pub(crate) struct Probed {
     pub trace: Trace,
     /// For each node, the entry point and the index of the result that contains the node's value.
@@ -19,13 +19,13 @@ pub(crate) struct Probed {
 }
 
 impl Region {
-    /// The function of an entry point as a separate program.
+    /// Creates a separate program from the function of an entry point.
     pub fn of_entry(trace: &Trace, name: &str, arguments: Vec<Value>) -> Self {
         Self { trace: trace.with_entries(&[name]), arguments }
     }
 
-    /// The function of a call within this function as a separate program. The separate program inlines the
-    /// calls within this function.
+    /// Creates a separate program from a function that this function calls. The separate program inlines all
+    /// calls inside the called function.
     pub fn of_call(&self, call: NodeId, arguments: Vec<Value>) -> Self {
         let node = self.function().node(call);
         let NodeKind::Call { function, .. } = &node.kind else { unreachable!("a call is looked into") };
@@ -71,13 +71,13 @@ impl Region {
         self.trace.function(self.trace.entries[0])
     }
 
-    /// The program without exposed values.
+    /// Returns the program without exposed values.
     pub fn plain(&self) -> &Trace {
         &self.trace
     }
 
-    /// The nodes whose values a compiled program can return, in the order of computation. Constants with a
-    /// single value are left out, because they cannot differ.
+    /// Returns the nodes whose values a compiled program can return, in the order of computation. The list
+    /// omits constants with a single value, because such constants cannot differ.
     pub fn nodes(&self) -> Vec<NodeId> {
         let (function, live) = (self.function(), self.function().live());
         let shown = |id: &NodeId| match &function.node(*id).kind {
@@ -89,16 +89,15 @@ impl Region {
         nodes.filter(|id| function.node(*id).ty().element != ElementType::I4).collect()
     }
 
-    /// Exposes all of the given nodes in one function. The compiler then cannot fuse these nodes with each
-    /// other.
+    /// Exposes all given nodes in one function, so that the compiler cannot fuse these nodes with each other.
     pub fn together(&self, nodes: &[NodeId]) -> Probed {
         let mut function = self.function().clone();
         let places = nodes.iter().map(|&node| (0, result(&mut function, node))).collect();
         Probed { trace: self.with(vec![function]), places }
     }
 
-    /// Exposes each of the given nodes in a separate function. Each function computes its other nodes as
-    /// without exposed values.
+    /// Exposes each given node in a separate function. In each function, the compiler can fuse all other
+    /// nodes.
     pub fn apart(&self, nodes: &[NodeId]) -> Probed {
         let mut functions = Vec::with_capacity(nodes.len());
         let mut places = Vec::with_capacity(nodes.len());
@@ -114,7 +113,7 @@ impl Region {
     /// The trace with other entry points.
     pub fn with(&self, entries: Vec<Function>) -> Trace {
         let own = self.trace.entries[0].0 as usize;
-        // Callees come before; nothing calls an entry point.
+        // A function comes after the functions that it calls, and no function calls an entry point.
         let mut functions = self.trace.functions[..own].to_vec();
         let first = functions.len();
         functions.extend(entries);
@@ -123,7 +122,8 @@ impl Region {
     }
 }
 
-/// The index of a node among a function's results. If the node is not a result, the function adds it.
+/// Returns the index of a node among a function's results. If the node is not a result yet, the function adds
+/// the node.
 fn result(function: &mut Function, node: NodeId) -> usize {
     if let Some(place) = function.outputs.iter().position(|output| output.node == node) {
         return place;

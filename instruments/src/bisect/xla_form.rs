@@ -32,11 +32,11 @@ impl Form for XlaForm<'_> {
 
     fn run(&self, trace: &Trace, arguments: &[Value]) -> Result<Vec<Vec<Value>>, BisectError> {
         let expanded = Expanded::new(trace, self.rules, self.target.clone(), self.weights.clone())?;
-        // Not in the cache: nobody asks for the executable and the weights of one layer again.
+        // The executable and the weights of one layer are not cached, because no other command needs them.
         let folder = Scratch::new_in(&std::env::temp_dir())?;
         let (plugin, device) = (self.plugin, self.device);
         let tools = XlaTools { plugin, device, cache: folder.path(), watch: None };
-        // A part of a network reads only some tensors.
+        // The checkpoint can contain tensors that a part of the network does not read.
         let all = vec![Ignorable::Prefix("")];
         let build = XlaBuild::new(&expanded, trace, (None, &[]), self.checkpoint, all)?;
         let program = build.build(tools)?.program;

@@ -56,7 +56,8 @@ impl AttentionSample {
         if op.offset { (turns * keys).saturating_sub(queries) } else { 0 }
     }
 
-    /// The rows of the result that are checked, each with the index of its key head and of its query.
+    /// The rows of the result that the tuner checks. Each row is given by the index of its key head and the
+    /// index of its query.
     fn rows(&self) -> Vec<[usize; 3]> {
         let [q, k] = [0, 1].map(|i| &self.attention.types[i]);
         let heads: usize = k.shape[..k.rank() - 2].iter().product();
@@ -88,7 +89,7 @@ impl Sample for AttentionSample {
     }
 
     /// The queries, the tensor that is added to the result, and the offset. The added tensor is small
-    /// compared to a mean of many values, so that it hides no error.
+    /// compared to a mean of many values, so that the sum does not hide an error.
     fn arguments(&self, trial: u64) -> Vec<Value> {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(trial));
         let offset = self.offset() as f64;
@@ -111,7 +112,7 @@ impl Sample for AttentionSample {
         Value::new(TensorType::new(result.ty.element, [rows.len(), features]), data)
     }
 
-    /// Computes each row as if it were the only query, at its own position.
+    /// Computes each row of the result as if its query were the only query, at the query's own position.
     fn expected(&self) -> Result<Value, TuneError> {
         let given = self.arguments(0);
         let FusedAttention { op, types, quantized } = &self.attention;
@@ -178,7 +179,7 @@ fn types(FusedAttention { op, types, .. }: &FusedAttention) -> Vec<TensorType> {
     all
 }
 
-/// Builds programs that read one cache, and programs that read each of several caches.
+/// Builds programs that read one cache, and programs that read several caches one after another.
 fn traced(attention: &FusedAttention, caches: usize) -> Result<Trace, LowerError> {
     chained("attention", &types(attention), caches, |b, inputs, copy| {
         let mut read: Vec<NodeId> =

@@ -1,4 +1,5 @@
-//! Matmuls with a separate matrix for each row, with which the tuner measures kernels.
+//! Matmuls that multiply each row with its own matrix, as in a mixture of experts. The tuner measures kernels
+//! with these matmuls.
 
 use lower::{FusedExperts, LowerError};
 use ops::format::PANEL;
@@ -45,7 +46,7 @@ impl ExpertsSample {
         self.panels().into_iter().flat_map(|panel| panel * PANEL..(panel + 1) * PANEL).collect()
     }
 
-    /// The index of the matrix that a row uses. If rows choose matrices by index, neighbouring rows have
+    /// Returns the index of a row's matrix. If rows choose matrices by index, neighbouring rows have
     /// different matrices.
     fn matrix(&self, row: usize) -> usize {
         let FusedExperts { op, indices, .. } = &self.experts;
@@ -88,7 +89,7 @@ impl Sample for ExpertsSample {
         pick(&Value::new(ty, result.data.iter().copied()), &self.rows(), &self.columns())
     }
 
-    /// Computes each checked row with some panels of the row's matrix.
+    /// Computes some columns of each checked row, with the panels of the row's matrix.
     fn expected(&self) -> Result<Value, TuneError> {
         let FusedExperts { op, x, .. } = &self.experts;
         let inputs = x.shape[x.rank() - 1];
@@ -103,7 +104,7 @@ impl Sample for ExpertsSample {
             let ty = TensorType::new(value.ty.element, [value.ty.count() / width, width]);
             Value::new(ty, value.data.iter().copied())
         };
-        // One row of x may be multiplied with several matrices.
+        // The kernel can multiply one row of x with several matrices.
         let shared = places(&self.experts).iter().product::<usize>() * inputs / x.count();
         let rows_of_x: Vec<usize> = rows.iter().map(|row| row / shared).collect();
         let all: Vec<usize> = (0..inputs).collect();

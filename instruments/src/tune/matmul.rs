@@ -77,7 +77,8 @@ impl Sample for MatmulSample {
     fn bound_of_sample(&self) -> Bound {
         let FusedMatmul { op, norm, .. } = &self.product;
         match norm.is_some() && op.format.element().is_none() {
-            // What was normalized is rounded to bytes: a byte more or less, where a sum of squares rounds otherwise.
+            // The kernel rounds normalized activations to bytes. If the sum of squares rounds differently, a byte
+            // can differ by one.
             true => Bound::UlpsOfLargest(0.06 / op.element.ulp(1.0)),
             false => self.bound(),
         }

@@ -54,8 +54,8 @@ impl<'a> TunedNetwork<'a> {
         Ok(Self { plan, context: plan.context.min(2 * PROMPT), record })
     }
 
-    /// The settings that are worth trying: they differ from the best settings so far in the chunk or in one
-    /// flag, and were not tried yet.
+    /// Returns the settings that the tuner should try next. Such settings differ from the best settings so
+    /// far in the chunk or in one flag, and are not tried yet.
     pub fn left(&self) -> Vec<BuildSettings> {
         let best = self.record.fastest();
         let chunks = CHUNKS.into_iter().filter(|&chunk| chunk <= self.context).filter_map(NonZeroUsize::new);
@@ -121,9 +121,9 @@ impl Maker<'_> {
         Ok(loaded.program.network().map_err(BenchError::from)?)
     }
 
-    /// The allowed difference of logits if sums have another order. In f32, the allowed difference is 3e-5 of
-    /// the largest logit, as in the comparison with transformers. Element types with few digits and
-    /// activations in bytes allow some additional roundings.
+    /// Returns the allowed difference of logits between programs that add numbers in another order. In f32,
+    /// the allowed difference is 3e-5 of the largest logit, as in the comparison with transformers. Element
+    /// types with few digits, and activations in bytes, allow some additional roundings.
     fn bound(&self) -> Bound {
         let share = match (self.plan.weights.quantize.rounds(), self.plan.element) {
             (false, ElementType::F32) => 3e-5,
@@ -153,8 +153,8 @@ impl Maker<'_> {
         Ok(answers)
     }
 
-    /// The geometric mean of the time to the first token and the time of each further token, so that neither
-    /// time dominates.
+    /// Returns the geometric mean of two times: the time to the first token, and the time of each further
+    /// token. With this mean, neither time dominates.
     fn seconds(&self, network: &Network) -> Result<f64, TuneError> {
         let prompt = self.prompt();
         let room = self.context - prompt.len();

@@ -16,8 +16,8 @@ use trace::{Builder, FunctionId, NodeId, NodeKind, Parameter, Trace};
 use super::TuneError;
 use crate::bench::entry;
 
-/// The number of bytes that all copies of an operation read together, so that each copy is read from memory
-/// and not from the cache.
+/// The number of bytes that all copies of an operation read together. The number exceeds the cache, so each
+/// copy is read from memory.
 const SPREAD: usize = 128 << 20;
 
 /// The largest number of multiplications and additions per call of all copies, unless a single copy needs
@@ -40,7 +40,7 @@ pub(super) trait Sample {
     /// The number of copies in the entry point [`ALL`].
     fn copies(&self) -> usize;
 
-    /// The weights, or the keys and values, which are in memory.
+    /// The operation's weights, or its keys and values.
     fn parameters(&self) -> Parameters;
 
     /// New random arguments for a trial.
@@ -94,9 +94,8 @@ pub(super) fn panels(format: WeightFormat, inputs: usize, count: usize, random: 
 }
 
 /// Builds programs with one copy and with several copies of an operation, for inputs of these types. `one`
-/// builds a copy of the operation from the inputs and the number of the copy. The result of each copy is
-/// added to the previous result like a residual; the initial result is the second input. Therefore no two
-/// copies run in parallel.
+/// builds a copy from the inputs and the number of the copy. The program adds each copy's result to the
+/// previous result, like a residual, and starts with the second input. So no two copies run in parallel.
 pub(super) fn chained(
     path: &str,
     types: &[TensorType],

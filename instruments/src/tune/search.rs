@@ -17,7 +17,7 @@ use super::trial::{Trials, Workbench};
 use tracewright::Plan;
 use tracewright::tuning::{BuildSettings, Record, TrialRecord, TuningCache, TuningDb, Verdict};
 
-/// The fraction of the budget for kernels, if a network is tuned afterwards.
+/// The fraction of the time budget for kernels, if the tuner also tunes a network.
 const KERNELS: f64 = 0.75;
 
 /// The fused operation of a kernel in a network, and its measurements.
@@ -64,7 +64,7 @@ impl Tuned {
         let mut tuned: Vec<Self> = Vec::new();
         for (work, share) in shares {
             let Some(tilings) = work.tilings(target) else { continue };
-            // What differs in nothing that kernels depend on is one work.
+            // Fused operations that are equal for the kernel share one record.
             match tuned.iter_mut().find(|other| other.tilings.work == tilings.work) {
                 Some(other) => other.share += share,
                 None => {
@@ -77,12 +77,12 @@ impl Tuned {
         Ok(tuned)
     }
 
-    /// The tilings that are worth trying: they differ from the best tiling so far in one parameter, and were
-    /// not tried yet.
+    /// Returns the tilings that the tuner should try next. Such a tiling differs from the best tiling so far
+    /// in one parameter, and is not tried yet.
     pub fn left(&self) -> Vec<Tiling> {
         let Self { tilings, record, .. } = self;
         let best = record.fastest();
-        // Which sums fit into registers, rows and panels say together.
+        // The numbers of rows and panels together determine whether the sums fit into registers.
         let sums = |tiling: &Tiling| (tiling.rows, tiling.panels);
         let new = |other: &Tiling| match other {
             _ if sums(other) != sums(best) => record.seen().all(|known| sums(known) != sums(other)),

@@ -1,5 +1,4 @@
-//! Tries tilings against the default tiling: first the trial checks the results, and then it measures the
-//! time.
+//! Compares tilings with the default tiling. A trial first checks the results, and then measures the time.
 
 use std::cell::Cell;
 use std::iter::zip;
@@ -33,7 +32,7 @@ const SAMPLE: f64 = 4e-3;
 pub struct Workbench<'a> {
     pub compiler: &'a Compiler,
     pub runtime: &'a Runtime,
-    /// The target of the compilation, whose features are known.
+    /// The target of the compilation, with all features of the processor.
     pub target: &'a Target,
     /// The seed of the random numbers.
     pub seed: u64,
@@ -90,8 +89,8 @@ impl<'a> Trials<'a> {
         self.sample.lowered(self.bench.target, &self.name, tiling)
     }
 
-    /// Tries a program: compares a sample of the result with the evaluator and all numbers with the default
-    /// program, and then measures the time.
+    /// Tries a program. The trial compares a sample of the result with the evaluator, compares all numbers
+    /// with the default program, and then measures the time.
     ///
     /// # Errors
     /// Returns an error if the machine fails, or if `watch` stops the tuning.
@@ -106,7 +105,8 @@ impl<'a> Trials<'a> {
         if let Some(how) = self.differs_from_the_evaluator(&loaded)?.or(elsewhere) {
             return Ok(Verdict::Wrong(how));
         }
-        // Once before: it pays for page faults, and says how often a sample calls.
+        // The first calls cause page faults, so the trial does not count them. The time of the second call
+        // determines the number of calls per measurement.
         self.bench.seconds(&loaded.all, &self.uploads, 1)?;
         let once = self.bench.seconds(&self.usual.all, &self.uploads, 1)?;
         let calls = (SAMPLE / once).ceil().clamp(1.0, 1e3) as usize;
@@ -119,8 +119,8 @@ impl<'a> Trials<'a> {
         Ok(self.sample.bound_of_sample().first_violation(&self.expected, &found).map(said))
     }
 
-    /// Compares all numbers of the result with the default program, for new arguments. Therefore results that
-    /// another program left in memory cannot be mistaken for the results of this program.
+    /// Compares all numbers of the result with the default program, for new arguments. So results that
+    /// another program left in memory cannot pass as results of this program.
     fn differs_from_the_usual(&self, loaded: &Loaded) -> Result<Option<String>, TuneError> {
         self.tried.set(self.tried.get() + 1);
         let others = uploads(&self.sample.arguments(self.tried.get()));
@@ -143,7 +143,8 @@ pub(super) fn in_turn(
     if first.faster().is_none() {
         return Ok(first);
     }
-    // Of many that are tried some look faster by chance: it has to be so again.
+    // Among many tilings, some look faster by chance. So a faster tiling must also be faster in a second
+    // measurement.
     let again = pairs(usual, other, PAIRS)?;
     Ok(if again.faster() > first.faster() || again.faster().is_none() { again } else { first })
 }
@@ -156,7 +157,7 @@ fn pairs(
 ) -> Result<Verdict, TuneError> {
     let mut times = [Vec::new(), Vec::new()];
     for pair in 0..count {
-        // Each is first in turn.
+        // Each program runs first in every second pair.
         for which in [pair % 2, 1 - pair % 2] {
             times[which].push(if which == 0 { usual()? } else { other()? });
         }

@@ -1,7 +1,7 @@
-//! Creates, copies and changes tensors on their devices with small modules, so that no numbers pass through the
-//! host. A module is compiled for each type of tensor when it is needed.
+//! Creates, copies and changes tensors on their devices, so that no numbers pass through the host. Each
+//! operation is a small module, which is compiled when the operation first needs the module for a type.
 //!
-//! Each device runs the module on its own part, so the modules contain the types of parts.
+//! Each device runs the module on its own part of the tensor, so the module's types are the types of parts.
 
 use std::rc::Rc;
 
@@ -24,8 +24,8 @@ impl Client {
         Ok(PjrtBuffer { client: self.clone(), parts, ty: ty.clone(), placement: placement.clone() })
     }
 
-    /// Calls a module with one result on each device of a placement. `arguments` are the parts of each argument,
-    /// and the module keeps the arguments at the indices `kept`.
+    /// Calls a module that has one result on each device of a placement. `arguments` contains the parts of each
+    /// argument. The call does not consume the arguments with the indices in `kept`.
     fn on_parts(
         &self,
         module: String,
@@ -41,7 +41,7 @@ impl Client {
         Ok(returned.into_iter().flatten().collect())
     }
 
-    /// The compiled module for the devices of a placement.
+    /// Returns the compiled module for the devices of a placement.
     fn helper(&self, module: String, placement: &Placement) -> Result<Rc<RawExecutable>, PjrtError> {
         let key = (module, placement.devices());
         if let Some(known) = self.0.helpers.borrow().get(&key) {
@@ -52,7 +52,7 @@ impl Client {
         Ok(compiled)
     }
 
-    /// The index of a row on each device of a placement.
+    /// Uploads the index of a row to each device of a placement.
     fn row_index(&self, placement: &Placement, row: usize) -> Result<PjrtBuffer, PjrtError> {
         let copies = Placement::copies(placement.devices());
         self.upload(&copies, &TensorType::new(ElementType::I32, []), &(row as i32).to_le_bytes())
@@ -70,7 +70,8 @@ impl PjrtBuffer {
         Ok(self.like(self.ty.clone(), parts))
     }
 
-    /// Copies the tensor into another shape with the same number of elements, on one device.
+    /// Copies the tensor into another shape with the same number of elements. The tensor must be on one
+    /// device.
     ///
     /// # Errors
     /// Returns an error if the number of elements differs, if the tensor is divided, or if the device has not enough
@@ -94,7 +95,7 @@ impl PjrtBuffer {
         Ok(self.like(ty, parts))
     }
 
-    /// Copies `count` rows from `first` on. A row is an index of the first axis.
+    /// Copies `count` rows that begin at the row `first`. A row is an index of the first axis.
     ///
     /// # Errors
     /// Returns an error if the rows are not inside the tensor, the placement divides the first axis, or a device
@@ -108,11 +109,11 @@ impl PjrtBuffer {
         Ok(self.like(ty, parts))
     }
 
-    /// Replaces rows from `first` on. The result has the memory of this tensor.
+    /// Replaces the rows that begin at the row `first`. The result reuses the memory of this tensor.
     ///
     /// # Errors
-    /// Returns an error for the same reasons as [`rows`](Self::rows), or if the rows have another type or are on
-    /// other devices.
+    /// Returns an error for the same reasons as [`rows`](Self::rows). The function also returns an error if the
+    /// new rows have another type or are on other devices.
     pub fn put_rows(self, first: usize, rows: &Self) -> Result<Self, PjrtError> {
         self.check_rows(first, &rows.ty)?;
         if self.placement != rows.placement {
@@ -130,8 +131,8 @@ impl PjrtBuffer {
         Self { client: self.client.clone(), parts, ty, placement: self.placement.clone() }
     }
 
-    /// Checks that this tensor contains rows of the type `ty` from `first` on, and that each device has a part of
-    /// all rows.
+    /// Checks that this tensor contains rows of the type `ty` that begin at the row `first`, and that each device
+    /// has a part of each row.
     fn check_rows(&self, first: usize, ty: &TensorType) -> Result<(), PjrtError> {
         let count = ty.shape.first().copied().unwrap_or_default();
         if self.placement.divides_rows() {

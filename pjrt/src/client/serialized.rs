@@ -1,4 +1,5 @@
-//! Stores executables as bytes, so that a later process need not compile their modules again.
+//! Stores executables as bytes, so that a later process can load the executables without compiling their
+//! modules.
 
 use std::ops::Range;
 
@@ -8,12 +9,13 @@ use crate::error::PjrtError;
 use crate::stderr::without_wrong_messages;
 
 impl Client {
-    /// Loads an executable from the bytes that [`Executable::serialize`] returned for the devices with these
-    /// numbers, in the same version of the plugin. Pass only bytes that you trust: XLA runs the machine code in them.
+    /// Loads an executable for the devices with these indices, from bytes that [`Executable::serialize`] returned.
+    /// The plugin must have the same version. Pass only bytes that you trust, because XLA runs the machine code in
+    /// these bytes.
     ///
     /// # Errors
-    /// Returns an error if the plugin stores no executables, or if the bytes come from another version of the
-    /// plugin or are for other devices.
+    /// Returns an error if the plugin cannot load executables, or if the bytes are from another version of
+    /// the plugin or for other devices.
     pub fn deserialize(&self, bytes: &[u8], devices: Range<usize>) -> Result<Executable, PjrtError> {
         let failed = |status| PjrtError::failed("load a stored executable", status);
         let load = || self.0.raw.deserialize(bytes).ok_or_else(|| self.keeps_none());
@@ -33,10 +35,10 @@ impl Client {
 }
 
 impl Executable {
-    /// The executable as bytes, from which [`Client::deserialize`] loads the executable again.
+    /// Returns the executable as bytes. [`Client::deserialize`] loads the executable from these bytes.
     ///
     /// # Errors
-    /// Returns an error if the plugin stores no executables, or cannot store this executable.
+    /// Returns an error if the plugin cannot store executables, or cannot store this executable.
     pub fn serialize(&self) -> Result<Vec<u8>, PjrtError> {
         let bytes = self.raw.serialize().ok_or_else(|| self.client.keeps_none())?;
         bytes.map_err(|status| PjrtError::failed("store an executable", status))

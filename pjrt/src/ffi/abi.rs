@@ -1,8 +1,8 @@
-//! The layout of the PJRT C API, as far as this crate calls the API: `xla/pjrt/c/pjrt_c_api.h` of OpenXLA,
-//! version 0.106 to 0.116.
+//! The layout of the PJRT C API of OpenXLA (`xla/pjrt/c/pjrt_c_api.h`), in the versions 0.106 to 0.116. This
+//! module declares only the structs that this crate uses.
 //!
-//! Each function of the API takes one struct. The first field of the struct is the size that the caller
-//! knows, so that later versions can append fields.
+//! Each function of the API takes one struct. The first field of the struct contains the size that the caller
+//! knows. So later versions of the API can append fields.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -17,8 +17,8 @@ pub type Raw = *mut Opaque;
 /// A function that takes a pointer to its struct of arguments, and returns an error or null.
 pub type Function<A> = unsafe extern "C" fn(*mut A) -> Raw;
 
-/// Declares structs that begin with their size and a list of extensions. `new` sets the size, and sets every
-/// other field to zero: a null pointer, the number 0, or no function.
+/// Declares structs that begin with their size and a list of extensions. `new` sets the size, and sets all
+/// other fields to zero. Zero is a null pointer, the number 0, or a missing function.
 macro_rules! sized {
     ($($name:ident { $($field:ident: $ty:ty),* $(,)? })*) => { $(
         #[repr(C)]
@@ -107,7 +107,7 @@ pub struct ApiVersion {
     pub minor: c_int,
 }
 
-/// The start of the table of functions in a plugin. The start is the same in every version.
+/// The first fields of a plugin's table of functions, which are the same in every version.
 #[repr(C)]
 pub struct Header {
     pub size: usize,
@@ -115,11 +115,11 @@ pub struct Header {
     pub version: ApiVersion,
 }
 
-/// The functions without which a plugin runs modules, but its executables cannot be stored.
+/// The functions that store executables. A plugin without these functions can still run modules.
 const OPTIONAL: [&str; 2] = ["executable_serialize", "executable_deserialize_and_load"];
 
-/// Declares the table of functions: the functions that this crate calls, and the number of other functions
-/// before each of them.
+/// Declares the table of functions: the functions that this crate calls, and the number of unused functions
+/// before each of these functions.
 macro_rules! table {
     ($($skipped:literal $name:ident: $ty:ty;)*) => {
         /// A plugin's table of functions, up to the last function that this crate calls.
@@ -143,7 +143,7 @@ macro_rules! table {
     };
 }
 
-/// A function of the table, after `N` functions that this crate does not call.
+/// A function in the table. `N` unused functions are before this function.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Entry<const N: usize, F> {
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(size_of::<BufferFromHost>(), 120);
         assert_eq!(offset_of!(BufferFromHost, semantics), 72);
         assert_eq!(offset_of!(BufferFromHost, buffer), 112);
-        // The fields up to `incarnations`, which are those of 0.106.
+        // The fields of version 0.106, which end with `incarnations`.
         assert_eq!(size_of::<ExecuteOptions>(), 112);
         assert_eq!(offset_of!(ExecuteOptions, kept), 56);
         assert_eq!(size_of::<Execute>(), 80);

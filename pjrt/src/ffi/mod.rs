@@ -1,7 +1,7 @@
-//! The interface to a plugin: its table of functions, and an owner for each kind of object.
+//! Declares the interface to a plugin: the table of functions, and an owner type for each kind of object.
 //!
-//! All functions of the owners are safe with all arguments of their types. Owners keep the plugin's table and
-//! the client alive, and destroy their object exactly once.
+//! All functions of the owner types are safe for all arguments. An owner keeps the plugin's table and the
+//! client alive, and destroys its object exactly once.
 #![allow(unsafe_code)]
 
 mod abi;
@@ -20,22 +20,23 @@ use ops::{ElementType, TensorType};
 use crate::error::{PjrtError, PjrtStatus};
 use crate::library_file::missing_end;
 
-/// The oldest minor version of the C API whose plugins this crate calls. The structs of this version of the
-/// API end with the same fields as the structs in `abi`.
+/// The oldest supported minor version of the C API. In this version, the structs end with the same fields as
+/// the structs in `abi`.
 pub const OLDEST_MINOR: i32 = 106;
 
-/// The major version of the C API. Another major version has other structs.
+/// The supported major version of the C API. Other major versions have other structs.
 const MAJOR: i32 = 0;
 
-/// The largest number of bytes of a plugin's message that is stored. Some messages of XLA repeat whole
+/// The largest number of bytes that are stored of a plugin's message. Some messages of XLA repeat whole
 /// modules.
 const MESSAGE_LIMIT: usize = 2000;
 
-/// The addresses of the tables of initialized plugins: a plugin is initialized once per process.
+/// The addresses of initialized plugins' tables, because each plugin must be initialized only once per
+/// process.
 static INITIALIZED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
-/// A plugin library that is loaded into this process. The library is never unloaded, because it has threads,
-/// and functions that run when the process ends.
+/// A plugin library in this process. The library is never unloaded, because its threads and exit handlers can
+/// run until the process ends.
 pub struct Library {
     table: Table,
     pub version: (i32, i32),
@@ -45,9 +46,9 @@ impl Library {
     /// Loads a plugin, checks its version and its table of functions, and initializes it.
     pub fn load(path: &Path) -> Result<Rc<Self>, PjrtError> {
         let at = || path.to_owned();
-        // Without a separator the system would search its own folders.
+        // For a path without a separator, the operating system would search its own folders.
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        // If the file cannot be read, the system's error below has the reason.
+        // If the file cannot be read, loading the library fails below with the reason.
         if let Ok(Some((expected, found))) = missing_end(&absolute) {
             return Err(PjrtError::Cut { path: at(), expected, found });
         }
@@ -120,7 +121,7 @@ impl Library {
         // SAFETY: the error is alive until it is destroyed below, and so is its message.
         let text = unsafe {
             tell(&mut message);
-            // An error about the error has no reader.
+            // If the plugin cannot return the message, the error has no message.
             code_of(&mut code);
             text(message.message, message.message_size)
         };
@@ -187,8 +188,8 @@ fn shortened(mut message: String) -> String {
     message
 }
 
-/// XLA's number of an element type. In XLA each four-bit integer takes a byte, so Tracewright's four-bit
-/// integers have no number there.
+/// Returns XLA's number of an element type. XLA stores a four-bit integer in a whole byte, so Tracewright's
+/// four-bit integers have no number in XLA.
 fn element_code(element: ElementType) -> Option<c_int> {
     Some(match element {
         ElementType::I1 => 1,
@@ -201,7 +202,7 @@ fn element_code(element: ElementType) -> Option<c_int> {
     })
 }
 
-/// Declares the owner of an object that belongs to a client, and destroys it.
+/// Declares an owner type for an object that belongs to a client. The owner destroys the object.
 macro_rules! owner {
     ($name:ident, $args:ident, $field:ident, $function:ident) => {
         impl Drop for $name {
@@ -242,7 +243,7 @@ owner!(RawExecutable, ExecutableDestroy, executable, loaded_executable_destroy);
 owner!(RawTensor, BufferDestroy, buffer, buffer_destroy);
 
 impl RawClient {
-    /// Starts the plugin's platform, with an option of the plugin and its number if there is one.
+    /// Starts the plugin's platform. `option` is the name and the number of one option of the plugin.
     pub fn new(library: &Rc<Library>, option: Option<(&str, i64)>) -> Result<Rc<Self>, PjrtStatus> {
         /// The kind of an option whose value is a 64-bit number.
         const NUMBER: c_int = 1;
@@ -326,19 +327,20 @@ impl RawClient {
         Ok(RawExecutable { client: self.clone(), raw: args.executable })
     }
 
-    /// Copies bytes to a device of this client. Returns `None` for an element type that XLA stores in another
-    /// way.
+    /// Copies bytes to a device of this client. Returns `None` for an element type whose byte format in XLA
+    /// differs from the host's.
     pub fn upload(
         self: &Rc<Self>,
         device: RawDevice,
         ty: &TensorType,
         bytes: &[u8],
     ) -> Option<Result<RawTensor, PjrtStatus>> {
-        /// The semantics in which the plugin copies the bytes before the function returns.
+        /// The plugin copies the bytes before the function returns.
         const DURING_CALL: c_int = 0;
-        /// The semantics in which the bytes do not change until the event `done`.
+        /// The bytes do not change until the event `done`.
         const UNTIL_DONE: c_int = 1;
-        /// The largest number of bytes that the plugin copies first. A decode call does not wait for its numbers then.
+        /// The size up to which the plugin copies the bytes immediately. So a decode call does not wait for the upload
+        /// of its numbers.
         const COPIED: usize = 4096;
         assert!(bytes.len() == ty.bytes(), "the caller checked the length");
         let dims: Vec<i64> = ty.shape.iter().map(|&extent| extent as i64).collect();
@@ -394,9 +396,9 @@ impl RawExecutable {
         described
     }
 
-    /// Calls the program on all of its devices, and returns the results of each device. `arguments` has a list for each
-    /// device, and `results` is the number of results. The module may give an argument's memory to a result, except for the
-    /// arguments at the indices `kept`.
+    /// Calls the program on all of its devices, and returns the results of each device. `arguments` has one list per
+    /// device, and `results` is the number of results. A result can reuse the memory of an argument, except for the
+    /// arguments with the indices in `kept`.
     ///
     /// All arguments must belong to the executable's client.
     pub fn execute(
@@ -423,7 +425,7 @@ impl RawExecutable {
         // result.
         let called =
             unsafe { self.library().call(&self.library().table.loaded_executable_execute, &mut args) };
-        // After a failure, those that are there are owned too.
+        // After a failed call, the function also takes ownership of the results that exist.
         let owned = |list: Vec<Raw>| {
             let list = list.into_iter().filter(|raw| !raw.is_null());
             list.map(|raw| RawTensor { client: self.client.clone(), raw }).collect()
@@ -433,8 +435,8 @@ impl RawExecutable {
     }
 }
 
-/// The types of results, from the element type and rank of each result, and the extents of all results in one
-/// list.
+/// Combines the element type and the rank of each result with the extents, which are in one list for all
+/// results.
 fn tensor_types(elements: &[c_int], ranks: &[usize], extents: &[i64]) -> Vec<Option<TensorType>> {
     let mut rest = extents;
     let mut types = Vec::with_capacity(ranks.len());
@@ -457,7 +459,7 @@ impl RawTensor {
         Rc::ptr_eq(&self.client, client)
     }
 
-    /// Fills `bytes` with the whole tensor, which has the same size as `bytes`.
+    /// Copies the whole tensor into `bytes`, which must have the size of the tensor.
     pub fn read(&self, bytes: &mut [u8]) -> Result<(), PjrtStatus> {
         let mut args = abi::BufferToHost::new();
         args.buffer = self.raw;
@@ -467,7 +469,7 @@ impl RawTensor {
         self.library().finish(args.done)
     }
 
-    /// Fills `bytes` with a part of the tensor's memory. The plugin checks that this part is inside the
+    /// Copies a part of the tensor's memory into `bytes`. The plugin checks that the part is inside the
     /// tensor.
     pub fn read_part(&self, offset: usize, bytes: &mut [u8]) -> Result<(), PjrtStatus> {
         let mut args = abi::BufferCopyRaw::new();

@@ -1,4 +1,4 @@
-//! Executables as bytes.
+//! Stores and loads executables as bytes.
 
 use std::rc::Rc;
 

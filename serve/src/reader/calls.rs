@@ -1,10 +1,10 @@
-//! The ways in which models write calls of functions.
+//! The formats in which models write calls of functions.
 
 use serde_json::{Deserializer, Map, Value, json};
 
 use crate::sampling::random;
 
-/// A call without an id.
+/// A call that has no id yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawCall {
     pub name: String,
@@ -12,17 +12,17 @@ pub struct RawCall {
     pub arguments: String,
 }
 
-/// Text between two markers that holds calls.
+/// The format of a block: text between two markers that contains calls.
 #[derive(Debug)]
 pub struct CallBlock {
     pub open: &'static str,
-    /// `None` if the block reaches up to the end of the text.
+    /// The marker at the end of the block; `None` if the block reaches to the end of the text.
     pub close: Option<&'static str>,
-    /// The calls inside. Without one the block is text.
+    /// Parses the calls inside a block. If the block contains no call, the reader treats the block as text.
     pub parse: fn(&str, &[Value]) -> Vec<RawCall>,
 }
 
-/// The blocks of all formats, with the models that write them.
+/// The block formats of all supported models. A comment before each format names the models.
 pub static BLOCKS: [CallBlock; 5] = [
     // Hermes, Qwen, SmolLM: JSON. Qwen3-Coder: `<function=NAME><parameter=KEY>VALUE</parameter></function>`.
     CallBlock { open: "<tool_call>", close: Some("</tool_call>"), parse: tagged },
@@ -36,7 +36,7 @@ pub static BLOCKS: [CallBlock; 5] = [
     CallBlock { open: "<start_function_call>", close: Some("<end_function_call>"), parse: gemma },
 ];
 
-/// A name for a call: nine letters and digits, because Mistral's templates refuse others.
+/// Returns an id for a call: nine letters and digits, because Mistral's templates reject all other ids.
 pub fn id() -> String {
     const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
     let mut rest = random();
@@ -53,8 +53,8 @@ pub fn is_known(tools: &[Value], name: &str) -> bool {
     tools.iter().any(|tool| tool["function"]["name"] == name)
 }
 
-/// Whether a text begins as JSON of calls does: with an object whose first key is one of a call. `None` if it is too short to
-/// tell.
+/// Whether a text begins like the JSON of a call, which is an object whose first key belongs to a call. Returns `None` if the
+/// text is too short for a decision.
 pub fn looks_like_calls(text: &str) -> Option<bool> {
     const KEYS: [&str; 5] = ["\"name\"", "\"type\"", "\"function\"", "\"arguments\"", "\"parameters\""];
     let rest = text.strip_prefix('[').unwrap_or(text).trim_start();
@@ -68,7 +68,7 @@ pub fn looks_like_calls(text: &str) -> Option<bool> {
     }
 }
 
-/// Calls as JSON: an object, several behind each other, or a list of objects.
+/// Parses calls as JSON: one object, several objects one after another, or a list of objects.
 pub fn json_calls(text: &str, _: &[Value]) -> Vec<RawCall> {
     let mut calls = Vec::new();
     let mut rest = text.trim();
@@ -110,7 +110,7 @@ fn tagged(text: &str, tools: &[Value]) -> Vec<RawCall> {
     }
 }
 
-/// `NAME>`, and the arguments as JSON or as parameters in tags.
+/// Parses `NAME>` and the arguments, which are JSON or parameters in tags.
 fn function(text: &str, tools: &[Value]) -> Vec<RawCall> {
     let Some((name, body)) = text.split_once('>') else { return Vec::new() };
     let (name, body) = (name.trim(), body.trim());
@@ -136,13 +136,13 @@ fn function(text: &str, tools: &[Value]) -> Vec<RawCall> {
     }
 }
 
-/// The type of a parameter as its tool declares it.
+/// Returns the type of a parameter in the declaration of its tool.
 fn parameter_type(tools: &[Value], name: &str, key: &str) -> Value {
     let tool = tools.iter().find(|tool| tool["function"]["name"] == name);
     tool.map_or(Value::Null, |tool| tool["function"]["parameters"]["properties"][key]["type"].clone())
 }
 
-/// A value that is written without quotes.
+/// Parses a value without quotes.
 fn typed(text: &str, declared: &Value) -> Value {
     match declared == "string" {
         true => json!(text),
@@ -180,7 +180,7 @@ fn gemma(text: &str, _: &[Value]) -> Vec<RawCall> {
     call().into_iter().collect()
 }
 
-/// Reads a value of FunctionGemma: `<escape>text<escape>`, an object, a list, or a word.
+/// Parses a value in the format of FunctionGemma: `<escape>text<escape>`, an object, a list, or a word.
 fn gemma_value(rest: &mut &str, depth: usize) -> Option<Value> {
     const ESCAPE: &str = "<escape>";
     const DEEPEST: usize = 64;

@@ -1,4 +1,5 @@
-//! The messages of gpt-oss: `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…`.
+//! The message format of gpt-oss:
+//! `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…`.
 //!
 //! Source: the harmony response format, <https://github.com/openai/harmony>.
 
@@ -6,25 +7,25 @@ pub const START: &str = "<|start|>";
 pub const CHANNEL: &str = "<|channel|>";
 pub const MESSAGE: &str = "<|message|>";
 
-/// The tokens behind which no text of a message follows.
+/// The tokens that end the text of a message.
 pub const ENDS: [&str; 5] = ["<|end|>", "<|call|>", "<|return|>", START, CHANNEL];
 
-/// All tokens of the format.
+/// All special tokens of the format.
 pub const MARKERS: [&str; 7] =
     ["<|end|>", "<|call|>", "<|return|>", "<|constrain|>", START, CHANNEL, MESSAGE];
 
-/// A part of a message.
+/// The part of a message that the reader is in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Harmony {
-    /// The channel and the recipient, up to `<|message|>`.
+    /// The channel and the recipient, before `<|message|>`.
     Header,
     Analysis,
     Final,
-    /// The arguments of a function.
+    /// The arguments of a function call.
     Call(String),
 }
 
-/// The part behind a header, such as `<|channel|>commentary to=functions.weather <|constrain|>json`.
+/// Returns the part after a header such as `<|channel|>commentary to=functions.weather <|constrain|>json`.
 pub fn part(header: &str) -> Harmony {
     let recipient = header.split("to=functions.").nth(1);
     let name =

@@ -1,7 +1,7 @@
-//! Reads the text of an answer: reasoning, content and calls of functions.
+//! Splits the text of an answer into reasoning, content and calls of functions.
 //!
-//! Streamed and whole answers are read by the same [`AnswerReader`], and its result does not depend on how the text is cut into
-//! pieces. So both have the same content and the same calls, and each call comes once.
+//! The same [`AnswerReader`] reads streamed answers and whole answers. The result does not depend on how the text is split into
+//! pieces, so both kinds of answers have the same content and the same calls. The reader returns each call once.
 
 mod calls;
 mod harmony;
@@ -14,25 +14,25 @@ use crate::update::{ToolCall, Update};
 use calls::{CallBlock, RawCall};
 use harmony::Harmony;
 
-/// The parts that the text of an answer may have.
+/// The parts that the text of an answer can contain.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
-    /// The functions that the model may call, in OpenAI's form.
+    /// The functions that the model can call, as in OpenAI's API.
     pub tools: Vec<Value>,
-    /// Whether the answer has at most one call.
+    /// Whether the answer contains at most one call.
     pub is_single: bool,
-    /// Whether the text is a call as JSON, because a schema forced it.
+    /// Whether the whole text is a call as JSON, because a schema forces a call.
     pub is_call: bool,
-    /// Whether the text is content from beginning to end.
+    /// Whether the whole text is content.
     pub is_plain: bool,
-    /// The marker that opens reasoning, if the prompt ends with it.
+    /// The marker that opens reasoning, if the prompt ends with this marker.
     pub reasons: Option<&'static str>,
 }
 
-/// The beginning and the end of reasoning.
+/// The markers before and after reasoning.
 pub const REASONING: [(&str, &str); 2] = [("<think>", "</think>"), ("[THINK]", "[/THINK]")];
 
-/// Special tokens of calls.
+/// The special tokens that mark calls.
 const OF_CALLS: [&str; 8] = [
     "<tool_call>",
     "</tool_call>",
@@ -45,7 +45,8 @@ const OF_CALLS: [&str; 8] = [
 ];
 
 impl Reading {
-    /// The special tokens that structure the text. A tokenizer for which they are usual tokens shows them anyway.
+    /// Returns the special tokens that structure the text and whose names the reader must see. If a tokenizer
+    /// defines such a token as an ordinary token, the text contains the name in any case.
     pub fn shown(&self, is_special: impl Fn(&str) -> bool) -> Vec<String> {
         if self.is_plain || self.is_call {
             return Vec::new();
@@ -66,40 +67,40 @@ impl Reading {
     }
 }
 
-/// The part that the unread text belongs to.
+/// The part of the answer to which the unread text belongs.
 #[derive(Clone, Debug)]
 enum State {
     Start,
-    /// Reasoning up to this marker.
+    /// Reasoning that ends at this marker.
     Reasoning(&'static str),
-    /// Behind the reasoning, in front of the first character of the content.
+    /// The position after the reasoning and before the first character of the content.
     Answer,
     Content,
-    /// Inside of a call.
+    /// The inside of a call.
     Call(&'static CallBlock),
-    /// JSON that may be a call, up to the end.
+    /// JSON that can be a call. The JSON reaches to the end of the text.
     Json,
     Harmony(Harmony),
-    /// Content from beginning to end.
+    /// Content that reaches to the end of the text.
     Plain,
     /// A single call as JSON.
     Forced,
 }
 
-/// The text of one answer so far.
+/// Reads the text of one answer.
 pub struct AnswerReader {
     reading: Reading,
     state: State,
-    /// Text that is not read yet.
+    /// Text that the reader has not assigned to a part yet.
     rest: String,
-    /// White space that is dropped if nothing of the same part follows.
+    /// Whitespace that the reader drops unless more text of the same part follows.
     space: String,
-    /// Whether any reasoning was given out.
+    /// Whether the reader has returned any reasoning.
     has_reasoned: bool,
     calls: usize,
 }
 
-/// Whether reading goes on with the rest, or waits for more text.
+/// Whether the reader can continue with the unread text, or must wait for more text.
 #[derive(PartialEq)]
 enum Next {
     Goes,
@@ -119,13 +120,13 @@ impl AnswerReader {
         Self { reading, state, rest: String::new(), space: String::new(), has_reasoned: false, calls: 0 }
     }
 
-    /// Takes text, and returns the parts that no later text can change.
+    /// Adds a piece of text, and returns the parts that no later text can change.
     pub fn push(&mut self, piece: &str) -> Vec<Update> {
         self.rest.push_str(piece);
         self.read(false)
     }
 
-    /// Ends the text, and returns its last parts.
+    /// Ends the text, and returns the last parts.
     pub fn finish(&mut self) -> Vec<Update> {
         self.read(true)
     }
@@ -197,7 +198,7 @@ impl AnswerReader {
         }
     }
 
-    /// Gives out reasoning without white space at both ends.
+    /// Adds reasoning to the returned parts, without whitespace at the beginning and at the end.
     fn reason(&mut self, text: &str, out: &mut Vec<Update>) {
         let text = if self.has_reasoned { text } else { text.trim_start() };
         let kept = text.trim_end();
@@ -210,7 +211,7 @@ impl AnswerReader {
         }
     }
 
-    /// Skips white space in front of the content, and looks for JSON that may be a call.
+    /// Skips whitespace before the content, and checks whether the text begins with JSON that can be a call.
     fn answer(&mut self, is_end: bool) -> Next {
         let text = self.rest.trim_start();
         if text.is_empty() && !is_end {
@@ -251,7 +252,7 @@ impl AnswerReader {
         Next::Waits
     }
 
-    /// Gives out content, and keeps white space at its end.
+    /// Adds content to the returned parts, and holds back whitespace at the end.
     fn hold(&mut self, text: &str, out: &mut Vec<Update>) {
         let kept = text.trim_end();
         if !kept.is_empty() {
@@ -351,7 +352,7 @@ impl AnswerReader {
     }
 }
 
-/// The length of the text that cannot be the beginning of a marker.
+/// Returns the length of the text before a possible beginning of a marker.
 fn held(text: &str, markers: &[&str]) -> usize {
     let begins = |at: &usize| markers.iter().any(|marker| marker.starts_with(&text[*at..]));
     text.char_indices().map(|(at, _)| at).find(begins).unwrap_or(text.len())
