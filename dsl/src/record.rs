@@ -73,9 +73,9 @@ impl<M> Recording<M> {
     /// and types of arguments come from the declared signature. `sizes` sets the extents of axes that `dims`
     /// does not declare.
     ///
-    /// Returns the first error of a body, with its line of Rust code. Also
-    /// returns an error if an axis has no extent, or if a size belongs to no
-    /// argument.
+    /// # Errors
+    /// Returns the first error of a body, with its line of Rust code. Also returns an error if an axis has no
+    /// extent, or if a size belongs to no argument.
     #[track_caller]
     pub fn entry<A, F: EntryFunction<M, A>>(
         self,
@@ -90,8 +90,7 @@ impl<M> Recording<M> {
         })
     }
 
-    /// Records an entry point without a declared function. `body` creates the inputs and outputs
-    /// itself.
+    /// Records an entry point without a declared function. `body` creates the inputs and outputs itself.
     ///
     /// # Errors
     /// Returns the first error of any tensor operation, with its line of Rust code.

@@ -1,5 +1,4 @@
-//! A kernel that writes new vectors into the slots of a KV cache. The kernel does not access other
-//! slots.
+//! A kernel that writes new vectors into the slots of a KV cache. The kernel does not access other slots.
 
 use ops::ElementType;
 use ops::ops::Append;

@@ -72,7 +72,7 @@ fn power(n: Value<'_>) -> Value<'_> {
 }
 
 /// Computes tanh x. Near 0, the function is the odd Taylor polynomial to x¹³, so that small x keep their
-/// bits; the next term is below half a unit in the last place. Elsewhere, the function is (1 − e⁻²ˣ) / (1 +
+/// bits. The next term is below half a unit in the last place. Elsewhere, the function is (1 − e⁻²ˣ) / (1 +
 /// e⁻²ˣ) of |x|, with the sign of x.
 pub(crate) fn tanh(x: Value<'_>) -> Value<'_> {
     let code = x.code();

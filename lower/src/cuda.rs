@@ -1,6 +1,5 @@
-//! Selects the operations that kernels for NVIDIA GPUs compute, in a module for XLA.
-//! The kernels compute calls with few tokens, and all other operations stay
-//! StableHLO.
+//! Selects the operations that kernels for NVIDIA GPUs compute, in a module for XLA. The kernels compute
+//! calls with few tokens, and all other operations stay StableHLO.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,7 @@
-//! Decides how the program computes each node of a simplified trace. This table of decisions
-//! determines the layouts of weights and the expansion of composites. In the expanded trace, kernels
-//! compute the remaining composites, the compiler recognizes idioms, and all other operations are
-//! StableHLO.
-//! computes idioms, and all other operations are StableHLO.
+//! Decides how the program computes each node of a simplified trace. This table of decisions determines the
+//! layouts of weights and the expansion of composites. In the expanded trace, kernels compute the remaining
+//! composites, the compiler recognizes idioms, and all other operations are StableHLO. computes idioms, and
+//! all other operations are StableHLO.
 
 use std::collections::BTreeMap;
 

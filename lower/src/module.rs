@@ -87,8 +87,8 @@ impl Module {
 
 /// Writes a trace of primitives as a StableHLO module, with legalizations for the target's compiler.
 ///
-/// Returns an error if a composite operation is not expanded, or if a parameter has two
-/// types.
+/// # Errors
+/// Returns an error if a composite operation is not expanded, or if a parameter has two types.
 pub fn lower(trace: &Trace, target: &Target) -> Result<Module, LowerError> {
     let legal = legalize(trace, &Legalization::needed(target))?;
     check_elements(&legal, target)?;
@@ -125,6 +125,7 @@ fn check_elements(trace: &Trace, target: &Target) -> Result<(), LowerError> {
 /// Writes a trace of primitives as StableHLO, without legalizations. Functions that are not entry points
 /// become private functions, and take their weights as arguments.
 ///
+/// # Errors
 /// Returns an error if a composite operation is not expanded, if a packed weight is left, or if a parameter
 /// has two types.
 pub fn write(trace: &Trace, dialect: Dialect) -> Result<Module, LowerError> {

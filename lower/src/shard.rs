@@ -1,7 +1,6 @@
-//! Partitions tensors over a device mesh, by the names of their axes. Only arguments
-//! (with weights and state) and results get a sharding from Tracewright. XLA's
-//! partitioner derives the sharding of all other values, and inserts the
-//! collectives.
+//! Partitions tensors over a device mesh, by the names of their axes. Only arguments (with weights and state)
+//! and results get a sharding from Tracewright. XLA's partitioner derives the sharding of all other values,
+//! and inserts the collectives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

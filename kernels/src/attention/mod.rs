@@ -517,9 +517,10 @@ struct Tile<'k> {
     /// The prepared queries of these rows, and their positions relative to the keys.
     queries: Buffer<'k>,
     positions: Buffer<'k>,
-    /// The state of the softmax for each row. In order, the state contains the largest score so far (the same
-    /// in all 16 lanes), and the sums of weights so far (lane i sums keys i, i + 16, …). Then follow the
-    /// factor for earlier sums (the same in all lanes), and the weights of the last 16 keys.
+    /// The state of the softmax for each row. The first buffer contains the largest score so far, the same in
+    /// all 16 lanes. The second buffer contains the sums of weights so far, where lane i sums the keys i, i +
+    /// 16, and so on. The third buffer contains the factor for earlier sums, the same in all lanes. The last
+    /// buffer contains the weights of the last 16 keys.
     largest: Buffer<'k>,
     totals: Buffer<'k>,
     kept: Buffer<'k>,

@@ -171,8 +171,7 @@ impl Attention {
         });
     }
 
-    /// Transposes 16 query rows in place. Each 32 features become a tile with two features per
-    /// line.
+    /// Transposes 16 query rows in place. Each 32 features become a tile with two features per line.
     fn turn<'k>(&self, code: &'k Code, queries: Buffer<'k>, at: Value<'k>) {
         code.repeat(code.index(0)..code.index(self.features), TILE, |feature| {
             let places: Vec<Value<'k>> = (0..ROWS).map(|i| at + feature + i * self.features).collect();
@@ -183,8 +182,7 @@ impl Attention {
         });
     }
 
-    /// Computes the positions of 32 keys. A key that no query may see gets a position after all
-    /// queries.
+    /// Computes the positions of 32 keys. A key that no query may see gets a position after all queries.
     fn place_keys<'k>(
         &self,
         code: &'k Code,

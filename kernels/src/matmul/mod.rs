@@ -83,8 +83,7 @@ impl<'k> Rows<'k> {
     }
 }
 
-/// The smallest number of weight bytes in a part of the work. A smaller part is not worth starting a
-/// worker.
+/// The smallest number of weight bytes in a part of the work. A smaller part is not worth starting a worker.
 const PART: usize = 1 << 17;
 
 /// The additional bytes for each number of a row that every part quantizes or normalizes again, because this
@@ -478,8 +477,8 @@ impl Matmul<'_> {
     /// For any number of rows, each sum adds the columns in the same order. Therefore the bits of a row do
     /// not depend on the other rows.
     ///
-    /// If the sums of all rows don't fit into the registers, the kernel multiplies a block of units by a few
-    /// rows at a time, while the block is in the cache. The sums of the other rows are in memory.
+    /// If the sums of all rows don't fit into the registers, the kernel multiplies each block of units by a
+    /// few rows at a time. The block stays in the cache, and the sums of the other rows are in memory.
     fn in_runs<'k>(
         &self,
         code: &'k Code,

@@ -57,8 +57,7 @@ pub trait State: TraceArg {
     #[doc(hidden)]
     fn take(declared: &LayerState, arguments: &mut StateArguments<'_>) -> Self;
 
-    /// Creates a placeholder for a state that is not declared. The caller has already reported the
-    /// error.
+    /// Creates a placeholder for a state that is not declared. The caller has already reported the error.
     #[doc(hidden)]
     fn missing() -> Self;
 }
