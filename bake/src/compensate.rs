@@ -1,7 +1,7 @@
-//! Rounds a matrix so that its product with the layer's inputs changes little.
+//! Rounds a matrix so that the product of the matrix and the layer's inputs changes little.
 //!
-//! Columns are rounded one after another. After each column, the following columns change so that they
-//! compensate the rounding error as far as possible. The method is GPTQ (Frantar et al., "Accurate
+//! The function rounds one column after another. After each column, it changes the remaining columns so that
+//! they compensate the rounding error as far as possible. The method is GPTQ (Frantar et al., "Accurate
 //! Post-Training Quantization for Generative Pre-trained Transformers", 2023).
 
 use irpa::BlockFormat;
@@ -9,16 +9,16 @@ use ops::WeightFormat;
 use ops::format::{GROUP, Group, Quantized};
 use rayon::prelude::*;
 
-/// The fraction of the diagonal's mean that is added to the diagonal of the moments: it is `percdamp` in
-/// GPTQ.
+/// The damping: this fraction of the diagonal's mean is added to the diagonal of the moments. GPTQ calls it
+/// `percdamp`.
 const DAMPING: f64 = 0.01;
 
-/// The number of rows that are rounded together, so that a row of the factor is read once for all of them.
+/// The number of rows that are rounded together. A row of the factor is read once for all of these rows.
 const TOGETHER: usize = 16;
 
-/// The statistics of a matmul's inputs that are known.
+/// The known statistics of a matmul's inputs.
 pub enum Importance {
-    /// No statistics are known: all inputs have the same weight.
+    /// No statistics are known, so all inputs have the same weight.
     Equal,
     /// The mean square of each input is known.
     Squares(Vec<f32>),
@@ -26,18 +26,18 @@ pub enum Importance {
     Moments(Moments),
 }
 
-/// The second moments H of a matmul's inputs, stored as the upper triangular matrix U with `UᵀU = H⁻¹`.
+/// The second moments H of a matmul's inputs. The type stores the upper triangular matrix U with `UᵀU = H⁻¹`.
 pub struct Moments {
     /// The matrix U, f32 `[inputs, inputs]`.
     factor: Vec<f32>,
-    /// The cost of an error in each column, if the later columns compensate the error: it is `1 / U²` of the
-    /// diagonal element.
+    /// The cost of an error in each column if the later columns compensate the error. The cost is `1 / U²` of
+    /// the diagonal element.
     weights: Vec<f32>,
 }
 
 impl Moments {
     /// Computes the moments from the sums of products of all pairs of inputs, f32 `[inputs, inputs]`. An
-    /// input that is always zero has no influence.
+    /// input that is always zero has no effect.
     pub fn new(sums: &[f32], inputs: usize) -> Self {
         let mut factor: Vec<f64> = sums.iter().map(|&sum| f64::from(sum)).collect();
         let diagonal = |i: usize| i * inputs + i;
@@ -51,13 +51,13 @@ impl Moments {
     }
 }
 
-/// Computes the upper triangular matrix R with `R Rᵀ = H`, and stores R in the upper half of H.
+/// Computes the upper triangular matrix R with `R Rᵀ = H`. R overwrites the upper half of H.
 fn upper_root(h: &mut [f64], n: usize) {
     for i in (0..n).rev() {
         let (above, rest) = h.split_at_mut(i * n);
         let row = &mut rest[..n];
         let square = row[i] - dot(&row[i + 1..], &row[i + 1..]);
-        // Damped moments are positive definite; rounding may take that from a tiny one.
+        // Damped moments are positive definite, but rounding can make a tiny value negative.
         row[i] = square.max(f64::MIN_POSITIVE).sqrt();
         let row = &*row;
         above.par_chunks_mut(n).with_min_len(64).for_each(|above| {
@@ -66,7 +66,7 @@ fn upper_root(h: &mut [f64], n: usize) {
     }
 }
 
-/// The inverse of an upper triangular matrix, with zeros below the diagonal.
+/// Computes the inverse of an upper triangular matrix. The elements below the diagonal are zero.
 fn inverse(r: &[f64], n: usize) -> Vec<f32> {
     let mut inverse = vec![0.0f32; n * n];
     inverse.par_chunks_mut(n.max(1)).enumerate().for_each(|(i, row)| {
@@ -82,7 +82,7 @@ fn inverse(r: &[f64], n: usize) -> Vec<f32> {
     inverse
 }
 
-/// The dot product, summed in eight lanes that are always added in the same order.
+/// Computes a dot product in eight lanes. The lanes are always added in the same order.
 fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut lanes = [0.0; 8];
     let (a, a_rest) = a.as_chunks::<8>();
@@ -94,7 +94,7 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     lanes.iter().sum::<f64>() + rest
 }
 
-/// Rounds a matrix to blocks, where each row begins with a new block, as in GGUF. The function overwrites the
+/// Rounds a matrix to blocks. As in GGUF, each row begins with a new block. The function overwrites the
 /// numbers of the matrix.
 ///
 /// # Panics
@@ -149,15 +149,15 @@ fn round_rows(
     }
 }
 
-/// Chooses the scale and the minimum of a later group of a block again, for the current numbers of the group.
+/// Chooses the scale and the minimum of a block's later group again, because earlier roundings changed the
+/// group's numbers.
 fn refit(block: &mut Quantized, group: usize, numbers: &[f32], weights: &[f32]) {
     if let Quantized::SuperBlock(block) = block {
         block.refit(group, numbers, weights);
     }
 }
 
-/// Rounds a number to the integer at its place in a block, and returns the value that this integer
-/// represents.
+/// Rounds a number to an integer at its place in a block. Returns the value that this integer represents.
 fn set(format: WeightFormat, block: &mut Quantized, place: usize, x: f32) -> f32 {
     match block {
         Quantized::Group(Group { integers, scale }) => {

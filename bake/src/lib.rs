@@ -32,18 +32,18 @@ pub enum Ignorable {
     Suffix(&'static str),
     /// A tensor whose key has this prefix, such as another part of a multimodal checkpoint.
     Prefix(&'static str),
-    /// Any key with this prefix and then a number of at least `from`, such as `model.layers.46.`: layers that predict
-    /// further tokens.
+    /// Any key with this prefix and then a number of at least `from`, such as `model.layers.46.`. Such layers
+    /// are for multi-token prediction.
     LayersFrom {
         /// The prefix before the number.
         prefix: &'static str,
         from: usize,
     },
-    /// A tensor with this key. The network declares this tensor, but simplification found that no result
-    /// depends on it.
+    /// A tensor with this key that the network declares, although simplification found that no result depends
+    /// on the tensor.
     Unread(String),
-    /// A tensor with this key, if its content equals the content of another tensor: a tied weight that is
-    /// stored twice.
+    /// A tensor with this key whose content equals the content of another tensor. This happens if a tied
+    /// weight is stored twice.
     EqualTo {
         /// The key that may be present.
         key: String,
@@ -53,9 +53,9 @@ pub enum Ignorable {
 
 /// Options of [`bake`].
 pub struct BakeOptions<'a> {
-    /// Whether the archive's entries get metadata with type and hash.
+    /// Whether each entry of the archive gets metadata with its type and hash.
     pub metadata: bool,
-    /// Receives the progress, and can stop the bake.
+    /// The callback for the progress, which can also stop the bake.
     pub watch: Option<Watch<'a>>,
 }
 
@@ -68,7 +68,7 @@ impl Default for BakeOptions<'_> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Baked {
     pub bytes: u64,
-    /// Keys whose elements were converted, with the old and the new type.
+    /// The keys of tensors whose elements were converted, each with the old and the new type.
     pub converted: Vec<(String, ElementType, ElementType)>,
     /// The number of block-quantized tensors that were converted to each format.
     pub blocks: BTreeMap<FromBlocks, usize>,
@@ -76,12 +76,12 @@ pub struct Baked {
     pub ignored: Vec<String>,
 }
 
-/// A checkpoint that passed the checks, and the plan of [`write()`].
+/// A checkpoint that passed the checks, with the plan for [`write()`].
 #[derive(Clone, Debug)]
 pub struct Checked(Baked);
 
 impl Checked {
-    /// Statistics of the bake. The field `bytes` is not counted yet.
+    /// The statistics of the planned bake. The field `bytes` is still 0.
     pub fn planned(&self) -> &Baked {
         &self.0
     }
@@ -91,12 +91,12 @@ impl Checked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FromBlocks {
     pub from: BlockFormat,
-    /// The new format of the tensor. If the tensor has no quantized format, the element type applies.
+    /// The new format of the tensor. If the format is `None`, the tensor gets the element type.
     pub to: (Option<WeightFormat>, ElementType),
 }
 
 impl FromBlocks {
-    /// Whether the conversion changes no number.
+    /// Whether the conversion keeps the exact value of every number.
     pub fn is_exact(&self) -> bool {
         match (self.from, self.to) {
             (BlockFormat::Q8_0 | BlockFormat::Q5_0 | BlockFormat::Q4_0, (Some(WeightFormat::Q8), _)) => true,
@@ -157,12 +157,12 @@ impl BakeError {
     }
 }
 
-/// Writes the archive `out` with `parameters`, which are read from `checkpoint`. Floats are converted to the
-/// declared element type. Memory does not depend on the size of the checkpoint.
+/// Reads `parameters` from `checkpoint`, and writes them to the archive `out`. Floats are converted to the
+/// declared element type. The memory does not depend on the size of the checkpoint.
 ///
 /// # Errors
-/// Returns all differences between the checkpoint and the parameters before anything is written, or an error
-/// if reading or writing fails. After an error while files are written, no new file is left.
+/// Returns all differences between the checkpoint and the parameters before anything is written. Also returns
+/// an error if reading or writing fails. After an error, no new file is left.
 pub fn bake(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],
@@ -174,7 +174,7 @@ pub fn bake(
     write(checkpoint, parameters, checked, out, options)
 }
 
-/// Writes the archive like [`bake`], from a checkpoint that [`check`] compared with the same parameters.
+/// Writes the archive like [`bake`]. Call [`check`] with the same checkpoint and parameters before this function.
 ///
 /// # Errors
 /// Returns an error if reading or writing fails. After an error, no new file is left.
@@ -207,7 +207,8 @@ fn entry(parameter: &Parameter) -> NewEntry {
 }
 
 /// Tensors that a checkpoint may contain because the network declares them, although simplification removed
-/// them. `recorded` are the parameters of the recorded trace, and `parameters` those of the simplified trace.
+/// them. The argument `recorded` contains the parameters of the recorded trace. The argument `parameters`
+/// contains the parameters of the simplified trace.
 pub fn unread(recorded: &[Parameter], parameters: &[Parameter]) -> Vec<Ignorable> {
     fn keys(of: &[Parameter]) -> BTreeSet<&str> {
         of.iter().flat_map(Parameter::sources).map(|(key, _)| key).collect()
@@ -293,7 +294,7 @@ pub fn check(
             Ignorable::Unread(twin) | Ignorable::EqualTo { key: twin, .. } => key == twin,
         };
         match ignorable.iter().find(matches) {
-            // Left behind in a shard by the checkpoint that it comes from.
+            // The checkpoint was made from another checkpoint, and a shard still contains this old tensor.
             None if tensor.unlisted => baked.ignored.push(key.clone()),
             None => {
                 problems.push(Problem::Extra { key: key.clone(), file: checkpoint.file(tensor).to_owned() })
@@ -321,7 +322,7 @@ fn check_recipe(parameter: &Parameter) -> Result<(), BakeError> {
     made.map_err(|source| BakeError::Recipe { key: parameter.key.clone(), source: Box::new(source) })
 }
 
-/// The storage format of a parameter, if it differs from an element type.
+/// The storage format of a parameter; `None` if the archive stores the parameter in an element type.
 pub fn format(parameter: &Parameter) -> Option<WeightFormat> {
     let Recipe::Op(op, _) = parameter.recipe.as_deref()? else { return None };
     match op.form() {

@@ -28,12 +28,12 @@ pub enum Problem {
     Missing {
         key: String,
         ty: TensorType,
-        /// The most similar key that no parameter reads.
+        /// The most similar key in the checkpoint that no parameter reads.
         nearest: Option<String>,
     },
     /// The model does not read a tensor.
     Extra { key: String, file: PathBuf },
-    /// A tensor must equal another tensor to be ignored, but the two tensors differ.
+    /// A tensor differs from another tensor, although it is ignorable only if both are equal.
     NotEqual {
         key: String,
         /// The key of the tensor that must have the same content.
@@ -51,10 +51,10 @@ pub enum Problem {
     Element { key: String, file: PathBuf, expected: ElementType, found: String },
 }
 
-/// A trace's declaration of a checkpoint's tensor.
+/// The declaration of a checkpoint's tensor in a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declared {
-    /// The names of the tensor's axes; empty if the tensor is only a part of a parameter.
+    /// The names of the tensor's axes. The list is empty if the tensor is only a part of a parameter.
     pub axes: Vec<AxisName>,
     pub provenance: Provenance,
 }
@@ -117,7 +117,7 @@ fn begin(prefix: &str) -> String {
 }
 
 impl Problem {
-    /// The same problem for all layers, with `*` instead of the numbers in keys.
+    /// The same problem with `*` instead of the numbers in keys, which is equal for all layers.
     fn of_all_layers(&self) -> Self {
         let pattern = |key: &String| key_pattern(key);
         let mut problem = self.clone();
@@ -136,7 +136,7 @@ impl Problem {
     }
 }
 
-/// Formats each problem as a line. Problems that differ only in the layer share a line.
+/// Formats each problem as a line. Problems that differ only in the layer become one line.
 pub(crate) fn list(problems: &[Problem]) -> String {
     let mut count: HashMap<String, usize> = HashMap::new();
     let patterns: Vec<String> = problems.iter().map(|problem| problem.of_all_layers().to_string()).collect();
@@ -149,7 +149,7 @@ pub(crate) fn list(problems: &[Problem]) -> String {
     Listed(&lines).to_string()
 }
 
-/// Missing keys that are equal to unread keys except for the prefix.
+/// Missing keys that differ from unread keys only in the prefix.
 pub(crate) struct Moved<'a> {
     declared: &'a str,
     found: &'a str,
@@ -158,8 +158,8 @@ pub(crate) struct Moved<'a> {
 }
 
 impl<'a> Moved<'a> {
-    /// The prefixes that explain most of the missing keys, if they explain several keys. Only the first two
-    /// parts of a missing key may differ; the rest identifies the parameter.
+    /// Finds the prefixes that explain most of the missing keys, if they explain at least two keys. Only the
+    /// first two parts of a missing key may differ, because the rest identifies the parameter.
     pub(crate) fn find(missing: &[&'a str], unread: &[&'a str]) -> Option<Self> {
         let cuts = |key: &str| {
             let dots = key.match_indices('.').map(|(at, _)| at + 1);
@@ -194,9 +194,9 @@ impl<'a> Moved<'a> {
     }
 }
 
-/// The declarations in `trace` of the tensors that its parameters read, by key.
+/// The declarations of the tensors that the parameters in `trace` read, by key.
 pub(crate) fn declarations(trace: &Trace) -> BTreeMap<String, Declared> {
-    // A trace with two types for a key was refused before it came here.
+    // An earlier check rejects a trace that declares a key with two types.
     let Ok(reads) = trace.reads() else { return BTreeMap::new() };
     let mut nodes = HashMap::new();
     for function in &trace.functions {

@@ -1,5 +1,5 @@
-//! Writes a checkpoint with quantized matrices: a safetensors file whose metadata declare the tensors that
-//! are in quantized blocks.
+//! Writes a checkpoint with quantized matrices. The checkpoint is a safetensors file whose metadata list the
+//! tensors in quantized blocks.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -46,13 +46,13 @@ pub struct Quantizer<'a> {
 struct Source {
     ty: TensorType,
     format: Option<WeightFormat>,
-    /// Whether a matmul reads the tensor with its axes exchanged.
+    /// Whether the file stores the transpose of the matrix in the matmul.
     transposed: bool,
 }
 
 impl<'a> Quantizer<'a> {
-    /// Creates a quantizer. Its arguments are the tensors from which the recorded parameters are made, and
-    /// the formats of matrices by the patterns of their keys.
+    /// Creates a quantizer for the checkpoint's tensors from which the recorded parameters are computed.
+    /// `formats` sets the formats of matrices by the patterns of their keys.
     pub fn new(
         checkpoint: &'a Checkpoint,
         parameters: &[Parameter],
@@ -74,7 +74,7 @@ impl<'a> Quantizer<'a> {
         Self { checkpoint, sources, rounded: BTreeMap::new() }
     }
 
-    /// The keys of the matrices that are not quantized yet, with the bytes that each matrix takes in f32.
+    /// The keys of the matrices that are not quantized yet, each with the number of bytes of the matrix in f32.
     pub fn left(&self) -> Vec<(String, usize)> {
         let left = self
             .sources
@@ -105,8 +105,8 @@ impl<'a> Quantizer<'a> {
         Ok(())
     }
 
-    /// Writes all tensors into a folder, and returns the number of bytes. Matrices that are not quantized yet
-    /// are quantized without statistics.
+    /// Writes all tensors into a folder, and returns the number of bytes. The function first quantizes all
+    /// remaining matrices, without statistics.
     ///
     /// # Errors
     /// Returns an error if the folder already contains a checkpoint, or the new checkpoint cannot be written.
@@ -120,7 +120,8 @@ impl<'a> Quantizer<'a> {
         }
         let described: BTreeMap<&String, &BlockRows> =
             self.rounded.iter().map(|(key, (rows, _))| (key, rows)).collect();
-        // One entry: the library writes several in the order of a `HashMap`, which differs from run to run.
+        // The metadata have a single entry, because the library writes several entries in the random order of
+        // a `HashMap`.
         let texts = HashMap::from([(BLOCKS.to_owned(), serde_json::json!(described).to_string())]);
         let tensors: Vec<(&String, Written<'_>)> =
             self.sources.iter().map(|(key, source)| (key, self.written(key, source))).collect();
@@ -151,7 +152,7 @@ impl<'a> Quantizer<'a> {
                 Written { dtype: Dtype::U8, shape: vec![blocks.len()], data: Data::Blocks(blocks) }
             }
             None => {
-                // In the type of the checkpoint, unless it has blocks.
+                // A tensor that is not quantized keeps the checkpoint's element type; a tensor in blocks becomes f32.
                 let stored = self.checkpoint.get(key).and_then(CheckpointTensor::element);
                 let element = stored.filter(|element| element.is_float()).unwrap_or(ElementType::F32);
                 let dtype = match element {
@@ -189,7 +190,7 @@ impl View for &Written<'_> {
             Data::Blocks(blocks) => (*blocks).into(),
             Data::Dense(checkpoint, key, ty) => {
                 let (mut numbers, mut bytes) = (vec![0.0; ty.count()], vec![0; ty.bytes()]);
-                // That the checkpoint has the tensor was checked before anything was rounded.
+                // An earlier check guarantees that the checkpoint has the tensor.
                 let _ = crate::read(checkpoint, key, ty, 0, &mut numbers);
                 for (i, number) in numbers.iter().enumerate() {
                     ty.element.store(&mut bytes, i, ty.element.encode((*number).into()));

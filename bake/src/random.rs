@@ -1,5 +1,5 @@
-//! Writes random weights for any configuration, so that you can run and measure a model without its
-//! checkpoint.
+//! Writes random weights for any configuration. With random weights, you can run and measure a model without
+//! its checkpoint.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -23,10 +23,10 @@ pub enum RandomError {
     /// The folder already contains a checkpoint, or another configuration.
     #[error("`{}` exists; remove this file, or write to another folder", .0.display())]
     Exists(PathBuf),
-    /// The function that observes the progress stopped the work.
+    /// The progress callback stopped the work.
     #[error("stopped on request while writing `{}`", .0.display())]
     Stopped(PathBuf),
-    /// The machine has not enough memory for a tensor. Each tensor is created as a whole.
+    /// The machine does not have enough memory for a tensor. The function keeps a whole tensor in memory.
     #[error("the tensor `{key}` takes {bytes} bytes, more than the machine has memory for")]
     Memory { key: String, bytes: usize },
     #[error("cannot write `{}`", .path.display())]
@@ -40,11 +40,12 @@ struct RandomTensor<'a> {
     watch: WatchBytes<'a>,
 }
 
-/// A function that receives the bytes of each tensor, and can stop the work.
+/// A callback that receives the number of bytes of each tensor, and can stop the work.
 pub type WatchBytes<'a> = &'a (dyn Fn(usize) -> ControlFlow<()> + Sync);
 
 impl RandomTensor<'_> {
-    /// Each tensor has its own stream of random numbers, so its content does not depend on its neighbours.
+    /// The bytes of the tensor. Each tensor has its own stream of random numbers, so its content does not
+    /// depend on other tensors.
     fn bytes(&self) -> Vec<u8> {
         if (self.watch)(0).is_break() {
             return Vec::new(); // The file is thrown away.
@@ -52,17 +53,19 @@ impl RandomTensor<'_> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.seed.to_le_bytes()).update(self.key.as_bytes());
         let mut random = ChaCha8Rng::from_seed(*hasher.finalize().as_bytes());
-        // A norm's weight is a factor near 1; everything else, its bias too, is centred on 0.
+        // The mean of a norm's weights is 1, because they are factors. The mean of all other weights,
+        // including a norm's bias, is 0.
         let is_factor = self.ty.rank() == 1 && self.key.contains("norm") && !self.key.ends_with("bias");
         let centre = if is_factor { 1.0 } else { 0.0 };
-        // A matrix's deviation is 1/√inputs, so that activations keep their size and tokens differ; a vector's is 0.1.
+        // A matrix has the standard deviation 1/√inputs, so that activations keep their size and tokens
+        // differ. A vector has 0.1.
         let variance =
             if self.ty.rank() < 2 { 0.01 } else { 1.0 / self.ty.shape[self.ty.rank() - 1].max(1) as f32 };
         let half_width = (3.0 * variance).sqrt();
         let number = |drawn: u16| centre + (f32::from(drawn) / 32767.5 - 1.0) * half_width;
         let mut bytes = vec![0; self.ty.bytes()];
-        // Two bytes are drawn for each number. Where a number takes two, what is drawn stands in its place, and a table has what
-        // each of the 65,536 becomes.
+        // Each number comes from two random bytes. In a type with two bytes per number, a table converts the
+        // random bytes in place; the table contains the number for each of the 65,536 random values.
         let element = self.ty.element;
         if element.bits() == 16 {
             let encoded = |drawn: u16| (element.encode(number(drawn).into()) as u16).to_le_bytes();
@@ -112,8 +115,8 @@ impl View for &RandomTensor<'_> {
     }
 }
 
-/// Returns the folder with random weights for a configuration. The folder is created once in the cache for
-/// each seed and list of parameters.
+/// Returns the folder with random weights for a configuration. The cache contains one folder for each seed
+/// and list of parameters.
 ///
 /// # Errors
 /// Returns the same errors as [`write_random`].
@@ -139,12 +142,12 @@ pub fn random_checkpoint(
 }
 
 /// Writes `config.json`, which is a copy of `config`, and `model.safetensors` into `folder`. The file
-/// `model.safetensors` contains random tensors for the sources of `parameters`. Only one tensor is in memory
-/// at a time.
+/// `model.safetensors` contains random tensors for the sources of `parameters`. Only one tensor at a time is
+/// in memory.
 ///
 /// # Errors
-/// Returns an error if a file already exists or cannot be written, or if the function that observes the
-/// progress stops the work. After an error, no partial file is left.
+/// Returns an error if a file already exists or cannot be written, or if the progress callback stops the
+/// work. After an error, the folder contains no partial file.
 pub fn write_random(
     config: &Path,
     parameters: &[Parameter],

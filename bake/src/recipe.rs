@@ -1,5 +1,4 @@
-//! Evaluates recipes in pieces of bounded size. The memory that is needed does not depend on the size of a
-//! weight.
+//! Evaluates recipes in pieces of bounded size. The memory does not depend on the size of a weight.
 
 use rayon::prelude::*;
 
@@ -11,7 +10,7 @@ use ops::ops::{Binary, BinaryKind, Constant, Convert, Pack, Permute, Quantize, R
 use ops::{ElementType, Literal, Op, TensorType, Value, WeightFormat};
 use trace::{Parameter, Recipe};
 
-/// The number of elements that are computed in one piece.
+/// The number of elements in one piece.
 const PIECE: usize = 1 << 14;
 
 /// Writes the data of a parameter.
@@ -56,7 +55,7 @@ fn write_made(made: &PieceReader<'_>, sink: &mut Sink<'_>) -> Result<(), Archive
     Ok(())
 }
 
-/// Reads the numbers of a checkpoint's tensor from `start` on, rounded to the type that a network declares.
+/// Reads the numbers of a checkpoint's tensor from `start` on, and rounds them to the type that a network declares.
 ///
 /// # Errors
 /// Returns an error if the checkpoint does not contain the tensor.
@@ -76,7 +75,7 @@ pub fn read(
 pub fn value(checkpoint: &Checkpoint, key: &str, ty: &TensorType) -> Option<Value> {
     let tensor = checkpoint.get(key).filter(|tensor| tensor.shape == ty.shape)?;
     match tensor.element() {
-        // Exact where an f32 has not all numbers of the type, too.
+        // Without a conversion through f32, this value is exact for types with more precision than f32.
         Some(_) if tensor.arranged == StoredOrder::Same => {
             let value = Value::from_bytes(checkpoint.ty(key).ok()?, checkpoint.data(key).ok()?);
             Some(if value.ty == *ty { value } else { Value::new(ty.clone(), value.data) })
@@ -93,7 +92,7 @@ pub fn value(checkpoint: &Checkpoint, key: &str, ty: &TensorType) -> Option<Valu
 fn write_recipe(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -> Result<(), ArchiveError> {
     match recipe {
         Recipe::Source(key, ty) => write_source(key, ty, checkpoint, sink),
-        // One after the other in memory too.
+        // The operands of a concatenation along the first axis also follow each other in memory.
         Recipe::Op(Op::Concatenate(concatenate), pieces) if concatenate.axis == 0 => {
             pieces.iter().try_for_each(|piece| write_recipe(piece, checkpoint, sink))
         }
@@ -125,11 +124,11 @@ fn write_recipe(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -
     }
 }
 
-/// The number of panels that all threads pack together.
+/// The number of panels that all threads pack before the panels are written.
 const PANELS: usize = 64;
 
-/// Writes a matrix in a format whose data are computed from sixteen rows at a time. `bytes` returns the
-/// number of bytes for a number of rows and inputs. `make` computes the bytes.
+/// Writes a matrix in a format that packs sixteen rows at a time. `bytes` returns the number of bytes for a
+/// number of rows and inputs. `make` computes these bytes.
 fn write_panels(
     matrix: &Recipe,
     format: WeightFormat,
@@ -150,7 +149,7 @@ fn write_panels(
             make(&Panel { made: &made, first: row, inputs, numbers }, bytes);
         });
     };
-    // While some are written, the next are made.
+    // One thread writes panels while the other threads compute the next panels.
     let (mut next, mut written) = (Vec::new(), Vec::new());
     for first in (0..outputs).step_by(PANEL * PANELS) {
         rayon::in_place_scope(|scope| {
@@ -162,7 +161,7 @@ fn write_panels(
     sink.write(&written)
 }
 
-/// The rows of a matrix that are stored together.
+/// The rows of a matrix that the archive stores together.
 struct Panel<'p, 'a> {
     made: &'p PieceReader<'a>,
     first: usize,
@@ -171,7 +170,7 @@ struct Panel<'p, 'a> {
 }
 
 impl Panel<'_, '_> {
-    /// The stored numbers from a column of a row on, if `format` stores them without a change.
+    /// The stored numbers of a row from `column` on, if `format` stores these numbers unchanged.
     fn quantized(&self, format: WeightFormat, row: usize, column: usize) -> Option<Quantized> {
         let together = format.together()?.min(self.inputs - column);
         let stored = self.made.quantized((self.first + row) * self.inputs + column, together)?;
@@ -184,7 +183,7 @@ impl Panel<'_, '_> {
     }
 }
 
-/// A recipe with the types of its operations, and the numbers of its source tensors.
+/// A recipe with the types of its operations, and with access to the numbers of its source tensors.
 struct PieceReader<'a> {
     ty: TensorType,
     from: PieceSource<'a>,
@@ -197,9 +196,8 @@ enum PieceSource<'a> {
 }
 
 impl<'a> PieceReader<'a> {
-    /// Creates a reader for the result of a recipe. `grouped` is set if the result will be stored in groups.
-    /// If `grouped` is set, numbers from the checkpoint's quantized blocks are not first rounded to an
-    /// element type.
+    /// Creates a reader for the result of a recipe. Set `grouped` if the archive stores the result in groups.
+    /// Then numbers from the checkpoint's quantized blocks are not first rounded to an element type.
     fn new(recipe: &'a Recipe, checkpoint: &'a Checkpoint, grouped: bool) -> Result<Self, ArchiveError> {
         match recipe {
             Recipe::Source(key, ty) => Self::source(key, ty, checkpoint, grouped),
@@ -212,7 +210,7 @@ impl<'a> PieceReader<'a> {
     }
 
     fn op(op: Cow<'a, Op>, mut operands: Vec<Self>) -> Self {
-        // What is turned and turned back is what it was.
+        // Two permutations that cancel each other leave the operand unchanged.
         let turned_back = match (&*op, &operands[..]) {
             (Op::Permute(outer), [Self { from: PieceSource::Op(inner, _), .. }]) => match &**inner {
                 Op::Permute(inner) => {
@@ -233,7 +231,7 @@ impl<'a> PieceReader<'a> {
         Self { ty, from: PieceSource::Op(op, operands) }
     }
 
-    /// Creates a reader for a tensor of the checkpoint, in the tensor's own order of elements.
+    /// Creates a reader for a tensor of the checkpoint. The reader returns elements in the tensor's own order.
     fn source(
         key: &str,
         ty: &TensorType,
@@ -265,7 +263,7 @@ impl<'a> PieceReader<'a> {
                 let order = [0, 2, 1].into_iter().chain(3..3 + row.len()).collect();
                 one(Reshape { shape: shape.clone() }.into(), one(Permute { order }.into(), pairs))
             }
-            // In f32: a narrow type has no numbers for what is added to 1.
+            // The subtraction is in f32, because a narrow type cannot represent every number plus 1.
             StoredOrder::PlusOne => {
                 let wide = as_stored(shape.clone(), ElementType::F32);
                 let value = Literal::splat(wide.ty.clone(), -1.0);
@@ -277,8 +275,8 @@ impl<'a> PieceReader<'a> {
         })
     }
 
-    /// The quantized form of `count` numbers from `start` on, if the checkpoint quantized exactly these
-    /// numbers together.
+    /// The quantized form of `count` numbers from `start` on. The result is `None` unless the checkpoint
+    /// quantized exactly these numbers together.
     fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         match &self.from {
             PieceSource::Source(numbers, _) => numbers.quantized(start, count),
@@ -311,8 +309,8 @@ impl<'a> PieceReader<'a> {
         }
     }
 
-    /// Reads elements from `start` on in row-major order. Recipes compute only floats that an f32 can
-    /// represent.
+    /// Reads elements from `start` on in row-major order. The function returns f32, because recipes compute
+    /// only floats that an f32 can represent.
     fn read(&self, start: usize, out: &mut [f32]) {
         match &self.from {
             PieceSource::Source(numbers, rounded) => {
@@ -350,7 +348,7 @@ impl<'a> PieceReader<'a> {
                 let value = constant.value.to_value();
                 out.iter_mut().zip(&value.data[start..]).for_each(|(out, value)| *out = *value as f32);
             }
-            // Elementwise: a piece of the result needs the same pieces of the operands.
+            // An elementwise operation needs the same piece of each operand as of the result.
             op => {
                 let piece = |operand: &PieceReader<'_>| {
                     let mut data = vec![0.0; out.len()];
@@ -386,14 +384,14 @@ impl<'a> PieceReader<'a> {
         }
     }
 
-    /// Reads elements; the position in the operand moves by a stride for each axis of the result.
+    /// Reads elements of an operand. For each axis of the result, the position in the operand moves by a stride.
     fn read_strided(&self, moves: &[usize], operand: &PieceReader<'_>, start: usize, out: &mut [f32]) {
         let shape = &self.ty.shape;
         let own = strides(shape);
         let place = |flat: usize| -> usize {
             (0..shape.len()).map(|axis| flat / own[axis] % shape[axis] * moves[axis]).sum()
         };
-        // Along the last axis the operand is a run, or one element after another.
+        // Along the last axis, the elements are consecutive in the operand, or are read one by one.
         let last = shape.last().copied().unwrap_or(1);
         let step = moves.last().copied().unwrap_or(0);
         let mut done = 0;
@@ -410,7 +408,7 @@ impl<'a> PieceReader<'a> {
     }
 }
 
-/// The distance of neighbouring elements along each axis.
+/// The distance in memory between neighbouring elements along each axis.
 fn strides(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1; shape.len()];
     for axis in (1..shape.len()).rev() {

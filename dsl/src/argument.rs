@@ -9,11 +9,11 @@ use crate::{Axis, Tensor};
 /// An argument or result of a block: tensors, and plain data on which the body may depend. Derive this trait
 /// for your own types.
 pub trait TraceArg: Clone + 'static {
-    /// Appends the tensors in this value to `tensors` in a fixed order, and the plain data to `data` as
+    /// Appends the tensors in this value to `tensors` in a fixed order. Appends the plain data to `data` as
     /// bytes.
     #[doc(hidden)]
     fn flatten(&self, tensors: &mut Vec<Raw>, data: &mut Vec<u8>);
-    /// A copy of this value with other tensors, in the order of `flatten`.
+    /// A copy of this value in which other tensors replace its tensors, in the order of `flatten`.
     #[doc(hidden)]
     fn rebuild(&self, tensors: &mut dyn Iterator<Item = Raw>) -> Self;
 }

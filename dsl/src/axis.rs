@@ -14,7 +14,7 @@ impl Axis {
         Dim { axis: self, extent }
     }
 
-    /// The axis that a node's axis name refers to. `Axis` borrows constants of the program, whereas a trace
+    /// Converts a node's axis name to an `Axis`. An `Axis` borrows constants of the program, whereas a trace
     /// owns its strings.
     pub(crate) fn named(name: &AxisName) -> Self {
         match name {

@@ -61,14 +61,14 @@ fn leave() {
     tracer::with(Tracer::pop_path);
 }
 
-/// A call of a block's function; the block is usually an element of a `[Block; L]`. Arguments and results are
+/// A call of a block's function. The block is usually an element of a `[Block; L]`. Arguments and results are
 /// lists of tensors, so that rustc compiles this code once, and not for every function, block and element
 /// type.
 struct Element<'a> {
     scope: &'a Scope,
-    /// The extents that the block's `dims` declare: elements of one type may differ in their extents.
+    /// The extents that the block's `dims` declare. Elements of the same type may have different extents.
     dims: &'a Dims,
-    /// The block's type: the elements of an array may be blocks of several types.
+    /// The block's type. The elements of an array may have different block types.
     owner: TypeId,
     block: &'static str,
     arguments: TypeId,
@@ -77,20 +77,20 @@ struct Element<'a> {
     place: Place,
 }
 
-/// Runs a function on tensors. Returns the result's tensors, and the result itself.
+/// A function on tensors that returns the tensors in the result, and the result itself.
 type Run<'a> = &'a dyn Fn(Vec<Raw>) -> (Vec<Raw>, Rc<dyn Any>);
 
 impl Element<'_> {
     fn runs_in_place(&self) -> bool {
-        // The axes of an entry point's own arguments are known once the block has looked at them.
+        // The axes of an entry point's own arguments are unknown until the block has checked these arguments.
         !self.scope.element
             || self.tensors.contains(&Raw::ARGUMENT)
             || !tracer::with(|t| t.admits(&self.tensors, self.place)).unwrap_or(false)
     }
 
-    /// Calls the function of an element, and first records the function if no equal element was recorded.
-    /// Returns the value of the recording and the tensors of this call, which replace the tensors in that
-    /// value. After an error there are no tensors.
+    /// Calls the function of an element. If no equal element was recorded before, this method first records
+    /// the function. Returns the value that the recording returned, and the tensors that replace the tensors
+    /// in that value. After an error, the list of tensors is empty.
     fn call(self, run: Run<'_>) -> (Rc<dyn Any>, Vec<Raw>) {
         let Self { scope, tensors, place, .. } = self;
         let found =
@@ -109,7 +109,7 @@ impl Element<'_> {
         let known = tracer::with(|t| t.body(&key)).flatten();
         let recorded = match known {
             Some(recorded) => {
-                // Only what is an argument may differ between elements: checked where it costs nothing that matters.
+                // Debug builds check that elements with equal keys record the same function.
                 if cfg!(debug_assertions) {
                     let same = tracer::with(|t| t.function(recorded.function).name.clone());
                     let (again, _) = record(scope, same.unwrap_or_default(), &key, run, place);
@@ -164,7 +164,7 @@ impl Element<'_> {
     }
 }
 
-/// Results that have numbers as names, for functions whose results have no names.
+/// Adds numbers as names to results, for functions whose results have no names.
 pub(crate) fn numbered(results: Vec<Raw>) -> Vec<(String, Role, Raw)> {
     let named = |(i, raw)| (format!("result{i}"), Role::Plain, raw);
     results.into_iter().enumerate().map(named).collect()

@@ -66,15 +66,15 @@ pub trait CausalLm: Sized {
         None
     }
 
-    /// Runs an encoder on tokens `[B, S]`; the first `count` `[B]` of them are real, and the others are
-    /// padding. The encoder fills the state that layers of the decoder read.
+    /// Runs an encoder on tokens `[B, S]`. The first `count` `[B]` tokens of each sequence are real, and the
+    /// others are padding. The encoder fills the state that decoder layers read.
     #[track_caller]
     fn encode(&self, _tokens: Tensor<I32>, _count: Tensor<I32>, _cache: &mut Cache<Self::Element>) {
         no_function("encode");
     }
 
-    /// Runs an encoder on features `[B, S, D]`; the first `count` `[B]` of them are real, and the others are
-    /// padding.
+    /// Runs an encoder on features `[B, S, D]`. The first `count` `[B]` positions of each sequence are real,
+    /// and the others are padding.
     #[track_caller]
     fn encode_features(
         &self,
@@ -97,10 +97,10 @@ pub trait CausalLm: Sized {
     /// Records the trace of the given entry points. The recording reads no weights.
     ///
     /// Each entry point takes `tokens: i32[B,S]`, `start` and `count` (`i32[]`, or `i32[B]` for several
-    /// sequences), and then the state of each layer. The entry point returns the `logits` and `token` that
-    /// its [`LogitsMode`] selects, and then the new state of each layer. An entry point with
-    /// [`EntryInput::Features`] takes `features` instead of `tokens`. An entry point without logits takes no
-    /// `start`, and fills the state of an encoder.
+    /// sequences), and then the state of each layer. It returns the `logits` and `token` that its
+    /// [`LogitsMode`] selects, and then the new state. With [`EntryInput::Features`], `features`
+    /// replace `tokens`. An entry point without logits takes no `start`, and fills the state of an
+    /// encoder.
     ///
     /// # Errors
     /// Returns an error if a value in the configuration is invalid, or the first error of a body with its
@@ -182,13 +182,13 @@ fn record_encoder<M: CausalLm>(model: &M, entry: &mut EntryRecorder, point: &Ent
     returned(entry, &cache, kept);
 }
 
-/// The input of an entry point for each position.
+/// The main input of an entry point.
 enum Input<T: Float> {
     Tokens(Tensor<I32>),
     Features(Tensor<T>),
 }
 
-/// The argument for the tokens, or for vectors on the axis `width` instead of their embeddings.
+/// The argument for tokens. If `width` is set, the argument is vectors on the axis `width` instead.
 fn taken_input<M: CausalLm>(
     entry: &mut EntryRecorder,
     point: &EntryPoint,
@@ -209,8 +209,8 @@ fn taken_input<M: CausalLm>(
     }
 }
 
-/// Creates one argument for each tensor of each layer's state. The value after the call is a result with the
-/// same name and role.
+/// Creates one argument for each tensor of each layer's state. The new value of the state is a result with
+/// the same name and role.
 fn taken<T: Float>(
     entry: &mut EntryRecorder,
     state: Vec<(usize, LayerState)>,
@@ -226,7 +226,7 @@ fn taken<T: Float>(
     (cache, kept)
 }
 
-/// Adds the new state of the layers, and the state that an encoder fills, as results.
+/// Adds results for the new state of the layers, and for the state that an encoder fills.
 fn returned<T: Float>(entry: &mut EntryRecorder, cache: &Cache<T>, kept: Vec<StateTensor>) {
     let mut tensors = Vec::new();
     cache.flatten(&mut tensors, &mut Vec::new());

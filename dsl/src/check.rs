@@ -64,7 +64,7 @@ impl<'a> SignatureCheck<'a> {
     fn input<T: Element>(&mut self, t: &mut Tracer, name: &str, declared: DeclaredAxes, place: Place) -> Raw {
         let mut dims = Vec::new();
         if declared.rest {
-            // What the recording sizes and the signature does not name.
+            // The axes with a size in the recording that the signature does not name.
             let unnamed = t.unasked().into_iter().filter(|axis| !declared.axes.contains(axis));
             let rest: Vec<Dim> =
                 unnamed.collect::<Vec<_>>().into_iter().filter_map(|a| t.size(a).map(|n| a.of(n))).collect();

@@ -82,8 +82,8 @@ fn splat(t: &mut Tracer, element: ElementType, dims: &[Dim], value: f64, place: 
     t.op(None, Constant { value }, &[], &axes(dims), place)
 }
 
-/// Aligns two operands, and returns them with their common axes. If both operands are numbers, the axes are
-/// `dims`.
+/// Aligns two operands, and returns them with their common axes. If both operands are numbers, both get the
+/// axes `dims`.
 fn meet<T: Element>(
     t: &mut Tracer,
     op: &'static str,
@@ -146,9 +146,9 @@ impl<T: Element> Tensor<T> {
         elementwise("compare", (self.into(), other.into()), Compare { direction }, place)
     }
 
-    /// Repeats this tensor along the axes of `like` that this tensor lacks. Axes that `like` lacks come first
-    /// in the result, then the axes of `like` in their order. The outer sum of `a` and `b` is `a.broadcast(b)
-    /// + b.broadcast(a)`.
+    /// Repeats this tensor along the axes of `like` that this tensor lacks. In the result, the axes that
+    /// `like` lacks come first, then the axes of `like` in their order. The outer sum of `a` and `b` is
+    /// `a.broadcast(b) + b.broadcast(a)`.
     #[track_caller]
     pub fn broadcast<U: Element>(self, like: Tensor<U>) -> Self {
         let place = Location::caller();
@@ -200,7 +200,7 @@ impl<T: Element> Tensor<T> {
         self.compared(other, Direction::Le, Location::caller())
     }
 
-    /// x| for each element. The smallest integer has no positive counterpart and stays negative.
+    /// |x| for each element. The smallest integer has no positive counterpart and stays negative.
     #[track_caller]
     pub fn abs(self) -> Self {
         self.unary(Unary { kind: UnaryKind::Abs }, Location::caller())
@@ -208,7 +208,7 @@ impl<T: Element> Tensor<T> {
 }
 
 impl<T: Float> Tensor<T> {
-    /// ln x for each element: −∞ for x = 0, and NaN for negative x.
+    /// eˣ for each element.
     #[track_caller]
     pub fn exp(self) -> Self {
         self.unary(Unary { kind: UnaryKind::Exponential }, Location::caller())

@@ -11,8 +11,8 @@ pub enum LogitsMode {
     All,
     /// Returns the most likely next token after every token, without logits.
     Each,
-    /// Returns the logits after every token and the most likely next token there; this mode verifies draft
-    /// tokens.
+    /// Returns the logits after every token and the most likely token after each. Use this mode to verify
+    /// draft tokens.
     Verify,
     /// Returns no logits: the entry point runs an encoder, or computes embeddings.
     None,
@@ -83,9 +83,9 @@ impl EntryPoint {
         entries
     }
 
-    /// The entry points that replace this one in a program whose calls serve any of its sequences, if they follow each other: so
-    /// sequences without work cost nothing. One token is decoded for 1, 2, 4, … or all sequences. Chunks are longer, so they are for
-    /// one sequence, and `verify` is for one or all.
+    /// The entry points that replace this entry point if a call serves only some sequences, which must be
+    /// consecutive. Then sequences without work cost nothing. Decoding has entry points for 1, 2, 4, … and all
+    /// sequences. A chunk is longer, so its entry point serves one sequence. `verify` serves one sequence or all.
     ///
     /// ```
     /// use tracewright_dsl::EntryPoint;
@@ -108,8 +108,8 @@ impl EntryPoint {
         }
     }
 
-    /// The entry point `verify`: it returns the logits after each of `width` tokens, and the most likely next
-    /// tokens.
+    /// The entry point `verify`. For each of `width` tokens, it returns the logits and the most likely next
+    /// token.
     pub fn verify(batch: usize, width: usize, context: usize) -> Self {
         Self::new("verify", batch, width, context, LogitsMode::Verify)
     }

@@ -205,7 +205,7 @@ pub enum TraceErrorKind {
         /// The number of positions in the context.
         context: usize,
     },
-    /// An argument or a result has other axes than its signature declares.
+    /// The axes of an argument or a result differ from the axes in the signature.
     #[error("`{function}`: {what} is `{found}`, but the signature declares {declared}")]
     Signature {
         /// The block and the function.
@@ -246,7 +246,7 @@ pub enum TraceErrorKind {
         function first, or record the entry point with `entry_with`"
     )]
     Unnamed,
-    /// An axis of an argument of an entry point has no extent, or two different extents.
+    /// An axis of an entry point's argument has no extent, or has two different extents.
     #[error("`{function}`: argument `{argument}` has the axis `{axis}`, {}", size(.axis, .known, .sized))]
     Size {
         /// The block and the function.
@@ -260,7 +260,7 @@ pub enum TraceErrorKind {
         /// The extent that the recording sets.
         sized: Option<usize>,
     },
-    /// The recording sets the size of an axis that no argument has.
+    /// The recording sets the size of an axis, but no argument has this axis.
     #[error(
         "the recording of the entry point `{name}` sets a size for the axis `{axis}`, but no argument \
         has this axis"

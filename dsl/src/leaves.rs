@@ -21,8 +21,8 @@ pub trait Call<Argument> {
     fn call(&self, argument: Argument) -> Self::Output;
 }
 
-/// The place of a weight: the leaf's path for messages, and the path of its key. The two differ if the weight
-/// is tied.
+/// The place of a weight: the leaf's path for messages, and the path of the weight's key. The two paths
+/// differ if the weight is tied.
 #[derive(Clone, Debug)]
 struct WeightPath {
     path: Rc<str>,
@@ -34,7 +34,7 @@ impl WeightPath {
         Self { path: scope.path().clone(), home: scope.path().clone() }
     }
 
-    /// Reads a weight. Each axis of the weight combines the network's axes in one item of `held`.
+    /// Reads a weight. Each item of `held` lists the network's axes that form one axis of the weight.
     fn read(&self, t: &mut Tracer, name: &str, element: ElementType, held: &[&[Dim]], place: Place) -> Raw {
         let parameter = Parameter::new(self.key(name), TensorType::new(element, held_extents(held)));
         t.parameter(&self.path, parameter, &held_axes(held), place)
@@ -56,7 +56,7 @@ fn held_axes(held: &[&[Dim]]) -> Vec<AxisName> {
     held.iter().map(|dims| joined_axis(&named(dims))).collect()
 }
 
-/// Reads a weight that a recipe computes, or reports the reason why the recipe is not valid.
+/// Reads a weight that a recipe computes. If the recipe is invalid, the function reports the reason.
 fn made(
     t: &mut Tracer,
     path: &Rc<str>,
@@ -71,7 +71,7 @@ fn made(
 }
 
 /// A linear layer with an optional bias (`nn.Linear` in PyTorch). Its weight `[outputs…, inputs…]` is stored
-/// as a matrix. The layer contracts the input axes of its argument, and the output axes replace them.
+/// as a matrix. In the result, the output axes replace the input axes of the argument.
 ///
 /// Some checkpoints store the matrix with its input axes first, such as GPT-2's `Conv1D` and most JAX models.
 /// Call [`transposed`](Self::transposed) for these checkpoints. The shape of a square matrix does not reveal
@@ -144,7 +144,7 @@ impl<T: Float> Linear<T> {
         if let Some(d) = self.outputs.iter().find(|d| rest.iter().any(|r| r.axis == d.axis)) {
             return t.fail(TraceErrorKind::Repeated { op: "linear", axis: d.axis, ty }, place);
         }
-        // Input axes last, as one; the product; the output axes out of one.
+        // Merges the input axes into a last axis, multiplies, and splits the result into the output axes.
         let with = |dims: &[Dim]| [&rest[..], dims].concat();
         let x = permuted(t, x, ty, &axes(&with(&self.inputs)), place);
         let (input, output) = (merged(&self.inputs), merged(&self.outputs));

@@ -1,9 +1,9 @@
-//! Finds the origin of a tensor. The origin decides which tensors Tracewright may repeat along axes that they
-//! lack, and which axis an error message names as the cause.
+//! Finds the origin of a tensor. The origin decides which tensors Tracewright may repeat along missing axes.
+//! It also decides which axis an error message names as the cause.
 //!
 //! Weights, constants, integers and booleans may be repeated, because they are the same for every element. An
-//! activation that lacks an axis had this axis earlier and lost it. Only a value that is computed from its
-//! own reductions may be combined with that axis again, as in `x - x.mean(D)`. Any other use may be a
+//! activation that lacks an axis had this axis earlier and lost it. A value may be combined with the axis
+//! again only if it comes from the value's own reductions, as in `x - x.mean(D)`. Any other use may be a
 //! mistake, so the network must call `.broadcast(…)`.
 
 use std::collections::BTreeSet;
@@ -20,8 +20,8 @@ pub(crate) struct Origin<'a> {
     pub(crate) activations: &'a ActivationNodes,
 }
 
-/// For each node of a function, whether it is an activation: whether it depends on an argument with axes. A
-/// row of a constant table is not an activation, even if the index of the row is an activation.
+/// For each node of a function, whether it is an activation, which means that the node depends on an argument
+/// with axes. A row of a constant table is not an activation, even if the row's index is an activation.
 #[derive(Default)]
 pub(crate) struct ActivationNodes(Vec<bool>);
 
@@ -41,7 +41,7 @@ impl ActivationNodes {
         }
     }
 
-    /// Marks an argument as a non-activation in the function's caller.
+    /// Marks an argument that is not an activation in the function's caller.
     pub(crate) fn remove(&mut self, argument: NodeId) {
         self.0[argument.index()] = false;
     }
@@ -68,8 +68,8 @@ impl<'a> Origin<'a> {
         self.sources(small).is_subset(&self.sources(large))
     }
 
-    /// The node at which `from` lost `axis`: the last ancestor that lacks the axis and reads a value that has
-    /// it.
+    /// The node at which `from` lost `axis`. This is the last ancestor that lacks the axis but has an operand
+    /// with the axis.
     pub(crate) fn lost_at(self, from: NodeId, axis: Axis) -> Option<&'a Provenance> {
         let mut open = BTreeSet::from([from]);
         while let Some(id) = open.pop_last() {
@@ -82,7 +82,7 @@ impl<'a> Origin<'a> {
         None
     }
 
-    /// The name of `axis` in `from` before a `rename`, and the line of code of that `rename`.
+    /// The name of `axis` in `from` before a `rename`, and the line of code with that `rename`.
     pub(crate) fn renamed_at(self, from: NodeId, axis: Axis) -> Option<(&'a str, &'a Provenance)> {
         let mut id = from;
         loop {
@@ -102,7 +102,7 @@ impl<'a> Origin<'a> {
         self.function.node(id).axes.iter().position(|name| *name == axis.0)
     }
 
-    /// The activations from which `node` is computed with elementwise functions and reductions alone.
+    /// The activations from which elementwise functions and reductions alone compute `node`.
     fn sources(self, node: NodeId) -> BTreeSet<NodeId> {
         let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::new());
         let mut open = vec![node];

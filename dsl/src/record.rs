@@ -40,8 +40,8 @@ pub struct Recording<M> {
     shards: DeclaredShards,
 }
 
-/// The axes that a network partitions over an axis of a device mesh: lists of axes, each with the name of a
-/// mesh axis.
+/// The axes that a network partitions over a device mesh. Each item contains tensor axes, and the name of the
+/// mesh axis that partitions them.
 pub type DeclaredShards = &'static [(&'static [&'static str], &'static str)];
 
 /// A finished recording: the trace, and facts about it.
@@ -49,7 +49,8 @@ pub type DeclaredShards = &'static [(&'static [&'static str], &'static str)];
 pub struct Traced {
     /// The trace of all entry points.
     pub trace: Trace,
-    /// The number of bodies of repeated blocks that ran: one for each kind of layer, not for each layer.
+    /// The number of recorded bodies of repeated blocks. A body is recorded once for each kind of layer, not
+    /// for each layer.
     pub body_runs: usize,
     /// The axes that the network partitions over a device mesh.
     pub shards: DeclaredShards,
@@ -73,8 +74,8 @@ impl<M> Recording<M> {
     /// does not declare.
     ///
     /// # Errors
-    /// Returns an error if an axis has no extent or a size belongs to no argument, or the first error of a
-    /// body with its line of Rust code.
+    /// Returns the first error of a body, with its line of Rust code. Also returns an error if an axis has no
+    /// extent, or if a size belongs to no argument.
     #[track_caller]
     pub fn entry<A, F: EntryFunction<M, A>>(
         self,
@@ -89,8 +90,7 @@ impl<M> Recording<M> {
         })
     }
 
-    /// Records an entry point for which there is no declared function. `body` creates the inputs and outputs
-    /// itself.
+    /// Records an entry point without a declared function. `body` creates the inputs and outputs itself.
     ///
     /// # Errors
     /// Returns the first error of any tensor operation, with its line of Rust code.
@@ -192,7 +192,7 @@ impl EntryRecorder {
     }
 }
 
-/// A type that can be an argument of an entry point. The recording creates the value of the argument.
+/// A type that can be an argument of an entry point. The recording creates the argument's value.
 pub trait EntryArgument: TraceArg {
     /// Creates the argument. The name and axes of the argument can be unknown at this point.
     #[doc(hidden)]

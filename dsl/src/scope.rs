@@ -72,14 +72,14 @@ pub trait Block: Sized + 'static {
     fn build(scope: Scope, config: &Rc<Self::Config>) -> Result<Self, BuildError>;
 }
 
-/// Converts a configuration to the configuration of another model, so that this model can have the other
-/// model's blocks as fields.
+/// Converts a configuration to the configuration of another model. This model can then have blocks of the
+/// other model as fields.
 pub trait Project<Target> {
     /// The configuration for the other model's blocks.
     fn project(&self) -> Target;
 
-    /// The configuration for the element `index` of a `[Block; L]`. Implement this function if the sizes of
-    /// elements differ. By default, all elements have the same configuration.
+    /// The configuration for the element `index` of a `[Block; L]`. Implement this function if elements have
+    /// different sizes. By default, all elements have the same configuration.
     fn project_at(&self, _index: usize) -> Target {
         self.project()
     }

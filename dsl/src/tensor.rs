@@ -18,8 +18,8 @@ use crate::{Axis, Dim, NamedType, TraceErrorKind};
 /// tensor have names.
 ///
 /// Elementwise operators take two tensors of one element type and align their axes by name. The axes of one
-/// tensor must include the axes of the other tensor, which is repeated along the missing axes. If an
-/// operation is impossible, [`trace`](crate::trace) fails with the operation's place in your code. The failed
+/// tensor must include all axes of the other tensor, which is repeated along the missing axes. If an
+/// operation is invalid, [`trace`](crate::trace) fails with the operation's place in your code. The invalid
 /// operation returns a handle that causes no further errors.
 ///
 /// A handle cannot leave its thread, because the open trace is thread-local.
@@ -144,7 +144,7 @@ impl<T: Element> Tensor<T> {
             }
             let mut names = axes(&ty.dims);
             names[position] = to;
-            // Names belong to nodes, so another name is another node: a reshape to the same shape.
+            // A name belongs to a node, so a new name needs a new node: a reshape to the same shape.
             t.op(None, Reshape { shape: extents(&ty.dims) }, &[raw], &names, place)
         })
     }
@@ -198,8 +198,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Merges several axes into one axis, in which the first axis varies slowest. The result has the place of
-    /// the first axis; the function moves the other axes next to it.
+    /// Merges several axes into one axis, in which the first axis varies slowest. The merged axis has the
+    /// position of the first axis. The function moves the other axes next to the first axis.
     #[track_caller]
     pub fn merge(self, merged: &[Axis], into: Axis) -> Self {
         let place = Location::caller();
@@ -279,8 +279,8 @@ impl<T: Element> Tensor<T> {
     /// The cumulative sum along an axis: element i becomes the sum of the elements 0 to i.
     ///
     /// The function needs ⌈log₂ n⌉ additions per element (Hillis and Steele, "Data Parallel Algorithms",
-    /// 1986), and each addition rounds floats once. The types f16 and bf16 are summed in f32 and rounded at the end.
-    /// Integers wrap around.
+    /// 1986). Each addition of floats rounds once. Sums of f16 and bf16 are computed in f32 and rounded at
+    /// the end. Integers wrap around.
     #[track_caller]
     pub fn cumsum(self, axis: Axis) -> Self {
         let place = Location::caller();
@@ -294,7 +294,7 @@ impl<T: Element> Tensor<T> {
         self.apply_axis(place, "cumsum", axis, |t, raw, ty, position| {
             let (names, extent) = (axes(&ty.dims), ty.dims[position].extent);
             let distances = std::iter::successors(Some(1), |distance| Some(distance * 2));
-            // Each sum of `distance` elements and the one that ends where it starts are one of twice as many.
+            // Adding the sum of the previous `distance` elements doubles the number of elements in each sum.
             distances.take_while(|distance| *distance < extent).fold(raw, |sums, distance| {
                 let mut shape = extents(&ty.dims);
                 shape[position] = distance;

@@ -33,8 +33,8 @@ pub struct Raw {
 impl Raw {
     pub(crate) const POISON: Self = Self { node: u32::MAX, function: u32::MAX, trace: u32::MAX };
 
-    /// A placeholder for an argument of an entry point, until a declared function takes the argument and sets
-    /// its name and axes.
+    /// A placeholder for an argument of an entry point. A declared function that takes the argument sets its
+    /// name and axes.
     pub(crate) const ARGUMENT: Self = Self { node: u32::MAX - 1, function: u32::MAX, trace: u32::MAX };
 
     pub(crate) fn id(self) -> NodeId {
@@ -52,8 +52,8 @@ pub(crate) struct TraceKey {
     pub pattern: String,
     pub arguments: TypeId,
     pub types: Vec<(TensorType, Vec<AxisName>)>,
-    /// The arguments that are activations. A body may implicitly repeat the other arguments along axes that
-    /// they lack.
+    /// The arguments that are activations. A body may implicitly repeat all other arguments along missing
+    /// axes.
     pub activations: Vec<bool>,
     pub data: Vec<u8>,
 }
@@ -72,20 +72,20 @@ pub(crate) struct Tracer {
     open: Vec<Open>,
     /// The field paths of the running blocks, the innermost last.
     paths: Vec<Rc<str>>,
-    /// The first error of the trace. After an error, every handle is an error handle, so no further errors
-    /// occur.
+    /// The first error of the trace. After an error, every handle is an error handle, so the trace reports no
+    /// further errors.
     error: Option<TraceError>,
     /// The recorded bodies of repeated blocks.
     bodies: Vec<(TraceKey, Body)>,
     /// The Rust files seen so far, and their names in the trace.
     files: Vec<(&'static str, Arc<str>)>,
-    /// A cache of the last node's field path, relative to its function (identified by number). The next node
+    /// A cache of the last node's field path, relative to the function with this number. The next node
     /// usually has the same path.
     last_path: Option<(u32, Rc<str>, Arc<str>)>,
     next_function: u32,
     body_runs: usize,
-    /// The extents that the recording of an entry point sets for axes, and whether an argument has used each
-    /// of them.
+    /// The extents of axes that the recording of an entry point sets. The boolean tells whether an argument
+    /// has used the extent.
     sizes: Vec<(Dim, bool)>,
 }
 
@@ -119,7 +119,7 @@ fn with_dyn(f: &mut dyn FnMut(&mut Tracer)) {
     OPEN.with_borrow_mut(|open| open.iter_mut().for_each(f));
 }
 
-/// Closes the trace when `trace` ends, even if `trace` ends by a panic.
+/// Closes the trace when `trace` returns or panics.
 struct Guard;
 
 impl Guard {
@@ -208,7 +208,7 @@ impl Tracer {
         (self.trace, self.body_runs)
     }
 
-    /// Sets the extents of axes for an entry point. The function returns the previous extents that no
+    /// Sets the extents of axes for an entry point. Returns the extents of the previous entry point that no
     /// argument has used.
     pub(crate) fn set_sizes(&mut self, sizes: &[Dim]) -> Vec<Dim> {
         let sizes = sizes.iter().map(|dim| (*dim, false)).collect();
@@ -300,7 +300,7 @@ impl Tracer {
     }
 
     pub(crate) fn body(&self, key: &TraceKey) -> Option<Body> {
-        // The layer before mostly was of the same kind.
+        // The previous layer usually has the same kind, so the search starts at the end.
         self.bodies.iter().rev().find(|(known, _)| known == key).map(|(_, body)| body.clone())
     }
 
@@ -377,7 +377,7 @@ impl Tracer {
             self.fail(TraceErrorKind::Unnamed, location);
             return false;
         }
-        // Without an error here, the handle was poisoned where no trace was open.
+        // The handle was created while no trace was open.
         if operands.contains(&Raw::POISON) {
             self.fail(TraceErrorKind::Closed, location);
             return false;
@@ -428,8 +428,8 @@ impl Tracer {
         raw
     }
 
-    /// Appends the nodes that a function of `trace::functions` builds. These functions refer to axes by
-    /// index.
+    /// Appends the nodes that a function in `trace::functions` builds. Functions in that module refer to axes
+    /// by index.
     pub(crate) fn build(
         &mut self,
         operands: &[Raw],
@@ -508,7 +508,7 @@ impl Tracer {
         Some(NamedType { element: ty.element, dims })
     }
 
-    /// The innermost open function, as the input of a search for a tensor's origin.
+    /// The innermost open function, in which you can search for a tensor's origin.
     pub(crate) fn origin(&self) -> Option<Origin<'_>> {
         self.open.last().map(|open| Origin { function: &open.function, activations: &open.activations })
     }
@@ -519,7 +519,7 @@ impl Tracer {
         raws.iter().map(|raw| open.activations.contain(raw.id())).collect()
     }
 
-    /// Marks an argument of the innermost open function as a non-activation in its caller.
+    /// Marks an argument of the innermost open function that is not an activation in its caller.
     pub(crate) fn fix(&mut self, argument: Raw) {
         if let Some(open) = self.open.last_mut() {
             open.activations.remove(argument.id());

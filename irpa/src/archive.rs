@@ -1,5 +1,5 @@
-//! The reader of archives. The reader maps a file, verifies the file's whole structure, and only then gives
-//! access to the entries.
+//! The reader of archives. The reader maps a file and verifies its whole structure. Only then does the reader
+//! give access to the entries.
 
 use crate::progress::{Tracker, Watch};
 use crate::weight_files::refuse_stand_in;
@@ -12,7 +12,7 @@ use std::{fmt::Display, ops::Range, path::Path, path::PathBuf, sync::Arc};
 
 pub(crate) const MAGIC: [u8; 4] = *b"IRPA";
 pub(crate) const HEADER_SIZE: u64 = 88;
-/// The size in bytes of the fields with which all types of entries begin.
+/// The size in bytes of the fields that are at the beginning of every type of entry.
 pub(crate) const COMMON_SIZE: u64 = 60;
 pub(crate) const SKIP: u32 = 0;
 pub(crate) const SPLAT: u32 = 1;
@@ -24,7 +24,7 @@ pub(crate) const DATA_ALIGNMENT: u64 = 64;
 pub(crate) const FILE_ALIGNMENT: u64 = 4096;
 pub(crate) const PATTERN_SIZES: [usize; 5] = [1, 2, 4, 8, 16];
 
-/// The number of bytes that all threads hash together.
+/// The number of bytes that all threads hash in one round.
 const PIECE: usize = 16 << 20;
 
 /// A verified, memory-mapped parameter archive. Clones share the mapping.
@@ -49,7 +49,7 @@ pub struct Entry {
     pub data: EntryData,
 }
 
-/// The place of an entry's bytes.
+/// The place where an entry's bytes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryData {
     /// The bytes are in this range of the file, which starts at a multiple of 64.
@@ -104,14 +104,14 @@ impl Archive {
     }
 
     /// Identifies the archive by the blake3 hash of all bytes before its data. These bytes include the hash
-    /// of each tensor, so archives with different data have different identifiers if all data are hashed.
+    /// of each tensor. If every tensor has a hash, archives with different data have different identifiers.
     pub fn table_blake3(&self) -> String {
-        // Where the storage segment starts, which was verified to lie in the file.
+        // The start of the storage segment. An earlier check guarantees that the start lies inside the file.
         let front = LittleEndian::read_u64(&self.map[72..80]) as usize;
         blake3::hash(&self.map[..front]).to_string()
     }
 
-    /// Hashes all data on all threads, and compares the hashes with the hashes in the metadata.
+    /// Hashes all data on all threads, and compares the results with the hashes in the metadata.
     ///
     /// # Errors
     /// Returns an error if a hash differs, or if `watch` stops the verification. The error lists all damaged
@@ -185,20 +185,20 @@ pub(crate) fn byte_length(ty: &TensorType) -> Option<u64> {
     Some(count.checked_mul(ty.element.bits() as u64)?.div_ceil(8))
 }
 
-/// A record of the table whose ranges are inside their segments. All ranges are relative to the start of the
-/// file.
+/// A record of the table. An earlier check guarantees that its ranges lie inside their segments. All ranges
+/// are relative to the start of the file.
 struct Record {
     name: Range<u64>,
     metadata: Range<u64>,
     data: EntryData,
 }
 
-/// Checks the whole file and returns its entries. The function never panics, and its memory is proportional
-/// to the size of the file.
+/// Checks the whole file and returns its entries. The function never panics. Its memory is proportional to
+/// the size of the file.
 pub(crate) fn verify(path: &Path, bytes: &[u8]) -> Result<Vec<Entry>, ArchiveError> {
     let file = Verifier { path, bytes };
     let (records, claims) = file.table()?;
-    // Only after this is it known that the names together are no longer than the file.
+    // This check guarantees that all names together are not longer than the file.
     file.coverage(claims)?;
     let mut entries: Vec<Entry> = Vec::with_capacity(records.len());
     for record in records {
@@ -256,7 +256,7 @@ impl Verifier<'_> {
         self.bytes.len() as u64
     }
 
-    /// The bytes of a range that was checked to lie inside the file.
+    /// The bytes of a range. An earlier check guarantees that the range lies inside the file.
     fn slice(&self, range: Range<u64>) -> &[u8] {
         &self.bytes[range.start as usize..range.end as usize]
     }
@@ -294,7 +294,7 @@ impl Verifier<'_> {
         self.check(self.u64(24) == 0, 24, ArchiveRule::Flags, 0, format_args!("{:#x}", self.u64(24)))
     }
 
-    /// Reads the header and the table. Returns the entries, and all ranges of the file that the entries use.
+    /// Reads the header and the table. Returns the entries, and all ranges of the file that the entries occupy.
     fn table(&self) -> Result<(Vec<Record>, Vec<Range<u64>>), ArchiveError> {
         self.header()?;
         let entries = self.segment(40, HEADER_SIZE, ENTRY_ALIGNMENT)?;
@@ -379,8 +379,8 @@ impl Verifier<'_> {
         Ok((records, claims))
     }
 
-    /// Reads the segment with the offset and length at `field`. The segment must start where the previous
-    /// segment ends, and must be aligned unless it is empty.
+    /// Reads the segment whose offset and length are at `field`. The segment must start at the end of the
+    /// previous segment, and must be aligned unless it is empty.
     fn segment(&self, field: u64, before: u64, alignment: u64) -> Result<Range<u64>, ArchiveError> {
         let (offset, length) = (self.u64(field), self.u64(field + 8));
         let start = before.next_multiple_of(alignment);
@@ -397,7 +397,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// Reads the range with the offset in `segment` and the length at `field`.
+    /// Reads a range. The offset and the length are at `field`, and the offset is relative to `segment`.
     fn range(&self, field: u64, segment: &Range<u64>) -> Result<Range<u64>, ArchiveError> {
         let (offset, length) = (self.u64(field), self.u64(field + 8));
         let size = segment.end - segment.start;
@@ -469,7 +469,7 @@ impl Verifier<'_> {
             data: record.data,
         };
         let at = record.metadata.start;
-        // Anybody may store anything there: it is ours if it is an object with a dtype.
+        // Any tool may store metadata here. Tracewright's metadata are an object with a `dtype`.
         let json = serde_json::from_slice::<serde_json::Value>(self.slice(record.metadata));
         let Some(json) = json.ok().filter(|json| json.get("dtype").is_some()) else { return Ok(entry) };
         let fault = |expected: &str, found: &dyn Display| {

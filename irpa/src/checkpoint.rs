@@ -42,20 +42,19 @@ pub struct Checkpoint {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointTensor {
     pub name: String,
-    /// The name of the tensor in the file. Several tensors can be parts of one tensor in the file.
+    /// The name of the tensor in the file. Several tensors can be parts of the same tensor in the file.
     pub source: String,
-    /// How the numbers are stored: in an element type, which Tracewright may not support, or in quantized
-    /// blocks.
+    /// The storage of the numbers: an element type, which Tracewright may not support, or quantized blocks.
     pub stored: StoredNumbers,
     pub shape: Vec<usize>,
     pub range: Range<usize>,
     /// How the stored order of the numbers differs from the tensor's own order.
     pub arranged: StoredOrder,
-    /// Whether a shard contains the tensor, but the index does not list it. This happens if other tensors
-    /// replace some tensors of a checkpoint.
+    /// Whether the index does not list the tensor although a shard contains it. This happens if a fine-tuned
+    /// checkpoint replaces tensors of another checkpoint.
     pub unlisted: bool,
     pub(crate) file: usize,
-    /// The place of the scales of [`StoredNumbers::Mxfp4`]: a file, and the bytes in it.
+    /// The place of the scales for [`StoredNumbers::Mxfp4`]: the file, and the range of bytes in this file.
     pub(crate) scales: Option<(usize, Range<usize>)>,
 }
 
@@ -67,10 +66,10 @@ pub enum StoredOrder {
     #[default]
     Same,
     /// The rows of the tensor belong to this number of heads. Within a head, the first half of the rows is at
-    /// even positions and the second half at odd positions, so that the pairs that rope rotates are
-    /// neighbours.
+    /// even positions and the second half is at odd positions. The two rows of a pair that rope rotates are
+    /// therefore neighbours.
     PermutedRope { heads: usize },
-    /// The file stores the transposed matrix, or the last two axes in the other order.
+    /// The file stores the transposed matrix, which means that the last two axes are exchanged.
     Transposed,
     /// The file stores each number plus 1.
     PlusOne,
@@ -87,10 +86,10 @@ pub struct TensorNumbers<'a> {
 
 impl TensorNumbers<'_> {
     /// Reads the numbers of the tensor from `start` on. The function decodes blocks to the same f32 numbers
-    /// as ggml. Numbers of an unsupported element type are 0.
+    /// as ggml. For an unsupported element type, all numbers are 0.
     ///
     /// # Panics
-    /// Panics if the tensor has fewer numbers than the function must read.
+    /// Panics if the tensor has fewer than `start + out.len()` numbers.
     pub fn read(&self, start: usize, out: &mut [f32]) {
         match (self.stored, self.element) {
             (StoredNumbers::Blocks(format), _) => format.decode(self.bytes, start, out),
@@ -113,8 +112,8 @@ impl TensorNumbers<'_> {
         self.stored
     }
 
-    /// The integers and the scales of the block with the `count` numbers from `start` on, if a format of
-    /// Tracewright has the same blocks.
+    /// The integers and the scales of the block that contains the `count` numbers from `start` on. The result
+    /// is `None` if no format of Tracewright has the same blocks.
     pub fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         match self.stored {
             StoredNumbers::Blocks(format) if count == format.numbers() => format.quantized(self.bytes, start),
@@ -168,7 +167,7 @@ impl Checkpoint {
         Self { path: path.into(), files: Vec::new(), tensors: BTreeMap::new(), passed_over: None }
     }
 
-    /// The index next to the file that was read, if the shards of the index contain other weights.
+    /// The index that was ignored in favour of a single file next to it, if the index's shards contain other weights.
     pub fn passed_over(&self) -> Option<&PassedOver> {
         self.passed_over.as_ref()
     }
@@ -189,9 +188,9 @@ impl Checkpoint {
         Self { files, tensors: file.tensors().iter().map(tensor).collect(), ..Self::empty(file.path()) }
     }
 
-    /// Changes each tensor with `revise`, which can change the name, the stored order, and the shape within
-    /// the same number of elements. Tensors for which `revise` returns `None` are removed. If another tensor
-    /// has the new name, the tensor keeps its old name.
+    /// Changes each tensor with `revise`. The function can change the name and the stored order, and the
+    /// shape if the number of elements stays the same. Tensors for which `revise` returns `None` are removed.
+    /// If another tensor already has the new name, the tensor keeps its old name.
     #[must_use]
     pub fn revised(mut self, revise: impl Fn(CheckpointTensor) -> Option<CheckpointTensor>) -> Self {
         let mut tensors = BTreeMap::new();
@@ -223,8 +222,8 @@ impl Checkpoint {
         Ok(self)
     }
 
-    /// Renames tensors: the second prefix of a pair replaces the first prefix. If another tensor has the new
-    /// name, the tensor keeps its old name.
+    /// Renames tensors. The second prefix of a pair replaces the first prefix in names. If another tensor
+    /// already has the new name, the tensor keeps its old name.
     #[must_use]
     pub fn renamed(mut self, prefixes: &[(&str, &str)]) -> Self {
         for name in self.tensors.keys().cloned().collect::<Vec<_>>() {
@@ -259,8 +258,9 @@ impl Checkpoint {
         self
     }
 
-    /// Joins floats of four bits with their scales, as gpt-oss is published: `NAME_blocks` `[…, rows, inputs / 32, 16]` and
-    /// `NAME_scales` `[…, rows, inputs / 32]` become `NAME` `[…, inputs, rows]`. Tensors without a partner stay.
+    /// Joins four-bit floats with their scales, as in published gpt-oss checkpoints. `NAME_blocks` `[…, rows,
+    /// inputs / 32, 16]` and `NAME_scales` `[…, rows, inputs / 32]` become `NAME` `[…, inputs, rows]`.
+    /// Tensors without a partner are unchanged.
     #[must_use]
     pub fn with_scales(mut self) -> Self {
         for name in self.tensors.keys().cloned().collect::<Vec<_>>() {
@@ -299,7 +299,7 @@ impl Checkpoint {
     pub fn content_blake3(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         for (_, map) in &self.files {
-            // With its length in front, no file can pass for two.
+            // The length before each file prevents two different lists of files from having the same hash.
             hasher.update(&(map.len() as u64).to_le_bytes());
             hasher.update_rayon(map);
         }
@@ -410,8 +410,8 @@ impl Checkpoint {
         Ok(tensors)
     }
 
-    /// Checks whether an archive can be written to `path`. The check protects the checkpoint, which is
-    /// memory-mapped and may be the only copy of the weights.
+    /// Checks whether an archive may be written to `path`. This check protects the checkpoint, because the
+    /// checkpoint is memory-mapped and may be the only copy of the weights.
     ///
     /// # Errors
     /// Returns an error if `path` is a file of the checkpoint or its index.
@@ -423,8 +423,8 @@ impl Checkpoint {
     }
 }
 
-/// Replaces the block-quantized tensors of a file by the tensors that they represent. `text` describes these
-/// tensors.
+/// Replaces the stored bytes of block-quantized tensors in a file by the tensors that the bytes represent.
+/// `text` describes these tensors.
 fn in_blocks(tensors: &mut [CheckpointTensor], text: &str) -> Result<(), RowsProblem> {
     let mut described: BTreeMap<String, BlockRows> = serde_json::from_str(text).map_err(RowsProblem::Json)?;
     for tensor in tensors {
@@ -497,13 +497,13 @@ impl CheckpointTensor {
 
 /// Options of [`convert_checkpoint`].
 pub struct ConvertOptions<'a> {
-    /// The element type to which every float tensor is converted. `None` keeps the stored types.
+    /// The element type to which all float tensors are converted. `None` keeps the stored types.
     pub float: Option<ElementType>,
-    /// Whether the archive's entries get metadata with their type and hash. Without metadata, the archive of
-    /// a checkpoint with a sorted header equals the output of `iree-convert-parameters`, and any element type
-    /// is copied.
+    /// Whether the archive's entries get metadata with their type and hash. Without metadata, the function
+    /// copies any element type. If the checkpoint's header is sorted, the archive then equals the output of
+    /// `iree-convert-parameters`.
     pub metadata: bool,
-    /// Receives the progress, and can stop the conversion.
+    /// The callback for the progress, which can also stop the conversion.
     pub watch: Option<Watch<'a>>,
 }
 

@@ -4,12 +4,12 @@ use crate::ArchiveError;
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 use ops::ElementType;
 
-/// The number of elements per block. The intermediate block fits into the first-level cache of the processor.
+/// The number of elements per block. The intermediate block fits into the processor's first-level cache.
 const BLOCK: usize = 1024;
 
-/// Converts little-endian elements from one float type to another, rounding to nearest even. A NaN is still a
-/// NaN after the conversion. Elements are copied if both types are equal, even if the type is unsupported.
-/// Neither the source nor the target needs to be aligned.
+/// Converts little-endian elements from one float type to another. The function rounds to nearest even, and a
+/// NaN stays a NaN. If both types are equal, the function copies the elements, even of an unsupported type.
+/// The source and the target may be unaligned.
 pub fn convert(src: &[u8], from: ElementType, to: ElementType, dst: &mut [u8]) -> Result<(), ArchiveError> {
     if from != to && !(from.is_float() && to.is_float()) {
         return Err(ArchiveError::Conversion { from, to });
@@ -27,7 +27,7 @@ pub fn convert(src: &[u8], from: ElementType, to: ElementType, dst: &mut [u8]) -
         dst.copy_from_slice(src);
         return Ok(());
     }
-    // Every value of the narrow types is an f32, so going through f32 rounds once.
+    // f32 can represent every value of the narrow types, so a conversion through f32 rounds only once.
     let mut block = [0f32; BLOCK];
     for (src, dst) in src.chunks(from.bytes(BLOCK)).zip(dst.chunks_mut(to.bytes(BLOCK))) {
         let block = &mut block[..src.len() * 8 / from.bits()];

@@ -38,7 +38,7 @@ pub enum ArchiveError {
         /// The number of free bytes, if the file system reports it.
         available: Option<u64>,
     },
-    /// The function that observes the progress stopped the operation.
+    /// The progress callback stopped the operation.
     #[error("stopped on request while working on `{path}`")]
     Cancelled { path: PathBuf },
     /// The archive violates a rule of the format.
@@ -56,8 +56,8 @@ pub enum ArchiveError {
     SourceLength {
         name: String,
         expected: u64,
-        /// The number of bytes that were written. If there are too many bytes, the count includes the first
-        /// write that exceeded the planned size.
+        /// The number of bytes that the source wrote. If the source wrote too many bytes, the count includes
+        /// the first write that exceeded the planned size.
         found: u64,
     },
     /// The conversion between two element types is not defined.
@@ -71,14 +71,15 @@ pub enum ArchiveError {
         elements differ"
     )]
     ConversionLength { from: ElementType, to: ElementType, source_bytes: usize, target_bytes: usize },
-    /// The GGUF file has errors, which are all listed.
+    /// The GGUF file has errors. The error lists all of them.
     #[error("`{path}` is not a readable GGUF file: {}", List(problems))]
     Gguf {
         path: PathBuf,
-        /// All problems of the file. A problem that prevents further reading is the last problem in the list.
+        /// All problems of the file, in order. If a problem prevents further reading, it is the last problem
+        /// in the list.
         problems: Vec<GgufProblem>,
     },
-    /// The tensor is stored in quantized blocks, but single numbers are needed.
+    /// The tensor is stored in quantized blocks, but the caller needs an element type.
     #[error(
         "`{path}`: the tensor `{name}` is stored in quantized blocks of {format}, expected single numbers"
     )]
@@ -99,7 +100,7 @@ pub enum ArchiveError {
         /// The unsupported format, whose message explains how to fix the error.
         format: UnsupportedFormat,
     },
-    /// The path is a model folder of the Hugging Face cache, and it is unclear which snapshot to use.
+    /// The path is a model folder in the Hugging Face cache, but Tracewright cannot tell which snapshot to use.
     #[error(
         "`{path}` is a download folder of the Hugging Face hub with {}",
         match &snapshots[..] {
@@ -128,7 +129,7 @@ pub enum ArchiveError {
     )]
     SafetensorsLength {
         path: PathBuf,
-        /// The size that the header implies, or its lower bound.
+        /// The size that the header implies, or a lower bound of this size.
         expected: u64,
         found: u64,
     },
@@ -160,21 +161,21 @@ pub enum ArchiveRule {
     Version,
     /// The header has 88 bytes.
     HeaderSize,
-    /// A file contains exactly one archive.
+    /// The header does not link to another archive in the same file.
     NextHeader,
     Flags,
-    /// Segments follow each other inside the file: entries, metadata, storage. No segment is longer than its
-    /// content.
+    /// The segments are inside the file, in the order entries, metadata, storage. No segment is longer than
+    /// its content.
     Segment,
-    /// The file ends where the storage segment ends, rounded up to pages.
+    /// The file ends at the end of the storage segment, rounded up to a page.
     FileSize,
     /// The table has exactly as many entries as the header declares.
     EntryCount,
-    /// An entry has the size of its type.
+    /// The size of an entry matches its type.
     EntrySize,
     /// An entry is either skipped, a repeated pattern, or data.
     EntryType,
-    /// A name, metadata or data are inside their segment.
+    /// Each name, each metadata block and each tensor's data are inside their segment.
     Range,
     Name,
     Order,
@@ -186,7 +187,7 @@ pub enum ArchiveRule {
     Overlap,
     /// Bytes between ranges are zero.
     Gap,
-    /// Metadata of Tracewright are well formed, and agree with the size of the data.
+    /// Tracewright's metadata are well formed, and match the size of the data.
     Metadata,
 }
 
@@ -253,7 +254,7 @@ pub enum GgufProblem {
         the file again"
     )]
     CutOff {
-        /// The item of the file that is truncated.
+        /// The item in the file that is truncated.
         what: &'static str,
         at: u64,
         /// The number of bytes that the item needs.
@@ -262,7 +263,7 @@ pub enum GgufProblem {
     },
     #[error("the file has {found} {what}, expected at most {most}")]
     Count {
-        /// The kind of items of which the file has too many.
+        /// The kind of item that occurs too often in the file.
         what: &'static str,
         found: u64,
         /// The largest number of items that the reader accepts.
@@ -297,7 +298,7 @@ pub enum GgufProblem {
         Q5_1, Q8_0, Q4_K, Q5_K or Q6_K: use a file with one of these"
     )]
     TensorType { name: String, found: u32 },
-    /// The shape has no elements or too many elements, or its rows are not whole blocks.
+    /// The shape has no elements or too many elements, or its rows do not consist of whole blocks.
     #[error(
         "the tensor `{name}` has the shape {shape:?}, expected extents of at least 1 and a row length that \
         is a multiple of {together}"

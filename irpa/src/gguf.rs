@@ -59,16 +59,16 @@ pub struct GgufTensor {
     pub range: Range<usize>,
 }
 
-/// How the numbers of a tensor are stored.
+/// The storage of a tensor's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredNumbers {
     Each(Dtype),
-    /// The numbers are stored in blocks that share scales.
+    /// The numbers are in blocks, each of which has its own scales.
     Blocks(BlockFormat),
-    /// The numbers are stored in blocks, and each row of this length begins with a new block; zeros fill the
-    /// last block of a row.
+    /// The numbers are in blocks, and each row of this length begins with a new block. Zeros fill the last
+    /// block of a row.
     Rows(BlockFormat, usize),
-    /// In floats of four bits, two in a byte, whose scales are in another tensor.
+    /// The numbers are four-bit floats, two in a byte. Another tensor contains their scales.
     Mxfp4,
 }
 
@@ -173,15 +173,15 @@ impl Kind {
             Self::F32 => GgufValue::Float(f32::from_le_bytes([a, b, c, d]).into()),
             Self::F64 => GgufValue::Float(f64::from_le_bytes(word)),
             Self::Bool => GgufValue::Bool(a != 0),
-            // The parser has seen that it is UTF-8.
+            // The parser already checked that the text is UTF-8.
             Self::Text => GgufValue::Text(str::from_utf8(bytes).unwrap_or_default()),
         }
     }
 }
 
 impl Gguf {
-    /// Whether the file at `path` is a GGUF file, judged by its name or its first bytes. The function also
-    /// returns true for a broken link with such a name.
+    /// Whether the file at `path` is a GGUF file, judged by its name or its first bytes. A broken link with
+    /// such a name counts as a GGUF file.
     pub fn is_at(path: &Path) -> bool {
         let begins = || {
             let mut magic = [0; 4];
@@ -195,8 +195,8 @@ impl Gguf {
     /// Maps a file and reads all of it except the data of its tensors.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, is not a GGUF file, or is truncated, or an error with all
-    /// problems of its keys and tensors.
+    /// Returns an error if the file cannot be read, is not a GGUF file, or is truncated. If keys or tensors
+    /// are invalid, the error lists all problems.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         let map = crate::map(path)?;
@@ -450,7 +450,7 @@ impl<'a> Reader<'a> {
     fn alignment(&mut self, keys: &BTreeMap<String, ValuePlace>) -> u64 {
         let Some(found) = self.integer(keys, "general.alignment") else { return ALIGNMENT };
         match u64::try_from(found) {
-            // The specification asks for a multiple of 8; of what is larger than a page nobody aligns a tensor to.
+            // The specification requires a multiple of 8. Files do not align tensors to much more than a page.
             Ok(found) if found.is_power_of_two() && (8..=1 << 20).contains(&found) => found,
             _ => {
                 self.problems.push(GgufProblem::Alignment { found });
@@ -459,7 +459,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Checks that the file contains a whole model.
+    /// Checks that the file contains a whole model, and not one part of several.
     fn whole(&mut self, keys: &BTreeMap<String, ValuePlace>) {
         if let Some(count) = self.integer(keys, "split.count").filter(|&count| count > 1) {
             self.problems.push(GgufProblem::Part { count });
@@ -555,7 +555,7 @@ impl StoredNumbers {
             Self::Each(Dtype::F32) => (1, 4),
             Self::Each(_) => (1, 2),
             Self::Blocks(format) | Self::Rows(format, _) => (format.numbers() as u64, format.bytes() as u64),
-            // Beside their scales, which no GGUF file stores so.
+            // Without the scales, which are in another tensor. No GGUF file uses this storage.
             Self::Mxfp4 => (2, 1),
         }
     }

@@ -1,5 +1,5 @@
-//! Reads the cache of the Hugging Face hub. A model's folder `models--org--name` contains a snapshot for each
-//! commit, whose files are links to blobs (`huggingface_hub`, "Understand caching").
+//! Reads the cache of the Hugging Face hub. In a model's folder `models--org--name`, each commit has a
+//! snapshot, whose files are links to blobs (`huggingface_hub`, "Understand caching").
 
 use crate::ArchiveError;
 use std::{
@@ -16,21 +16,21 @@ pub struct HubFolder {
 }
 
 impl HubFolder {
-    /// The cache folder at `path`, if it is a model's cache folder: it contains a folder `snapshots`, and
-    /// another folder of the hub or a name in the hub's form.
+    /// The cache folder at `path`, if `path` is a model's cache folder. Such a folder contains a folder
+    /// `snapshots`. It also contains another folder of the hub, or has a name that the hub assigns.
     pub fn at(path: &Path) -> Option<Self> {
         let folder = path.join("snapshots");
         let is_named = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("models--"));
         let is_hub =
             folder.is_dir() && (path.join("blobs").is_dir() || path.join("refs").is_dir() || is_named);
-        // A model may have a folder of this name of its own.
+        // A folder with a `config.json` is a model that happens to have a folder `snapshots`.
         if !is_hub || path.join("config.json").exists() {
             return None;
         }
         let found = fs::read_dir(&folder).ok()?.flatten().map(|entry| entry.path());
         let mut snapshots: Vec<_> = found.filter(|path| path.is_dir()).collect();
         snapshots.sort();
-        // A commit is 40 digits.
+        // `refs/main` contains a commit, which has 40 digits.
         let main = files::read_text(&path.join("refs/main"), 1 << 10).ok();
         let main = main.map(|commit| folder.join(commit.trim())).filter(|main| snapshots.contains(main));
         Some(Self { path: path.to_owned(), snapshots, main })

@@ -1,4 +1,4 @@
-//! The index of a checkpoint with several files, and its differences from a single file next to it.
+//! The index of a checkpoint with several files. The module also compares an index with a single file next to it.
 
 use crate::ArchiveError;
 use crate::unsupported::{INDEX, SINGLE};
@@ -26,17 +26,17 @@ impl Index {
     }
 }
 
-/// An index with shards next to a single file that contains other weights. Tracewright reads the single file,
-/// and ignores the shards.
+/// An index and its shards that Tracewright ignores, because a single file next to the index contains other
+/// weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassedOver {
     pub index: PathBuf,
-    /// The first tensor by name that differs.
+    /// The first differing tensor in the order of names.
     pub tensor: String,
     pub difference: ShardDifference,
 }
 
-/// How two checkpoints differ in one tensor.
+/// The way in which two checkpoints differ in one tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShardDifference {
     /// Only the single file contains the tensor.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::ArchiveError;
 
-/// The number of bytes that are hashed, written and reported together. These bytes fit into a core's cache.
+/// The number of bytes in a chunk. The code hashes, writes and reports a whole chunk, which fits into a core's cache.
 pub(crate) const CHUNK: usize = 1 << 20;
 
 /// The progress of a long operation.
@@ -15,11 +15,11 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// A function that is called after every chunk. If the function returns `Break`, the operation stops and
-/// leaves no file behind.
+/// A callback that the operation calls after every chunk. If the callback returns `Break`, the operation
+/// stops and leaves no file behind.
 pub type Watch<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
-/// Counts bytes, and asks the function that observes the progress whether to continue.
+/// Counts bytes, and asks the progress callback whether to continue.
 pub(crate) struct Tracker<'p, 'w> {
     path: &'p Path,
     progress: Progress,

@@ -11,10 +11,10 @@ use std::{
 impl Checkpoint {
     /// Adds the shards of an index, and collects all contradictions between index and shards.
     ///
-    /// The index decides from which shard the function reads a tensor. Other shards may contain a tensor with
-    /// the same name, if a checkpoint replaces some tensors of another checkpoint. If the index does not list
-    /// a tensor, it is read from the last shard by name that contains it. transformers 5.24 does the same
-    /// (`modeling_utils.py`, `merged_state_dict`).
+    /// The index decides from which shard the function reads a tensor. If a checkpoint replaces some tensors
+    /// of another checkpoint, other shards can contain a tensor with the same name. A tensor that the index
+    /// does not list comes from the last shard, in the order of names, that contains it. transformers 5.24
+    /// does the same (`modeling_utils.py`, `merged_state_dict`).
     pub(crate) fn add_shards(&mut self, path: &Path) -> Result<(), ArchiveError> {
         let index = Index::read(path)?;
         let mut problems = Vec::new();
@@ -47,7 +47,7 @@ impl Checkpoint {
                 problems.push(IndexProblem::MissingTensor { name: name.clone(), shard: shard.clone() });
             }
         }
-        // What is wrong with one file, and nothing else, is said of the file.
+        // If the only problem is one broken file, the error is about this file.
         match broken.pop() {
             Some((_, error)) if problems.is_empty() && broken.is_empty() => return Err(error),
             last => broken.extend(last),
@@ -72,14 +72,14 @@ fn is_plain(name: &str) -> bool {
         && !name.contains(['/', '\\', ':', '\0'])
 }
 
-/// The number of bytes at both ends of a tensor that are compared. These bytes suffice to distinguish trained
-/// weights, and can be read quickly.
+/// The number of bytes at each end of a tensor that the function compares. These bytes are enough to
+/// distinguish trained weights, and reading them is fast.
 const COMPARED: usize = 64;
 
 impl Checkpoint {
-    /// The index at `index`, if its shards differ from this checkpoint, which consists of a single file. The
-    /// function compares names, types, shapes and the ends of the data. If all shards are missing, or if a
-    /// shard cannot be read, the result is `None`.
+    /// Compares this checkpoint, which is a single file, with the shards of the index at `index`. Returns the
+    /// index if names, types, shapes or the ends of the data differ. The result is `None` if they are equal,
+    /// if all shards are missing, or if a shard cannot be read.
     pub(crate) fn differs_from(&self, index: PathBuf) -> Option<PassedOver> {
         let weights = Index::read(&index).ok()?;
         if !weights.shards().iter().any(|shard| files::is_there(&index.with_file_name(shard))) {

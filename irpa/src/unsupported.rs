@@ -1,5 +1,5 @@
-//! Recognizes files of other formats in place of a checkpoint, so that the error explains how to fix the
-//! problem.
+//! Recognizes files in other formats that you may pass instead of a checkpoint. The error then explains how
+//! to fix the problem.
 
 use errors::{FileError, WithPath as _};
 use files::{StandIn, is_there, limits};
@@ -14,21 +14,21 @@ pub(crate) const INDEX: &str = "model.safetensors.index.json";
 #[non_exhaustive]
 pub enum UnsupportedFormat {
     PyTorch,
-    /// A folder with several GGUF files, one of which you must name.
+    /// A folder with several GGUF files. You must pass the path of one of them.
     Gguf(Vec<String>),
-    /// A placeholder that a download left in place of the weights.
+    /// A placeholder for the weights, which an incomplete download leaves behind.
     StandIn(StandIn),
-    /// An adapter for another model, as PEFT writes it.
+    /// An adapter for another model, in PEFT's format.
     Adapter {
         /// The kind of adapter, such as `LORA`.
         kind: String,
         /// The adapter's base model, if the adapter names it.
         base: Option<String>,
     },
-    /// Several models in one folder, as diffusers writes them.
+    /// Several models in one folder, in the format of diffusers.
     Pipeline,
-    /// A zip or tar archive, or a compressed file. The file has a name if it is in the folder that should
-    /// contain the model.
+    /// A zip or tar archive, or a compressed file. The field has a name if you passed the folder that
+    /// contains the file.
     Packed(Option<String>),
     /// An IREE parameter archive, which has no configuration.
     Archive,
@@ -115,7 +115,7 @@ impl UnsupportedFormat {
         }
         let mut names: Vec<String> = list(path)?.into_iter().collect();
         if names.iter().any(|name| name.ends_with(".safetensors")) {
-            // Other formats beside safetensors under another name are not the reason.
+            // The folder contains safetensors under another name, so files in other formats are not the reason.
             return Ok(None);
         }
         names.retain(|name| !name.starts_with('.'));
@@ -130,7 +130,7 @@ impl UnsupportedFormat {
             })
         };
         let mut formats: Vec<_> = names.iter().filter_map(known).collect();
-        // One of an export that lost its manifest.
+        // An IREE archive in this folder can belong to an export that lost its manifest.
         formats.retain(|format| *format != Self::Archive);
         let gguf = |name: &String| name.ends_with(".gguf");
         Ok(match () {
@@ -195,12 +195,12 @@ fn by_extension(path: &Path) -> Option<UnsupportedFormat> {
 /// The format for [`UnsupportedFormat::of_file`].
 fn of_file(path: &Path, bytes: &[u8]) -> Option<UnsupportedFormat> {
     match StandIn::of(bytes) {
-        // Cut off before its first byte, unless its name says that it is another format.
+        // The file is empty. Its name may show that the file has another format.
         None | Some(StandIn::Empty) => {}
         Some(found) => return Some(UnsupportedFormat::StandIn(found)),
     }
     let known = by_extension(path);
-    // The length of a header may have any bytes.
+    // In safetensors, the first 8 bytes are the header's length and can have any value.
     if bytes.get(8) == Some(&b'{') {
         return known;
     }
@@ -208,7 +208,7 @@ fn of_file(path: &Path, bytes: &[u8]) -> Option<UnsupportedFormat> {
         return Some(match known {
             Some(UnsupportedFormat::Other(what)) => UnsupportedFormat::Other(what),
             Some(UnsupportedFormat::PyTorch) => UnsupportedFormat::PyTorch,
-            // PyTorch's own have a pickle among the first names.
+            // PyTorch's own zip files contain a pickle among the first names.
             _ if bytes.get(..512).unwrap_or(bytes).windows(9).any(|name| name == b"/data.pkl") => {
                 UnsupportedFormat::PyTorch
             }

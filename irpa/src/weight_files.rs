@@ -11,9 +11,9 @@ use std::{
 
 /// The files with weights in a folder.
 pub(crate) struct WeightFiles {
-    /// The file to read: the weights, or the index if the weights are in several files.
+    /// The file to read: the file with the weights, or the index if several files contain the weights.
     pub file: PathBuf,
-    /// An index beside the weights, which is not read.
+    /// An index next to the file with the weights. Tracewright does not read this index.
     pub index: Option<PathBuf>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn rejected(path: &Path, bytes: &[u8], error: SafeTensorError) -> Arc
     }
 }
 
-/// Returns an error if a file is a placeholder that a download left in place of the weights.
+/// Returns an error if a file is a placeholder for the weights, which an incomplete download leaves behind.
 pub(crate) fn refuse_stand_in(path: &Path, bytes: &[u8]) -> Result<(), ArchiveError> {
     match StandIn::of(bytes) {
         None | Some(StandIn::Empty) => Ok(()),

@@ -1,4 +1,5 @@
-//! The writer of archives. The writer plans the layout from names and types, and then streams the data.
+//! The writer of archives. The writer plans the layout from the names and types of the entries, and then
+//! streams the data.
 
 use crate::archive::{
     ArchiveMetadata, COMMON_SIZE, DATA, DATA_ALIGNMENT, DATA_SIZE, ENTRY_ALIGNMENT, FILE_ALIGNMENT,
@@ -74,7 +75,7 @@ impl NewEntry {
         }
     }
 
-    /// The size of the entry in bytes. The function also checks everything that could make the entry invalid.
+    /// The size of the entry in bytes. The function also checks that the entry is valid.
     fn length(&self) -> Result<u64, EntryProblem> {
         let length = match &self.content {
             Content::Raw(length) => *length,
@@ -93,7 +94,7 @@ impl NewEntry {
         }
     }
 
-    /// The metadata with zeros instead of the hash, which is known only after streaming.
+    /// The metadata with zeros in place of the hash. The hash is known only after all data are streamed.
     fn metadata(&self) -> Option<String> {
         let (ty, hashed) = match &self.content {
             Content::Tensor(ty) => (ty, true),
@@ -117,7 +118,7 @@ pub struct WriteOptions<'a> {
     /// Whether the archive's entries get metadata with their type and hash. IREE does not need these
     /// metadata, but Tracewright does.
     pub metadata: bool,
-    /// Receives the progress, and can stop the writer.
+    /// The callback for the progress, which can also stop the writer.
     pub watch: Option<Watch<'a>>,
 }
 
@@ -130,10 +131,10 @@ impl Default for WriteOptions<'_> {
 /// The kind of file that an archive may replace: another archive.
 pub const ARCHIVE: FileKind = FileKind { name: "a parameter archive", is: |head| head.starts_with(b"IRPA") };
 
-/// Writes an archive. Entries are sorted by name. The function calls `source` for each entry with data, in
-/// this order. `source` must write exactly as many bytes to the sink as the entry's type takes. The file
-/// appears at `path` only when it is complete and on disk. After an error there is no new file, and an old
-/// file is unchanged. Only an archive or an empty file is ever replaced. The memory that is needed does not
+/// Writes an archive whose entries are sorted by name. The function calls `source` for each entry with data,
+/// in this order. `source` must write exactly as many bytes to the sink as the entry's type takes. The
+/// complete file appears at `path` only after its data are on disk. After an error, there is no new file, and
+/// an old file is unchanged. The function only replaces an archive or an empty file. The memory does not
 /// depend on the size of the data.
 pub fn write<E: From<ArchiveError>>(
     path: impl AsRef<Path>,
@@ -158,8 +159,8 @@ pub fn write<E: From<ArchiveError>>(
     Ok(())
 }
 
-/// Flushes data while later data are still being computed, so that the disk is busy meanwhile. Otherwise all
-/// data would wait for the last flush.
+/// Flushes data to the disk while the program computes later data. Without this function, the last flush
+/// would have to write all data.
 fn flushing<E: From<ArchiveError>>(
     file: &File,
     destination: &Destination<'_>,
@@ -167,7 +168,7 @@ fn flushing<E: From<ArchiveError>>(
 ) -> Result<(), E> {
     thread::scope(|scope| {
         let (ask, asked) = mpsc::sync_channel(1);
-        // A failed flush is reported once, so it counts here even if a later one succeeds.
+        // The loop ends at the first failed flush, because the system reports a failure only once.
         let flusher = scope.spawn(move || asked.into_iter().try_for_each(|()| file.sync_data()));
         let streamed = stream(&mut Flushing { file, ask, written: 0 });
         let flushed = flusher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -187,7 +188,7 @@ impl Write for Flushing<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = self.file.write(bytes)?;
         self.written += count;
-        // While one flush is under way and another waits, a third would add nothing.
+        // If one flush is running and another is waiting, a third flush is not requested.
         if self.written >= FLUSHED && self.ask.try_send(()).is_ok() {
             self.written = 0;
         }
@@ -205,7 +206,7 @@ impl Seek for Flushing<'_> {
     }
 }
 
-/// The path of an archive, for messages.
+/// The path of the new archive, for messages.
 pub(crate) struct Destination<'a> {
     pub path: &'a Path,
     pub folder: &'a Path,
@@ -224,7 +225,7 @@ impl Destination<'_> {
     fn error(&self, action: &'static str, error: io::Error) -> ArchiveError {
         match error.kind() {
             ErrorKind::StorageFull => self.full(self.available()),
-            // The file system may have room that this user must not take.
+            // The file system may still have free space that this user may not use.
             ErrorKind::QuotaExceeded => self.full(None),
             _ => FileError { action, path: self.path.into(), source: error }.into(),
         }
@@ -241,9 +242,9 @@ pub(crate) struct ArchivePlan {
 
 struct Placed {
     entry: NewEntry,
-    /// The start of the data in the file, and their length; `None` for a repeated pattern.
+    /// The offset and the length of the data in the file; `None` for a repeated pattern.
     data: Option<(u64, u64)>,
-    /// The position of the hash in the metadata at the front of the file.
+    /// The position in the file of the hash in the metadata; `None` without metadata.
     hash: Option<usize>,
 }
 
@@ -269,7 +270,7 @@ impl ArchivePlan {
             blobs.extend_from_slice(entry.name.as_bytes());
             let blob = if metadata { entry.metadata() } else { None }.unwrap_or_default();
             let start = if blob.is_empty() { 0 } else { blobs.len() };
-            // Nothing that a caller can choose stands before the hash.
+            // No text from the caller comes before the hash in the metadata.
             const HASH: &str = "\"blake3\":\"";
             let hash = blob.find(HASH).map(|at| start + at + HASH.len());
             blobs.extend_from_slice(blob.as_bytes());
@@ -294,7 +295,7 @@ impl ArchivePlan {
                 body[24] = pattern.len() as u8;
                 None
             } else {
-                // A file's size is an i64: the sums below stay far from wrapping.
+                // A file's size fits into an i64, so the following sums cannot overflow.
                 let offset = storage_size.next_multiple_of(DATA_ALIGNMENT);
                 let end = offset.checked_add(length).filter(|&end| end < i64::MAX as u64 / 2);
                 storage_size = end.ok_or_else(|| fault(EntryProblem::TooLarge(None)))?;
@@ -308,7 +309,7 @@ impl ArchivePlan {
         let entries_start = HEADER_SIZE.next_multiple_of(ENTRY_ALIGNMENT);
         let metadata_start = entries_start + table.len() as u64;
         let metadata_end = metadata_start + blobs.len() as u64;
-        // IREE aligns the storage segment to the first entry that is stored in it.
+        // In IREE, the alignment of the first stored entry aligns the storage segment.
         let stored = placed.iter().any(|placed| placed.data.is_some());
         let storage_start = metadata_end.next_multiple_of(if stored { DATA_ALIGNMENT } else { 1 });
         let mut front = vec![0; entries_start as usize];
@@ -336,8 +337,8 @@ impl ArchivePlan {
         Ok(Self { front, entries: placed, data_size, file_size })
     }
 
-    /// Streams the data, and then writes the front of the file. An unfinished file does not contain the magic
-    /// bytes.
+    /// Streams the data, and then writes the front of the file. Therefore an unfinished file does not contain
+    /// the magic bytes.
     pub fn stream<E: From<ArchiveError>>(
         mut self,
         destination: &Destination<'_>,
@@ -377,13 +378,13 @@ impl ArchivePlan {
     }
 }
 
-/// Writes zeros between two ranges; there are always fewer than a page of them.
+/// Writes zeros between two ranges, always less than a page.
 fn pad(out: &mut impl Write, count: u64) -> io::Result<()> {
     const ZEROS: [u8; FILE_ALIGNMENT as usize] = [0; FILE_ALIGNMENT as usize];
     out.write_all(&ZEROS[..count as usize])
 }
 
-/// Receives the data of one entry, in order.
+/// Receives the data of one entry, from start to end.
 pub struct Sink<'a> {
     out: &'a mut dyn Write,
     destination: &'a Destination<'a>,
@@ -395,7 +396,7 @@ pub struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    /// Writes the next bytes of the entry, in pieces of any size.
+    /// Writes the next bytes of the entry. A caller may pass pieces of any size.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), ArchiveError> {
         let end = self.written + bytes.len() as u64;
         if end > self.length {
@@ -412,7 +413,7 @@ impl Sink<'_> {
         Ok(())
     }
 
-    /// Writes the next bytes after a conversion to another element type, in bounded pieces.
+    /// Converts the next bytes to another element type, and writes the result in pieces of bounded size.
     pub fn write_converted(
         &mut self,
         bytes: &[u8],

@@ -1,5 +1,4 @@
-//! A kernel that writes new vectors into the slots of a KV cache. The kernel does not read or write other
-//! slots.
+//! A kernel that writes new vectors into the slots of a KV cache. The kernel does not access other slots.
 
 use ops::ElementType;
 use ops::ops::Append;
@@ -10,12 +9,12 @@ use crate::kernel::{self, Kernel};
 use crate::lane;
 use crate::prologue::Prologue;
 
-/// The new vectors that the kernel appends. A norm and a rotary embedding can be applied to these vectors
-/// first.
+/// The new vectors that the kernel appends. The kernel can first apply a norm and a rotary embedding to the
+/// vectors.
 #[derive(Clone, Copy)]
 pub(crate) struct Appending {
     element: Element,
-    /// The number of rows of slots, of slots per row, and of numbers per slot.
+    /// The number of rows of slots, the slots per row, and the numbers per slot.
     before: usize,
     slots: usize,
     after: usize,
@@ -25,7 +24,7 @@ pub(crate) struct Appending {
     ring: bool,
     /// The number of rows of slots that belong to one sequence.
     heads: usize,
-    /// The place of the new vectors, if they are not in the order of the slots.
+    /// The position of each token's new vectors, if the vectors are not in the order of the slots.
     by_token: Option<Tokens>,
     prologue: Prologue,
 }
@@ -51,7 +50,7 @@ impl Appending {
         let served = !matches!(cache.element, ElementType::I1 | ElementType::I4)
             && cache.count() > 0
             && new.count() > 0
-            // A single token's rows are those of its heads, whichever axis is first.
+            // The rows of a single token have the same order for both orders of axes.
             && (prologue.is_nothing() || work.tokens.is_some() || tokens == 1)
             && (work.tokens.is_none() || axis > 0 && axis + 2 == cache.rank())
             && prologue.takes(after);
@@ -85,14 +84,14 @@ impl Appending {
                     let slot = start + token;
                     let (slot, slot_is_there) = match ring {
                         true => (slot.remainder(code.index(slots)), token + 1),
-                        // Behind the last slot there is no room for this token or a later one.
+                        // If this token is after the last slot, the kernel does not write this token or later tokens.
                         false => (slot, code.index(slots) - start.min(code.index(slots))),
                     };
-                    // Once, or not at all.
+                    // This loop runs once or never.
                     let last = count.min(slot_is_there);
                     code.repeat(token.min(last)..(token + 1).min(last), 1, |_| {
                         let to = (cache, (head * slots + slot) * after);
-                        // The row in the order of what it goes through, and where it is.
+                        // The number of the row in the prologue's order, and the position of the row in memory.
                         let (row, place) = match by_token {
                             Some(by_token) => {
                                 let (sequence, head) =

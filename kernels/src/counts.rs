@@ -5,8 +5,8 @@ use ops::format::PANEL;
 
 use crate::code::Value;
 
-/// The bytes of the counts: for scales and for minima, the bytes of the first four groups and of the last
-/// four groups.
+/// The bytes of the counts, for scales and for minima. The bytes of the first four groups come first, then
+/// the bytes of the last four groups.
 #[derive(Clone, Copy)]
 pub(crate) struct StepCounts<'k>([[Value<'k>; 2]; 2]);
 
@@ -15,7 +15,7 @@ impl<'k> StepCounts<'k> {
     pub(crate) fn unpacked([scales, minima, last]: [Value<'k>; 3]) -> Self {
         let masked =
             |words: Value<'k>, mask: u32| words.and(words.code().constant(words.ty(), f64::from(mask)));
-        // Two bits of each of the last stand above the six of the first.
+        // For the last four groups, the two upper bits are above the six bits of the first four groups.
         let upper = |words: Value<'k>| masked(words.shift_right(2), 0x3030_3030);
         let low = |words: Value<'k>| masked(words, 0x0f0f_0f0f);
         Self([

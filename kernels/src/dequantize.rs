@@ -1,5 +1,5 @@
-//! A kernel that multiplies rows of integers by their scales. This kernel is used if no attention kernel
-//! reads the integers directly.
+//! A kernel that multiplies rows of integers by their scales. The module calls this kernel if no attention
+//! kernel reads the integers directly.
 
 use ops::TensorType;
 use ops::ops::Dequantize;

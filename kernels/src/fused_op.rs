@@ -1,4 +1,4 @@
-//! [`FusedOp`] is an operation with its prologue and epilogue, which one kernel computes.
+//! [`FusedOp`] is an operation together with its prologue and epilogue. One kernel computes a fused operation.
 
 use ops::ops::{BinaryKind, RmsNorm, Rope, UnaryKind};
 use ops::{ElementType, Op, Real, TensorType};
@@ -6,18 +6,18 @@ use ops::{ElementType, Op, Real, TensorType};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::{lane, math};
 
-/// An operation with its prologue and epilogue, which one kernel computes.
+/// An operation together with its prologue and epilogue. One kernel computes a fused operation.
 ///
-/// The operands of the operation come first. These operands follow in this order: the norm's weight, the two
-/// tables of the rotary embedding, the scales of quantized keys and values, and the operands of the epilogue.
+/// The operands of the operation come first. The further operands follow in this order: the norm's weight, the
+/// two tables of the rotary embedding, the scales of quantized keys and values, and the epilogue's operands.
 /// The prologue (`norm` and `rope`) applies to the first operand, or to the rows that are written to a cache.
 #[derive(Clone, Debug)]
 pub struct FusedOp<'a> {
     pub op: &'a Op,
     /// The types of the operands of the operation.
     pub types: Vec<&'a TensorType>,
-    /// The place of each token's numbers in the operand of the prologue, if the operand is in token order.
-    /// Otherwise the operand has the order that the operation declares.
+    /// The position of each token's numbers in the operand of the prologue, if this operand is in token
+    /// order. Otherwise the operand has the order that the operation declares.
     pub tokens: Option<Tokens>,
     /// The norm of the prologue, and the type of its input.
     pub norm: Option<(&'a RmsNorm, &'a TensorType)>,
@@ -31,16 +31,16 @@ pub struct FusedOp<'a> {
     pub tail: Epilogue,
 }
 
-/// The place of the tokens' numbers: a part of each row of a matrix `[tokens, stride]`.
+/// The position of the tokens' numbers: a part of each row in a matrix `[tokens, stride]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
     pub stride: usize,
-    /// The index of the first number that is used.
+    /// The index in the row of the first number that belongs to the operand.
     pub from: usize,
 }
 
 impl Tokens {
-    /// The part of a kernel's name that identifies this place.
+    /// The part of a kernel's name that identifies this position.
     pub(crate) fn name(self) -> String {
         format!("_tokens{}x{}", self.from, self.stride)
     }
@@ -67,26 +67,26 @@ impl<'a> FusedOp<'a> {
     }
 }
 
-/// The elementwise operations that are applied to each number of a result before it is written. Each
-/// operation works on the results of earlier steps. The result of the last step is written; without steps,
-/// the result itself is written.
+/// The elementwise operations that the kernel applies to each number of a result before it writes the number.
+/// Each operation is a step and can use the results of earlier steps. The kernel writes the result of the
+/// last step, or without steps the result itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epilogue {
     /// Whether the epilogue combines the two halves of the result's last axis, such as gate and up.
     pub halves: bool,
     pub steps: Vec<TailStep>,
-    /// For each operand, the way in which it is broadcast to the output.
+    /// The way in which each operand is broadcast to the output.
     pub operands: Vec<Broadcast>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TailStep {
     pub kind: EpilogueOp,
-    /// The element type to which the result of the step is rounded.
+    /// The element type to which the kernel rounds the step's result.
     pub element: ElementType,
 }
 
-/// The operation of a step. The operation refers to earlier steps by their index.
+/// The operation of a step. An operation refers to earlier steps by their index in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EpilogueOp {
     /// The result of the main operation, or its first or second half.
@@ -96,9 +96,9 @@ pub enum EpilogueOp {
     Constant(Real),
     /// The result of a step, converted to another element type.
     Convert(usize),
-    /// An elementwise function of one step's result.
+    /// An elementwise function of the result of one step.
     Unary(UnaryKind, usize),
-    /// An elementwise function of two steps' results.
+    /// An elementwise function of the results of two steps.
     Binary(BinaryKind, usize, usize),
 }
 
@@ -115,9 +115,9 @@ impl EpilogueOp {
 /// How an operand is broadcast to a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Broadcast {
-    /// The operand has a number for each number of the result, with this element type.
+    /// The operand has one number, of this element type, for each number of the result.
     Everywhere(ElementType),
-    /// The operand has a number for each index of the last axis, with this element type.
+    /// The operand has one number, of this element type, for each index of the last axis.
     LastAxis(ElementType),
 }
 
@@ -155,8 +155,8 @@ impl Epilogue {
 }
 
 impl<'k> End<'k> {
-    /// Writes sixteen numbers of a row, or only the numbers that the mask selects. The numbers belong to the
-    /// result, or to both halves of the result.
+    /// Writes 16 numbers of a row, or only the numbers that the mask selects. The numbers come from the
+    /// result, or from both halves of the result.
     pub(crate) fn write(
         &self,
         code: &'k Code,

@@ -7,12 +7,12 @@ use crate::code::{Code, Value};
 /// Code that a module calls by name.
 pub(crate) struct Kernel {
     pub(crate) bindings: usize,
-    /// The number of parts into which the work is divided. There can be fewer workers than parts.
+    /// The number of parts into which the kernel's work is divided. There can be fewer workers than parts.
     pub(crate) workgroups: usize,
     pub(crate) body: String,
 }
 
-/// Creates a kernel with the code that `write` writes.
+/// Creates a kernel whose code is written by `write`.
 pub(crate) fn new(bindings: usize, workgroups: usize, write: impl FnOnce(&Code)) -> Kernel {
     let code = Code::new();
     write(&code);

@@ -1,9 +1,9 @@
-//! Tracewright's own kernels, for operations that the compiler computes slowly, such as matmuls with packed
-//! weights.
+//! Tracewright's own kernels, for operations that the compiler's code computes slowly, such as matmuls with
+//! packed weights.
 //!
-//! A kernel is MLIR text in the same module as the StableHLO that calls it. Therefore `iree-compile` alone
-//! compiles the kernel, for any processor that the compiler supports. The target decides which kernel
-//! computes an operation. Operations without a kernel stay StableHLO.
+//! A kernel is MLIR text in the same module as the StableHLO code that calls it. Therefore `iree-compile`
+//! compiles the kernel for any processor that the compiler supports. The target decides which kernel computes
+//! an operation. Operations without a kernel stay StableHLO.
 
 mod append;
 mod attention;
@@ -57,11 +57,11 @@ enum Serving<'w> {
     Norm(&'w RmsNorm),
 }
 
-/// The kernels of a module: the kernels that the target supports, and the kernels that the module calls.
+/// The kernels of a module: the kernels that the target supports, and the kernels that the module already calls.
 pub struct Kernels {
     isa: Option<Isa>,
     tuning: BTreeMap<String, Tiling>,
-    /// The entries of the tuning that the module uses.
+    /// The tuned tilings that the module uses.
     tuned: BTreeMap<String, Tiling>,
     called: BTreeMap<String, Kernel>,
     /// The epilogues of the kernels that the module calls. A kernel's name contains the index of its
@@ -70,7 +70,7 @@ pub struct Kernels {
 }
 
 impl Kernels {
-    /// The kernels for a target; there are none if the target's features are unknown.
+    /// The kernels for a target. The set is empty if the target's features are unknown.
     pub fn of(target: &Target) -> Self {
         Self { isa: Isa::of(target), tuning: target.tuning.kernels.clone(), ..Self::none() }
     }
@@ -84,8 +84,8 @@ impl Kernels {
         self.isa.is_none()
     }
 
-    /// Whether there are kernels for a weight of this shape and format: matmuls with any number of rows, and
-    /// lookups of rows.
+    /// Whether kernels support a weight of this shape and format, in matmuls with any number of rows and in
+    /// row lookups.
     pub fn serve(&self, format: WeightFormat, outputs: usize, inputs: usize) -> bool {
         self.isa.is_some()
             && outputs > 0
@@ -191,7 +191,7 @@ impl Kernels {
         }
     }
 
-    /// The tuned kernel settings of the target that this object has returned so far.
+    /// The tuned tilings of the target that this object has returned so far.
     pub fn tuned(&self) -> &BTreeMap<String, Tiling> {
         &self.tuned
     }
@@ -210,7 +210,7 @@ impl Kernels {
         }
     }
 
-    /// The name of a kernel with the index of its epilogue.
+    /// The name of a kernel, with the index of its epilogue added.
     fn ending(&mut self, name: String, tail: &Epilogue) -> String {
         if tail.steps.is_empty() {
             return name;
@@ -313,7 +313,7 @@ fn typed<'a>(operands: &[Operand<'a>]) -> Vec<(&'a str, String)> {
     operands.iter().map(|operand| (operand.name, operand.ty.mlir())).collect()
 }
 
-/// The type in a kernel for an element type of a tensor.
+/// The kernel's type for a tensor's element type.
 fn lane(element: ElementType) -> Element {
     match element {
         ElementType::F32 => Element::F32,

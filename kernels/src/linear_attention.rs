@@ -1,5 +1,5 @@
-//! A kernel for linear attention, token by token. A number is computed by the same operations however the tokens are divided
-//! into calls, so that it has the same bits.
+//! A kernel for linear attention, token by token. The same operations compute a number for any division of
+//! the tokens into calls, so the bits of the result are always the same.
 
 use ops::TensorType;
 use ops::ops::{LinearAttention, LinearAttentionSizes};
@@ -11,7 +11,7 @@ use crate::math;
 const LANES: Type = Type::lanes(16, Element::F32);
 const SCALAR: Type = Type::Scalar(Element::F32);
 
-/// The features of values that a pass over a matrix computes: four vectors.
+/// The number of value features that one pass over a matrix computes: four vectors.
 const BLOCK: usize = 64;
 
 #[derive(Clone, Copy)]
@@ -82,13 +82,13 @@ struct Block<'k> {
 }
 
 impl<'k> Block<'k> {
-    /// The first column of each vector, and the columns from there on.
+    /// The first column of each vector, and the number of columns from there on.
     fn vectors(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let length = self.length;
         (0..length).step_by(16).map(move |from| (from, length - from))
     }
 
-    /// The place of a row of the result: first the keys of the matrix, then the tokens.
+    /// The position of a row in the result. The rows of the matrix come first, then the tokens.
     fn row(&self, row: Value<'k>) -> Value<'k> {
         let LinearAttentionSizes { keys, tokens, values, .. } = self.sizes;
         (self.matrix * (keys + tokens) + row) * values + self.at
@@ -109,7 +109,7 @@ impl<'k> Block<'k> {
         self.vectors().map(|_| self.code.constant(LANES, 0.0)).collect()
     }
 
-    /// Copies the matrix before the first token into the result.
+    /// Copies the state before the first token into the result.
     fn begin(&self, begins: Value<'k>) {
         let LinearAttentionSizes { keys, values, .. } = self.sizes;
         let zero = self.code.constant(LANES, 0.0);
@@ -121,12 +121,12 @@ impl<'k> Block<'k> {
         });
     }
 
-    /// The output of padding is zero.
+    /// Writes zeros as the output of a padding token.
     fn pad(&self, token: Value<'k>) {
         self.store(token + self.sizes.keys, &self.zeros());
     }
 
-    /// Decays the matrix, writes a token's value, and reads its output.
+    /// Decays the matrix, adds a token's value, and computes the token's output.
     fn step(&self, token: Value<'k>) {
         let LinearAttentionSizes { tokens, heads, groups, keys, values, .. } = self.sizes;
         let Buffers { q, k, v, decay, rate, result, .. } = self.buffers;

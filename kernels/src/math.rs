@@ -1,4 +1,4 @@
-//! Functions of sixteen numbers for which processors have no instruction.
+//! Functions of 16 numbers for which processors have no instruction.
 
 use ops::ops::{BinaryKind, UnaryKind};
 
@@ -46,21 +46,21 @@ fn negative(x: Value<'_>) -> Value<'_> {
 /// eˣ with an error of at most 2 units in the last place. The result is 0 for x below −104, and infinite for
 /// x above 89.
 ///
-/// With x = n ln 2 + r, eˣ = 2ⁿ · eʳ: 2ⁿ sets the exponent, and eʳ is a Taylor polynomial (Cody and Waite,
-/// "Software Manual for the Elementary Functions", 1980, ch. 6).
+/// With x = n ln 2 + r, the result is eˣ = 2ⁿ · eʳ. The number n sets the exponent, and a Taylor polynomial
+/// computes eʳ (Cody and Waite, "Software Manual for the Elementary Functions", 1980, ch. 6).
 pub(crate) fn exp(x: Value<'_>) -> Value<'_> {
     let code = x.code();
     let number = |value: f64| code.constant(LANES, value);
     let x = x.max(number(-104.0)).min(number(89.0));
     let n = (x * number(std::f64::consts::LOG2_E)).round();
-    // ln 2 in two parts, of which the first has few bits: its multiples are exact.
+    // ln 2 is split into two parts. The first part has few bits, so its multiples are exact.
     let r = n.multiply_add(number(-0.693_359_375), x);
     let r = n.multiply_add(number(2.121_944_400_546_905_8e-4), r);
     let coefficients = [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
     let polynomial = coefficients[1..]
         .iter()
         .fold(number(coefficients[0]), |sum, &coefficient| sum.multiply_add(r, number(coefficient)));
-    // 2ⁿ as two factors: at both ends it is no number that an exponent alone can say.
+    // 2ⁿ is the product of two factors, because for the smallest and largest n, 2ⁿ is not a normal float.
     let half = (n * number(0.5)).round();
     polynomial * power(half) * power(n - half)
 }
@@ -72,7 +72,7 @@ fn power(n: Value<'_>) -> Value<'_> {
 }
 
 /// Computes tanh x. Near 0, the function is the odd Taylor polynomial to x¹³, so that small x keep their
-/// bits; the next term is below half a unit in the last place. Elsewhere, the function is (1 − e⁻²ˣ) / (1 +
+/// bits. The next term is below half a unit in the last place. Elsewhere, the function is (1 − e⁻²ˣ) / (1 +
 /// e⁻²ˣ) of |x|, with the sign of x.
 pub(crate) fn tanh(x: Value<'_>) -> Value<'_> {
     let code = x.code();

@@ -35,8 +35,8 @@ impl Norm {
         code.binding(index, self.element, self.features)
     }
 
-    /// Computes the norm of a row in blocks of sixteen numbers, before rounding. The body receives the
-    /// position of the block in the row and the number of remaining numbers.
+    /// Computes the norm of a row in blocks of 16 numbers, before rounding. The body receives the position of
+    /// the block in the row, and the number of remaining numbers.
     pub(crate) fn row<'k>(
         self,
         code: &'k Code,

@@ -30,7 +30,7 @@ impl Prologue {
         self.rotation.is_some()
     }
 
-    /// Whether the prologue supports rows of this length.
+    /// Whether the prologue supports rows with this number of features.
     pub(crate) fn takes(self, features: usize) -> bool {
         self.norm.is_none_or(|norm| norm.features == features)
             && self.rotation.is_none_or(|rotation| rotation.features == features)
@@ -48,8 +48,8 @@ impl Prologue {
         usize::from(self.norm.is_some()) + 2 * usize::from(self.rotation.is_some())
     }
 
-    /// Creates the bindings from `first` on, and memory for a row of `features` numbers between the norm and
-    /// the rotary embedding.
+    /// Creates the bindings from `first` on. Also allocates memory for a row of `features` numbers between
+    /// the norm and the rotary embedding.
     pub(crate) fn start(self, code: &Code, first: usize, features: usize) -> Start<'_> {
         let norm = self.norm.map(|norm| (norm, norm.weight(code, first)));
         let tables = first + usize::from(norm.is_some());
@@ -60,7 +60,7 @@ impl Prologue {
     }
 }
 
-/// The source of a kernel's rows: memory, and the prologue.
+/// The source of a kernel's rows: an operand in memory, and the prologue.
 pub(crate) struct Start<'k> {
     norm: Option<(Norm, Buffer<'k>)>,
     between: Option<(Buffer<'k>, Value<'k>)>,
@@ -69,8 +69,8 @@ pub(crate) struct Start<'k> {
 }
 
 impl<'k> Start<'k> {
-    /// Passes a row through the prologue to another place. The number of the row counts rows in the order of
-    /// the norm and the rotary embedding.
+    /// Passes a row through the prologue to another place in memory. The norm and the rotary embedding define
+    /// the order in which rows are numbered.
     pub(crate) fn row(
         &self,
         code: &'k Code,

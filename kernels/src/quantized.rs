@@ -1,4 +1,4 @@
-//! Activations as integers of 8 or 16 bits: each group of 32 integers has a scale, and the sum of its
+//! Activations as integers of 8 or 16 bits. Each group of 32 integers has a scale, and stores the sum of its
 //! integers.
 
 use ops::format::{ActivationBits, GROUP};
@@ -6,25 +6,26 @@ use ops::format::{ActivationBits, GROUP};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::kernel::{self, Kernel};
 
-/// The length of the longest row that is quantized where it is used. Such a row must fit on a worker's stack.
+/// The length of the longest row that a matmul kernel quantizes itself. Such a row must fit on a worker's stack.
 pub(crate) const LONGEST: usize = 16384;
 
 /// The kind of sum that a group stores.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sums {
-    /// The sum of the bytes multiplied by this factor, as i32. Sums of products start from this number if the
-    /// factor was added to each weight byte.
+    /// The sum of the activation bytes multiplied by this factor, as i32. If the weights store each byte plus
+    /// the factor, sums of products start from this number.
     Times(i32),
-    /// The sum of the dequantized numbers, as f32. The minimum of a group is multiplied by this sum.
+    /// The sum of the dequantized activations, as f32. The kernel multiplies this sum by the minimum of a
+    /// group of weights.
     Numbers,
 }
 
-/// The layout of a row of `inputs` numbers. The integers come first, with zeros up to whole chunks of a
-/// weight, then the scales as f32, then the sums.
+/// The layout of a row of `inputs` numbers. The integers come first, with zeros up to a whole chunk of the
+/// weight. Then follow the scales as f32, and then the sums.
 ///
-/// In rows of 16-bit integers, the second and the third of each four integers are swapped. A 16-bit product
-/// multiplies two columns at a time, and a weight's bytes become one vector of even columns and one vector of
-/// odd columns.
+/// In rows of 16-bit integers, the second and the third of each four integers are swapped. The reason is that
+/// a 16-bit product multiplies two columns at a time, and a weight's bytes become one vector of even and one
+/// vector of odd columns.
 #[derive(Clone, Copy)]
 pub(crate) struct Form {
     pub(crate) inputs: usize,
@@ -72,8 +73,8 @@ impl Form {
         self.integers() + 8 * self.groups()
     }
 
-    /// Passes the integers of each group of a row to the body, as two vectors of sixteen, with their scale;
-    /// the row starts at a position of x.
+    /// Calls the body for each group of a row that starts at a position of x. The body receives the group's
+    /// integers, as two vectors of 16, and their scale.
     pub(crate) fn quantize<'k>(
         self,
         code: &'k Code,
@@ -84,7 +85,7 @@ impl Form {
         let group = |group: Value<'k>, count: usize| {
             let halves = [0, 16]
                 .map(|half: usize| x.load_floats(from + group * GROUP + half, count.saturating_sub(half)));
-            // Of what has no sign the bits have the order of the numbers, and those that say it is none are the largest.
+            // The bits of non-negative floats have the same order as the floats, and NaN has the largest bits.
             let integer = Type::lanes(16, Element::I32);
             let sizes =
                 halves.map(|half| half.bits(integer).and(code.constant(integer, f64::from(i32::MAX))));
@@ -100,7 +101,7 @@ impl Form {
         if !self.inputs.is_multiple_of(GROUP) {
             group(code.index(whole), self.inputs % GROUP);
         }
-        // In the last chunk there may be groups without numbers.
+        // The last chunk can have groups without numbers.
         for empty in self.inputs.div_ceil(GROUP)..self.groups() {
             let zeros = code.constant(Type::lanes(16, Element::I32), 0.0);
             write(code.index(empty), [zeros; 2], code.constant(Type::Scalar(Element::F32), 0.0));
@@ -117,7 +118,7 @@ pub(crate) struct Row<'k> {
 }
 
 impl<'k> Row<'k> {
-    /// Four integers from a column on, as the 32 bits that they occupy, or as two words of 32 bits.
+    /// Four integers that begin at a column, as one 32-bit word of bytes, or as two 32-bit words.
     pub(crate) fn four(self, column: Value<'k>) -> Vec<Value<'k>> {
         let word = |at: Value<'k>| {
             self.buffer.load(at, Type::lanes(4, Element::I8)).bits(Type::Scalar(Element::I32))
@@ -174,8 +175,8 @@ impl<'k> Row<'k> {
     }
 }
 
-/// A kernel that writes all rows of x `[rows, inputs]` as integers `[stored, form]`; additional stored rows
-/// are not written.
+/// A kernel that writes all rows of x `[rows, inputs]` as integers `[stored, form]`. The kernel does not
+/// write the additional stored rows.
 pub(crate) fn kernel(
     element: Element,
     [rows, stored]: [usize; 2],

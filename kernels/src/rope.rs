@@ -1,4 +1,4 @@
-//! Rotary position embeddings, for pairs of elements whose distance is half a head.
+//! Rotary position embeddings for pairs of elements that are half a head apart.
 
 use ops::TensorType;
 use ops::ops::{Rope, RopeLayout};
@@ -24,7 +24,7 @@ pub(crate) struct Rotation {
 }
 
 impl Rotation {
-    /// The rotary embedding `op` for x and a table of these types; `None` if the kernel does not support it.
+    /// The rotary embedding `op` for x and a table with these types; `None` if the kernel does not support it.
     pub(crate) fn of(op: &Rope, [x, table]: [&TensorType; 2]) -> Option<Self> {
         let last = x.rank() - 1;
         let features = x.shape[last];
@@ -49,12 +49,12 @@ impl Rotation {
         format!("{half}_{sequence}x{positions}x{after}")
     }
 
-    /// The bindings of cosine and sine, from `first` on.
+    /// The bindings of the cosine and sine tables, from `first` on.
     pub(crate) fn tables(self, code: &Code, first: usize) -> [Buffer<'_>; 2] {
         [0, 1].map(|index| code.binding(first + index, self.element, self.table))
     }
 
-    /// Rotates a row from `from` to `to`. Features beyond the tables are copied.
+    /// Rotates a row from `from` to `to`. The function copies features beyond the tables without rotation.
     pub(crate) fn row<'k>(
         self,
         code: &'k Code,
@@ -71,7 +71,7 @@ impl Rotation {
         code.chunks(half, |feature, left| {
             let [a, b] = [feature, feature + half].map(|feature| from.load_floats(start + feature, left));
             let [cos, sin] = [cos, sin].map(|buffer| buffer.load_floats(table + feature, left));
-            // Rounded as often as the operation says.
+            // The code rounds at the same places as the operation.
             let first = (a * cos).rounded(element) - (b * sin).rounded(element);
             let second = (b * cos).rounded(element) + (a * sin).rounded(element);
             to.store_lanes(at + feature, first.convert(element), left);

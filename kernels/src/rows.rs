@@ -122,8 +122,8 @@ impl<'k> Line<'k> {
         }
     }
 
-    /// The integers of the row's group, as stored, and their columns in the group. The chunk begins at the
-    /// given byte.
+    /// The stored integers of the row's group, and their columns in the group. The chunk begins at the given
+    /// byte.
     fn integers(
         self,
         code: &'k Code,
@@ -132,7 +132,7 @@ impl<'k> Line<'k> {
         count: usize,
         each: impl Fn(Value<'k>, Value<'k>),
     ) {
-        // In a line, each of the sixteen rows has four bytes: four columns, or twice as many.
+        // A line has four bytes for each of 16 rows, which contain four columns, or eight columns of four bits.
         let of_line = 4 * format.in_a_byte().unwrap_or(1);
         let mask = if of_line == 4 { 255.0 } else { 15.0 };
         let lines = chunk + format.scales() + self.lane * 4 + group * (GROUP / of_line * LINE);

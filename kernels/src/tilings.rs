@@ -8,7 +8,7 @@ use targets::Tiling;
 pub struct Tilings {
     /// The name under which tuning files store the fused operation.
     pub work: String,
-    /// The default tiling, which is used without a measurement.
+    /// The default tiling, which the kernel uses without a measurement.
     pub usual: Tiling,
     parts: Vec<NonZeroUsize>,
     rows: Vec<NonZeroUsize>,
@@ -17,9 +17,9 @@ pub struct Tilings {
 }
 
 impl Tilings {
-    /// Creates the tilings of a fused operation. `fitted` reduces a tiling to sizes that fit.
+    /// Creates the tilings of a fused operation. `fitted` reduces the sizes of a tiling until they fit.
     pub(crate) fn new(work: String, usual: Tiling, fitted: impl Fn(Tiling) -> Tiling) -> Self {
-        // What does not fit is another way to say what does.
+        // A tiling that does not fit would be reduced to a tiling that is already in the list.
         let fits = |tiling: Tiling| fitted(tiling) == tiling;
         let counts = |all: &[usize], with: fn(Tiling, NonZeroUsize) -> Tiling| -> Vec<NonZeroUsize> {
             let counts = all.iter().filter_map(|&n| NonZeroUsize::new(n));

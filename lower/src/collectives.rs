@@ -1,6 +1,6 @@
 //! Derives the collectives that a program needs on a device mesh. Like XLA's partitioner, this module
-//! propagates the sharding of arguments and weights through the operations, from the first operation to the
-//! last. A sum over a partitioned axis becomes an all-reduce.
+//! propagates the sharding of arguments and weights forward through the operations. A sum over a partitioned
+//! axis becomes an all-reduce.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,15 +11,15 @@ use trace::{Function, NodeId, NodeKind};
 
 use crate::{EntryShards, Sharding, Shards};
 
-/// The sharding of each value of an entry point, and the resulting collectives.
+/// The sharding of each value in an entry point, and the collectives that this sharding requires.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Collectives {
     /// For each node, the sharding of its value.
     pub shardings: Vec<Sharding>,
-    /// For each node, the number of devices that share the node's computation. Other devices repeat this
-    /// computation.
+    /// For each node, the number of devices among which the node's computation is divided. The remaining
+    /// devices repeat the computation of others.
     pub parts: Vec<usize>,
-    /// The collectives, in the order in which a call runs them.
+    /// The collectives, in execution order.
     pub collectives: Vec<Collective>,
 }
 
@@ -28,7 +28,7 @@ pub struct Collective {
     pub kind: CollectiveKind,
     /// The type of each device's result.
     pub ty: TensorType,
-    /// The number of devices that exchange data with each other.
+    /// The number of devices in a group that exchanges data.
     pub devices: usize,
     /// The node whose value is exchanged.
     pub node: NodeId,
@@ -37,15 +37,15 @@ pub struct Collective {
 /// The kind of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CollectiveKind {
-    /// Each device has one term of a sum or of a maximum, and gets the total.
+    /// Each device has one term of a sum or a maximum. Afterwards, each device has the result over all terms.
     AllReduce,
-    /// Each device has one part of a tensor, and gets all parts.
+    /// Each device has one part of a tensor. Afterwards, each device has all parts.
     AllGather,
 }
 
 impl Collective {
-    /// The bytes that each device sends and receives in a ring of n devices: 2(n−1)/n of the result's bytes
-    /// for an all-reduce, and (n−1)/n for an all-gather. No algorithm sends fewer bytes.
+    /// The bytes that each device sends and receives in a ring of n devices. An all-reduce sends 2(n−1)/n of
+    /// the result's bytes, and an all-gather (n−1)/n. No algorithm sends fewer bytes.
     ///
     /// Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009).
     pub fn sent_bytes(&self) -> f64 {
@@ -57,7 +57,7 @@ impl Collective {
     }
 }
 
-/// Prints the name of the collective in HLO.
+/// Prints the name that HLO uses for the collective.
 impl fmt::Display for CollectiveKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -68,8 +68,8 @@ impl fmt::Display for CollectiveKind {
 }
 
 impl Shards {
-    /// The collectives in a call of an entry point. The entry point must consist of primitives and be
-    /// [inlined](trace::Trace::inlined).
+    /// The collectives in one call of an entry point. The entry point must contain only primitives, and all
+    /// calls must be [inlined](trace::Trace::inlined).
     pub fn collectives(&self, entry: &Function) -> Collectives {
         let nothing = EntryShards { arguments: Vec::new(), results: Vec::new() };
         let declared = self.entries.get(&entry.name).unwrap_or(&nothing);
@@ -95,7 +95,7 @@ impl Shards {
     }
 }
 
-/// The sharding that a node's declaration sets.
+/// The sharding that a declaration sets for a node.
 fn given(declared: Option<&Sharding>, entry: &Function, id: NodeId) -> (Sharding, usize) {
     let whole = || Sharding(vec![Vec::new(); entry.node(id).ty().rank()]);
     let sharding = declared.cloned().unwrap_or_else(whole);
@@ -106,8 +106,8 @@ fn given(declared: Option<&Sharding>, entry: &Function, id: NodeId) -> (Sharding
 struct Walk<'a> {
     entry: &'a Function,
     done: Collectives,
-    /// Values that were gathered along more axes than their node's sharding, for the nodes that read them
-    /// later.
+    /// Values that were gathered along more axes than the sharding of their node. Later readers of the node
+    /// use the gathered value.
     gathered: HashMap<NodeId, Sharding>,
 }
 
@@ -126,7 +126,7 @@ impl Walk<'_> {
         let types: Vec<&TensorType> = operands.iter().map(|&operand| self.entry.node(operand).ty()).collect();
         let loops = op.iteration_space(&types, ty);
         let mut divided: Vec<Vec<MeshAxis>> = vec![Vec::new(); loops.count];
-        // What indices a device has decides before where the rows of a table lie: they come to who picks them.
+        // In a gather, the sharding of the indices has priority over the sharding of the table's rows.
         let mut order: Vec<(&NodeId, &Vec<Option<usize>>)> = operands.iter().zip(&loops.operands).collect();
         if let Op::Gather(_) = op {
             order.reverse();
@@ -142,7 +142,7 @@ impl Walk<'_> {
                 if common == found.len() {
                     continue;
                 }
-                // Along an axis of the mesh one loop is divided, and what is divided in another way is made whole.
+                // Each mesh axis divides at most one loop. A tensor that is partitioned differently is gathered.
                 let free = |axis: &MeshAxis| divided.iter().all(|taken| !taken.contains(axis));
                 let fits = common == divided[at].len();
                 let more =
@@ -162,13 +162,13 @@ impl Walk<'_> {
         (sharding, divided.iter().flatten().map(|axis| axis.size).product())
     }
 
-    /// The sharding of a value for the next node that reads it.
+    /// The sharding of a value as its next reader sees it.
     fn sharding(&self, id: NodeId) -> &Sharding {
         self.gathered.get(&id).unwrap_or(&self.done.shardings[id.index()])
     }
 
-    /// Gathers a value along an axis. The value stays partitioned only along the first `keep` of the axis's
-    /// mesh axes.
+    /// Gathers a value along a tensor axis. Afterwards, only the first `keep` mesh axes of this tensor axis
+    /// still partition the value.
     fn gather_beyond(&mut self, id: NodeId, axis: usize, keep: usize) {
         let mut sharding = self.sharding(id).clone();
         let Some(lost) = sharding.0[axis].get(keep..).filter(|lost| !lost.is_empty()) else { return };
@@ -179,8 +179,8 @@ impl Walk<'_> {
         self.done.collectives.push(Collective { kind: CollectiveKind::AllGather, ty, devices, node: id });
     }
 
-    /// The sharding after a reshape. If axes merge into one axis, or one axis splits into several, the first
-    /// of these axes is partitioned.
+    /// The sharding after a reshape. If the reshape merges axes into one, or splits one axis into several,
+    /// the first of these axes is partitioned.
     fn reshaped(&mut self, operand: NodeId, ty: &TensorType) -> (Sharding, usize) {
         let from = self.entry.node(operand).ty();
         let mut sharding = vec![Vec::new(); ty.rank()];
@@ -209,7 +209,7 @@ impl Walk<'_> {
                         sharding[*axis].push(over);
                     }
                     _ => {
-                        // Parts that end within a row of the new shape.
+                        // A part ends inside a row of the new shape, so the value is gathered.
                         let (kind, node) = (CollectiveKind::AllGather, operand);
                         let ty = Sharding(sharding.clone()).local(ty);
                         self.done.collectives.push(Collective { kind, ty, devices: over.size, node });
@@ -224,7 +224,7 @@ impl Walk<'_> {
     }
 }
 
-/// The axes before and after a reshape, in the smallest groups with equal numbers of elements.
+/// Divides the axes before and after a reshape into the smallest groups with equal numbers of elements.
 fn groups(from: &[usize], to: &[usize]) -> Vec<(std::ops::Range<usize>, std::ops::Range<usize>)> {
     let (mut first, mut second) = (0, 0);
     let mut found = Vec::new();

@@ -1,6 +1,5 @@
-//! Decides which operations each kernel for NVIDIA GPUs computes, in a module for XLA.
-//!
-//! The kernels compute calls with few tokens. All other operations stay StableHLO.
+//! Selects the operations that kernels for NVIDIA GPUs compute, in a module for XLA. The kernels compute
+//! calls with few tokens, and all other operations stay StableHLO.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +11,7 @@ use trace::{Function, NodeId, NodeKind};
 
 use crate::fusion::NodeUses;
 
-/// Whether modules for the target call kernels for NVIDIA GPUs.
+/// Whether a module for this target may call kernels for NVIDIA GPUs.
 pub(crate) fn has_cuda_kernels(target: &Target) -> bool {
     target.backend == Backend::Xla && target.device == DeviceKind::Cuda
 }
@@ -23,21 +22,21 @@ pub(crate) struct CudaCall {
     pub(crate) operands: Vec<NodeId>,
     /// The nodes whose values the kernel writes.
     pub(crate) results: Vec<NodeId>,
-    /// The nodes between operands and results.
+    /// The intermediate nodes between operands and results.
     within: Vec<NodeId>,
 }
 
 /// The kernels of a function.
 #[derive(Default)]
 pub(crate) struct CudaCalls {
-    /// The kernels, keyed by the node in whose place the kernel is called.
+    /// The kernel calls. The key of a call is the node that the call replaces.
     called: BTreeMap<NodeId, CudaCall>,
-    /// All nodes that kernels compute.
+    /// All nodes that the kernels compute.
     within: BTreeSet<NodeId>,
 }
 
 impl CudaCalls {
-    /// Finds the kernels of a function whose composite operations are not expanded.
+    /// Finds the kernels of a function in which composite operations are not expanded.
     pub(crate) fn of(function: &Function) -> Self {
         let uses = NodeUses::of(function);
         let mut calls = Self::default();
@@ -57,7 +56,7 @@ impl CudaCalls {
         calls
     }
 
-    /// The kernel that is called in the place of a node.
+    /// The kernel that is called instead of this node.
     pub(crate) fn at(&self, id: NodeId) -> Option<&CudaCall> {
         self.called.get(&id)
     }
@@ -72,7 +71,7 @@ impl CudaCalls {
         self.called.insert(at, call);
     }
 
-    /// Adds the kernels of all products of one input.
+    /// Adds the kernels of all matmuls that read the same input.
     fn products(
         &mut self,
         uses: &NodeUses<'_>,
@@ -132,7 +131,8 @@ fn is_parameter(uses: &NodeUses<'_>, id: NodeId) -> bool {
     matches!(uses.function.node(id).kind, NodeKind::Parameter(_))
 }
 
-/// The sizes of a product of few vectors; `None` if the node is another operation, or no kernel supports it.
+/// The sizes of a matmul with few vectors. `None` if the node is another operation, or if no kernel supports
+/// the sizes.
 fn product(uses: &NodeUses<'_>, id: NodeId) -> Option<CudaProduct> {
     let (Some(Op::Linear(_)), &[x, weight]) = (uses.op(id), &uses.types(id)[..]) else { return None };
     let is_bf16 = |ty: &TensorType| ty.element == ElementType::Bf16;
@@ -143,7 +143,7 @@ fn product(uses: &NodeUses<'_>, id: NodeId) -> Option<CudaProduct> {
     (is_bf16(x) && is_bf16(weight) && supported).then_some(product)
 }
 
-/// The norm of an input that only these products use, with the operands of the norm.
+/// The norm before these matmuls with its operands, if only the matmuls use the result of the norm.
 fn norm(
     uses: &NodeUses<'_>,
     input: NodeId,
@@ -157,7 +157,7 @@ fn norm(
     (only && bf16).then_some(((op.epsilon.0 as f32, op.style), [x, weight]))
 }
 
-/// The product together with the addition after it.
+/// A matmul together with the addition after the matmul.
 fn residual(uses: &NodeUses<'_>, id: NodeId, product: CudaProduct) -> Option<(NodeId, CudaCall)> {
     let &[sum] = &uses.users[id.index()][..] else { return None };
     let Some(Op::Binary(op)) = uses.op(sum) else { return None };
@@ -172,8 +172,8 @@ fn residual(uses: &NodeUses<'_>, id: NodeId, product: CudaProduct) -> Option<(No
     })
 }
 
-/// The nodes from `silu(gate)` to `silu(gate) · up`: conversion to f32, logistic function, product,
-/// conversion to bf16, product.
+/// The nodes from `silu(gate)` to `silu(gate) · up`. In order, these are a conversion to f32, the logistic
+/// function, a product, a conversion to bf16 and a product.
 fn gated(uses: &NodeUses<'_>, gate: NodeId, up: NodeId) -> Option<Vec<NodeId>> {
     let only_user = |id: NodeId| match uses.users[id.index()][..] {
         [user] if !uses.returned[id.index()] => Some(user),
@@ -203,7 +203,7 @@ fn gated(uses: &NodeUses<'_>, gate: NodeId, up: NodeId) -> Option<Vec<NodeId>> {
     is_silu.then(|| vec![wide, logistic, activated, narrow, result])
 }
 
-/// New keys or values, and the place where they are appended to a cache.
+/// New keys or values, and the position at which they are appended to a cache.
 #[derive(PartialEq)]
 struct Appended {
     cache: NodeId,
@@ -212,7 +212,7 @@ struct Appended {
     count: Option<NodeId>,
 }
 
-/// The append that writes a cache, `[B, K, N, E]`, which nothing but `attention` reads.
+/// The append that writes a cache `[B, K, N, E]`. Only the node `attention` may read the cache.
 fn appended(uses: &NodeUses<'_>, id: NodeId, attention: NodeId) -> Option<Appended> {
     let operands = uses.function.operands(id);
     if uses.users[id.index()] != [attention] {
@@ -227,8 +227,8 @@ fn appended(uses: &NodeUses<'_>, id: NodeId, attention: NodeId) -> Option<Append
     None
 }
 
-/// The input and the tables of the rotation before a node, behind changes of shape. `within` receives the
-/// nodes in between.
+/// The input and the tables of the rotary embedding before a node. Reshapes may be between them. The function
+/// adds the nodes in between to `within`.
 fn rotated(
     uses: &NodeUses<'_>,
     mut id: NodeId,
@@ -247,7 +247,7 @@ fn rotated(
     None
 }
 
-/// Attention of one new token for each sequence, with the rotations and the appends before it.
+/// Attention for one new token per sequence, together with the rotary embeddings and the cache appends before it.
 fn attention(uses: &NodeUses<'_>, id: NodeId) -> Option<CudaCall> {
     let Some(Op::Sdpa(op)) = uses.op(id) else { return None };
     let &[q, k, v, offset] = &uses.function.operands(id)[..] else { return None };

@@ -1,9 +1,9 @@
-//! Creates parameters that the archive stores in another form than the checkpoint.
+//! Creates parameters that the archive stores in a different layout than the checkpoint.
 
 use ops::{InferError, Op};
 use trace::{Builder, NodeId, NodeKind, Parameter, Recipe};
 
-/// A parameter that a recipe computes from another parameter when the archive is written.
+/// Creates a parameter that a recipe computes from another parameter, when Tracewright writes the archive.
 pub(crate) fn from_recipe(
     b: &mut Builder<'_>,
     key: String,

@@ -1,4 +1,4 @@
-//! Expands composite operations, as each node's implementation requires.
+//! Expands composite operations with the implementation that each node selects.
 
 use trace::Trace;
 
@@ -7,7 +7,7 @@ use crate::convert::convert;
 use crate::implementation::{Implementation, Implementations};
 use crate::rewrite::{rewrite, rewrite_nodes};
 
-/// Returns the same program as primitives. Nodes that no result needs are removed.
+/// Returns the same program with primitives only. The function removes nodes that no result needs.
 ///
 /// # Errors
 /// Returns an error if an operation rejects its operands, which means that the trace was not verified.
@@ -30,7 +30,7 @@ impl Implementations<'_> {
             Implementation::Idiom(idiom) => b.op(idiom.clone(), operands),
             Implementation::StableHlo => convert(b, op, operands),
         })?;
-        // Without the weights as they were.
+        // This rewrite removes the original weights, which no operation reads any more.
         if self.stores() {
             rewrite(&expanded, |b, op, operands| b.op(op.clone(), operands))
         } else {

@@ -1,5 +1,5 @@
-//! Matmuls with a stack of matrices, for mixtures of experts. Each row is multiplied with the matrix of its
-//! expert.
+//! Matmuls with a stack of matrices, for mixtures of experts. Each row of the input is multiplied by the
+//! matrix of the row's expert.
 
 use ops::format::ActivationBits;
 use ops::ops::{Gather, Pack, PackedExperts, PackedLinear, Permute, Reshape};
@@ -15,18 +15,18 @@ pub(crate) struct Experts {
     element: ElementType,
 }
 
-/// The matrices with which the rows of x are multiplied.
+/// Selects the matrices by which the rows of x are multiplied.
 enum Which {
-    /// Each row is multiplied with all matrices.
+    /// Each row of x is multiplied by all matrices.
     All,
-    /// Each expert's row is multiplied with this expert's matrix: x is `[…, experts, inputs]`.
+    /// x has one row for each expert, `[…, experts, inputs]`, and each row is multiplied by its expert's matrix.
     Own,
-    /// A tensor of indices selects the matrices.
+    /// A tensor of indices selects the matrix for each row.
     Chosen,
 }
 
 impl Experts {
-    /// The matmul with a stack of matrices in an operation, if the stack is a weight.
+    /// Finds a matmul with a stack of matrices in an operation, if the stack is a weight.
     pub(crate) fn of(function: &Function, op: &Op, operands: &[NodeId]) -> Option<Self> {
         let (Op::DotGeneral(dot), [x, matrices]) = (op, operands) else { return None };
         let (x, axes) = (function.node(*x).ty().rank(), function.node(*matrices).ty().rank());
@@ -56,7 +56,7 @@ impl Experts {
         Some(Self { weight, which, element: dot.element })
     }
 
-    /// The same matmul with the stack packed in panels, in the result's element type.
+    /// The same matmul with a stack that is packed in panels. The result keeps its element type.
     pub(crate) fn product(
         &self,
         b: &mut Builder<'_>,
@@ -66,7 +66,7 @@ impl Experts {
         let &[x, matrices] = operands else { unreachable!("a product") };
         let element = self.element;
         let [experts, outputs, inputs] = self.weight.ty.shape[..] else { unreachable!("a stack") };
-        // One matrix below the other.
+        // The stack becomes one tall matrix.
         let shape = vec![experts * outputs, inputs];
         let packed = from_recipe(b, self.weight.key.clone(), &self.weight, |stack| {
             step(Pack { format }, step(Reshape { shape }, stack))
@@ -83,7 +83,7 @@ impl Experts {
             }
             Which::Own => {
                 let product = b.op(op, &[x, packed])?;
-                // The batch axis is the first of a product.
+                // In a product, the batch axis comes first.
                 let rank = b.ty(product).rank();
                 let order = [rank - 2].into_iter().chain(0..rank - 2).chain([rank - 1]).collect();
                 b.op(Permute { order }, &[product])

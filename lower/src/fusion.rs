@@ -1,4 +1,4 @@
-//! Decides which operations one kernel computes together. Each fused operation saves a dispatch.
+//! Decides which operations one kernel computes together. Each fused operation saves a kernel dispatch.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,9 @@ pub(crate) struct Fusion<'f> {
 
 /// The fused operations of a function.
 pub(crate) struct Fusions<'f> {
-    /// The fused operations, keyed by the node whose value each of them writes.
+    /// The fused operations. The key of a fused operation is the node whose value it writes.
     written: BTreeMap<NodeId, Fusion<'f>>,
-    /// Whether each node is computed within a fused operation, or is not needed any more.
+    /// For each node, whether a fused operation computes the node, or nothing needs the node any more.
     within: Vec<bool>,
 }
 
@@ -32,9 +32,10 @@ impl<'f> Fusions<'f> {
         }
         let mut fusions = Self { written: BTreeMap::new(), within: vec![false; function.len()] };
         let uses = NodeUses::of(function);
-        // From the end: what computes a value may take the norm and the rotation in front of it.
+        // The loop starts at the last node, so that an operation can fuse the norm and the rotary embedding
+        // before it.
         for id in function.ids().rev() {
-            // Expansion leaves no other composites than those of kernels.
+            // After expansion, the only composite operations are the operations of kernels.
             if let Some(op) = uses.op(id)
                 && matches!(op.form(), Form::Composite(_) | Form::Kernel)
                 && !fusions.within[id.index()]
@@ -42,7 +43,7 @@ impl<'f> Fusions<'f> {
                 fusions.add(&uses, id, FusedOp::alone(op, uses.types(id)), kernels);
             }
         }
-        // What only swallowed nodes read, a bias that was broadcast, has no value of its own either.
+        // A node that only fused nodes read, such as a broadcast bias, needs no code of its own either.
         let mut needed = uses.returned;
         for id in function.ids().rev() {
             if !needed[id.index()] {
@@ -63,7 +64,7 @@ impl<'f> Fusions<'f> {
         self.written.get(&id)
     }
 
-    /// Whether a node needs no code of its own, because a kernel computes the nodes that use it.
+    /// Whether a node needs no code of its own, because the kernel of a later node computes it.
     pub(crate) fn within(&self, id: NodeId) -> bool {
         self.within[id.index()]
     }
@@ -113,7 +114,7 @@ pub(crate) struct NodeUses<'f> {
 struct Ending {
     tail: Epilogue,
     operands: Vec<NodeId>,
-    /// All nodes of the sequence except the last, including the main operation itself.
+    /// All nodes of the sequence except the last node. The main operation is included.
     within: Vec<NodeId>,
     written: NodeId,
 }
@@ -142,14 +143,14 @@ impl<'f> NodeUses<'f> {
         }
     }
 
-    /// Whether a node has a single user that reads it once.
+    /// Whether `user` is the only user of a node, and reads the node once.
     pub(crate) fn alone_uses(&self, id: NodeId, user: NodeId) -> bool {
         self.users[id.index()] == [user] && !self.returned[id.index()]
     }
 
-    /// Fuses the rotary embedding and the norm of the first operand, or of rows that are written to a cache.
-    /// Nothing else may need them, and the kernel must support them. The function also fuses the permutation
-    /// from token order.
+    /// Fuses the rotary embedding and the norm before the first operand, or before rows that are written to a
+    /// cache. The kernel must support both operations, and no other node may use their results. The function
+    /// also fuses the permutation from token order.
     fn before(&self, id: NodeId, mut work: FusedOp<'f>, kernels: &Kernels) -> Prologue<'f> {
         let mut operands = self.function.operands(id);
         let writes = matches!(work.op, Op::Append(_));
@@ -159,13 +160,13 @@ impl<'f> NodeUses<'f> {
         let (mut user, mut first) = (id, operands[prepared]);
         let mut within = Vec::new();
         let (mut weight, mut tables) = (Vec::new(), Vec::new());
-        // What a part is of, goes through nothing.
+        // Operations before a slice of a larger row are not fused.
         while !is_part && self.alone_uses(first, user) {
             let Some(op) = self.op(first) else { break };
             let inputs = self.function.operands(first);
             let mut with = work.clone();
             match op {
-                // Other shapes of the same rows.
+                // A reshape that keeps the rows.
                 Op::Reshape(Reshape { .. }) if by_rows => {}
                 Op::Permute(permute)
                     if by_rows && user == id && permute.order == tokens_last(permute.order.len()) =>
@@ -177,7 +178,7 @@ impl<'f> NodeUses<'f> {
                     let shape = &work.types[prepared].shape;
                     let (sequences, each) = (shape[0], shape[shape.len() - 2]);
                     let part = part(narrow, self.types(first)[0], sequences * each);
-                    // Heads are in front of tokens still, unless there is one token.
+                    // The head axis comes before the token axis here, unless there is one token.
                     if part.is_none() || work.tokens.is_none() && each != 1 {
                         break;
                     }
@@ -202,7 +203,7 @@ impl<'f> NodeUses<'f> {
             within.push(first);
             (user, first) = (first, inputs[0]);
         }
-        // Shapes behind which there was nothing more.
+        // A reshape is not fused if no norm, slice or rotary embedding precedes the reshape.
         while let Some(&last) = within.last()
             && matches!(self.op(last), Some(Op::Reshape(_)))
         {
@@ -228,7 +229,7 @@ impl<'f> NodeUses<'f> {
         Prologue { work, within, operands }
     }
 
-    /// The node that permutes the result of attention to token order, if this node is the result's only use.
+    /// The node that permutes the result of attention to token order, if no other node uses this result.
     fn turned(&self, id: NodeId) -> Option<NodeId> {
         let &[user] = &self.users[id.index()][..] else { return None };
         let rank = self.function.node(id).ty().rank();
@@ -238,7 +239,7 @@ impl<'f> NodeUses<'f> {
         wanted.then_some(user)
     }
 
-    /// The integers and scales of an attention's keys and values, if nothing else dequantizes them.
+    /// The integers and scales of attention's keys and values, if only this attention dequantizes them.
     fn dequantized(&self, id: NodeId) -> Option<[Vec<NodeId>; 2]> {
         let operands = self.function.operands(id);
         let (Some(Op::Sdpa(_)), [_, k, v, ..]) = (self.op(id), &operands[..]) else { return None };
@@ -249,7 +250,8 @@ impl<'f> NodeUses<'f> {
         Some([stored(k)?, stored(v)?])
     }
 
-    /// The elementwise operations after a node that could be its epilogue. The longest sequence comes first.
+    /// The sequences of elementwise operations that could be the epilogue of a node. The longest sequence
+    /// comes first.
     fn endings(&self, id: NodeId) -> Vec<Ending> {
         let mut growth = Growth::new(self, id);
         let ty = growth.ty.clone();
@@ -276,7 +278,7 @@ fn tokens_first(rank: usize) -> Vec<usize> {
     [0, last - 1].into_iter().chain(1..last - 1).chain([last]).collect()
 }
 
-/// The place of a slice of the numbers in the rows of tokens.
+/// The position of a slice within the row of each token.
 fn part(narrow: &Narrow, of: &TensorType, tokens: usize) -> Option<Tokens> {
     let (before, from) = of.shape.split_at(narrow.axis);
     let within: usize = from[1..].iter().product();
@@ -284,15 +286,15 @@ fn part(narrow: &Narrow, of: &TensorType, tokens: usize) -> Option<Tokens> {
     rows.then(|| Tokens { stride: from[0] * within, from: narrow.start * within })
 }
 
-/// The elementwise operations after a node, during the search.
+/// The search for elementwise operations after a node.
 struct Growth<'g, 'f> {
     uses: &'g NodeUses<'f>,
     id: NodeId,
-    /// The type of the node, or of the halves of its value.
+    /// The type of the node. If the epilogue combines two halves of the node's value, this is the type of a half.
     ty: TensorType,
-    /// The node, or the halves of its value.
+    /// The node itself, or the two halves of its value.
     parts: Vec<NodeId>,
-    /// The operations found so far, in order.
+    /// The operations that the search has found so far, in order.
     joined: Vec<NodeId>,
 }
 
@@ -320,8 +322,8 @@ impl<'g, 'f> Growth<'g, 'f> {
         self.parts.contains(&id) || self.joined.contains(&id)
     }
 
-    /// Whether a node is an elementwise operation on values that were found, or on values from before the
-    /// operations.
+    /// Whether a node is an elementwise operation whose operands are all known. An operand must be a value
+    /// that the search found, or a value that is computed before the epilogue.
     fn joins(&mut self, id: NodeId) -> bool {
         let operands = self.uses.function.operands(id);
         let elementwise = matches!(self.uses.op(id), Some(Op::Unary(_) | Op::Binary(_) | Op::Convert(_)));
@@ -336,8 +338,8 @@ impl<'g, 'f> Growth<'g, 'f> {
         joins
     }
 
-    /// The value of a node that is not one of the found operations: a number, or an operand that is computed
-    /// before them.
+    /// The value of an operand that is not one of the found operations: a number, or a node that is computed
+    /// before the epilogue.
     fn operand(&self, id: NodeId) -> Option<Outside> {
         let node = self.uses.function.node(id);
         let [ty] = &node.types[..] else { return None };
@@ -368,7 +370,8 @@ impl<'g, 'f> Growth<'g, 'f> {
         }
     }
 
-    /// The epilogue that ends at one of the found operations, if no other node needs the values in between.
+    /// The epilogue that ends at one of the found operations, if no node outside of the epilogue needs its
+    /// intermediate values.
     fn ending(&self, end: NodeId) -> Option<Ending> {
         let mut within = vec![end];
         for &id in self.joined.iter().rev() {
@@ -412,7 +415,7 @@ enum Outside {
     Operand(NodeId, Broadcast, ElementType),
 }
 
-/// The steps of an epilogue, while the compiler writes them.
+/// The steps of an epilogue, while they are collected.
 struct Steps<'g, 'f> {
     growth: &'g Growth<'g, 'f>,
     tail: Epilogue,
@@ -435,7 +438,7 @@ impl Steps<'_, '_> {
         Some(())
     }
 
-    /// The step that contains an operand's value.
+    /// The index of the step that produces an operand's value.
     fn place(&mut self, id: NodeId) -> Option<usize> {
         if let Some(&place) = self.places.get(&id) {
             return Some(place);

@@ -1,8 +1,7 @@
-//! Decides how the program computes each node of a simplified trace. This one table determines the layouts of
-//! weights and the expansion of composites.
-//!
-//! The expanded trace contains these decisions. Kernels compute the remaining composites, the compiler
-//! computes idioms, and all other operations are StableHLO.
+//! Decides how the program computes each node of a simplified trace. This table of decisions determines the
+//! layouts of weights and the expansion of composites. In the expanded trace, kernels compute the remaining
+//! composites, the compiler recognizes idioms, and all other operations are StableHLO. computes idioms, and
+//! all other operations are StableHLO.
 
 use std::collections::BTreeMap;
 
@@ -18,17 +17,17 @@ use crate::layout::{DenseReason, Layouts, WeightLayout, Weights, assign_layouts}
 use crate::{LowerError, idiom};
 
 pub(crate) enum Implementation {
-    /// A kernel of Tracewright, with a weight in panels if the kernel reads a weight.
+    /// A Tracewright kernel. If the kernel reads a weight, the weight is stored in panels.
     Kernel(Option<StoredWeight>),
-    /// An idiom of the compiler that replaces the node's operation.
+    /// An operation that the compiler recognizes as an idiom. It replaces the node's operation.
     Idiom(Op),
-    /// StableHLO code, with a quantized weight in the checkpoint's order.
+    /// StableHLO code that reads a quantized weight in the checkpoint's order.
     Grouped(StoredWeight),
-    /// StableHLO code: the node's converter, or the statement of the operation.
+    /// StableHLO code from the node's converter, or the operation's own StableHLO statement.
     StableHlo,
 }
 
-/// A weight in its memory layout, with the operation that reads the weight.
+/// A weight with its memory layout, and the operation that reads the weight.
 pub(crate) struct StoredWeight {
     pub(crate) layout: WeightLayout,
     pub(crate) reader: WeightReader,
@@ -36,11 +35,11 @@ pub(crate) struct StoredWeight {
 
 /// How an operation reads a stored weight.
 pub(crate) enum WeightReader {
-    /// The operation multiplies its input with this matrix.
+    /// The operation multiplies its input by this matrix.
     Matmul(Parameter),
     /// The operation selects rows of this matrix.
     Rows(Parameter),
-    /// The operation multiplies its input with matrices of a stack.
+    /// The operation multiplies its input by matrices of a stack.
     Experts(Experts),
 }
 
@@ -57,11 +56,12 @@ impl<'t> Implementations<'t> {
     /// Decides the implementation of each node of a simplified trace.
     ///
     /// # Errors
-    /// Returns an error if the trace stores keys and values in 8 bits, which only kernels can read, but the
-    /// target has no kernels.
+    /// Returns an error if the trace caches keys and values in 8 bits and the target has no kernels. Only
+    /// kernels can read such a cache.
     pub fn of(trace: &'t Trace, weights: &Weights, target: &Target) -> Result<Self, LowerError> {
         let kernels = weights.kernels(target);
-        // As primitives through iree-compile 3.13 the numbers are those of kernels, but where a number lies between two integers.
+        // With iree-compile 3.13, primitives give the same values as kernels, except for numbers halfway
+        // between two integers.
         if kernels.is_empty() && has(trace, |op| matches!(op, Op::Dequantize(_))) {
             return Err(LowerError::IntegersWithoutKernels);
         }
@@ -102,13 +102,13 @@ impl<'t> Implementations<'t> {
         &self.nodes[function][id.index()]
     }
 
-    /// Whether the archive stores any weight in another form than the checkpoint.
+    /// Whether the archive stores any weight in a different layout than the checkpoint.
     pub(crate) fn stores(&self) -> bool {
         self.layouts.values().any(Result::is_ok)
     }
 
-    /// The format of each weight, by its key in the function that declares it. The error is the reason why a
-    /// weight is stored unquantized.
+    /// The format of each weight, by the weight's key in the function that declares it. The error is the
+    /// reason why the archive stores a weight unquantized.
     pub fn formats(&self) -> BTreeMap<String, Result<WeightFormat, DenseReason>> {
         let formats = self.layouts.iter();
         formats.map(|(key, layout)| (key.clone(), layout.map(WeightLayout::format))).collect()

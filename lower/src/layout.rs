@@ -1,4 +1,4 @@
-//! Decides how the archive stores weights: in the layout of the target's kernels, quantized in the
+//! Decides how the archive stores each weight: in the layout of the target's kernels, quantized in the
 //! checkpoint's order, or unquantized.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,28 +15,28 @@ use trace::{Function, NodeId, NodeKind, Parameter, Trace, key_pattern};
 use crate::experts::Experts;
 use crate::mixed::{Matrices, matrices, mixed};
 
-/// The format of matmul weights. All other weights are stored in the element type of the network: norms,
-/// biases, and matrices with fewer outputs than a panel has rows.
+/// The format of matmul weights. Norms, biases, and matrices with fewer outputs than a panel has rows always
+/// have the element type of the network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Quantization {
     /// Weights are stored in the element type of the network.
     #[default]
     Computed,
     All(WeightFormat),
-    /// Weights are stored in this format, and the head and the value matrices in eight bits.
+    /// Matmul weights are stored in this format, except the head and the value matrices, which are stored in 8 bits.
     Mixed(WeightFormat),
-    /// Weights are stored in the format for the pattern of their key, as in a quantized checkpoint; all other
-    /// weights have the element type of the network.
+    /// The key of a weight selects its format by pattern, as in a quantized checkpoint. All other weights
+    /// have the element type of the network.
     ByKey(Arc<BTreeMap<String, WeightFormat>>),
-    /// Weights are stored in the format that you set for the pattern of their key, where `None` selects the
-    /// element type of the network. `base` sets the format of all other weights.
+    /// You set formats for patterns of keys, where `None` selects the element type of the network. `base`
+    /// sets the format of all other weights.
     Mapped {
         base: Box<Quantization>,
         formats: Arc<BTreeMap<String, Option<WeightFormat>>>,
     },
 }
 
-/// The reason why the patterns of a map do not match a network.
+/// The reason why the patterns in a map of formats do not match a network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     #[error("the pattern `{pattern}` matches no weight matrix of the network{}", nearest.as_ref().map_or(String::new(), |known| format!("; did you mean `{known}`?")))]
@@ -51,12 +51,12 @@ impl Quantization {
         if formats.is_empty() { Self::Computed } else { Self::ByKey(Arc::new(formats)) }
     }
 
-    /// The formats of `base`, except for some patterns.
+    /// The formats of `base`, with other formats for some patterns.
     pub fn mapped(base: Self, formats: BTreeMap<String, Option<WeightFormat>>) -> Self {
         Self::Mapped { base: Box::new(base), formats: Arc::new(formats) }
     }
 
-    /// The same format for all matrices: a matmul alone is not a head.
+    /// Selects the same format for all matrices. A single matmul is not treated as a head.
     #[must_use]
     pub fn pure(&self) -> Self {
         match self {
@@ -65,13 +65,13 @@ impl Quantization {
         }
     }
 
-    /// Whether some weights are rounded, either here or already in the checkpoint.
+    /// Whether some weights are rounded. The rounding happens in Tracewright, or happened earlier in the checkpoint.
     pub fn rounds(&self) -> bool {
         *self != Self::Computed
     }
 
-    /// The same choice with the format of each matrix of a recorded network, if the choice depends on the
-    /// network.
+    /// The same choice, with the formats set for each matrix of a recorded network if the choice depends on
+    /// the network.
     ///
     /// # Errors
     /// Returns an error if a pattern matches no matrix of the network.
@@ -99,7 +99,7 @@ impl Quantization {
         Ok(Self::by_key(formats))
     }
 
-    /// The formats by the patterns of keys, if the formats are chosen by key.
+    /// The formats by pattern of keys. The map is empty if patterns do not select the formats.
     pub fn formats(&self) -> Arc<BTreeMap<String, WeightFormat>> {
         match self {
             Self::ByKey(formats) => formats.clone(),
@@ -116,7 +116,7 @@ impl Quantization {
                 let of = |(key, _): (&str, &TensorType)| formats.get(&key_pattern(key)).copied();
                 let formats = parameter.sources().into_iter().map(of).collect::<Option<Vec<_>>>()?;
                 let (first, others) = formats.split_first()?;
-                // Of several formats eight bits lose the least.
+                // If the sources of a parameter have different formats, 8 bits lose the least precision.
                 let one = others.iter().all(|other| other == first);
                 Some(if one { *first } else { WeightFormat::Q8 })
             }
@@ -144,7 +144,8 @@ impl From<Option<WeightFormat>> for Quantization {
     }
 }
 
-/// Prints the name of the format for `--quant`: `q4` is a mixed format, and `q4:pure` is not.
+/// Prints the name of the format as `--quant` accepts it. `q4` is a mixed format, and `q4:pure` stores every
+/// matrix in q4.
 impl fmt::Display for Quantization {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -162,7 +163,7 @@ impl fmt::Display for Quantization {
     }
 }
 
-/// A word that is not the name of a format.
+/// The error for a word that is not a format name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a weight format, expected none, q8, q4, q4_k, q4:pure or q4_k:pure")]
 pub struct UnknownQuantization(pub String);
@@ -197,22 +198,22 @@ impl FromStr for Quantization {
 pub struct Weights {
     /// The format of matmul weights.
     pub quantize: Quantization,
-    /// Whether Tracewright's kernels compute matmuls, on targets that have kernels. Without kernels,
-    /// everything is StableHLO, and every weight is in the checkpoint's order.
+    /// Whether Tracewright's kernels compute matmuls, on targets that have kernels. Without kernels, the
+    /// module contains only StableHLO, and the archive stores weights in the checkpoint's order.
     pub kernels: bool,
-    /// The integer type to which activations are rounded if weights are integers.
+    /// The integer type to which activations are rounded before a matmul with an integer weight.
     pub activations: ActivationBits,
 }
 
 impl Default for Weights {
-    /// By default, kernels compute matmuls, and weights have the element type of the network.
+    /// By default, kernels compute matmuls, and the archive stores weights in the element type of the network.
     fn default() -> Self {
         Self { quantize: Quantization::Computed, kernels: true, activations: ActivationBits::default() }
     }
 }
 
 impl Weights {
-    /// The same with the [formats of a network](Quantization::resolved).
+    /// The same options with the [formats of a network](Quantization::resolved).
     ///
     /// # Errors
     /// Returns an error if a pattern matches no matrix of the network.
@@ -226,11 +227,11 @@ impl Weights {
     }
 }
 
-/// The memory layout of a weight that the network only multiplies with, or whose rows it looks up.
+/// The memory layout of a weight that the network only uses in matmuls or row lookups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WeightLayout {
     Packed(WeightFormat),
-    /// Several tensors, each in the checkpoint's order.
+    /// The weight is several tensors, each in the checkpoint's order.
     Grouped(WeightFormat),
 }
 
@@ -241,8 +242,8 @@ impl WeightLayout {
     }
 }
 
-/// The layout of each weight, by its key in the function that declares it. The error is the reason why a
-/// weight is stored unquantized.
+/// The layout of each weight, by the weight's key in the function that declares it. The error is the reason
+/// why the archive stores a weight unquantized.
 pub(crate) type Layouts = BTreeMap<String, Result<WeightLayout, DenseReason>>;
 
 /// The reason why a weight is stored in the element type of the network.
@@ -250,10 +251,10 @@ pub(crate) type Layouts = BTreeMap<String, Result<WeightLayout, DenseReason>>;
 pub enum DenseReason {
     /// The target has no kernels.
     NoKernels,
-    /// The weight is not a matrix or a stack of matrices of floats; for example, it is a norm's weight or a
-    /// bias.
+    /// The weight is neither a matrix nor a stack of matrices of floats. For example, the weight belongs to a
+    /// norm or is a bias.
     NoMatrix,
-    /// An operation other than a matmul or a lookup of rows reads the weight.
+    /// The weight has a reader that is neither a matmul nor a lookup of rows.
     ReadOtherwise,
     /// No kernel supports the shape of the weight.
     Shape,
@@ -270,13 +271,13 @@ impl fmt::Display for DenseReason {
     }
 }
 
-/// Chooses the layout of every weight. All operations that read a weight share one stored copy.
+/// Chooses the layout of every weight. The archive stores one copy for all operations that read the weight.
 pub(crate) fn assign_layouts(trace: &Trace, quantize: &Quantization, kernels: &Kernels) -> Layouts {
     let read_otherwise = used_otherwise(trace);
     let layout = |parameter: &Parameter| {
         let (outputs, inputs) = match parameter.ty.shape[..] {
             [outputs, inputs] => (outputs, inputs),
-            // Each matrix of a stack has panels of its own.
+            // Each matrix of a stack has its own panels.
             [stacked, outputs, inputs] if outputs.is_multiple_of(PANEL) => (stacked * outputs, inputs),
             _ => return Err(DenseReason::NoMatrix),
         };
@@ -284,8 +285,9 @@ pub(crate) fn assign_layouts(trace: &Trace, quantize: &Quantization, kernels: &K
         if read_otherwise.contains(parameter.key.as_str()) {
             return Err(DenseReason::ReadOtherwise);
         }
-        // Fewer outputs than a panel has rows choose between few things, as a router does: they are small, and one that is
-        // rounded to another choice moves everything behind it.
+        // A matrix with fewer outputs than a panel has rows, such as a router, selects among few options.
+        // Such a matrix is small, and a rounding error that changes its selection changes all later values.
+        // It stays unquantized.
         let wanted = quantize.format(parameter).filter(|_| outputs >= PANEL);
         let format = wanted.unwrap_or(kept);
         let matrix = parameter.ty.rank() == 2 && outputs > 0 && inputs > 0;
@@ -300,8 +302,8 @@ pub(crate) fn assign_layouts(trace: &Trace, quantize: &Quantization, kernels: &K
     parameters.map(|parameter| (parameter.key.clone(), layout(parameter))).collect()
 }
 
-/// The keys of weights with other uses than matmuls and lookups of rows. The keys are the keys in the
-/// functions that declare the weights, because all layers of a kind share a layout.
+/// The keys of weights that other operations than matmuls and row lookups read. Each key is the key in the
+/// function that declares the weight, because all layers of a kind share a layout.
 fn used_otherwise(trace: &Trace) -> BTreeSet<&str> {
     let mut other = BTreeSet::new();
     for function in &trace.functions {
@@ -323,7 +325,7 @@ fn used_otherwise(trace: &Trace) -> BTreeSet<&str> {
     other
 }
 
-/// Whether the operand at this position may be a weight with a layout.
+/// Whether the operand at this position may be a weight with a memory layout.
 fn may_be_stored(function: &Function, id: NodeId, position: usize) -> bool {
     let NodeKind::Op(op) = &function.node(id).kind else { return false };
     let experts = |id: NodeId| match &function.node(id).kind {
@@ -335,7 +337,7 @@ fn may_be_stored(function: &Function, id: NodeId, position: usize) -> bool {
         Some(WeightUse::Matmul) => position == 1,
         Some(WeightUse::Stack) => position == 1 && experts(id),
         Some(WeightUse::Rows) if function.node(function.operands(id)[0]).ty().rank() == 2 => position == 0,
-        // Of a stack: if what is chosen is only multiplied with.
+        // A stack of matrices can have a layout only if every reader of the selected matrices is a matmul.
         Some(WeightUse::Rows) => {
             position == 0
                 && function.ids().filter(|&user| function.operands(user).contains(&id)).all(experts)

@@ -1,8 +1,8 @@
 //! Lowers a trace to StableHLO: converters, legalizations and the module text.
 //!
-//! [`expand`] replaces every composite operation by primitives. The result is still a [`trace::Trace`], which
-//! you can dump, evaluate and compare. [`lower`] writes that trace as StableHLO. Before writing, [`lower`]
-//! rewrites operations that the target's compiler computes wrongly ([`legalize`]).
+//! [`expand`] replaces composite operations by primitives. The result is still a [`trace::Trace`], which you
+//! can dump, evaluate and compare. [`lower`] writes that trace as StableHLO. First, [`lower`] rewrites
+//! operations that the target's compiler computes wrongly ([`legalize`]).
 
 mod collectives;
 mod convert;
@@ -48,7 +48,7 @@ pub enum LowerError {
         provenance: Provenance,
         source: Box<ops::InferError>,
     },
-    /// A composite operation was not expanded, and has no StableHLO statement.
+    /// A composite operation was not expanded, and StableHLO has no statement for it.
     #[error(
         "the node %{node} of `{function}` is the composite `{op}`; expand the trace with `expand` before \
         you lower it"
@@ -60,7 +60,7 @@ pub enum LowerError {
         provenance: Provenance,
         op: &'static str,
     },
-    /// The trace contains an operation that only kernels can compute, and no kernel supports the operation.
+    /// Only kernels can compute an operation of the trace, and no kernel supports this operation on the target.
     #[error("the node %{node} of `{function}` is `{op}`, which no kernel computes for this target")]
     Kernel {
         function: String,
@@ -69,7 +69,7 @@ pub enum LowerError {
         provenance: Provenance,
         op: &'static str,
     },
-    /// Keys and values are cached in 8 bits, but the target has no kernels.
+    /// The trace caches keys and values in 8 bits, but the target has no kernels.
     #[error(
         "the KV cache is stored in 8 bits, which only kernels can read, but the target has none or you turned \
         them off; store the KV cache in the computed type"
@@ -92,7 +92,7 @@ pub enum LowerError {
     /// A parameter is declared with two types.
     #[error(transparent)]
     Parameter(#[from] trace::ParameterConflict),
-    /// A pattern of formats does not match the matrices of the network.
+    /// A pattern of formats does not match any matrix of the network.
     #[error(transparent)]
     Pattern(#[from] PatternError),
 }

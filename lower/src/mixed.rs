@@ -1,16 +1,16 @@
-//! Mixed formats: the matrices that are stored in eight bits although you selected a format with fewer bits.
+//! Mixed formats: which matrices stay in 8 bits if you select a format with fewer bits.
 //!
 //! On SmolLM2 135M, with every matrix in `q4`, the mean KL divergence is 0.33 nats. With the head in `q8`,
-//! the divergence is 0.25 nats; with the value matrices too, which are 3 % of a layer, it is 0.15 nats. No
-//! other matrix of a layer reduces the divergence as much for its bytes (`tracewright quality --layers`
-//! measures this).
+//! the divergence is 0.25 nats. With the value matrices in `q8` too, which are 3 % of a layer, the divergence
+//! is 0.15 nats. No other matrix of a layer improves the divergence as much per byte, as `tracewright quality
+//! --layers` measures.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ops::{Op, WeightFormat, WeightUse};
 use trace::{Function, NodeId, NodeKind, Parameter, Trace, key_pattern};
 
-/// A value matrix is stored in eight bits if it has at most this share of its layer's numbers.
+/// A value matrix is stored in 8 bits only if it has at most this fraction of its layer's weights.
 const VALUES_SHARE: f64 = 1.0 / 16.0;
 
 /// The number of elements of each matrix, by the pattern of its key in the checkpoint.
@@ -21,8 +21,8 @@ pub(crate) fn matrices(trace: &Trace) -> Matrices {
     trace.functions.iter().flat_map(of_function).collect()
 }
 
-/// The format of each matrix. The matrices of layers are stored in `format`, except small matrices whose
-/// rounding costs much quality.
+/// The format of each matrix. Matrices of layers are stored in `format`, except small matrices whose rounding
+/// costs much quality.
 pub(crate) fn mixed(trace: &Trace, format: WeightFormat) -> BTreeMap<String, WeightFormat> {
     let mut formats: BTreeMap<String, WeightFormat> =
         matrices(trace).into_keys().map(|pattern| (pattern, format)).collect();
@@ -36,7 +36,7 @@ fn of_function(function: &Function) -> Matrices {
     matrices.map(|(key, ty)| (key_pattern(key), ty.count())).collect()
 }
 
-/// The patterns of a function's matrices that are stored in eight bits.
+/// The key patterns of matrices in a function that are stored in 8 bits.
 fn sensitive(function: &Function) -> BTreeSet<String> {
     let mut sensitive = BTreeSet::new();
     let layer: usize =
@@ -64,7 +64,7 @@ fn patterns(parameter: &Parameter) -> impl Iterator<Item = String> {
     parameter.sources().into_iter().map(|(key, _)| key_pattern(key))
 }
 
-/// Whether a matrix belongs to a list of layers; the head does not.
+/// Whether a matrix belongs to a list of layers. The head does not belong to one.
 fn in_layer(pattern: &str) -> bool {
     pattern.split('.').any(|part| part == "*")
 }
@@ -77,7 +77,7 @@ fn weight(function: &Function, matmul: NodeId) -> Option<&Parameter> {
     }
 }
 
-/// The weights of the last matmuls from which a value is computed.
+/// The weights of the nearest matmuls before a value.
 fn weights_behind(function: &Function, value: NodeId) -> Vec<&Parameter> {
     let (mut found, mut seen, mut pending) = (Vec::new(), BTreeSet::new(), vec![value]);
     while let Some(id) = pending.pop() {

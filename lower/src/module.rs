@@ -1,5 +1,5 @@
-//! Writes the module text: StableHLO with a location on every operation. Weights and large constants are written as
-//! the dialect requires.
+//! Writes the module text: StableHLO with a location on every operation. The dialect selects how the module
+//! contains weights and large constants.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use crate::fusion::{Fusion, Fusions};
 use crate::legalize::{Legalization, legalize};
 use crate::{LowerError, idiom};
 
-/// Constants with more bytes are globals, which the module contains once for all functions.
+/// A constant with more bytes becomes a global, which the module contains once for all functions.
 const INLINE_BYTES: usize = 1024;
 
 /// A program as StableHLO text.
@@ -39,13 +39,13 @@ const INLINE_BYTES: usize = 1024;
 pub struct Module {
     /// The text of the module, for `iree-compile`.
     pub text: String,
-    /// The text without locations. Equal programs have equal texts, even if they were declared in different
-    /// places.
+    /// The text without source locations. Equal programs have equal texts, even if they are declared in
+    /// different source files.
     pub text_without_locs: String,
     pub signatures: Vec<Signature>,
     /// The parameters, sorted by key. The module reads its parameters in the scope `model`.
     pub parameters: Vec<Parameter>,
-    /// The tilings of kernels in the module's text that come from the target's tuning.
+    /// The kernel tilings in the module's text that come from tuning for the target.
     pub tuned: BTreeMap<String, Tiling>,
 }
 
@@ -71,7 +71,7 @@ impl Module {
         })
     }
 
-    /// How often each operation occurs in the module; a function that is called several times counts once.
+    /// How often each operation occurs in the module text. Several calls of a function do not change the number.
     pub fn histogram(&self) -> BTreeMap<String, usize> {
         let mut histogram = BTreeMap::new();
         for line in self.text_without_locs.lines() {
@@ -88,7 +88,7 @@ impl Module {
 /// Writes a trace of primitives as a StableHLO module, with legalizations for the target's compiler.
 ///
 /// # Errors
-/// Returns an error if a composite operation is left, or if a parameter has two types.
+/// Returns an error if a composite operation is not expanded, or if a parameter has two types.
 pub fn lower(trace: &Trace, target: &Target) -> Result<Module, LowerError> {
     let legal = legalize(trace, &Legalization::needed(target))?;
     check_elements(&legal, target)?;
@@ -122,16 +122,17 @@ fn check_elements(trace: &Trace, target: &Target) -> Result<(), LowerError> {
     Ok(())
 }
 
-/// Writes a trace of primitives as StableHLO, without legalizations. A function that is not an entry point
-/// becomes private and takes its weights as arguments.
+/// Writes a trace of primitives as StableHLO, without legalizations. Functions that are not entry points
+/// become private functions, and take their weights as arguments.
 ///
 /// # Errors
-/// Returns an error if a composite operation or a packed weight is left, or if a parameter has two types.
+/// Returns an error if a composite operation is not expanded, if a packed weight is left, or if a parameter
+/// has two types.
 pub fn write(trace: &Trace, dialect: Dialect) -> Result<Module, LowerError> {
     write_with(trace, dialect, Kernels::none(), &Frame::default())
 }
 
-/// The text of a module around its functions, and the attributes of the entry points' arguments and results.
+/// The module text around the functions, and the attributes of arguments and results of entry points.
 pub(crate) struct Frame {
     pub name: String,
     pub attributes: String,
@@ -142,10 +143,10 @@ pub(crate) struct Frame {
     pub weights: HashMap<String, String>,
     /// Text after the type of each result of an entry point.
     pub results: Vec<String>,
-    /// Whether matmuls of f32 request the precision of f32. Otherwise XLA rounds the operands on
-    /// accelerators: to TF32 on NVIDIA's GPUs, and to bf16 on TPUs.
+    /// Whether f32 matmuls request f32 precision. Without this request, XLA rounds the operands on
+    /// accelerators: to TF32 on NVIDIA GPUs, and to bf16 on TPUs.
     pub exact: bool,
-    /// Whether kernels for NVIDIA GPUs compute the composite operations that are left.
+    /// Whether kernels for NVIDIA GPUs compute the remaining composite operations.
     pub cuda: bool,
 }
 
@@ -212,13 +213,13 @@ pub(crate) fn write_with(
 struct Writer<'a> {
     trace: &'a Trace,
     dialect: Dialect,
-    /// For each function, the weights that the function takes as arguments. Entry points load their own
-    /// weights.
+    /// For each function, the weights that the function takes as arguments. Entry points load weights
+    /// themselves.
     weights: Vec<Vec<Weight>>,
     constants: HashMap<Literal, usize>,
     globals: Vec<Literal>,
     kernels: Kernels,
-    /// Whether results in f16 and bf16 are rounded exactly to their type; this is necessary if kernels
+    /// Whether every result in f16 and bf16 is rounded to its type. This rounding is necessary if kernels
     /// compute matmuls.
     rounds: bool,
     frame: &'a Frame,
@@ -247,7 +248,7 @@ impl Body {
     fn print(&self, text: &mut String, without_locs: &mut String) {
         text.push_str(&self.header);
         without_locs.push_str(&self.header);
-        // Statements in a row mostly come from one place.
+        // Consecutive statements mostly come from the same place.
         let (mut place, mut location) = (None, String::new());
         for (statement, provenance) in &self.statements {
             if place.replace(provenance) != Some(provenance) {
@@ -271,8 +272,8 @@ pub fn location(provenance: &Provenance) -> String {
     format!("loc(\"{}\"(\"{file}\":{line}:0))", namespace(path))
 }
 
-/// A path with slashes between levels, so that graph viewers show the model's structure:
-/// `model/layers.*/mlp`.
+/// A path with a slash between levels, such as `model/layers.*/mlp`. Graph viewers use the slashes to show
+/// the model's structure.
 pub fn namespace(path: &str) -> String {
     path.replace('.', "/").replace("/*", ".*")
 }
@@ -301,16 +302,16 @@ impl Statements for Fresh<'_> {
 }
 
 impl Writer<'_> {
-    /// Whether the module contains a constant once for all functions. Constants with equal elements are short
-    /// and the compiler folds them at any size, so the module repeats them.
+    /// Whether the module contains a constant once for all functions. A constant with equal elements is
+    /// short, and the compiler folds it at any size, so the module repeats such constants.
     fn is_global(&self, literal: &Literal) -> bool {
         self.dialect == Dialect::IreeGlobals
             && literal.as_splat().is_none()
             && literal.ty().bytes() > INLINE_BYTES
     }
 
-    /// The arguments of a function. A function that does not load its weights takes the weights as arguments,
-    /// and `weight_names` receives their names.
+    /// The arguments of a function. If the function does not load its weights, the weights are arguments too,
+    /// and `weight_names` receives the argument names.
     fn arguments(
         &self,
         signature: &Signature,
@@ -333,7 +334,7 @@ impl Writer<'_> {
         arguments
     }
 
-    /// The right-hand side of an operation's statement, for the implementation of the operation. `names`
+    /// The right-hand side of an operation's statement, as the operation's implementation defines it. `names`
     /// contains the names of earlier nodes.
     fn operation(
         &mut self,
@@ -366,14 +367,14 @@ impl Writer<'_> {
         let loads = entry && self.dialect == Dialect::IreeGlobals;
         let mut statements = Vec::new();
         let mut next = 0;
-        // The name of each value; of a call, the name of its group of results.
+        // The name of each value. For a call, this is the name of the whole group of results.
         let mut names: Vec<String> = vec![String::new(); function.len()];
         let mut weight_names: HashMap<String, String> = HashMap::new();
         let signature = function.signature();
         let arguments = self.arguments(&signature, index, entry, &mut weight_names);
         let fusions = Fusions::of(function, &self.kernels);
         let cuda = if self.frame.cuda { CudaCalls::of(function) } else { CudaCalls::default() };
-        // A kernel may stand before the weights that it reads.
+        // The text of a kernel call can precede the nodes of the weights that the kernel reads.
         for id in function.ids().filter(|_| self.frame.cuda) {
             if let NodeKind::Parameter(parameter) = &function.node(id).kind {
                 names[id.index()] = weight_names.get(&parameter.key).cloned().unwrap_or_default();
@@ -473,8 +474,8 @@ fn multiplies(function: &Function) -> bool {
     function.ids().any(is_kernel)
 }
 
-/// Rounds a result to its element type. IREE computes f16 and bf16 in f32, and rounds only values that it
-/// writes to memory. The choice of these values depends on the number of tokens.
+/// Rounds a result to its element type. IREE computes f16 and bf16 in f32, and only rounds the values that it
+/// writes to memory. Which values IREE writes depends on the number of tokens.
 fn rounded(fresh: &mut Fresh<'_>, value: String, op: &ops::Op, ty: &TensorType) -> String {
     use ops::Op::{Binary, Convert, DotGeneral, Reduce, Unary};
     let computes = matches!(op, Unary(_) | Binary(_) | Convert(_) | Reduce(_) | DotGeneral(_));
@@ -504,7 +505,7 @@ fn unspelled(function: &Function, id: NodeId, op: &ops::Op) -> LowerError {
     }
 }
 
-/// The name of a weight; each function loads a weight once.
+/// Returns the name of a weight. Each function loads each weight once.
 fn load(fresh: &mut Fresh<'_>, names: &mut HashMap<String, String>, key: &str, ty: &str) -> String {
     match names.get(key) {
         Some(name) => name.clone(),

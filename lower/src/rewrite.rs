@@ -5,8 +5,8 @@ use trace::{Builder, Function, NodeId, NodeKind, Output, Trace};
 
 use crate::LowerError;
 
-/// Returns the same program with other operations: `operation` appends the nodes that replace an operation.
-/// Nodes that no result needs are removed.
+/// Returns the same program with other operations. For each operation, `operation` appends the replacement
+/// nodes. The function removes nodes that no result needs.
 pub(crate) fn rewrite(
     trace: &Trace,
     operation: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Result<NodeId, InferError>,
@@ -14,7 +14,7 @@ pub(crate) fn rewrite(
     rewrite_nodes(trace, |b, _, op, operands| operation(b, op, operands))
 }
 
-/// Like [`rewrite`], but `operation` also gets the place of the operation in the trace.
+/// Like [`rewrite`], but `operation` also gets the index of the function and the node.
 pub(crate) fn rewrite_nodes(
     trace: &Trace,
     operation: impl Fn(&mut Builder<'_>, (usize, NodeId), &Op, &[NodeId]) -> Result<NodeId, InferError>,

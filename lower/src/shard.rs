@@ -1,7 +1,6 @@
-//! Partitions tensors over a device mesh, by the names of their axes.
-//!
-//! Only arguments and results get a sharding, including weights and state. XLA's partitioner derives the sharding
-//! of all other values, and inserts the collectives.
+//! Partitions tensors over a device mesh, by the names of their axes. Only arguments (with weights and state)
+//! and results get a sharding from Tracewright. XLA's partitioner derives the sharding of all other values,
+//! and inserts the collectives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,14 +12,14 @@ use trace::{AxisName, Function, NodeKind, Parameter, ParameterConflict, Trace, a
 /// The sharding of a program's tensors over a mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shards {
-    /// The mesh. If a tensor is partitioned along a part of a mesh axis, this mesh axis is split: `model=16`
-    /// becomes `model.0=8,model.1=2` if there are 8 key-value heads. The devices keep their numbers.
+    /// The mesh. A mesh axis is split if a tensor uses only a part of this axis. For example, with 8
+    /// key-value heads, `model=16` becomes `model.0=8,model.1=2`. The devices keep their numbers.
     pub mesh: Mesh,
     /// The sharding of each weight, by its key.
     pub weights: BTreeMap<String, Sharding>,
     /// The sharding of each entry point, by its name.
     pub entries: BTreeMap<String, EntryShards>,
-    /// Tensors that are partitioned along only a part of the mesh axis that a rule names.
+    /// Tensors that use only a part of the mesh axis that a rule names.
     pub notes: BTreeSet<ShardNote>,
 }
 
@@ -31,23 +30,23 @@ pub struct EntryShards {
     pub results: Vec<Sharding>,
 }
 
-/// The sharding of a tensor: for each axis of the tensor, the mesh axes that partition it, beginning with the
-/// mesh axis that varies slowest. Devices along the other mesh axes have copies of the same part.
+/// The sharding of a tensor. For each axis of the tensor, the sharding lists the mesh axes that partition it, and
+/// the slowest-varying mesh axis comes first. Devices along all other mesh axes have copies of the same part.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sharding(pub Vec<Vec<MeshAxis>>);
 
-/// An axis that is partitioned along only a part of the mesh axis.
+/// A tensor axis that is partitioned over only a part of a mesh axis.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ShardNote {
-    /// The axis is shorter than the mesh axis, so several devices have copies of a part.
+    /// The tensor axis is shorter than the mesh axis, so several devices have a copy of the same part.
     Short { axis: String, extent: usize, over: MeshAxis },
-    /// The query heads per key-value head are partitioned along the remaining part of the mesh axis.
+    /// The query heads per key-value head are partitioned over the rest of the mesh axis.
     Groups {
         axis: String,
         extent: usize,
         over: MeshAxis,
         parts: usize,
-        /// The number of devices that were available.
+        /// The number of devices in the rest of the mesh axis.
         rest: usize,
     },
 }
@@ -70,14 +69,14 @@ pub enum ShardError {
     /// No tensor has the axis.
     #[error("no weight, argument or result has the axis `{axis}`; there are {}", .known.join(", "))]
     NoAxis { axis: String, known: Vec<String> },
-    /// The size of the mesh axis does not divide an extent.
+    /// The extent of a tensor axis is not a multiple of the mesh axis's size.
     #[error(
         "the tensor `{tensor}`: the axis `{axis}` of extent {extent} is not divisible by the {} devices \
         along `{}`",
         .over.size, .over.name
     )]
     Uneven { tensor: String, axis: String, extent: usize, over: MeshAxis },
-    /// The axis is inside a combined axis whose outer part is not partitioned.
+    /// The tensor axis is an inner part of a merged axis whose outer part is not partitioned.
     #[error(
         "the tensor `{tensor}`: the axis `{axis}` is not the outermost axis in the combined axis `{within}`; \
         divide the outermost axis, or none of the combined axes"
@@ -85,19 +84,19 @@ pub enum ShardError {
     Within {
         tensor: String,
         axis: String,
-        /// The combined axis that contains the axis.
+        /// The merged axis that contains the tensor axis.
         within: String,
     },
-    /// Two axes need incompatible splits of a mesh axis.
+    /// Two tensor axes need incompatible splits of a mesh axis.
     #[error("along the mesh axis `{}` of {} devices, one tensor axis needs {first} parts and another needs \
         {second}", .over.name, .over.size)]
     Cuts {
         over: MeshAxis,
         first: usize,
-        /// The number of parts of the other axis.
+        /// The number of parts that the other tensor axis needs.
         second: usize,
     },
-    /// A weight has two declarations whose axes are partitioned differently.
+    /// Two declarations of the same weight partition its axes differently.
     #[error("the weight `{0}` has two declarations whose axes are divided in different ways")]
     TwoWays(String),
     /// A parameter is declared with two types.
@@ -105,7 +104,7 @@ pub enum ShardError {
     Parameter(#[from] ParameterConflict),
 }
 
-/// A part of a mesh axis: the devices from one divisor of the axis's size to a greater divisor.
+/// A part of a mesh axis, from one divisor of the axis's size to a greater divisor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Span {
     over: usize,
@@ -113,19 +112,19 @@ struct Span {
     to: usize,
 }
 
-/// The sharding rules by axis, and the splits of mesh axes that the rules need.
+/// The sharding rules by tensor axis, and the splits of mesh axes that these rules need.
 struct Divider<'a> {
     mesh: &'a Mesh,
     rules: BTreeMap<&'a str, usize>,
     groups: BTreeSet<&'a str>,
-    /// For each axis of the mesh, the places where the axis is split.
+    /// For each axis of the mesh, the positions at which the axis is split.
     cuts: Vec<BTreeSet<usize>>,
     notes: BTreeSet<ShardNote>,
 }
 
 impl Shards {
-    /// Partitions the arguments and results of a recorded trace over the devices of a mesh. If the trace has
-    /// no archive, simplification does not change these arguments and results.
+    /// Partitions the arguments and results of a recorded trace over the devices of a mesh. Simplification
+    /// without an archive does not change these arguments and results.
     ///
     /// # Errors
     /// Returns an error if a rule names an unknown axis, or if the mesh does not divide an extent.
@@ -175,13 +174,13 @@ impl Shards {
         Self { mesh: Mesh::default(), weights, entries, notes: BTreeSet::new() }
     }
 
-    /// The number of bytes that these weights take on each device.
+    /// The number of bytes of these weights that each device stores.
     pub fn device_bytes(&self, parameters: &[Parameter]) -> usize {
         let bytes = |p: &Parameter| p.ty.bytes() / self.weights.get(&p.key).map_or(1, Sharding::parts);
         parameters.iter().map(bytes).sum()
     }
 
-    /// The weights of which every device has a whole copy.
+    /// The weights that every device stores completely.
     pub fn replicated<'a>(&self, parameters: &'a [Parameter]) -> Vec<&'a Parameter> {
         let whole = |p: &&Parameter| self.weights.get(&p.key).is_none_or(|sharding| sharding.parts() == 1);
         parameters.iter().filter(whole).collect()
@@ -189,12 +188,12 @@ impl Shards {
 }
 
 impl Sharding {
-    /// The number of parts of the tensor.
+    /// The number of parts into which the tensor is divided.
     pub fn parts(&self) -> usize {
         self.0.iter().flatten().map(|axis| axis.size).product()
     }
 
-    /// The type of each device's part of a tensor with this type.
+    /// The type of the part of a tensor that one device stores.
     pub fn local(&self, ty: &TensorType) -> TensorType {
         let parts = |axes: &Vec<MeshAxis>| axes.iter().map(|axis| axis.size).product::<usize>();
         let mut ty = ty.clone();
@@ -203,7 +202,7 @@ impl Sharding {
     }
 }
 
-/// Prints Shardy's form, for example `[{"model"}, {}]`.
+/// Prints the sharding in Shardy's syntax, for example `[{"model"}, {}]`.
 impl fmt::Display for Sharding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let axis = |axes: &Vec<MeshAxis>| {
@@ -254,14 +253,14 @@ fn declared_axes(trace: &Trace) -> BTreeMap<&str, Vec<&[AxisName]>> {
     declared
 }
 
-/// The axes that queries have but keys lack, in attention whose heads share keys.
+/// In attention whose query heads share keys, the axes that the queries have but the keys lack.
 fn group_axes(function: &Function) -> Vec<&str> {
     let mut groups = Vec::new();
     for id in function.ids() {
         if let NodeKind::Op(Op::Sdpa(_)) = &function.node(id).kind {
             let operands = function.operands(id);
             let [queries, keys] = [operands[0], operands[1]].map(|operand| &function.node(operand).axes[..]);
-            // The last two are positions and features.
+            // The last two axes of the queries are positions and features.
             let heads = &queries[..queries.len().saturating_sub(2)];
             groups.extend(heads.iter().filter(|axis| !keys.contains(axis)).map(|axis| &**axis));
         }
@@ -295,8 +294,8 @@ impl<'a> Divider<'a> {
         Ok(Self { mesh, rules: by_axis, groups, cuts, notes: BTreeSet::new() })
     }
 
-    /// The sharding of a tensor with the given axes. If two axes need the same mesh axis, the first of them
-    /// gets it.
+    /// The sharding of a tensor with the given axes. If two tensor axes need the same mesh axis, the first
+    /// tensor axis gets the mesh axis.
     fn place(
         &mut self,
         tensor: &str,
@@ -347,7 +346,7 @@ impl<'a> Divider<'a> {
         Err(ShardError::Uneven { tensor: tensor.into(), axis, extent, over })
     }
 
-    /// The sharding of query heads that share keys, along the remaining part of the mesh axis.
+    /// The part of the mesh axis for query heads that share keys: the rest that the key-value heads do not use.
     fn rest(&mut self, axis: &str, extent: usize, taken: &[Option<usize>]) -> Option<Span> {
         let left = |(at, over): (usize, &MeshAxis)| {
             let from = taken[at].filter(|&parts| parts < over.size)?;
@@ -364,8 +363,8 @@ impl<'a> Divider<'a> {
         Some(Span { over: at, from, to: from * parts })
     }
 
-    /// The mesh axes after splitting. Each piece is returned with the divisor of the axis where the piece
-    /// begins.
+    /// The mesh axes after all splits. The function returns each piece with the divisor of the mesh axis at
+    /// which the piece begins.
     fn pieces(&self) -> Result<Vec<Vec<(MeshAxis, usize)>>, ShardError> {
         let of_axis = |(over, cuts): (&MeshAxis, &BTreeSet<usize>)| {
             let mut cuts: BTreeSet<usize> = cuts.clone();
@@ -388,7 +387,7 @@ impl<'a> Divider<'a> {
         self.mesh.axes.iter().zip(&self.cuts).map(of_axis).collect()
     }
 
-    /// The sharding that consists of the pieces in `axes`.
+    /// The sharding over the given pieces of mesh axes, for a tensor with these `axes`.
     fn sharding(&self, pieces: &[Vec<(MeshAxis, usize)>], axes: &[Vec<Span>]) -> Sharding {
         let pieces = |span: &Span| {
             let (from, to) = (span.from, span.to);
@@ -401,7 +400,7 @@ impl<'a> Divider<'a> {
     }
 }
 
-/// The axes of all weights, arguments and results, which are the axes that a rule can name.
+/// The axes that a sharding rule can name: the axes of all weights, arguments and results.
 pub fn divisible_axes(trace: &Trace) -> BTreeSet<&str> {
     let mut known = BTreeSet::new();
     for (index, function) in trace.functions.iter().enumerate() {

@@ -13,14 +13,14 @@ use crate::implementation::{StoredWeight, WeightReader};
 use crate::layout::WeightLayout;
 
 impl StoredWeight {
-    /// Builds the operation that reads the weight, for the weight's stored form.
+    /// Builds the operation that reads the weight from its memory layout.
     pub(crate) fn compute(
         &self,
         b: &mut Builder<'_>,
         operands: &[NodeId],
         activations: ActivationBits,
     ) -> Result<NodeId, InferError> {
-        // They stay as they are where weights do.
+        // Activations are not quantized if the weight is not.
         let rounds = self.layout.format().element().is_none();
         let activations = if rounds { activations } else { ActivationBits::default() };
         match &self.reader {
@@ -37,7 +37,7 @@ fn packed(b: &mut Builder<'_>, format: WeightFormat, parameter: &Parameter) -> R
     from_recipe(b, parameter.key.clone(), parameter, |matrix| step(Pack { format }, matrix))
 }
 
-/// The tensors that store a parameter in groups. The tensor of integers keeps the key of the parameter.
+/// The tensors that store a parameter quantized in groups. The tensor of integers has the parameter's key.
 fn grouped(
     b: &mut Builder<'_>,
     format: WeightFormat,
@@ -51,7 +51,7 @@ fn grouped(
     format.parts().iter().map(&mut part).collect()
 }
 
-/// Builds a matmul with its bias, rounded once.
+/// Builds a matmul and the addition of its bias, with one rounding at the end.
 fn linear(
     b: &mut Builder<'_>,
     (layout, activations): (WeightLayout, ActivationBits),

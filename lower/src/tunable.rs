@@ -1,4 +1,4 @@
-//! Finds the kernels of a program that have several tilings, and how often each is called.
+//! Finds the kernels of a program that have several tilings, and counts the calls of each kernel.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use crate::LowerError;
 use crate::fusion::Fusions;
 use crate::legalize::{Legalization, legalize};
 
-/// An operation that one kernel computes, with all data on which the kernel's speed depends.
+/// An operation that one kernel computes, with everything that affects the kernel's speed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tunable {
     Matmul(FusedMatmul),
-    /// A matmul with its own matrix for each row.
+    /// A matmul that multiplies each row by its own matrix.
     Experts(FusedExperts),
     Attention(FusedAttention),
 }
@@ -29,24 +29,24 @@ pub struct FusedMatmul {
     pub x: TensorType,
     /// The norm of the activations, if it is fused.
     pub norm: Option<RmsNorm>,
-    /// Whether the epilogue combines the halves of the result, such as gate and up.
+    /// Whether the epilogue combines two halves of the result, such as gate and up.
     pub halves: bool,
 }
 
-/// A matmul with its own matrix for each row, computed by one kernel.
+/// A matmul that multiplies each row by its own matrix, and that one kernel computes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FusedExperts {
     pub op: PackedExperts,
     pub x: TensorType,
-    /// The type of the indices that select each row's matrix. `None` if the rows use the matrices in order.
+    /// The type of the indices that select a matrix for each row. `None` if the rows use the matrices in order.
     pub indices: Option<TensorType>,
 }
 
-/// Attention that one kernel computes, together with a prologue if there is one.
+/// Attention that one kernel computes, and its prologue if there is one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FusedAttention {
     pub op: Sdpa,
-    /// The types of the operands: q, k, v, the offset.
+    /// The types of q, k, v and the offset, in this order.
     pub types: Vec<TensorType>,
     /// Whether keys and values are integers with a scale per key.
     pub quantized: bool,
@@ -71,7 +71,7 @@ impl Tunable {
                 indices: work.types.get(2).map(|&ty| ty.clone()),
             }),
             Op::Sdpa(op) => {
-                // Sinks do not affect the speed: a sample has none.
+                // Sinks do not affect the speed, so the benchmark has none.
                 let mask = op.mask.iter().copied().filter(|term| *term != MaskTerm::Sinks).collect();
                 let terms = op.mask.iter().filter(|term| term.has_operand());
                 let sinks = terms.into_iter().position(|term| *term == MaskTerm::Sinks);
@@ -117,7 +117,7 @@ impl Tunable {
 }
 
 /// For each entry point of an expanded trace, the operations whose kernels have several tilings, and how
-/// often a call runs them.
+/// often one call of the entry point runs each operation.
 ///
 /// # Errors
 /// Returns an error if the trace cannot be lowered.
@@ -127,7 +127,7 @@ pub fn tunable(
 ) -> Result<BTreeMap<String, BTreeMap<Tunable, usize>>, LowerError> {
     let trace = legalize(trace, &Legalization::needed(target))?;
     let kernels = Kernels::of(target);
-    // A function calls only earlier ones.
+    // A function calls only functions before it in the trace.
     let mut found: Vec<BTreeMap<Tunable, usize>> = Vec::with_capacity(trace.functions.len());
     for function in &trace.functions {
         let fusions = Fusions::of(function, &kernels);

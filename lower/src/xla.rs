@@ -1,5 +1,5 @@
-//! Writes the module of one entry point for XLA. The module is StableHLO and takes the arguments of the entry
-//! point, then its weights. With a mesh, the sharding of arguments and results is in Shardy's syntax.
+//! Writes the module of one entry point for XLA as StableHLO. The module takes the arguments of the entry point,
+//! and then the weights. With a mesh, the module contains the sharding of arguments and results in Shardy's syntax.
 
 use std::collections::HashMap;
 
@@ -19,12 +19,12 @@ use crate::{EntryShards, LowerError, Shards};
 const MAIN: &str = "main";
 const MESH: &str = "mesh";
 
-/// Writes an entry point of a trace of primitives as a module for XLA. State is donated: a result reuses the
-/// memory of the argument with the same role.
+/// Writes an entry point of a trace of primitives as a module for XLA. The state is donated: XLA writes a new
+/// state into the memory of the argument with the same role.
 ///
 /// # Errors
-/// Returns an error if the trace has no such entry point, a composite operation is left, or a parameter has
-/// two types.
+/// Returns an error if the trace has no such entry point, if a composite operation is not expanded, or if a
+/// parameter has two types.
 pub fn xla(
     trace: &Trace,
     entry: &str,
@@ -60,9 +60,9 @@ pub fn xla(
     Ok(module)
 }
 
-/// Reads NaN as infinity in each maximum over a result of the entry point. On CPUs, XLA's maximum ignores NaN, and so does
-/// its all-reduce of a maximum (the test `a_maximum_ignores_nan` in `pjrt/tests/plugin.rs`). With infinity, the most likely
-/// token is the token of the NaN on every device, so a reader of this token's logit finds the NaN.
+/// Reads NaN as infinity in each maximum over a result of the entry point. On CPUs, XLA's maximum and its all-reduce
+/// of a maximum ignore NaN (the test `a_maximum_ignores_nan` in `pjrt/tests/plugin.rs`). With infinity, the token
+/// with the NaN is the most likely token on every device. A reader of this token's logit therefore finds the NaN.
 fn with_nan_as_infinity(trace: &Trace, entry: usize) -> Result<Trace, LowerError> {
     let function = &trace.functions[entry];
     rewrite_nodes(trace, |b, (index, id), op, operands| {
@@ -82,7 +82,7 @@ fn with_nan_as_infinity(trace: &Trace, entry: usize) -> Result<Trace, LowerError
     })
 }
 
-/// The attributes of each argument: its sharding, and the result that may reuse its memory.
+/// The attributes of each argument: the sharding, and the result that may reuse the argument's memory.
 fn arguments(signature: &Signature, shards: Option<&EntryShards>) -> Vec<String> {
     let of_argument = |(at, argument): (usize, &Argument)| {
         let mut said: Vec<String> = Vec::new();
@@ -101,7 +101,7 @@ fn spelled(sharding: &crate::Sharding) -> String {
     format!("sdy.sharding = #sdy.sharding<@{MESH}, {sharding}>")
 }
 
-/// Attributes in braces, such as ` {a, b}`; an empty text if there are no attributes.
+/// Formats attributes in braces, such as ` {a, b}`. The text is empty if there are no attributes.
 fn braced(said: &[String]) -> String {
     if said.is_empty() { String::new() } else { format!(" {{{}}}", said.join(", ")) }
 }

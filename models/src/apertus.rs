@@ -22,7 +22,7 @@ pub(crate) const FAMILY: Family = Family {
 model! {
     /// The layer of a Llama with other names for the norms.
     pub Layer<T: Float>(LlamaConfig): AttentionBlock<T> {
-        // The trained numbers of the activation have one axis, with one element.
+        // The axis O has one element, which is a trained parameter of the activation.
         dims { D = hidden_size, F = intermediate_size, O = 1 }
 
         attention_layernorm: RmsNorm[D](eps = rms_norm_eps),

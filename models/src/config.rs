@@ -93,7 +93,8 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// The same error with keys renamed by `name`, for a file whose keys differ from `config.json`.
+    /// The same error with other names for keys. `name` returns the new name, for a file whose keys differ
+    /// from `config.json`.
     pub(crate) fn named(mut self, name: impl Fn(&str) -> String) -> Self {
         if let Self::Keys { problems, .. } = &mut self {
             for problem in problems {
@@ -109,7 +110,7 @@ impl ConfigError {
     }
 }
 
-/// Keys of most checkpoints that do not affect the computation.
+/// Keys in most checkpoints that do not affect the computation.
 pub const IGNORED: &[&str] = &[
     "_name_or_path",
     "architectures",
@@ -214,7 +215,7 @@ impl Keys {
         Self { path: path.into(), prefix: prefix.into(), map, known, problems }
     }
 
-    /// Removes a key that was already read, so that a family can give the key another meaning.
+    /// Removes a key that was already read, so that a family can read the key with another meaning.
     #[must_use]
     pub fn without(mut self, key: &str) -> Self {
         self.map.remove(key);
@@ -321,8 +322,8 @@ impl Keys {
         self.agreed(new, old)
     }
 
-    /// The window of each of `layers` layers; `None` for layers that see all positions. Layers that
-    /// `layer_types` sets to `sliding_attention` have the window `window`. Without the key `layer_types`,
+    /// The window of each of `layers` layers, or `None` for a layer that sees all positions. Layers with
+    /// `sliding_attention` in `layer_types` have the window `window`. Without the key `layer_types`,
     /// `sliding` selects these layers.
     pub fn windows(
         &self,
@@ -369,7 +370,7 @@ impl Keys {
         Some(types)
     }
 
-    /// A list of indices below `layers`, each of which `found` gets. The result is whether the key exists.
+    /// Reads a list of layer indices, and calls `found` for each index. Returns whether the key exists.
     pub fn layers(&self, key: &'static str, layers: usize, mut found: impl FnMut(usize)) -> bool {
         let Some(listed) = self.get(key) else { return false };
         for index in listed.as_array().map_or(std::slice::from_ref(listed), Vec::as_slice) {
@@ -460,7 +461,7 @@ impl Keys {
         self.agreed(("dtype", read("dtype")), ("torch_dtype", read("torch_dtype")))
     }
 
-    /// Reads a value whose key has two names. If both keys exist, their values must be equal.
+    /// Reads a value that has two possible keys. If both keys exist, their values must be equal.
     pub fn agreed<T: PartialEq + Display>(
         &self,
         new: (&str, Option<T>),
@@ -495,7 +496,7 @@ impl Keys {
         self.problems.borrow_mut().extend(nested.into_problems(ignored));
     }
 
-    /// Adds the problems of a nested object without its unread keys, because one invalid key makes the other
+    /// Adds the problems of a nested object, but not its unread keys, because an invalid key makes the other
     /// keys meaningless.
     pub fn give_up(&self, nested: Self) {
         self.problems.borrow_mut().extend(nested.problems.into_inner());

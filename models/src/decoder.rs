@@ -159,8 +159,8 @@ impl<T: Float, C: DecoderConfig> LastNorm<T, C> {
     }
 }
 
-/// Reads the keys of a text network, which are those of `text_config` if the model also has other towers. The
-/// file may contain the keys `beside` next to this object.
+/// Reads the keys of a text network. If the model also has other towers, these keys are in `text_config`, and
+/// the file may contain the keys `beside` next to this object.
 pub(crate) fn read_text_tower<C: DerefMut<Target = LlamaConfig>>(
     keys: &Keys,
     is_tied: bool,
@@ -170,7 +170,7 @@ pub(crate) fn read_text_tower<C: DerefMut<Target = LlamaConfig>>(
     let Some(text) = keys.object("text_config") else { return read(keys) };
     let mut config = read(&text);
     config.element = config.element.or(keys.element_type());
-    // The outer key decides, not that of the text tower: `lm_head` is a part of the whole model.
+    // The outer key has priority over the text tower's key, because `lm_head` is a part of the whole model.
     config.tie_word_embeddings = keys.flag("tie_word_embeddings", is_tied);
     read_base(&text);
     keys.close_ignoring(text, IGNORED);
@@ -337,7 +337,7 @@ impl LlamaConfig {
                     ("model.layers.*.self_attn.out_proj.weight", 1),
                 ],
             ),
-            // The rows of one tensor are those of queries, keys and values, in a Phi-3.
+            // In a Phi-3, one tensor contains the rows of queries, keys and values.
             DeclaredSize::extent(
                 "num_key_value_heads × head_dim",
                 self.num_key_value_heads.saturating_mul(head_dim),

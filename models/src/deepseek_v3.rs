@@ -1,6 +1,6 @@
 //! DeepSeek-V3: DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), §2.1. The names follow the Hugging Face
-//! checkpoint (`modeling_deepseek_v3.py`). Latent attention: a layer caches one vector for each token, from
-//! which keys and values follow.
+//! checkpoint (`modeling_deepseek_v3.py`). With latent attention, a layer caches one vector per token and
+//! computes keys and values from this vector.
 
 use dsl::nn::{Attend, Cache, Position, Slots, attend, dot};
 use dsl::{Float, Tensor, model};
@@ -25,9 +25,10 @@ model! {
     pub DeepseekV3<T: Float>(DeepseekV3Config) {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers, H = num_attention_heads,
-            // The features of compressed queries, and of keys and values, which all heads share.
+            // The features of a compressed query, and the features of the vector from which all heads compute
+            // keys and values.
             Q = q_lora_rank or D, C = kv_lora_rank,
-            // The features of a head: without rotation, with it, and both; of a value; of a key and a value.
+            // Per head: features without rotary embedding, with it, and in total; of a value; of a key and a value.
             E = qk_nope_head_dim, I = qk_rope_head_dim, J = E + I, W = v_head_dim, P = E + W, Z = H * P,
             // The features that a layer caches.
             M = C + I,
@@ -80,9 +81,9 @@ model! {
         }
     }
 
-    /// Attention whose heads share one cached vector for each token: C features that become keys and values, and I rotated ones.
-    /// The matrices of keys and values are applied to queries and results, so that nothing is computed again for cached tokens
-    /// (DeepSeek-AI, "DeepSeek-V2", 2024, §2.1.2).
+    /// Attention whose heads share one cached vector for each token: C features that become keys and values,
+    /// and I rotated features. The layer applies the key and value matrices to queries and results, so cached
+    /// tokens need no further matmul (DeepSeek-AI, "DeepSeek-V2", 2024, §2.1.2).
     pub Attention {
         q_proj: Linear[D -> H, J],
         q_a_proj: Linear[D -> Q](bias if attention_bias),
@@ -118,9 +119,9 @@ model! {
 pub struct DeepseekV3Config {
     /// The keys that DeepSeek-V3 shares with other networks with experts.
     pub experts: ExpertsConfig,
-    /// The number of features of compressed queries; `None`: queries are not compressed.
+    /// The number of features of a compressed query; `None` if queries are not compressed.
     pub q_lora_rank: Option<usize>,
-    /// The number of features from which keys and values follow.
+    /// The number of features from which the layer computes keys and values.
     pub kv_lora_rank: usize,
     /// The number of features of a query head that are not rotated.
     pub qk_nope_head_dim: usize,
@@ -130,14 +131,14 @@ pub struct DeepseekV3Config {
     pub v_head_dim: usize,
     /// Whether neighbouring features are rotated together.
     pub rope_interleave: bool,
-    /// The factor on scores beside 1/√(features): yarn's factor for long contexts, squared.
+    /// An additional factor on attention scores besides 1/√(features): yarn's factor for long contexts, squared.
     pub loudness: f64,
 }
 
 descends!(DeepseekV3Config from experts.llama: LlamaConfig, through experts: ExpertsConfig);
 
 impl DeepseekV3Config {
-    /// The factor on scores.
+    /// The factor on attention scores.
     fn scale(&self) -> f64 {
         self.loudness / ((self.qk_nope_head_dim + self.qk_rope_head_dim) as f64).sqrt()
     }
@@ -177,7 +178,7 @@ pub(crate) fn read(keys: &Keys) -> DeepseekV3Config {
         experts: [256, 8, 2048],
         routing: ([8, 4], 2.5, 3),
     };
-    // Published, and not read by transformers.
+    // Published files contain these keys, but transformers does not read them.
     keys.ignore(&["aux_loss_alpha", "ep_size", "moe_layer_freq", "seq_aux"]);
     read_with(keys, &defaults)
 }

@@ -1,7 +1,7 @@
 //! EmbeddingGemma: "EmbeddingGemma: Powerful and Lightweight Text Representations" (2025), §2. The names
-//! follow the Hugging Face checkpoint. The network is a Gemma 3 with bidirectional attention. The modules
-//! that compute a text's embedding follow: mean, two linear layers, normalization (`modules.json` of
-//! sentence-transformers).
+//! follow the Hugging Face checkpoint. The network is a Gemma 3 with bidirectional attention. After the
+//! transformer, modules compute the embedding of a text: mean, two linear layers, normalization
+//! (`modules.json` of sentence-transformers).
 
 use std::path::Path;
 
@@ -22,11 +22,11 @@ use crate::gemma3::{self, GemmaConfig};
 use crate::rope::RopeParameters;
 use crate::sentence::SentenceConfig;
 
-/// The axis that counts texts.
+/// The axis of texts.
 const TEXTS: Axis = Axis("B");
-/// The axis that counts the tokens of a text.
+/// The axis of the tokens in a text.
 const TOKENS: Axis = Axis("S");
-/// The axis of the tokens that attention looks at.
+/// The axis of the keys, which are tokens of the same text.
 const KEYS: Axis = Axis("N");
 
 /// The folders next to the tower's checkpoint whose tensors belong to the network.
@@ -34,14 +34,14 @@ const FOLDERS: [&str; 2] = ["2_Dense", "3_Dense"];
 
 pub(crate) const FAMILY: Family = Family {
     about: "EmbeddingGemma, which computes embeddings and needs the files of sentence-transformers",
-    // A Gemma 3 that was saved without its head has the same class, and looks one way.
+    // A causal Gemma 3 without a head has the same class, so this key distinguishes both networks.
     is: |keys| keys.flag("use_bidirectional_attention", false),
-    // A text is one chunk.
+    // The network computes a whole text in one call.
     entry_points: |batch, _, context| {
         vec![EntryPoint::new("embed", batch, context, context, LogitsMode::None)]
     },
     folders: &FOLDERS,
-    // What was a language model has a prefix, and a head.
+    // Checkpoints of language models have this prefix, and also a head.
     prefixes: &[("model.", "")],
     ignorable: &[Ignorable::Prefix("lm_head.")],
     ..Family::of(&["Gemma3TextModel"], &[], &[])
@@ -68,7 +68,7 @@ model! {
             let length = tokens.extent(S);
             let (query, key) = (Tensor::<I32>::iota(S, length), Tensor::<I32>::iota(KEYS, length));
             let distance = (query.broadcast(key) - key).abs(); // [S, N]
-            // A token that pads sees itself, so that it sees something.
+            // A padding token sees itself, because the softmax needs at least one key.
             let itself = distance.equals(0.0);
             let real = key.broadcast(count).less(count.broadcast(key)); // [B, N]
             let all = itself.or(real.broadcast(itself)); // [B, S, N]
@@ -84,7 +84,7 @@ model! {
             let global = attention(&self.config.rope, all);
             let local = attention(self.config.rope_local.as_ref().unwrap_or(&self.config.rope), near);
 
-            // Nothing is remembered from one call to the next: each layer begins with an empty cache.
+            // Calls share no state, so each layer begins with an empty cache.
             let shape = [tokens.extent(B), self.dim(K), length, self.dim(E)];
             let zeros = Literal::splat(TensorType::new(T::TYPE, shape), 0.0);
             let empty = Slots::Computed(Tensor::constant(zeros, &[B, K, KEYS, E]));
@@ -132,8 +132,8 @@ impl DenseActivation {
 /// The configuration of an EmbeddingGemma, from several files of its folder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbeddingGemmaConfig {
-    /// The configuration of the transformer. In a layer with a window w, a token sees the tokens whose
-    /// distance is less than w on both sides.
+    /// The configuration of the transformer. In a layer with a window w, a token sees the tokens on both
+    /// sides whose distance is less than w.
     pub tower: GemmaConfig,
     /// The number of features between the linear layers.
     pub inner_features: usize,
@@ -175,7 +175,7 @@ pub(crate) fn read(keys: Keys, allowed: &[String]) -> Result<EmbeddingGemmaConfi
     let mut tower = gemma3::read(&keys);
     read_base(&keys);
     keys.finish(IGNORED, allowed)?;
-    // Half of what is said to each side, and the token itself.
+    // The configured window is divided by two for each side. One is added for the token itself.
     let windows = tower.windows.iter().map(|window| window.map(|window| window / 2 + 1));
     tower.windows = windows.collect();
     tower.tie_word_embeddings = false;

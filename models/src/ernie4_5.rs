@@ -41,7 +41,7 @@ model! {
     }
 }
 
-/// The keys that both networks have, with the defaults of these sizes.
+/// The keys that ERNIE 4.5 with and without experts share. `sizes` contains the defaults of the sizes.
 pub(crate) fn shared(keys: &Keys, sizes: [usize; 5], defaults: Defaults) -> LlamaConfig {
     let bias = keys.flag("use_bias", false);
     let defaults = Defaults { sizes: Some(sizes), rms_norm_eps: 1e-5, tie_word_embeddings: true, ..defaults };

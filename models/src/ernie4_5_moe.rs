@@ -1,6 +1,6 @@
 //! ERNIE 4.5 with experts: Baidu, "ERNIE 4.5 Technical Report" (2025). The names follow the Hugging Face
-//! checkpoint (`modeling_ernie4_5_moe.py`). The attention of the dense network, and softmax scores whose bias
-//! affects the choice alone.
+//! checkpoint (`modeling_ernie4_5_moe.py`). Attention is the same as in the dense ERNIE 4.5. The bias on
+//! softmax scores only affects which experts are chosen.
 
 use dsl::nn::dot;
 use dsl::{F32, Float, model};
@@ -27,11 +27,11 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Experts whose router computes in f32, and the experts that compute each token (`Ernie4_5_MoeSparseMoeBlock`).
+    /// Experts with a router in f32, and shared experts that compute every token (`Ernie4_5_MoeSparseMoeBlock`).
     pub Experts<T: Float>(ExpertsConfig): FeedForward<T> {
         dims {
             D = hidden_size, F = moe_intermediate_size,
-            // All experts, those chosen, and the one group of biases.
+            // The number of experts, the number of experts that a token uses, and the single group of biases.
             X = num_experts, C = num_experts_per_tok, O = 1,
         }
 
@@ -59,7 +59,7 @@ model! {
 /// of transformers.
 pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     keys.ignore(experts::IGNORED);
-    // A head with a bias, and experts without, would be another network.
+    // A network in which only the head has a bias is not supported.
     keys.always("use_bias", false);
     let defaults = Defaults { num_key_value_heads: Some(4), ..Defaults::of(ernie4_5::rope()) };
     let llama = ernie4_5::shared(keys, [103_424, 2560, 12_288, 28, 20], defaults);
@@ -81,8 +81,8 @@ pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     }
 }
 
-/// Whether each of `layers` layers has experts. The configuration has a first layer, a last layer and a step.
-/// The number −1 stands for the last layer of the network.
+/// Whether each of `layers` layers has experts. The configuration sets a first layer, a last layer and a
+/// step. As a last layer, −1 means the last layer of the network.
 fn sparse(keys: &Keys, layers: usize) -> Vec<bool> {
     let first = keys.optional_integer("moe_layer_start_index").unwrap_or(1);
     let last = keys.get("moe_layer_end_index").filter(|last| last.as_i64() != Some(-1));

@@ -16,7 +16,7 @@ use crate::smollm3::SmolLm3Config;
 pub type Exaone4<T> = Decoder<T, Layer<T>, SmolLm3Config>;
 
 pub(crate) const FAMILY: Family = Family {
-    // The same as SmolLM3's, so that they share a row.
+    // The same text as for SmolLM3 puts both families into one table row.
     about: crate::smollm3::FAMILY.about,
     ..Family::of(&["Exaone4ForCausalLM"], &["Exaone4Model"], &["exaone4"])
 };
@@ -44,7 +44,7 @@ pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     let llama = LlamaConfig::shared(keys, defaults);
     let window = keys.nullable_count("sliding_window", Some(4096));
     let period = match keys.get("layer_types") {
-        // The published pattern is a text, such as `LLLG`. transformers reads the list.
+        // In published files, the pattern is a text such as `LLLG`. transformers reads the list of layer types.
         Some(_) => {
             keys.ignore(&["sliding_window_pattern"]);
             None

@@ -1,4 +1,4 @@
-//! Mixtures of experts: a router chooses a few experts for each token, and the result is their weighted sum.
+//! Mixtures of experts: a router chooses experts for each token. The result is the weighted sum of their outputs.
 
 use std::rc::Rc;
 
@@ -24,9 +24,9 @@ pub struct Routing {
     /// The function from the router's logits to scores.
     pub scores: Scores,
     /// The number of groups of experts, and the number of groups that a token may choose from. The score of a
-    /// group is the sum of its two best scores. `None`: no groups.
+    /// group is the sum of its two best experts' scores. `None`: no groups.
     pub groups: Option<[usize; 2]>,
-    /// The divisor of the chosen scores. `None`: they are not divided.
+    /// The divisor of the chosen scores. With `None`, the scores are not divided.
     pub divisor: Option<Divisor>,
     /// The factor on the weights of experts.
     pub factor: f64,
@@ -41,22 +41,22 @@ pub enum Scores {
     Sigmoid,
 }
 
-/// A divisor of the chosen scores, made from their sum.
+/// A divisor of the chosen scores, computed from the sum of these scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Divisor {
-    /// The sum, plus a number that avoids a division by 0.
+    /// The sum plus this number, which avoids a division by 0.
     SumPlus(f64),
     /// The sum, or this number if the sum is smaller.
     SumAtLeast(f64),
 }
 
 impl Routing {
-    /// The scores of this function for the chosen experts, divided by their sum.
+    /// Routing that computes scores with this function, and divides the chosen scores by their sum.
     pub(crate) fn normalized(scores: Scores) -> Self {
         Self { divisor: Some(Divisor::SumPlus(0.0)), ..Self::plain(scores) }
     }
 
-    /// The scores of this function for the chosen experts.
+    /// Routing that computes scores with this function, and does not divide the chosen scores.
     pub(crate) fn plain(scores: Scores) -> Self {
         Self { scores, groups: None, divisor: None, factor: 1.0 }
     }
@@ -81,8 +81,8 @@ impl Routed {
     }
 }
 
-/// Chooses `count` experts for each token by the router's logits `[B, S, X]`. The `bias` `[X]` affects the choice, and not the
-/// weights of the chosen experts (Wang et al., "Auxiliary-Loss-Free Load Balancing", 2024).
+/// Chooses `count` experts for each token by the router's logits `[B, S, X]`. The `bias` `[X]` changes which
+/// experts are chosen, but not their weights (Wang et al., "Auxiliary-Loss-Free Load Balancing", 2024).
 #[track_caller]
 pub(crate) fn route(
     logits: Tensor<F32>,
@@ -109,15 +109,15 @@ pub(crate) fn route(
     Routed { share, chosen, count }
 }
 
-/// Whether each expert is at each place of a list of indices `[…, C]`: `[…, C, X]`.
+/// Compares a list of expert indices `[…, C]` with all experts: `[…, C, X]` is true at each index in the list.
 #[track_caller]
 fn among(indices: Tensor<I32>, experts: usize) -> Tensor<dsl::Bool> {
     let expert = Tensor::<I32>::iota(X, experts);
     indices.broadcast(expert).equals(expert.broadcast(indices))
 }
 
-/// The scores `[B, S, X]` of experts in the best groups, and −∞ for the others (DeepSeek-AI, "DeepSeek-V3 Technical Report",
-/// 2024, §2.1.2).
+/// The scores `[B, S, X]` of experts in the best groups. All other experts get the score −∞ (DeepSeek-AI,
+/// "DeepSeek-V3 Technical Report", 2024, §2.1.2).
 #[track_caller]
 fn within_groups(scores: Tensor<F32>, [groups, chosen]: [usize; 2]) -> Tensor<F32> {
     const GROUP: Axis = Axis("Group");
@@ -133,12 +133,12 @@ fn within_groups(scores: Tensor<F32>, [groups, chosen]: [usize; 2]) -> Tensor<F3
     allowed.select(grouped, f64::NEG_INFINITY).merge(&[GROUP, MEMBER], X)
 }
 
-/// The sum over the chosen experts' outputs for features `x` `[B, S, D]`. The function `expert` computes the outputs from weights of
-/// experts, whose first axis in `weights` counts all experts.
+/// The weighted sum of the chosen experts' outputs for features `x` `[B, S, D]`. The function `expert`
+/// computes the outputs from expert weights. The first axis of each tensor in `weights` is the expert.
 ///
-/// For few tokens, the network reads only the weights of the chosen experts. If the tokens choose as many
-/// experts as there are, every expert computes every token. The weight is 0 for tokens that did not choose
-/// the expert. Both methods add in the order of the experts, so that their results have the same bits.
+/// If all tokens together choose fewer experts than exist, the network reads only the weights of the chosen
+/// experts. Otherwise every expert computes every token, with weight 0 for tokens that did not choose the
+/// expert. Both methods add in the order of the experts, so the results are bit-identical.
 #[track_caller]
 pub(crate) fn mixture<T: Float, const N: usize>(
     x: Tensor<T>,
@@ -150,7 +150,7 @@ pub(crate) fn mixture<T: Float, const N: usize>(
     let all = share.extent(X);
     let (weights, share, experts) = match x.extent(B) * x.extent(S) * count < all {
         true => {
-            // The first expert leads.
+            // The expert with the lowest index comes first.
             let order = -Tensor::<I32>::iota(X, all).to::<F32>() + all as f64;
             let first = topk(chosen * order, X, count).1.rename(X, C); // [B, S, C]
             let share = among(first, all).select(share.broadcast(first), 0.0).sum(X);
@@ -168,13 +168,13 @@ pub(crate) fn swiglu<T: Float>(x: Tensor<T>, [gate, up, down]: [Tensor<T>; 3]) -
     dot(silu(dot(x, gate, D)) * dot(x, up, D), down, F)
 }
 
-/// The configuration of a network some of whose layers have experts.
+/// The configuration of a network in which some layers have experts.
 pub trait Sparse: DecoderConfig {
-    /// The experts, and the layers that have them.
+    /// The experts, and the layers that contain experts.
     fn experts(&self) -> &ExpertsConfig;
 }
 
-/// A layer of either of two kinds: with experts, or dense.
+/// A layer that is either sparse (with experts) or dense.
 #[derive(Clone, Debug)]
 pub enum EitherLayer<S, Y> {
     /// A layer with experts.
@@ -214,11 +214,11 @@ pub type ExpertsLayer<T, A, M = Experts<T>, C = ExpertsConfig> =
     EitherLayer<crate::llama::Layer<T, A, M, C>, crate::llama::Layer<T, A, crate::llama::Mlp<T>, C>>;
 
 model! {
-    /// A mixture of experts, and the experts that compute each token.
+    /// Experts that a router chooses, and shared experts that compute every token.
     pub Experts<T: Float>(ExpertsConfig): FeedForward<T> {
         dims {
             D = hidden_size, F = moe_intermediate_size,
-            // All experts, and those chosen.
+            // The number of experts, and the number of experts that a token uses.
             X = num_experts, C = num_experts_per_tok,
         }
 
@@ -243,7 +243,7 @@ model! {
 }
 
 model! {
-    /// The feed-forward network that computes each token.
+    /// The shared experts: a feed-forward network that computes every token.
     pub Shared<T: Float>(ExpertsConfig): FeedForward<T> {
         dims { D = hidden_size, F = moe_intermediate_size, W = shared_intermediate_size or F }
 
@@ -262,13 +262,13 @@ model! {
 pub struct ExpertsConfig {
     /// The keys that the network shares with Llama.
     pub llama: LlamaConfig,
-    /// The number of experts in each layer that has some.
+    /// The number of experts in each sparse layer.
     pub num_experts: usize,
     /// The number of experts that each token chooses.
     pub num_experts_per_tok: usize,
     /// The number of features of an expert.
     pub moe_intermediate_size: usize,
-    /// The number of features of the experts that compute each token. `None`: there are no such experts.
+    /// The number of features of the shared experts, which compute every token. `None`: no shared experts.
     pub shared_intermediate_size: Option<usize>,
     /// Whether each layer has experts.
     pub sparse: Vec<bool>,
@@ -299,7 +299,7 @@ impl ExpertsConfig {
     /// Sizes in the configuration that the checkpoint's header can confirm.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let mut sizes = self.llama.sizes();
-        // Dense layers have the size of this key, and experts another.
+        // `intermediate_size` is the size of dense layers, not of experts.
         sizes.retain(|size| size.key != "intermediate_size");
         let ([experts, features], routers) = (self.keys, ROUTERS);
         sizes.push(DeclaredSize::extent(experts, self.num_experts, routers));
@@ -307,8 +307,8 @@ impl ExpertsConfig {
         sizes
     }
 
-    /// Experts in each layer, in place of the feed-forward network that the keys of Llama describe. The
-    /// numbers of experts are set later.
+    /// A network in which experts replace the feed-forward network of Llama in each layer. The caller sets
+    /// the numbers of experts later.
     pub(crate) fn like_llama(llama: LlamaConfig, routing: Routing) -> Self {
         Self {
             num_experts: 1,
@@ -324,21 +324,21 @@ impl ExpertsConfig {
     }
 }
 
-/// The tensors that show how many experts there are.
+/// The tensors whose shape shows the number of experts.
 const ROUTERS: &[(&str, usize)] = &[
     ("model.layers.*.mlp.gate.weight", 0),
     ("model.layers.*.block_sparse_moe.gate.weight", 0),
     ("model.layers.*.feed_forward.gate.weight", 0),
 ];
 
-/// The tensors that show how many features an expert has.
+/// The tensors whose shape shows the features of an expert.
 const DOWN_PROJECTIONS: &[(&str, usize)] = &[
     ("model.layers.*.mlp.experts.*.down_proj.weight", 1),
     ("model.layers.*.block_sparse_moe.experts.*.w2.weight", 1),
     ("model.layers.*.feed_forward.experts.*.w2.weight", 1),
 ];
 
-/// Experts as transformers holds them, all of a layer in two tensors, and as they are published.
+/// The two forms of experts in checkpoints: transformers stacks all experts of a layer, and published files do not.
 pub(crate) const STACKS: Stacks = &[
     ("mlp.experts.gate_up_proj", &["mlp.experts.*.gate_proj.weight", "mlp.experts.*.up_proj.weight"]),
     ("mlp.experts.down_proj", &["mlp.experts.*.down_proj.weight"]),
@@ -350,7 +350,7 @@ pub(crate) fn count(keys: &Keys, published: &'static str, default: usize) -> usi
     keys.agreed(published, saved).unwrap_or(default)
 }
 
-/// The number of experts that each token chooses, of `experts`.
+/// The number of experts that each token chooses, at most `experts`.
 pub(crate) fn chosen(keys: &Keys, key: &'static str, default: usize, experts: usize) -> usize {
     let chosen = keys.optional_count(key).unwrap_or(default);
     if chosen > experts {
@@ -359,9 +359,9 @@ pub(crate) fn chosen(keys: &Keys, key: &'static str, default: usize, experts: us
     chosen
 }
 
-/// The experts of DeepSeek-V3 and the networks after it: sigmoid scores, groups of experts, a bias on the
-/// choice, shared experts, and dense layers first. The arguments are the defaults: the numbers of experts, of
-/// chosen experts and of their features, and then groups, factor and dense layers.
+/// The experts of DeepSeek-V3 and of later networks: sigmoid scores, groups of experts, a bias on the choice,
+/// shared experts, and dense first layers. The arguments are defaults: the numbers of experts, of chosen
+/// experts and of their features, then groups, factor and dense layers.
 pub(crate) fn deepseek(
     keys: &Keys,
     llama: LlamaConfig,
@@ -398,8 +398,8 @@ pub(crate) fn deepseek(
     }
 }
 
-/// Keys of layers that predict further tokens, which are ignored.
+/// Keys of multi-token prediction layers, which Tracewright ignores.
 pub(crate) const FURTHER_LAYERS: &[&str] = &["num_mtp_layers", "num_nextn_predict_layers"];
 
-/// Keys that only training reads.
+/// Keys that only training reads, which Tracewright ignores.
 pub(crate) const IGNORED: &[&str] = &["output_router_logits", "router_aux_loss_coef", "router_jitter_noise"];

@@ -8,8 +8,8 @@ pub(crate) use crate::gguf::{GgufFamily, Metadata, interleaved, joined};
 use crate::presets::Preset;
 pub(crate) use crate::presets::presets;
 
-/// The suffixes of keys in a checkpoint that stores several parameters as one tensor, each with the suffixes
-/// of the parameters' keys.
+/// The suffixes of keys in a checkpoint that stores several parameters as one tensor. Each suffix is listed
+/// with the suffixes of the parameters' keys.
 pub type Stacks = &'static [(&'static str, &'static [&'static str])];
 
 /// A family of networks: its names in files, and its published sizes.
@@ -30,16 +30,16 @@ pub struct Family {
     pub embedding: &'static str,
     /// Tensors that a checkpoint may contain in addition to the parameters and a tied head.
     pub ignorable: &'static [Ignorable],
-    /// Whether a checkpoint may contain layers after the last one, which predict further tokens (Gloeckle et
-    /// al., "Better & Faster Large Language Models via Multi-token Prediction", 2024). These layers are
-    /// ignored.
+    /// Whether a checkpoint may contain multi-token prediction layers after the last layer (Gloeckle et al.,
+    /// "Better & Faster Large Language Models via Multi-token Prediction", 2024). Tracewright ignores these
+    /// layers.
     pub further_layers: bool,
-    /// The methods of `quantization_config` whose tensors are read.
+    /// The methods of `quantization_config` whose tensors Tracewright reads.
     pub quantized: &'static [&'static str],
     /// Tensors of a checkpoint that contain several parameters.
     pub stacks: Stacks,
-    /// Whether a `config.json` with this architecture belongs to this family, if another family has the same
-    /// name.
+    /// Decides whether a `config.json` with this architecture belongs to this family, if several families
+    /// have the same architecture.
     pub is: fn(&Keys) -> bool,
     /// The entry points of a program with this batch, chunk and context.
     pub entry_points: fn(usize, usize, usize) -> Vec<EntryPoint>,

@@ -1,5 +1,5 @@
-//! Reads a network together with the weights next to its configuration, and checks that the sizes of both
-//! match.
+//! Reads a network together with the weights next to its configuration. The module checks that the sizes in
+//! both match.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -47,19 +47,19 @@ pub enum FitError {
     /// The checkpoint cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The weights have other sizes than the configuration declares.
+    /// The sizes of the weights differ from the sizes in the configuration.
     #[error(transparent)]
     Sizes(#[from] OtherSizes),
 }
 
-/// Reads the network and the weights of a folder or a GGUF file. The function rejects weights with other
-/// sizes before any network is recorded.
+/// Reads the network and the weights of a folder or a GGUF file. The function rejects weights of the wrong
+/// size before it records a network.
 ///
 /// # Errors
 /// Returns an error if the configuration is invalid, or if the weights cannot be read, or have other sizes.
 pub fn open(read: ReadModel, path: &Path, allowed_keys: &[String]) -> Result<Fitted, FitError> {
     match read(path, allowed_keys) {
-        // Weights in another format rarely have a configuration: what is wrong with them is said first.
+        // Weights in another format rarely have a configuration, so the error about their format comes first.
         Err(ConfigError::File(missing)) if missing.source.kind() == ErrorKind::NotFound => {
             Checkpoint::open(path)?;
             Err(ConfigError::File(missing).into())
@@ -84,7 +84,7 @@ pub fn fit_beside(network: &mut dyn Architecture, path: &Path) -> Result<Vec<Ope
     match Checkpoint::open(path) {
         Ok(checkpoint) => fit(network, checkpoint),
         Err(ArchiveError::NoCheckpoint { .. }) => Ok(Vec::new()),
-        // A configuration alone is enough, whatever is beside it.
+        // A configuration is enough. Unsupported files next to it are not an error.
         Err(ArchiveError::Foreign { path: foreign, .. }) if foreign == path => Ok(Vec::new()),
         Err(damaged) => Err(damaged.into()),
     }

@@ -15,7 +15,7 @@ pub type Gemma2<T> = Gemma<T, Attention<T>>;
 pub(crate) const FAMILY: Family = Family {
     about: "soft caps on attention scores and logits; a sliding window in every other layer",
     gguf: Some(GgufFamily {
-        // Without the key it has the usual window.
+        // Without the key, the network has the default window.
         config: |file| file.llama(gemma3::gguf_keys(file, 46, 2, true)),
         ..gemma3::gguf("gemma2")
     }),
@@ -30,7 +30,8 @@ pub(crate) fn read(keys: &Keys) -> GemmaConfig {
     keys.one_of("hidden_activation", &["gelu_pytorch_tanh"]);
     keys.always("use_bidirectional_attention", false);
     let (num_key_value_heads, head_dim, tie_word_embeddings) = (Some(4), Some(256), true);
-    // Published beside `hidden_activation`, and not read by transformers: "gelu" stands there too.
+    // Published files contain this key next to `hidden_activation`. transformers does not read it, so "gelu"
+    // is accepted too.
     let hidden_act = &["gelu_pytorch_tanh", "gelu"];
     let defaults =
         Defaults { hidden_act, num_key_value_heads, head_dim, tie_word_embeddings, ..Defaults::new(8192) };

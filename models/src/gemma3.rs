@@ -43,7 +43,7 @@ model! {
             V = vocab_size, D = hidden_size, F = intermediate_size, L = num_hidden_layers,
             H = num_attention_heads, K = num_key_value_heads, E = head_dim or D / H,
         }
-        // Of the last positions only, in most layers.
+        // Most layers cache only the last positions.
         cache { L of [K, E] within window }
         shard { K, F, V over model; B over data }
 
@@ -73,7 +73,7 @@ model! {
             };
             let global = attention(&self.config.rope);
             let local = self.config.rope_local.as_ref().map(attention);
-            // √D is rounded to T before the product: 33.9… is 34 in bf16 (`Gemma3TextScaledWordEmbedding`).
+            // As in `Gemma3TextScaledWordEmbedding`, √D is rounded to T before the product: 33.9… becomes 34 in bf16.
             let mut x = self.embed_tokens(tokens) * Tensor::scalar((self.dim(D) as f64).sqrt());
             for (i, layer) in self.layers.iter().enumerate() {
                 let at = local.as_ref().filter(|_| self.config.window(i).is_some()).unwrap_or(&global);
@@ -203,7 +203,7 @@ pub(crate) fn read(keys: &Keys) -> GemmaConfig {
 
 fn read_text(keys: &Keys) -> GemmaConfig {
     keys.one_of("hidden_activation", &["gelu_pytorch_tanh"]);
-    // Published, and not read by transformers.
+    // Published files contain this key, but transformers does not read it.
     keys.ignore(&["cache_implementation"]);
     for key in ["attn_logit_softcapping", "use_bidirectional_attention"] {
         if let Some(found) = keys.get(key).filter(|found| found.as_bool() != Some(false)) {

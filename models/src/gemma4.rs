@@ -1,6 +1,6 @@
 //! Gemma 4 for text. The names follow the Hugging Face checkpoint (`modeling_gemma4.py`). Layers without a
-//! window have heads of another size, the last layers attend to keys and values of earlier layers, and each
-//! layer may read an embedding of its own.
+//! window have a head size of their own. The last layers attend to the keys and values of earlier layers.
+//! Each layer may read an extra embedding of the token.
 
 mod config;
 
@@ -42,9 +42,10 @@ model! {
     pub Gemma4<T: Float>(Gemma4Config) {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers,
-            // Heads of keys and values and their features: of layers with a window, and of the other layers.
+            // The key-value heads and the features per head: K and E in layers with a window, W and J in the
+            // other layers.
             K = num_key_value_heads, E = head_dim or 1, W = global_key_value_heads, J = global_head_dim,
-            // Tokens that have an embedding for each layer, its features, and all features of a token.
+            // The vocabulary of the per-layer embeddings, the features per layer, and the features of all layers.
             U = vocab_size_per_layer_input, P = per_layer_features, Z = L * P,
         }
         cache { L of [K, E] within window if caches_window, L of [K = W, E = J] if caches_all }
@@ -91,8 +92,8 @@ model! {
             self.norm(x)
         }
 
-        /// The input of each layer beside the residual stream: an embedding of the token, plus a projection of
-        /// its first embedding.
+        /// The additional input of each layer: an embedding of the token, plus a projection of the token's
+        /// first embedding.
         fn beside(tokens: i32[B, S], x: T[B, S, D]) -> T[B, S, Z] {
             let (scale, own_scale) = ((self.dim(D) as f64).powf(-0.5), (self.dim(P) as f64).sqrt());
             let projected = self.per_layer_projection_norm(self.per_layer_model_projection(x) * scale);
@@ -103,12 +104,13 @@ model! {
 }
 
 model! {
-    /// A layer with norms before and after each part, whose result is multiplied by a number.
+    /// A layer with norms before and after each sublayer. The layer multiplies its result by a number from
+    /// the checkpoint.
     pub Layer<T: Float>(Gemma4Layer) {
         dims {
             D = hidden_size, F = intermediate_size, P = per_layer_features, I = 1,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or 1,
-            // Experts, and their features.
+            // The number of experts, and the features of an expert.
             X = num_experts, M = moe_intermediate_size,
         }
 
@@ -135,7 +137,7 @@ model! {
             self.feed_forward(x + self.post_attention_layernorm(y), beside)
         }
 
-        /// The same layer without keys and values of its own: `kv` belongs to an earlier layer.
+        /// The same layer, but attention reads the keys and values `kv` of an earlier layer.
         fn share(x: T[B, S, D], beside: Option<Tensor<T>>, at: &Attend<T>, kv: &Kv<T>) -> T[B, S, D] {
             let y = self.self_attn.share(self.input_layernorm(x), at, kv);
             self.feed_forward(x + self.post_attention_layernorm(y), beside)
@@ -169,7 +171,7 @@ model! {
         }
     }
 
-    /// The logits of experts, from a norm that has no weight but a scale.
+    /// The router's logits for the experts. The norm before the router has a scale instead of a weight.
     pub Router {
         scale: Weight[D],
         proj: Linear[D -> X],
@@ -181,8 +183,8 @@ model! {
         }
     }
 
-    /// Attention that normalizes queries, keys and values. In some networks, layers without a window have one
-    /// matrix for keys and values.
+    /// Attention that normalizes queries, keys and values. In some checkpoints, layers without a window use
+    /// one matrix for keys and values.
     pub Attention {
         q_proj: Linear[D -> K, G, E](bias if attention_bias),
         k_proj: Linear[D -> K, E](bias if attention_bias),

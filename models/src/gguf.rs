@@ -1,5 +1,5 @@
-//! Reads GGUF files as models. The metadata are converted to the keys of a `config.json`, and the tensors get
-//! the names of the network. Reading undoes the changes that the conversion to GGUF made to weights.
+//! Reads GGUF files as models. The reader converts the metadata to the keys of a `config.json`, and gives the
+//! tensors the names of the network. It also undoes the changes that the conversion to GGUF made to weights.
 //!
 //! `docs/gguf.md` in ggml and `gguf-py/gguf/constants.py` in llama.cpp describe the metadata and names.
 
@@ -41,16 +41,16 @@ pub struct GgufFamily {
     /// The prefix of the keys of layers.
     pub(crate) layers: &'static str,
     /// Undoes the changes that the conversion made to a tensor (`conversion/*.py` in llama.cpp). The
-    /// arguments are the part of the layer and the suffix of its name, the numbers of query heads and
-    /// key-value heads, and the tensor.
+    /// arguments are the name of the layer's part, the suffix of the tensor's name, the numbers of query
+    /// heads and key-value heads, and the tensor.
     pub(crate) arranged: fn(&str, &str, [usize; 2], &mut CheckpointTensor) -> StoredOrder,
-    /// Whether all sums of the network stay within the range of f16.
+    /// Whether no sum in the network exceeds the range of f16.
     pub(crate) fits_f16: bool,
 }
 
 impl GgufFamily {
-    /// The GGUF files of a network with the same keys, names and range of sums as Llama. The conversion does
-    /// not change the tensors of such a network.
+    /// The GGUF files of a network that has Llama's keys and names, and sums in the same range as Llama. The
+    /// conversion does not change the tensors of such a network.
     pub(crate) const fn llama(architecture: &'static str) -> Self {
         Self {
             architecture,

@@ -83,7 +83,7 @@ pub(crate) fn read(keys: &Keys) -> Glm4MoeConfig {
     let sizes = Some([151_552, 4096, 10_944, 46, 96]);
     let defaults = Defaults { sizes, num_key_value_heads: Some(8), rms_norm_eps: 1e-5, ..Defaults::of(rope) };
     let llama = LlamaConfig::shared(keys, defaults);
-    // Without the key the quotient is rounded down.
+    // Without the key, the quotient is rounded down.
     let head_dim = llama.head_dim.or(Some(llama.hidden_size / llama.num_attention_heads));
     let llama = LlamaConfig { attention_bias: keys.flag("attention_bias", false), head_dim, ..llama };
     Glm4MoeConfig {

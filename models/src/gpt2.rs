@@ -53,7 +53,7 @@ pub(crate) const FAMILY: Family = Family {
         },
         ..GgufFamily::llama("gpt2")
     }),
-    // The first published files have no prefix, whereas transformers saves one.
+    // The first published files have no prefix. Files that transformers saves have one.
     prefixes: &[("transformer.", "")],
     embedding: "wte.weight",
     // Causal masks.
@@ -68,7 +68,7 @@ model! {
         dims {
             V = vocab_size, N = max_position_embeddings, D = hidden_size, F = intermediate_size,
             L = num_hidden_layers, H = num_attention_heads, E = D / H,
-            // The heads of queries, keys and values.
+            // All heads of queries, keys and values.
             P = 3 * H,
         }
         cache { L of [H, E] }
@@ -185,7 +185,7 @@ const IGNORED: &[&str] = &[
     "attn_pdrop",
     "embd_pdrop",
     "n_ctx",
-    // How attention is computed, not what.
+    // This key selects a method for attention that does not change the result.
     "reorder_and_upcast_attn",
     "resid_pdrop",
     "summary_activation",

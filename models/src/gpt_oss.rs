@@ -1,6 +1,6 @@
 //! gpt-oss: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025), §2. The names follow the Hugging Face
-//! checkpoint (`modeling_gpt_oss.py`). Attention with a sink for each head, a window in every second layer,
-//! and experts with biases and clamped gates.
+//! checkpoint (`modeling_gpt_oss.py`). Attention has a sink for each head, and every second layer has a
+//! window. The experts have biases and clamped gates.
 
 use dsl::nn::{Attend, Kv, attend, dot};
 use dsl::{Axis, F32, Float, Tensor, model};
@@ -24,7 +24,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Attention with a score for each head that the softmax counts and that weighs no value.
+    /// Attention with a sink for each head: an additional score in the softmax that has no value.
     pub Attention<T: Float>(GptOssConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -47,11 +47,11 @@ model! {
 }
 
 model! {
-    /// Experts whose gates alternate with the numbers that they multiply (`GptOssExperts`).
+    /// Experts whose matrix alternates between rows of the gate and rows of the up projection (`GptOssExperts`).
     pub Experts<T: Float>(GptOssConfig): FeedForward<T> {
         dims {
             D = hidden_size, F = intermediate_size, P = 2 * F,
-            // All experts, and those chosen.
+            // The number of experts, and the number of experts that a token uses.
             X = num_experts, C = num_experts_per_tok,
         }
 
@@ -63,7 +63,7 @@ model! {
 
         fn forward(x: T[B, S, D]) -> T[B, S, D] {
             let routed = route(self.router(x).to::<F32>(), None, self.dim(C), &Routing::normalized(Scores::Softmax));
-            // Gates first: the order of rows is part of a recipe.
+            // The gates come first, because the archive stores the rows in this order.
             const TWO: Axis = Axis("Two");
             let pairs = |of: Tensor<T>| of.unmerge(P, &[F.of(self.dim(F)), TWO.of(2)]);
             let gate_up = pairs(self.gate_up_proj()).permute(&[X, TWO, F, D]).merge(&[TWO, F], P); // [X, P, D]
@@ -88,9 +88,9 @@ pub struct GptOssConfig {
     pub num_experts: usize,
     /// The number of experts that each token chooses.
     pub num_experts_per_tok: usize,
-    /// The factor in the sigmoid of gates.
+    /// The factor in the sigmoid of the gates.
     pub alpha: f64,
-    /// The bound on gates, and on the numbers that they multiply.
+    /// The bound on the gates and on the up projection.
     pub limit: f64,
 }
 
@@ -114,7 +114,7 @@ impl GptOssConfig {
 /// Reads the `config.json` of a gpt-oss. The defaults are the same as in `GptOssConfig` of transformers.
 pub(crate) fn read(keys: &Keys) -> GptOssConfig {
     keys.ignore(experts::IGNORED);
-    // Published, and not read by transformers.
+    // Published files contain these keys, but transformers does not read them.
     keys.ignore(&["experts_per_token", "initial_context_length"]);
     let defaults = Defaults {
         sizes: Some([201_088, 2880, 2880, 36, 64]),
@@ -141,7 +141,7 @@ pub(crate) fn read(keys: &Keys) -> GptOssConfig {
     }
 }
 
-/// The rotary embedding of a configuration that describes none.
+/// The rotary embedding for a configuration that does not describe any.
 fn usual() -> RopeScaling {
     RopeScaling::Yarn {
         factor: 32.0,

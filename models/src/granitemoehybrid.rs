@@ -34,9 +34,9 @@ model! {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers,
             H = num_attention_heads, K = num_key_value_heads, E = head_dim or D / H,
-            // The feed-forward network: its features, and the gate beside them.
+            // The feed-forward network: its features, and its features together with the gate.
             A = shared_intermediate_size, AA = A + A,
-            // Mamba-2, as its block declares them.
+            // The sizes of Mamba-2, as in `Mamba2`.
             N = mamba_n_heads, W = mamba_n_groups, R = N / W, U = mamba_d_state, O = mamba_d_head,
             Y = N * O, Q = W * U, P = Y + Q + Q, M = conv_memory,
         }
@@ -85,8 +85,8 @@ model! {
         }
     }
 
-    /// A layer: attention or Mamba-2, and then a feed-forward network. The output of each part is multiplied
-    /// by a factor before it is added to the residual.
+    /// A layer: attention or Mamba-2, and then a feed-forward network. The layer multiplies the output of
+    /// each block by a factor before it adds the output to the residual.
     pub Layer {
         input_layernorm: RmsNorm[D](eps = rms_norm_eps),
         self_attn: Attention<T>,
@@ -115,7 +115,7 @@ model! {
         }
     }
 
-    /// SwiGLU, with gate and features in one matmul.
+    /// SwiGLU that computes the gate and the features in one matmul.
     pub Mlp {
         input_linear: Linear[D -> AA],
         output_linear: Linear[A -> D],
@@ -127,7 +127,7 @@ model! {
     }
 }
 
-/// `x` times a number that is not rounded to T, as in PyTorch.
+/// `x` times a number. As in PyTorch, the number is not rounded to T first.
 #[track_caller]
 fn scaled<T: Float>(x: Tensor<T>, factor: f64) -> Tensor<T> {
     (x.to::<F32>() * factor).to()
@@ -138,13 +138,13 @@ fn scaled<T: Float>(x: Tensor<T>, factor: f64) -> Tensor<T> {
 #[allow(missing_docs, reason = "most fields are keys")]
 pub struct GraniteMoeHybridConfig {
     pub granite: GraniteConfig,
-    /// Whether each layer attends. The other layers have a Mamba-2.
+    /// Whether each layer has attention. The other layers have a Mamba-2.
     pub attention: Vec<bool>,
-    /// Whether layers that attend have a rotary embedding.
+    /// Whether the attention layers have a rotary embedding.
     pub rotary: bool,
     pub shared_intermediate_size: usize,
     pub has_experts: bool,
-    /// At least 1, also without experts.
+    /// The number of experts. The value is at least 1, even if the network has no experts.
     pub num_local_experts: usize,
     pub num_experts_per_tok: usize,
     pub mamba_n_heads: usize,
@@ -194,7 +194,7 @@ impl Project<LlamaConfig> for GraniteMoeHybridConfig {
 
 alternates!(GraniteMoeHybridConfig);
 
-/// The number of tokens in a chunk, which does not change the results, and a key that only training reads.
+/// Keys without effect on the results: the number of tokens in a chunk, and a key for training.
 const IGNORED: &[&str] = &["mamba_chunk_size", "init_method"];
 
 /// Reads the `config.json` of a Granite 4 hybrid. The defaults are the same as in `GraniteMoeHybridConfig` of
@@ -206,7 +206,7 @@ pub(crate) fn read(keys: &Keys) -> GraniteMoeHybridConfig {
     let granite = granite::read(keys);
     let layers = granite.num_hidden_layers;
     let listed = keys.get("layer_types").and_then(Value::as_array);
-    // As published, and as saved by transformers 5.
+    // The name in published files, and the name that transformers 5 saves.
     let kinds =
         match listed.is_some_and(|types| types.iter().any(|kind| kind == "mamba" || kind == "attention")) {
             true => ["attention", "mamba"],

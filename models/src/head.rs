@@ -1,5 +1,5 @@
-//! Decides whether the output head is the embedding table. The configuration declares whether it is, but the
-//! checkpoint decides.
+//! Decides whether the output head is the embedding table. The configuration contains a setting, but the
+//! checkpoint has priority.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ pub struct UntiedHead {
     pub embedding: String,
 }
 
-/// The head of a checkpoint, if it differs from the embedding. The function reads both tensors if the
+/// The head of a checkpoint if it differs from the embedding. The function compares both tensors if the
 /// checkpoint contains both.
 pub(crate) fn own_head(checkpoint: &Checkpoint, embedding: &str) -> Option<UntiedHead> {
     let differs = checkpoint.get(HEAD).and(checkpoint.get(embedding)).is_some()

@@ -5,7 +5,7 @@ use std::ops::DerefMut;
 use crate::config::Keys;
 use crate::decoder::{LlamaConfig, read_text_tower};
 
-/// Gives a configuration with the field `attention` the methods that decide which state a layer has.
+/// Implements the methods that tell which state a layer has, for a configuration with the field `attention`.
 macro_rules! alternates {
     ($config:ident) => {
         impl $config {
@@ -24,14 +24,14 @@ macro_rules! alternates {
 
 pub(crate) use alternates;
 
-/// Whether each of `layers` layers attends, from the key `layer_types`; `None` if it is missing. `kinds` has
-/// the name of attention, and then the name of the recurrence.
+/// Whether each of `layers` layers has attention, from the key `layer_types`; `None` if the key is missing.
+/// `kinds` contains the name of attention, then the name of the recurrence.
 pub(crate) fn attention(keys: &Keys, layers: usize, kinds: [&str; 2]) -> Option<Vec<bool>> {
     let types = keys.layer_types_of(layers, kinds)?;
     Some(types.iter().map(|kind| kind == kinds[0]).collect())
 }
 
-/// The number of earlier positions that a causal convolution sees, from the key with its number of taps.
+/// The number of earlier positions that a causal convolution reads, computed from the key for its number of taps.
 pub(crate) fn conv_memory(keys: &Keys, key: &'static str, default: usize) -> usize {
     let taps = keys.optional_count(key).unwrap_or(default);
     if taps < 2 {
@@ -40,7 +40,7 @@ pub(crate) fn conv_memory(keys: &Keys, key: &'static str, default: usize) -> usi
     taps.saturating_sub(1)
 }
 
-/// Reads the keys of a Qwen's text network, which may be those of `text_config`.
+/// Reads the keys of a Qwen text network, from the top level or from `text_config`.
 pub(crate) fn read_qwen<C: DerefMut<Target = LlamaConfig>>(keys: &Keys, read: impl FnOnce(&Keys) -> C) -> C {
     let beside = &[
         "image_token_id",

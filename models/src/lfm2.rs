@@ -37,10 +37,10 @@ pub(crate) const FAMILY: Family = Family {
             ("shortconv.in_proj", "conv.in_proj"),
             ("shortconv.out_proj", "conv.out_proj"),
         ],
-        // Of either name: the norm behind the last layer.
+        // The norm after the last layer, which has one of two names in GGUF files.
         outside: &[("token_embd_norm", "model.embedding_norm"), ("output_norm", "model.embedding_norm")],
         arranged: |part, _, _, tensor| {
-            // The axis of a single input was dropped.
+            // The conversion removed the axis of the single input.
             if part == "shortconv.conv" && tensor.shape.len() == 2 {
                 tensor.shape.insert(1, 1);
             }
@@ -60,7 +60,7 @@ pub(crate) const FAMILY: Family = Family {
 
 fn gguf_config(file: &Metadata<'_>) -> Value {
     let said = file.count("block_count");
-    // More are refused when the configuration is read.
+    // The reader of the configuration rejects more layers than the limit.
     let layers = said.filter(|&layers| layers <= limits::LAYERS).unwrap_or(0);
     let heads = file.counts("attention.head_count_kv").unwrap_or_default();
     let all = heads.iter().copied().chain(iter::repeat(heads.first().copied().unwrap_or(0)));
@@ -89,12 +89,12 @@ model! {
         dims {
             V = vocab_size, D = hidden_size, F = intermediate_size, L = num_hidden_layers,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
-            // What a convolution remembers, and its taps.
+            // The number of inputs that a convolution caches, and the number of its taps.
             C = conv_memory, J = C + 1,
-            // The gate before the convolution, the one behind it and what goes through; the inputs of each tap; what
-            // comes out.
+            // The input projection (the gate before the convolution, the gate after it, and its input), the
+            // inputs of each tap, and the outputs of the convolution.
             P = 3 * D, I = 1, M = D,
-            // All experts of a layer that has some.
+            // The number of experts in a layer with experts.
             X = num_experts,
         }
         cache { L of [K, E] if attends, L of recurrent [C, D] if recurs }
@@ -245,7 +245,8 @@ pub(crate) fn read(keys: &Keys) -> Lfm2Config {
     config
 }
 
-/// Reads the keys that all LFM2s have, with the defaults of these sizes. No layer has experts.
+/// Reads the keys that all LFM2 networks share, for a network without experts. `sizes` contains the defaults
+/// of the sizes.
 pub(crate) fn shared(keys: &Keys, sizes: [usize; 5]) -> Lfm2Config {
     let rope = RopeDefaults { theta: 1e6, ..RopeDefaults::new(128_000) };
     let defaults = Defaults {
@@ -280,8 +281,8 @@ impl Lfm2Config {
 
 alternates!(Lfm2Config);
 
-/// The features of the feed-forward network. With automatic adjustment, the configured number times two
-/// thirds and a factor, rounded up to a multiple.
+/// The features of the feed-forward network. With automatic adjustment, this is the configured number times
+/// two thirds and times a factor, rounded up to a multiple.
 fn intermediate_size(keys: &Keys, size: usize) -> usize {
     let size = keys.optional_count("block_ff_dim").unwrap_or(size);
     let factor = keys.number_or("block_ffn_dim_multiplier", 1.0);

@@ -1,6 +1,6 @@
 //! LFM2 with experts: "LFM2 Technical Report" (2025), §2. The names follow the Hugging Face checkpoint
-//! (`modeling_lfm2_moe.py`). An LFM2 with experts after the first layers, chosen by sigmoid scores with a
-//! bias.
+//! (`modeling_lfm2_moe.py`). The network is an LFM2 with experts after the first layers. Sigmoid scores with
+//! a bias choose the experts.
 
 use crate::config::Keys;
 use crate::experts::{self, Divisor, ExpertsConfig, Routing, Scores};

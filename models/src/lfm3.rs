@@ -1,5 +1,5 @@
-//! LFM3. Names follow the Hugging Face checkpoint (`modeling_lfm3.py`). Beside LFM2, some layers attend within
-//! a window, each head's result has a gate, and a norm follows each part of a layer.
+//! LFM3. Names follow the Hugging Face checkpoint (`modeling_lfm3.py`). LFM3 extends LFM2: some layers attend
+//! within a window, each attention head has an output gate, and a norm follows each sublayer.
 
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, attend};
 use dsl::{Float, Tensor, model};
@@ -15,7 +15,7 @@ use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
 pub(crate) const FAMILY: Family = Family {
     about: "short convolutions between attention layers, some with a window; gated heads",
     prefixes: crate::lfm2::FAMILY.prefixes,
-    // As published, and as transformers holds it.
+    // The name in published checkpoints, and the name in transformers.
     stacks: &[("self_attn.g_proj.weight", &["self_attn.gate_proj.weight"])],
     ..Family::of(&["Lfm3ForCausalLM"], &["Lfm3Model"], &["lfm3"])
 };
@@ -26,7 +26,7 @@ model! {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
-            // What a convolution remembers.
+            // The number of inputs that a convolution caches.
             C = conv_memory,
         }
         cache { L of [K, E] within window if attends, L of recurrent [C, D] if recurs }
@@ -88,7 +88,7 @@ model! {
             self.after(x, y)
         }
 
-        /// The layer after its first part, whose result is `y`.
+        /// Computes the rest of the layer after attention or the convolution, whose output is `y`.
         fn after(x: T[B, S, D], y: T[B, S, D]) -> T[B, S, D] {
             let normed = self.config.use_sandwich_norm;
             let x = x + if normed { self.post_operator_norm(y) } else { y };
@@ -97,7 +97,7 @@ model! {
         }
     }
 
-    /// Attention that normalizes queries and keys, and multiplies the result of each head by a number between 0 and 1.
+    /// Attention that normalizes queries and keys, and multiplies the output of each head by a gate between 0 and 1.
     pub Attention {
         q_proj: Linear[D -> K, G, E](bias if attention_bias),
         k_proj: Linear[D -> K, E](bias if attention_bias),
@@ -124,9 +124,9 @@ model! {
 pub struct Lfm3Config {
     /// The keys that LFM3 shares with LFM2.
     pub lfm2: Lfm2Config,
-    /// Whether a norm follows each part of a layer.
+    /// Whether a norm follows each sublayer.
     pub use_sandwich_norm: bool,
-    /// Whether each head's result has a gate.
+    /// Whether each attention head has an output gate.
     pub use_attention_gate: bool,
 }
 

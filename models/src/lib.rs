@@ -1,9 +1,9 @@
 //! The supported networks and their configurations, with one file per family.
 #![warn(missing_docs)]
 
-/// Makes a configuration an extension of another configuration: it derefs to the other, and its network can
-/// have the other network's blocks as fields. If a third configuration is between the two, its blocks can be
-/// fields, too.
+/// Makes a configuration an extension of another configuration. The new configuration derefs to the other
+/// configuration, and its network can have the other network's blocks as fields. If a third configuration is
+/// in between, the blocks of its network can be fields too.
 macro_rules! descends {
     ($config:ident from $($field:tt).+: $base:ident $(, through $other:tt: $between:ident)?) => {
         impl std::ops::Deref for $config {
@@ -192,7 +192,7 @@ families! {
     starcoder2::Starcoder2(LlamaConfig);
 }
 
-/// A function that reads a configuration; the given keys are allowed although no code reads them.
+/// A function that reads a configuration. The file may contain the given keys although no code reads them.
 type ReadKeys = fn(Keys, &[String]) -> Result<ModelConfig, ConfigError>;
 
 /// The properties that the configurations of all families provide.
@@ -275,7 +275,7 @@ impl Architecture for ModelConfig {
     fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
         let Facts { family, tied, .. } = self.facts();
         let named = checkpoint.renamed(family.prefixes).with_scales().apart(family.stacks);
-        // A checkpoint may have either of two tied weights.
+        // If two weights are tied, a checkpoint may contain only one of them, under either name.
         if tied { named.renamed(&[(head::HEAD, family.embedding)]) } else { named }
     }
 
@@ -390,8 +390,8 @@ pub trait Architecture: Send {
         None
     }
 
-    /// The best storage format for weights of matmuls, if the checkpoint stores these weights with fewer bits
-    /// than the network computes with.
+    /// The best storage format for matmul weights. The format is set if the checkpoint stores these weights
+    /// with fewer bits than the network's element type.
     fn stored(&self) -> Quantization {
         Quantization::Computed
     }
@@ -431,7 +431,7 @@ pub fn check_embeds<'a>(
 
 /// The architecture or model type that a `config.json` declares.
 fn architecture(keys: &Keys) -> String {
-    // A list as a rule; what is none is named as it is.
+    // The value is usually a list. An error message shows any other value unchanged.
     let named =
         keys.get("architectures").and_then(|names| names.as_array().map_or(Some(names), |all| all.first()));
     let named = named.map(|name| name.as_str().map_or_else(|| name.to_string(), str::to_owned));

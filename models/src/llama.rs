@@ -83,7 +83,7 @@ pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     if let Some(found) = keys.optional_count("pretraining_tp").filter(|&tp| tp != 1) {
         keys.refuse("pretraining_tp", found, "1");
     }
-    // Published with SmolLM2; transformers rotates halves whatever it says.
+    // SmolLM2 publishes this key, but transformers rotates halves for any value.
     keys.always("rope_interleaved", false);
     let attention_bias = keys.flag("attention_bias", false);
     LlamaConfig {

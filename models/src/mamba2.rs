@@ -4,16 +4,16 @@ use dsl::nn::{MatrixTokens, Position, Recurrent, rms_norm, silu};
 use dsl::{F32, Float, model};
 
 model! {
-    /// Mamba-2 with the names of transformers (`GraniteMoeHybridMambaLayer`): keys are its B, queries its C, and values its x.
-    /// The states have the axes `[W, R, U, O]` and `[M, P]`.
+    /// Mamba-2 with the names of transformers (`GraniteMoeHybridMambaLayer`): keys are its B, queries are its
+    /// C, and values are its x. The two states have the axes `[W, R, U, O]` and `[M, P]`.
     pub Mamba2<T: Float>(Mamba2Config) {
         dims {
             D = hidden_size,
-            // Heads of values, of keys, of values for each key; features of a key and of a value.
+            // Value heads, key heads, value heads per key head; features of a key and of a value.
             N = heads, W = groups, R = N / W, U = state_size, O = head_dim,
-            // The inputs of the convolution: values, keys and queries. The gate and the time steps beside them.
+            // The convolution's inputs: values, keys and queries. Z adds the gate and the time steps to these inputs.
             Y = N * O, Q = W * U, P = Y + Q + Q, Z = Y + P + N,
-            // What the convolution remembers, its taps, and the inputs of each.
+            // The inputs that the state keeps, the taps of the convolution, and the input channels per tap.
             M = conv_memory, J = M + 1, I = 1,
         }
 
@@ -40,7 +40,7 @@ model! {
             let tokens = MatrixTokens { query, key, value, decay, rate: time.unmerge(N, &[w, r]) };
             let read = scan.write(tokens, S, at) + value * self.skip().unmerge(N, &[w, r]); // [B, S, W, R, O]
             let gated = read * silu(gate.to::<F32>()).unmerge(Z, &[w, r, o]);
-            // A norm for each group.
+            // Each group has its own norm.
             let normed = rms_norm(gated, &[R, O], self.config.epsilon).to::<T>().merge(&[W, R, O], Y);
             self.out_proj(normed * self.norm())
         }
@@ -52,13 +52,13 @@ model! {
 pub struct Mamba2Config {
     /// The features of the residual stream.
     pub hidden_size: usize,
-    /// The heads of values.
+    /// The number of value heads.
     pub heads: usize,
-    /// The heads of keys and queries.
+    /// The number of key heads, which is also the number of query heads.
     pub groups: usize,
-    /// The features of a key.
+    /// The number of features of a key.
     pub state_size: usize,
-    /// The features of a value.
+    /// The number of features of a value.
     pub head_dim: usize,
     /// The number of earlier positions that the convolution sees.
     pub conv_memory: usize,
@@ -68,6 +68,6 @@ pub struct Mamba2Config {
     pub proj_bias: bool,
     /// The ε of the norm.
     pub epsilon: f64,
-    /// The smallest step of time; 0 if there is none.
+    /// The smallest time step; 0 if time steps have no lower bound.
     pub least_step: f64,
 }

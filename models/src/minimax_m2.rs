@@ -1,6 +1,6 @@
 //! MiniMax-M2: MiniMax, "MiniMax-M2" (2025). Names follow the published checkpoints
-//! (`modeling_minimax_m2.py`). The network is a Mixtral with norms over all queries and over all keys, a
-//! rotary embedding of some features, and sigmoid scores with a bias.
+//! (`modeling_minimax_m2.py`). The network is a Mixtral with three differences. A norm covers all query heads
+//! and another all key heads, some features are rotated, and sigmoid scores have a bias.
 
 use crate::config::Keys;
 use crate::decoder::{Decoder, Defaults, LlamaConfig};
@@ -19,7 +19,7 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["MiniMaxM2ForCausalLM"], &["MiniMaxM2Model"], &["minimax_m2"])
 };
 
-/// Keys of the published files that transformers does not read, at the values that they have there.
+/// Keys of published files that transformers does not read, with their published values.
 const UNREAD: &[&str] = &[
     "attn_type_list",
     "layernorm_full_attention_beta",

@@ -26,7 +26,7 @@ pub struct Ministral3Config {
     pub llama: LlamaConfig,
     /// The factor β on queries of positions p: 1 + β · ln(1 + ⌊p / original⌋).
     pub beta: f64,
-    /// The context before it was extended, in tokens.
+    /// The original context before its extension, in tokens.
     pub original: usize,
 }
 
@@ -35,7 +35,7 @@ descends!(Ministral3Config from llama: LlamaConfig);
 impl DecoderConfig for Ministral3Config {
     fn attention<T: Float>(&self, layer: usize, rotary: &Attend<T>) -> Attend<T> {
         let at = rotary.clone().windowed(self.window(layer));
-        // A number for each possible ⌊p / original⌋.
+        // One factor for each possible value of ⌊p / original⌋.
         let factors: Vec<f64> = (0..self.max_position_embeddings.div_ceil(self.original))
             .map(|turn| 1.0 + self.beta * libm::log1p(turn as f64))
             .collect();
@@ -48,7 +48,7 @@ impl DecoderConfig for Ministral3Config {
 /// Reads the `config.json` of a Ministral 3. The defaults are the same as in `Ministral3Config` of
 /// transformers.
 pub(crate) fn read(keys: &Keys) -> Ministral3Config {
-    // The object has keys for the queries, beside those of the embedding.
+    // The rope object also contains keys for the factor on queries.
     let rope = RopeDefaults {
         theta: 1e6,
         others: &["llama_4_scaling_beta", "max_position_embeddings"],
@@ -74,7 +74,7 @@ pub(crate) fn read(keys: &Keys) -> Ministral3Config {
     Ministral3Config { llama: LlamaConfig { windows, ..llama }, beta, original }
 }
 
-/// The embedding of a configuration without the key.
+/// The rotary embedding of a configuration without this key.
 fn unset(keys: &Keys) -> RopeParameters {
     for key in ["rope_scaling", "rope_theta"] {
         if let Some(found) = keys.get(key) {

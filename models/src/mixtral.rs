@@ -64,7 +64,7 @@ model! {
     pub Experts<T: Float>(ExpertsConfig): FeedForward<T> {
         dims {
             D = hidden_size, F = moe_intermediate_size,
-            // All experts, and those chosen.
+            // The number of experts, and the number of experts that a token uses.
             X = num_experts, C = num_experts_per_tok,
         }
 
@@ -77,7 +77,7 @@ model! {
         }
     }
 
-    /// The sum over the experts' SwiGLUs that the router chooses by its logits.
+    /// The sum over the SwiGLUs of the experts that the router chooses by its logits.
     pub Mixture<T: Float> {
         w1: Weight[X, F, D] at "*.w1.weight",
         w3: Weight[X, F, D] at "*.w3.weight",

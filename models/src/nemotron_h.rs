@@ -1,5 +1,5 @@
-//! Nemotron-H. Names follow transformers (`modeling_nemotron_h.py`). Each layer has a norm and one part: a
-//! Mamba-2, attention without rotation, a feed-forward network, or experts.
+//! Nemotron-H. Names follow transformers (`modeling_nemotron_h.py`). Each layer has a norm and one block:
+//! Mamba-2, attention without rotary embedding, a feed-forward network, or experts.
 
 mod config;
 
@@ -39,9 +39,10 @@ model! {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers, A = intermediate_size,
             K = num_key_value_heads, E = head_dim or 1,
-            // All experts, the features of one, its inputs, and the features of the expert that computes each token.
+            // The number of experts, their features, their inputs, and the features of the expert that every
+            // token uses.
             X = num_experts, F = moe_intermediate_size, Z = latent_size, I = shared_features,
-            // Mamba-2, as its block declares them.
+            // The sizes of Mamba-2, as in `Mamba2`.
             N = mamba_num_heads, W = n_groups, R = N / W, U = ssm_state_size, O = mamba_head_dim,
             Y = N * O, Q = W * U, P = Y + Q + Q, M = conv_memory,
         }
@@ -87,7 +88,7 @@ model! {
         }
     }
 
-    /// A layer of one of four kinds, each with a function.
+    /// A layer of one of four kinds. Each kind has its own function.
     pub Layer {
         norm: RmsNorm[D](eps = rms_norm_eps, style = wide),
         attention: Attention<T> at "mixer",
@@ -112,7 +113,7 @@ model! {
         }
     }
 
-    /// A feed-forward network without a gate, whose activation is the square of ReLU (So et al., "Primer", 2021).
+    /// A feed-forward network without a gate. The activation is the square of ReLU (So et al., "Primer", 2021).
     pub Mlp {
         up_proj: Linear[D -> A](bias if mlp_bias),
         down_proj: Linear[A -> D](bias if mlp_bias),
@@ -122,8 +123,8 @@ model! {
         }
     }
 
-    /// Experts without gates, some of which compute each token. In some networks, the chosen experts read and write a
-    /// projection to fewer features.
+    /// Routed and shared experts without gates. In some networks, the routed experts read and write a
+    /// projection of the features to fewer dimensions.
     pub Experts {
         gate: Linear[D -> X],
         bias: Weight<F32>[X] at "gate.e_score_correction_bias",

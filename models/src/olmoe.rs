@@ -16,7 +16,7 @@ use crate::shape_check::DeclaredSize;
 pub type Olmoe<T> = Decoder<T, Layer<T, Attention<T>, Experts<T>, OlmoeConfig>, OlmoeConfig>;
 
 pub(crate) const FAMILY: Family = Family {
-    // The same as Mixtral's, so that they share a row.
+    // The same text as for Mixtral puts both families into one table row.
     about: crate::mixtral::FAMILY.about,
     stacks: experts::STACKS,
     ..Family::of(&["OlmoeForCausalLM"], &["OlmoeModel"], &["olmoe"])

@@ -40,7 +40,7 @@ model! {
         dims {
             D = hidden_size, F = intermediate_size,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
-            // The heads of queries, keys and values; the features of gate and up.
+            // P: all heads of queries, keys and values. U: the features of gate and up.
             P = H + K + K, U = 2 * F,
         }
 

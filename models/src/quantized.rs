@@ -1,5 +1,5 @@
-//! Models whose checkpoint contains matrices in quantized blocks: GGUF files, and folders that `tracewright quantize`
-//! writes.
+//! Models whose checkpoint contains matrices in quantized blocks. Such models are GGUF files, and folders
+//! that `tracewright quantize` writes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,10 +16,10 @@ use crate::gguf::{self, Renaming};
 use crate::shape_check::DeclaredSize;
 use crate::{Architecture, ModelConfig, UntiedHead};
 
-/// The formats in which matmuls read weights that a checkpoint stores in quantized blocks, by key pattern.
+/// The formats of matmul weights that a checkpoint stores in quantized blocks, by the patterns of their keys.
 ///
-/// Blocks of q8, q4 or q4_k are not converted. Other blocks are converted to q8, which loses least. All
-/// layers share one format.
+/// Blocks of q8, q4 or q4_k are not converted. All other blocks are converted to q8, the format with the
+/// least loss. All layers have the same format.
 fn stored(checkpoint: &Checkpoint) -> Quantization {
     let mut blocks: BTreeMap<String, Vec<Option<BlockFormat>>> = BTreeMap::new();
     for tensor in checkpoint.tensors().filter(|tensor| tensor.shape.len() > 1) {
@@ -48,10 +48,10 @@ pub(crate) struct QuantizedModel {
 }
 
 impl QuantizedModel {
-    /// The model with the formats of the checkpoint in its directory, if the checkpoint has quantized
-    /// formats.
+    /// The model with the formats of the checkpoint in its directory, if the checkpoint contains quantized
+    /// blocks.
     pub(crate) fn of_folder(config: ModelConfig, path: &Path) -> Box<dyn Architecture> {
-        // A damaged checkpoint, or none, is an error where somebody reads it.
+        // If the checkpoint is damaged or missing, the function that reads the weights reports the error.
         let checkpoint = path.is_dir().then(|| Checkpoint::open(path).ok()).flatten();
         let stored = checkpoint.map(|checkpoint| stored(&config.named(checkpoint)));
         match stored {
@@ -106,7 +106,7 @@ impl Architecture for QuantizedModel {
     }
 
     fn settle_head(&mut self, checkpoint: &Checkpoint) -> Option<UntiedHead> {
-        // The metadata of a GGUF file follow from its tensors.
+        // In a GGUF file, the tensors determine whether the head is tied.
         self.gguf.is_none().then(|| self.config.settle_head(checkpoint)).flatten()
     }
 

@@ -1,5 +1,5 @@
 //! Qwen3.5 for text. Names follow the HF checkpoint (`modeling_qwen3_5.py`). Three of four layers have a
-//! gated DeltaNet (Yang et al., "Gated Delta Networks", 2024) in place of attention. The other layers have
+//! gated DeltaNet (Yang et al., "Gated Delta Networks", 2024) instead of attention. The other layers have
 //! attention with a gated output.
 
 use bake::Ignorable;
@@ -18,7 +18,7 @@ use crate::shape_check::DeclaredSize;
 pub(crate) const FAMILY: Family = Family {
     about: "gated DeltaNet in three of four layers, attention with a gated output, partial rotation",
     prefixes: &[("model.language_model.", "model."), BASE[0], BASE[1], BASE[2]],
-    // The vision tower, and the layers that predict further tokens.
+    // The tensors of the vision tower and of multi-token prediction.
     ignorable: &[
         Ignorable::Suffix(".rotary_emb.inv_freq"),
         Ignorable::Prefix("model.visual."),
@@ -34,7 +34,7 @@ pub(crate) const FAMILY: Family = Family {
 /// The whole network of a Qwen3.5.
 pub type Qwen35<T> = DeltaDecoder<T, DeltaNet<T>, Shared<T>>;
 
-/// A block that carries a matrix and the inputs of a convolution from token to token.
+/// A block with a recurrent state: a matrix and the last inputs of a convolution.
 pub trait DeltaBlock<T: Float>: Block<Config = Qwen35Config> {
     /// Computes features `[B, S, D]` from features `[B, S, D]`.
     fn forward(
@@ -52,12 +52,12 @@ model! {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
-            // Queries and the gate.
+            // The features of a query and of its gate.
             Z = E + E,
-            // DeltaNet: heads of keys, of values, of values for each key; features of a key and of a value.
+            // DeltaNet: key heads, value heads, value heads per key head; features of a key and of a value.
             W = linear_num_key_heads, N = linear_num_value_heads, R = N / W,
             U = linear_key_head_dim, X = linear_value_head_dim,
-            // The inputs of the convolution: queries, keys and values. The number of them that it remembers.
+            // The convolution's inputs (queries, keys and values), and the number of inputs that the state keeps.
             P = W * U + W * U + N * X, C = conv_memory,
         }
         cache {
@@ -120,7 +120,7 @@ model! {
         }
     }
 
-    /// Attention whose output is multiplied by a gate, which the queries' projection computes too (`Qwen3NextAttention`).
+    /// Attention with an output gate. The projection of the queries also computes the gate (`Qwen3NextAttention`).
     pub Attention<T: Float> {
         q_proj: Linear[D -> K, G, Z](bias if attention_bias),
         k_proj: Linear[D -> K, E](bias if attention_bias),
@@ -169,13 +169,13 @@ model! {
     }
 }
 
-/// The `config.json` of a Qwen3.5. Its keys have the names of `Qwen3_5TextConfig` in transformers.
+/// The `config.json` of a Qwen3.5. The fields have the names of the keys in `Qwen3_5TextConfig` of transformers.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "most fields are keys")]
 pub struct Qwen35Config {
-    /// The keys that Qwen3.5 shares with Llama, and its experts, if it has any.
+    /// The keys that Qwen3.5 shares with Llama, and the keys of the experts.
     pub experts: ExpertsConfig,
-    /// Whether each layer attends. The other layers have a DeltaNet.
+    /// Whether each layer has attention. The other layers have a DeltaNet.
     pub attention: Vec<bool>,
     pub linear_num_key_heads: usize,
     pub linear_num_value_heads: usize,
@@ -199,7 +199,8 @@ impl Qwen35Config {
     }
 }
 
-/// Reads the `config.json` of a Qwen3.5, or its `text_config`. Defaults are those of `Qwen3_5TextConfig` in transformers.
+/// Reads the `config.json` of a Qwen3.5, or its `text_config`. The defaults are those of `Qwen3_5TextConfig`
+/// in transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     hybrid::read_qwen(keys, |keys| {
         let sizes = Some([248_320, 4096, 12_288, 32, 16]);
@@ -214,9 +215,9 @@ pub(crate) fn defaults() -> Defaults {
     Defaults { head_dim: Some(256), ..Defaults::of(rope) }
 }
 
-/// Reads the keys that all networks with a DeltaNet share. No layer has experts.
+/// Reads the keys that all networks with a DeltaNet share, for a network without experts.
 pub(crate) fn shared(keys: &Keys, llama: LlamaConfig) -> Qwen35Config {
-    // Published, and not read by transformers. The last two are about layers that predict further tokens.
+    // Published files contain these keys, but transformers ignores them. The last two are for multi-token prediction.
     keys.ignore(&["mlp_only_layers", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"]);
     keys.always("attn_output_gate", true);
     keys.one_of("mamba_ssm_dtype", &["float32"]);

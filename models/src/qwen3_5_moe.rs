@@ -1,5 +1,5 @@
-//! Qwen3.5 with experts. Names follow the HF checkpoint (`modeling_qwen3_5_moe.py`). A Qwen3.5 with the experts of a
-//! Qwen3-Next.
+//! Qwen3.5 with experts. Names follow the HF checkpoint (`modeling_qwen3_5_moe.py`). The network is a Qwen3.5
+//! with the experts of Qwen3-Next.
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
@@ -13,7 +13,7 @@ use crate::qwen3_next::{self, GatedExperts};
 pub type Qwen35Moe<T> = DeltaDecoder<T, DeltaNet<T>, GatedExperts<T>>;
 
 pub(crate) const FAMILY: Family = Family {
-    // The same as Qwen3-Next's, so that they share a row.
+    // The same text as for Qwen3-Next puts both families into one table row.
     about: qwen3_next::FAMILY.about,
     stacks: experts::STACKS,
     architectures: &["Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"],
@@ -23,11 +23,11 @@ pub(crate) const FAMILY: Family = Family {
     ..qwen3_5::FAMILY
 };
 
-/// Reads the `config.json` of a Qwen3.5 with experts, or its `text_config`. Defaults are those of `Qwen3_5MoeTextConfig` in
-/// transformers.
+/// Reads the `config.json` of a Qwen3.5 with experts, or its `text_config`. The defaults are those of
+/// `Qwen3_5MoeTextConfig` in transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     hybrid::read_qwen(keys, |keys| {
-        // No layer has a dense network.
+        // Every layer has experts.
         let sizes = Some([248_320, 2048, 512, 40, 16]);
         let defaults = Defaults { sizes, num_key_value_heads: Some(2), ..qwen3_5::defaults() };
         qwen3_next::gated(keys, LlamaConfig::shared(keys, defaults), [256, 8], true)

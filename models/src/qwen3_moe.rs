@@ -21,7 +21,7 @@ pub(crate) const FAMILY: Family = Family {
 /// transformers.
 pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     keys.ignore(experts::IGNORED);
-    // All layers have a window, or none.
+    // Either all layers have a window, or no layer has one.
     keys.ignore(&["max_window_layers"]);
     let sizes = Some([151_936, 2048, 6144, 24, 32]);
     let defaults = Defaults { sizes, num_key_value_heads: Some(4), ..Defaults::new(32_768) };
@@ -46,7 +46,8 @@ fn window(keys: &Keys) -> Option<usize> {
     window.filter(|_| used)
 }
 
-/// Whether each of `layers` layers has experts: every `decoder_sparse_step`-th that `mlp_only_layers` does not list.
+/// Whether each of `layers` layers has experts. These are every `decoder_sparse_step`-th layer, except the
+/// layers in `mlp_only_layers`.
 fn sparse(keys: &Keys, layers: usize) -> Vec<bool> {
     let step = keys.optional_count("decoder_sparse_step").unwrap_or(1);
     let mut sparse: Vec<bool> = (1..=layers).map(|layer| layer % step == 0).collect();

@@ -1,5 +1,5 @@
-//! Qwen3-Next. Names follow the HF checkpoint (`modeling_qwen3_next.py`). A Qwen3.5 with other projections in front of the
-//! DeltaNet, and with experts.
+//! Qwen3-Next. Names follow the HF checkpoint (`modeling_qwen3_next.py`). The network is a Qwen3.5 with
+//! experts, and with another order of the DeltaNet's projections.
 
 use bake::Ignorable;
 use dsl::nn::{Position, Recurrent, silu};
@@ -24,13 +24,13 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// A gated DeltaNet whose projections have the parts of each key head together (`Qwen3NextGatedDeltaNet`).
+    /// A gated DeltaNet whose projections store all outputs of a key head side by side (`Qwen3NextGatedDeltaNet`).
     pub DeltaNet<T: Float>(Qwen35Config): DeltaBlock<T> {
         dims {
             D = hidden_size,
             W = linear_num_key_heads, N = linear_num_value_heads, R = N / W,
             U = linear_key_head_dim, X = linear_value_head_dim,
-            // For each head of keys: a query, a key, R values and R gates; R times b and a.
+            // For each key head: a query, a key, R values and R gates; then R times b, and R times a.
             Y = R * X, Z = U + U + Y + Y, A = R + R,
             P = W * U + W * U + N * X, J = conv_memory + 1, I = 1,
         }
@@ -46,7 +46,7 @@ model! {
         fn forward(x: T[B, S, D], at: Position, delta: &mut Recurrent<F32>, conv: &mut Recurrent<T>) -> T[B, S, D] {
             let [u, y] = [self.dim(U), self.dim(Y)];
             let [q, k, v, z] = self.in_proj_qkvz(x).split(Z, [u, u, y, y]); // [B, S, W, …]
-            // The convolution has all queries first, then all keys and all values.
+            // The convolution reads all queries, then all keys, then all values.
             let mixed = Tensor::concat(&[q, k, v].map(|part| part.merge(&[W, Z], P)), P);
             let gates = self.in_proj_ba(x).split(A, [self.dim(R); 2]).map(|gate| gate.rename(A, R));
             let weights = [self.dt_bias(), self.a_log()];
@@ -58,11 +58,11 @@ model! {
 }
 
 model! {
-    /// Experts that tokens choose, and one that computes each token, with a gate (`Qwen3NextSparseMoeBlock`).
+    /// Routed experts, and one shared expert with a gate (`Qwen3NextSparseMoeBlock`).
     pub GatedExperts<T: Float>(ExpertsConfig): FeedForward<T> {
         dims {
             D = hidden_size, F = moe_intermediate_size,
-            // All experts, those chosen, and the gate.
+            // The number of experts, the number of experts that a token uses, and the gate.
             X = num_experts, C = num_experts_per_tok, O = 1,
         }
 
@@ -83,7 +83,7 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Qwen3-Next. Defaults are those of `Qwen3NextConfig` in transformers.
+/// Reads the `config.json` of a Qwen3-Next. The defaults are those of `Qwen3NextConfig` in transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     let sizes = Some([151_936, 2048, 5632, 48, 16]);
     let defaults = Defaults { sizes, num_key_value_heads: Some(2), ..qwen3_5::defaults() };
@@ -93,13 +93,14 @@ pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     if let Some(found) = keys.get("mlp_only_layers").filter(|found| *found != &serde_json::json!([])) {
         keys.refuse("mlp_only_layers", found, "an empty list: all layers have experts");
     }
-    // Published, and not read by transformers: no layer has a window.
+    // Published files contain this key, but transformers does not read it: no layer has a window.
     keys.always("use_sliding_window", false);
     let normalizes = keys.flag("norm_topk_prob", true);
     gated(keys, LlamaConfig::shared(keys, defaults), [512, 10], normalizes)
 }
 
-/// Reads the keys of a network with a DeltaNet and gated experts. The defaults are the number of experts and of those chosen.
+/// Reads the keys of a network with a DeltaNet and gated experts. The defaults are the numbers of all experts
+/// and of chosen experts.
 pub(crate) fn gated(
     keys: &Keys,
     llama: LlamaConfig,

@@ -16,16 +16,16 @@ pub enum RopeScaling {
         /// The divisor of all frequencies.
         factor: f64,
     },
-    /// The first pairs of features are rotated, and the others are not. The exponents of the frequencies are
-    /// fractions of all features (`_compute_proportional_rope_parameters`).
+    /// Only the first pairs of features are rotated. The exponents of the frequencies are fractions of all
+    /// features (`_compute_proportional_rope_parameters`).
     Proportional {
         /// The fraction of pairs that is rotated, beginning with the first pair.
         proportion: f64,
         /// The divisor of all frequencies.
         factor: f64,
     },
-    /// NTK-aware interpolation: the base of the frequencies grows with the context, beyond the longest
-    /// sequence of training (`_compute_dynamic_ntk_parameters`). In transformers, the base grows with the
+    /// NTK-aware interpolation. If the context is longer than the longest sequence of training, the base of
+    /// the frequencies grows (`_compute_dynamic_ntk_parameters`). In transformers, the base grows with the
     /// length of the sequence. In Tracewright, the tables are constants for the context of the program.
     Dynamic {
         /// The growth factor of the base.
@@ -102,7 +102,7 @@ pub struct RopeDefaults {
     /// The maximum length of a sequence before the context was extended; `None` means
     /// `max_position_embeddings`.
     pub original_max_position_embeddings: Option<usize>,
-    /// Keys of the embedding's object that another reader reads.
+    /// The keys of the rope object that another reader reads.
     pub others: &'static [&'static str],
 }
 
@@ -186,7 +186,7 @@ impl RopeParameters {
             }
             RopeScaling::LongRope { short_factor, long_factor, .. } => {
                 for (key, factors) in [("short_factor", short_factor), ("long_factor", long_factor)] {
-                    // An unreadable list has been refused.
+                    // A list that cannot be read was rejected earlier.
                     if !factors.is_empty() && factors.len() != pairs {
                         let expected =
                             format!("{pairs}, one for each pair of the {rotated} rotated features");
@@ -196,7 +196,7 @@ impl RopeParameters {
             }
             _ => {}
         }
-        // Numbers that have been refused are 0 here.
+        // A number that was rejected earlier is 0 here.
         if (1..=limits::HEAD).contains(&features) && !keys.has_problems() {
             let frequencies = self.frequencies(features, 1).inv_freq;
             let used = frequencies.into_iter().take(self.turning(pairs));
@@ -230,7 +230,8 @@ impl RopeParameters {
         let turning = self.turning(pairs);
         let frequency = |i: usize| {
             let exponent = (2 * i) as f32 / rotated as f32;
-            // torch takes 32 elements at a time through its vector function, and what is left through the scalar one.
+            // torch computes groups of 32 elements with its vector function, and the remaining elements with
+            // its scalar function.
             let power = if i < turning / 32 * 32 { vector_power } else { scalar_power };
             f64::from(self.stretched(i, power(base, exponent), rotated, context))
         };
@@ -289,7 +290,7 @@ impl RopeParameters {
                 truncate,
                 ..
             } => {
-                // The feature whose frequency has so many turns in the original context.
+                // The feature whose frequency has this many turns in the original context.
                 let feature = |turns: f64| {
                     let wavelength = original / (turns * 2.0 * std::f64::consts::PI);
                     rotated as f64 * libm::log(wavelength) / (2.0 * libm::log(self.theta))
@@ -357,7 +358,7 @@ impl<'a> Outside<'a> {
         Self { keys, theta, partial, original, defaults }
     }
 
-    /// Reads the rope object in its new or old place. If both objects exist, they must be equal.
+    /// Reads the rope object under its new or its old key. If both keys exist, the objects must be equal.
     fn read(&self, new: (&str, Option<Keys>), old: (&str, Option<Keys>)) -> RopeParameters {
         let [new, old] = [new, old].map(|(name, nested)| nested.map(|nested| self.nested(name, nested)));
         match (new, old) {
@@ -379,7 +380,8 @@ impl<'a> Outside<'a> {
         let agreed = |key: &str, inner: Option<f64>, outer: (&str, Option<f64>)| {
             self.keys.agreed((&format!("{name}.{key}"), inner), outer)
         };
-        // The three positions of an image's token. Those of text are equal, so that the split changes nothing.
+        // The split of positions for image tokens. A text token has three equal positions, so the split has
+        // no effect.
         nested.ignore(&["mrope_interleaved", "mrope_section"]);
         let theta = agreed("rope_theta", nested.optional_number("rope_theta"), self.theta);
         let theta = theta.unwrap_or(self.defaults.theta);
@@ -402,7 +404,7 @@ impl<'a> Outside<'a> {
                 RopeScaling::Default
             }
         };
-        // Then the fraction is a part of the scaling.
+        // The scaling method `Proportional` contains the fraction.
         let is_proportional = matches!(scaling, RopeScaling::Proportional { .. });
         let partial_rotary_factor = if is_proportional { 1.0 } else { partial_rotary_factor };
         RopeParameters { theta, partial_rotary_factor, scaling }
@@ -417,7 +419,7 @@ impl<'a> Outside<'a> {
                 self.defaults.original_max_position_embeddings.map_or(max, |original| original as f64);
             self.keys.agreed(inner, (key, self.original)).unwrap_or(default)
         };
-        // Where the factor may be left out, it is by how much the context was extended.
+        // The default of the factor is the ratio between the extended and the original context.
         let extended = |original: f64| nested.optional_number("factor").unwrap_or(max / original);
         Some(match kind {
             "default" => RopeScaling::Default,
@@ -461,7 +463,7 @@ impl<'a> Outside<'a> {
                     attention_factor: nested.optional_number("attention_factor").unwrap_or(recommended),
                 }
             }
-            // "su" is what the first Phi-3 checkpoints call it (`configuration_phi3.py`).
+            // The first Phi-3 checkpoints use the name "su" (`configuration_phi3.py`).
             "longrope" | "su" => {
                 let original = original();
                 let recommended = match extended(original) {

@@ -20,7 +20,7 @@ pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     if let Some(found) = keys.optional_count("pretraining_tp").filter(|&tp| tp != 1) {
         keys.refuse("pretraining_tp", found, "1");
     }
-    // Only training drops features.
+    // This key only affects training.
     keys.ignore(&["residual_dropout"]);
     let defaults = Defaults { num_key_value_heads: Some(8), head_dim: Some(128), ..Defaults::new(524_288) };
     LlamaConfig {

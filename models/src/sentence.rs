@@ -1,4 +1,4 @@
-//! Prepares texts like sentence-transformers: puts a prompt before a text, and cuts a text that is too long.
+//! Prepares texts like sentence-transformers: puts a prompt before each text, and cuts a text that is too long.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::config::{ConfigError, Keys};
 pub struct SentenceConfig {
     /// Texts that can be put before a text, by name.
     pub prompts: BTreeMap<String, String>,
-    /// The name of the prompt that is used unless you select another prompt; `None` means no prompt.
+    /// The name of the default prompt, which applies unless you select another prompt. `None` means no prompt.
     pub default_prompt: Option<String>,
     /// The largest number of tokens in a text, including special tokens.
     pub max_tokens: usize,
@@ -61,7 +61,7 @@ impl SentenceConfig {
             keys.finish(&["modality_config", "unpad_inputs"], allowed)?;
         }
         if let Some(keys) = keys("tokenizer_config.json")? {
-            // A number beyond all integers where there is no limit.
+            // A model without a limit has a number larger than every integer here.
             let said = keys.optional_number("model_max_length");
             if let Some(said) = said.filter(|said| *said < 1.0) {
                 keys.refuse("model_max_length", said, "at least 1");

@@ -1,5 +1,5 @@
-//! Compares the sizes in a configuration with the checkpoint's header. This comparison finds a configuration
-//! of another model before its network is recorded.
+//! Compares the sizes in a configuration with the checkpoint's header. If the configuration belongs to
+//! another model, this comparison fails before Tracewright records the network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -70,9 +70,9 @@ impl DeclaredSize {
 }
 
 /// Compares the [sizes in a configuration](crate::Architecture::sizes) with the header of its checkpoint. The
-/// tensors must have [the network's names](crate::Architecture::named); the prefix `model.` can be missing,
-/// as in models that compute embeddings. Sizes that the header does not show are not compared. The later
-/// check of all parameters reports missing tensors.
+/// tensors must have [the network's names](crate::Architecture::named). The prefix `model.` can be missing,
+/// as in models that compute embeddings. The function skips sizes that the header does not show, because a
+/// later check reports all missing tensors.
 ///
 /// # Errors
 /// Returns an error if sizes differ. The error lists all sizes that differ.
@@ -89,7 +89,7 @@ pub fn check_sizes(claims: &[DeclaredSize], checkpoint: &Checkpoint) -> Result<(
                 Some((*tensor.shape.get(*axis)?, format!("`{}` is {:?}", tensor.name, tensor.shape)))
             })?,
         };
-        // Layers beyond those that are read are listed with all tensors that nobody reads.
+        // A later check lists all additional layers, because no parameter reads their tensors.
         let differs = match claim.shown {
             Evidence::Numbers(_) => claim.value > found,
             Evidence::Extent(_) => claim.value != found,

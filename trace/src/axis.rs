@@ -6,12 +6,12 @@ use ops::{Attribute as _, ParseError, Reader};
 
 /// The name of an axis, for messages, dumps and sharding. Operations refer to axes by index.
 ///
-/// An axis of a weight can combine several axes of the network, such as the outputs of a projection to heads.
-/// The name of the combined axis lists the axes with their extents: `K=2*G=3*E=32`.
+/// An axis of a weight can combine several axes of the network, such as the heads and features of a
+/// projection. The name of the combined axis lists these axes with their extents: `K=2*G=3*E=32`.
 pub type AxisName = Cow<'static, str>;
 
-/// The name of an axis that combines several axes; the first of them varies slowest. A single axis keeps its
-/// own name.
+/// The name of an axis that combines several axes, where the first axis varies slowest. A single axis keeps
+/// its own name.
 ///
 /// ```
 /// assert_eq!(tracewright_trace::joined_axis(&[("K", 2), ("E", 32)]), "K=2*E=32");
@@ -26,7 +26,8 @@ pub fn joined_axis(axes: &[(&'static str, usize)]) -> AxisName {
     }
 }
 
-/// Splits a combined axis into its parts, by the name and the extent of the combined axis. The first part varies slowest.
+/// Splits a combined axis into its parts, given the name and the extent of the combined axis. The first part
+/// varies slowest.
 ///
 /// ```
 /// use tracewright_trace::axis_factors;

@@ -32,9 +32,9 @@ type Watch<'a> = dyn FnMut(&Provenance, &str, &Value) + 'a;
 
 /// The inputs of an evaluation in addition to the arguments.
 pub struct Evaluation<'a> {
-    /// The function that returns the value of a parameter, by the parameter's checkpoint key.
+    /// Returns the value of a parameter for the parameter's key in the checkpoint.
     pub parameters: &'a dyn Fn(&str) -> Option<Value>,
-    /// The function that is called with each value of each operation, and with the parameter prefix of the
+    /// The callback for each value of each operation. The callback also receives the parameter prefix of the
     /// current call.
     pub watch: Option<&'a mut Watch<'a>>,
 }
@@ -42,8 +42,8 @@ pub struct Evaluation<'a> {
 /// Evaluates the entry point `name` for `arguments`, and returns its results.
 ///
 /// # Errors
-/// Returns an error if there is no such entry point, or an argument or a parameter has another type than
-/// declared.
+/// Returns an error if there is no such entry point, or if an argument or a parameter does not have the
+/// declared type.
 pub fn evaluate(
     trace: &Trace,
     name: &str,

@@ -99,12 +99,12 @@ impl Output {
 #[derive(Clone, Debug)]
 pub struct Function {
     pub name: String,
-    /// The prefix that calls replace in the parameters' keys, such as `model.layers.*`; the prefix is empty
-    /// for an entry point.
+    /// The prefix that calls replace in the parameters' keys, such as `model.layers.*`. For an entry point,
+    /// the prefix is empty.
     pub prefix: String,
     pub outputs: Vec<Output>,
-    /// The graph of the function's nodes. The weight of an edge is the index of the operand, because petgraph
-    /// lists edges in reverse order of insertion.
+    /// The graph of the function's nodes. The weight of an edge is the index of the operand. The index is
+    /// necessary because petgraph lists edges in reverse order of insertion.
     graph: DiGraph<Node, u32>,
 }
 
@@ -148,7 +148,7 @@ impl Function {
         &self.graph[id]
     }
 
-    /// A mutable node, for changes of its names.
+    /// A mutable reference to a node, for renaming.
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
         &mut self.graph[id]
     }
@@ -166,7 +166,7 @@ impl Function {
         operands
     }
 
-    /// The operand indices on the edges into a node, ascending: 0, 1, … in a valid function.
+    /// The operand indices on the edges into a node, in ascending order. In a valid function, these are 0, 1, ….
     pub(crate) fn positions(&self, id: NodeId) -> Vec<u32> {
         let mut positions: Vec<u32> = self.graph.edges_directed(id, Incoming).map(|e| *e.weight()).collect();
         positions.sort_unstable();
@@ -190,7 +190,7 @@ impl Function {
         self.outputs.iter().map(|output| self.node(output.node).ty()).collect()
     }
 
-    /// The weights that the function itself reads, in order of first use.
+    /// The weights that the function reads directly, in the order of their first use.
     pub fn parameters(&self) -> impl Iterator<Item = &Parameter> {
         self.ids().filter_map(|id| match &self.node(id).kind {
             NodeKind::Parameter(parameter) => Some(parameter),
@@ -198,7 +198,7 @@ impl Function {
         })
     }
 
-    /// For each node, whether an output needs it.
+    /// For each node, whether a result of the function depends on it.
     pub fn live(&self) -> Vec<bool> {
         let mut live = vec![false; self.len()];
         self.outputs.iter().for_each(|o| live[o.node.index()] = true);

@@ -1,4 +1,4 @@
-//! Functions that consist of several operations and need no primitive of their own.
+//! Functions that are composed of several operations, and therefore need no primitive of their own.
 
 use ops::ops::{
     Binary, BinaryKind, BroadcastInDim, Constant, Convert, Erf, Narrow, Reduce, ReduceKind, Unary, UnaryKind,
@@ -75,8 +75,8 @@ pub fn silu(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     b.convert(product, element)
 }
 
-/// An activation of the first half of the last axis, times the second half. This function is used if one
-/// matmul computes both gate and up.
+/// Applies an activation to the first half of the last axis, and multiplies the result by the second half.
+/// Use this function if one matmul computes both gate and up.
 ///
 /// # Errors
 /// Returns an error if `halves` has no axis, or if the activation rejects its operand.

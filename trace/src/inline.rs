@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use crate::{Function, Node, NodeId, NodeKind, Output, Provenance, Trace, resolve_key};
 
 impl Trace {
-    /// The same entry points, with every call replaced by the body of its function. Parameters, paths and
-    /// text grow with the depth of the network. Each entry point still has one node per weight.
+    /// The same entry points, with the body of the called function in place of every call. The number of
+    /// parameters and paths, and the length of the text, grow with the depth of the network. Each entry point
+    /// still has one node per weight.
     pub fn inlined(&self) -> Self {
         let inlined = |function: &Function| {
             let into = Function::new(function.name.clone(), "");
@@ -29,10 +30,10 @@ struct Inliner<'a> {
 }
 
 impl Inliner<'_> {
-    /// Appends the nodes of a function, with its prefix replaced by `prefix`, and returns its results.
-    /// `arguments` replace the inputs of the function; without `arguments`, the inputs stay inputs.
+    /// Appends the nodes of a function, and returns its results. `prefix` replaces the function's prefix.
+    /// `arguments` replace the function's inputs; without `arguments`, the inputs stay inputs.
     fn body(&mut self, function: &Function, prefix: &str, arguments: Option<&[NodeId]>) -> Vec<NodeId> {
-        // Of each node what stands for it: several nodes for a call, otherwise one.
+        // The new nodes for each old node: several nodes for a call, one node otherwise.
         let mut values: Vec<Vec<NodeId>> = Vec::with_capacity(function.len());
         for id in function.ids() {
             let node = function.node(id);

@@ -25,8 +25,8 @@ pub struct Parameter {
     /// The key of the weight in the archive. Without a recipe, this is also the key in the checkpoint.
     pub key: String,
     pub ty: TensorType,
-    /// The recipe that computes the weight from the checkpoint's tensors; `None` if the weight is such a
-    /// tensor.
+    /// The recipe that computes the weight from the checkpoint's tensors; `None` if the weight itself is a
+    /// tensor of the checkpoint.
     pub recipe: Option<Arc<Recipe>>,
 }
 
@@ -38,8 +38,8 @@ pub enum Recipe {
     Op(Op, Vec<Recipe>),
 }
 
-/// The largest nesting depth of operations in a recipe's text. The recipes of simplification nest about ten
-/// operations.
+/// The largest nesting depth of operations in a recipe's text. Simplification creates recipes of about ten
+/// nested operations.
 const DEEPEST: usize = 256;
 
 /// The key of a parameter in a call that replaces `prefix` by `replacement`.
@@ -52,8 +52,8 @@ pub fn resolve_key(key: &str, prefix: &str, replacement: &str) -> String {
     }
 }
 
-/// The pattern that matches the keys of all elements of a list: `model.layers.*.mlp` for
-/// `model.layers.3.mlp`.
+/// The pattern of a key: `*` replaces each index of a list. For example, `model.layers.3.mlp` becomes
+/// `model.layers.*.mlp`.
 pub fn key_pattern(key: &str) -> String {
     let part = |part| if str::parse::<usize>(part).is_ok() { "*" } else { part };
     key.split('.').map(part).collect::<Vec<_>>().join(".")
@@ -76,8 +76,8 @@ impl Parameter {
         Self::derived(key, Recipe::Op(Permute { order: vec![1, 0] }.into(), vec![source]))
     }
 
-    /// Creates a parameter whose slices along the first axis are tensors of the checkpoint. In their keys, a
-    /// number replaces the `*` of `pattern`.
+    /// Creates a parameter whose slices along the first axis are tensors of the checkpoint. In the key of a
+    /// slice, its index replaces the `*` of `pattern`.
     ///
     /// # Errors
     /// Returns an error if the pattern has no `*`, or the type has no axis or an element type that recipes
@@ -87,7 +87,7 @@ impl Parameter {
         let Some((&count, slice)) = ty.shape.split_first() else {
             return Err(InferError::Axis { op: "stacked", axis: 0, ty });
         };
-        // The last one: those before it stand for elements of arrays.
+        // The last `*` is the index of a slice. Earlier `*` are indices of repeated blocks.
         let Some((before, after)) = pattern.rsplit_once('*') else {
             let (found, expected) = (pattern, "one with a `*`".to_owned());
             return Err(InferError::Attribute { op: "stacked", what: "the key", found, expected });
@@ -124,8 +124,8 @@ impl Parameter {
         matches!(self.recipe.as_deref(), Some(Recipe::Op(Op::Pack(_), _)))
     }
 
-    /// The key and type of every tensor of the checkpoint that the recipe reads. A tensor that is read twice
-    /// is listed twice.
+    /// The key and the type of every tensor of the checkpoint that the recipe reads. A tensor that the recipe
+    /// reads twice occurs twice.
     pub fn sources(&self) -> Vec<(&str, &TensorType)> {
         match &self.recipe {
             None => vec![(&self.key, &self.ty)],
@@ -155,8 +155,8 @@ fn source(
 }
 
 impl Recipe {
-    /// Whether a recipe may contain an operation with operands of these types: whether `bake` can compute any
-    /// piece of the result from bounded pieces of the operands.
+    /// Whether a recipe may contain an operation with operands of these types. The condition is that `bake`
+    /// can compute any piece of the result from bounded pieces of the operands.
     pub fn can(op: &Op, operands: &[&TensorType]) -> bool {
         op.bakes() && operands.iter().all(|ty| ty.element.is_float())
     }
@@ -179,7 +179,7 @@ impl Recipe {
                 let types = operands.iter().map(Self::ty).collect::<Result<Vec<_>, _>>()?;
                 let types: Vec<&TensorType> = types.iter().collect();
                 let ty = op.infer(&types)?;
-                // What is packed or quantized is in its last form.
+                // No further operation may read a packed or quantized result.
                 let last = operands.iter().any(
                     |operand| matches!(operand, Self::Op(op, _) if matches!(op.form(), Form::Archive(_))),
                 );

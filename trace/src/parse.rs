@@ -35,7 +35,7 @@ impl FromStr for Trace {
 
 struct Parser<'a> {
     reader: Reader<'a>,
-    /// The paths and file names in the text; each is stored once, because they repeat.
+    /// The paths and file names in the text. The parser stores each of them once, because they repeat.
     strings: HashMap<String, Arc<str>>,
 }
 

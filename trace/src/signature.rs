@@ -7,8 +7,8 @@ use ops::{Attribute as _, ElementType, ParseError, Reader, TensorType};
 use crate::axis::AxisName;
 use crate::state::{Part, StateName};
 
-/// The role of an argument or a result. Roles are the protocol between the network that declares a program
-/// and the code that runs it.
+/// The role of an argument or a result. Roles are the protocol between the network in a program and the code
+/// that runs the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     /// The tensor has no special role.
@@ -24,31 +24,31 @@ pub enum Role {
         /// The largest number of tokens in a sequence.
         context: usize,
     },
-    /// The number of a sequence's new tokens that are real, from 0 to S; the other tokens are padding. The
+    /// The number of a sequence's new tokens that are real, from 0 to S. All further tokens are padding. The
     /// type is `i32[B]`, or `i32[]` for a single sequence.
     Count,
-    /// The state of a layer: an argument contains the state before the call, and a result contains the state
+    /// The state of a layer. An argument contains the state before the call, and a result contains the state
     /// after the call.
     State {
         layer: usize,
         /// The tensor of the state, and the kind of state.
         part: Part,
     },
-    /// The output of an encoder for a layer. An entry point that runs the encoder returns this output. Other
-    /// entry points take this output as an argument and do not return it.
+    /// The output of an encoder for a layer. The entry point that runs the encoder returns this output. All
+    /// other entry points only take this output as an argument.
     Memory {
         layer: usize,
         /// The tensor's name, unique among the encoder outputs of the layer.
         name: StateName,
     },
-    /// The index of the running sequence that each row of the batch belongs to, `i32[B]`.
+    /// The index of the running sequence for each row of the batch, `i32[B]`.
     Sequence,
-    /// The index of the adapter that each row of the batch uses, `i32[B]`; 0 selects no adapter.
+    /// The index of the adapter for each row of the batch, `i32[B]`. Index 0 means no adapter.
     Adapter,
-    /// The logits over the vocabulary: `f32[B,V]` after the last real token, or `f32[B,S,V]` after each.
+    /// The logits over the vocabulary: `f32[B,V]` after the last real token, or `f32[B,S,V]` after each token.
     Logits,
     /// The token with the largest logit, or the lowest id among equal logits: `i32[B]` after the last real
-    /// token, or `i32[B,S]` after each.
+    /// token, or `i32[B,S]` after each token.
     Token,
     /// The embedding of each text in the batch, `f32[B,O]`.
     Embedding,
@@ -130,7 +130,7 @@ pub struct Argument {
 
 impl Argument {
     /// Whether the argument is passed as an `i32` in host memory. The host computes offsets from this
-    /// argument, so a tensor on the device would have to be read back in every call.
+    /// argument. If the argument were on the device, the host would have to read it back in every call.
     pub fn is_host_scalar(&self) -> bool {
         let position = matches!(self.role, Role::Start { .. } | Role::Count);
         position && self.ty.rank() == 0 && self.ty.element == ElementType::I32

@@ -8,7 +8,7 @@ use ops::TensorType;
 
 use crate::{Function, FunctionId, NodeKind, Parameter};
 
-/// A program: a list of functions, with callees before callers, and the functions that are entry points.
+/// A program: a list of functions in which callees come before callers, and the functions that are entry points.
 ///
 /// ```
 /// use tracewright_trace::Trace;
@@ -43,16 +43,16 @@ pub struct ParameterConflict {
     pub key: String,
     pub first: TensorType,
     pub second: TensorType,
-    /// The parameter's keys in the functions that declare it, before calls replace their prefixes.
+    /// The parameter's keys in the functions that declare it, before calls replace the prefix of each key.
     pub origins: BTreeSet<String>,
 }
 
-/// A parameter that a function reads, directly or in a call.
+/// A parameter that a function reads directly or through a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Read {
     /// The parameter, with its key in the function.
     pub parameter: Parameter,
-    /// The parameter's keys in the functions that declare it, before calls replace their prefixes.
+    /// The parameter's keys in the functions that declare it, before calls replace the prefix of each key.
     pub origins: Arc<BTreeSet<String>>,
 }
 
@@ -69,7 +69,7 @@ pub struct Reads {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub functions: usize,
-    /// The number of nodes; each function counts once, even if it is called several times.
+    /// The number of nodes. A function counts once, even if several calls use it.
     pub nodes: usize,
     pub parameters: usize,
     pub parameter_elements: usize,
@@ -85,7 +85,7 @@ impl Trace {
         self.entries.iter().map(|&id| self.function(id)).find(|f| f.name == name)
     }
 
-    /// The trace of only the named entry points and the functions that they call.
+    /// A trace with only the named entry points, and with the functions that they call.
     pub fn with_entries(&self, names: &[&str]) -> Self {
         let keep = |id: &&FunctionId| names.contains(&self.function(**id).name.as_str());
         let entries: Vec<FunctionId> = self.entries.iter().filter(keep).copied().collect();
@@ -120,7 +120,7 @@ impl Trace {
     /// # Errors
     /// Returns an error if a key is declared with two types.
     pub fn reads(&self) -> Result<Reads, ParameterConflict> {
-        // Each function's parameters are resolved once; callers rename them.
+        // The loop resolves the parameters of each function once. Each caller then renames them.
         let mut of: Vec<BTreeMap<String, Read>> = Vec::with_capacity(self.functions.len());
         for function in &self.functions {
             let mut own = BTreeMap::new();
@@ -184,7 +184,7 @@ fn insert(
 ) -> Result<(), ParameterConflict> {
     match into.get_mut(&parameter.key) {
         Some(known) => {
-            // Entry points mostly read the same weights for the same reasons.
+            // Most entry points read the same weights through the same functions.
             if !Arc::ptr_eq(&known.origins, origins) && !known.origins.is_superset(origins) {
                 Arc::make_mut(&mut known.origins).extend(origins.iter().cloned());
             }

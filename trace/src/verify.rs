@@ -32,14 +32,13 @@ pub enum VerifyError {
     /// Two functions have the same name.
     #[error("two functions have the name `{0}`")]
     DuplicateFunction(String),
-    /// An entry point reads an encoder's output that no entry point fills, or that an entry point fills with
-    /// another type.
+    /// An entry point reads an encoder's output, but no entry point fills this output with the same type.
     #[error("the entry point `{reader}` reads `{memory}`, {}", other_filler(.filler))]
     Memory {
         /// The entry point that reads the output.
         reader: String,
         memory: String,
-        /// The entry point that fills the output with another type, and this type.
+        /// The entry point that fills the output with a different type, and this type.
         filler: Option<(String, String)>,
     },
     /// A parameter is declared with two types.
@@ -55,10 +54,10 @@ fn other_filler(filler: &Option<(String, String)>) -> String {
 }
 
 impl Trace {
-    /// Checks everything that later stages rely on: types, operand positions, order, calls, names.
+    /// Checks everything on which later stages rely: types, operand positions, order, calls, names.
     ///
     /// # Errors
-    /// Returns an error about the first check that fails.
+    /// Returns an error about the first failed check.
     pub fn verify(&self) -> Result<(), VerifyError> {
         for (i, function) in self.functions.iter().enumerate() {
             if self.functions[..i].iter().any(|f| f.name == function.name) {
@@ -93,8 +92,8 @@ impl Trace {
         self.verify_memory()
     }
 
-    /// Checks that another entry point fills each encoder output that an entry point reads, with the same
-    /// type.
+    /// Checks each encoder output that an entry point reads: another entry point must fill the output with
+    /// the same type.
     fn verify_memory(&self) -> Result<(), VerifyError> {
         let entries: Vec<Signature> = self.entries.iter().map(|&id| self.function(id).signature()).collect();
         let is_memory = |argument: &&Argument| matches!(argument.role, Role::Memory { .. });

@@ -15,7 +15,7 @@ use crate::{Axis, NamedType, Tensor, TraceErrorKind};
 /// The settings of attention: positions and rotary tables of the queries, mask, scale and softcap.
 #[derive(Clone, Debug)]
 pub struct Attend<T: Float> {
-    /// The axis that counts the queries.
+    /// The axis of the queries.
     pub queries: Axis,
     /// The positions of the queries in their sequences.
     pub at: Position,
@@ -31,9 +31,11 @@ pub struct Attend<T: Float> {
     /// The factor by which the attention scores are multiplied. `None` selects 1/√E, where E is the number of
     /// features of a head.
     pub scale: Option<f64>,
-    /// The factor on the queries of each position: `[S]`, or `[B, S]` if each sequence has its own position. `None`: 1.
+    /// The factor on the queries of each position: `[S]`, or `[B, S]` if each sequence has its own position.
+    /// `None` means 1.
     pub temperature: Option<Tensor<T>>,
-    /// One more score for each query head, which the softmax counts and which weighs no value. `None`: no such score.
+    /// An additional score for each query head. The softmax includes this score, but no value belongs to it.
+    /// `None` means no such score.
     pub sinks: Option<Tensor<T>>,
     /// The bound on the attention scores, which become `softcap · tanh(score / softcap)`. With `None`, the
     /// scores have no bound.
@@ -52,7 +54,7 @@ pub struct RopeFrequencies {
 }
 
 impl<T: Float> Attend<T> {
-    /// Causal attention without rotary embedding. The axis `queries` counts the queries, which are at the
+    /// Causal attention without rotary embedding. The queries are on the axis `queries`, and have the
     /// positions `at`.
     pub fn causal(at: Position, queries: Axis) -> Self {
         let layout = RopeLayout::HalfSplit;
@@ -70,8 +72,8 @@ impl<T: Float> Attend<T> {
         }
     }
 
-    /// Causal attention with rotary embedding. The axis `queries` counts the `length` queries, which are at
-    /// the positions `at`. The rotary tables cover `context` positions.
+    /// Causal attention with rotary embedding. The `length` queries are on the axis `queries`, and have the
+    /// positions `at`. The rotary tables cover `context` positions.
     #[track_caller]
     pub fn rotary(
         at: Position,
@@ -85,7 +87,7 @@ impl<T: Float> Attend<T> {
             let table = RopeTable { part, positions: context, scaling: Real(rope.scaling), inv_freq };
             Literal::rope_table(T::TYPE, table)
         };
-        // Outside of the closure: a closure would be the place that the nodes come from.
+        // Outside of the closure, because inside it the nodes would record a line of the closure as their source.
         let axes = [queries, Axis("R")];
         let cos = Tensor::<T>::constant(table(RopePart::Cos), &axes);
         let sin = Tensor::<T>::constant(table(RopePart::Sin), &axes);
@@ -93,13 +95,13 @@ impl<T: Float> Attend<T> {
         Self { cos: Some(cos), sin: Some(sin), ..Self::causal(at, queries) }
     }
 
-    /// Restricts attention also to the keys that `mask` allows.
+    /// Also restricts attention to the keys that `mask` allows.
     pub fn within(mut self, mask: Mask<T>) -> Self {
         self.mask &= mask;
         self
     }
 
-    /// Restricts each query to its own position and the `width` − 1 positions before. `None` changes nothing.
+    /// Restricts each query to its own position and the previous `width` − 1 positions. `None` changes nothing.
     pub fn windowed(self, width: Option<usize>) -> Self {
         match width {
             Some(width) => self.within(Mask::window(width)),
@@ -123,8 +125,8 @@ impl<T: Float> Attend<T> {
         Self { temperature: Some(factors), ..self }
     }
 
-    /// Adds a score for each query head, which the softmax counts and which weighs no value. The axes of `sinks` are the
-    /// axes of the query heads, in the order that [`attend`] finds them in.
+    /// Adds a score for each query head. The softmax includes this score, but no value belongs to it. The
+    /// axes of `sinks` are the axes of the query heads, in the order in which [`attend`] finds them.
     pub fn with_sinks(self, sinks: Tensor<T>) -> Self {
         Self { sinks: Some(sinks), ..self }
     }
@@ -134,8 +136,8 @@ impl<T: Float> Attend<T> {
         Self { softcap, ..self }
     }
 
-    /// Applies the rotary position embedding to `x`. The queries' axis of `x` counts positions, and the last
-    /// axis contains the features.
+    /// Applies the rotary position embedding to `x`. The positions are on the queries' axis of `x`, and the
+    /// features are on the last axis.
     #[track_caller]
     pub fn rope(&self, x: Tensor<T>) -> Tensor<T> {
         let place = Location::caller();
@@ -153,10 +155,10 @@ impl<T: Float> Attend<T> {
 /// Computes attention of queries `[…, S, …, E]` over keys `[…, N, E]` and values `[…, N, E]` or `[…, N, W]`.
 /// The mask, scale and softcap come from `at`.
 ///
-/// Axes that q and k share are batch axes, except the last axis of k, the features. The remaining axis of k
-/// counts the keys. If this axis is [`RING`], the keys are in a ring buffer. The remaining axes of q are the
-/// queries, and optionally an axis that groups query heads. The result has the axes of q, with the features
-/// of v.
+/// Axes that q and k share are batch axes, except the features, which are the last axis of k. The remaining
+/// axis of k is the axis of keys. If this axis is [`RING`], the keys are in a ring buffer. The remaining axes
+/// of q are the queries, and optionally an axis that groups query heads. The result has the axes of q, with
+/// the features of v.
 #[track_caller]
 pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> Tensor<T> {
     let place = Location::caller();
@@ -188,7 +190,7 @@ pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>
 
         let q_order = [&batch[..], &groups, &[queries, feature.axis]].concat();
         let k_order = [&batch[..], &[*keys, feature.axis]].concat();
-        // A value may have other features than a key.
+        // A value may have a different number of features than a key.
         let own = value.dims.iter().find(|d| key.position(d.axis).is_none());
         let features = own.map_or(feature.axis, |d| d.axis);
         let v_order = [&batch[..], &[*keys, features]].concat();
@@ -229,7 +231,7 @@ pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>
     })
 }
 
-/// Arranges sinks in the order of the axes `heads`, of which they have the last.
+/// Arranges sinks in the order of the query head axes `heads`. The sinks have only the last of these axes.
 fn of_heads(t: &mut Tracer, raw: Raw, heads: &[Axis], place: Place) -> Raw {
     let Some(ty) = t.named_type(raw, place) else { return Raw::POISON };
     let own = heads.iter().copied().filter(|axis| ty.position(*axis).is_some());
@@ -240,8 +242,8 @@ fn of_heads(t: &mut Tracer, raw: Raw, heads: &[Axis], place: Place) -> Raw {
     }
 }
 
-/// Reorders and reshapes a tensor whose axes are some of `order`, so that the tensor broadcasts to `order`
-/// from the trailing side.
+/// Reorders and reshapes a tensor so that it broadcasts to the axes `order` from the last axis. The tensor
+/// must have some of these axes.
 fn placed(t: &mut Tracer, raw: Raw, order: &[Axis], place: Place) -> Raw {
     let Some(ty) = t.named_type(raw, place) else { return Raw::POISON };
     if let Some(d) = ty.dims.iter().find(|d| !order.contains(&d.axis)) {

@@ -43,8 +43,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Selects one element along an axis, and removes the axis. The index is computed at run time. If `index`
-    /// shares axes with this tensor, such as `[B]`, each element along them has its own index.
+    /// Selects one element along an axis, and removes the axis. The program computes the index at run time. If
+    /// `index` shares axes with this tensor, such as `[B]`, each element along these axes has its own index.
     #[track_caller]
     pub fn at(self, axis: Axis, index: Tensor<I32>) -> Self {
         let place = Location::caller();
@@ -60,9 +60,9 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Selects elements of `axis` by `indices`, which are clamped to the axis. Along axes that `indices` and
-    /// this tensor share, each element has its own indices. The other axes of `indices` replace `axis` in the
-    /// result.
+    /// Selects elements of `axis` by `indices`. Indices out of range are clamped. Along axes that `indices`
+    /// and this tensor share, each element has its own indices. The other axes of `indices` replace `axis` in
+    /// the result.
     #[track_caller]
     pub fn take(self, axis: Axis, indices: Tensor<I32>) -> Self {
         let place = Location::caller();
@@ -82,7 +82,7 @@ impl<T: Element> Tensor<T> {
         let (table, indices) = if shared.is_empty() {
             (table, indices)
         } else {
-            // One table, in which each of the shared indices has its rows.
+            // All tables are merged into one table, and each index is shifted to the rows of its own table.
             let tables: usize = shared.iter().map(|d| d.extent).product();
             let table = table.reshape(&[&[axis.of(tables * extent)], &rest[..]].concat());
             let first = Tensor::<I32>::iota(Axis("_"), tables) * extent as f64;
@@ -105,8 +105,8 @@ impl<T: Element> Tensor<T> {
         self.apply(place, |t, raw, ty| broadcast(t, raw, &ty, dims, place))
     }
 
-    /// Applies `join` to each pair of an element of this tensor and one of `other`. The result has the axes
-    /// of `other`, then the axes of this tensor.
+    /// Applies `join` to each pair of an element of this tensor and an element of `other`. The result has the
+    /// axes of `other`, then the axes of this tensor.
     #[track_caller]
     pub(super) fn outer<U: Element>(
         self,
@@ -123,7 +123,7 @@ impl Tensor<I32> {
     /// x mod `divisor`, for numbers above −2³⁰.
     #[track_caller]
     pub(super) fn modulo(self, divisor: usize) -> Self {
-        // A multiple of the divisor makes the dividend positive, and does not take it out of range.
+        // Adding a multiple of the divisor makes the dividend positive without overflow.
         let x = self + (i32::MAX as usize / 2 / divisor * divisor) as f64;
         x - x / divisor as f64 * divisor as f64
     }

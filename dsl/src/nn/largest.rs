@@ -15,7 +15,7 @@ pub fn argmax<T: Float>(x: Tensor<T>, axis: Axis) -> Tensor<I32> {
     let place = Location::caller();
     let extent = x.extent(axis);
     let index = Tensor::<I32>::iota(axis, extent);
-    // If one is NaN, so is the largest, which equals nothing.
+    // If an element is NaN, the maximum is NaN too, and NaN equals no element.
     let is_largest = x.equals(x.max(axis)).or(x.is_nan());
     let dims = x.dims(place);
     let nowhere = Tensor::<I32>::constant(
@@ -52,9 +52,9 @@ pub fn topk<T: Float>(x: Tensor<T>, axis: Axis, k: usize) -> (Tensor<T>, Tensor<
             None => x,
         };
         let largest = left.max(axis);
-        // As in `argmax`.
+        // NaN is the largest element, as in `argmax`.
         let is_largest = left.equals(largest).or(left.is_nan());
-        // What is taken counts as −∞ from then on, and may equal what is left.
+        // An element that was already taken counts as −∞, and can therefore equal a remaining −∞.
         let is_largest = match taken {
             Some(taken) => is_largest.and(!taken),
             None => is_largest,

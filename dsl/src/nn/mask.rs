@@ -8,7 +8,7 @@ use crate::argument::trace_arg;
 use crate::element::{Float, I32};
 use crate::{Axis, Tensor};
 
-/// The axis of a cache that counts the slots of a ring buffer: see [`trace::RingState`].
+/// The axis of slots in a ring buffer: see [`trace::RingState`].
 pub const RING: Axis = Axis(trace::RingState::AXIS);
 
 /// The keys that a query may see, as a list of conditions that must all be true. `&` combines two masks.
@@ -48,8 +48,8 @@ impl<T: Float> Mask<T> {
         Self::term(MaskTerm::Chunk(length))
     }
 
-    /// Creates a mask that hides the first `lengths` keys. `lengths` is `[]`, or `[B]` with a number for each
-    /// sequence.
+    /// Creates a mask that hides the first `lengths` keys. `lengths` is `[]`, or `[B]` if each sequence has
+    /// its own number.
     pub fn padding(lengths: Tensor<I32>) -> Self {
         Self { lengths: vec![lengths], ..Self::term(MaskTerm::Padding) }
     }

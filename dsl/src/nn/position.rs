@@ -40,14 +40,14 @@ impl Position {
         Tensor::iota(tokens, length).outer(self.count, |token, count| token.less(count))
     }
 
-    /// Selects the rows of `table` for the positions of `length` tokens. The first axis of the table counts
-    /// positions. The result is `[S, …]`, or `[B, S, …]` if sequences have different positions, with `tokens`
-    /// as the axis S.
+    /// Selects the rows of `table` for the positions of `length` tokens. The first axis of the table is the
+    /// position. The result is `[S, …]`, or `[B, S, …]` if sequences have different positions. S is the axis
+    /// `tokens`.
     #[track_caller]
     pub fn pick<T: Element>(self, table: Tensor<T>, tokens: Axis, length: usize) -> Tensor<T> {
         match (self.is_by_row(), length) {
             (false, 1) => table.dynamic_narrow(tokens, self.start, length),
-            // Near the end of the context a chunk's padding stands past the table: each index is clamped by itself.
+            // Padding can lie after the last row of the table. Each index is clamped separately.
             _ => table.rows(self.positions(tokens, length)),
         }
     }

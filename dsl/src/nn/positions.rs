@@ -4,8 +4,8 @@ use std::panic::Location;
 
 use crate::{Dim, TraceErrorKind, tracer};
 
-/// Fails the trace if a table with these rows has fewer rows than `context` has positions. A lookup beyond
-/// the last row would otherwise silently return the last row.
+/// Fails the trace if a position table with these rows has fewer rows than `context` has positions. Otherwise
+/// a lookup beyond the table would silently return the last row.
 #[track_caller]
 pub fn positions_within(rows: Dim, context: usize) {
     let place = Location::caller();

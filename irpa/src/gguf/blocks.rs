@@ -13,11 +13,11 @@ const LONG: usize = SUPER_BLOCK;
 /// The format of a quantized block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlockFormat {
-    /// A block of 32 integers of four bits with 8 added, and a scale.
+    /// A block of 32 four-bit integers, stored plus 8, and a scale.
     Q4_0,
     /// A block of 32 unsigned integers of four bits, a scale, and the minimum.
     Q4_1,
-    /// A block of 32 integers of five bits with 16 added, and a scale.
+    /// A block of 32 five-bit integers, stored plus 16, and a scale.
     Q5_0,
     /// A block of 32 unsigned integers of five bits, a scale, and the minimum.
     Q5_1,
@@ -29,11 +29,11 @@ pub enum BlockFormat {
     /// A block of 8 groups of 32 unsigned integers of five bits. The scales and minima of the groups have six
     /// bits, in units of the block's scales.
     Q5K,
-    /// A block of 16 groups of 16 integers of six bits with 32 added. The scales of the groups have eight
-    /// bits, in units of the block's scale.
+    /// A block of 16 groups of 16 six-bit integers, stored plus 32. The scales of the groups have eight bits,
+    /// in units of the block's scale.
     Q6K,
-    /// 32 floats of four bits (e2m1), and a power of two as their scale (OCP "Microscaling Formats (MX) Specification", 2023,
-    /// §5.3).
+    /// A block of 32 four-bit floats (e2m1), with a power of two as their scale (OCP "Microscaling Formats
+    /// (MX) Specification", 2023, §5.3).
     Mxfp4,
 }
 
@@ -117,8 +117,8 @@ impl BlockFormat {
         }
     }
 
-    /// The integers and scales of the block that begins at `start`; `None` if Tracewright has no equal
-    /// format.
+    /// The integers and scales of the block that begins at `start`; `None` if no format of Tracewright is
+    /// equal to this block format.
     pub fn quantized(self, bytes: &[u8], start: usize) -> Option<Quantized> {
         if !start.is_multiple_of(self.numbers()) {
             return None;
@@ -132,7 +132,7 @@ impl BlockFormat {
         }
     }
 
-    /// The GGUF block format with the same content as a format of Tracewright.
+    /// The GGUF block format that stores the same content as a format of Tracewright.
     pub fn of_ours(format: WeightFormat) -> Option<Self> {
         match format {
             WeightFormat::Q8 => Some(Self::Q8_0),
@@ -142,7 +142,8 @@ impl BlockFormat {
         }
     }
 
-    /// Encodes a block with these integers and scales, in eight or four bits, with or without minima.
+    /// Encodes a block with these integers and scales. The integers get eight or four bits, and the block has
+    /// minima if the format has minima.
     pub fn encode(quantized: &Quantized, in_eight_bits: bool) -> Vec<u8> {
         match quantized {
             Quantized::Group(Group { integers, scale }) => {
@@ -205,8 +206,8 @@ impl BlockFormat {
     }
 }
 
-/// Decodes Q4_K, and Q5_K without its fifth bits. The low halves of 32 bytes are one group, and the high
-/// halves are the next group.
+/// Decodes Q4_K, and Q5_K without its fifth bits. The lower halves of 32 bytes are one group, and the upper
+/// halves of these bytes are the next group.
 fn with_minima(block: &[u8]) -> SuperBlock {
     let mut packed = [0; 12];
     packed.copy_from_slice(&block[4..16]);
@@ -219,8 +220,8 @@ fn with_minima(block: &[u8]) -> SuperBlock {
     }
 }
 
-/// Adds the fifth bits of Q5_K to the numbers. A byte contains the fifth bits of all eight groups at one
-/// position.
+/// Adds the fifth bits of Q5_K to the numbers. Each byte contains the fifth bits of one position in all eight
+/// groups.
 fn five_bits(block: &[u8], out: &mut [f32; LONG]) {
     let (four, high) = (with_minima(block), &block[16..16 + GROUP]);
     for (index, group) in out.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
@@ -248,14 +249,14 @@ fn six_bits(block: &[u8], out: &mut [f32; LONG]) {
     }
 }
 
-/// Twice the number of a float of four bits: a sign, two bits of exponent and one of fraction.
+/// Twice the value of a four-bit float, which has a sign, two exponent bits and one fraction bit.
 fn twice(code: u8) -> i8 {
     const MAGNITUDES: [i8; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
     let magnitude = MAGNITUDES[usize::from(code & 7)];
     if code & 8 == 0 { magnitude } else { -magnitude }
 }
 
-/// Half of 2^(exponent − 127), the scale of a group.
+/// Half of the group's scale, which is 2^(exponent − 127).
 fn half_scale(exponent: u8) -> f32 {
     match exponent {
         0 | 1 => f32::from_bits(0x0020_0000 << exponent),
@@ -263,13 +264,13 @@ fn half_scale(exponent: u8) -> f32 {
     }
 }
 
-/// The integers and scale of a group; `None` if no f16 has the scale.
+/// The integers and the scale of a group; `None` if f16 cannot represent the scale.
 fn four_bit_floats(exponent: u8, codes: [u8; GROUP]) -> Option<Group> {
     let scale = f16::from_f32(half_scale(exponent));
     (scale.to_f32() == half_scale(exponent)).then(|| Group { integers: codes.map(twice), scale })
 }
 
-/// Floats of four bits with their scales in another tensor: the first of two is in the lower bits of a byte.
+/// Four-bit floats whose scales are in another tensor. The first float of each pair is in the lower bits of a byte.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScaledFloats<'a> {
     pub(crate) pairs: &'a [u8],
@@ -294,7 +295,7 @@ impl ScaledFloats<'_> {
     }
 }
 
-/// Packs integers in the order that [`nibbles`] unpacks.
+/// Packs integers into bytes in the order that [`nibbles`] unpacks.
 fn paired(integers: &[u8; GROUP]) -> impl Iterator<Item = u8> + '_ {
     let (low, high) = integers.split_at(GROUP / 2);
     low.iter().zip(high).map(|(low, high)| low | high << 4)
@@ -304,7 +305,7 @@ fn half(bytes: &[u8]) -> f16 {
     f16::from_le_bytes([bytes[0], bytes[1]])
 }
 
-/// The low halves of 16 bytes, then the high halves.
+/// The lower halves of 16 bytes, then their upper halves.
 fn nibbles(bytes: &[u8]) -> [u8; GROUP] {
     std::array::from_fn(|place| bytes[place % 16] >> (place / 16 * 4) & 15)
 }
@@ -340,14 +341,14 @@ mod tests {
             let mut found = [0.0; GROUP];
             BlockFormat::Mxfp4.decode(&[&[scale], &codes[..]].concat(), 0, &mut found);
             assert_eq!(found, numbers.map(|number| number * unit));
-            // In pairs, beside the scale.
+            // The same numbers in pairs, with the scale in another array.
             let four_bits = nibbles(&codes);
             let pairs: Vec<u8> = four_bits.chunks(2).map(|pair| pair[0] | pair[1] << 4).collect();
             let floats = ScaledFloats { pairs: &pairs, scales: &[scale] };
             let mut in_pairs = [0.0; GROUP];
             floats.decode(0, &mut in_pairs);
             assert_eq!(in_pairs, found);
-            // No f16 is so small.
+            // f16 cannot represent such a small scale.
             let quantized = floats.quantized(0, GROUP);
             assert_eq!(quantized, BlockFormat::Mxfp4.quantized(&[&[scale], &codes[..]].concat(), 0));
             assert_eq!(quantized.is_some(), scale != 1);

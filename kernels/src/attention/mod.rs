@@ -1,6 +1,6 @@
 //! A kernel for scaled dot-product attention. The kernel reads only the used part of a KV cache.
 //!
-//! The kernel processes sixteen keys at a time and updates the softmax after them. The method is by Milakov
+//! The kernel processes 16 keys at a time and updates the softmax after each block. The method is by Milakov
 //! and Gimelshein, "Online normalizer calculation for softmax" (2018), and Dao et al., "FlashAttention"
 //! (2022).
 
@@ -23,20 +23,20 @@ use crate::tilings::{Tilings, count};
 
 const KEYS: usize = 16;
 
-/// The largest number of parts into which the kernel divides its work. This number of parts keeps all workers
-/// of a machine busy.
+/// The largest number of parts into which the kernel divides its work. With this number of parts, all workers
+/// of a machine are busy.
 const PARTS: usize = 64;
 
-/// The largest number of sums that a loop carries, each over sixteen features.
+/// The largest number of sums that a loop carries. Each sum is a vector of 16 features.
 const CARRIED: usize = 32;
 
-/// A vector with a number for each key, or for each of sixteen features.
+/// A vector with one number for each of 16 keys or features.
 const LANES: Type = Type::lanes(KEYS, Element::F32);
 const PLACES: Type = Type::lanes(KEYS, Element::I32);
 
 pub(crate) struct Attention {
     element: Element,
-    /// The product of all batch axes, and the number of batch indices that share an offset.
+    /// The product of all batch axes, and the number of batch indices that have the same offset.
     batch: usize,
     of_offset: usize,
     /// The number of query heads per key head.
@@ -57,9 +57,9 @@ pub(crate) struct Attention {
     /// Whether keys and values are integers with a scale per key.
     quantized: bool,
     heads: usize,
-    /// The place of the queries, if they are not in the order of heads.
+    /// The position of each token's queries in the operand, if the operand is not in head order.
     tokens: Option<Tokens>,
-    /// Whether the result is written in token order.
+    /// Whether the kernel writes the result in token order.
     by_token: bool,
     /// The prologue of the queries.
     before: Prologue,
@@ -107,11 +107,11 @@ impl Attention {
             before: Prologue::of(work)?,
             has_tiles: isa.tiles().bf16,
         };
-        // Rows are rotated in the order of tokens, and only those of one token are in that of heads too.
+        // The rotary embedding needs rows in token order. With a single token, head order is also token order.
         let ordered = !attention.before.rotates() || attention.tokens.is_some() || attention.queries == 1;
-        // Tokens have heads.
+        // Token order requires an axis of heads.
         let headed = q.rank() >= 4 || !attention.by_token && attention.tokens.is_none();
-        // A window without an end towards later keys, and rows that see nothing, are left to StableHLO.
+        // StableHLO computes attention with a window that is open towards later keys, and attention without any data.
         let served = attention.before.takes(attention.features)
             && ordered
             && headed
@@ -140,8 +140,8 @@ impl Attention {
         self.group * self.queries
     }
 
-    /// The name under which tuning files store this attention. The number does not depend on the prologue,
-    /// the sinks or the order of tokens.
+    /// The name under which tuning files store this attention. The prologue, the sinks and the order of
+    /// tokens do not affect this name.
     pub(crate) fn name(&self) -> String {
         let mask = format!(
             "{}{}{}{}",
@@ -168,20 +168,20 @@ impl Attention {
         Tilings::new(self.name(), self.usual(), |tiling| self.fitted(tiling))
     }
 
-    /// The default tiling, which is used without a measurement.
+    /// The default tiling, which the kernel uses without a measurement.
     pub(crate) fn usual(&self) -> Tiling {
-        // A part for each of two workers.
+        // At least two parts, for two workers.
         let most = self.plain_rows();
         let rows = if self.batch == 1 { most.min(self.rows().div_ceil(2)) } else { most };
         self.fitted(Tiling { parts: count(PARTS), rows: count(rows), panels: count(1), ahead: 0 })
     }
 
-    /// The number of rows whose sums of values fit into the registers.
+    /// The number of query rows whose sums of values fit into the registers.
     fn plain_rows(&self) -> usize {
         (16 / self.values.div_ceil(KEYS)).clamp(1, 4)
     }
 
-    /// A tiling whose sizes are reduced until they fit.
+    /// A tiling with sizes that are reduced until they fit.
     fn fitted(&self, tiling: Tiling) -> Tiling {
         let carried = (CARRIED / self.values.div_ceil(KEYS)).max(1);
         let most = if self.is_tiled() { self.plain_rows() } else { carried };
@@ -190,8 +190,8 @@ impl Attention {
         Tiling { parts: count(parts), rows: count(rows), panels: count(1), ahead: 0 }
     }
 
-    /// The number of units into which the rows of a key head are divided, for tiles of `tile` rows, and the
-    /// rows per unit.
+    /// The number of units into which the rows of a key head are divided for tiles of `tile` rows, and the
+    /// number of rows per unit.
     fn units(&self, tile: usize) -> (usize, usize) {
         let rows = if self.is_tiled() { self.tiled_rows() } else { tile };
         (self.rows().div_ceil(rows), rows)
@@ -258,7 +258,7 @@ impl Attention {
             tile.positions.store(i, offset + row.place.number());
             let [hidden, zero, one] = [Sdpa::HIDDEN, 0.0, 1.0].map(|number| code.constant(LANES, number));
             let (largest, total) = match self.sink(code, &row) {
-                // The total is the sum of all lanes: a sink has the weight 1 in the first.
+                // The total is the sum of all lanes, so a sink puts its weight of 1 into the first lane only.
                 Some(sink) => {
                     let is_first = code.constant(PLACES, 1.0).greater(code.count(PLACES));
                     (sink.broadcast(KEYS), one.or_else(is_first, zero))
@@ -309,8 +309,8 @@ impl Attention {
         }
     }
 
-    /// The position of a query row of a key head in memory. Row numbers after the last row refer to the last
-    /// row again.
+    /// The place of a query row of a key head in memory. A row number after the last row selects the last row
+    /// again.
     fn row<'k>(&self, code: &'k Code, head: Value<'k>, row: Value<'k>) -> Row<'k> {
         let rows = self.rows();
         let row = row.min(code.index(rows - 1));
@@ -327,7 +327,7 @@ impl Attention {
         Row { by_head, by_token, from, place, head: of_token }
     }
 
-    /// The score of a row before its first key, if there are sinks.
+    /// The initial score of a row before its first key, if there are sinks.
     fn sink<'k>(&self, code: &'k Code, row: &Row<'k>) -> Option<Value<'k>> {
         self.sinks.then(|| {
             let sinks = code.binding(3 + usize::from(self.offset), self.element, self.heads * self.group);
@@ -353,15 +353,16 @@ impl Attention {
         }
     }
 
-    /// The first position whose key a ring buffer still contains; it can be negative.
+    /// The first position whose key is still in the ring buffer. The position can be negative.
     fn oldest<'k>(&self, code: &'k Code, offset: Value<'k>) -> Value<'k> {
         offset + code.constant(offset.ty(), self.queries as f64 - self.keys as f64)
     }
 
-    /// The positions of the keys that some of `count` rows may see, from the beginning of a block of keys.
+    /// The range of keys that at least one of `count` rows may see. The range starts at the beginning of a
+    /// block of keys.
     ///
-    /// Blocks of keys begin at the same positions for all rows and in ring buffers of any length, so that the
-    /// sums of a row always have the same order.
+    /// Blocks of keys begin at the same positions for all rows, and in ring buffers of any length. Therefore
+    /// the sums of a row always have the same order.
     fn seen<'k>(
         &self,
         code: &'k Code,
@@ -372,7 +373,7 @@ impl Attention {
         let place = first.min(code.index(self.rows() - 1)).remainder(code.index(self.queries));
         let further = place + (count - 1);
         let last = further.min(code.index(self.queries - 1));
-        // Behind the last query comes the first one of another head.
+        // After the last query of a head, the rows continue with the first query of the next head.
         let place = code.index(0).or_else(further.greater(last), place);
         let integer = Type::Scalar(Element::I32);
         let all = code.constant(integer, self.keys as f64);
@@ -391,7 +392,7 @@ impl Attention {
         from.place().divide(code.index(round)) * round..to.place()
     }
 
-    /// Adds sixteen values, multiplied by each row's `weights`, to the sums of the rows.
+    /// Adds 16 values, multiplied by each row's `weights`, to the sums of the rows.
     fn weigh<'k>(
         &self,
         code: &'k Code,
@@ -414,7 +415,7 @@ impl Attention {
         })
     }
 
-    /// The row of the key or of the value that belongs to a lane.
+    /// The row of the key or the value for this lane.
     fn key<'k>(&self, code: &'k Code, keys: Keys<'k>, lane: Value<'k>) -> Value<'k> {
         let length = code.index(self.keys);
         let whole = self.keys.is_multiple_of(KEYS);
@@ -427,8 +428,8 @@ impl Attention {
             }
     }
 
-    /// A number of each of sixteen keys, with zeros after the last key. If a ring buffer wraps around within
-    /// these keys, the numbers are copied through `between`.
+    /// Loads one number for each of 16 keys, with zeros after the last key. If a ring buffer wraps around
+    /// within these keys, the function copies the numbers through `between`.
     fn of_keys<'k>(
         &self,
         code: &'k Code,
@@ -493,7 +494,7 @@ impl Attention {
         let one = code.constant(PLACES, 1.0);
         let mut visible = match self.ring {
             true => (positions + one).greater(oldest.broadcast(KEYS)),
-            // Lanes past the last slot hold nothing.
+            // Lanes after the last slot contain no key.
             false => code.constant(PLACES, self.keys as f64).greater(positions),
         };
         if self.causal {
@@ -506,8 +507,8 @@ impl Attention {
     }
 }
 
-/// Query rows that read the same keys together. The rows are in memory, so that the code for one row works
-/// for all rows.
+/// Query rows that read the same keys together. The rows are in memory, so that one piece of code works for
+/// all rows.
 struct Tile<'k> {
     rows: usize,
     /// The memory of all queries, and their prologue.
@@ -516,14 +517,15 @@ struct Tile<'k> {
     /// The prepared queries of these rows, and their positions relative to the keys.
     queries: Buffer<'k>,
     positions: Buffer<'k>,
-    /// The state of the softmax for each row. In order, these are the largest score so far (the same in all
-    /// sixteen lanes), and the sums of weights so far (one lane for every sixteenth key). Then follow the
-    /// factor for earlier sums (the same in all lanes), and the weights of the last sixteen keys.
+    /// The state of the softmax for each row. The first buffer contains the largest score so far, the same in
+    /// all 16 lanes. The second buffer contains the sums of weights so far, where lane i sums the keys i, i +
+    /// 16, and so on. The third buffer contains the factor for earlier sums, the same in all lanes. The last
+    /// buffer contains the weights of the last 16 keys.
     largest: Buffer<'k>,
     totals: Buffer<'k>,
     kept: Buffer<'k>,
     weights: Buffer<'k>,
-    /// The scales of sixteen keys, side by side.
+    /// The scales of 16 consecutive keys.
     scales: Buffer<'k>,
 }
 
@@ -547,17 +549,17 @@ impl<'k> Tile<'k> {
 }
 
 struct Row<'k> {
-    /// The number of the query in head order, and in token order, which the prologue uses.
+    /// The number of the query in head order, and the number in token order, which the prologue uses.
     by_head: Value<'k>,
     by_token: Value<'k>,
     from: Value<'k>,
-    /// The number of the query within its head.
+    /// The number of the query within its head, from 0.
     place: Value<'k>,
     /// The query's head.
     head: Value<'k>,
 }
 
-/// Sixteen keys of a head.
+/// Sixteen consecutive keys of a head.
 #[derive(Clone, Copy)]
 struct Keys<'k> {
     /// The position of the first of these keys.
@@ -566,11 +568,11 @@ struct Keys<'k> {
     base: Value<'k>,
 }
 
-/// The sum of the lanes for each of sixteen vectors.
+/// The sum of the lanes of each of 16 vectors.
 fn sums<'k>(vectors: &[Value<'k>]) -> Value<'k> {
     let mut vectors = vectors.to_vec();
     let mut width = KEYS;
-    // Each step halves what is left of every vector and puts two of them side by side.
+    // Each step adds the halves of every vector, and joins two halved vectors into one.
     while width > 1 {
         let [lower, upper] = halves(width);
         vectors =
@@ -580,8 +582,9 @@ fn sums<'k>(vectors: &[Value<'k>]) -> Value<'k> {
     vectors[0]
 }
 
-/// Shuffles two vectors whose lanes form runs of `width` lanes. The first shuffle takes the first halves of
-/// all runs, and the second takes the second halves; both begin with the first vector.
+/// The lane numbers of two shuffles of two vectors, whose lanes form runs of `width` lanes. The first shuffle
+/// selects the first half of each run, and the second shuffle selects the second half. Both shuffles begin
+/// with the first vector.
 fn halves(width: usize) -> [Vec<usize>; 2] {
     let of = |half: usize| (0..2 * KEYS).filter(|lane| lane % width / (width / 2) == half).collect();
     [of(0), of(1)]

@@ -1,9 +1,9 @@
-//! Attention of many query rows with tile registers of bf16. The code processes thirty-two keys at a time,
-//! with sixteen queries in the lanes.
+//! Attention of many query rows with tile registers of bf16. The code processes 32 keys at a time, with 16
+//! queries in the lanes of a vector.
 //!
-//! Stored keys already have the layout of tiles, and queries are transposed once. Therefore the scores of a
-//! key are a vector with a lane per query, and the softmax needs no sum over lanes. The softmax weights are
-//! rounded to bf16 and transposed back, and values are arranged in pairs.
+//! Stored keys already have the layout of tiles, and the kernel transposes queries once. Therefore the scores
+//! of a key are a vector with one lane per query, and the softmax needs no sum over lanes. The kernel rounds
+//! the softmax weights to bf16, transposes them back, and arranges values in pairs.
 
 use ops::ops::Sdpa;
 
@@ -20,8 +20,8 @@ const TILE: usize = LINE / 2;
 /// A vector of sixteen pairs of bf16, as words of 32 bits.
 const PAIRS: Type = Type::lanes(ROWS, Element::I32);
 
-/// The largest number of query tiles that share the prepared keys and values. The second constant is the
-/// number of bytes of memory that the compiler allows in a kernel, minus alignment.
+/// The largest number of query tiles that share the prepared keys and values. `ROOM` is the number of bytes
+/// of stack memory that the compiler allows in a kernel, minus alignment.
 const TOGETHER: usize = 4;
 const ROOM: usize = (32 << 10) - 1024;
 
@@ -31,7 +31,7 @@ const KEY_TILE: usize = 3;
 const WEIGHTS: usize = 5;
 const VALUES: usize = 6;
 
-/// The memory of a worker's current query rows, in tiles of sixteen rows.
+/// The memory in which a worker keeps its current query rows, in tiles of 16 rows.
 #[derive(Clone, Copy)]
 pub(super) struct Held<'k> {
     /// The queries, `[tiles, 16 pairs of features, features / 32, 16 queries]`, two features per element.
@@ -42,12 +42,12 @@ pub(super) struct Held<'k> {
     largest: Buffer<'k>,
     totals: Buffer<'k>,
     kept: Buffer<'k>,
-    /// The scores of thirty-two keys for sixteen queries, and the positions of those keys.
+    /// The scores of 32 keys for 16 queries, and the positions of these keys.
     scores: Buffer<'k>,
     keys: Buffer<'k>,
-    /// The softmax weights of thirty-two keys, `[tiles, 16 queries, 32]`.
+    /// The softmax weights of 32 keys, `[tiles, 16 queries, 32]`.
     weights: Buffer<'k>,
-    /// Sixteen features of thirty-two value vectors, with two keys side by side: `[16, 16, 2]`.
+    /// Sixteen features of 32 value vectors, with two keys side by side: `[16, 16, 2]`.
     values: Buffer<'k>,
     /// The weighted sums of values, `[tiles, values / 16, 16 queries, 16]`.
     sums: Buffer<'k>,
@@ -77,7 +77,7 @@ impl Attention {
         self.has_tiles
             && self.element == Element::Bf16
             && !self.quantized
-            // Fewer tokens have the bits that each has alone.
+            // With few queries, another code path computes each query with the same bits as alone.
             && self.queries > ROWS
             && self.keys >= TILE
             && self.features.is_multiple_of(TILE)
@@ -88,7 +88,7 @@ impl Attention {
     /// The number of query tiles that fit into a worker's memory.
     fn most_tiles(&self) -> usize {
         let shared = (TILE * ROWS + ROWS + TILE) * 4 + TILE * ROWS * 2;
-        // Where the system grants no tiles, and between norm and rotation.
+        // The memory of the code path without tile registers, and a row between norm and rotary embedding.
         let plain = self.plain_rows() * (2 * self.features + 4 * 4 * KEYS + 4) + 4 * self.features;
         let of_tile = ROWS * (2 * self.features + 4 * self.values + 2 * TILE + 3 * 4);
         ROOM.saturating_sub(shared + plain) / of_tile
@@ -131,14 +131,14 @@ impl Attention {
             held.sums.store(at, code.constant(LANES, 0.0));
         });
         let tiles = Tiles::configure(code, [(ROWS, LINE); 8], held.scores);
-        // Of a ring all slots, in their order.
+        // In a ring buffer, all slots are read in order.
         let seen = match self.ring {
             true => code.index(0)..code.index(self.keys),
             false => self.seen(code, offset, (first, rows), TILE),
         };
         let end = offset + code.constant(offset.ty(), self.queries as f64);
         code.repeat(seen, TILE, |key| {
-            // The last keys may be some that were seen before.
+            // The last block overlaps the previous block if the number of keys is not a multiple of the block size.
             let from = key.min(code.index(self.keys - TILE));
             self.place_keys(code, held.keys, (key, from), end);
             let base = head * self.keys + from;
@@ -171,8 +171,7 @@ impl Attention {
         });
     }
 
-    /// Transposes sixteen query rows in place. Each thirty-two features become a tile with two features per
-    /// line.
+    /// Transposes 16 query rows in place. Each 32 features become a tile with two features per line.
     fn turn<'k>(&self, code: &'k Code, queries: Buffer<'k>, at: Value<'k>) {
         code.repeat(code.index(0)..code.index(self.features), TILE, |feature| {
             let places: Vec<Value<'k>> = (0..ROWS).map(|i| at + feature + i * self.features).collect();
@@ -183,8 +182,7 @@ impl Attention {
         });
     }
 
-    /// Computes the positions of thirty-two keys. Keys that no query may see get a position after all
-    /// queries.
+    /// Computes the positions of 32 keys. A key that no query may see gets a position after all queries.
     fn place_keys<'k>(
         &self,
         code: &'k Code,
@@ -202,7 +200,7 @@ impl Attention {
         }
     }
 
-    /// The positions of the keys in sixteen slots.
+    /// The positions of the keys in 16 consecutive slots.
     fn positions<'k>(&self, code: &'k Code, slots: Value<'k>, end: Value<'k>) -> Value<'k> {
         if !self.ring {
             return slots;
@@ -216,7 +214,7 @@ impl Attention {
         last.broadcast(KEYS) - back
     }
 
-    /// Computes the products of sixteen queries and thirty-two keys.
+    /// Computes the dot products of 16 queries and 32 keys.
     fn multiply_keys<'k>(&self, tiles: Tiles<'k>, held: Held<'k>, tile: Value<'k>, keys: Value<'k>) {
         let code = tile.code();
         let stride = 2 * self.features;
@@ -234,13 +232,13 @@ impl Attention {
         }
     }
 
-    /// Computes the softmax weights of thirty-two keys for sixteen queries, and the factor for earlier sums.
+    /// Computes the softmax weights of 32 keys for 16 queries, and the factor for earlier sums.
     fn weigh_keys<'k>(&self, code: &'k Code, held: Held<'k>, tile: Value<'k>) {
         const ROUND: usize = 4;
         let one = code.constant(PLACES, 1.0);
         let query = held.positions.load(tile, PLACES);
         let before = held.largest.load(tile, LANES);
-        // One more than the last key that is seen: without an order, those that are seen at all.
+        // The end of the visible keys: one after the query's position, or no limit without a causal mask.
         let seen = if self.causal { query + one } else { code.constant(PLACES, f64::from(i32::MAX)) };
         let keys = || code.index(0)..code.index(TILE);
         let largest = code.fold(keys(), ROUND, &[before], |key, largest| {
@@ -256,14 +254,14 @@ impl Attention {
                 held.scores.store(at, scores);
                 scores
             });
-            // What is no number is in the weights anyway.
+            // A NaN score needs no check here, because its softmax weight is NaN anyway.
             let larger = |largest: Value<'k>, scores| largest.or_else(largest.greater(scores), scores);
             vec![scores.fold(largest[0], larger)]
         })[0];
         let kept = exp(before - largest);
         held.largest.store(tile, largest);
         held.kept.store(code.index(0), kept);
-        // A key whose score is smaller is hidden.
+        // A smaller score belongs to a hidden key.
         let least = code.constant(LANES, Sdpa::HIDDEN / 2.0);
         let total = held.totals.load(tile, LANES) * kept;
         let total = code.fold(keys(), ROUND, &[total], |key, total| {
@@ -292,7 +290,7 @@ impl Attention {
         });
     }
 
-    /// Arranges sixteen features of each of thirty-two value vectors, with two keys side by side.
+    /// Arranges 16 features of each of 32 value vectors, with two keys side by side.
     fn pair_values<'k>(&self, code: &'k Code, to: Buffer<'k>, (v, at): (Buffer<'k>, Value<'k>)) {
         let order: Vec<usize> = (0..ROWS).flat_map(|lane| [lane, ROWS + lane]).collect();
         for pair in 0..ROWS {

@@ -36,18 +36,18 @@ impl<'k> Buffer<'k> {
         )
     }
 
-    /// Loads sixteen numbers, or the remaining `left` numbers and zeros.
+    /// Loads 16 numbers. If only `left` numbers remain, the other lanes are zero.
     pub(crate) fn load_lanes(&self, at: Value<'k>, left: usize) -> Value<'k> {
         let ty = Type::lanes(16, self.element);
         if left >= 16 { self.load(at, ty) } else { self.load_first(at, ty, left) }
     }
 
-    /// Loads sixteen numbers as f32, or the remaining `left` numbers and zeros.
+    /// Loads 16 numbers as f32. If only `left` numbers remain, the other lanes are zero.
     pub(crate) fn load_floats(&self, at: Value<'k>, left: usize) -> Value<'k> {
         self.load_lanes(at, left).convert(Element::F32)
     }
 
-    /// Stores sixteen lanes, or the first `left` lanes.
+    /// Stores 16 lanes, or only the first `left` lanes if fewer remain.
     pub(crate) fn store_lanes(&self, at: Value<'k>, value: Value<'k>, left: usize) {
         match left {
             16.. => self.store(at, value),

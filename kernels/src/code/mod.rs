@@ -1,7 +1,7 @@
-//! A small language in which kernels are written. Values have types, and loops are closures. The output is
-//! MLIR text in the dialects `arith`, `vector`, `memref`, `scf` and `llvm`.
+//! A small language in which kernels are written. Values have types, and closures are the bodies of loops.
+//! The output is MLIR text in the dialects `arith`, `vector`, `memref`, `scf` and `llvm`.
 //!
-//! A type error in a kernel is a bug in this crate, and panics at the faulty statement. A test writes the
+//! A type error in a kernel is a bug in this crate, and panics at the faulty statement. A test generates the
 //! text of every kernel.
 
 mod buffer;
@@ -113,16 +113,16 @@ const INDENT: &str = "        ";
 /// The body of a kernel while the kernel is written.
 pub(crate) struct Code {
     text: RefCell<String>,
-    /// The names of the constants in the kernel. Each constant is written once, at the beginning of the
-    /// kernel, because many constants slow compilers down.
+    /// The names of the constants in the kernel. The kernel declares each constant once at its beginning,
+    /// because many constants slow compilers down.
     constants: RefCell<BTreeMap<String, usize>>,
     /// The constants that are indices, with their numbers.
     places: RefCell<BTreeMap<usize, usize>>,
-    /// Values that depend only on operands, by the right-hand side of their statement. Each of these values
-    /// is written once in the open bodies.
+    /// The values that depend only on operands, keyed by the right-hand side of their statement. Each such
+    /// value is written only once per open body.
     written: RefCell<Vec<BTreeMap<String, usize>>>,
-    /// Local memory, which is allocated at the beginning of the kernel. An allocation in a loop would take
-    /// more memory in every iteration.
+    /// Local memory, which the kernel allocates at its beginning. An allocation in a loop would take more
+    /// memory in every iteration.
     scratch: RefCell<Vec<String>>,
     next: Cell<usize>,
 }
@@ -130,7 +130,7 @@ pub(crate) struct Code {
 #[derive(Clone, Copy)]
 pub(crate) struct Value<'k> {
     code: &'k Code,
-    /// The SSA name of the value: `%7`, or the second result of `%7:3`.
+    /// The SSA name of the value, such as `%7`, or the second result of `%7:3`.
     name: (usize, Option<usize>),
     ty: Type,
 }
@@ -189,7 +189,7 @@ impl Code {
         self.next.replace(self.next.get() + 1)
     }
 
-    /// Writes a statement whose result can change, because the statement reads memory or processor state.
+    /// Writes a statement that reads memory or processor state, so its result can change.
     fn read(&self, ty: Type, right: impl Display) -> Value<'_> {
         let name = self.fresh();
         self.line(format_args!("%{name} = {right}"));
@@ -228,10 +228,10 @@ impl Code {
         value
     }
 
-    /// A constant number that is the same in every lane.
+    /// A constant number, which is the same in every lane.
     pub(crate) fn constant(&self, ty: Type, number: f64) -> Value<'_> {
         let mut text = if ty.is_float() { format!("{number:?}") } else { format!("{number}") };
-        // MLIR wants a point in floats.
+        // MLIR requires a decimal point in floats.
         if ty.is_float() && !text.contains('.') {
             text = text.replacen('e', ".0e", 1);
         }
@@ -262,7 +262,7 @@ impl Code {
     pub(crate) fn scratch(&self, element: Element, length: usize) -> Buffer<'_> {
         let name = self.fresh();
         let buffer = Buffer { code: self, name, length, element };
-        // In the form that all operations have: its own has no place for the alignment.
+        // The generic MLIR syntax, because the short syntax has no place for the alignment.
         self.scratch.borrow_mut().push(format!(
             "%{name} = \"memref.alloca\"() <{{alignment = 64 : i64, operandSegmentSizes = array<i32: 0, 0>}}> : () -> {}",
             buffer.ty()
@@ -328,8 +328,8 @@ impl Code {
         self.constant_value(ty, format!("arith.constant dense<[{numbers}]> : {ty}"))
     }
 
-    /// Writes a loop over blocks of `length` of `count` items, including a shorter last block. The body
-    /// receives the start and the length of a block.
+    /// Writes a loop over `count` items in blocks of `length` items, where the last block can be shorter. The
+    /// body receives the start and the length of a block.
     pub(crate) fn runs<'k>(&'k self, count: usize, length: usize, body: impl Fn(Value<'k>, usize)) {
         let whole = count / length * length;
         if whole > 0 {
@@ -340,8 +340,8 @@ impl Code {
         }
     }
 
-    /// Writes a loop over blocks of sixteen of `count` numbers. The body receives the start of the block and
-    /// the number of remaining numbers.
+    /// Writes a loop over `count` numbers in blocks of 16. The body receives the start of the block and the
+    /// number of remaining numbers.
     pub(crate) fn chunks<'k>(&'k self, count: usize, body: impl Fn(Value<'k>, usize)) {
         self.fold_chunks(count, &[], |at, left, _| {
             body(at, left);
@@ -349,7 +349,7 @@ impl Code {
         });
     }
 
-    /// Writes a loop over blocks of sixteen of `count` numbers that carries values.
+    /// Writes a loop over `count` numbers in blocks of 16 that carries values.
     pub(crate) fn fold_chunks<'k>(
         &'k self,
         count: usize,
@@ -375,7 +375,7 @@ impl Code {
         self.read(ty, format_args!("llvm.call_intrinsic \"{name}\"({names}) : ({types}) -> {ty}"))
     }
 
-    /// Writes a conditional with a value in both branches.
+    /// Writes a conditional with code in both branches.
     pub(crate) fn either<'k>(&'k self, condition: Value<'k>, yes: impl FnOnce(), no: impl FnOnce()) {
         self.line(format_args!("scf.if {condition} {{"));
         self.indented(yes);
@@ -384,8 +384,8 @@ impl Code {
         self.line("}");
     }
 
-    /// Writes an instruction without an LLVM name, in Intel's notation. `$0`, `$1`, … represent operands in
-    /// registers, which are indices and addresses. The instruction may read and write any memory.
+    /// Writes an instruction without an LLVM name, in Intel's notation. `$0`, `$1`, … are operands in
+    /// registers: indices and addresses. The instruction may read and write any memory.
     pub(crate) fn assembly(&self, instruction: &str, operands: &[Value<'_>]) {
         let registers = "r,".repeat(operands.len());
         let operands = self.words(operands);
@@ -395,8 +395,8 @@ impl Code {
     }
 
     /// Returns the same value in a vector register of x86-64, hidden from LLVM's optimizer. LLVM then neither
-    /// reorders nor moves the sums before this value. Otherwise LLVM computes all products first, and spills
-    /// them to memory.
+    /// reorders nor moves the sums before this value. Without this barrier, LLVM computes all products first,
+    /// and spills the products to memory.
     pub(crate) fn opaque<'k>(&'k self, value: Value<'k>) -> Value<'k> {
         let ty = value.ty;
         let assembly =
@@ -404,7 +404,7 @@ impl Code {
         self.value(ty, assembly)
     }
 
-    /// Writes a barrier for the compiler: memory accesses do not move across it.
+    /// Writes a compiler barrier: LLVM does not move memory accesses across the barrier.
     pub(crate) fn in_order(&self) {
         self.line("llvm.inline_asm has_side_effects \"\", \"~{memory}\" : () -> ()");
     }
@@ -432,7 +432,7 @@ impl Code {
         format!("{names} : ({})", vec!["i64"; operands.len()].join(", "))
     }
 
-    /// The mask of the first `left` of sixteen lanes; `None` if all lanes are used.
+    /// The mask of the first `left` of 16 lanes; `None` if all lanes are used.
     pub(crate) fn mask(&self, left: usize) -> Option<Value<'_>> {
         (left < 16).then(|| self.first_lanes(self.index(left), 16))
     }

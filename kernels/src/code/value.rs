@@ -26,7 +26,7 @@ impl<'k> Value<'k> {
         self.code.value(self.ty, format_args!("{op} {self}, {other} : {}", self.ty))
     }
 
-    /// The result of an operation on indices, if the result is an operand or a constant.
+    /// The result of an index operation without a new statement, if the result is an operand or a constant.
     fn folded(self, op: &str, other: Self) -> Option<Self> {
         let number = |n: usize| self.code.index(n);
         Some(match (op, self.known(), other.known()) {
@@ -42,7 +42,7 @@ impl<'k> Value<'k> {
         })
     }
 
-    /// The number of an index that is constant.
+    /// The number of a constant index; `None` for other values.
     fn known(self) -> Option<usize> {
         self.code.places.borrow().get(&self.name.0).copied()
     }
@@ -59,8 +59,8 @@ impl<'k> Value<'k> {
         self.unary("math.sqrt")
     }
 
-    /// Rounds to the nearest whole number; halves are rounded to the even neighbour. The function uses LLVM's
-    /// intrinsic, which is a single instruction. `math.roundeven` becomes thirty-five instructions, because
+    /// Rounds to the nearest whole number. A half is rounded to the even neighbour. The function uses LLVM's
+    /// intrinsic, which is a single instruction. `math.roundeven` becomes 35 instructions, because
     /// `iree-compile` implements it with bit operations.
     pub(crate) fn round(self) -> Self {
         let call =
@@ -103,7 +103,7 @@ impl<'k> Value<'k> {
         self.binary("", "arith.shrui", self.code.constant(self.ty, bits as f64))
     }
 
-    /// Shifts bits to lower positions, by a different number in each lane.
+    /// Shifts bits to lower positions, by a separate number in each lane.
     pub(crate) fn shift_right_by(self, bits: Self) -> Self {
         self.binary("", "arith.shrui", bits)
     }
@@ -114,7 +114,7 @@ impl<'k> Value<'k> {
         self.code.value(self.ty, format_args!("math.fma {self}, {factor}, {addend} : {}", self.ty))
     }
 
-    /// Selects in each lane self if `condition` is true, otherwise `other`.
+    /// In each lane, selects `self` if `condition` is true, otherwise `other`.
     pub(crate) fn or_else(self, condition: Self, other: Self) -> Self {
         let types = match condition.ty {
             Type::Vector(..) => format!("{}, {}", condition.ty, self.ty),
@@ -177,8 +177,8 @@ impl<'k> Value<'k> {
         self.pick(other, &(0..2 * lanes).collect::<Vec<_>>())
     }
 
-    /// Shuffles the lanes of two vectors. The lane numbers of `other` continue the lane numbers of this
-    /// vector.
+    /// Shuffles the lanes of two vectors. Lane numbers first count the lanes of this vector, then the lanes
+    /// of `other`.
     pub(crate) fn pick(self, other: Self, lanes: &[usize]) -> Self {
         let Type::Vector(_, element) = self.ty else { unreachable!("only vectors have lanes") };
         assert_eq!(self.ty, other.ty, "operands of different types");
@@ -199,7 +199,7 @@ impl<'k> Value<'k> {
         }
     }
 
-    /// Converts the value to another element type, which can round it. Integers keep their lower bits.
+    /// Converts the value to another element type, with rounding if necessary. Integers keep their lower bits.
     pub(crate) fn convert(self, element: Element) -> Self {
         let Some(from) = self.ty.element() else { unreachable!("places are not converted") };
         let ty = self.ty.with_element(element);

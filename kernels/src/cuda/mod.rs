@@ -1,7 +1,7 @@
 //! Kernels for NVIDIA GPUs. XLA calls them in a module for its CUDA platform.
 //!
-//! A kernel is a part of `decode.ptx`, with numbers in place of the names of sizes. The module contains this
-//! text in a `custom_call`, so XLA and the driver compile it like any other code of the module.
+//! A kernel is a part of `decode.ptx` in which numbers replace the names of sizes. The module contains this
+//! text in a `custom_call`, so XLA and the driver compile the kernel like the rest of the module.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use ops::ops::WeightStyle;
 use ops::{ElementType, Operand, Statements, TensorType};
 
-/// The code of all kernels, which nvcc made from `decode.cu`.
+/// The code of all kernels, which nvcc compiled from `decode.cu`.
 const PTX: &str = include_str!("decode.ptx");
 
 /// The largest number of vectors that a kernel multiplies with a weight.
@@ -17,33 +17,34 @@ pub const CUDA_VECTORS: usize = 8;
 
 /// The number of bf16 numbers that a block keeps in shared memory: `STAGED` in `decode.cu`.
 const KEPT: usize = 18_432;
-/// The numbers of threads in a block: `THREADS` and 32 times `READERS` in `decode.cu`.
+/// The numbers of threads per block: `THREADS`, and 32 times `READERS`, in `decode.cu`.
 const THREADS: usize = 256;
 const ATTENTION_THREADS: usize = 512;
-/// The rows of a weight that a block multiplies at a time: `TILE` in `decode.cu`.
+/// The rows of a weight that a block multiplies together: `TILE` in `decode.cu`.
 const TILE: usize = 8;
 /// The longest range of positions that a block reads: `POSITIONS` in `decode.cu`.
 const POSITIONS: usize = 1024;
-/// With more tiles than `MOST_BLOCKS`, each of `BLOCKS` blocks computes several. An H100 has 132 multiprocessors.
+/// If there are more tiles than `MOST_BLOCKS`, `BLOCKS` blocks compute several tiles each. An H100 has 132
+/// multiprocessors.
 const MOST_BLOCKS: usize = 4 * 132;
 const BLOCKS: usize = 2 * 132;
 
-/// A kernel for an NVIDIA GPU, with all sizes. All tensors are bf16, except integers.
+/// A kernel for an NVIDIA GPU, with all sizes. All tensors are bf16, except the integer tensors.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CudaKernel {
     /// `x · weightᵀ`. The operands are x, the norm's weight (if there is a norm), and the weight.
     Linear(CudaProduct),
     /// `x · weightᵀ + residual`, without a norm. The operands are x, the weight and the residual.
     Residual(CudaProduct),
-    /// Three products of the same normalized x. The operands are x, the norm's weight and the weights. The
-    /// numbers are the second and the third weight's outputs.
+    /// Three products of the same normalized x. The operands are x, the norm's weight and the three weights.
+    /// The two numbers are the outputs of the second and the third weight.
     Three(CudaProduct, [usize; 2]),
     /// `silu(x · gateᵀ) · (x · upᵀ)` of a normalized x. The operands are x, the norm's weight, gate and up.
     Gated(CudaProduct),
-    /// Attention of one new token for each sequence, after rotation and append. The operands are the queries,
-    /// the new keys and values, cosines and sines, start, count, and the caches of keys and values. Without a
-    /// count, all tokens are appended; then pass start in its place. The results are the attention and both
-    /// caches.
+    /// Attention of one new token for each sequence, after rotary embedding and append. The operands are the
+    /// queries, the new keys and values, cosines and sines, start, count, and the caches of keys and values.
+    /// If there is no count, pass start again, and all tokens are appended. The results are the output of
+    /// attention and both caches.
     Attention(CudaAttention),
 }
 
@@ -56,7 +57,7 @@ pub struct CudaProduct {
     pub inputs: usize,
     /// The number of rows of the weight.
     pub outputs: usize,
-    /// The epsilon and the style of an RMS norm of the vectors, if there is one.
+    /// The epsilon and the style of the vectors' RMS norm; `None` without a norm.
     pub norm: Option<(f32, WeightStyle)>,
 }
 
@@ -65,17 +66,17 @@ pub struct CudaProduct {
 pub struct CudaAttention {
     /// The number of sequences.
     pub sequences: usize,
-    /// The number of heads of keys.
+    /// The number of key-value heads.
     pub heads: usize,
-    /// The number of heads of queries for each head of keys.
+    /// The number of query heads per key-value head.
     pub group: usize,
-    /// The length of a head.
+    /// The number of features per head.
     pub features: usize,
     /// The number of slots in a cache.
     pub slots: usize,
     /// The number by which scores are multiplied.
     pub scale: f32,
-    /// Whether start and count have a number for each sequence.
+    /// Whether each sequence has its own start and count.
     pub by_row: bool,
 }
 
@@ -85,7 +86,7 @@ struct Launch {
     sizes: BTreeMap<&'static str, String>,
     grid: [usize; 2],
     threads: usize,
-    /// For each result that has the memory of an operand, the numbers of both.
+    /// The results that are written into an operand's memory, with the numbers of the result and the operand.
     in_place: Vec<(usize, usize)>,
 }
 
@@ -98,7 +99,7 @@ impl CudaProduct {
             && self.outputs.is_multiple_of(TILE)
     }
 
-    /// The launch of the kernel with this name for `outputs` rows in all weights.
+    /// The launch of the kernel with this name. `outputs` is the number of rows of all weights together.
     fn launch(&self, kernel: &str, outputs: usize) -> Launch {
         let mut kernel = kernel.to_owned();
         let mut sizes = BTreeMap::from([
@@ -128,7 +129,7 @@ impl CudaAttention {
         matches!(self.features, 64 | 128) && (1..=8).contains(&self.group) && self.slots > 0
     }
 
-    /// The number of ranges of positions that separate blocks read.
+    /// The number of ranges of positions. Separate blocks read separate ranges.
     fn ranges(&self) -> usize {
         self.slots.div_ceil(POSITIONS)
     }
@@ -152,7 +153,7 @@ impl CudaAttention {
         }
     }
 
-    /// The launch that combines the ranges of positions.
+    /// The launch that combines the results of the ranges.
     fn combine(&self) -> Launch {
         let sizes = BTreeMap::from([
             ("SPLIT", self.ranges().to_string()),
@@ -253,13 +254,14 @@ impl Launch {
     }
 }
 
-/// The code of one kernel. The function panics if the file lacks the kernel or a size, which a test excludes.
+/// The code of one kernel. The function panics if the file lacks the kernel or a size; a test checks that
+/// this never happens.
 fn ptx(kernel: &str, sizes: &BTreeMap<&str, String>) -> String {
     let mut parts = PTX.split("\n.visible .entry ");
     let head = parts.next().unwrap_or_default();
     let is_this = |part: &&str| part.split('(').next() == Some(kernel);
     let Some(body) = parts.find(is_this) else { unreachable!("`decode.ptx` contains `{kernel}`") };
-    // Variables in shared memory stand before the kernels if several kernels use them.
+    // If several kernels use a variable in shared memory, its declaration comes before the kernels.
     let is_used = |line: &&str| match line.starts_with(".shared") {
         true => line
             .split_whitespace()
@@ -285,7 +287,7 @@ fn ptx(kernel: &str, sizes: &BTreeMap<&str, String>) -> String {
     code
 }
 
-/// A number in the notation of PTX, exactly.
+/// A number in PTX notation, without rounding.
 fn float(number: f32) -> String {
     format!("0f{:08X}", number.to_bits())
 }
@@ -299,7 +301,7 @@ fn row_major(ty: &TensorType) -> String {
     }
 }
 
-/// A text as the content of a string in MLIR.
+/// Escapes a text for a string in MLIR.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len() + text.len() / 8);
     for c in text.chars() {
@@ -341,7 +343,7 @@ mod tests {
         assert_eq!(said, Some(&*hash), "decode.cu has changed; run kernels/src/cuda/build, which needs nvcc");
     }
 
-    /// Each kernel is found in the file, and all its sizes are known.
+    /// Checks that the file contains each kernel, and that the kernel's sizes are all known.
     #[test]
     fn every_kernel_has_code() {
         let mut kernels = Vec::new();

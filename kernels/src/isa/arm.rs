@@ -43,7 +43,7 @@ impl Arm {
             Self { i8mm: true, .. } => code.instruction("llvm.aarch64.neon.usdot", &[sums, bytes, x], SUMS),
             Self { dotprod: true, .. } => code.instruction("llvm.aarch64.neon.sdot", &[sums, bytes, x], SUMS),
             _ => {
-                // No byte of x is −128, so that the sum of two products has 16 bits.
+                // No byte of x is −128, so the sum of two products fits into 16 bits.
                 let products = [0, 1].map(|half| {
                     let operands = [bytes.half(half), x.half(half)];
                     code.instruction("llvm.aarch64.neon.smull", &operands, WORDS)

@@ -32,8 +32,8 @@ impl Isa {
         }
     }
 
-    /// The number of rows whose sixteen sums per row fit into the registers. With long vectors, the sums of a
-    /// second panel fit, too.
+    /// The number of rows for which 16 sums per row fit into the registers. With long vectors, the sums of a
+    /// second panel fit too.
     pub(crate) fn rows(self) -> usize {
         match self {
             Self::X86(x86) => x86.rows(),
@@ -41,7 +41,7 @@ impl Isa {
         }
     }
 
-    /// Whether sixteen sums need two or more registers, so that few sums fit.
+    /// Whether 16 sums need two or more registers, so that few sums fit into the registers.
     pub(crate) fn has_short_vectors(self) -> bool {
         matches!(self, Self::X86(x86) if x86.has_short_vectors())
     }
@@ -61,7 +61,7 @@ impl Isa {
         }
     }
 
-    /// Whether [`add_bytes`](Self::add_bytes) treats all bytes as signed.
+    /// Whether [`add_bytes`](Self::add_bytes) reads all bytes as signed integers.
     pub(crate) fn is_signed(self) -> bool {
         match self {
             Self::X86(x86) => x86.is_signed(),
@@ -70,10 +70,10 @@ impl Isa {
     }
 
     /// Computes sums[i] + Σⱼ bytes[4 i + j] · x[j] for 16 sums of each row, and for up to eight columns. A
-    /// column has 64 bytes, and for each row four bytes of x in a word of 32 bits. The bytes of x are signed
-    /// and never −128. `bytes` are signed only if [`is_signed`](Self::is_signed).
+    /// column has 64 bytes of `bytes`, and for each row four bytes of x in a 32-bit word. The bytes of x are
+    /// signed and never −128. `bytes` are signed only if [`is_signed`](Self::is_signed).
     ///
-    /// `small` promises that the bytes are from 0 to 15. The sums of products of such small bytes fit into 16
+    /// `small` means that all `bytes` are from 0 to 15. Sums of products of such small bytes fit into 16
     /// bits, even without special instructions.
     pub(crate) fn add_bytes<'k>(
         self,
@@ -98,8 +98,8 @@ impl Isa {
         sums.chunks(parts).map(joined).collect()
     }
 
-    /// Computes sums[i] + Σⱼ words[2 i + j] · x[j] for 16 sums of each row. `words` contains two words of
-    /// each of 16 columns. `x` contains two words of each row, as 32 bits. All words are signed.
+    /// Computes sums[i] + Σⱼ words[2 i + j] · x[j] for 16 sums of each row. `words` contains two words for
+    /// each of 16 columns. `x` contains two words for each row, in 32 bits. All words are signed.
     pub(crate) fn add_words<'k>(
         self,
         sums: Vec<Value<'k>>,
@@ -130,8 +130,8 @@ impl Isa {
         }
     }
 
-    /// Computes sums[i] + weights[2 i] · x[0] + weights[2 i + 1] · x[1] for 16 sums. Pairs of bf16 are words
-    /// of 32 bits.
+    /// Computes sums[i] + weights[2 i] · x[0] + weights[2 i + 1] · x[1] for 16 sums. A pair of bf16 is one
+    /// 32-bit word.
     pub(crate) fn add_bf16_pairs<'k>(self, sums: Value<'k>, weights: Value<'k>, x: Value<'k>) -> Value<'k> {
         let pairs = x.broadcast(16);
         let added = match self {
@@ -145,8 +145,8 @@ impl Isa {
     }
 }
 
-/// The first number (0) or the second number (1) of sixteen pairs of bf16, as f32. A bf16 is the upper half
-/// of an f32.
+/// The first number (0) or the second number (1) of 16 pairs of bf16, as f32. A bf16 is the upper half of an
+/// f32.
 pub(crate) fn bf16_of_pairs<'k>(pairs: Value<'k>, which: usize) -> Value<'k> {
     let half = match which {
         0 => pairs.shift_left(16),
@@ -155,15 +155,15 @@ pub(crate) fn bf16_of_pairs<'k>(pairs: Value<'k>, which: usize) -> Value<'k> {
     half.bits(FLOATS)
 }
 
-/// Rounds two vectors of sixteen f32 to sixteen pairs of bf16; halves are rounded away from zero. A NaN is
-/// still a NaN, unless all of its bits are set.
+/// Rounds two vectors of 16 f32 to 16 pairs of bf16; halves are rounded away from zero. A NaN stays a NaN,
+/// unless all of its bits are set.
 pub(crate) fn bf16_pairs<'k>(first: Value<'k>, second: Value<'k>) -> Value<'k> {
     let code = first.code();
     let [first, second] = [first, second].map(|numbers| numbers.bits(I32) + code.constant(I32, 32768.0));
     first.shift_right(16).or(second.and(code.constant(I32, -65536.0)))
 }
 
-/// Transposes sixteen vectors of sixteen lanes in four steps; each step exchanges halves.
+/// Transposes 16 vectors of 16 lanes in four steps, each of which exchanges halves of vectors.
 pub(crate) fn transposed<'k>(vectors: Vec<Value<'k>>) -> Vec<Value<'k>> {
     const SIDE: usize = 16;
     let lanes = |own: &dyn Fn(usize) -> usize| (0..SIDE).map(own).collect::<Vec<_>>();
@@ -178,11 +178,11 @@ pub(crate) fn transposed<'k>(vectors: Vec<Value<'k>>) -> Vec<Value<'k>> {
     })
 }
 
-/// The factors that a column adds to the sums: for each part of each row, some of its bytes and their
-/// factors.
+/// The factors that a column adds to the sums. For each part of each row, the list contains some of the
+/// column's bytes and their factors.
 type Column<'k> = Vec<(Value<'k>, Value<'k>)>;
 
-/// Adds the products of columns to sums. A column is used for all rows before the next column is loaded,
+/// Adds the products of columns to sums. The code uses a column for all rows before it loads the next column,
 /// because there are few registers.
 fn by_column<'k>(
     sums: Vec<Value<'k>>,

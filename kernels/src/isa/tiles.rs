@@ -5,7 +5,7 @@ use crate::code::{Buffer, Code, Element, Type, Value};
 
 pub(crate) const ROWS: usize = 16;
 
-/// The number of bytes in a full row of a tile, which is also the number of bytes of a panel that are read
+/// The number of bytes in a full row of a tile. The kernels also read this number of bytes of a panel
 /// together.
 pub(crate) const LINE: usize = 64;
 
@@ -28,9 +28,9 @@ pub(crate) struct TileProducts {
     pub(crate) bytes: bool,
 }
 
-/// Whether the operating system allows this process to use tile registers. A process must request them, on
-/// Linux with `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`. One request is enough, but a kernel
-/// cannot know whether its process has already made the request.
+/// Whether the operating system allows this process to use tile registers. A process must request tile
+/// registers, on Linux with `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`. One request is enough, but
+/// a kernel cannot know whether its process already made the request.
 pub(crate) fn granted(code: &Code) -> Value<'_> {
     const ARCH_PRCTL: usize = 158;
     const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
@@ -40,10 +40,11 @@ pub(crate) fn granted(code: &Code) -> Value<'_> {
 }
 
 impl<'k> Tiles<'k> {
-    /// Sets the extents of the registers; the first line of `memory` passes them to the processor. The
+    /// Sets the extents of the registers through the first line of `memory`, which the processor reads. The
     /// instruction sets all registers to zero.
     pub(crate) fn configure(code: &'k Code, extents: Extents, memory: Buffer<'k>) -> Self {
-        // Palette 1, no row to start from; the bytes of each register's rows, two each for 16 registers; the rows.
+        // Palette 1; start row 0; the bytes per row of each of 16 registers, two bytes each; the rows of each
+        // register.
         let mut bytes = vec![0; 64];
         bytes[0] = 1;
         for (register, (rows, line)) in extents.into_iter().enumerate() {
@@ -63,12 +64,12 @@ impl<'k> Tiles<'k> {
         self.code.assembly(&format!("tilezero tmm{register}"), &[]);
     }
 
-    /// Loads a register from an address; rows are `stride` bytes apart.
+    /// Loads a register from an address. Neighbouring rows are `stride` bytes apart.
     pub(crate) fn load(self, register: usize, from: Value<'k>, stride: usize) {
         self.code.assembly(&format!("tileloadd tmm{register}, [$0 + $1]"), &[from, self.code.index(stride)]);
     }
 
-    /// Stores a register at an address, with consecutive rows.
+    /// Stores a register at an address, without gaps between rows.
     pub(crate) fn store(self, register: usize, to: Value<'k>) {
         self.code.assembly(&format!("tilestored [$0 + $1], tmm{register}"), &[to, self.code.index(LINE)]);
     }

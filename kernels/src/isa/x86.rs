@@ -7,18 +7,18 @@ use crate::code::{Element, Type, Value};
 pub(crate) struct X86 {
     /// Whether the processor has vectors of 512 bits.
     avx512: bool,
-    /// The width in bits of vectors for sums of four products of bytes: 512 or 256.
+    /// The width in bits of the vectors in a sum of four byte products: 512 or 256.
     vnni: Option<usize>,
-    /// Whether sums of two products of bf16 are fast. On AMD's cores, one such sum takes as long as a
-    /// multiplication of f32. On Intel's cores (recognized by `avx512fp16`, which no other cores have), it
-    /// takes four times as long.
+    /// Whether sums of two bf16 products are fast. On AMD's cores, one such sum takes as long as one f32
+    /// multiplication. On Intel's cores, such a sum takes four times as long. Only Intel's cores have
+    /// `avx512fp16`.
     bf16: bool,
     tiles: TileProducts,
 }
 
 impl X86 {
-    /// Creates the instruction set with these features. Tile registers are used only on Linux, where a
-    /// process can request them.
+    /// Creates the instruction set with these features. Tile registers need Linux, where a process can
+    /// request them.
     pub(super) fn of(has: impl Fn(&[&str]) -> bool, is_linux: bool) -> Option<Self> {
         let avx512 = has(&["avx512f", "avx512bw", "avx512vl", "avx512dq"]);
         let vnni = match () {
@@ -83,7 +83,7 @@ impl X86 {
         })
     }
 
-    /// The number of vectors in which 32 words are multiplied.
+    /// The number of vectors into which a multiplication divides 32 words.
     pub(super) fn parts_of_words(self) -> usize {
         if self.avx512 { 1 } else { 2 }
     }
@@ -95,7 +95,7 @@ impl X86 {
             return code.instruction(&instruction, &[sum, words, x], sum.ty());
         }
         let instruction = if self.avx512 { "llvm.x86.avx512.pmaddw.d.512" } else { "llvm.x86.avx2.pmadd.wd" };
-        // Sums are not looked into.
+        // LLVM must not reorder the sums.
         code.opaque(sum + code.instruction(instruction, &[words, x], sum.ty()))
     }
 
@@ -112,7 +112,7 @@ impl X86 {
     }
 }
 
-/// Multiplies unsigned by signed bytes; the sum of two products is a word of 16 bits.
+/// Multiplies unsigned bytes by signed bytes. The sum of two products is a word of 16 bits.
 fn by_words<'k>(
     sums: Vec<Value<'k>>,
     columns: impl Iterator<Item = Column<'k>>,
@@ -130,16 +130,16 @@ fn by_words<'k>(
         let ones = words.code().constant(words.ty(), 1.0);
         call("pmadd.wd", [words, ones], Element::I32, 8)
     };
-    // Sums are not looked into.
+    // LLVM must not reorder the sums.
     let settled = |sum: Value<'k>| sum.code().opaque(sum);
     if small {
-        // Eight times two products of 15 and 127 have 15 bits.
+        // The sum of eight times two products of 15 and 127 fits into 15 bits.
         let zeros = sums.iter().map(|sum| sum.code().constant(Type::lanes(16, Element::I16), 0.0));
         let words =
             by_column(zeros.collect(), columns, |words, bytes, x| settled(words + multiply(bytes, x)));
         return sums.into_iter().zip(words).map(|(sum, words)| sum + pairs(words)).collect();
     }
-    // The sign of a byte goes to what it is multiplied with: twice 128 times 127 has 15 bits.
+    // The sign of each byte moves to its factor in x. The sum of two products of 128 and 127 fits into 15 bits.
     let signed = |bytes, x| call("psign.b", [x, bytes], Element::I8, 32);
     by_column(sums, columns, |sum, bytes, x| settled(sum + pairs(multiply(bytes.abs(), signed(bytes, x)))))
 }

@@ -1,6 +1,6 @@
-//! A matmul of many rows with dense weights, for processors whose registers contain few sums. The kernel
-//! converts a block of the weight to f32 in memory that stays in the nearest cache, and multiplies it with
-//! all rows before the next block.
+//! A matmul of many rows with dense weights, for processors whose registers fit few sums. The kernel converts
+//! a block of the weight to f32 in memory that stays in the first-level cache. The kernel multiplies this
+//! block by all rows before the next block.
 //!
 //! The order of loops follows Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
 
@@ -14,8 +14,8 @@ use crate::fused_op::End;
 /// The largest number of columns in a block.
 const COLUMNS: usize = 128;
 
-/// The number of rows whose sums are kept in memory next to a block of one panel. For two panels, half as
-/// many rows are kept.
+/// The number of rows whose sums stay in memory together with a block of one panel. For two panels, half as
+/// many rows stay in memory.
 const ROWS: usize = 256;
 
 /// The number of columns whose products one iteration of the innermost loop adds.
@@ -24,7 +24,7 @@ const ROUND: usize = 4;
 /// The number of rows whose sums stay in registers.
 pub(super) const TILE: usize = 6;
 
-/// The memory for a block of the weight and for sums.
+/// The memory for a block of the weight, and for the sums.
 #[derive(Clone, Copy)]
 pub(super) struct Partials<'k> {
     block: Buffer<'k>,
@@ -39,8 +39,8 @@ impl Partials<'_> {
 }
 
 impl Matmul<'_> {
-    /// Whether the matmul uses blocks: on processors with short vectors, and for so many rows that the
-    /// conversion costs little.
+    /// Whether the matmul uses blocks. Blocks are for processors with short vectors, and for so many rows
+    /// that the conversion costs little.
     pub(super) fn is_blocked(&self) -> bool {
         let whole = self.inputs.is_multiple_of(self.line_columns());
         self.format.element().is_some()
@@ -50,15 +50,15 @@ impl Matmul<'_> {
             && whole
     }
 
-    /// The number of columns in a block. The function prefers an equal size for all blocks, because a shorter
-    /// last block needs additional code.
+    /// The number of columns in a block. The function prefers blocks of equal size, because a shorter last
+    /// block needs additional code.
     fn block_columns(&self) -> usize {
         let fits = |columns: &usize| columns.is_multiple_of(ROUND) && self.inputs.is_multiple_of(*columns);
         (COLUMNS / 2..=COLUMNS).rev().find(fits).unwrap_or(COLUMNS)
     }
 
-    /// Computes the results of a panel's outputs for all rows, or of two panels whose results the epilogue
-    /// combines.
+    /// Computes the results of a panel's outputs for all rows. If the epilogue combines two panels, the
+    /// function computes both panels.
     pub(super) fn blocks<'k>(
         &self,
         code: &'k Code,
@@ -85,7 +85,7 @@ impl Matmul<'_> {
                 });
             }
             code.repeat(code.index(0)..code.index(rows), 1, |row| {
-                // Of halves that of the first, then that of the second.
+                // If the epilogue combines halves, the sum of the first half comes first.
                 let sums = (0..panels).map(|i| scratch.sums.load((row * panels + i) * PANEL, SUMS));
                 let (sums, mask) = (sums.collect::<Vec<_>>(), self.mask(code, panel));
                 end.write(code, &sums, (first + row, panel * PANEL), mask);
@@ -112,7 +112,7 @@ impl Matmul<'_> {
         });
     }
 
-    /// The number of columns in a line: 64 bytes contain this many columns of sixteen rows.
+    /// The number of columns in a line. A line has 64 bytes, and contains the same columns of 16 rows.
     pub(super) fn line_columns(&self) -> usize {
         match self.format {
             WeightFormat::F32 => 1,

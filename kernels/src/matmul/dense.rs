@@ -11,11 +11,11 @@ use crate::kernel::{self, Kernel};
 /// The number of lines that one iteration of the loop reads.
 const LINES: usize = 4;
 
-/// The number of lines that are multiplied with some rows before the next rows.
+/// The number of lines that the kernel multiplies by some rows before it continues with the next rows.
 const BLOCK: usize = 64;
 
-/// A kernel that converts all rows of x `[rows, inputs]` to f32, so that the conversion is not repeated for
-/// each panel.
+/// A kernel that converts all rows of x `[rows, inputs]` to f32. The matmul then does not repeat the
+/// conversion for each panel.
 pub(super) fn widening(x: Element, rows: usize, inputs: usize) -> (String, impl FnOnce() -> Kernel) {
     let workgroups = rows.min(8);
     let body = move || {
@@ -33,8 +33,8 @@ pub(super) fn widening(x: Element, rows: usize, inputs: usize) -> (String, impl 
 }
 
 impl Matmul<'_> {
-    /// Whether a separate kernel converts the activations to f32. This is true for several rows, if the
-    /// processor multiplies the activations' type no faster than f32.
+    /// Whether a separate kernel converts the activations to f32. This is true for several rows, unless the
+    /// processor multiplies the activations' type faster than f32.
     pub(super) fn widens_apart(&self) -> bool {
         let narrow = match self.format {
             WeightFormat::F16 => true,
@@ -81,12 +81,13 @@ impl Matmul<'_> {
         sums: &[Value<'k>],
     ) -> Vec<Value<'k>> {
         let mut sums = sums.to_vec();
-        // Two columns of bf16 are multiplied at once where x is bf16, too.
+        // If x is bf16 too, the code multiplies two columns of bf16 together.
         let (columns, in_pairs) = (self.line_columns(), x.element == Element::Bf16);
         ask(code, weights, first * LINE, count);
         for line in 0..count {
             let bytes: Vec<Value<'k>> = weights.iter().map(|w| w.line((first + line) * LINE)).collect();
-            // All rows need a column before the next one is widened, as registers are few.
+            // The code uses a column for all rows before it converts the next column, because there are few
+            // registers.
             for step in 0..if in_pairs { 1 } else { columns } {
                 let weights = bytes.iter().map(|&bytes| match in_pairs {
                     true => bytes.bits(Type::lanes(PANEL, Element::I32)),
@@ -128,7 +129,7 @@ impl Matmul<'_> {
         }
     }
 
-    /// Adds the products of the last column, if lines have two columns and the number of columns is odd.
+    /// Adds the products of the last column, if a line has two columns and the number of columns is odd.
     fn half_line<'k>(
         &self,
         sum: Value<'k>,

@@ -1,5 +1,5 @@
-//! Matmul kernels: y = x · weightᵀ over packed weights. A single row runs at the speed at which memory delivers the
-//! weights. Several rows share one pass over the weights.
+//! Matmul kernels: y = x · weightᵀ over packed weights. For a single row, the kernel is as fast as memory
+//! delivers the weights. For several rows, the kernel reads the weights once.
 
 mod blocked;
 mod dense;
@@ -21,11 +21,11 @@ use crate::norm::Norm;
 use crate::quantized::{self, Form, Row};
 use crate::tilings::{Tilings, count};
 
-/// A matmul of `rows` rows of `inputs` numbers with a weight of `outputs` rows.
+/// A matmul of `rows` rows of `inputs` numbers with a weight that has `outputs` rows.
 #[derive(Clone)]
 pub(crate) struct Matmul<'a> {
     pub(crate) format: WeightFormat,
-    /// The number of bits of the integers to which x is rounded if the weight has integers.
+    /// The bits of the integers to which the kernel rounds x, if the weight consists of integers.
     pub(crate) activations: ActivationBits,
     pub(crate) x: Element,
     pub(crate) y: Element,
@@ -34,9 +34,9 @@ pub(crate) struct Matmul<'a> {
     pub(crate) outputs: usize,
     /// The stack of matrices, if each row is multiplied with a separate matrix.
     pub(crate) stack: Option<Stack>,
-    /// The norm of x, if a norm is fused. For a single row, each part of the work computes the norm again.
+    /// The norm of x, if a norm is fused. For a single row, each part of the work repeats the norm.
     pub(crate) norm: Option<Norm>,
-    /// The epilogue that is applied to the sums.
+    /// The epilogue that the kernel applies to the sums.
     pub(crate) tail: &'a Epilogue,
     pub(crate) isa: Isa,
 }
@@ -54,18 +54,18 @@ pub(crate) struct ActivationPacking {
 pub(crate) struct Stack {
     pub(crate) matrices: usize,
     pub(crate) rows: usize,
-    /// Whether an operand selects the matrix of each row. Otherwise the rows use the matrices in order.
+    /// Whether an operand selects the matrix of each row. Otherwise row i uses matrix i.
     pub(crate) chosen: bool,
 }
 
-/// The rows that are multiplied with the same matrix.
+/// The rows that the kernel multiplies by the same matrix.
 #[derive(Clone, Copy)]
 struct Rows<'k> {
-    /// The index of the first row in the result. The other rows follow at distances of `apart`.
+    /// The index of the first row in the result. Each further row is `apart` rows after the previous row.
     first: Value<'k>,
     count: usize,
     apart: usize,
-    /// The number of rows of the result that share a row of x.
+    /// The number of result rows that share a row of x.
     shared: usize,
 }
 
@@ -83,8 +83,7 @@ impl<'k> Rows<'k> {
     }
 }
 
-/// The smallest number of bytes of a weight per part of the work. A smaller part is not worth starting a
-/// worker.
+/// The smallest number of weight bytes in a part of the work. A smaller part is not worth starting a worker.
 const PART: usize = 1 << 17;
 
 /// The additional bytes for each number of a row that every part quantizes or normalizes again, because this
@@ -92,33 +91,33 @@ const PART: usize = 1 << 17;
 const PART_QUANTIZES: usize = 200;
 const PART_NORMALIZES: usize = 100;
 
-/// The number of bytes on a worker's stack for a row that the worker prepares itself.
+/// The bytes on a worker's stack for a row that the worker prepares itself.
 const SCRATCH: usize = 30 << 10;
 
-/// The distance of prefetches, in bytes. The processor's own prefetcher stops at the end of a page.
+/// The distance of prefetches, in bytes. The processor's own prefetcher stops at the end of a memory page.
 const AHEAD: usize = 4096;
 
-/// The number of rows per pass over the weights. With more rows, arithmetic takes longer than another pass
-/// over the weights.
+/// The number of rows per pass over the weights. With more rows, the arithmetic takes longer than a second
+/// pass over the weights.
 const ROWS: usize = 8;
 
-/// The largest number of parts into which the kernel divides its work. This number of parts keeps all workers
-/// of a machine busy.
+/// The largest number of parts into which the kernel divides its work. With this number of parts, all workers
+/// of a machine are busy.
 const PARTS: usize = 64;
 
-/// The largest number of vectors of sixteen sums that a loop carries. More vectors do not fit into any
-/// processor's registers, and many more do not fit on a worker's stack.
+/// The largest number of vectors of 16 sums that a loop carries. More vectors do not fit into the registers
+/// of any processor, and many more do not fit on a worker's stack.
 const CARRIED: usize = 32;
 
-/// The sums of sixteen outputs for one row.
+/// The sums of 16 outputs for one row.
 const SUMS: Type = Type::lanes(PANEL, Element::F32);
 
 /// The activations of a matmul, in the layout that the kernel reads.
 #[derive(Clone, Copy)]
 enum X<'k> {
     Dense(Dense<'k>),
-    /// Integers; if weights have minima, also memory for the scales and minima of a chunk, `[panels, groups,
-    /// 2, 16]`.
+    /// The activations are integers. If weights have minima, the second buffer is for the scales and minima
+    /// of a chunk, `[panels, groups, 2, 16]`.
     Quantized {
         rows: Buffer<'k>,
         scales: Option<Buffer<'k>>,
@@ -145,20 +144,20 @@ impl<'k> Dense<'k> {
 struct Panel<'k> {
     weight: Buffer<'k>,
     at: Value<'k>,
-    /// The distance of prefetches in bytes; 0 means that the kernel does not prefetch.
+    /// The distance of prefetches in bytes. With 0, the kernel does not prefetch.
     ahead: usize,
 }
 
 impl<'k> Panel<'k> {
-    /// A line of the panel: some columns of its sixteen outputs.
+    /// A line of the panel, which contains some columns of 16 outputs.
     fn line(self, at: Value<'k>) -> Value<'k> {
         self.weight.load(self.at + at, Type::lanes(LINE, Element::I8))
     }
 }
 
-/// Prefetches bytes of each panel that are read some time after the next lines. The prefetches come before
-/// the reads in the code: LLVM would otherwise mix prefetches and reads, and q8 would reach only 0.8 of the
-/// memory's speed (AMD, AVX2).
+/// Prefetches bytes of each panel that the kernel reads some time after the next lines. The code has all
+/// prefetches before the reads. If LLVM mixed prefetches and reads, q8 would reach only 0.8 of the memory's
+/// speed (AMD, AVX2).
 fn ask<'k>(code: &'k Code, weights: &[Panel<'k>], at: Value<'k>, lines: usize) {
     for panel in weights.iter().filter(|panel| panel.ahead > 0) {
         (0..lines).for_each(|line| panel.weight.prefetch(panel.at + at + (line * LINE + panel.ahead)));
@@ -169,8 +168,8 @@ fn ask<'k>(code: &'k Code, weights: &[Panel<'k>], at: Value<'k>, lines: usize) {
 }
 
 impl Matmul<'_> {
-    /// The kernel that prepares the activations of several rows for all parts of the work; `None` if there is
-    /// no such kernel.
+    /// The kernel that prepares the activations of several rows for all parts of the work. `None` if each
+    /// part prepares activations itself.
     pub(crate) fn apart(&self) -> Option<ActivationPacking> {
         let &Self { rows, inputs, x, .. } = self;
         Some(if self.makes_tiles_of_numbers() {
@@ -202,19 +201,20 @@ impl Matmul<'_> {
         self.format.element().is_none() && self.activations == ActivationBits::Sixteen
     }
 
-    /// The layout of activations that are multiplied as integers.
+    /// The layout of activations that the kernel multiplies as integers.
     fn form(&self) -> Form {
         let &Self { inputs, activations, .. } = self;
         Form { inputs, bits: activations, chunk: self.format.columns(), sums: self.sums_of_x() }
     }
 
-    /// Whether a separate kernel quantizes the activations: for several rows, and for a row that is too long
-    /// for a worker's stack.
+    /// Whether a separate kernel quantizes the activations. This is true for several rows, and for a row that
+    /// is too long for a worker's stack.
     fn quantizes_apart(&self) -> bool {
         self.format.element().is_none() && (self.rows > 1 || self.form().bytes() > SCRATCH)
     }
 
-    /// The number of stored rows of this layout: whole tiles, if the processor uses tiles.
+    /// The number of rows that this layout stores. If the processor uses tiles, the number is a multiple of a
+    /// tile's rows.
     fn stored(&self) -> usize {
         if self.is_tiled() { self.rows.next_multiple_of(tiles::ROWS) } else { self.rows }
     }
@@ -226,7 +226,7 @@ impl Matmul<'_> {
         let scales = 4 * self.scales_of(2 * self.halves()).unwrap_or(0);
         let kept = |norm| normalised(norm) + quantized + scales;
         let norm = self.norm.is_none_or(|norm| self.rows == 1 && kept(norm) <= SCRATCH);
-        // Halves that meet have whole panels each.
+        // If the epilogue combines halves, each half must consist of whole panels.
         norm && (!self.tail.halves || self.outputs.is_multiple_of(2 * PANEL))
     }
 
@@ -249,7 +249,7 @@ impl Matmul<'_> {
         }
     }
 
-    /// A name that includes everything on which the kernel's speed depends, except the epilogue.
+    /// A name that contains everything that affects the kernel's speed, except the epilogue.
     pub(crate) fn name(&self) -> String {
         let &Self { format, rows, inputs, outputs, x, y, norm, isa, stack, .. } = self;
         let normed = norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();
@@ -262,7 +262,7 @@ impl Matmul<'_> {
         format!("product_{format}{words}_{rows}x{inputs}x{outputs}{stacked}_{x}_{y}{normed}_{isa}")
     }
 
-    /// The name under which tuning files store this matmul. The name includes whether the epilogue combines
+    /// The name under which tuning files store this matmul. The name also tells whether the epilogue combines
     /// halves.
     pub(crate) fn key(&self) -> String {
         format!("{}{}", self.name(), if self.tail.halves { "_halves" } else { "" })
@@ -272,17 +272,17 @@ impl Matmul<'_> {
         Tilings::new(self.key(), self.usual(), |tiling| self.fitted(tiling))
     }
 
-    /// The default tiling, which is used without a measurement.
+    /// The default tiling, which the kernel uses without a measurement.
     pub(crate) fn usual(&self) -> Tiling {
         let &Self { format, rows, inputs, norm, .. } = self;
         let quantized = if format.element().is_none() && rows == 1 { inputs * PART_QUANTIZES } else { 0 };
         let normalised = if norm.is_some() { inputs * PART_NORMALIZES } else { 0 };
         let (matrices, rows) = self.matrices();
         let parts = self.bytes() * matrices / PART.max(quantized + normalised);
-        // Of a few parts, an odd one is one worker's while the others wait.
+        // The number of parts is a power of two, because workers would wait for the last part of an odd number.
         let parts = 1 << parts.clamp(1, PARTS).ilog2();
-        // Two panels at a time: so that a number of x that was loaded is multiplied twice, and a core gets more of memory from
-        // two streams; where registers have room for both.
+        // If registers have room, the kernel reads two panels together. Then it multiplies each loaded number
+        // of x twice, and a core gets more memory bandwidth from two streams.
         let dense = format.element().is_some() || self.makes_tiles_of_numbers();
         let fits = rows <= self.isa.rows() / if self.isa.has_short_vectors() { 2 } else { 1 };
         let many = rows >= 8 && dense && !self.isa.has_short_vectors();
@@ -296,7 +296,7 @@ impl Matmul<'_> {
         self.fitted(Tiling { parts: count(parts), rows: count(rows), panels: count(panels), ahead: AHEAD })
     }
 
-    /// A tiling whose sizes are reduced until they fit.
+    /// A tiling with sizes that are reduced until they fit.
     fn fitted(&self, tiling: Tiling) -> Tiling {
         let (matrices, rows) = self.matrices();
         let columns = self.columns().div_ceil(PANEL);
@@ -310,7 +310,7 @@ impl Matmul<'_> {
             parts: count(tiling.parts.get().min(columns / panels * matrices)),
             rows: count(tile),
             panels: count(panels),
-            // A panel that is read again stays near.
+            // A panel that is read several times stays in the cache, and needs no prefetch.
             ahead: if tile < rows { 0 } else { tiling.ahead },
         }
     }
@@ -324,7 +324,7 @@ impl Matmul<'_> {
         self.format.packed(self.outputs, self.inputs).bytes()
     }
 
-    /// The kernel's code for a tiling, with results of an element type.
+    /// The kernel's code for a tiling. The results have this element type.
     pub(crate) fn kernel(&self, element: Element, tiling: Tiling) -> impl FnOnce() -> Kernel {
         let tiling = self.fitted(tiling);
         let bindings =
@@ -343,14 +343,15 @@ impl Matmul<'_> {
         let weight = code.binding(1, Element::I8, bytes * stored);
         let choices = self.is_chosen().then(|| code.binding(2, Element::I32, self.results()));
         let together = tiling.panels.get();
-        // Where the panels are that are read at once: of halves those of both.
+        // The panels that are read together. If the epilogue combines halves, the list contains panels of
+        // both halves.
         let places = (0..self.halves()).flat_map(|half| (0..together).map(move |i| half * (panels / 2) + i));
         let places: Vec<usize> = places.collect();
         let tiles = self.is_tiled().then(|| {
             let held = code.scratch(Element::F32, places.len() * self.held() * PANEL);
             (tiles::granted(code), held)
         });
-        // Where tiles are refused their sums are none.
+        // The memory for sums in tiles is free if the system does not allow tile registers.
         let scales = self.scales_of(places.len()).map(|count| match tiles {
             Some((_, held)) => held,
             None => code.scratch(Element::F32, count),
@@ -418,8 +419,8 @@ impl Matmul<'_> {
         choice.min(code.constant(integer, last as f64)).place()
     }
 
-    /// The activations in the layout for the matmul, normalized and quantized here if no other kernel does
-    /// this.
+    /// The activations in the layout for the matmul. If no separate kernel prepares them, this function
+    /// normalizes and quantizes the activations.
     fn prepared<'k>(
         &self,
         code: &'k Code,
@@ -444,7 +445,7 @@ impl Matmul<'_> {
         X::Quantized { rows: row.buffer, scales }
     }
 
-    /// Computes the sums of the panels' outputs for some rows.
+    /// Computes the sums of the panels' outputs for a few rows.
     fn tile<'k>(
         &self,
         code: &'k Code,
@@ -458,7 +459,7 @@ impl Matmul<'_> {
             X::Dense(x) => self.dense(code, x, weights, rows),
             X::Quantized { rows: x, scales } => self.scaled(code, (x, scales), weights, rows),
         };
-        // Of halves those of the first, then those of the second.
+        // If the epilogue combines halves, the sums of the first half come first.
         let (first, second) = sums.split_at(if self.tail.halves { sums.len() / 2 } else { sums.len() });
         for (i, sums) in first.chunks(rows.count).enumerate() {
             let mask = self.mask(code, panel + i);
@@ -470,14 +471,14 @@ impl Matmul<'_> {
         }
     }
 
-    /// Computes the sums of the panels' outputs for some rows and `units` units of the weights; `add` adds
-    /// the sums of some units.
+    /// Computes the sums of the panels' outputs for a few rows and `units` units of the weights. `add` adds
+    /// the products of some units.
     ///
-    /// For any number of rows, each sum is added in the order of the columns, so a row's bits do not depend
-    /// on the other rows.
+    /// For any number of rows, each sum adds the columns in the same order. Therefore the bits of a row do
+    /// not depend on the other rows.
     ///
-    /// If the sums of all rows don't fit into registers, a block of units is multiplied with some rows at a
-    /// time while the block is in the cache. The sums of the other rows are in memory.
+    /// If the sums of all rows don't fit into the registers, the kernel multiplies each block of units by a
+    /// few rows at a time. The block stays in the cache, and the sums of the other rows are in memory.
     fn in_runs<'k>(
         &self,
         code: &'k Code,
@@ -509,7 +510,7 @@ impl Matmul<'_> {
         (0..sums).map(|i| kept.load(code.index(i * PANEL), SUMS)).collect()
     }
 
-    /// The mask of a panel's valid outputs; `None` if all outputs are valid. The last panel can have fewer
+    /// The mask of a panel's valid outputs; `None` if all 16 outputs are valid. The last panel can have fewer
     /// valid outputs.
     fn mask<'k>(&self, code: &'k Code, panel: Value<'k>) -> Option<Value<'k>> {
         let all = self.outputs.is_multiple_of(PANEL);

@@ -1,4 +1,4 @@
-//! Matmuls of weights in groups with scales (q8, q4 and q4_k) and activations in integers.
+//! Matmuls with integer activations and with weights in groups with scales (q8, q4 and q4_k).
 
 use ops::WeightFormat;
 use ops::format::{GROUP, PANEL};
@@ -10,11 +10,11 @@ use crate::quantized::{Row, Sums};
 
 const BYTES: Type = Type::lanes(LINE, Element::I8);
 
-/// The number of columns that are multiplied with some rows before the next rows.
+/// The number of columns that the kernel multiplies by some rows before it continues with the next rows.
 const COLUMNS: usize = 512;
 
 impl Matmul<'_> {
-    /// Computes the sums of the panels' outputs for some rows.
+    /// Computes the sums of the panels' outputs for a few rows.
     pub(super) fn scaled<'k>(
         &self,
         code: &'k Code,
@@ -34,15 +34,15 @@ impl Matmul<'_> {
                 })
             })
         };
-        // Few registers have no room for what two panels need.
+        // With short vectors, the registers have no room for two panels.
         match self.isa.has_short_vectors() {
             true => weights.iter().flat_map(|panel| sums_of(std::slice::from_ref(panel))).collect(),
             false => sums_of(weights),
         }
     }
 
-    /// The number of scales and minima in memory for a chunk of `panels` panels; `None` for formats without
-    /// minima.
+    /// The number of scales and minima that are kept in memory for a chunk of `panels` panels; `None` for
+    /// formats without minima.
     pub(super) fn scales_of(&self, panels: usize) -> Option<usize> {
         let panels = if self.isa.has_short_vectors() { 1 } else { panels };
         let groups = self.format.columns() / GROUP;
@@ -68,7 +68,7 @@ impl Matmul<'_> {
             let of = |panel: usize, half: usize| scales[panel].of(half);
             return self.pair(code, rows, (weights, start), [chunk * groups, code.index(0)], &of, sums);
         };
-        // Those of all groups at first: the groups' code is short then, and registers are left.
+        // The scales of all groups are unpacked first. The code for a group is then short, and registers stay free.
         ask(code, weights, start, before);
         let place = |panel: usize, group: Value<'k>| (group + panel * groups) * (2 * PANEL);
         for (panel, scales) in scales.enumerate() {
@@ -89,8 +89,8 @@ impl Matmul<'_> {
         })
     }
 
-    /// Adds the products of two groups. The arguments are the position of the first group in its row and in
-    /// its chunk, and the byte where the chunk begins. `scales` returns the scales and minima of a panel.
+    /// Adds the products of two groups. The arguments are the position of the first group in its row and in its
+    /// chunk, and the byte at which the chunk begins. `scales` returns the scale and the minimum of a panel.
     fn pair<'k>(
         &self,
         code: &'k Code,
@@ -137,7 +137,7 @@ impl Matmul<'_> {
         sums
     }
 
-    /// The number that must be added to the bytes of [`columns_of`](Self::columns_of) to get the integers.
+    /// The number to add to the bytes of [`columns_of`](Self::columns_of) to get the integers.
     pub(super) fn added(&self) -> i32 {
         match self.format {
             WeightFormat::Q8 if self.takes_signs() => 0,
@@ -145,7 +145,7 @@ impl Matmul<'_> {
         }
     }
 
-    /// Whether the bytes get their sign before they are multiplied.
+    /// Whether the bytes are converted to signed bytes before the multiplication.
     fn takes_signs(&self) -> bool {
         self.isa.is_signed() && !self.has_words()
     }
@@ -158,7 +158,7 @@ impl Matmul<'_> {
         }
     }
 
-    /// The scales of a chunk, which begins at a given byte of a panel.
+    /// The scales of a chunk that begins at the given byte of a panel.
     pub(super) fn scales<'k>(&self, code: &'k Code, weights: Panel<'k>, start: Value<'k>) -> Scales<'k> {
         let halves = weights.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
         let both = [0, 1].map(|half| halves.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32));
@@ -178,8 +178,8 @@ impl Matmul<'_> {
         if self.format == WeightFormat::Q8 { 8 } else { 4 }
     }
 
-    /// The columns of a chunk's group in groups of four, as bytes. A line is read only when its first columns
-    /// are needed.
+    /// The columns of a chunk's group in groups of four, as bytes. The function reads a line only when its
+    /// first columns are needed.
     pub(super) fn columns_of<'k>(
         &self,
         code: &'k Code,
@@ -196,13 +196,13 @@ impl Matmul<'_> {
     fn columns_of_line<'k>(&self, code: &'k Code, bytes: Value<'k>) -> Vec<Value<'k>> {
         let mut columns = self.stored_columns(code, bytes);
         if self.format == WeightFormat::Q8 && self.takes_signs() {
-            // 128 was added when they were stored; a byte wraps around.
+            // The archive stores each byte plus 128, and the byte wraps around.
             columns.iter_mut().for_each(|bytes| *bytes = *bytes + code.constant(BYTES, -128.0));
         }
         columns
     }
 
-    /// The columns of a line in groups of four, as unsigned bytes like in the archive.
+    /// The columns of a line in groups of four, as unsigned bytes, as the archive stores them.
     pub(super) fn stored_columns<'k>(&self, code: &'k Code, bytes: Value<'k>) -> Vec<Value<'k>> {
         match self.format {
             WeightFormat::Q4 | WeightFormat::Q4K => {
@@ -243,7 +243,7 @@ impl<'k> Scales<'k> {
         }
     }
 
-    /// The scale and the minimum of a group whose number is known only at run time, for formats with minima.
+    /// The scale and the minimum of a group, for formats with minima. The group's number is known only at run time.
     pub(super) fn in_steps(&self, group: Value<'k>) -> (Value<'k>, Value<'k>) {
         let Self::InSteps { steps, counts } = self else { unreachable!("a format with minima") };
         let [scales, minima] = counts.at(group).map(|count| count.convert(Element::F32));

@@ -1,5 +1,5 @@
 //! A matmul of many rows with tile registers. The lines of a panel are the rows of a tile, without
-//! conversion. A separate kernel divides x into tiles if x has rows of numbers. If x has bytes, the matmul
+//! conversion. If x contains floats, a separate kernel divides x into tiles. If x contains bytes, the matmul
 //! reads x directly.
 
 use ops::WeightFormat;
@@ -15,28 +15,28 @@ use crate::quantized::{Form, Row};
 
 const TILE: usize = LINE / 2;
 
-/// The number of tiles of a panel that are multiplied with all rows before the next tiles. These tiles of two
-/// panels and the corresponding tiles of all rows fit into the nearest cache.
+/// The number of a panel's tiles that the kernel multiplies by all rows before the next tiles. These tiles of
+/// two panels, and the corresponding tiles of all rows, fit into the first-level cache.
 const NEAR: usize = 4;
 
-/// The distance of prefetches, in tiles of a panel.
+/// The distance of prefetches, in tiles of the panel.
 const AHEAD: usize = 16;
 
 /// The number of rows whose sums a worker keeps in memory.
 const HELD: usize = 128;
 
-/// The number of chunks of a panel whose bytes are prepared together.
+/// The number of chunks of a panel whose bytes the kernel prepares together.
 const BLOCK: usize = 8;
 
-/// The number of groups whose products wait for their scales.
+/// The number of groups whose products are in memory until they are multiplied by their scales.
 const SLOTS: usize = 4;
 
-/// Tiles are used for at least this number of rows. Tiles add in another order, so a smaller number of rows
-/// never uses tiles.
+/// The smallest number of rows for which kernels use tiles. Tiles add numbers in another order, so fewer rows
+/// never use tiles.
 const FEWEST: usize = ROWS + 1;
 
-/// The index of the first register for x. Four tile registers contain sums, the next two x, and the last two
-/// weights.
+/// The index of the first register for x. Four tile registers contain sums, the next two contain x, and the
+/// last two contain weights.
 const X_TILE: usize = 4;
 const WEIGHT_TILE: usize = 6;
 
@@ -61,8 +61,8 @@ pub(super) fn place<'k>(inputs: usize, row: Value<'k>, column: Value<'k>) -> Val
     (tile * ROWS + row.remainder(rows)) * TILE + column.remainder(columns)
 }
 
-/// A kernel that divides all rows of x `[rows, inputs]` into tiles. The kernel does not write the rows that
-/// fill up the last tile.
+/// A kernel that divides all rows of x `[rows, inputs]` into tiles. The kernel does not write the padding
+/// rows of the last tile.
 pub(super) fn kernel(rows: usize, inputs: usize) -> (String, impl FnOnce() -> Kernel) {
     let workgroups = rows.min(8);
     let body = move || {
@@ -91,7 +91,7 @@ fn tile_bytes(form: Form) -> usize {
 }
 
 /// A kernel that quantizes all rows of x `[rows, inputs]` to bytes with a scale per group. The kernel writes
-/// the dequantized numbers in tiles or, if the system does not allow tiles, the bytes.
+/// the dequantized numbers in tiles. If the system does not allow tile registers, the kernel writes the bytes.
 pub(super) fn rounding(
     x: Element,
     [rows, stored]: [usize; 2],
@@ -132,16 +132,16 @@ impl Matmul<'_> {
             WeightFormat::Q8 | WeightFormat::Q4 => {
                 tiles.bytes && !self.has_words() || self.is_narrow() && tiles.bf16
             }
-            // What minima add is no product of bytes.
+            // Minima add a term that is not a product of bytes.
             WeightFormat::Q4K => self.is_narrow() && tiles.bf16,
             WeightFormat::F32 | WeightFormat::F16 => false,
         };
         multiplied && self.stack.is_none() && self.rows >= FEWEST
     }
 
-    /// Whether weights in groups are dequantized to bf16 and multiplied as bf16. This is true if activations
-    /// and results are bf16. Products of bytes are exact, but must leave the tile registers after each group
-    /// to be multiplied by its scale, which takes twice as long.
+    /// Whether the kernel dequantizes weights to bf16 and multiplies bf16 numbers. This is true if
+    /// activations and results are bf16. Products of bytes are exact, but must leave the tile registers after
+    /// each group to be multiplied by its scale, which takes twice as long.
     pub(super) fn makes_tiles_of_numbers(&self) -> bool {
         let groups = self.format.element().is_none();
         groups && self.is_narrow() && self.isa.tiles().bf16 && self.is_tiled()
@@ -151,12 +151,12 @@ impl Matmul<'_> {
         [self.x, self.y] == [Element::Bf16; 2]
     }
 
-    /// The number of rows for which the sums of a panel are in memory.
+    /// The number of rows whose sums of a panel are in memory.
     pub(super) fn held(&self) -> usize {
         HELD.min(self.rows.next_multiple_of(ROWS))
     }
 
-    /// Computes the outputs of the panels for all rows. Meanwhile some of the sums are in memory.
+    /// Computes the outputs of the panels for all rows. Some of the sums are in memory meanwhile.
     pub(super) fn tiles<'k>(
         &self,
         code: &'k Code,
@@ -174,7 +174,7 @@ impl Matmul<'_> {
                 Some(Ready::Numbers(code.scratch(Element::Bf16, blocks * block)))
             }
             X::Quantized { .. } => {
-                // Numbers that share a scale, and their weights.
+                // The tiles of x and of the weights cover one group, because a group shares a scale.
                 extents[X_TILE..WEIGHT_TILE].fill((ROWS, GROUP));
                 extents[WEIGHT_TILE..].fill((GROUP / 4, LINE));
                 Some(Ready::Bytes(Bytes::new(code)))
@@ -199,7 +199,7 @@ impl Matmul<'_> {
                 (X::Quantized { .. }, None) => unreachable!("groups are brought into the form of tiles"),
             }
             tiles.release();
-            // Of halves those of the first, then those of the second.
+            // If the epilogue combines halves, the sums of the first half come first.
             let halves = if self.tail.halves { 2 } else { 1 };
             let panels = weights.len() / halves;
             for i in 0..panels {
@@ -214,8 +214,8 @@ impl Matmul<'_> {
         code.runs(self.rows, held, some);
     }
 
-    /// Multiplies numbers: two panels with two tiles of rows at a time, so that each loaded tile is used
-    /// twice. Weights in groups are first dequantized, once for all rows.
+    /// Multiplies floats. The kernel multiplies two panels by two tiles of rows at a time, so that it uses
+    /// each loaded tile twice. It first dequantizes weights in groups, once for all rows.
     fn dense_tiles<'k>(
         &self,
         tiles: Tiles<'k>,
@@ -230,7 +230,7 @@ impl Matmul<'_> {
                 let weight = |row: Value<'k>, column: Value<'k>, panel: usize| {
                     let Panel { weight, at, .. } = weights[panel];
                     let at = at + (near + column) * (ROWS * LINE);
-                    // Lines of the tiles that come next are asked for while these are multiplied.
+                    // The code prefetches lines of later tiles while it multiplies these tiles.
                     let lines = ROWS.div_ceil(sums.rows.div_ceil(2 * ROWS));
                     let share = row.divide(code.index(2 * ROWS)) * (lines * LINE);
                     let ahead = at + AHEAD * ROWS * LINE + share;
@@ -265,7 +265,8 @@ impl Matmul<'_> {
             });
             return;
         }
-        // Vectors make the next numbers while tiles multiply these: as many lines with each step.
+        // Vector instructions dequantize the next block while tile instructions multiply this block. Each
+        // step dequantizes the same number of lines.
         let some = tiles_of_block * self.lines_of_group() / (HELD / (2 * ROWS) * NEAR);
         make(code.index(0), NEAR);
         code.repeat(code.index(0)..code.index(columns), NEAR, |near| {
@@ -279,7 +280,7 @@ impl Matmul<'_> {
                 let lines = code.index(self.lines_of_group());
                 let (group, line) = (line.divide(lines), line.remainder(lines));
                 let (panel, near) = (group.divide(code.index(NEAR)), group.remainder(code.index(NEAR)));
-                // The second panel lies anywhere behind the first.
+                // The distance between the two panels in memory can have any value.
                 let at = weights.last().map_or(weights[0].at, |last| last.at);
                 let weight =
                     Panel { at: at.or_else(panel.equals(code.index(1)), weights[0].at), ..weights[0] };
@@ -291,7 +292,7 @@ impl Matmul<'_> {
         });
     }
 
-    /// Multiplies all rows with a block of columns, one tile after another.
+    /// Multiplies all rows by a block of columns, one tile after another.
     fn near_tiles<'k>(&self, tiles: Tiles<'k>, block: &Block<'_, 'k>, (first, sums): (Value<'k>, Sums<'k>)) {
         let code = first.code();
         code.runs(sums.rows, 2 * ROWS, |row, rows| {
@@ -317,8 +318,8 @@ impl Matmul<'_> {
         });
     }
 
-    /// Whether weights are dequantized while other weights are multiplied. This requires a number of rows
-    /// that is a multiple of `HELD`, and a number of columns that fills whole blocks.
+    /// Whether the kernel dequantizes the next block of weights while it multiplies the current block. This
+    /// requires a number of rows that is a multiple of `HELD`, and columns that fill whole blocks.
     fn makes_in_turn(&self) -> bool {
         self.makes_tiles_of_numbers()
             && self.rows.is_multiple_of(HELD)
@@ -366,10 +367,10 @@ impl Matmul<'_> {
         }
     }
 
-    /// Multiplies bytes with tile registers. The products of a group are integers, and are multiplied by
-    /// their scale before the next group is added. A panel's bytes are converted to tiles once for all rows.
-    /// While some groups are multiplied by their scales, the products of the next groups are computed,
-    /// because memory that a tile register writes can be read only some time later.
+    /// Multiplies bytes with tile registers. The products of a group are integers, and the kernel multiplies
+    /// them by the group's scale before it adds the next group. A panel's bytes are converted to tiles once
+    /// for all rows. While the kernel scales some groups, it computes the products of the next groups,
+    /// because memory that a tile register writes is readable only some time later.
     fn scaled_tiles<'k>(
         &self,
         tiles: Tiles<'k>,
@@ -406,7 +407,7 @@ impl Matmul<'_> {
                         places.iter().map(|&place| sums.buffer.load(place, SUMS)).collect();
                     let start = (first + row) * form.bytes();
                     let own = |i: usize| Row { buffer: x, at: start + i * form.bytes(), form };
-                    // Behind the last group of these rows come the first of the next ones.
+                    // After the last group of these rows, the first group of the next rows follows.
                     let next = (row + ROWS).min(code.index(sums.rows - ROWS));
                     let range = code.index(0)..code.index(groups);
                     let after = code.fold(range, together, &before, |near, before| {
@@ -454,22 +455,22 @@ impl Matmul<'_> {
     }
 }
 
-/// Some columns in tiles, which are multiplied with all rows before the next columns.
+/// Some columns in tiles. The kernel multiplies these columns by all rows before the next columns.
 struct Block<'b, 'k> {
-    /// The tiles of x, the number of tiles per row, the first tile of this block, and the number of its
-    /// tiles.
+    /// The tiles of x, the number of tiles per row, the index of this block's first tile, and the number of
+    /// tiles in this block.
     x: Buffer<'k>,
     columns: usize,
     near: Value<'k>,
     count: usize,
-    /// The number of panels, and the place of a panel's tile for a row and a column.
+    /// The number of panels, and the address of a panel's tile for a row and a column.
     panels: usize,
     weight: &'b dyn Fn(Value<'k>, Value<'k>, usize) -> Value<'k>,
-    /// Other work that runs along with each step.
+    /// Additional work that each step does.
     besides: &'b dyn Fn(Value<'k>, Value<'k>),
 }
 
-/// The form of weights in groups after the preparation.
+/// The form of quantized weights after the preparation.
 #[derive(Clone, Copy)]
 enum Ready<'k> {
     Numbers(Buffer<'k>),

@@ -6,7 +6,8 @@ use ops::ops::{
 use ops::{ElementType, InferError, TensorType};
 use trace::{Builder, NodeId};
 
-/// Each slot selects its new value: the real token that belongs to this slot, or otherwise its old value.
+/// Each slot selects its new value. This is the real token for this slot if there is one, and otherwise the
+/// old value.
 pub(crate) fn convert(b: &mut Builder<'_>, op: &Append, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let [cache, new, start, count] = operands[..] else { unreachable!("inferred") };
     let shape = b.ty(cache).shape.clone();
@@ -24,7 +25,7 @@ pub(crate) fn convert(b: &mut Builder<'_>, op: &Append, operands: &[NodeId]) -> 
     let (start, count) = (over_slots(b, start)?, over_slots(b, count)?);
     let mut token = b.binary(BinaryKind::Subtract, slot, start)?;
     if op.ring {
-        // A multiple of the slots makes the dividend positive, and does not take it out of range.
+        // Adding a multiple of the number of slots makes the dividend positive without overflow.
         let turns = (i32::MAX as usize / 2 / slots.max(1) * slots) as f64;
         let ahead = b.with_scalar(BinaryKind::Add, token, turns)?;
         let whole = b.with_scalar(BinaryKind::Divide, ahead, slots as f64)?;
@@ -56,7 +57,7 @@ fn picked(b: &mut Builder<'_>, new: NodeId, lead: &[usize], indices: NodeId) -> 
     let mut table = b.op(Permute { order: order.clone() }, &[new])?;
     let mut indices = indices;
     if let [row] = rows {
-        // One table, in which each row has its tokens.
+        // All rows are merged into one table, and each index is shifted to the tokens of its own row.
         let lengths = rest.iter().map(|&axis| ty.shape[axis]);
         let shape = std::iter::once(ty.shape[*row] * tokens).chain(lengths).collect();
         table = b.op(Reshape { shape }, &[table])?;

@@ -4,20 +4,20 @@ use ops::ops::{BinaryKind, Compare, Direction, Erf, Select, UnaryKind};
 use ops::{ElementType, InferError};
 use trace::{Builder, NodeId};
 
-/// Coefficients of q with erf x = x + x · q(x²) for |x| < 1, and of r with erf x = 1 − exp(−r(x)) for 1 ≤ x ≤
-/// 4, from the constant term up. `tests/oracle/erf.py` computes these coefficients and measures an error of
-/// 1.32 units in the last place of f32.
+/// Coefficients of the polynomials q and r, beginning with the constant term. For |x| < 1, erf x = x + x ·
+/// q(x²). For 1 ≤ x ≤ 4, erf x = 1 − exp(−r(x)). `tests/oracle/erf.py` computes these coefficients and
+/// measures an error of 1.32 units in the last place of f32.
 const NEAR: [f64; 7] =
     [0.12837917, -0.37612626, 0.112835854, -0.026853813, 0.0051883277, -0.00080101937, 7.853861e-05];
 const FAR: [f64; 7] =
     [0.00035371876, 1.12704, 0.6382257, 0.10303737, -0.02180532, 0.002939608, -0.00018557407];
 
-/// Computes the error function in f32 for every element type. The result is never beyond ±1.
+/// Computes the error function in f32 for every element type. The magnitude of the result is at most 1.
 pub(crate) fn convert(b: &mut Builder<'_>, _: &Erf, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let element = b.ty(operands[0]).element;
     let x = b.convert(operands[0], ElementType::F32)?;
     let magnitude = b.unary(UnaryKind::Abs, x)?;
-    // Beyond 4 the answer is ±1 in f32, and the polynomials are not fitted.
+    // Beyond 4, the result in f32 is ±1, and the polynomials are not valid.
     let magnitude = b.with_scalar(BinaryKind::Minimum, magnitude, 4.0)?;
 
     let square = b.binary(BinaryKind::Multiply, magnitude, magnitude)?;

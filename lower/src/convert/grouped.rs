@@ -10,8 +10,8 @@ use trace::{Builder, NodeId};
 
 use super::linear::product;
 
-/// Up to this number of rows, integer matmuls for each group are faster than a matmul of dequantized numbers.
-/// The results of integer matmuls, one per group, must be written and read again. (IREE 3.13, 8192 outputs of
+/// Up to this number of rows, one integer matmul per group is faster than a matmul of dequantized numbers.
+/// For more rows, writing and reading the results of all groups takes longer. (IREE 3.13, 8192 outputs of
 /// 2048 inputs on two cores with VNNI: 0.5 ms against 29 for one row, 8 against 28 for 16, 120 against 60 for
 /// 128.)
 const ROWS_OF_INTEGERS: usize = 32;
@@ -46,7 +46,7 @@ impl Scales {
     }
 }
 
-/// Quantizes the activations once for all outputs. Each product of integers is multiplied by both scales.
+/// Quantizes the activations once for all outputs. Each integer product is multiplied by the scales of both factors.
 pub(crate) fn linear(
     b: &mut Builder<'_>,
     op: &GroupedLinear,
@@ -66,7 +66,7 @@ pub(crate) fn linear(
     let (x, x_scales) = in_integers(b, x, op.activations)?;
     let scales = Scales::of(b, &operands[2..])?;
 
-    // Words are multiplied as the numbers that they stand for.
+    // Activations of 16 bits are first converted to the numbers that they represent.
     let of_bytes = op.activations == ActivationBits::Eight && rows <= ROWS_OF_INTEGERS;
     let sums = match of_bytes {
         true => of_integers(b, op.format, [x, x_scales], (integers, scales))?,
@@ -81,7 +81,7 @@ pub(crate) fn linear(
     b.op(Reshape { shape }, &[rounded])
 }
 
-/// Multiplies the integers of the selected rows with their scales.
+/// Multiplies the integers of the selected rows by their scales.
 pub(crate) fn rows(b: &mut Builder<'_>, op: &GroupedRows, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let [parts @ .., indices] = operands else { unreachable!("inferred") };
     let mut part = |part: &NodeId| b.op(Gather {}, &[*part, *indices]);
@@ -106,7 +106,7 @@ fn filled_up(b: &mut Builder<'_>, x: NodeId, columns: usize) -> Result<NodeId, I
     b.op(Concatenate { axis: 1 }, &[x, zeros])
 }
 
-/// Rounds numbers in groups to integers, still stored as f32, and returns them with their scales: see
+/// Rounds numbers in groups to integers. Returns the integers, still stored as f32, and their scales: see
 /// [`ops::format::in_integers`].
 fn in_integers(b: &mut Builder<'_>, x: NodeId, bits: ActivationBits) -> Result<(NodeId, NodeId), InferError> {
     let magnitudes = b.unary(UnaryKind::Abs, x)?;
@@ -120,12 +120,12 @@ fn in_integers(b: &mut Builder<'_>, x: NodeId, bits: ActivationBits) -> Result<(
     Ok((bytes, b.binary(BinaryKind::Divide, largest, full)?))
 }
 
-/// For each place in a byte, the integers at this place: as many columns of a group as the group has bytes.
+/// The integers at each position in a byte. Each position has as many columns of a group as the group has bytes.
 fn unpacked(b: &mut Builder<'_>, format: WeightFormat, bytes: NodeId) -> Result<Vec<NodeId>, InferError> {
     if format.in_a_byte() != Some(2) {
         return Ok(vec![bytes]);
     }
-    // 16 b + a: what exceeds a byte is lost, and what is left divides.
+    // 16 · byte moves the lower four bits up, and the upper bits overflow. A division moves them down again.
     let first = b.with_scalar(BinaryKind::Multiply, bytes, 16.0)?;
     let first = b.with_scalar(BinaryKind::Divide, first, 16.0)?;
     let second = b.binary(BinaryKind::Subtract, bytes, first)?;
@@ -133,14 +133,14 @@ fn unpacked(b: &mut Builder<'_>, format: WeightFormat, bytes: NodeId) -> Result<
     if format != WeightFormat::Q4K {
         return Ok(vec![first, second]);
     }
-    // 8 was taken from each.
+    // The archive stores each integer minus 8.
     let mut whole = |integers| b.with_scalar(BinaryKind::Add, integers, 8.0);
     Ok(vec![whole(first)?, whole(second)?])
 }
 
 /// Computes x · weightᵀ from integers, with the shape rows × outputs. The function multiplies the integers of
-/// each group, and then multiplies the result by both scales. For formats with minima, it subtracts the sum
-/// of x's group multiplied by the minimum.
+/// each group, and then multiplies the result by both scales. For formats with minima, it subtracts the
+/// minimum times the sum of x's group.
 fn of_integers(
     b: &mut Builder<'_>,
     format: WeightFormat,
@@ -180,7 +180,7 @@ fn of_integers(
     b.binary(BinaryKind::Subtract, sums, less)
 }
 
-/// Dequantizes the integers of each place in a byte, and joins all groups.
+/// Dequantizes the integers at each position in a byte, and joins all groups.
 fn numbers(
     b: &mut Builder<'_>,
     parts: Vec<NodeId>,
@@ -198,11 +198,12 @@ fn numbers(
     let groups = shape.pop().unwrap_or_default();
     shape.push(groups * GROUP);
     let numbers = b.op(Reshape { shape }, &[numbers])?;
-    // Without it iree-compile 3.13 makes them again in the middle of what uses them, and runs out of stack.
+    // Without this barrier, iree-compile 3.13 computes the numbers again inside their consumer, and runs out
+    // of stack.
     b.op(OptimizationBarrier {}, &[numbers])
 }
 
-/// Multiplies numbers with their scales, whose axes are the axes `axes` of the numbers.
+/// Multiplies numbers by their scales. The axes of the scales are the axes `axes` of the numbers.
 fn scaled(
     b: &mut Builder<'_>,
     numbers: NodeId,

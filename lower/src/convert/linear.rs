@@ -4,8 +4,8 @@ use ops::ops::{BinaryKind, BroadcastInDim, DotGeneral, Linear, Reshape};
 use ops::{ElementType, InferError};
 use trace::{Builder, NodeId};
 
-/// A matmul summed in f32, plus the bias, rounded once. The converter never widens the weight before the
-/// matmul, because a wider weight would double the bytes that each token reads.
+/// A matmul summed in f32, plus the bias, rounded once. The converter never converts the weight to a wider
+/// type, because a wider weight would double the bytes that the program reads per token.
 pub(crate) fn convert(b: &mut Builder<'_>, _: &Linear, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let (x, weight) = (operands[0], operands[1]);
     let (ty, outputs) = (b.ty(x).clone(), b.ty(weight).shape[0]);

@@ -1,4 +1,4 @@
-//! Converts `linear_attention` to primitives: one token by its definition, and more tokens in chunks.
+//! Converts `linear_attention` to primitives. A single token uses the definition, and several tokens use chunks.
 
 use ops::ops::{
     BinaryKind, BroadcastInDim, Compare, Concatenate, Direction, DotGeneral, Iota, LinearAttention,
@@ -7,13 +7,13 @@ use ops::ops::{
 use ops::{ElementType, InferError, TensorType};
 use trace::{Builder, NodeId};
 
-/// The tokens of a chunk, as in transformers' `torch_chunk_gated_delta_rule`.
+/// The number of tokens in a chunk, as in transformers' `torch_chunk_gated_delta_rule`.
 const CHUNK: usize = 64;
 
-/// The axes of matrices and heads: sequences, heads of keys, and heads of values for each key.
+/// The axes of matrices and heads: sequences, key heads, and value heads per key head.
 const HEADS: [usize; 3] = [0, 1, 2];
 
-/// Tokens with their axis behind the heads. Keys have an axis for groups.
+/// Tokens on an axis after the heads. Keys also have an axis for groups.
 struct Tokens {
     q: NodeId,
     k: NodeId,
@@ -76,7 +76,7 @@ fn real(b: &mut Builder<'_>, sizes: LinearAttentionSizes, count: NodeId) -> Resu
     b.op(Compare { direction: Direction::Lt }, &[token, count])
 }
 
-/// The matrices before the first token: 0 at the beginning of a sequence.
+/// The matrices before the first token. At the beginning of a sequence, they are 0.
 fn before(b: &mut Builder<'_>, state: NodeId, start: NodeId) -> Result<NodeId, InferError> {
     let zero = b.splat(start, 0.0)?;
     let begins = b.op(Compare { direction: Direction::Eq }, &[start, zero])?;
@@ -109,7 +109,7 @@ fn over(b: &mut Builder<'_>, x: NodeId, like: NodeId, axes: &[usize]) -> Result<
     b.op(BroadcastInDim { shape: b.ty(like).shape.clone(), axes: axes.to_vec() }, &[x])
 }
 
-/// `x` times `factor`, which lacks the axes of `x` that are not in `axes`.
+/// `x` times `factor`. The factor has only the axes `axes` of `x`.
 fn scaled(b: &mut Builder<'_>, x: NodeId, factor: NodeId, axes: &[usize]) -> Result<NodeId, InferError> {
     let factor = over(b, factor, x, axes)?;
     b.binary(BinaryKind::Multiply, x, factor)
@@ -131,7 +131,7 @@ fn product(
     b.op(op, &[left, right])
 }
 
-/// One token: the new matrices, and the output.
+/// One token. Returns the new matrices and the output.
 fn step(
     b: &mut Builder<'_>,
     delta: bool,
@@ -168,8 +168,8 @@ fn step(
     Ok((state, b.op(Reshape { shape }, &[output])?))
 }
 
-/// Several tokens by matmuls: the new matrices, and the outputs. Yang et al., "Gated Delta Networks" (2024), §3.3;
-/// without the delta rule, Dao and Gu, "Transformers are SSMs" (2024), §6.
+/// Several tokens, computed by matmuls. Returns the new matrices and the outputs. Yang et al., "Gated Delta
+/// Networks" (2024), §3.3; without the delta rule, Dao and Gu, "Transformers are SSMs" (2024), §6.
 fn chunk(
     b: &mut Builder<'_>,
     delta: bool,
@@ -181,7 +181,8 @@ fn chunk(
     let between = Between::of(b, tokens.decay)?;
     let mut written = scaled(b, v, tokens.rate, &ROWS)?;
     if delta {
-        // (I + A) · u = β · (v − exp(G) · k · S), with A the earlier tokens' keys as each token's key reads them
+        // (I + A) · u = β · (v − exp(G) · k · S), where A contains what each token's key reads of earlier
+        // tokens' keys
         let similar = product(b, (k, 4), (k, 4))?;
         let similar = b.binary(BinaryKind::Multiply, similar, between.factors)?;
         let reads = scaled(b, similar, tokens.rate, &ROWS)?;
@@ -205,7 +206,7 @@ fn chunk(
     Ok((b.binary(BinaryKind::Add, kept, update)?, outputs))
 }
 
-/// The decays in a chunk of C tokens, as factors.
+/// The decay factors in a chunk of C tokens.
 struct Between {
     /// The decay from each earlier token to each token, `[…, C, C]`; 0 for later tokens.
     factors: NodeId,
@@ -218,7 +219,8 @@ struct Between {
 }
 
 impl Between {
-    /// Sums the decays of each range of tokens by a matmul. A difference of two sums from the start would lose digits.
+    /// Sums the decays of each range of tokens by a matmul. The difference of two sums from the start would
+    /// lose precision.
     fn of(b: &mut Builder<'_>, decay: NodeId) -> Result<Self, InferError> {
         let mut shape = b.ty(decay).shape.clone();
         let length = shape[3];
@@ -265,10 +267,11 @@ impl Between {
     }
 }
 
-/// The inverse of I + A, where A is the part of `x` `[…, C, C]` below the diagonal.
+/// The inverse of I + A. A is the part of `x` `[…, C, C]` below the diagonal.
 ///
-/// It is exact for blocks of one token. Two blocks with the inverses X and Y, and the part P of A that is left of Y and
-/// below X, have the inverse [[X, 0], [−Y · P · X, Y]]. A power series of A would cancel for repeated keys.
+/// For a block of one token, the inverse is 1. Two neighbouring blocks have the inverses X and Y, and P is
+/// the part of A left of Y and below X. The inverse of both blocks together is [[X, 0], [−Y · P · X, Y]]. A
+/// power series of A would cancel for repeated keys.
 fn inverse(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let shape = b.ty(x).shape.clone();
     let length = shape[4];
@@ -289,7 +292,8 @@ fn inverse(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let mut solved = everywhere(b, diagonal)?;
     let mut size = 1;
     while size < length {
-        // In one block of twice the size, in different blocks of this size, and below the diagonal.
+        // Pairs of tokens in the same block of twice the size, but in different blocks of this size, and
+        // below the diagonal.
         let (within, apart) = (same_block(b, 2 * size, Direction::Eq)?, same_block(b, size, Direction::Ne)?);
         let part = b.binary(BinaryKind::And, within, apart)?;
         let part = b.binary(BinaryKind::And, part, below)?;

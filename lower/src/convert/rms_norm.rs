@@ -4,7 +4,7 @@ use ops::ops::{BinaryKind, BroadcastInDim, ReduceKind, RmsNorm, UnaryKind, Weigh
 use ops::{ElementType, InferError};
 use trace::{Builder, NodeId};
 
-/// Computes the mean square in f32. The style decides whether the weight is applied before or after rounding.
+/// Computes the mean square in f32. The style decides whether the rounding comes before or after the weight.
 pub(crate) fn convert(b: &mut Builder<'_>, op: &RmsNorm, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let [x, weight] = operands else { unreachable!("inferred") };
     let ty = b.ty(*x).clone();

@@ -8,7 +8,7 @@ use ops::{ElementType, InferError, TensorType};
 use trace::{Builder, NodeId, functions};
 
 /// Computes scores, scale, softcap, mask and softmax in f32. The probabilities are rounded before they are
-/// multiplied with the values.
+/// multiplied by the values.
 pub(crate) fn convert(b: &mut Builder<'_>, op: &Sdpa, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let (q, k, v) = (operands[0], operands[1], operands[2]);
     let (offset, terms) = op.operands(operands);
@@ -57,7 +57,7 @@ pub(crate) fn convert(b: &mut Builder<'_>, op: &Sdpa, operands: &[NodeId]) -> Re
     b.convert(attended, element)
 }
 
-/// The softmax of scores `[…, keys]` and a sink, without the sink's weight.
+/// The softmax of scores `[…, keys]` and a sink. The result does not contain the sink's weight.
 fn with_sinks(b: &mut Builder<'_>, scores: NodeId, sinks: NodeId) -> Result<NodeId, InferError> {
     let (shape, last) = (b.ty(scores).shape.clone(), b.ty(scores).rank() - 1);
     let sinks = b.convert(sinks, ElementType::F32)?;
@@ -115,7 +115,7 @@ fn visible(
         Ok(())
     };
     if terms.iter().any(|(term, _)| *term == MaskTerm::Ring) {
-        // last − (last − slot) mod keys, whose dividend is kept positive
+        // The formula is last − (last − slot) mod keys. A multiple of keys makes the dividend positive.
         let first = b.op(Iota { ty: index.clone(), axis }, &[])?;
         let first = b.binary(BinaryKind::Subtract, query, first)?;
         let last = b.with_scalar(BinaryKind::Add, first, queries as f64 - 1.0)?;

@@ -1,6 +1,6 @@
-//! Writes `bounded_sdpa` for IREE: attention over the used part of a cache, whose length is computed at run
-//! time. The length is an integer on the host, and the slices depend on this integer. StableHLO has only
-//! tensors for such a length, and the host would have to wait for a tensor.
+//! Writes `bounded_sdpa` for IREE: attention over the used part of a cache. The program computes the length
+//! of this part at run time. The length is an integer on the host, and the slices depend on it. In StableHLO,
+//! such a length is a tensor, and the host would have to wait for the tensor.
 
 use std::fmt::Write as _;
 
@@ -10,17 +10,17 @@ use targets::DeviceKind;
 
 use super::Program;
 
-/// Keys are read in multiples of this number, which is a multiple of all vector lengths.
+/// The number of keys is rounded up to a multiple of this number, which is a multiple of all vector lengths.
 const STEP: usize = 64;
 
-/// Caches up to this size are read completely, because the branch would cost more time.
+/// A cache up to this size is read completely, because a branch would take more time.
 const LEAST: usize = 512;
 
 /// Replaces attention with a single query, whose matmul is small compared to reading the caches. For chunks
-/// of queries, whose functions get two host integers, iree-compile 3.13 leaves a dispatch before the choice
-/// (docs/upstream/two_numbers.mlir). The compiler makes the same error in all functions for other devices
-/// than the processor. A program with ring buffers reads both integers even for a single query, and then
-/// fails to compile with this idiom.
+/// of queries, functions get two host integers, and iree-compile 3.13 leaves a dispatch before the choice
+/// (docs/upstream/two_numbers.mlir). For devices other than the CPU, the compiler makes this error in all
+/// functions. A program with ring buffers reads both integers even for a single query, and then fails to
+/// compile with this idiom.
 pub(super) fn of(op: &Op, operands: &[&TensorType], program: &Program<'_>) -> Option<Op> {
     let (Op::Sdpa(op), [q, k, ..]) = (op, operands) else { return None };
     let bounded = BoundedSdpa { mask: op.mask.clone(), scale: op.scale, softcap: op.softcap };
@@ -31,8 +31,8 @@ pub(super) fn of(op: &Op, operands: &[&TensorType], program: &Program<'_>) -> Op
     (same && compiles && queries == 1 && keys > LEAST && bounded.infer(operands).is_ok()).then_some(bounded)
 }
 
-/// The right-hand side of the statement: a branch between the used slice of the caches, which is copied, and
-/// the whole caches.
+/// The right-hand side of the statement: a branch. One side copies the used slice of the caches, and the
+/// other side reads the whole caches.
 pub(super) fn spell(
     s: &mut dyn Statements,
     op: &BoundedSdpa,
@@ -65,7 +65,7 @@ pub(super) fn spell(
     format!("scf.if {short} -> ({result}) {part} else {all}")
 }
 
-/// Statements of a branch. The names of these statements have a prefix that no other statement has.
+/// The statements of a branch. Their names have a prefix that no other statement has.
 struct Region {
     prefix: String,
     lines: Vec<String>,
@@ -95,7 +95,7 @@ struct Attention<'a> {
 }
 
 impl Attention<'_> {
-    /// The type of a tensor whose axis has one element for each key.
+    /// The type of a tensor with one element per key along an axis.
     fn over_keys(&self, ty: &TensorType, element: ElementType, axis: usize) -> String {
         let extent = |(at, n): (usize, &usize)| match self.used {
             Some(_) if at == axis => "?x".to_owned(),
@@ -114,9 +114,9 @@ impl Attention<'_> {
         let extents = cache.ty.shape.iter().enumerate().map(extent).collect::<Vec<_>>().join(", ");
         let (starts, strides) = (vec!["0"; rank].join(", "), vec!["1"; rank].join(", "));
         let first = format!("%{name}{}", &used[1..]);
-        // A dispatch of its own: else iree-compile 3.13 slices while it packs for the product, and runs out of stack
-        // (docs/upstream/slice_while_packing.mlir). (An `optimization_barrier` is another way, and the host then waits for
-        // what is before it, twice in each layer.)
+        // A separate dispatch. Without it, iree-compile 3.13 slices while it packs for the matmul, and runs
+        // out of stack (docs/upstream/slice_while_packing.mlir). An `optimization_barrier` also works, but
+        // then the host waits twice in each layer for the values before the barrier.
         let region = format!(
             "flow.dispatch.region -> ({part}{{{used}}}) {{\n        {first} = tensor.extract_slice \
              {}[{starts}] [{extents}] [{strides}] : {} to {part}\n        flow.return {first} : {part}\n      }}",

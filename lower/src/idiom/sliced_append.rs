@@ -23,7 +23,7 @@ pub(super) fn spell(s: &mut dyn Statements, op: &SlicedAppend, operands: &[Opera
         s.statement(format!("arith.{kind} {a}, {b} : index"))
     };
     let (zero, slots, tokens) = (index(s, 0), index(s, slots), index(s, tokens));
-    // A number of the host, neither below zero nor too large.
+    // Converts an integer on the host to an index from 0 to `most`.
     let number = |s: &mut dyn Statements, of: &Operand<'_>, most: &str| {
         let number = s.statement(format!("tensor.extract {}[] : tensor<i32>", of.name));
         let number = s.statement(format!("arith.index_cast {number} : i32 to index"));
@@ -34,7 +34,7 @@ pub(super) fn spell(s: &mut dyn Statements, op: &SlicedAppend, operands: &[Opera
     let left = binary(s, "subi", &slots, &start);
     let length = binary(s, "minui", &count, &left);
 
-    // What is said of the axis, and of each other one.
+    // Lists one item for the slot axis and one item for each other axis.
     let list = |of_axis: &str, of_other: &dyn Fn(usize) -> String| {
         let axes = cache.ty.shape.iter().enumerate();
         let list = axes.map(|(axis, &n)| if axis == op.axis { of_axis.to_owned() } else { of_other(n) });

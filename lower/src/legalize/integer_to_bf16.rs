@@ -14,7 +14,7 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     examples: &[
         FaultExample { operations: &[("convert to=bf16", &[0])], operands: &["i32[2] 2147483647,-257"] },
         FaultExample { operations: &[("convert to=bf16", &[0])], operands: &["i8[2] 127,-128"] },
-        // A factor of one is none.
+        // The compiler removes a multiplication by one.
         FaultExample {
             operations: &[
                 ("convert to=f32", &[0]),
@@ -34,8 +34,8 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     matches!(op, Op::Convert(Convert { to: ElementType::Bf16 })) && are_integers(function, operands[0])
 }
 
-/// Whether the values are integers, or numbers computed elementwise from integers and constants. The
-/// computation can also be the identity.
+/// Whether the values are integers, or numbers that elementwise operations compute from integers and
+/// constants. The list of operations can be empty.
 fn are_integers(function: &Function, id: NodeId) -> bool {
     if !function.node(id).ty().element.is_float() {
         return true;
@@ -55,8 +55,8 @@ fn rewrite(b: &mut Builder<'_>, _: &Op, operands: &[NodeId]) -> Result<NodeId, I
     over_f32(b, operands[0])
 }
 
-/// Converts numbers to bf16. The rounding is an operation between two conversions; the compiler would
-/// otherwise merge these conversions.
+/// Converts numbers to bf16. An operation rounds the numbers between two conversions, because the compiler
+/// would merge two adjacent conversions.
 pub(super) fn over_f32(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let exact = if b.ty(x).element == ElementType::I32 { few_bits(b, x)? } else { x };
     let wide = b.convert(exact, ElementType::F32)?;
@@ -64,19 +64,19 @@ pub(super) fn over_f32(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferEr
     b.convert(rounded, ElementType::Bf16)
 }
 
-/// An i32 that f32 represents exactly, and that bf16 rounds like `x`. Above 2²⁴, bf16 rounds at multiples of
-/// 2¹⁶. Therefore every number between two multiples of 2⁸ can be replaced by the middle of this interval,
-/// which has 24 bits.
+/// Replaces an i32 by an i32 that f32 represents exactly, and that bf16 rounds like `x`. Above 2²⁴, bf16
+/// rounds at multiples of 2¹⁶. Therefore the middle of an interval between two multiples of 2⁸, which has 24
+/// bits, can replace every number in this interval.
 fn few_bits(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let multiple = b.with_scalar(BinaryKind::Divide, x, 256.0)?;
     let multiple = b.with_scalar(BinaryKind::Multiply, multiple, 256.0)?;
     let rest = b.binary(BinaryKind::Subtract, x, multiple)?;
-    // −128, 0 or 128.
+    // The result is −128, 0 or 128.
     let half = b.with_scalar(BinaryKind::Multiply, rest, 128.0)?;
     let half = b.with_scalar(BinaryKind::Maximum, half, -128.0)?;
     let half = b.with_scalar(BinaryKind::Minimum, half, 128.0)?;
     let middle = b.binary(BinaryKind::Add, multiple, half)?;
-    // That of the smallest i32 is itself, which is a power of two.
+    // The absolute value of the smallest i32 is this i32 itself, which is a power of two.
     let magnitude = b.unary(UnaryKind::Abs, x)?;
     let limit = b.splat(x, f64::from(1 << 24))?;
     let small = b.op(Compare { direction: Direction::Le }, &[magnitude, limit])?;

@@ -20,15 +20,15 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     rewrite,
 };
 
-/// The compiler's wrong initial value of 0 does not affect the maximum of numbers that are not negative.
-/// Therefore the rewritten form does not match again.
+/// If one number is not negative, the compiler's wrong initial value of 0 does not affect the maximum.
+/// Therefore the rewritten operations do not match again.
 fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     let Op::Reduce(Reduce { kind, .. }) = op else { unreachable!("a reduction") };
     matches!(kind, ReduceKind::Maximum | ReduceKind::Minimum)
         && function.node(operands[0]).ty().element == ElementType::I32
 }
 
-/// Computes the maximum of the numbers that are not negative. If all numbers are negative, it computes the
+/// Computes the maximum of the non-negative numbers. If all numbers are negative, the function computes the
 /// maximum of all numbers shifted by the smallest integer. The minimum of `x` is `-1 - y`, where `y` is the
 /// maximum of `-1 - x`.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {

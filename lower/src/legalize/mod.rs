@@ -1,5 +1,5 @@
-//! Legalizations are rewrites that avoid the faults of a compiler. Each fault has a source file and a line in
-//! the list below. The operations in `ops` still follow the StableHLO specification.
+//! Legalizations are rewrites that avoid the faults of a compiler. Each fault has its own source file and a
+//! line in the list below. The operations in the crate `ops` still follow the StableHLO specification.
 
 mod broadcast_moves_axes;
 mod gather_by_scalar;
@@ -49,8 +49,7 @@ pub const LEGALIZATIONS: &[Legalization] = &[
 pub struct Legalization {
     pub name: &'static str,
     pub backends: &'static [Backend],
-    /// The kinds of devices whose compiler has the fault. The examples of the legalization are compiled for
-    /// the first kind.
+    /// The kinds of devices whose compiler has the fault. The tests compile the examples for the first kind.
     pub devices: &'static [DeviceKind],
     pub fault: &'static str,
     /// Programs that fail to compile or compute wrong numbers without the legalization.
@@ -63,8 +62,8 @@ pub struct Legalization {
     rewrite: fn(&mut Builder<'_>, &Op, &[NodeId]) -> Result<NodeId, InferError>,
 }
 
-/// A program in the text form of traces. The values of the program are numbered: first the operands, then the
-/// result of each operation. Results that no operation reads are the program's results.
+/// A program in the text form of traces. The numbers of the program's values count the operands first, then
+/// the result of each operation. Results that no operation reads are the program's results.
 #[derive(Debug)]
 pub struct FaultExample {
     /// The operations, for example `convert to=bf16`, each with the numbers of its operands.
@@ -82,7 +81,7 @@ impl Legalization {
     }
 }
 
-/// The faults of the target's compiler that a trace of primitives shows, each with its places in the network.
+/// The faults of the target's compiler that a trace of primitives triggers, each with the places in the network.
 pub fn shown<'a>(trace: &'a Trace, target: &Target) -> Vec<(&'static Legalization, Vec<&'a Provenance>)> {
     let places = |legalization: &'static Legalization| {
         let here = |function: &Function, id: &NodeId| match &function.node(*id).kind {
@@ -114,7 +113,7 @@ pub fn legalize<'a>(trace: &'a Trace, legalizations: &[&Legalization]) -> Result
         NodeKind::Op(op) => needed(function, op, &|| function.operands(id)).is_some(),
         _ => false,
     };
-    // Most programs stay as they are.
+    // Most programs do not change.
     if !trace.functions.iter().any(|function| function.ids().any(|id| shows(function, id))) {
         return Ok(Cow::Borrowed(trace));
     }

@@ -40,7 +40,7 @@ fn rewrite(b: &mut Builder<'_>, _: &Op, operands: &[NodeId]) -> Result<NodeId, I
 
     let magnitude = b.unary(UnaryKind::Abs, base)?;
     let value = b.binary(BinaryKind::Power, magnitude, exponent)?;
-    // That of −0 is −∞.
+    // The inverse of −0 is −∞.
     let inverse = b.binary(BinaryKind::Divide, one, base)?;
     let floor = b.unary(UnaryKind::Floor, exponent)?;
     let even = b.with_scalar(BinaryKind::Multiply, exponent, 0.5)?;

@@ -66,7 +66,7 @@ fn at_fault(function: &Function, product: &DotGeneral, operands: &[NodeId]) -> [
     })
 }
 
-/// Whether the compiler computes this value together with a broadcast that is not the broadcast of a scalar.
+/// Whether the compiler computes this value together with a broadcast of a tensor that is not a scalar.
 fn is_computed_with_a_broadcast(function: &Function, value: NodeId) -> bool {
     let (mut open, mut known) = (vec![value], BTreeSet::new());
     while let Some(id) = open.pop() {
@@ -75,7 +75,7 @@ fn is_computed_with_a_broadcast(function: &Function, value: NodeId) -> bool {
         if matches!(op, Op::BroadcastInDim(broadcast) if !broadcast.axes.is_empty()) {
             return true;
         }
-        // A barrier keeps what stands before it in memory.
+        // A barrier forces the values before it into memory.
         let is_joined = matches!(op.class(), OpClass::Elementwise | OpClass::Movement);
         if is_joined && !matches!(op, Op::OptimizationBarrier(_)) {
             open.extend(operands.into_iter().filter(|&operand| known.insert(operand)));

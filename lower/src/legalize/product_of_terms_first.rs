@@ -41,7 +41,7 @@ const MATRIX: &str =
 const PERMUTED: &str =
     "dot_general left_batch=[0] right_batch=[0] left_contract=[3] right_contract=[1] element=f32";
 
-/// The compiler fuses transpositions into the matmul, so the order in memory decides.
+/// The compiler fuses transpositions into the matmul, so the order of the axes in memory decides.
 fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     let Op::DotGeneral(DotGeneral { left_batch, left_contract, .. }) = op else { unreachable!("a product") };
     let mut left = operands[0];
@@ -59,7 +59,7 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     }
 }
 
-/// Moves the batch axes to the front and the contracted axes to the end, also in memory.
+/// Moves the batch axes to the front and the contracted axes to the end. The axes also move in memory.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let Op::DotGeneral(product) = op else { unreachable!("it shows") };
     let (batch, contract) = (product.left_batch.len(), product.left_contract.len());

@@ -23,7 +23,7 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
         FaultExample {
             operations: &[
                 ("gather", &[0, 1]),
-                // Negated twice, it is itself.
+                // Negating twice gives the same value.
                 ("unary kind=negate", &[4]),
                 ("unary kind=negate", &[5]),
                 ("unary kind=abs", &[5]),
@@ -37,8 +37,8 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     rewrite,
 };
 
-/// Matches updates of values that the function itself computes, because the function cannot know other nodes
-/// that read its arguments. The state that the caller passes is still updated in place.
+/// Matches updates of values that the function itself computes. Arguments do not match, because the function
+/// cannot know which other nodes read them. The program still updates the caller's state in place.
 fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     let updated = operands[0];
     match &function.node(updated).kind {
@@ -49,7 +49,7 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     }
 }
 
-/// Updates a copy, which is selected by a condition that the compiler cannot evaluate.
+/// Updates a copy. A condition that the compiler cannot evaluate selects the copy.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let updated = operands[0];
     let value = Literal::splat(TensorType::new(ElementType::I1, []), 1.0);

@@ -29,18 +29,18 @@ const ANY: &[&str] = &[
     "torchscript",
     "use_bfloat16",
     "xla_device",
-    // Feed-forward networks compute each position by itself, in chunks or at once.
+    // Feed-forward networks compute each position independently, with the same result in chunks.
     "chunk_size_feed_forward",
-    // Only encoder-decoder models read it.
+    // Only encoder-decoder models read this key.
     "is_decoder",
-    // Heads of other tasks.
+    // Output heads for other tasks.
     "finetuning_task",
     "id2label",
     "label2id",
     "num_labels",
     "problem_type",
     "task_specific_params",
-    // Special tokens: the tokenizer's files decide.
+    // Special tokens, which Tracewright reads from the tokenizer's files.
     "decoder_start_token_id",
     "sep_token_id",
     "tokenizer_class",
@@ -110,9 +110,9 @@ fn is_empty(value: &Value) -> bool {
 /// Checks and then ignores the keys of the base class.
 pub(crate) fn read_base(keys: &Keys) {
     keys.ignore(ANY);
-    // Those that are not null are refused before.
+    // Keys with a value other than null were rejected earlier.
     keys.ignore(&QUANTIZATION.map(|(key, _)| key));
-    // A family that has read such a key gives it a meaning.
+    // If a family has already read such a key, the family's meaning applies.
     for (key, expected, accepts) in ONLY.iter().filter(|(key, ..)| !keys.is_known(key)) {
         if let Some(value) = keys.get(key).filter(|value| !accepts(value)) {
             keys.refuse(key, value, *expected);

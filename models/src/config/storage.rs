@@ -12,10 +12,10 @@ pub(super) const QUANTIZATION: [(&str, Option<&str>); 3] = [
     ("quantization", Some("mlx")),
 ];
 
-/// Rejects a configuration with weights that are quantized by other methods than `read`, in the model or in its text tower.
+/// Rejects weights of the model or its text tower that are quantized by a method other than the methods in `read`.
 ///
 /// # Errors
-/// Returns an error if the weights are quantized so; the error has the key and the method.
+/// Returns an error with the key and the method if the weights are quantized by another method.
 pub(crate) fn check_storage(keys: &Keys, read: &[&str]) -> Result<(), ConfigError> {
     let text = keys.map.get("text_config").and_then(Value::as_object);
     let towers = [Some(("", &keys.map)), text.map(|text| ("text_config.", text))];

@@ -15,21 +15,21 @@ use crate::shape_check::DeclaredSize;
 #[allow(missing_docs, reason = "most fields are keys")]
 pub struct Gemma4Config {
     pub llama: LlamaConfig,
-    /// The features of a head in layers without a window.
+    /// The features per head in layers without a window.
     pub global_head_dim: usize,
-    /// The heads of keys and values in layers without a window.
+    /// The number of key-value heads in layers without a window.
     pub global_key_value_heads: usize,
     pub attention_k_eq_v: bool,
-    /// The first layer that attends to keys and values of an earlier layer, as all later layers do.
+    /// The first layer that reads the keys and values of an earlier layer. All later layers do so too.
     pub first_shared: usize,
     pub use_double_wide_mlp: bool,
-    /// Whether each layer reads an embedding of its own.
+    /// Whether each layer reads its own embedding of the token.
     pub has_per_layer: bool,
-    /// The features of these embeddings; at least 1.
+    /// The features of each per-layer embedding; at least 1.
     pub per_layer_features: usize,
     pub vocab_size_per_layer_input: usize,
     pub has_experts: bool,
-    /// At least 1, also without experts.
+    /// The number of experts. The value is at least 1, even if the network has no experts.
     pub num_experts: usize,
     pub top_k_experts: usize,
     pub moe_intermediate_size: usize,
@@ -39,7 +39,7 @@ pub struct Gemma4Config {
 descends!(Gemma4Config from llama: LlamaConfig);
 
 impl Gemma4Config {
-    /// The layer whose keys and values a layer attends to.
+    /// The index of the layer whose keys and values a layer reads.
     pub fn source(&self, layer: usize) -> usize {
         let is_alike = |&other: &usize| self.window(other).is_some() == self.window(layer).is_some();
         match layer < self.first_shared {
@@ -62,7 +62,7 @@ impl Gemma4Config {
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let mut sizes = self.llama.sizes();
         sizes.retain(|size| !size.key.contains("head_dim"));
-        // The first layer shows the heads of its kind.
+        // The first layer of each kind shows the head sizes of this kind.
         let first: Gemma4Layer = self.project_at(0);
         let features = first.num_attention_heads.saturating_mul(first.head_dim.unwrap_or(1));
         let key = format!(
@@ -81,8 +81,8 @@ impl Gemma4Config {
         sizes
     }
 
-    /// The keys of tensors that published checkpoints contain and transformers does not read: matrices and
-    /// norms of keys and values, in layers that have none.
+    /// The keys of tensors that published checkpoints contain but transformers does not read. These tensors
+    /// are key and value matrices and norms in layers that read the keys and values of an earlier layer.
     pub fn unread(&self) -> Vec<String> {
         let parts = ["k_proj", "v_proj", "k_norm", "v_norm"];
         let shared = self.first_shared..self.num_hidden_layers;
@@ -94,9 +94,9 @@ impl Gemma4Config {
 /// The configuration of one layer of a Gemma 4.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gemma4Layer {
-    /// The network, whose sizes of a layer are the sizes of this layer.
+    /// The network's configuration with the sizes of this layer.
     pub network: Gemma4Config,
-    /// Whether the values are the keys before norm and rotation.
+    /// Whether the values are the keys before norm and rotary embedding.
     pub keys_are_values: bool,
 }
 
@@ -121,7 +121,7 @@ impl Project<Gemma4Layer> for Gemma4Config {
     }
 }
 
-/// Keys outside of `text_config` that describe other towers and their tokens.
+/// Keys outside of `text_config` that describe the vision and audio towers and their tokens.
 const IGNORED_BESIDE_TEXT: &[&str] = &[
     "audio_config",
     "audio_token_id",
@@ -144,7 +144,7 @@ pub(crate) fn read(keys: &Keys) -> Gemma4Config {
 
 fn read_text(keys: &Keys) -> Gemma4Config {
     keys.one_of("hidden_activation", &["gelu_pytorch_tanh"]);
-    // Images are visible in both directions, which does not change text.
+    // Image tokens see each other in both directions. This setting does not affect text.
     keys.one_of("use_bidirectional_attention", &["vision"]);
     let defaults = Defaults {
         hidden_act: &[],
@@ -170,7 +170,7 @@ fn read_text(keys: &Keys) -> Gemma4Config {
     let layers = llama.num_hidden_layers;
     let window = Some(keys.optional_count("sliding_window").unwrap_or(512));
     let windows = keys.windows(layers, window, |layer| (layer + 1) % 6 != 0);
-    // transformers does not accept a window in the last layer.
+    // transformers rejects a window in the last layer.
     let last = layers.saturating_sub(1);
     let windows = windows.iter().enumerate().map(|(layer, window)| window.filter(|_| layer < last)).collect();
     let attention_bias = keys.flag("attention_bias", false);
@@ -211,8 +211,8 @@ fn read_text(keys: &Keys) -> Gemma4Config {
     config
 }
 
-/// The features of a head and the heads of keys and values in layers without a window. The key
-/// `per_layer_config` of transformers 5 comes before the keys of published files, whose values are `sizes`.
+/// The features per head and the number of key-value heads, in layers without a window. The key
+/// `per_layer_config` of transformers 5 overrides the keys of published files, whose values are `sizes`.
 fn global_sizes(keys: &Keys, llama: &LlamaConfig, sizes: [usize; 2]) -> [usize; 2] {
     let Some(listed) = keys.get("per_layer_config") else { return sizes };
     let global: Vec<String> = (0..llama.num_hidden_layers)

@@ -122,7 +122,7 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// Rejects a number that would change the computation in an unsupported way.
+    /// Rejects a number that would change the computation in a way that Tracewright does not support.
     fn usual(&self, key: &str, is_usual: impl Fn(f64) -> bool, expected: &str) {
         self.typed(key, expected, |value| match value {
             GgufValue::Float(number) => is_usual(number).then_some(()),
@@ -254,7 +254,8 @@ impl<'a> Metadata<'a> {
     /// factor, which comes from the metadata or from a tensor.
     pub(crate) fn rope(&self, features: Option<usize>) -> Value {
         let context = self.optional_count("rope.scaling.original_context_length");
-        // A factor without a type divides all, and one that is said to be of no type nothing (`llama-model.cpp`).
+        // A factor without a type divides all frequencies, and the type `none` means that no frequency
+        // changes (`llama-model.cpp`).
         let kind = self.optional_text("rope.scaling.type").unwrap_or("linear");
         let linear = self.optional_number("rope.scale_linear");
         let factor = self.optional_number("rope.scaling.factor").or(linear);
@@ -305,8 +306,8 @@ impl<'a> Metadata<'a> {
     }
 }
 
-/// The type of weights and activations, which is the type of most matrices. Quantized blocks count as f32,
-/// because their decoded numbers are f32.
+/// The type of weights and activations. This is the type of most matrices, where quantized blocks count as
+/// f32, because their decoded numbers are f32.
 fn element(gguf: &GgufFamily, tensors: &[GgufTensor]) -> ElementType {
     let matrices: Vec<StoredNumbers> =
         tensors.iter().filter(|tensor| tensor.shape.len() > 1).map(|tensor| tensor.numbers).collect();
@@ -330,8 +331,8 @@ pub(crate) fn joined<const N: usize>(objects: [Value; N]) -> Value {
     Value::Object(keys.collect())
 }
 
-/// The keys whose value is not null. A missing key differs from null: for some keys, null means that the
-/// feature does not exist.
+/// Removes the keys whose value is null. A missing key is not the same as null: for some keys, null means
+/// that the feature does not exist.
 fn without_null(object: Value) -> Map<String, Value> {
     match object {
         Value::Object(keys) => keys.into_iter().filter(|(_, value)| !value.is_null()).collect(),

@@ -57,7 +57,7 @@ const KEYS: Names = &[
     ("original_max_position_embeddings", "rope.scaling.original_context_length"),
 ];
 
-/// Tensors whose values belong to the configuration.
+/// Tensors that are a part of the configuration.
 const CONFIGURATION: &[&str] =
     &["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
 

@@ -12,7 +12,7 @@ use crate::mamba2::Mamba2Config;
 use crate::rope::RopeParameters;
 use crate::shape_check::DeclaredSize;
 
-/// The part that a layer has.
+/// The block that a layer contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of the parts")]
 pub enum Kind {
@@ -22,7 +22,7 @@ pub enum Kind {
     Experts,
 }
 
-/// The names of each kind in `layers_block_type`, and its letter in `hybrid_override_pattern`.
+/// The names of each kind in `layers_block_type`, and the letter of the kind in `hybrid_override_pattern`.
 const KINDS: &[(Kind, &[&str], char)] = &[
     (Kind::Mamba, &["linear_attention", "mamba"], 'M'),
     (Kind::Attention, &["full_attention", "attention"], '*'),
@@ -38,15 +38,15 @@ pub struct NemotronHConfig {
     pub kinds: Vec<Kind>,
     /// Whether the chosen experts read a projection of the features.
     pub is_latent: bool,
-    /// The inputs of an expert.
+    /// The number of inputs of an expert.
     pub latent_size: usize,
-    /// The features of the expert that computes each token.
+    /// The features of the shared expert, which computes every token.
     pub shared_features: usize,
     pub mamba_num_heads: usize,
     pub n_groups: usize,
     pub ssm_state_size: usize,
     pub mamba_head_dim: usize,
-    /// The number of earlier positions that a convolution sees.
+    /// The number of earlier positions that a convolution reads.
     pub conv_memory: usize,
     pub use_conv_bias: bool,
     pub use_bias: bool,
@@ -114,7 +114,7 @@ impl NemotronHConfig {
     }
 }
 
-/// Keys that only training or other implementations read, or that transformers does not read.
+/// Ignored keys, which affect only training or other implementations.
 const IGNORED: &[&str] = &[
     "attention_bias",
     "chunk_size",
@@ -147,7 +147,7 @@ pub(crate) fn read(keys: &Keys) -> NemotronHConfig {
     keys.ignore(experts::IGNORED);
     keys.one_of("mlp_hidden_act", &["relu2"]);
     keys.one_of("mamba_hidden_act", &["silu"]);
-    // transformers never ties the head.
+    // transformers always stores a separate head matrix.
     keys.always("tie_word_embeddings", false);
     if let Some(found) = keys.get("sliding_window") {
         keys.refuse("sliding_window", found, "null");

@@ -22,8 +22,8 @@ impl KvFormat {
     pub const SCALES: &'static str = "_scales";
 }
 
-/// The axes of a tensor with slots: the batch, the layer's own axes, and the axis of slots before the last of
-/// these.
+/// The axes of a tensor with slots. The batch comes first, then the layer's own axes. The axis of slots is
+/// before the last of the layer's axes.
 pub(super) fn with_slots(own: &[StateAxis], batch: usize, slots: StateAxis) -> Vec<StateAxis> {
     let mut axes = own.to_vec();
     axes.insert(own.len().saturating_sub(1), slots);
@@ -32,8 +32,8 @@ pub(super) fn with_slots(own: &[StateAxis], batch: usize, slots: StateAxis) -> V
 }
 
 /// State with a slot for each position, such as keys and values: `[B, heads, N, features]`. Slot j contains
-/// the data of position j. A slot after the last token is always written before it is read, so a sequence can
-/// go back to any position.
+/// the data of position j. A layer always writes a slot after the last token before it reads this slot, so a
+/// sequence can go back to any position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KvState {
     pub format: KvFormat,

@@ -1,7 +1,7 @@
-//! The state that a layer keeps between calls: a closed list of kinds, with a source file for each kind.
+//! The state that a layer keeps between calls. The list of kinds is closed, and each kind has its own source file.
 //!
-//! All kinds of state keep two promises. The functions that write state guarantee these promises, and the
-//! code that runs a network relies on them:
+//! All kinds of state satisfy two rules. The functions that write state guarantee both rules, and the code
+//! that runs a network relies on them:
 //!
 //! - **Only real tokens change state.** A chunk may contain padding, and a sequence without new tokens
 //!   (`count` 0) keeps its state at any position.
@@ -35,11 +35,11 @@ pub struct Sizes {
 
 pub type StateAxis = (AxisName, usize);
 
-/// The facts that each kind of state must declare.
+/// The facts that each kind of state declares.
 trait Kind: Sized {
     /// The name of the kind in the text of a trace.
     const NAME: &'static str;
-    /// All axes of a tensor of this state; the layer declares only the axes `own`.
+    /// All axes of a tensor of this state. The layer declares only the axes `own`, and the kind adds the others.
     fn axes(&self, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis>;
 
     /// The storage format of the state's tensors.
@@ -50,7 +50,7 @@ trait Kind: Sized {
     /// The number of slots in a program with this context; `None` if this kind of state has no slots.
     fn slots(&self, context: usize) -> Option<usize>;
 
-    /// Whether a sequence can go back to position `to` after positions below `written` were written.
+    /// Whether a sequence that has written all positions below `written` can go back to position `to`.
     fn rewinds(&self, written: usize, to: usize) -> bool;
 
     /// Prints the parameters of this kind of state, after its name.
@@ -72,8 +72,8 @@ macro_rules! kinds {
         }
 
         impl StateKind {
-            /// All axes of a tensor of this state; the layer declares only the axes `own`. The tensor with
-            /// the scales lacks the last axis.
+            /// All axes of a tensor of this state. The layer declares only the axes `own`, and the kind adds
+            /// the others. A tensor of scales lacks the last axis.
             pub fn axes(self, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
                 match self { $(Self::$name(kind) => kind.axes(own, sizes),)+ }
             }
@@ -88,8 +88,8 @@ macro_rules! kinds {
                 match self { $(Self::$name(kind) => kind.slots(context),)+ }
             }
 
-            /// Whether a sequence can go back to position `to` and continue there, after positions below
-            /// `written` were written. A sequence can always go back to position 0.
+            /// Whether a sequence that has written all positions below `written` can go back to position `to`
+            /// and continue there. A sequence can always go back to position 0.
             pub fn rewinds(self, written: usize, to: usize) -> bool {
                 to == 0 || match self { $(Self::$name(kind) => kind.rewinds(written, to),)+ }
             }
@@ -126,7 +126,7 @@ pub struct Part {
 
 impl Part {
     /// The number of slots of the tensor in a program with this context, and the index of the slot axis among
-    /// `rank` axes; `None` if the tensor has no slots.
+    /// `rank` axes. `None` if the tensor has no slots.
     pub fn slots(self, context: usize, rank: usize) -> Option<(usize, usize)> {
         let is_scales = self.kind.format() == KvFormat::Q8 && self.name.as_str().ends_with(KvFormat::SCALES);
         let features = if is_scales { 0 } else { 1 };

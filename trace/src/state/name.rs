@@ -3,7 +3,7 @@ use std::fmt;
 use ops::{ParseError, Reader};
 
 /// The name of a tensor of state: at most 32 ASCII letters, digits and underscores, without a digit at the
-/// end. Therefore a name followed by a layer's number is never another name.
+/// end. Because of this rule, a name followed by a layer number never equals another name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StateName {
     bytes: [u8; Self::LONGEST],
@@ -12,7 +12,7 @@ pub struct StateName {
 impl StateName {
     const LONGEST: usize = 32;
 
-    /// Checks a name; `None` if it is not allowed.
+    /// Checks a name. Returns `None` if the name is not allowed.
     ///
     /// ```
     /// use tracewright_trace::StateName;

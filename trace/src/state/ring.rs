@@ -8,24 +8,24 @@ use super::{Kind, KvFormat, Sizes, StateAxis};
 /// Keys and values of a layer with a window, in a ring buffer. The ring has slots for the window and the
 /// longest chunk. Slot t contains the last position p with p mod slots = t.
 ///
-/// When position p + slots is written, it overwrites position p. The window of position `to` begins at `to` −
-/// window + 1. Therefore a sequence can go back to `to` as long as no position from `to` + slack on was
-/// written.
+/// Writing position p + slots overwrites position p. The window of position `to` begins at position `to` −
+/// window + 1. Therefore a sequence can go back to `to` as long as it has written no position from `to` +
+/// slack on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RingState {
     /// The number of positions that a query sees, including its own position.
     pub window: usize,
-    /// The number of positions that a sequence can go back: the longest chunk.
+    /// The number of positions that a sequence can go back, which is the length of the longest chunk.
     pub slack: usize,
     /// The storage format of keys and values.
     pub format: KvFormat,
 }
 
 impl RingState {
-    /// The name of the axis that counts slots.
+    /// The name of the axis of slots.
     pub const AXIS: &'static str = "ring";
 
-    /// The ring buffer for a window; `None` if the ring would not have fewer slots than the context.
+    /// The ring buffer for a window; `None` if the ring would have at least as many slots as the context.
     pub fn of(window: usize, format: KvFormat, sizes: Sizes) -> Option<Self> {
         let ring = Self { window, slack: sizes.chunk, format };
         (ring.length() < sizes.context).then_some(ring)

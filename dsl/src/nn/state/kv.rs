@@ -25,9 +25,9 @@ impl<T: Float> Kv<T> {
     /// Writes keys and values of new positions into their slots, and returns the keys and values of all
     /// slots.
     ///
-    /// `k` and `v` have one axis that the cache lacks; this axis counts the new positions. In place of this
-    /// axis, the cache has the axis of slots. The token at position p is written to slot p, or in a ring of R
-    /// slots to slot p mod R. Tokens that are padding of a chunk are not written.
+    /// `k` and `v` have an axis of new positions instead of the cache's axis of slots. The token at position
+    /// p is written to slot p, or in a ring of R slots to slot p mod R. Tokens that are padding of a chunk
+    /// are not written.
     #[track_caller]
     pub fn append(&mut self, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> (Tensor<T>, Tensor<T>) {
         (self.k.append(k, at), self.v.append(v, at))
@@ -43,7 +43,7 @@ impl<T: Float> Kv<T> {
 impl<T: Float> State for Kv<T> {
     fn take(declared: &LayerState, arguments: &mut StateArguments<'_>) -> Self {
         let dims = declared.dims();
-        // Heads, features of a key, features of a value.
+        // The key-value heads, the features of a key, the features of a value.
         let values = [&dims[..1], &dims[dims.len() - 1..]].concat();
         let k = Slots::of("keys", "key", &dims[..2], declared, arguments);
         Self { k, v: Slots::of("values", "value", &values, declared, arguments) }

@@ -9,32 +9,32 @@ use crate::element::F32;
 use crate::nn::Position;
 use crate::{Axis, Tensor};
 
-/// The tokens that a layer adds to a state of matrices.
+/// The tokens that a layer writes to a state of matrices.
 #[derive(Clone, Copy, Debug)]
 pub struct MatrixTokens {
-    /// Reads the matrix: `[B, S, H, D]`. Scale it yourself.
+    /// The vectors that read the matrix, `[B, S, H, D]`. Scale these vectors yourself.
     pub query: Tensor<F32>,
-    /// The place of the value in the matrix, `[B, S, H, D]`.
+    /// The vectors that address the value in the matrix, `[B, S, H, D]`.
     pub key: Tensor<F32>,
-    /// `[B, S, H, G, E]`: G heads of values share a key.
+    /// The values, `[B, S, H, G, E]`. G heads of values share a key.
     pub value: Tensor<F32>,
-    /// The logarithm of the factor on the matrix before the token, `[B, S, H, G]`.
+    /// The logarithm of the factor by which a token decays the matrix, `[B, S, H, G]`.
     pub decay: Tensor<F32>,
-    /// The factor on the value, `[B, S, H, G]`.
+    /// The factor by which a token's value is multiplied, `[B, S, H, G]`.
     pub rate: Tensor<F32>,
 }
 
 impl Recurrent<F32> {
-    /// Adds tokens to matrices `[B, H, G, D, E]`, and returns what each token reads from them, `[B, S, H, G, E]`, with
-    /// the axis `axis` as S. A token decays the matrix, and adds the product of its key with its value times the rate
-    /// (Mamba-2). See [`LinearAttention`].
+    /// Adds tokens to matrices `[B, H, G, D, E]`, and returns what each token reads from its matrix, `[B, S,
+    /// H, G, E]`. The axis `axis` is S. A token decays the matrix, then adds the outer product of its key and
+    /// its value times the rate (Mamba-2). See [`LinearAttention`].
     #[track_caller]
     pub fn write(&mut self, tokens: MatrixTokens, axis: Axis, at: Position) -> Tensor<F32> {
         self.written(false, tokens, axis, at)
     }
 
-    /// Adds tokens as [`write`](Self::write) does, but each token writes only the difference of its value to what the
-    /// decayed matrix has for its key (the gated delta rule).
+    /// Adds tokens like [`write`](Self::write), but each token writes only a difference. This is its value
+    /// minus the value that the decayed matrix has for its key (the gated delta rule).
     #[track_caller]
     pub fn write_delta(&mut self, tokens: MatrixTokens, axis: Axis, at: Position) -> Tensor<F32> {
         self.written(true, tokens, axis, at)
@@ -45,7 +45,7 @@ impl Recurrent<F32> {
         let place = Location::caller();
         let MatrixTokens { mut query, mut key, mut value, mut decay, mut rate } = tokens;
         let declared = self.state.dims(place);
-        // The operation reports matrices with other axes.
+        // The operation has its own names for the axes of the matrices.
         let (matrix, [keys, values]) = match declared[..] {
             [b, h, g, d, e] => {
                 let [b, h, g, d, e] = [b, h, g, d, e].map(|dim| dim.axis);

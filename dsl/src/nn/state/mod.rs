@@ -1,5 +1,5 @@
-//! The state of layers, as the code of a network reads and writes it. The functions in this module keep the
-//! promises of [`trace::StateKind`].
+//! The state of layers, as the code of a network reads and writes it. The functions in this module satisfy
+//! the requirements of [`trace::StateKind`].
 
 mod encoded;
 mod kv;
@@ -29,7 +29,7 @@ macro_rules! states {
             $(pub use super::$file::$ty;)+
         }
 
-        /// Fails to compile if a kind of the trace has no type in this list.
+        /// Fails to compile if this list has no type for a kind of state.
         #[allow(dead_code, unreachable_patterns, reason = "several types write one kind")]
         const fn is_written(kind: StateKind) {
             match kind { $($(StateKind::$kind(_) => {})*)+ }
@@ -37,7 +37,7 @@ macro_rules! states {
     };
 }
 
-// A type, and the kinds of the trace that its tensors have.
+// Each line maps a Rust type to the kinds of state that its tensors have.
 states! {
     kv::Kv is [Kv, Ring];
     slots::Slots is [Kv, Ring];
@@ -45,24 +45,24 @@ states! {
     encoded::Encoded is [];
 }
 
-/// A kind of state that the code of a network reads and writes. `cache` names types that implement this
+/// A kind of state that the code of a network reads and writes. Types that `cache` names implement this
 /// trait.
 pub trait State: TraceArg {
-    /// Whether only `encode` fills the state, and other entry points only read it.
+    /// Whether only `encode` fills the state. All other entry points then only read the state.
     #[doc(hidden)]
     const IS_MEMORY: bool = false;
 
-    /// Creates the arguments of an entry point for a declared state, in the order of [`TraceArg::flatten`].
+    /// Creates the arguments of an entry point for a declared state, in the order in which
+    /// [`TraceArg::flatten`] lists them.
     #[doc(hidden)]
     fn take(declared: &LayerState, arguments: &mut StateArguments<'_>) -> Self;
 
-    /// Creates a placeholder for a state that is not declared. The error about this state is already
-    /// reported.
+    /// Creates a placeholder for a state that is not declared. The caller has already reported the error.
     #[doc(hidden)]
     fn missing() -> Self;
 }
 
-/// A kind of state that a layer declares with `N` axes.
+/// A kind of state that a layer declares with `N` axes of its own.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no state with {N} axes",
     label = "a state with other axes",
@@ -70,7 +70,7 @@ pub trait State: TraceArg {
 )]
 pub trait HasAxes<const N: usize>: State {}
 
-/// A kind of state that needs less memory in a layer with a window.
+/// A kind of state that takes less memory in a layer with an attention window.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no window",
     label = "a state that is declared with `within`"
@@ -117,8 +117,8 @@ impl LayerState {
         self.window
     }
 
-    /// The name of a tensor of the state. A state with a name uses this name instead of the kind's default
-    /// name `state` or `slots`.
+    /// The name of a tensor of the state. If the state has a name, this name replaces the kind's default
+    /// name, such as `state` or `slots`.
     fn tensor_name(&self, tensor: &str) -> String {
         match (self.name, tensor) {
             (None, _) => tensor.to_owned(),
@@ -134,7 +134,7 @@ pub struct StateArguments<'a> {
     pub(crate) layer: usize,
     pub(crate) format: KvFormat,
     pub(crate) sizes: Sizes,
-    /// Whether the entry point fills the state of an encoder instead of taking it.
+    /// Whether the entry point fills the state of an encoder. Otherwise it takes this state as an argument.
     pub(crate) fills: bool,
     /// All tensors of state that were created so far.
     pub(crate) kept: &'a mut Vec<StateTensor>,
@@ -145,12 +145,12 @@ pub(crate) struct StateTensor {
     pub name: String,
     pub role: Role,
     pub dims: Vec<Dim>,
-    /// The argument of the entry point; an error handle if the entry point fills the state.
+    /// The argument of the entry point. If the entry point fills the state, this is an error handle.
     pub raw: Raw,
 }
 
 impl StateArguments<'_> {
-    /// All axes of a state's tensor; the layer declares only the axes `own`.
+    /// All axes of a state's tensor. The layer declares only the axes `own`, and the kind of state adds the others.
     fn axes(&self, kind: StateKind, own: &[Dim]) -> Vec<StateAxis> {
         let own: Vec<StateAxis> = own.iter().map(|d| (d.axis.0.into(), d.extent)).collect();
         kind.axes(&own, self.sizes)
@@ -217,7 +217,7 @@ pub struct Cache<T: Float> {
     element: PhantomData<T>,
 }
 
-/// A state, with the layer and the name under which it is declared.
+/// A state, with the layer and the name of its declaration.
 struct Declared {
     layer: usize,
     name: Option<&'static str>,
@@ -277,7 +277,7 @@ impl<T: Float> Cache<T> {
         self.states[at].of()
     }
 
-    /// The index of a state. If there is none, this adds a placeholder.
+    /// The index of a state. If the state does not exist, the function adds a placeholder.
     fn index<S: State>(
         &mut self,
         layer: usize,

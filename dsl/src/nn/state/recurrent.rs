@@ -49,9 +49,9 @@ impl<T: Float> Recurrent<T> {
 
     /// A causal convolution of each feature over the last positions: the sum of the inputs times their taps, in f32.
     ///
-    /// The state stores the last inputs on the axis `kept`. `x` has the new inputs on the axis `tokens`. `taps` has the
-    /// features and the axis `tap`, whose last element belongs to the newest input. It may have other axes of extent 1.
-    /// The call stores the last real inputs as the new state.
+    /// The state stores the last inputs on the axis `kept`. `x` contains the new inputs on the axis `tokens`.
+    /// `taps` has the features and the axis `tap`, whose last element belongs to the newest input; other axes
+    /// of `taps` have extent 1. The call stores the last real inputs as the new state.
     #[track_caller]
     pub fn convolve(
         &mut self,
@@ -72,8 +72,8 @@ impl<T: Float> Recurrent<T> {
         (1..taps.extent(tap)).fold(term(0), |sum, j| sum + term(j))
     }
 
-    /// The window of a causal convolution: the last inputs, which the state stores on the axis `kept`, and
-    /// then the new inputs `x`, which the axis `tokens` counts. The call stores the last real inputs as the
+    /// The window of a causal convolution. It contains the last inputs, which the state stores on the axis
+    /// `kept`, and then the new inputs `x` on the axis `tokens`. The call stores the last real inputs as the
     /// new state.
     #[track_caller]
     pub fn append(&mut self, x: Tensor<T>, kept: Axis, tokens: Axis, at: Position) -> Tensor<T> {

@@ -47,8 +47,8 @@ impl<T: Float> HasAxes<3> for Slots<T> {}
 impl<T: Float> Windowed for Slots<T> {}
 
 impl<T: Float> Slots<T> {
-    /// Creates the slots of a layer with these axes. The tensor is called `all`, and its scales have the name
-    /// `one` with a suffix.
+    /// Creates the slots of a layer with these axes. The tensor has the name `all`. If the slots are
+    /// quantized, the scales have the name `one` with a suffix.
     pub(super) fn of(
         all: &str,
         one: &str,
@@ -75,8 +75,8 @@ impl<T: Float> Slots<T> {
     /// Writes vectors of new positions into their slots, and returns all slots in the element type of the
     /// network.
     ///
-    /// `new` has one axis that the state lacks; this axis counts the new positions. In place of this axis,
-    /// the state has the axis of slots. Tokens that are padding of a chunk are not written.
+    /// `new` has an axis of new positions instead of the state's axis of slots. Tokens that are padding of a
+    /// chunk are not written.
     #[track_caller]
     pub fn append(&mut self, new: Tensor<T>, at: &Attend<T>) -> Tensor<T> {
         let place = Location::caller();
@@ -136,7 +136,7 @@ impl<T: Float> Tensor<T> {
     #[track_caller]
     fn quantized(self, features: Axis) -> (Tensor<I8>, Tensor<F32>) {
         let x = self.to::<F32>();
-        // A row of zeros has a scale too.
+        // The scale of a row of zeros must not be zero.
         let scales = (x.abs().max(features) / 127.0).maximum(f64::from(f32::MIN_POSITIVE));
         ((x / scales).round().to(), scales)
     }
@@ -144,7 +144,7 @@ impl<T: Float> Tensor<T> {
 
 impl<T: Element> Tensor<T> {
     /// Writes the real vectors of `new`, without padding, into the slots of their positions. `new` has an
-    /// axis that counts the new positions, instead of the axis of slots.
+    /// axis of new positions instead of the axis of slots.
     #[track_caller]
     fn appended(self, new: Self, at: Position) -> Self {
         let place = Location::caller();
@@ -152,7 +152,7 @@ impl<T: Element> Tensor<T> {
             return Self::new(Raw::POISON);
         };
         let ring = slots.axis == RING;
-        // The one token of a single row is real.
+        // If a call has a single token for its only sequence, the token is not padding.
         if tokens.extent == 1 && !at.is_by_row() {
             let start = if ring { at.start.modulo(slots.extent) } else { at.start };
             return self.apply(place, |t, raw, ty| {
@@ -166,8 +166,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Reorders the axes of new vectors like the axes of this state; also returns the axis that counts the
-    /// vectors, and the axis of slots that it replaces.
+    /// Reorders the axes of new vectors like the axes of this state. Also returns the axis of new vectors,
+    /// and the axis of slots that this axis replaces.
     fn aligned_with(self, new: Self, place: Place) -> Option<(Self, Dim, Dim)> {
         let (slots, rows) = (self.dims(place), new.dims(place));
         let lacks = |a: &[Dim], b: &[Dim]| -> Vec<Dim> {
