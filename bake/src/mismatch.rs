@@ -158,8 +158,9 @@ pub(crate) struct Moved<'a> {
 }
 
 impl<'a> Moved<'a> {
-    /// Finds the prefixes that explain most of the missing keys, if they explain at least two keys. Only the
-    /// first two parts of a missing key may differ, because the rest identifies the parameter.
+    /// Finds the two prefixes whose exchange turns most of the missing keys into unread keys, if it does so for at
+    /// least two keys. Only the first two parts of a missing key may differ, because the rest identifies the
+    /// parameter.
     pub(crate) fn find(missing: &[&'a str], unread: &[&'a str]) -> Option<Self> {
         let cuts = |key: &str| {
             let dots = key.match_indices('.').map(|(at, _)| at + 1);

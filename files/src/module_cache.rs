@@ -10,8 +10,8 @@ use errors::{FileError, WithPath as _};
 /// A cache of compiled modules in a folder.
 ///
 /// A cache entry consists of a module and the module's hash. An entry is published as a whole and is checked
-/// when it is read. Therefore a cache on a shared or failing disk, or with the output of a broken compiler,
-/// never returns an invalid module.
+/// when it is read. Therefore the cache never returns an invalid module, even if the disk is shared or failing,
+/// or if a compiler wrote a damaged module.
 #[derive(Clone, Debug)]
 pub struct ModuleCache {
     /// The folder of the cache, which is created when it is needed.

@@ -37,7 +37,7 @@ fn packed(b: &mut Builder<'_>, format: WeightFormat, parameter: &Parameter) -> R
     from_recipe(b, parameter.key.clone(), parameter, |matrix| step(Pack { format }, matrix))
 }
 
-/// The tensors that store a parameter quantized in groups. The tensor of integers has the parameter's key.
+/// The tensors that store a parameter quantized in groups. The tensor of integers has the same key as the parameter.
 fn grouped(
     b: &mut Builder<'_>,
     format: WeightFormat,

@@ -34,8 +34,8 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Reads the files of a model. If the name is not a path, such as `ORG/NAME`, the function finds the
-    /// model in the Hugging Face cache, or downloads the model into the cache. For a folder
+    /// Reads the files of a model. If the name is the name of a repository, such as `ORG/NAME`, the function finds
+    /// the model in the Hugging Face cache, or downloads the model into the cache. For a folder
     /// `models--ORG--NAME` of the Hugging Face cache, the function reads the files of the current snapshot.
     ///
     /// # Errors

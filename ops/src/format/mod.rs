@@ -147,7 +147,7 @@ impl WeightFormat {
     ///
     /// In formats without groups, the shape is `[outputs / 16, inputs, 16, 1]`, or for bf16, with two columns
     /// together, `[outputs / 16, inputs / 2, 16, 2]`. In formats with scales, the type is bytes `[outputs /
-    /// 16, inputs / 64, bytes]`, in chunks of two groups. A chunk begins with the scales `[2, 16]`. For 8-bit
+    /// 16, inputs / 64, bytes]`, in chunks of two groups. A chunk begins with its scales, of shape `[2, 16]`. For 8-bit
     /// integers, 16 lines `[16, 4]` of four columns follow, with 128 added to each integer. For 4-bit
     /// integers, 8 lines `[16, 4]` follow, with 8 added to each integer: the low nibbles are four columns,
     /// and the high nibbles are the next four columns. In formats with minima, the shape is `[outputs / 16,

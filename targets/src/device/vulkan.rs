@@ -22,8 +22,8 @@ const CAPABILITIES: [(&str, &str); 2] =
 
 /// Rejects element types that iree-compile 3.13 cannot compile. The compiler packs four bf16 into two words,
 /// for which it has no SPIR-V on any device ("failed to legalize operation 'vector.bitcast'"). The same error
-/// occurs for f16 if the target does not store 16 bits. Types that are narrower than the target stores are
-/// silently read wrong: i8 in the baseline, and i4 on all devices.
+/// occurs for f16 if the target does not support 16-bit storage. If a target does not support storage of a
+/// type's width, programs read wrong numbers without an error: i8 in the baseline, and i4 on all devices.
 pub(super) fn lacks(target: &Target, element: &str) -> Option<Unsupported> {
     let lacks = |words: [&str; 2]| {
         let has = |word: &str| target.features.as_ref().is_none_or(|all| all.iter().any(|f| f == word));
