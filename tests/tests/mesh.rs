@@ -58,7 +58,7 @@ fn rules(golden: &Golden, mesh: &Mesh) -> Vec<ShardRule> {
     let rule = |text: String| -> ShardRule { text.parse().unwrap() };
     let (mut kept, mut copies): (Vec<String>, _) = (Vec::new(), None);
     for divided in [None, Some("D"), Some("E"), Some("N"), Some("ring")] {
-        for _ in 0..4 {
+        for _ in 0..8 {
             let others = kept.iter().filter(|axis| Some(axis.as_str()) != divided);
             let others = others.map(|axis| rule(format!("{axis}=none")));
             let rules: Vec<_> = others.chain(divided.map(|axis| rule(format!("{axis}=model")))).collect();
@@ -71,6 +71,8 @@ fn rules(golden: &Golden, mesh: &Mesh) -> Vec<ShardRule> {
                     copies.get_or_insert(rules);
                     break;
                 }
+                // A weight of Gemma 4 is declared for keys and for values, whose heads have different axes.
+                Err(XlaError::Shard(_)) if !kept.iter().any(|axis| axis == "K") => kept.push("K".into()),
                 Err(XlaError::Shard(_)) => break,
                 Err(error) => panic!("{error}"),
             }
