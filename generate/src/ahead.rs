@@ -9,8 +9,9 @@ use ops::TensorType;
 use pjrt::PjrtBuffer;
 use trace::{Role, Signature};
 
-use crate::device_tensor::{DeviceTensor, XlaBuffer, integers};
+use crate::device_tensor::{DeviceTensor, XlaBuffer};
 use crate::executor::CallArgument;
+use crate::network::integers;
 
 /// The arguments and results of a decode call that can start early.
 pub(crate) struct Ahead {
@@ -22,8 +23,8 @@ pub(crate) struct Ahead {
     /// For each tensor of the state, the indices of the argument and the result that hold the tensor.
     pub states: Vec<(usize, usize)>,
     pub token: usize,
-    /// Whether the arguments `start` and `count` are scalars.
-    pub is_scalar: bool,
+    /// The type of the arguments `start` and `count`.
+    pub numbers: TensorType,
     /// The number of positions for which the state has memory.
     context: usize,
 }
@@ -55,8 +56,8 @@ impl Ahead {
             states.push((index, result(argument.role)?));
         }
         let one_token = ty.shape.get(1) == Some(&1) && ty.count() == entry.results[token].ty.count();
-        let is_scalar = entry.arguments[start].ty.rank() == 0;
-        one_token.then_some(Self { tokens, start, count, ty, states, token, is_scalar, context })
+        let numbers = entry.arguments[start].ty.clone();
+        one_token.then_some(Self { tokens, start, count, ty, states, token, numbers, context })
     }
 }
 

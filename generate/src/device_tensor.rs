@@ -7,6 +7,7 @@ use ops::TensorType;
 use pjrt::PjrtBuffer;
 
 use crate::GenerateError;
+use crate::network::integers;
 
 /// A tensor of an [`Xla`](crate::Xla). A new tensor stays in host memory until a call takes the tensor as an argument. The
 /// placement of this argument determines the devices of the tensor.
@@ -67,11 +68,6 @@ impl DeviceTensor {
         Ok(bytes)
     }
 
-    /// The bytes of an element.
-    pub(crate) fn element(&self, index: usize) -> Result<Vec<u8>, GenerateError> {
-        self.with(|buffer| buffer.read_element(index))
-    }
-
     /// Returns the integers of a tensor, if the host has read the tensor and kept a copy.
     pub(crate) fn kept_integers(&self) -> Option<Vec<i32>> {
         self.0.bytes.borrow().as_deref().map(integers)
@@ -86,8 +82,4 @@ impl DeviceTensor {
 fn lost() -> GenerateError {
     let why = "has lost its state in a call that failed; load the model again".into();
     GenerateError::EntryPoint { name: "decode".into(), why }
-}
-
-pub(crate) fn integers(bytes: &[u8]) -> Vec<i32> {
-    bytes.chunks_exact(4).map(|bytes| i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])).collect()
 }

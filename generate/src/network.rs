@@ -400,3 +400,8 @@ pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
 pub(crate) fn ids(bytes: &[u8]) -> Vec<u32> {
     bytes.as_chunks().0.iter().copied().map(u32::from_le_bytes).collect()
 }
+
+/// The integers of little-endian bytes.
+pub(crate) fn integers(bytes: &[u8]) -> Vec<i32> {
+    bytes.as_chunks().0.iter().copied().map(i32::from_le_bytes).collect()
+}

@@ -155,7 +155,7 @@ impl Executor for Xla {
                 let size = ty.element.bytes(1);
                 bytes[index * size..][..size].to_vec()
             }
-            XlaBuffer::Devices(tensor) => tensor.element(index)?,
+            XlaBuffer::Devices(tensor) => tensor.with(|buffer| buffer.read_element(index))?,
         })
     }
 
@@ -230,9 +230,8 @@ impl Xla {
         next: &Expected,
     ) -> Result<Vec<DeviceTensor>, GenerateError> {
         let numbers = |numbers: &[i32]| {
-            let ty = if numbers.len() == 1 && ahead.is_scalar { vec![] } else { vec![numbers.len()] };
             let bytes = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-            XlaBuffer::Host(TensorType::new(ElementType::I32, ty), bytes)
+            XlaBuffer::Host(ahead.numbers.clone(), bytes)
         };
         let mut arguments = Vec::with_capacity(function.arguments.len());
         for (index, placement) in function.arguments.iter().enumerate() {
