@@ -11,6 +11,7 @@ pub mod evaluate;
 pub mod faults;
 pub mod golden;
 pub mod in_iree;
+pub mod in_xla;
 pub mod leeway;
 pub mod level;
 pub mod long;

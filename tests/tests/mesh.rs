@@ -15,20 +15,13 @@ use tracewright::targets::{DeviceName, Mesh, ShardRule};
 use tracewright::{GenerateOptions, Model, ModelError, OpenOptions, Plan};
 use tracewright_tests::built::{children, plugin, repository};
 use tracewright_tests::golden::{BOUND, Golden, Prompt};
-use tracewright_tests::long;
+use tracewright_tests::{in_xla, long};
 
 /// One device, and the meshes of tensor parallelism.
 const MESHES: [Option<&str>; 3] = [None, Some("model=2"), Some("model=4")];
 
 fn options(plugin: &Path, mesh: Option<&str>) -> OpenOptions {
-    OpenOptions {
-        plugin: Some(plugin.to_owned()),
-        mesh: mesh.map(|mesh| mesh.parse().unwrap()),
-        device: Some(DeviceName::CPU),
-        dtype: Some(F32),
-        cache: Some(repository().join(".tracewright/cache")),
-        ..OpenOptions::default()
-    }
+    OpenOptions { mesh: mesh.map(|mesh| mesh.parse().unwrap()), ..in_xla::options(plugin) }
 }
 
 fn check(model: &Model, prompt: &Prompt, what: &str) {

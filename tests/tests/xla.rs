@@ -6,23 +6,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use tracewright::ops::ElementType::{Bf16, F32};
+use tracewright::ops::ElementType::Bf16;
 use tracewright::pjrt::PjrtError;
 use tracewright::targets::{DeviceKind, DeviceName};
 use tracewright::{GenerateOptions, Model, ModelError, OpenOptions};
 use tracewright_tests::built::{children, plugin, repository};
 use tracewright_tests::golden::{BOUND, Golden};
+use tracewright_tests::in_xla::{options, state_bytes};
 use tracewright_tests::long;
-
-fn options(plugin: &Path) -> OpenOptions {
-    OpenOptions {
-        plugin: Some(plugin.to_owned()),
-        device: Some(DeviceName::CPU),
-        dtype: Some(F32),
-        cache: Some(repository().join(".tracewright/cache")),
-        ..OpenOptions::default()
-    }
-}
 
 /// As the goldens were made: 48 greedy tokens, whatever they are.
 fn greedy() -> GenerateOptions {
@@ -63,14 +54,6 @@ fn shipped(name: &str, prompts: usize) {
         !mapped.contains("libpython") && !mapped.contains("iree_compiler"),
         "Python or a compiler is loaded"
     );
-}
-
-/// The bytes of the state of one sequence.
-fn state_bytes(model: &Model) -> u64 {
-    let build = model.info().build.as_ref().unwrap();
-    let decode = build.signatures.iter().find(|signature| signature.name == "decode").unwrap();
-    let state = decode.arguments.iter().filter(|argument| argument.role.to_string().starts_with("state"));
-    state.map(|argument| argument.ty.bytes() as u64).sum()
 }
 
 #[test]

@@ -2,26 +2,14 @@
 //! a call serves only some sequences. A file can store the state.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-use std::path::Path;
-
 use tracewright::generate::{GenerateError, SavedFault, SavedSequence};
 use tracewright::model::Completion;
 use tracewright::ops::ElementType::F32;
-use tracewright::targets::DeviceName;
 use tracewright::{GenerateOptions, Model, ModelError, OpenOptions};
-use tracewright_tests::built::{plugin, repository};
+use tracewright_tests::built::plugin;
 use tracewright_tests::embedding;
 use tracewright_tests::golden::{Golden, Prompt, max_error};
-
-fn options(plugin: &Path) -> OpenOptions {
-    OpenOptions {
-        plugin: Some(plugin.to_owned()),
-        device: Some(DeviceName::CPU),
-        dtype: Some(F32),
-        cache: Some(repository().join(".tracewright/cache")),
-        ..OpenOptions::default()
-    }
-}
+use tracewright_tests::in_xla::{options, state_bytes};
 
 /// The golden's text for a prompt, generated in a slot that may take the state of another slot.
 fn generated(model: &Model, prompt: &Prompt) -> Completion {
@@ -30,14 +18,6 @@ fn generated(model: &Model, prompt: &Prompt) -> Completion {
     let completion = request.complete().unwrap();
     assert_eq!(completion.generated.tokens, prompt.tokens);
     completion
-}
-
-/// The bytes of the state of one sequence.
-fn state_bytes(model: &Model) -> u64 {
-    let build = model.info().build.as_ref().unwrap();
-    let decode = build.signatures.iter().find(|signature| signature.name.starts_with("decode")).unwrap();
-    let state = decode.arguments.iter().filter(|argument| argument.role.to_string().starts_with("state"));
-    state.map(|argument| (argument.ty.bytes() / argument.ty.shape[0]) as u64).sum()
 }
 
 /// The second text takes the state of the first from
