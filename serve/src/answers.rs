@@ -33,6 +33,8 @@ pub struct Answers {
     events: UnboundedReceiver<(usize, TextEvent)>,
     updates: VecDeque<(usize, Update)>,
     readers: Vec<AnswerReader>,
+    /// The number of pieces of text that each answer has sent.
+    pieces: Vec<usize>,
     /// The number of answers that have not ended.
     open: usize,
     /// The number of answers to each prompt.
@@ -73,6 +75,7 @@ impl Answers {
             events,
             updates: VecDeque::new(),
             readers: (0..open).map(|_| AnswerReader::new(reading.clone())).collect(),
+            pieces: vec![0; open],
             open,
             count,
             prompt_tokens: prompts.iter().map(Vec::len).sum(),
@@ -117,12 +120,16 @@ impl Answers {
         let gone = || Failure::from(tracewright::ModelError::Gone);
         let (index, event) = event.ok_or_else(gone)?;
         let reader = self.readers.get_mut(index).ok_or_else(gone)?;
+        let pieces = self.pieces.get_mut(index).ok_or_else(gone)?;
         let mut updates = Vec::new();
         match event {
             TextEvent::Piece(piece) => {
                 if std::mem::take(&mut self.is_first) {
                     self.metrics.first_token(self.start.elapsed());
                 }
+                // Each token sends a piece, and the end of the answer sends one more.
+                self.metrics.generated(usize::from(*pieces > 0));
+                *pieces += 1;
                 updates = reader.push(&piece);
             }
             TextEvent::Logprobs(logprobs) => updates.push(Update::Logprobs(logprobs)),
@@ -130,6 +137,8 @@ impl Answers {
             TextEvent::Done(completion) => {
                 updates = reader.finish();
                 let has_calls = reader.has_calls();
+                let counted = pieces.saturating_sub(1);
+                self.metrics.generated(completion.generated.tokens.len().saturating_sub(counted));
                 let end = self.end(index, &completion, has_calls);
                 self.metrics.answered(&end.usage, &completion.generated);
                 self.metrics.ended(1);

@@ -57,10 +57,13 @@ impl Metrics {
         self.first_sum.fetch_add(time.as_micros() as u64, Relaxed);
     }
 
+    pub fn generated(&self, tokens: usize) {
+        self.completion.fetch_add(tokens as u64, Relaxed);
+    }
+
     pub fn answered(&self, usage: &Usage, generated: &Generated) {
         self.prompt.fetch_add(usage.prompt as u64, Relaxed);
         self.cached.fetch_add(usage.cached as u64, Relaxed);
-        self.completion.fetch_add(usage.completion as u64, Relaxed);
         self.drafted.fetch_add(generated.drafted as u64, Relaxed);
         self.accepted.fetch_add(generated.accepted as u64, Relaxed);
         self.prefill.fetch_add(generated.prefill.as_micros() as u64, Relaxed);
