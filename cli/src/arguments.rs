@@ -7,7 +7,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use console::{ConsoleError, ModelArguments, usage};
 use tracewright::files::limits;
-use tracewright::targets::{DeviceName, Mesh, ShardRule, Target};
+use tracewright::targets::{DeviceName, Mesh, Numerics, ShardRule, Target};
 
 /// The options that give a chat template data besides the messages.
 #[derive(Args, Clone)]
@@ -106,6 +106,25 @@ pub struct DeviceArguments {
     /// the device reports]
     #[arg(long, value_name = "DEVICE:PROCESSOR[:FEATURES]", requires = "device")]
     pub target: Option<Target>,
+    #[command(flatten)]
+    pub numerics: NumericsArguments,
+}
+
+/// What the bits of logits may depend on.
+#[derive(Args, Clone)]
+pub struct NumericsArguments {
+    /// `invariant` computes the same bits for any number of tokens per call, also on processors with AMX, where
+    /// prefill becomes slower [default: fast]
+    #[arg(long, value_name = "fast|invariant", value_parser = numerics)]
+    pub numerics: Option<Numerics>,
+}
+
+fn numerics(word: &str) -> Result<Numerics, &'static str> {
+    match word {
+        "fast" => Ok(Numerics::Fast),
+        "invariant" => Ok(Numerics::Invariant),
+        _ => Err("expected fast or invariant"),
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -9,7 +9,7 @@ use tracewright::irpa::{Checkpoint, Gguf};
 use tracewright::model::{BuildInfo, choose_target};
 use tracewright::random::random_checkpoint;
 use tracewright::runtime::{Compiler, Device};
-use tracewright::targets::{DeviceKind, DeviceName, Target, Tuning};
+use tracewright::targets::{DeviceKind, DeviceName, Numerics, Target, Tuning};
 use tracewright::tuning::{self, Tunings, read_tuning};
 use tracewright::{ModelError, Plan, PlanError};
 
@@ -124,7 +124,15 @@ impl DeviceArguments {
             );
             return Err(usage(what).into());
         }
-        Ok((name, choose_target(name, self.target.as_ref())?))
+        let numerics = self.numerics.numerics.unwrap_or_default();
+        if numerics == Numerics::Invariant && name.kind != DeviceKind::Cpu {
+            let what = format!(
+                "`--numerics` is invariant and `--device` is {name}, but only kernels for processors compute the same \
+                 bits for any number of tokens per call; leave one of the options out"
+            );
+            return Err(usage(what).into());
+        }
+        Ok((name, Target { numerics, ..choose_target(name, self.target.as_ref())? }))
     }
 }
 

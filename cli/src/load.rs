@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use console::{KernelUse, LayoutChoice, ModelArguments, NetworkArguments, warn};
+use console::{KernelUse, LayoutChoice, ModelArguments, NetworkArguments, usage, warn};
 use tracewright::build::LoadError;
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, IreeManifest, commands};
@@ -15,6 +15,7 @@ use tracewright::model::{BuildInfo, Opening, TemplateProgram, WatchOpen};
 use tracewright::models::{ReadModel, check_generates};
 use tracewright::output_guard::check_output;
 use tracewright::runtime::Compiler;
+use tracewright::targets::Numerics;
 use tracewright::{GenerateOptions, Model, ModelError, OpenOptions, PlanError};
 
 use crate::arguments::{CompileArguments, DeviceArguments, RunArguments, TuningArguments, TuningSource};
@@ -60,6 +61,7 @@ pub fn read_any(
         kernels: network.kernels.map(|kernels| kernels == KernelUse::On),
         device: arguments.device.device,
         target: arguments.device.target.clone(),
+        numerics: arguments.device.numerics.numerics.unwrap_or_default(),
         threads: arguments.threads,
         verify: arguments.verify,
         read,
@@ -176,10 +178,15 @@ pub fn choose(
     network: &NetworkArguments,
     device: &DeviceArguments,
 ) -> Result<(), Error> {
-    let (device, target) = device.choose_target()?;
-    (options.device, options.target) = (Some(device), Some(target));
-    options.kernels =
-        Some(network.kernels != Some(KernelUse::Off) && network.layout != Some(LayoutChoice::Plain));
+    let (name, target) = device.choose_target()?;
+    (options.device, options.target) = (Some(name), Some(target));
+    let kernels = network.kernels != Some(KernelUse::Off) && network.layout != Some(LayoutChoice::Plain);
+    if device.numerics.numerics == Some(Numerics::Invariant) && !kernels {
+        let what = "`--numerics` is invariant, but without kernels the compiler chooses the order of sums; \
+                    leave out `--kernels off` and `--layout plain`";
+        return Err(usage(what).into());
+    }
+    options.kernels = Some(kernels);
     Ok(())
 }
 

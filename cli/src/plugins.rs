@@ -73,7 +73,9 @@ pub fn plugin(
     if engine.engine == Engine::Iree {
         return Ok(None);
     }
-    let mut for_iree = for_iree.into_iter().chain([("--target", device.target.is_some())]);
+    let mut for_iree = for_iree
+        .into_iter()
+        .chain([("--target", device.target.is_some()), ("--numerics", device.numerics.numerics.is_some())]);
     if let Some((option, _)) = for_iree.find(|(_, is_set)| *is_set) {
         return Err(
             usage(format!("`{option}` is for IREE; leave it out, or leave out `--engine xla`")).into()

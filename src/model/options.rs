@@ -15,7 +15,7 @@ use ops::ElementType;
 use ops::format::ActivationBits;
 use runtime::Compiler;
 use simplify::Rules;
-use targets::{DeviceName, Mesh, ShardRule, Target};
+use targets::{DeviceName, Mesh, Numerics, ShardRule, Target};
 use trace::KvFormat;
 
 use super::{ModelError, TemplateProgram};
@@ -62,6 +62,8 @@ pub struct OpenOptions {
     pub device: Option<DeviceName>,
     /// The target of the compiler. The default target follows from the device's own description.
     pub target: Option<Target>,
+    /// Whether the bits of logits may depend on the number of tokens per call, on processors with AMX.
+    pub numerics: Numerics,
     /// Path of a PJRT plugin, whose XLA runs the network on the plugin's device. The plugin's code runs in
     /// this process. By default, IREE runs the network instead of XLA.
     pub plugin: Option<PathBuf>,
@@ -200,6 +202,7 @@ impl Default for OpenOptions {
             rules: None,
             device: None,
             target: None,
+            numerics: Numerics::default(),
             plugin: None,
             xla_flags: String::new(),
             mesh: None,
@@ -261,6 +264,7 @@ impl OpenOptions {
         Self {
             device: self.device,
             target: self.target.clone(),
+            numerics: self.numerics,
             plugin: self.plugin.clone(),
             xla_flags: self.xla_flags.clone(),
             threads: self.threads,

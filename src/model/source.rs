@@ -13,7 +13,7 @@ use lower::{Module, Quantization, Shards, Weights};
 use models::fit::{self, OpenWarning};
 use models::{Architecture, SentenceConfig};
 use runtime::{CompileOptions, Device, Runtime, device};
-use targets::{DeviceKind, DeviceName, Mesh, Target};
+use targets::{DeviceKind, DeviceName, Mesh, Numerics, Target};
 use trace::Signature;
 
 use super::{ModelError, OpenOptions, Speculation};
@@ -297,7 +297,8 @@ pub fn choose_target(name: DeviceName, target: Option<&Target>) -> Result<Target
 
 impl OpenOptions {
     fn chosen_target(&self) -> Result<Target, ModelError> {
-        choose_target(self.device.unwrap_or(DeviceName::CPU), self.target.as_ref())
+        let target = choose_target(self.device.unwrap_or(DeviceName::CPU), self.target.as_ref())?;
+        Ok(Target { numerics: self.numerics, ..target })
     }
 
     /// The settings of kernels for a target.
@@ -311,6 +312,7 @@ impl OpenOptions {
 fn check_as_exported(manifest: &IreeManifest, asked: &OpenOptions) -> Result<(), ModelError> {
     let given = [
         ("target", asked.target.is_some()),
+        ("numerics", asked.numerics != Numerics::default()),
         ("tuning", asked.tuning.is_some()),
         ("activations", asked.activations.is_some()),
         ("plugin", asked.plugin.is_some()),

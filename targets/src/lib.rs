@@ -51,6 +51,8 @@ pub struct Target {
     /// Settings that were faster than the defaults in measurements on this machine. The settings are empty
     /// unless you set them.
     pub tuning: Tuning,
+    /// Whether kernels may use instructions that add products in another order for many rows.
+    pub numerics: Numerics,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +109,7 @@ impl Target {
             device: DeviceKind::Cpu,
             machine: Machine::CPU,
             tuning: Tuning::default(),
+            numerics: Numerics::default(),
         }
     }
 
@@ -157,6 +160,17 @@ impl Target {
         let features = self.features.as_ref()?;
         Some(features.iter().any(|feature| BF16.contains(&feature.as_str())))
     }
+}
+
+/// What the bits of logits may depend on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Numerics {
+    /// On processors with AMX, the bits may depend on whether a call computes more than 16 tokens, because AMX's
+    /// tile instructions add products in another order than other instructions do.
+    #[default]
+    Fast,
+    /// The bits depend only on the tokens of the sequence: kernels do not use AMX.
+    Invariant,
 }
 
 impl Default for Target {

@@ -12,7 +12,7 @@ use clap::Args;
 use tracewright::targets::Target;
 
 use crate::Invocation;
-use crate::arguments::{BuildArguments, Engine, MeshArguments, batch};
+use crate::arguments::{BuildArguments, Engine, MeshArguments, NumericsArguments, batch};
 use crate::error::Error;
 
 #[derive(Args)]
@@ -27,6 +27,8 @@ pub struct Arguments {
     /// `metal`
     #[arg(long, default_value = "host")]
     pub target: Target,
+    #[command(flatten)]
+    pub numerics: NumericsArguments,
     /// Engine that runs the export: IREE, or XLA on one or more devices with the Python package `tracewright_xla`
     #[arg(long, value_enum, default_value = "iree")]
     pub engine: Engine,

@@ -4,7 +4,7 @@ mod arm;
 pub(crate) mod tiles;
 mod x86;
 
-use targets::{Backend, DeviceKind, Target};
+use targets::{Backend, DeviceKind, Numerics, Target};
 
 use crate::code::{Element, Type, Value};
 use arm::Arm;
@@ -26,7 +26,9 @@ impl Isa {
         let features = target.features.as_ref()?;
         let has = |names: &[&str]| names.iter().all(|name| features.iter().any(|feature| feature == name));
         match (target.backend, target.device, target.architecture()) {
-            (Backend::Iree3_13, DeviceKind::Cpu, "x86_64") => X86::of(has, target.is_linux()).map(Self::X86),
+            (Backend::Iree3_13, DeviceKind::Cpu, "x86_64") => {
+                X86::of(has, target.is_linux() && target.numerics == Numerics::Fast).map(Self::X86)
+            }
             (Backend::Iree3_13, DeviceKind::Cpu, "aarch64") => Arm::of(has).map(Self::Arm),
             _ => None,
         }

@@ -18,15 +18,15 @@ pub(crate) struct X86 {
 
 impl X86 {
     /// Creates the instruction set with these features. Tile registers need Linux, where a process can
-    /// request them.
-    pub(super) fn of(has: impl Fn(&[&str]) -> bool, is_linux: bool) -> Option<Self> {
+    /// request them, so `may_tile` is false on other systems.
+    pub(super) fn of(has: impl Fn(&[&str]) -> bool, may_tile: bool) -> Option<Self> {
         let avx512 = has(&["avx512f", "avx512bw", "avx512vl", "avx512dq"]);
         let vnni = match () {
             () if avx512 && has(&["avx512vnni"]) => Some(512),
             () if has(&["avxvnni"]) => Some(256),
             () => None,
         };
-        let tiles = |product: &str| avx512 && is_linux && has(&["amx-tile", product]);
+        let tiles = |product: &str| avx512 && may_tile && has(&["amx-tile", product]);
         has(&["avx2", "fma", "f16c"]).then(|| Self {
             avx512,
             vnni,

@@ -23,6 +23,8 @@ const PROMPT: usize = 512;
 /// More steps than the prompt has chunks.
 const STEPS: usize = 40;
 const ANSWER: usize = 97;
+/// The length of a common beginning of two prompts.
+const COMMON: usize = 1000;
 
 /// Drafts what a run without drafts chose.
 struct Oracle(Vec<u32>);
@@ -69,7 +71,7 @@ fn median(mut numbers: Vec<f64>) -> f64 {
 fn load(model: &Path, quantize: &str, batch: usize) -> Result<BuiltProgram> {
     let compiler = Compiler::new("iree-compile");
     let network = tracewright::models::read(model, &[])?;
-    let context = network.max_context().min(1024);
+    let context = network.max_context().min(1152);
     let element = network.element();
     let plan = Plan::new(network, element, Some(context), None)?;
     let weights = Weights { quantize: quantize.parse()?, ..Weights::default() };
@@ -161,6 +163,35 @@ fn right_drafts(one: &Network, rounds: usize) -> Result<()> {
     Ok(())
 }
 
+/// The first tokens of two prompts with a common beginning. The second prompt reuses the state of the first.
+fn common_beginning(eight: &Network, rounds: usize) -> Result<()> {
+    let mut ratios = Vec::new();
+    for round in 0..rounds {
+        let beginning = prompt(eight, COMMON, round + 7);
+        let [first, second] = [11, 12].map(|seed| [&beginning[..], &prompt(eight, 16, seed)].concat());
+        let mut batch = Batch::new(eight).schedule(Budgeted::default()).keep_prefixes();
+        let mut first_token = |tokens: &[u32]| -> Result<(f64, Vec<u32>)> {
+            let start = Instant::now();
+            let row = batch.join_seen(tokens, &options(1))?;
+            loop {
+                let ended = batch.step(go)?;
+                if let Some((_, generated)) = ended.into_iter().find(|(ended, _)| *ended == row) {
+                    return Ok((start.elapsed().as_secs_f64(), generated.tokens));
+                }
+            }
+        };
+        let (whole, _) = first_token(&first)?;
+        let (rest, tokens) = first_token(&second)?;
+        if tokens != Session::new(eight).generate(&second, &options(1), |_| ControlFlow::Continue(()))?.tokens
+        {
+            return Err("reused state changed the answer".into());
+        }
+        ratios.push(rest / whole);
+    }
+    println!("a second prompt with {COMMON} common tokens: {:.3} of the first's time", median(ratios));
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [model, quantize, rounds] = &words[..] else {
@@ -172,5 +203,6 @@ fn main() -> Result<()> {
     one_of_eight(&one, &eight, rounds)?;
     beside_a_prompt(&eight, rounds)?;
     eight_texts(&eight, rounds)?;
+    common_beginning(&eight, rounds)?;
     right_drafts(&one, rounds)
 }
