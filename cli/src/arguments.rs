@@ -200,7 +200,7 @@ pub struct CompileArguments {
     /// Path of the compiler iree-compile [default: the iree-compile on PATH]
     #[arg(long, value_name = "PATH", env = "TRACEWRIGHT_IREE_COMPILE")]
     pub iree_compile: Option<PathBuf>,
-    /// Stop a compilation that takes longer than this time
+    /// Stop a compilation that takes longer than this number of seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     pub compile_timeout: u64,
     /// Folder in which Tracewright stores compiled modules and archives of weights [default: the

@@ -53,7 +53,7 @@ pub struct DumpArguments {
     #[arg(long, value_name = "FUNCTION:NODE", value_parser = function_and_node,
         conflicts_with_all = ["emit", "layer", "profile", "no_locs"])]
     explain: Option<(String, usize)>,
-    /// Show the measured times of a profile in the HTML page or in the JSON;
+    /// Show the measured times of a profile in the HTML page or in the JSON output;
     /// `tracewright bench decode --trace` writes a profile. The profile also sets the model options
     /// that you don't set
     #[arg(long, value_name = "FILE")]
@@ -118,8 +118,8 @@ impl DumpArguments {
     }
 }
 
-/// The model options, with the options of the profile as defaults. The function ignores a value of
-/// the profile that it cannot parse, because a later comparison with the profile reports the value.
+/// The model options, with the options of the profile as defaults. The function ignores each value
+/// of the profile that cannot be parsed. A later comparison with the profile reports such a value.
 fn as_profiled(asked: &ModelArguments, profile: &Profile) -> ModelArguments {
     let said = |name: &str| profile.variant.get(name).map_or("", String::as_str);
     let ModelArguments { network, context, chunk, kv } = asked.clone();

@@ -35,7 +35,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List the operations, with their kind and a description
+    /// List all operations, with the kind and the description of each operation
     Ops(ops::OpsArguments),
     /// Compare two networks, or two recordings of one network
     Diff(diff::DiffArguments),

@@ -97,7 +97,7 @@ struct Finding {
     what: String,
     /// The consequence of the finding.
     why: String,
-    /// The code of the corresponding error.
+    /// The code of the error that corresponds to the finding.
     code: Option<Code>,
     /// The field paths or weight names that the finding concerns, with the number of occurrences.
     places: BTreeMap<String, usize>,

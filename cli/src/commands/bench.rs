@@ -151,7 +151,7 @@ pub struct AttentionBench {
 #[derive(Args)]
 pub struct ProfileArguments {
     /// Write the time of each dispatch to a file, which Perfetto, chrome://tracing and
-    /// `trace-dump --profile` can show; needs a benchmark with one variant
+    /// `trace-dump --profile` can show; the benchmark must have a single variant
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 }
@@ -184,7 +184,7 @@ pub struct VariantArguments {
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', value_parser = kv_format, default_value = "computed")]
     pub kv: Vec<KvFormat>,
     /// Maximum length of a sequence in tokens; separate several values with commas [default: 512,
-    /// or the model's limit if that is shorter]
+    /// or a lower limit of the model]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub context: Vec<usize>,
     /// Number of sequences that a call computes in parallel; separate several values with commas

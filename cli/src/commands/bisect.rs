@@ -156,8 +156,8 @@ mod run {
             plugins::plugin(&self.engine, &self.device, for_iree.into_iter().chain(network))
         }
 
-        /// Prepares IREE's compiler and runtime for the network of `plan`, and passes them to
-        /// `compare`.
+        /// Prepares IREE as the engine for the network of `plan`, and calls `compare` with this
+        /// engine.
         fn in_iree(
             &self,
             plan: &Plan,
@@ -202,8 +202,8 @@ mod run {
         }
     }
 
-    /// Reads the activations that transformers computed. Returns an error if their tokens are not
-    /// `tokens`.
+    /// Reads a file with activations of transformers. Returns an error if the file belongs to other
+    /// tokens than `tokens`.
     fn activations(path: &Path, tokens: &[u32]) -> Result<Activations, Error> {
         let activations = Activations::open(path)?;
         match activations.tokens() {

@@ -30,7 +30,7 @@ pub struct Arguments {
     /// End an answer before this text; may be repeated
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["json_schema", "grammar"])]
     pub stop: Vec<String>,
-    /// Save the chat and its KV cache in this file; the next run with this file continues the chat
+    /// Save the chat and the KV cache in this file; the next run with this file continues the chat
     #[arg(long, value_name = "FILE")]
     pub session: Option<PathBuf>,
     /// Do not save a history of the lines that you type

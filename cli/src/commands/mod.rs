@@ -131,7 +131,7 @@ commands! {
     Tune: tune(model) iree;
     /// Write a model with random weights for a configuration
     Random: random(config);
-    /// List the models in the Hugging Face cache, or download models into it
+    /// List the models in the Hugging Face cache, or download models into this cache
     Models: models();
     /// Check the installation: compiler, processor, runtime, cache and memory
     Doctor: doctor() iree;

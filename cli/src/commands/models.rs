@@ -1,4 +1,5 @@
-//! `tracewright models` lists the models of the Hugging Face cache, and downloads models into it.
+//! `tracewright models` lists the models of the Hugging Face cache, and downloads models into this
+//! cache.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

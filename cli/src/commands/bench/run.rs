@@ -226,7 +226,7 @@ impl<'a> Bench<'a> {
         plugins::plugin(engine, &variants.device, for_iree)
     }
 
-    /// The plans of all variants that the arguments combine.
+    /// One plan for each combination of the variant options.
     fn plans(&self, ModelBench { model, variants, .. }: &ModelBench) -> Result<Vec<Plan>, Error> {
         for out in [&self.arguments.json, &self.arguments.plot].into_iter().flatten() {
             check_output(model, out)?;
