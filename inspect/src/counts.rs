@@ -10,7 +10,7 @@ use tracewright::{Plan, PlanError, StagedTrace, lower};
 
 use crate::error::InspectError;
 
-/// The counts at a stage, next to the counts of the recorded trace.
+/// A table with the counts after a compilation stage, next to the counts of the recorded trace.
 pub fn counts(plan: &Plan, trace: &Trace, stage: Stage) -> Result<String, InspectError> {
     let histogram = |trace: &Trace| Ok::<_, PlanError>(lower::lower(trace, &plan.target)?.histogram());
     let before = (trace.counts().map_err(PlanError::from)?, histogram(&lower::expand(trace)?)?);
@@ -60,8 +60,8 @@ impl Table {
         };
     }
 
-    /// The changes of one compiler pass: estimated costs of a call of each function, and how often each
-    /// rewrite rule matched.
+    /// Adds the changes of a compiler pass to the table: the estimated costs of each function, and
+    /// the number of matches of each rewrite rule.
     fn report(&mut self, title: &str, report: &Report) {
         let _ = writeln!(self.text, "\n{title}: estimates for one call, without what it calls");
         for change in &report.functions {

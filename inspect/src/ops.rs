@@ -15,7 +15,8 @@ use crate::error::InspectError;
 
 #[derive(Args)]
 pub struct OpsArguments {
-    /// Print JSON, with attributes, element types, StableHLO spelling, examples and source files
+    /// Print the list as JSON, with attributes, element types, StableHLO names, examples and source
+    /// files
     #[arg(long)]
     json: bool,
 }
@@ -34,7 +35,8 @@ enum Kind {
     /// A converter expands the operation to primitive operations.
     Composite,
     Kernel,
-    /// `bake` computes the operation when it writes an archive. The operation is never in a module.
+    /// `bake` computes the operation when `bake` writes an archive. The operation is never in a
+    /// module.
     Archive,
 }
 
@@ -49,7 +51,7 @@ impl Kind {
     }
 }
 
-/// An operation, and facts that its valid examples show.
+/// An operation, with facts that are derived from its valid examples.
 struct Listed {
     said: Documented,
     kind: Kind,
@@ -178,7 +180,7 @@ impl Statements for Before {
     }
 }
 
-/// The right-hand sides of a primitive's statements.
+/// The StableHLO statements of a primitive operation, without the names of the results.
 fn statements(op: &Op, types: &[TensorType]) -> Vec<String> {
     let Ok(ty) = op.infer(&types.iter().collect::<Vec<_>>()) else { return Vec::new() };
     let names: Vec<String> = (0..types.len()).map(|i| format!("%{i}")).collect();

@@ -15,7 +15,7 @@ pub struct PartitionReport<'a> {
     pub plan: &'a Plan,
     /// The mesh; `None` if there is only one device.
     pub mesh: Option<&'a Mesh>,
-    /// The kind of machine of each device, if known.
+    /// The speed of each device, if `--machine` is set.
     pub machine: Option<&'a NamedMachine>,
     /// The memory and operations of each device.
     pub partition: &'a DevicePartition,

@@ -35,9 +35,9 @@ mod run {
     /// The result of one check.
     struct Finding {
         what: &'static str,
-        /// The text of a successful check, or the problem.
+        /// The text that describes a successful check, or the problem.
         found: Result<String, String>,
-        /// The remedy for the problem.
+        /// Instructions that fix the problem.
         help: Option<String>,
         value: Value,
     }
@@ -155,7 +155,7 @@ mod run {
         }
     }
 
-    /// Checks that files can be written to the cache folder, and how much space is free.
+    /// Checks that the cache folder is writable, and reports the free space on its disk.
     fn cache(arguments: &Arguments) -> Finding {
         let what = "cache";
         let other = Some("`--cache DIR` or TRACEWRIGHT_CACHE names another folder".to_owned());
@@ -194,7 +194,7 @@ mod run {
         }
     }
 
-    /// The memory of the machine, or the limit of its container.
+    /// Reports the memory of the machine, or the memory limit of its container.
     fn memory() -> Finding {
         let memory = Memory::of_machine();
         Finding {

@@ -22,9 +22,9 @@ pub struct Arguments {
     /// Directory to write
     #[arg(short, long, value_name = "DIR")]
     pub out: PathBuf,
-    /// Target to compile for: `host`, a processor that LLVM knows, PLATFORM:PROCESSOR[:FEATURES] such as
-    /// `aarch64-linux-gnu:generic:+neon`, or DEVICE[:PROCESSOR[:FEATURES]] such as `vulkan`, `cuda:sm_86`, `hip:gfx942` or
-    /// `metal`
+    /// Target to compile for: `host` for this machine, a processor name of LLVM,
+    /// PLATFORM:PROCESSOR[:FEATURES] such as `aarch64-linux-gnu:generic:+neon`, or
+    /// DEVICE[:PROCESSOR[:FEATURES]] such as `vulkan`, `cuda:sm_86`, `hip:gfx942` or `metal`
     #[arg(long, default_value = "host")]
     pub target: Target,
     #[command(flatten)]
@@ -35,7 +35,7 @@ pub struct Arguments {
     /// Print one JSON object on stdout instead of a summary on stderr
     #[arg(long)]
     pub json: bool,
-    /// Print on stderr the commands of IREE's own tools that have the same result
+    /// Print the equivalent commands of IREE's own tools on stderr
     #[arg(long)]
     pub print_commands: bool,
     #[command(flatten)]
@@ -48,7 +48,7 @@ pub struct Arguments {
 pub struct XlaArguments {
     #[command(flatten)]
     pub mesh: MeshArguments,
-    /// For XLA: number of sequences in parallel [default: 1]
+    /// For XLA: number of sequences that a call computes in parallel [default: 1]
     #[arg(long, value_name = "N", value_parser = batch)]
     pub batch: Option<NonZeroUsize>,
 }
