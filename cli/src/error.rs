@@ -27,9 +27,8 @@ pub enum Error {
     /// The command needs the IREE runtime, but this binary was built without it.
     #[cfg(not(feature = "iree"))]
     #[error(
-        "`{command}` needs the IREE runtime, and this binary was built without it; \
-         build with `cargo build --release --features iree` after `cargo xtask setup`, \
-         or run `cargo xtask demo`, which does both"
+        "`{command}` needs the IREE runtime, but this binary was built without the IREE runtime; \
+         run `cargo xtask demo`, or run `cargo xtask setup` and then `cargo build --release --features iree`"
     )]
     WithoutIree { command: &'static str },
     /// An error of the library, which has its own code.
@@ -39,7 +38,7 @@ pub enum Error {
     Interrupted,
     /// Two variants of a network compute different values; the path is the field path of the first node that
     /// differs.
-    #[error("the two forms of the network compute different values, first at `{path}`")]
+    #[error("the two variants of the network compute different values; the first difference is at `{path}`")]
     Differs { path: String },
     /// The file that `verify` must check contains no hashes.
     #[error("`{}` contains no hashes, so `verify` cannot check the data", .path.display())]
@@ -77,7 +76,8 @@ pub enum Error {
     Typed(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The chat template exceeded a limit on time or memory.
     #[error(
-        "the chat template was stopped, because the template takes more than {} s or {} MiB, nests too deep, or writes more than {} MiB",
+        "the chat template was stopped, because the template runs longer than {} s, needs more than {} MiB of memory, \
+         writes more than {} MiB or nests too deep",
         limits::TEMPLATE_SECONDS, limits::TEMPLATE_MEMORY >> 20, limits::PROMPT >> 20
     )]
     Template,
@@ -132,7 +132,7 @@ fn in_options(error: ModelError) -> Error {
             "`--{option}` changes the compilation, but an export is already compiled; leave the option out, or export the model again with this option"
         )),
         ModelError::NoCache => {
-            usage("there is no home folder for the cache; name a folder with `--cache`".to_owned())
+            usage("the system has no home folder for the cache; select a folder with `--cache`".to_owned())
         }
         error => Error::Library(AnyCoded::new(error)),
     }

@@ -66,7 +66,10 @@ fn m19_heads_that_do_not_divide_name_both_keys_and_both_values() {
 fn an_unknown_architecture() {
     let other =
         |c: &mut Map<String, Value>| drop(c.insert("architectures".into(), json!(["MambaForCausalLM"])));
-    refuses(other, &["architecture `MambaForCausalLM` is not supported; supported are", "LlamaForCausalLM"]);
+    refuses(
+        other,
+        &["architecture `MambaForCausalLM` is not supported, expected one of", "LlamaForCausalLM"],
+    );
 }
 
 #[test]

@@ -67,13 +67,13 @@ fn what_is_no_model_is_told_what_it_is() {
         (
             &[("models--org--name/refs/main", "0a"), ("models--org--name/snapshots/", "")],
             "models--org--name",
-            &["a download folder of the Hugging Face hub with no snapshot; download the model again"],
+            &["a model folder of the Hugging Face cache with no snapshot; download the model again"],
         ),
         (
             &[("models--o--n/snapshots/0a/config.json", ""), ("models--o--n/snapshots/1b/config.json", "")],
             "models--o--n",
             &[
-                "a download folder of the Hugging Face hub with several snapshots; name one of them: `",
+                "a model folder of the Hugging Face cache with several snapshots; name one of them: `",
                 "/snapshots/0a`; `",
                 "/snapshots/1b`",
             ],

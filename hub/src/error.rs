@@ -10,7 +10,9 @@ use crate::ModelName;
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
     /// No environment variable sets the cache folder, and the user has no home folder.
-    #[error("Tracewright knows no folder for models, expected `HF_HOME`, `HF_HUB_CACHE` or a home folder")]
+    #[error(
+        "Tracewright cannot find the folder of the Hugging Face cache, expected `HF_HOME`, `HF_HUB_CACHE` or a home folder"
+    )]
     NoCache,
     /// The model is not in the cache, and downloads are disabled.
     #[error("`{name}` is not in the cache `{}`, and `HF_HUB_OFFLINE` forbids downloads", .cache.display())]
@@ -39,13 +41,13 @@ pub enum HubError {
     #[error("the model `{name}` has no safetensors and no GGUF files, only:{}", Listed(.known))]
     NoWeights { name: Box<ModelName>, known: Vec<String> },
     /// The hub answered with an error status.
-    #[error("{url} answered with status {status}, expected 200")]
+    #[error("{url} responded with the HTTP status {status}, expected 200")]
     Status { url: String, status: u16 },
     /// The connection failed, or was interrupted too often.
     #[error("cannot download {url}")]
     Connection { url: String, source: Box<dyn std::error::Error + Send + Sync> },
     /// The hub's description of a model is invalid.
-    #[error("the answer of {url} does not describe a model: {what}")]
+    #[error("the response of {url} does not describe a model: {what}")]
     Answer { url: String, what: String },
     /// The hash of a downloaded file differs from the hash that the hub declares.
     #[error("`{file}` of `{name}` has the hash {found}, expected {expected}")]

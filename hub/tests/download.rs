@@ -202,7 +202,7 @@ fn errors_name_the_cause() {
     let nowhere = Hub { endpoint: "http://127.0.0.1:9".into(), ..hub.clone() };
     assert!(told(&nowhere, "org/name").starts_with("cannot download http://127.0.0.1:9/api/models/org/name"));
     server.set(Fault::Status(418));
-    assert!(told(&hub, "org/name").ends_with("answered with status 418, expected 200"));
+    assert!(told(&hub, "org/name").ends_with("responded with the HTTP status 418, expected 200"));
     server.set(Fault::Description("[1]"));
     assert!(told(&hub, "org/name").contains("does not describe a model"));
     // Names that lead out of the cache.

@@ -50,8 +50,8 @@ pub enum LowerError {
     },
     /// A composite operation was not expanded, and StableHLO has no statement for it.
     #[error(
-        "the node %{node} of `{function}` is the composite `{op}`; expand the trace with `expand` before \
-        you lower it"
+        "the node %{node} of `{function}` is the composite operation `{op}`; expand the trace with \
+        `expand` before you lower it"
     )]
     Composite {
         function: String,
@@ -71,8 +71,8 @@ pub enum LowerError {
     },
     /// The trace caches keys and values in 8 bits, but the target has no kernels.
     #[error(
-        "the KV cache is stored in 8 bits, which only kernels can read, but the target has none or you turned \
-        them off; store the KV cache in the computed type"
+        "the KV cache is stored in 8 bits, which only kernels can read, but the target has no kernels or the \
+        kernels are off; store the KV cache in the element type of the network"
     )]
     IntegersWithoutKernels,
     /// The target's device does not support tensors of an element type.

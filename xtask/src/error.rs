@@ -17,7 +17,7 @@ pub enum Error {
     )]
     Failed { step: String, status: ExitStatus },
     /// Some test programs ended with a status other than 0.
-    #[error("step `{step}` failed: {}. Their messages are above; fix the problem and run this again", failed.join(", "))]
+    #[error("step `{step}` failed: {}. The messages of these tests are above; fix the problem and run this command again", failed.join(", "))]
     Tests { step: String, failed: Vec<String> },
     /// Cargo built no test programs for a step that needs test programs.
     #[error("step `{step}` has no programs to run; list them in `xtask/src/chores.rs`")]
