@@ -137,7 +137,7 @@ fn a_model_runs_through_xla() {
     assert!(ran.err.contains(note), "{}", ran.err);
     for (mesh, words) in [
         ("idle=2", "error[TW0512]: no rule divides a tensor along"),
-        ("model=5", "`--shard AXES=none` leaves them whole"),
+        ("model=5", "`--shard AXES=none` does not divide the tensor axes"),
         ("data=4096", "error[TW0712]: the platform `cpu` has 2048 device(s), expected at least 4096"),
     ] {
         let arguments = ["--tokens", &prompt, "--plugin", &plugin, "--mesh", mesh];

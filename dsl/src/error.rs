@@ -338,9 +338,13 @@ pub enum TraceErrorKind {
 
 fn size(axis: &Axis, known: &Option<usize>, sized: &Option<usize>) -> String {
     match (known, sized) {
-        (Some(known), Some(sized)) => format!("which is {known}, but {sized} in the sizes of the recording"),
+        (Some(known), Some(sized)) => {
+            format!("whose extent is {known}, but the recording sets the size {sized}")
+        }
         _ => {
-            format!("whose extent neither `dims` nor the recording gives; add `(\"{axis}\", …)` to its sizes")
+            format!(
+                "whose extent neither `dims` nor the recording sets; add `(\"{axis}\", …)` to the sizes of the recording"
+            )
         }
     }
 }

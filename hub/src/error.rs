@@ -66,22 +66,27 @@ impl HubError {
         Some(match self {
             Self::NoCache => "set `HF_HOME` to a folder".into(),
             Self::Offline { .. } => "unset `HF_HUB_OFFLINE`, or copy the model into the cache".into(),
-            Self::NoModel { .. } => "check the spelling; a private model needs `HF_TOKEN`".into(),
+            Self::NoModel { .. } => "check the spelling of the name; a private model needs `HF_TOKEN`".into(),
             Self::NoAccess { name, endpoint, with_token: true } => {
-                format!("ask for access at {endpoint}/{}", name.repository)
+                format!("request access at {endpoint}/{}", name.repository)
             }
             Self::NoAccess { name, endpoint, with_token: false } => format!(
-                "ask for access at {endpoint}/{}, make a token at {endpoint}/settings/tokens, and set `HF_TOKEN` to it",
+                "request access at {endpoint}/{}, create a token at {endpoint}/settings/tokens, and set `HF_TOKEN` to this token",
                 name.repository
             ),
             Self::NoFile { name, .. } | Self::SeveralFiles { name, .. } => {
-                format!("name one as `{}:FILE`", ModelName { file: None, ..(**name).clone() })
+                format!(
+                    "select one of the files with `{}:FILE`",
+                    ModelName { file: None, ..(**name).clone() }
+                )
             }
-            Self::NoWeights { .. } => "name another repository: one with safetensors or GGUF files".into(),
+            Self::NoWeights { .. } => {
+                "select another repository that contains safetensors or GGUF files".into()
+            }
             Self::Connection { .. } => {
-                "run the command again: it continues where the download broke off".into()
+                "run the command again: Tracewright continues the interrupted download".into()
             }
-            Self::Hash { .. } => "run the command again: the damaged file is removed".into(),
+            Self::Hash { .. } => "run the command again: Tracewright has removed the damaged file".into(),
             _ => return None,
         })
     }

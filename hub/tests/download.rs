@@ -118,7 +118,7 @@ fn a_gguf_file_comes_alone() {
     assert_eq!(fs::read(&path).unwrap(), vec![8; 70_001]);
     let error = fetched(&hub, "org/name:Q2_K").unwrap_err();
     assert!(error.to_string().contains("has no file `Q2_K`"), "{error}");
-    assert_eq!(error.help().unwrap(), "name one as `org/name:FILE`");
+    assert_eq!(error.help().unwrap(), "select one of the files with `org/name:FILE`");
 }
 
 #[test]

@@ -105,7 +105,7 @@ pub enum ArchiveError {
         "`{path}` is a model folder of the Hugging Face cache with {}",
         match &snapshots[..] {
             [] => "no snapshot; download the model again".into(),
-            several => format!("several snapshots; name one of them: {}", List(several)),
+            several => format!("several snapshots; select one of these snapshots: {}", List(several)),
         }
     )]
     Snapshots { path: PathBuf, snapshots: Vec<String> },
@@ -114,8 +114,8 @@ pub enum ArchiveError {
         "no checkpoint in `{path}`: expected `model.safetensors` or `model.safetensors.index.json`, found {}",
         match &found[..] {
             [] => "no weight files".into(),
-            [one] => format!("`{one}`; if the whole model is in it, rename it to `model.safetensors`"),
-            several => format!("{}; download the index, which says what is in which", List(several)),
+            [one] => format!("`{one}`; if this file contains the whole model, rename the file to `model.safetensors`"),
+            several => format!("{}; download the index, which lists the tensors of each file", List(several)),
         }
     )]
     NoCheckpoint { path: PathBuf, found: Vec<String> },
@@ -223,8 +223,8 @@ pub enum EntryProblem {
     Duplicate,
     #[error("the name of the entry is empty")]
     Unnamed,
-    #[error("{}", match .0 { Some(ty) => format!("{ty} is larger than a file can be"),
-        None => "the archive becomes larger than a file can be".into() })]
+    #[error("{}", match .0 { Some(ty) => format!("the type {ty} needs more bytes than a file can contain"),
+        None => "the archive needs more bytes than a file can contain".into() })]
     TooLarge(Option<TensorType>),
     /// The pattern's size does not divide the entry's size, or the pattern has an invalid size.
     #[error(
@@ -320,7 +320,7 @@ pub enum GgufProblem {
     },
     /// The data of a tensor lie beyond the end of the file.
     #[error("the data of the tensor `{name}` end {}, but the file has {size} bytes; download the file again",
-        match end { Some(end) => format!("at byte {end}"), None => "beyond any file".into() })]
+        match end { Some(end) => format!("at byte {end}"), None => "beyond the largest possible file".into() })]
     Beyond { name: String, end: Option<u64>, size: u64 },
 }
 

@@ -101,7 +101,7 @@ fn lacking(target: &Target, lack: Unsupported) -> String {
     match lack {
         Unsupported::Device => format!(
             "which the target {target} does not declare; compute or store in another type, or name a target \
-             that has it"
+             that supports this type"
         ),
         Unsupported::Arithmetic => format!(
             "and operations on it compute wrong values on {} devices with IREE 3.13; store weights in another format",
