@@ -11,7 +11,9 @@ fn devices_says_what_is_there_and_why_others_are_not() {
     let missing = found["missing"].as_array().unwrap();
     let why = |kind: &str| missing.iter().find(|one| one["kind"] == kind).and_then(|one| one["why"].as_str());
     assert!(
-        why("hip").unwrap().contains("compiles and exports programs for hip devices, but does not run them"),
+        why("hip")
+            .unwrap()
+            .contains("compiles and exports programs for hip devices, but cannot run such programs"),
         "{found}"
     );
     // Either there is one, or it says what is missing.

@@ -242,8 +242,8 @@ pub enum TraceErrorKind {
     },
     /// A closure uses an argument of its entry point before a declared function has taken it.
     #[error(
-        "the axes of this argument are unknown, because no declared function has received the argument \
-        yet; pass the argument to a declared function first, or record the entry point with `entry_with`"
+        "the axes of this argument are unknown until a declared function receives the argument; call a declared \
+        function first, or record the entry point with `entry_with`"
     )]
     Unnamed,
     /// An axis of an entry point's argument has no extent, or has two different extents.

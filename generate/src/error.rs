@@ -177,8 +177,8 @@ pub enum GenerateError {
     OtherEngine,
     /// The bytes of the tokenizer's tokens cannot be determined.
     #[error(
-        "a schema or a grammar needs the bytes of each token, but the tokenizer does not define these bytes: its \
-        decoder has neither `ByteLevel` nor `ByteFallback`, or its vocabulary is not a map"
+        "the tokenizer does not define the bytes of its tokens: its decoder has neither `ByteLevel` nor \
+        `ByteFallback`, or its vocabulary is not a map; leave out the schema or grammar"
     )]
     NoBytes {
         /// The reason that the library gives.

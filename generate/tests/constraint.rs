@@ -433,7 +433,7 @@ fn a_constraint_that_leaves_no_token_is_an_error_that_says_so() {
     // Words of a dictionary, which say nothing of bytes.
     let words = load(&file(json!({"type": "WordPiece", "prefix": "##", "cleanup": true})));
     let said = refused(Constrainer::new(&words, &[]));
-    assert!(said.contains("does not define these bytes"), "{said}");
+    assert!(said.contains("does not define the bytes of its tokens"), "{said}");
 }
 
 #[test]

@@ -71,8 +71,8 @@ pub enum LowerError {
     },
     /// The trace caches keys and values in 8 bits, but the target has no kernels.
     #[error(
-        "the KV cache is stored in 8 bits, which only kernels can read, but the target has no kernels or the \
-        kernels are off; store the KV cache in the element type of the network"
+        "only kernels can read a KV cache in 8 bits, but the target has no kernels or the kernels are off; store \
+        the KV cache in the network's element type"
     )]
     IntegersWithoutKernels,
     /// The target's device does not support tensors of an element type.
