@@ -57,8 +57,8 @@ pub struct Embedder<'a> {
 pub enum EmbedError {
     /// The program has no entry point that computes embeddings of tokens.
     #[error(
-        "the program has no entry point that takes tokens and their counts and returns embeddings; there are \
-        {entries:?}"
+        "the program has no entry point that takes tokens and their counts and returns embeddings; its entry \
+        points are {entries:?}"
     )]
     NoEntryPoint {
         /// The names of the program's entry points.
@@ -95,7 +95,7 @@ pub enum EmbedError {
         vocabulary: usize,
     },
     /// An embedding contains a number that is not finite.
-    #[error("the number {index} in the embedding of the text {text} is {found}, expected a finite number")]
+    #[error("number {index} in the embedding of text {text} is {found}, expected a finite number")]
     Number {
         /// Index of the text, from 0.
         text: usize,

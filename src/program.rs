@@ -21,7 +21,7 @@ enum LoadedProgram {
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// The program has no entry point of this name.
-    #[error("there is no entry point `{name}`; there are {entries:?}")]
+    #[error("the program has no entry point `{name}`; its entry points are {entries:?}")]
     NoEntry {
         /// The name that was asked for.
         name: String,

@@ -314,7 +314,7 @@ pub fn check(
 /// Checks that a recipe's result has the type of its parameter.
 fn check_recipe(parameter: &Parameter) -> Result<(), BakeError> {
     let Some(recipe) = &parameter.recipe else { return Ok(()) };
-    let what = "a parameter and what is made must have one type";
+    let what = "the parameter and the result of the recipe must have one type";
     let made = recipe.ty().and_then(|right| match parameter.ty == right {
         true => Ok(()),
         false => Err(InferError::Mismatch { op: "recipe", what, left: parameter.ty.clone(), right }),

@@ -64,26 +64,26 @@ impl fmt::Display for Problem {
         match self {
             Self::Beginning { declared, found, key, count } => {
                 let rest = key.strip_prefix(declared.as_str()).unwrap_or(key);
-                write!(f, "{count} parameters are there under keys that begin {}", begin(found))?;
-                write!(f, " and are declared {}: `{found}{rest}` for `{key}`", begin(declared))
+                write!(f, "{count} parameters have {} in the checkpoint", begin(found))?;
+                write!(f, ", but {} in the network: `{found}{rest}` for `{key}`", begin(declared))
             }
             Self::Missing { key, ty, nearest } => {
                 write!(f, "missing `{key}`: `{ty}`")?;
                 if key == HEAD {
                     write!(
                         f,
-                        "; the checkpoint is that of a base model without a head, and config.json does not \
-                         tie the head to the embedding: take the checkpoint of the language model"
+                        "; the checkpoint contains a base model without a head, and config.json does not \
+                         tie the head to the embedding: use the checkpoint of the language model"
                     )?;
                 }
                 nearest.iter().try_for_each(|nearest| write!(f, "; the checkpoint has `{nearest}`"))
             }
             Self::Extra { key, file } => {
-                write!(f, "extra `{key}` in `{}`: the model does not read it", file.display())
+                write!(f, "extra `{key}` in `{}`: the model does not read this tensor", file.display())
             }
             Self::NotEqual { key, other } => write!(
                 f,
-                "`{key}` differs from `{other}`, although config.json ties them; \
+                "`{key}` differs from `{other}`, although config.json ties the two tensors; \
                  set `tie_word_embeddings` to false, or remove `{key}`"
             ),
             Self::Shape { key, file, expected, found, declared } => {
@@ -94,7 +94,10 @@ impl fmt::Display for Problem {
                     write!(f, " = [{}]", axes.join(", "))?;
                 }
                 if found.len() > 1 && found.iter().eq(expected.iter().rev()) {
-                    write!(f, "; if it is stored transposed, write `(transposed)` after the field")?;
+                    write!(
+                        f,
+                        "; if the checkpoint stores the tensor transposed, write `(transposed)` after the field"
+                    )?;
                 }
                 declared.iter().try_for_each(|Declared { provenance, .. }| {
                     write!(f, "; declared at {}:{}", provenance.file, provenance.line)
@@ -111,8 +114,8 @@ impl fmt::Display for Problem {
 
 fn begin(prefix: &str) -> String {
     match prefix {
-        "" => "without it".into(),
-        _ => format!("with `{prefix}`"),
+        "" => "no prefix".into(),
+        _ => format!("the prefix `{prefix}`"),
     }
 }
 

@@ -27,7 +27,7 @@ pub enum RandomError {
     #[error("stopped on request while writing `{}`", .0.display())]
     Stopped(PathBuf),
     /// The machine does not have enough memory for a tensor. The function keeps a whole tensor in memory.
-    #[error("the tensor `{key}` takes {bytes} bytes, more than the machine has memory for")]
+    #[error("the tensor `{key}` needs {bytes} bytes, which is more than the memory of the machine")]
     Memory { key: String, bytes: usize },
     #[error("cannot write `{}`", .path.display())]
     Write { path: PathBuf, source: safetensors::SafeTensorError },

@@ -27,9 +27,8 @@ pub enum Error {
     /// The command needs the IREE runtime, but this binary was built without it.
     #[cfg(not(feature = "iree"))]
     #[error(
-        "`{command}` needs the IREE runtime, and this binary was built without it; \
-         build with `cargo build --release --features iree` after `cargo xtask setup`, \
-         or run `cargo xtask demo`, which does both"
+        "`{command}` needs the IREE runtime, but this binary was built without the IREE runtime; \
+         run `cargo xtask demo`, or run `cargo xtask setup` and then `cargo build --release --features iree`"
     )]
     WithoutIree { command: &'static str },
     /// An error of the library, which has its own code.
@@ -39,7 +38,7 @@ pub enum Error {
     Interrupted,
     /// Two variants of a network compute different values; the path is the field path of the first node that
     /// differs.
-    #[error("the two forms of the network compute different values, first at `{path}`")]
+    #[error("the two variants of the network compute different values; the first difference is at `{path}`")]
     Differs { path: String },
     /// The file that `verify` must check contains no hashes.
     #[error("`{}` contains no hashes, so `verify` cannot check the data", .path.display())]
@@ -77,7 +76,8 @@ pub enum Error {
     Typed(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The chat template exceeded a limit on time or memory.
     #[error(
-        "the chat template was stopped, because the template takes more than {} s or {} MiB, nests too deep, or writes more than {} MiB",
+        "the chat template was stopped, because the template runs longer than {} s, needs more than {} MiB of memory, \
+         writes more than {} MiB or nests too deep",
         limits::TEMPLATE_SECONDS, limits::TEMPLATE_MEMORY >> 20, limits::PROMPT >> 20
     )]
     Template,
@@ -132,7 +132,7 @@ fn in_options(error: ModelError) -> Error {
             "`--{option}` changes the compilation, but an export is already compiled; leave the option out, or export the model again with this option"
         )),
         ModelError::NoCache => {
-            usage("there is no home folder for the cache; name a folder with `--cache`".to_owned())
+            usage("the system has no home folder for the cache; select a folder with `--cache`".to_owned())
         }
         error => Error::Library(AnyCoded::new(error)),
     }
@@ -169,7 +169,7 @@ impl CommandError for Error {
                 _ => r#"a document is an object, such as `{"title": …, "text": …}`"#,
             },
             Self::Unread { name, variables } => return unread(name, variables),
-            Self::WithoutHashes { .. } => "`bake` without `--no-metadata` writes them",
+            Self::WithoutHashes { .. } => "`bake` without `--no-metadata` writes the hashes into the archive",
             Self::TooLong { limit, .. } => {
                 return vec![limit.raised().unwrap_or_else(|| "shorten the text".into())];
             }
@@ -214,26 +214,26 @@ pub fn library_help(error: &AnyCoded) -> Vec<String> {
         return smaller(error);
     }
     helps! { error:
-        XlaError::Shard(_) => "`--shard AXES=MESH_AXIS` divides axes along one of `--mesh`, `--shard AXES=none` leaves them whole";
+        XlaError::Shard(_) => "`--shard AXES=MESH_AXIS` divides tensor axes along an axis of the mesh, `--shard AXES=none` does not divide the tensor axes";
         XlaError::Quantized => "leave out `--quant`";
     }
     #[cfg(feature = "iree")]
     helps! { error:
-        BenchError::Chunks { .. } => "`--tokens N` and `--chunk N` set them";
+        BenchError::Chunks { .. } => "`--tokens N` sets the length of the prompt, `--chunk N` sets the size of a chunk";
         BenchError::NotWatched => "leave out `--device`";
-        BenchError::Depth { .. } => "`--depth N` sets the depth, `--context N` the context, up to the model's own limit";
-        ExportError::Architecture { .. } | ExportError::Cpu { .. } => "`export` it here, or elsewhere with `--target` for this machine";
-        ModelError::Cached(ArchiveError::Content { .. }) => "remove that file: Tracewright bakes it again";
-        CompileError::NotFound { .. } => "`--iree-compile PATH` names it; `cargo xtask setup` installs it into the checkout";
-        CompileError::TimedOut { .. } => "`--compile-timeout SECONDS` gives it longer";
-        PjrtError::Library { .. } | PjrtError::Cut { .. } | PjrtError::NoApi { .. } | PjrtError::Version { .. } | PjrtError::Missing { .. } => "`--plugin PATH` names another plugin; `tracewright devices` lists the plugins in Python packages";
-        PjrtError::OutOfMemory { .. } => "`--context N`, `--chunk N` and `--dtype bf16` need less memory; `tracewright plan` reports how much";
-        PjrtError::FewDevices { .. } => "`tracewright devices` lists the devices; `--mesh` with fewer devices fits";
-        PjrtError::NoPlugin { .. } => "`--plugin PATH` names it; `cargo xtask setup --xla` installs the one for the CPU into the checkout";
+        BenchError::Depth { .. } => "`--depth N` sets the depth, `--context N` sets the context, up to the model's own limit";
+        ExportError::Architecture { .. } | ExportError::Cpu { .. } => "run `export` on this machine, or on another machine with `--target` for this machine";
+        ModelError::Cached(ArchiveError::Content { .. }) => "remove the damaged file: the next run writes the file again";
+        CompileError::NotFound { .. } => "`--iree-compile PATH` sets the path of the compiler; `cargo xtask setup` installs the compiler into the checkout";
+        CompileError::TimedOut { .. } => "`--compile-timeout SECONDS` sets the time limit of the compiler";
+        PjrtError::Library { .. } | PjrtError::Cut { .. } | PjrtError::NoApi { .. } | PjrtError::Version { .. } | PjrtError::Missing { .. } => "`--plugin PATH` selects another plugin; `tracewright devices` lists the plugins in Python packages";
+        PjrtError::OutOfMemory { .. } => "`--context N`, `--chunk N` and `--dtype bf16` reduce the memory of the network; `tracewright plan` reports this memory";
+        PjrtError::FewDevices { .. } => "`tracewright devices` lists the devices; choose a `--mesh` with fewer devices";
+        PjrtError::NoPlugin { .. } => "`--plugin PATH` selects a plugin; `cargo xtask setup --xla` installs the plugin for the CPU into the checkout";
     }
     #[cfg(feature = "iree")]
     if let Some(GenerateError::Setting { name, .. }) = error.find() {
-        return setting(name).map(|flag| format!("`{flag}` sets it")).into_iter().collect();
+        return setting(name).map(|flag| format!("`{flag}` sets this option")).into_iter().collect();
     }
     console::help(error)
 }
@@ -284,9 +284,9 @@ fn unread(name: &str, variables: &[String]) -> Vec<String> {
 /// The flags that make a network smaller.
 fn smaller(error: &TooLarge) -> Vec<String> {
     match error.state + error.activations > error.weights {
-        true => vec!["`--context N` sets a shorter context, `--chunk N` a smaller chunk".to_owned()],
+        true => vec!["`--context N` sets a shorter context, `--chunk N` sets a smaller chunk".to_owned()],
         false if error.what == Phase::Device => {
-            vec!["`--mesh` with more devices gives each a smaller part".to_owned()]
+            vec!["a `--mesh` with more devices needs less memory on each device".to_owned()]
         }
         false => vec!["`--quant q8` or `--quant q4` stores weights in fewer bits".to_owned()],
     }

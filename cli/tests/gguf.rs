@@ -61,7 +61,7 @@ fn a_template_that_is_too_long() {
     refused(
         &mut bare(&["prompt", text(&model), "--chat", "Hello"]),
         1,
-        &["model.gguf`", "bytes, at most 1048576 are read"],
+        &["model.gguf`", "bytes, expected at most 1048576"],
     );
     succeed(&mut bare(&["prompt", text(&gguf("tokens-spm")), "--chat", "Hello"]));
 }

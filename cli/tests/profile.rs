@@ -167,7 +167,7 @@ fn the_page_shows_what_was_measured() {
         refused(&mut spoiled(&negative), 1, &["TW1006", "a time, a count or a share of -2"]);
     }
     let hash = |file: &mut Value| file["tracewright"]["recorded"] = "0".into();
-    refused(&mut spoiled(&hash), 1, &["TW1007", "the declaration has changed since"]);
+    refused(&mut spoiled(&hash), 1, &["TW1007", "the network's declaration has changed since"]);
 }
 
 #[test]

@@ -91,11 +91,11 @@ pub fn help(error: &AnyCoded) -> Vec<String> {
                 });
                 return unknown
                     .take(LISTED)
-                    .map(|key| format!("`--allow-config-key {key}` proceeds without it"))
+                    .map(|key| format!("`--allow-config-key {key}` ignores this key"))
                     .collect();
             }
-            ConfigError::Embeds { .. } => "only `tracewright embed` takes it, which computes embeddings",
-            ConfigError::Generates { .. } => "use `tracewright generate`: it continues text with this model",
+            ConfigError::Embeds { .. } => "use `tracewright embed` to compute embeddings with this model",
+            ConfigError::Generates { .. } => "use `tracewright generate` to generate text with this model",
             _ => return Vec::new(),
         }
     } else if let Some(error) = error.find() {
@@ -110,11 +110,9 @@ pub fn help(error: &AnyCoded) -> Vec<String> {
         return error.help().into_iter().collect();
     } else {
         match error.find() {
-            Some(ConsoleError::NoModel(_)) => {
-                "`trace-dump presets` lists the published sizes that have a name"
-            }
+            Some(ConsoleError::NoModel(_)) => "`trace-dump presets` lists the names of published models",
             Some(ConsoleError::NotDownloaded { name }) => {
-                return vec![format!("`tracewright models --fetch {name}` downloads it")];
+                return vec![format!("`tracewright models --fetch {name}` downloads the model")];
             }
             _ => return Vec::new(),
         }

@@ -105,7 +105,7 @@ pub enum TraceErrorKind {
         ty: NamedType,
     },
     /// Two tensors have different extents for one axis.
-    #[error("`{op}`: the axis `{axis}` has two extents: `{left}` against `{right}`")]
+    #[error("`{op}`: the axis `{axis}` has different extents in `{left}` and `{right}`")]
     Extents {
         /// Name of the operation that failed.
         op: &'static str,
@@ -224,14 +224,14 @@ pub enum TraceErrorKind {
     )]
     Stranger,
     /// A tensor is used while no trace is open.
-    #[error("this code uses a tensor while no `trace` is open")]
+    #[error("this code uses a tensor outside of the closure of `trace`")]
     Closed,
     /// `trace` is called within `trace`.
-    #[error("this code calls `trace` while another trace is open on the same thread")]
+    #[error("this code calls `trace` while the same thread records another trace")]
     Nested,
     /// Two elements of a repeated block record different operations.
     #[error(
-        "`{block}` at `{prefix}` records other operations than the previous elements of the list, although \
+        "`{block}` at `{prefix}` records other operations than the previous blocks of the list, although \
         its arguments have the same types; pass each value that differs as an argument of `forward`"
     )]
     Unequal {
@@ -242,7 +242,7 @@ pub enum TraceErrorKind {
     },
     /// A closure uses an argument of its entry point before a declared function has taken it.
     #[error(
-        "the axes of this argument are unknown, because no declared function has received it yet; call a declared \
+        "the axes of this argument are unknown until a declared function receives the argument; call a declared \
         function first, or record the entry point with `entry_with`"
     )]
     Unnamed,
@@ -279,7 +279,7 @@ pub enum TraceErrorKind {
     },
     /// A layer has no state with this kind and name.
     #[error(
-        "layer {layer} has no state of the kind `{kind}`{}; `cache` declares a layer's state",
+        "layer {layer} has no state of the kind `{kind}`{}; declare the state in `cache`",
         .name.map_or_else(|| " without a name".to_owned(), |name| format!(" with the name `{name}`"))
     )]
     NoState {
@@ -292,8 +292,8 @@ pub enum TraceErrorKind {
     },
     /// The name of a state is not allowed.
     #[error(
-        "the name of a state is `{name}`, expected at most 32 letters, digits and `_` that do not end with a \
-        digit"
+        "the name of a state is `{name}`, expected at most 32 letters, digits or `_`, without a digit at \
+        the end"
     )]
     StateName {
         /// The name that was given.
@@ -301,7 +301,7 @@ pub enum TraceErrorKind {
     },
     /// A layer declares two states with the same name.
     #[error(
-        "layer {layer} declares `{name}` twice; give one of the states another name, as in `cache {{ L of other: Recurrent[C, D] }}`"
+        "layer {layer} declares two states with the name `{name}`; give one of the states another name, as in `cache {{ L of other: Recurrent[C, D] }}`"
     )]
     StateTwice {
         /// The tensor that both states would have.
@@ -320,13 +320,13 @@ pub enum TraceErrorKind {
         function: &'static str,
     },
     /// `encode` does not fill a state that it must fill.
-    #[error("`encode` does not fill the memory `{name}`; call `fill` on this memory in `encode`")]
+    #[error("`encode` does not fill the encoder output `{name}`; call `fill` on this output in `encode`")]
     Unfilled {
         /// The name of the state's tensor.
         name: String,
     },
     /// An entry point other than `encode` fills a state of an encoder.
-    #[error("an entry point that reads the memory `{name}` also fills it; fill a memory only in `encode`")]
+    #[error("an entry point reads and fills the encoder output `{name}`; fill this output only in `encode`")]
     Filled {
         /// The name of the state's tensor.
         name: String,
@@ -338,9 +338,13 @@ pub enum TraceErrorKind {
 
 fn size(axis: &Axis, known: &Option<usize>, sized: &Option<usize>) -> String {
     match (known, sized) {
-        (Some(known), Some(sized)) => format!("which is {known}, but {sized} in the sizes of the recording"),
+        (Some(known), Some(sized)) => {
+            format!("whose extent is {known}, but the recording sets the size {sized}")
+        }
         _ => {
-            format!("whose extent neither `dims` nor the recording gives; add `(\"{axis}\", …)` to its sizes")
+            format!(
+                "whose extent neither `dims` nor the recording sets; add `(\"{axis}\", …)` to the sizes of the recording"
+            )
         }
     }
 }

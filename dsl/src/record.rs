@@ -181,7 +181,7 @@ impl EntryRecorder {
         tracer::with(|t| {
             let Some(found) = t.named_type(raw, place).filter(|ty| ty.dims != dims) else { return };
             let declared = NamedType { element: found.element, dims: dims.into() }.to_string();
-            let (function, what) = ("encode".to_owned(), format!("memory `{name}`"));
+            let (function, what) = ("encode".to_owned(), format!("encoder output `{name}`"));
             t.fail(TraceErrorKind::Signature { function, what, declared, found }, place);
         });
     }

@@ -352,7 +352,7 @@ fn the_error_names_types_axis_and_line() {
         case(line!(), |x| x.narrow(S, 2, 9), "`narrow`: range is 2..11, expected within 0..3"),
         case(line!(), |x| x.sum(E), "`sum`: `f32[B=2, S=3]` has no axis `E`"),
         case(line!(), |x| x.mean(E), "`mean`: `f32[B=2, S=3]` has no axis `E`"),
-        case(line!(), |x| x + weight("w", &[dim(S, 4)]), "`add`: the axis `S` has two extents: `f32[B=2, S=3]` against `f32[S=4]`"),
+        case(line!(), |x| x + weight("w", &[dim(S, 4)]), "`add`: the axis `S` has different extents in `f32[B=2, S=3]` and `f32[S=4]`"),
         case(line!(), |x| x * weight("w", &[dim(E, 4)]), "`multiply`: `f32[B=2, S=3]` and `f32[E=4]` each lack an axis that the other tensor has"),
         case(line!(), |x| x.rename(B, S), "`rename`: the result would have the axis `S` of `f32[B=2, S=3]` twice; call `.rename(S, …)` on one of the operands"),
         case(line!(), |x| x.permute(&[B]), "`permute`: the axes of `f32[B=2, S=3]` cannot be reordered to [B]"),
@@ -363,22 +363,22 @@ fn the_error_names_types_axis_and_line() {
         case(line!(), |x| x.unmerge(S, &[dim(B, 3)]), "`unmerge`: the result would have the axis `B` of `f32[B=2, S=3]` twice; call `.rename(B, …)` on one of the operands"),
         case(line!(), |x| x.merge(&[B, E], K), "`merge`: `f32[B=2, S=3]` has no axis `E`"),
         case(line!(), |x| nn::dot(x, weight("w", &[dim(E, 4)]), S), "`dot`: `f32[E=4]` has no axis `S`"),
-        case(line!(), |x| nn::dot(x, weight("w", &[dim(S, 3), dim(B, 5)]), S), "`dot`: the axis `B` has two extents: `f32[B=2, S=3]` against `f32[S=3, B=5]`"),
+        case(line!(), |x| nn::dot(x, weight("w", &[dim(S, 3), dim(B, 5)]), S), "`dot`: the axis `B` has different extents in `f32[B=2, S=3]` and `f32[S=3, B=5]`"),
         case(line!(), |x| nn::softmax(x, E), "`softmax`: `f32[B=2, S=3]` has no axis `E`"),
         case(line!(), |x| Linear::build(Scope::root("l"), &[dim(E, 4)], &[dim(K, 2)]).call(x), "`linear`: `f32[B=2, S=3]` has no axis `E`"),
-        case(line!(), |x| Linear::build(Scope::root("l"), &[dim(S, 4)], &[dim(K, 2)]).call(x), "`linear`: the axis `S` has two extents: `f32[B=2, S=3]` against `f32[S=4]`"),
+        case(line!(), |x| Linear::build(Scope::root("l"), &[dim(S, 4)], &[dim(K, 2)]).call(x), "`linear`: the axis `S` has different extents in `f32[B=2, S=3]` and `f32[S=4]`"),
         case(line!(), |x| Linear::build(Scope::root("l"), &[dim(S, 3)], &[dim(B, 2)]).call(x), "`linear`: the result would have the axis `B` of `f32[B=2, S=3]` twice; call `.rename(B, …)` on one of the operands"),
         case(line!(), |x| RmsNorm::build(Scope::root("n"), &[dim(E, 4)]).call(x), "`rms_norm`: `f32[B=2, S=3]` has no axis `E`"),
-        case(line!(), |x| RmsNorm::build(Scope::root("n"), &[dim(S, 4)]).call(x), "`rms_norm`: the axis `S` has two extents: `f32[B=2, S=3]` against `f32[S=4]`"),
+        case(line!(), |x| RmsNorm::build(Scope::root("n"), &[dim(S, 4)]).call(x), "`rms_norm`: the axis `S` has different extents in `f32[B=2, S=3]` and `f32[S=4]`"),
         case(line!(), |x| SignatureCheck::new("Toy::forward", &Dims(vec![dim(S, 4)])).result(x, declared(&[B, S])), "`Toy::forward`: the result is `f32[B=2, S=3]`, but the signature declares `[B, S=4]`"),
         case(line!(), |x| SignatureCheck::new("Toy::forward", &Dims(vec![])).argument("x", x, declared(&[S, B])), "`Toy::forward`: argument `x` is `f32[B=2, S=3]`, but the signature declares `[S, B]`"),
         case(line!(), |x| Tensor::concat(&[x, weight("w", &[dim(S, 3)])], S), "`concat`: `f32[S=3]` has no axis `B`"),
         case(line!(), |x| Tensor::concat(&[x.sum(B), x], S), "`concat`: `f32[S=3]` has no axis `B`"),
         case(line!(), |x| Tensor::concat(&[x, x], E), "`concat`: `f32[B=2, S=3]` has no axis `E`"),
-        case(line!(), |x| Tensor::concat(&[x, x.narrow(B, 0, 1)], S), "`concat`: the axis `B` has two extents: `f32[B=2, S=3]` against `f32[B=1, S=3]`"),
+        case(line!(), |x| Tensor::concat(&[x, x.narrow(B, 0, 1)], S), "`concat`: the axis `B` has different extents in `f32[B=2, S=3]` and `f32[B=1, S=3]`"),
         case(line!(), |_| Tensor::concat(&[], S), "`concatenate` takes 1 or more operands, found 0"),
         case(line!(), |x| Tensor::stack(&[x, x], S), "`stack`: the result would have the axis `S` of `f32[B=2, S=3]` twice; call `.rename(S, …)` on one of the operands"),
-        case(line!(), |x| x.sum(B).broadcast(weight("w", &[dim(S, 4)])), "`broadcast`: the axis `S` has two extents: `f32[S=3]` against `f32[S=4]`"),
+        case(line!(), |x| x.sum(B).broadcast(weight("w", &[dim(S, 4)])), "`broadcast`: the axis `S` has different extents in `f32[S=3]` and `f32[S=4]`"),
         case(line!(), |x| x.cumsum(E), "`cumsum`: `f32[B=2, S=3]` has no axis `E`"),
     ];
     for (line, body, expected) in cases {
@@ -394,11 +394,11 @@ fn the_error_names_the_line_that_renamed() {
     let line = line!() + 1;
     let renamed = |x: Tensor<F32>| x.rename(S, E).exp().sum(B);
     let expected = |what| format!("{what}; `S` was renamed to `E` at dsl/tests/tensor.rs:{line}");
-    let sum = "`add`: the axis `E` has two extents: `f32[E=4]` against `f32[E=3]`";
+    let sum = "`add`: the axis `E` has different extents in `f32[E=4]` and `f32[E=3]`";
     assert_eq!(refused(move |x| weight("w", &[dim(E, 4)]) + renamed(x)), expected(sum));
-    let product = "`dot`: the axis `E` has two extents: `f32[E=3]` against `f32[E=4]`";
+    let product = "`dot`: the axis `E` has different extents in `f32[E=3]` and `f32[E=4]`";
     assert_eq!(refused(move |x| nn::dot(renamed(x), weight("w", &[dim(E, 4)]), E)), expected(product));
-    let linear = "`linear`: the axis `E` has two extents: `f32[E=3]` against `f32[E=4]`";
+    let linear = "`linear`: the axis `E` has different extents in `f32[E=3]` and `f32[E=4]`";
     let layer = || Linear::build(Scope::root("l"), &[dim(E, 4)], &[dim(K, 2)]);
     assert_eq!(refused(move |x| layer().call(renamed(x))), expected(linear));
 }

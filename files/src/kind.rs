@@ -59,7 +59,7 @@ impl fmt::Display for NotReplaced {
             (None, "") => f.write_str("it already exists"),
             (None, expected) => write!(f, "it is not {expected}"),
         }?;
-        f.write_str("; write elsewhere, or move the file away")
+        f.write_str("; write to another path, or move the existing file")
     }
 }
 

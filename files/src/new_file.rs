@@ -127,11 +127,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         let refused = |kind| NewFile::write(&path, kind, b"new").unwrap_err().source.to_string();
-        for (content, words) in [("old", None), ("", None), ("12", Some("it is not a word; write elsewhere"))]
+        for (content, words) in
+            [("old", None), ("", None), ("12", Some("it is not a word; write to another path"))]
         {
             fs::write(&path, content).unwrap();
             let refused = NewFile::write(&path, WORDS, b"new").err().map(|error| error.source.to_string());
-            let expected = words.map(|words| format!("{words}, or move the file away"));
+            let expected = words.map(|words| format!("{words}, or move the existing file"));
             assert_eq!(refused, expected, "{content:?}");
             let expected = if words.is_some() { content } else { "new" };
             assert_eq!(fs::read_to_string(&path).unwrap(), expected);

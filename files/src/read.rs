@@ -17,7 +17,7 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
         let file = File::open(path)?;
         let size = file.metadata()?.len();
         if size > limit {
-            return Err(too_large(format!("it has {size} bytes, and at most {limit} are read")));
+            return Err(too_large(format!("it has {size} bytes, expected at most {limit}")));
         }
         let mut content = Vec::with_capacity(size as usize);
         // A file that grows meanwhile is cut off, and then is not what it should be.
@@ -61,9 +61,9 @@ pub fn read_json(path: &Path) -> Result<String, FileError> {
 pub fn check_json(text: &str) -> io::Result<()> {
     let (most, limit) = (json_memory(text), limits::JSON_MEMORY);
     match most > limit {
-        true => Err(too_large(format!(
-            "its values may take {most} bytes of memory, and at most {limit} are given"
-        ))),
+        true => {
+            Err(too_large(format!("its values may take {most} bytes of memory, expected at most {limit}")))
+        }
         false => Ok(()),
     }
 }
@@ -111,7 +111,7 @@ pub fn read_from(from: impl io::Read, limit: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     from.take(limit + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
-        return Err(too_large(format!("it has more bytes than are read, at most {limit}")));
+        return Err(too_large(format!("it has too many bytes, expected at most {limit}")));
     }
     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
 }

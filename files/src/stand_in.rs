@@ -29,12 +29,12 @@ impl StandIn {
     pub fn what(self) -> &'static str {
         match self {
             Self::LfsPointer => {
-                "a git-lfs pointer, not the file itself; run `git lfs pull` where it came from, or download it again"
+                "a git-lfs pointer instead of the file; run `git lfs pull` in the original repository, or download the file again"
             }
             Self::HtmlPage => {
-                "an HTML page, not the file itself; download it again, on the hub from `/resolve/` and not from `/blob/`"
+                "an HTML page instead of the file; download the file again, on the hub from `/resolve/` and not from `/blob/`"
             }
-            Self::Empty => "empty; download it again",
+            Self::Empty => "empty; download the file again",
         }
     }
 

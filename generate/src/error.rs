@@ -104,8 +104,8 @@ pub enum GenerateError {
     },
     /// A text cannot join a batch, because no row of the batch is free.
     #[error(
-        "all {rows} sequences of the batch are in use; wait until one of the texts ends, or build the \
-        program for more sequences"
+        "all {rows} sequences of the batch are in use; wait until one of the sequences ends, or build \
+        the program with a larger batch size"
     )]
     Full {
         /// The number of rows in the batch.
@@ -116,7 +116,7 @@ pub enum GenerateError {
     EmptyPrompt,
     /// A text has more tokens than the context holds.
     #[error(
-        "the text has {length} tokens, but the context has only {context}; shorten the prompt, or build the \
+        "the text has {length} tokens, but the context has only {context} tokens; shorten the prompt, or build the \
         program with a longer `context`"
     )]
     TooLong {
@@ -145,12 +145,12 @@ pub enum GenerateError {
     },
     /// The decoder runs before an encoder has filled its state.
     #[error(
-        "the network reads a memory that no call has filled; call `Session::encode` first, or give \
-        `SequenceInput` a source"
+        "the network reads the output of its encoder, but no call has run the encoder; call `Session::encode` \
+        first, or set the source in `SequenceInput`"
     )]
     NoMemory,
     /// The number of features does not match the features per position, or exceeds the encoder's limit.
-    #[error("the source has {found} feature values, expected {expected}")]
+    #[error("the source for the encoder has {found} feature values, expected {expected}")]
     Features {
         /// The number of features that were given.
         found: usize,
@@ -177,8 +177,8 @@ pub enum GenerateError {
     OtherEngine,
     /// The bytes of the tokenizer's tokens cannot be determined.
     #[error(
-        "the tokenizer does not define the bytes of its tokens, which a schema or a grammar needs: its \
-        decoder has neither `ByteLevel` nor `ByteFallback`, or its vocabulary is no map"
+        "the tokenizer does not define the bytes of its tokens: its decoder has neither `ByteLevel` nor \
+        `ByteFallback`, or its vocabulary is not a map; leave out the schema or grammar"
     )]
     NoBytes {
         /// The reason that the library gives.
@@ -213,7 +213,7 @@ pub enum GenerateError {
         why: String,
     },
     /// A schema or a grammar exceeds the library's limit of work.
-    #[error("step {step}: the text cannot continue under the schema or the grammar: {why}")]
+    #[error("step {step}: the text cannot continue as the schema or the grammar requires: {why}")]
     Constraint {
         /// Index of the token to choose, from 0.
         step: u64,
@@ -231,7 +231,7 @@ pub enum GenerateError {
     },
     /// All logits are minus infinity, so no token can be chosen.
     #[error(
-        "step {step}: all {count} logits are -inf, expected at least one token to choose; the weights or the compiled program are broken"
+        "step {step}: all {count} logits are -inf, expected at least one finite logit; the weights or the compiled program are broken"
     )]
     NoCandidate {
         /// Index of the token to choose, from 0.
@@ -256,7 +256,7 @@ pub enum SavedFault {
         expected: u8,
     },
     /// The bytes of the file differ from the bytes that were written.
-    #[error("the file is damaged, expected the same bytes that Tracewright wrote")]
+    #[error("the file is damaged: its bytes differ from the bytes that Tracewright wrote")]
     Damaged,
     /// The sequence belongs to other weights, or to the same weights in another format.
     #[error("the sequence was saved with the weights `{found}`, expected the weights `{expected}`")]
@@ -267,7 +267,7 @@ pub enum SavedFault {
         expected: String,
     },
     /// The network has other state tensors than the sequence.
-    #[error("the sequence was saved with the state `{found}`, expected the state `{expected}`")]
+    #[error("the sequence was saved with the state tensor `{found}`, expected the state tensor `{expected}`")]
     State {
         /// The first tensor in the file that differs.
         found: String,

@@ -44,8 +44,8 @@ pub enum CalibrateError {
     Archive(#[from] ArchiveError),
     /// A layer reads a value that code between two layers computes.
     #[error(
-        "the weight `{path}` reads an activation that no layer returns, expected layers that follow each \
-        other; quantize without a calibration text"
+        "the weight `{path}` multiplies an activation that no layer returns, expected a network that consists of \
+        consecutive layers; quantize without a calibration text"
     )]
     Between { path: String },
     /// The text is shorter than one window.

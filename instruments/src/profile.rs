@@ -95,16 +95,16 @@ pub enum ProfileError {
         differences: Vec<String>,
     },
     /// The network has no such entry point.
-    #[error("the profile was recorded for `{entry}`, which is not an entry point of this network; there are \
-        {}", .found.join(", "))]
+    #[error("the profile was recorded for `{entry}`, which is not an entry point of this network; its entry \
+        points are {}", .found.join(", "))]
     Entry {
         /// The entry point that was measured.
         entry: String,
         found: Vec<String>,
     },
     #[error(
-        "the profile is of another network, `{model}`, or the declaration has changed since: the profile's \
-        trace of `{entry}` has blake3 {found}, expected {expected}"
+        "the profile belongs to another network, `{model}`, or the network's declaration has changed since: the \
+        trace of `{entry}` has the blake3 hash {found} in the profile, expected {expected}"
     )]
     Network {
         model: String,

@@ -129,7 +129,7 @@ pub enum QualityError {
     #[error("a window of the text has {0} tokens, expected at least 4")]
     Window(usize),
     /// The models have different vocabularies.
-    #[error("the model has {found} token ids, but the reference model has {reference}")]
+    #[error("the model has {found} token ids, but the reference model has {reference} token ids")]
     Vocabulary { found: usize, reference: usize },
     /// A logit is not a finite number.
     #[error("the logits after token {position} of window {window} are not finite")]

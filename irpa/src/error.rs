@@ -29,7 +29,7 @@ pub enum ArchiveError {
     File(#[from] FileError),
     /// The disk has too little free space for the archive.
     #[error(
-        "no room for `{path}`: the file needs {needed} bytes, {}; free some space, or write to another disk",
+        "the disk has no room for `{path}`: the file needs {needed} bytes, {}; free some space, or write to another disk",
         available.map_or("the file system or quota is full".into(), |bytes| format!("{bytes} are available"))
     )]
     DiskFull {
@@ -49,7 +49,7 @@ pub enum ArchiveError {
     /// The data of archive entries differ from their hashes.
     #[error("`{path}` is damaged: {}; write the archive again", List(damaged))]
     Content { path: PathBuf, damaged: Vec<Damage> },
-    #[error("cannot write an entry `{name}`: {problem}")]
+    #[error("cannot write the archive entry `{name}`: {problem}")]
     Entry { name: String, problem: EntryProblem },
     /// The source of an entry returned more or fewer bytes than its type takes.
     #[error("the data of the archive entry `{name}` have {found} bytes, expected {expected}")]
@@ -81,7 +81,7 @@ pub enum ArchiveError {
     },
     /// The tensor is stored in quantized blocks, but the caller needs an element type.
     #[error(
-        "`{path}`: the tensor `{name}` is stored in quantized blocks of {format}, expected single numbers"
+        "`{path}`: the tensor `{name}` is stored in quantized blocks of {format}, expected unquantized numbers"
     )]
     Blocks { path: PathBuf, name: String, format: &'static str },
     /// The quantized matrices of a safetensors file are not valid.
@@ -89,7 +89,7 @@ pub enum ArchiveError {
     Rows { path: PathBuf, problem: RowsProblem },
     /// The checkpoint contains an element type that Tracewright does not support.
     #[error(
-        "`{path}`: the tensor `{name}` is stored as {dtype}; expected one of F32, F16, BF16, I32, I8, BOOL: \
+        "`{path}`: the tensor `{name}` is stored as {dtype}, expected F32, F16, BF16, I32, I8 or BOOL; \
         save the checkpoint with one of these types"
     )]
     Dtype { path: PathBuf, name: String, dtype: Dtype },
@@ -102,10 +102,10 @@ pub enum ArchiveError {
     },
     /// The path is a model folder in the Hugging Face cache, but Tracewright cannot tell which snapshot to use.
     #[error(
-        "`{path}` is a download folder of the Hugging Face hub with {}",
+        "`{path}` is a model folder of the Hugging Face cache with {}",
         match &snapshots[..] {
             [] => "no snapshot; download the model again".into(),
-            several => format!("several snapshots; name one of them: {}", List(several)),
+            several => format!("several snapshots; select one of these snapshots: {}", List(several)),
         }
     )]
     Snapshots { path: PathBuf, snapshots: Vec<String> },
@@ -114,8 +114,8 @@ pub enum ArchiveError {
         "no checkpoint in `{path}`: expected `model.safetensors` or `model.safetensors.index.json`, found {}",
         match &found[..] {
             [] => "no weight files".into(),
-            [one] => format!("`{one}`; if the whole model is in it, rename it to `model.safetensors`"),
-            several => format!("{}; download the index, which says what is in which", List(several)),
+            [one] => format!("`{one}`; if this file contains the whole model, rename the file to `model.safetensors`"),
+            several => format!("{}; download the index, which lists the tensors of each file", List(several)),
         }
     )]
     NoCheckpoint { path: PathBuf, found: Vec<String> },
@@ -139,7 +139,7 @@ pub enum ArchiveError {
     /// The index and its shards contradict each other. The error lists all contradictions.
     #[error("`{path}` does not match its shards: {}", List(problems))]
     IndexMismatch { path: PathBuf, problems: Vec<IndexProblem> },
-    #[error("no tensor `{name}` in `{path}`")]
+    #[error("`{path}` contains no tensor `{name}`")]
     NoTensor { path: PathBuf, name: String },
     /// The archive would replace a file of its own checkpoint.
     #[error("`{path}` is a file of the checkpoint itself; write the archive to another path")]
@@ -221,15 +221,15 @@ impl fmt::Display for ArchiveRule {
 pub enum EntryProblem {
     #[error("another entry has the same name")]
     Duplicate,
-    #[error("a name must not be empty")]
+    #[error("the name of the entry is empty")]
     Unnamed,
-    #[error("{}", match .0 { Some(ty) => format!("{ty} is larger than a file can be"),
-        None => "the archive becomes larger than a file can be".into() })]
+    #[error("{}", match .0 { Some(ty) => format!("the type {ty} needs more bytes than a file can contain"),
+        None => "the archive needs more bytes than a file can contain".into() })]
     TooLarge(Option<TensorType>),
     /// The pattern's size does not divide the entry's size, or the pattern has an invalid size.
     #[error(
-        "a constant entry repeats a pattern of 1, 2, 4, 8 or 16 bytes a whole number of times; found a \
-        pattern of {pattern} bytes for {length} bytes"
+        "the entry repeats a pattern of {pattern} bytes to fill {length} bytes, expected a pattern of 1, 2, 4, 8 \
+        or 16 bytes that divides the length"
     )]
     Splat { pattern: usize, length: u64 },
 }
@@ -250,8 +250,8 @@ pub enum GgufProblem {
     )]
     BigEndian,
     #[error(
-        "the file is cut off: {what} at byte {at} takes {needed} bytes, and the file has {size}; download \
-        the file again"
+        "the file is cut off: {what} at byte {at} takes {needed} bytes, but the file has only {size} \
+        bytes; download the file again"
     )]
     CutOff {
         /// The item in the file that is truncated.
@@ -274,8 +274,8 @@ pub enum GgufProblem {
     Text { what: &'static str, at: u64 },
     /// The type of a value is unknown, or an array contains arrays.
     #[error(
-        "the key `{key}` has values of type number {found}, expected 0 to 8 or 10 to 12, or one array of \
-        these types"
+        "the key `{key}` has the value type {found}, expected a type from 0 to 8 or from 10 to 12, or one \
+        array of these types"
     )]
     ValueType { key: String, found: u32 },
     /// A key occurs twice.
@@ -290,12 +290,12 @@ pub enum GgufProblem {
     /// A tensor's name occurs twice.
     #[error("tensor `{name}` occurs twice")]
     TensorTwice { name: String },
-    #[error("tensor `{name}` has {found} axes, at most {most} are read")]
+    #[error("tensor `{name}` has {found} axes, expected at most {most}")]
     Rank { name: String, found: u32, most: u32 },
     /// The storage type of a tensor is not supported.
     #[error(
-        "the tensor `{name}` has the type number {found} of ggml; expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, \
-        Q5_1, Q8_0, Q4_K, Q5_K or Q6_K: use a file with one of these"
+        "the tensor `{name}` has the ggml type {found}, expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, \
+        Q5_1, Q8_0, Q4_K, Q5_K or Q6_K; use a file with one of these types"
     )]
     TensorType { name: String, found: u32 },
     /// The shape has no elements or too many elements, or its rows do not consist of whole blocks.
@@ -310,7 +310,7 @@ pub enum GgufProblem {
         together: u64,
     },
     /// The data of a tensor are not aligned.
-    #[error("the data of tensor `{name}` begin at {offset}, expected a multiple of {alignment}")]
+    #[error("the data of tensor `{name}` begin at byte {offset}, expected a multiple of {alignment}")]
     Offset {
         name: String,
         /// The offset of the data, relative to the end of the table.
@@ -320,13 +320,13 @@ pub enum GgufProblem {
     },
     /// The data of a tensor lie beyond the end of the file.
     #[error("the data of the tensor `{name}` end {}, but the file has {size} bytes; download the file again",
-        match end { Some(end) => format!("at byte {end}"), None => "beyond any file".into() })]
+        match end { Some(end) => format!("at byte {end}"), None => "beyond the largest possible file".into() })]
     Beyond { name: String, end: Option<u64>, size: u64 },
 }
 
 /// An entry whose data differ from their hash.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the data of `{name}` at byte {offset} have blake3 {found}, expected {expected}")]
+#[error("the data of `{name}` at byte {offset} have the blake3 hash {found}, expected {expected}")]
 pub struct Damage {
     pub name: String,
     pub offset: u64,

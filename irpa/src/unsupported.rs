@@ -44,43 +44,43 @@ impl fmt::Display for UnsupportedFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PyTorch => f.write_str(
-                "a pickled PyTorch checkpoint, which is not read; expected safetensors: convert it with \
-                 transformers, `AutoModelForCausalLM.from_pretrained(…).save_pretrained(…, safe_serialization=True)`",
+                "a pickled PyTorch checkpoint, expected safetensors; convert the checkpoint with \
+                 transformers: `AutoModelForCausalLM.from_pretrained(…).save_pretrained(…, safe_serialization=True)`",
             ),
             Self::Gguf(names) => {
-                f.write_str("GGUF, of which each file is a model of its own: name the file itself")?;
+                f.write_str("a folder with GGUF files, expected the path of one file; name the file itself")?;
                 if names.is_empty() { Ok(()) } else { write!(f, ", {}", one_of(names)) }
             }
             Self::StandIn(found) => f.write_str(found.what()),
             Self::Adapter { kind, base } => {
-                write!(f, "a PEFT adapter ({kind}), not a whole model; expected one: ")?;
+                write!(f, "a PEFT adapter ({kind}), not a whole model; ")?;
                 match base {
-                    Some(base) => write!(f, "load it on `{base}` with PEFT")?,
-                    None => f.write_str("load it on the model that it was made for with PEFT")?,
+                    Some(base) => write!(f, "load the adapter on `{base}` with PEFT")?,
+                    None => f.write_str("load the adapter on its base model with PEFT")?,
                 }
                 f.write_str(", and save the result: `model.merge_and_unload().save_pretrained(…)`")
             }
             Self::Pipeline => f.write_str(
-                "a diffusers pipeline of several models, which is not read; name the folder of a language model",
+                "a diffusers pipeline of several models, expected one language model; name the folder of a language model",
             ),
             Self::Packed(name) => {
                 match name {
                     Some(name) => write!(f, "a folder with `{name}`, a packed archive")?,
                     None => f.write_str("a packed archive")?,
                 }
-                f.write_str("; unpack it, and name the folder that comes out")
+                f.write_str("; unpack the archive, and name the unpacked folder")
             }
             Self::Archive => f.write_str(
-                "a parameter archive, the weights alone; name the folder of the model, or of what `export` made of it",
+                "a parameter archive without a configuration; name the folder of the model, or the folder of an export",
             ),
             Self::Other(what) => write!(
                 f,
-                "{what}, which is not read; expected safetensors or GGUF: download the model in one of these formats"
+                "{what}, expected safetensors or GGUF; download the model in one of these formats"
             ),
             Self::HubCache(names) => {
-                write!(f, "the cache of the Hugging Face hub; name the folder of a model in it: {}", one_of(names))
+                write!(f, "the cache of the Hugging Face hub; name the folder of a model in the cache: {}", one_of(names))
             }
-            Self::Inside(folder) => write!(f, "a folder around the model; name `{folder}` in it"),
+            Self::Inside(folder) => write!(f, "a folder that contains the model in another folder; name the inner folder `{folder}`"),
         }
     }
 }

@@ -50,8 +50,8 @@ pub enum LowerError {
     },
     /// A composite operation was not expanded, and StableHLO has no statement for it.
     #[error(
-        "the node %{node} of `{function}` is the composite `{op}`; expand the trace with `expand` before \
-        you lower it"
+        "the node %{node} of `{function}` is the composite operation `{op}`; expand the trace with \
+        `expand` before you lower it"
     )]
     Composite {
         function: String,
@@ -71,8 +71,8 @@ pub enum LowerError {
     },
     /// The trace caches keys and values in 8 bits, but the target has no kernels.
     #[error(
-        "the KV cache is stored in 8 bits, which only kernels can read, but the target has none or you turned \
-        them off; store the KV cache in the computed type"
+        "only kernels can read a KV cache in 8 bits, but the target has no kernels or the kernels are off; store \
+        the KV cache in the network's element type"
     )]
     IntegersWithoutKernels,
     /// The target's device does not support tensors of an element type.
@@ -101,7 +101,7 @@ fn lacking(target: &Target, lack: Unsupported) -> String {
     match lack {
         Unsupported::Device => format!(
             "which the target {target} does not declare; compute or store in another type, or name a target \
-             that has it"
+             that supports this type"
         ),
         Unsupported::Arithmetic => format!(
             "and operations on it compute wrong values on {} devices with IREE 3.13; store weights in another format",

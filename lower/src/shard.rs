@@ -55,7 +55,7 @@ pub enum ShardNote {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShardError {
     /// A rule names an axis that the mesh lacks.
-    #[error("the rule `{rule}` divides along the axis `{}`, which the mesh `{mesh}` does not have", .rule.over)]
+    #[error("the sharding rule `{rule}` divides along the axis `{}`, which the mesh `{mesh}` does not have", .rule.over)]
     NoMeshAxis { rule: ShardRule, mesh: Mesh },
     /// No rule uses an axis of the mesh.
     #[error(
@@ -67,7 +67,7 @@ pub enum ShardError {
     #[error("two rules divide the axis `{0}`, expected one rule")]
     Twice(String),
     /// No tensor has the axis.
-    #[error("no weight, argument or result has the axis `{axis}`; there are {}", .known.join(", "))]
+    #[error("no weight, argument or result has the axis `{axis}`; the existing axes are {}", .known.join(", "))]
     NoAxis { axis: String, known: Vec<String> },
     /// The extent of a tensor axis is not a multiple of the mesh axis's size.
     #[error(
@@ -88,8 +88,8 @@ pub enum ShardError {
         within: String,
     },
     /// Two tensor axes need incompatible splits of a mesh axis.
-    #[error("along the mesh axis `{}` of {} devices, one tensor axis needs {first} parts and another needs \
-        {second}", .over.name, .over.size)]
+    #[error("along the mesh axis `{}` of {} devices, one tensor axis needs {first} parts and another tensor \
+        axis needs {second} parts", .over.name, .over.size)]
     Cuts {
         over: MeshAxis,
         first: usize,
@@ -97,7 +97,7 @@ pub enum ShardError {
         second: usize,
     },
     /// Two declarations of the same weight partition its axes differently.
-    #[error("the weight `{0}` has two declarations whose axes are divided in different ways")]
+    #[error("two declarations of the weight `{0}` divide its axes in different ways")]
     TwoWays(String),
     /// A parameter is declared with two types.
     #[error(transparent)]

@@ -1421,7 +1421,7 @@ fn shard_refuses_what_does_not_divide() {
         "model=2",
         &["F=model"],
         expect![[r#"
-        no weight, argument or result has the axis `F`; there are D, E, G, K, N, S
+        no weight, argument or result has the axis `F`; the existing axes are D, E, G, K, N, S
     "#]],
     );
     check_shards(
@@ -1429,7 +1429,7 @@ fn shard_refuses_what_does_not_divide() {
         "model=2",
         &["K=data"],
         expect![[r#"
-        the rule `K=data` divides along the axis `data`, which the mesh `model=2` does not have
+        the sharding rule `K=data` divides along the axis `data`, which the mesh `model=2` does not have
     "#]],
     );
     check_shards(
@@ -1453,7 +1453,7 @@ fn shard_refuses_what_does_not_divide() {
         "model=20",
         &["K,S=model"],
         expect![[r#"
-        along the mesh axis `model` of 20 devices, one tensor axis needs 2 parts and another needs 5
+        along the mesh axis `model` of 20 devices, one tensor axis needs 2 parts and another tensor axis needs 5 parts
     "#]],
     );
 }

@@ -215,8 +215,7 @@ fn s19_every_operation_lowers() {
 #[test]
 fn s19_what_cannot_be_lowered_is_an_error() {
     let error = lower(&of_op("linear", &["f32[2,3]", "f32[4,3]"]), &Target::host()).unwrap_err();
-    let expected =
-        "the node %2 of `main` is the composite `linear`; expand the trace with `expand` before you lower it";
+    let expected = "the node %2 of `main` is the composite operation `linear`; expand the trace with `expand` before you lower it";
     assert_eq!(error.to_string(), expected);
 
     // A trace that was not verified.

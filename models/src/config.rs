@@ -52,7 +52,7 @@ pub enum ConfigError {
         expected: String,
     },
     /// The architecture is not supported.
-    #[error("`{}`: the architecture `{found}` is not supported; supported are {known:?}", .path.display())]
+    #[error("`{}`: the architecture `{found}` is not supported, expected one of {known:?}", .path.display())]
     Architecture {
         /// Path of the configuration file.
         path: PathBuf,
@@ -79,7 +79,7 @@ pub enum ConfigError {
     },
     /// The weights are quantized by a method that is not supported.
     #[error(
-        "`{}`: the checkpoint is quantized (`{key}`, method `{method}`), which Tracewright does not support; use the unquantized checkpoint, or save one: `model.dequantize()` and `save_pretrained` in transformers",
+        "`{}`: the checkpoint is quantized (`{key}`, method `{method}`), which Tracewright does not support; use the unquantized checkpoint, or create such a checkpoint with `model.dequantize()` and `save_pretrained` in transformers",
         .path.display()
     )]
     Quantized {

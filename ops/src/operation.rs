@@ -239,7 +239,7 @@ pub enum InferError {
     #[error("`{op}` needs {expected} elements, found `{found}`")]
     Element { op: &'static str, expected: &'static str, found: TensorType },
     /// Two types must agree, but they differ.
-    #[error("`{op}`: {what}: `{left}` against `{right}`")]
+    #[error("`{op}`: {what}, found `{left}` and `{right}`")]
     Mismatch { op: &'static str, what: &'static str, left: TensorType, right: TensorType },
     /// The operation refers to an axis that the operand does not have.
     #[error("`{op}`: the axis {axis} does not exist in `{ty}`, which has {} axes", .ty.rank())]

@@ -55,7 +55,7 @@ impl fmt::Display for PjrtStatus {
 #[derive(Debug, thiserror::Error)]
 pub enum PjrtError {
     /// No known Python package contains a plugin for the platform.
-    #[error("there is no PJRT plugin for `{platform}` in {folders} folders of Python packages{}", install(*.package))]
+    #[error("Tracewright found no PJRT plugin for `{platform}` in {folders} folders of Python packages{}", install(*.package))]
     NoPlugin {
         platform: String,
         /// The Python package that contains such a plugin.

@@ -47,7 +47,7 @@ pub struct Compiler {
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
     #[error(
-        "no `iree-compile` {}; install the compiler with `pip install {WHEEL}`, or name its path",
+        "Tracewright found no compiler `iree-compile` {}; install the compiler with `pip install {WHEEL}`, or name its path",
         searched(places)
     )]
     NotFound { places: Vec<PathBuf> },
@@ -58,7 +58,7 @@ pub enum CompileError {
     NotACompiler { path: PathBuf, answer: String },
     /// The compiler exceeded its time limit and was stopped.
     #[error(
-        "`iree-compile` did not end within {} s and was stopped (its log is `{}`); raise the limit",
+        "`iree-compile` did not end within {} s and was stopped (its log is `{}`); raise the time limit",
         limit.as_secs_f64(), log.display()
     )]
     TimedOut { limit: Duration, log: PathBuf },

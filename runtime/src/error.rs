@@ -93,14 +93,14 @@ pub enum RuntimeError {
     Device(Status),
     /// This program was built without the driver.
     #[error(
-        "this program was built without the driver for {0} devices; build Tracewright with the cargo feature \
+        "this binary was built without the driver for {0} devices; build Tracewright with the cargo feature \
         `{0}`"
     )]
     DriverNotBuilt(DeviceKind),
     /// This program can compile and export programs for such devices, but cannot run them.
     #[error(
-        "this program compiles and exports programs for {0} devices, but does not run them; run them with \
-        IREE's `iree-run-module`"
+        "this binary compiles and exports programs for {0} devices, but cannot run such programs; run the programs \
+        with IREE's `iree-run-module`"
     )]
     NotRun(DeviceKind),
     /// The system library for such devices is missing, or the driver fails.

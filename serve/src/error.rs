@@ -20,13 +20,13 @@ pub enum ServeError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The key file contains no key.
-    #[error("`{}` has no key, expected one on each line", .path.display())]
+    #[error("`{}` contains no API key, expected one API key on each line", .path.display())]
     NoKeys {
         /// Path of the key file.
         path: PathBuf,
     },
     /// A key contains characters that a header cannot contain.
-    #[error("line {line} of `{}` is not a key, expected printable ASCII characters without spaces", .path.display())]
+    #[error("line {line} of `{}` is not an API key, expected printable ASCII characters without spaces", .path.display())]
     Key {
         /// Path of the key file.
         path: PathBuf,
@@ -40,6 +40,6 @@ pub enum ServeError {
         name: String,
     },
     /// The system cannot start the threads of the server.
-    #[error("the server's threads do not start")]
+    #[error("the server cannot start its threads")]
     Threads(#[source] io::Error),
 }

@@ -48,7 +48,7 @@ pub enum Check {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExplainError {
     /// The trace has no function of this name.
-    #[error("the trace has no function `{name}`; there are {known:?}")]
+    #[error("the trace has no function `{name}`; its functions are {known:?}")]
     Function { name: String, known: Vec<String> },
     /// The function has no node with this number.
     #[error("the simplified function `{function}` has no node %{node}; the function has {count} nodes")]

@@ -32,7 +32,7 @@ pub enum ExportError {
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     /// The archive belongs to another export.
-    #[error("`{}` is not the archive that the manifest lists (its table has blake3 {found}, expected \
+    #[error("`{}` is not the archive that the manifest lists (its table has the blake3 hash {found}, expected \
         {expected}); export the model again", .path.display())]
     Archive {
         /// Path of the archive file.

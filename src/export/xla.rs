@@ -37,7 +37,9 @@ pub struct XlaProgram {
 #[derive(Debug, thiserror::Error)]
 pub enum XlaError {
     /// The plan stores weights in a format that only kernels read.
-    #[error("XLA cannot read quantized weights, only IREE can; export for XLA without quantization")]
+    #[error(
+        "XLA cannot read quantized weights; export the model for XLA without quantization, or export the model for IREE"
+    )]
     Quantized,
     /// The model is a GGUF file, whose weights are in quantized blocks that XLA cannot read.
     #[error("`{}` is a GGUF file, but XLA reads only safetensors; name a model directory", .0.display())]
@@ -65,7 +67,7 @@ pub enum XlaError {
     #[error(transparent)]
     Archive(#[from] ArchiveError),
     /// The archive lacks a weight that the export computes by a recipe.
-    #[error("`{key}` was not written to `{}`", .path.display())]
+    #[error("the archive `{}` lacks the weight `{key}`", .path.display())]
     Lost {
         /// Key of the weight in the archive.
         key: String,

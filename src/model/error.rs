@@ -98,7 +98,7 @@ pub enum ModelError {
     },
     /// A rule partitions axes, but the options set no mesh.
     #[error(
-        "the rule `{rule}` divides axes over a mesh, but there is no mesh; set a mesh, or leave out the rule"
+        "the sharding rule `{rule}` divides axes over a mesh, but no mesh is set; set a mesh, or leave out the rule"
     )]
     NoMesh {
         /// The first rule in the options.
@@ -180,7 +180,7 @@ pub enum ModelError {
         device: DeviceKind,
     },
     /// No cache folder is set, and the system has no default.
-    #[error("there is no home folder for the cache; set `cache` to a folder")]
+    #[error("the system has no home folder for the cache; set `cache` to a folder")]
     NoCache,
     /// The program that renders chat templates cannot be started.
     #[error("the system cannot start the program that renders chat templates")]

@@ -90,8 +90,8 @@ impl NamedMachine {
 /// The text is not the name of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{}` is not a machine; expected {}, or BYTES:OPERATIONS per second, such as 100e9:2e12, or with the \
-    bytes per second over its links, such as 100e9:2e12:10e9",
+    "`{}` is not a machine; expected {}, or BYTES:OPERATIONS per second, such as 100e9:2e12, or \
+    BYTES:OPERATIONS:LINK_BYTES per second, such as 100e9:2e12:10e9",
     .0, names()
 )]
 pub struct MachineError(pub String);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
     /// There are several chat templates, and no template is named `default`.
-    #[error("the model has the chat templates `{names}`, expected one to be named `default`")]
+    #[error("the model has the chat templates `{names}`, expected a template with the name `default`")]
     NoDefault {
         /// The names of the templates, separated by commas.
         names: String,

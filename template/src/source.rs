@@ -42,7 +42,7 @@ impl Source {
     ) -> Result<(Self, Translated), TemplateError> {
         let mut source = Self { file, name, text: String::new(), tags: Vec::new() };
         if text.len() as u64 > limits::TEMPLATE {
-            let why = format!("it has {} bytes, at most {} are read", text.len(), limits::TEMPLATE);
+            let why = format!("it has {} bytes, expected at most {}", text.len(), limits::TEMPLATE);
             return Err(TemplateError::Syntax { at: source.whole().into(), why });
         }
         source.text = text.replace("\r\n", "\n").replace('\r', "\n");
@@ -52,7 +52,7 @@ impl Source {
             let why = match &tag.unknown {
                 _ if tag.operators > limits::TEMPLATE_OPERATORS => {
                     let most = limits::TEMPLATE_OPERATORS;
-                    format!("a tag has {} operators, at most {most} are read", tag.operators)
+                    format!("a tag has {} operators, expected at most {most}", tag.operators)
                 }
                 Some(unknown) => words(unknown),
                 None => continue,

@@ -170,7 +170,7 @@ fn an_error_shows_the_tag_as_it_was_written() {
     );
     said_of(
         &format!("\n{{{{ 0{} }}}}", "+1".repeat(2000)),
-        &format!("{syntax} 2, `{{{{ 0{}…`: a tag has 2002 operators, at most 1000 are read", "+1".repeat(38)),
+        &format!("{syntax} 2, `{{{{ 0{}…`: a tag has 2002 operators, expected at most 1000", "+1".repeat(38)),
     );
     said_of(
         "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",

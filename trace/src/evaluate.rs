@@ -9,7 +9,7 @@ use crate::{Function, NodeKind, Provenance, Trace, resolve_key};
 #[derive(Debug, thiserror::Error)]
 pub enum EvaluateError {
     /// The trace has no entry point of this name.
-    #[error("the trace has no entry point `{name}`; there are {entries:?}")]
+    #[error("the trace has no entry point `{name}`; its entry points are {entries:?}")]
     NoEntry { name: String, entries: Vec<String> },
     /// The arguments have other types than the inputs.
     #[error("`{function}` takes arguments of the types ({}), found ({})", list(.expected), list(.found))]
@@ -20,7 +20,7 @@ pub enum EvaluateError {
         found: Vec<TensorType>,
     },
     /// A weight is missing or has another type.
-    #[error("there is no value of the type `{ty}` for the parameter `{key}`")]
+    #[error("the parameter `{key}` has no value of the type `{ty}`")]
     Parameter { key: String, ty: TensorType },
 }
 

@@ -43,7 +43,7 @@ fn every_kind_of_broken_trace_is_refused() {
             r#"%0 = input 0 "x" () : f32[2]
                %1 = input 1 "y" () : f32[3]
                %2 = binary kind=add (%0, %1) : f32[2]"#,
-            "the node %2 of `main` (p, f.rs:7) is not valid\n  because: `add`: operands must have one type: `f32[2]` against `f32[3]`",
+            "the node %2 of `main` (p, f.rs:7) is not valid\n  because: `add`: operands must have one type, found `f32[2]` and `f32[3]`",
         ),
         (
             r#"%0 = input 0 "x" () : f32[2]
@@ -260,16 +260,16 @@ fn what_cannot_be_evaluated_is_an_error() {
     let x = value(f32s(&[2]));
     assert_eq!(
         attempt("layer", vec![], f32s(&[2])),
-        "the trace has no entry point `layer`; there are [\"main\"]"
+        "the trace has no entry point `layer`; its entry points are [\"main\"]"
     );
     assert_eq!(attempt("main", vec![], f32s(&[2])), "`main` takes arguments of the types (f32[2]), found ()");
     assert_eq!(
         attempt("main", vec![value(f32s(&[3]))], f32s(&[2])),
         "`main` takes arguments of the types (f32[2]), found (f32[3])"
     );
-    let lacks = "there is no value of the type `f32[2]` for the parameter";
-    assert_eq!(attempt("main", vec![x.clone()], f32s(&[2])), format!("{lacks} `layers.5.w`"));
-    assert_eq!(attempt("main", vec![x], f32s(&[5])), format!("{lacks} `layers.3.w`"));
+    let lacks = |key: &str| format!("the parameter `{key}` has no value of the type `f32[2]`");
+    assert_eq!(attempt("main", vec![x.clone()], f32s(&[2])), lacks("layers.5.w"));
+    assert_eq!(attempt("main", vec![x], f32s(&[5])), lacks("layers.3.w"));
 }
 
 #[test]

@@ -239,7 +239,7 @@ fn record(bytes: &[u8]) -> Option<Written> {
 pub enum TuningFileError {
     #[error(transparent)]
     File(#[from] FileError),
-    #[error("`{}` does not contain tuning results; expected JSON like the key `tuning` of a manifest", .path.display())]
+    #[error("`{}` does not contain tuning results; expected the same JSON as the key `tuning` of a manifest", .path.display())]
     Syntax { path: PathBuf, source: serde_json::Error },
 }
 

@@ -183,8 +183,7 @@ pub enum BenchError {
     File(#[from] FileError),
     /// The prompt and the measured tokens exceed the context.
     #[error(
-        "a `depth` of {depth} and the {tokens} tokens after this depth do not fit into a `context` of \
-        {context}"
+        "a `depth` of {depth} tokens and {tokens} measured tokens do not fit into a `context` of {context} tokens"
     )]
     Depth {
         /// The number of tokens before the first measured token.
@@ -195,7 +194,7 @@ pub enum BenchError {
     /// You requested a profile for a prompt that ends within a chunk.
     #[error(
         "a profile covers one entry point, but a prompt of {tokens} `tokens` with a `chunk` of {chunk} uses \
-        two entry points; choose a multiple of the chunk"
+        two entry points; set `tokens` to a multiple of `chunk`"
     )]
     Chunks {
         tokens: usize,
@@ -203,7 +202,9 @@ pub enum BenchError {
         chunk: usize,
     },
     /// You requested a profile from a device that does not count functions.
-    #[error("only the CPU can be profiled: the other devices report no time per dispatch")]
+    #[error(
+        "profiles are available only for the CPU, because other devices do not report the time of each dispatch"
+    )]
     NotWatched,
     /// The function that observes the rounds stopped the measurement.
     #[error("the benchmark was stopped on request")]

@@ -44,7 +44,7 @@ pub enum TuneError {
     /// The kernel with default settings computes wrong numbers, which is a bug in Tracewright.
     #[error(
         "the kernel `{work}` computes other values than the evaluator: {how}; this is a bug of the kernel, \
-        please report it"
+        please report this bug"
     )]
     Wrong { work: String, how: String },
     /// A network cannot be measured.

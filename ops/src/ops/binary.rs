@@ -67,7 +67,7 @@ impl Operation for Binary {
         bad(
             "binary kind=add",
             &["f32[2]", "f32[3]"],
-            "`add`: operands must have one type: `f32[2]` against `f32[3]`",
+            "`add`: operands must have one type, found `f32[2]` and `f32[3]`",
         ),
         bad("binary kind=add", &["f32[2]", "bf16[2]"], "operands must have one type"),
         bad("binary kind=and", &["i32[2]", "i32[2]"], "`and` needs i1 elements"),

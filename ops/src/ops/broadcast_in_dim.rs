@@ -25,7 +25,7 @@ impl Operation for BroadcastInDim {
         good("broadcast_in_dim shape=[3,2] axes=[1,0]", &["f32[2,3]"], "f32[3,2]"),
         good("broadcast_in_dim shape=[2,3,3] axes=[1,2,0]", &["i32[3,3,2]"], "i32[2,3,3]"),
         good("broadcast_in_dim shape=[3,3,3] axes=[1,2,0]", &["f32[3,3,3]"], "f32[3,3,3]"),
-        bad("broadcast_in_dim shape=[2,3] axes=[0]", &["f32[3]"], "`f32[3]` against `f32[2,3]`"),
+        bad("broadcast_in_dim shape=[2,3] axes=[0]", &["f32[3]"], "`f32[3]` and `f32[2,3]`"),
         bad(
             "broadcast_in_dim shape=[2,3] axes=[0,0]",
             &["f32[2,2]"],

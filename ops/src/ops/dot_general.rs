@@ -68,7 +68,7 @@ impl Operation for DotGeneral {
         bad(
             "dot_general left_batch=[] right_batch=[] left_contract=[1] right_contract=[0] element=f32",
             &["f32[2,3]", "f32[4,2]"],
-            "paired axes must have one extent: `f32[2,3]` against `f32[4,2]`",
+            "paired axes must have one extent, found `f32[2,3]` and `f32[4,2]`",
         ),
         bad(
             "dot_general left_batch=[] right_batch=[] left_contract=[2] right_contract=[0] element=f32",

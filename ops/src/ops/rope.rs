@@ -59,7 +59,7 @@ impl Operation for Rope {
         bad(
             "rope axis=1 layout=half_split",
             &["f32[2,3,4]", "f32[2,2]", "f32[2,2]"],
-            "the tables must have a row for each position: `f32[2,3,4]` against `f32[2,2]`",
+            "the tables must have a row for each position, found `f32[2,3,4]` and `f32[2,2]`",
         ),
         bad(
             "rope axis=1 layout=half_split",
