@@ -30,11 +30,11 @@ use crate::{Expanded, Footprint, Lowered, Memory, Program};
 pub struct BuildTools<'a> {
     /// The `iree-compile` that compiles the module.
     pub compiler: &'a Compiler,
-    /// The cache folder for compiled modules and archives. Each file is named by a hash of its
-    /// inputs. You can delete the cache folder at any time.
+    /// The cache folder for compiled modules and archives. The name of each cached file is a hash
+    /// of the file's inputs. You can delete the cache folder at any time.
     pub cache: &'a Path,
-    /// A function that receives each step of the build and can stop the build. `None` reports no
-    /// steps.
+    /// A function that receives each step of the build and can stop the build. With `None`, the
+    /// build reports no steps.
     pub watch: Option<WatchSteps<'a>>,
 }
 
@@ -90,8 +90,8 @@ pub struct ProgramOptions<'a> {
     /// The device that runs the network. By default, the network runs on all threads of this machine's
     /// processor.
     pub device: Device,
-    /// The memory into which the network must fit. `None` checks nothing. The default is the memory
-    /// that this process may use.
+    /// The memory into which the network must fit. With `None`, the build does not check the
+    /// memory. The default is the memory that this process may use.
     pub memory: Option<Memory>,
     /// Tensors that the checkpoint may contain in addition to the parameters of the network. By
     /// default, the checkpoint may contain no other tensors.
@@ -131,7 +131,7 @@ pub struct BuiltProgram {
     pub options: CompileOptions,
     /// The archive with the weights.
     pub archive: Archive,
-    /// Statistics about writing the archive. `None` if the archive was already in the cache.
+    /// Statistics about writing the archive, or `None` if the archive was already in the cache.
     pub baked: Option<Baked>,
     /// The time for compiling the module, or for reading the module from the cache.
     pub compile: Duration,
@@ -408,7 +408,7 @@ fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<Stri
 ///
 /// # Errors
 /// Returns an error if the archive lacks a parameter, or contains the parameter with a different
-/// type. IREE itself would not detect such an error.
+/// type. IREE itself would not detect a missing parameter or a wrong type.
 pub fn map_parameters<'a>(
     archive: &Archive,
     expected: impl Iterator<Item = (&'a str, String)>,

@@ -35,8 +35,8 @@ use crate::plan::rounded_up;
 use crate::program::{CallError, Program};
 
 /// Returns the number of tokens to which Tracewright pads texts of at most `tokens` tokens. The
-/// result is a power of two, but at most `longest`. Powers of two keep the number of different
-/// modules small.
+/// padded length is a power of two, but at most `longest`. Powers of two keep the number of
+/// different modules small.
 pub fn length_for(tokens: usize, longest: usize) -> usize {
     rounded_up(tokens, 32, longest)
 }

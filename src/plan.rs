@@ -247,7 +247,7 @@ impl Plan {
     }
 }
 
-/// Returns the type of weights and activations. The default is f32.
+/// Returns the type of weights and activations. The default type is f32.
 fn computed_in(wanted: Option<ElementType>) -> Result<ElementType, PlanError> {
     match wanted.unwrap_or(ElementType::F32) {
         element @ (ElementType::F32 | ElementType::F16 | ElementType::Bf16) => Ok(element),

@@ -90,12 +90,12 @@ impl Program {
         &self.signatures
     }
 
-    /// Returns this program as a language model that predicts the next token. The program must be a
-    /// program for IREE.
+    /// Returns this program as a language model that predicts the next token. IREE must have loaded
+    /// the program.
     ///
     /// # Errors
-    /// Returns an error if an entry point, or an argument or a result of an entry point is missing,
-    /// or if the program is for XLA.
+    /// Returns an error if an entry point lacks an argument or a result, if a necessary entry point
+    /// is missing, or if the program is for XLA.
     pub fn network(&self) -> Result<Network, GenerateError> {
         match &self.loaded {
             LoadedProgram::Iree(runtime, program) => Network::new(runtime, program, &self.signatures),
@@ -106,7 +106,8 @@ impl Program {
     /// Converts a program for IREE or XLA to a language model that predicts the next token.
     ///
     /// # Errors
-    /// Returns an error if an entry point, or an argument or a result of an entry point is missing.
+    /// Returns an error if an entry point lacks an argument or a result, or if a necessary entry
+    /// point is missing.
     pub fn into_network(self) -> Result<Network<AnyExecutor>, GenerateError> {
         let executor = match self.loaded {
             LoadedProgram::Iree(runtime, program) => AnyExecutor::Iree(Iree::new(&runtime, &program)?),

@@ -34,7 +34,8 @@ pub enum Tunings {
 
 #[cfg(feature = "iree")]
 impl TuningSource {
-    /// Reads the settings for a target and a compiler. The measurements are in the cache folder.
+    /// Reads the settings for a target and a compiler. The tuner stores measurements in the cache
+    /// folder.
     ///
     /// # Errors
     /// Returns an error if the compiler's version cannot be determined, or a file cannot be read.
@@ -72,8 +73,7 @@ impl Tunings {
         }
     }
 
-    /// Returns the paths of damaged files with the tuner's measurements. Tracewright ignores these
-    /// files.
+    /// Returns the paths of damaged files with the tuner's measurements, which Tracewright ignores.
     pub fn damaged(&self) -> &[PathBuf] {
         match self {
             Self::Given(_) => &[],

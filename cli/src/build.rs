@@ -43,7 +43,8 @@ pub fn compiler(arguments: &CompileArguments, interrupt: &Interrupt) -> Result<C
 }
 
 impl TuningSource {
-    /// Converts this command-line option to the library's type. A tuning file is read now.
+    /// Converts the option `--tuning` to the library's type, and reads the tuning file if the
+    /// option names a file.
     pub fn resolved(&self) -> Result<tuning::TuningSource, Error> {
         Ok(match self {
             Self::Measured => tuning::TuningSource::Measured,
@@ -61,8 +62,8 @@ impl TuningSource {
 }
 
 impl TuningArguments {
-    /// Reads the tunings that `--tuning` selects. The default is the tunings that `tracewright
-    /// tune` measured.
+    /// Reads the tunings that `--tuning` selects. Without this flag, the function reads the tunings
+    /// that `tracewright tune` measured.
     pub fn read(&self, target: &Target, tools: (&Compiler, &Path)) -> Result<Tunings, Error> {
         self.source.as_ref().unwrap_or(&TuningSource::Measured).read(target, tools)
     }
@@ -101,7 +102,7 @@ pub fn cache_folder(arguments: &CompileArguments) -> Result<PathBuf, Error> {
 }
 
 impl DeviceArguments {
-    /// Returns the device that `--device` names. The default is the CPU.
+    /// Returns the device that `--device` names. Without this flag, the function returns the CPU.
     pub fn name(&self) -> DeviceName {
         self.device.unwrap_or(DeviceName::CPU)
     }

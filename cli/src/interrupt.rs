@@ -16,7 +16,8 @@ pub const CAUGHT: &str = "text";
 #[derive(Clone, Default)]
 pub struct Interrupt {
     pub asked: Arc<AtomicBool>,
-    /// Whether the program only waits for the user. Then the first Ctrl-C ends the process.
+    /// Whether the program only waits for the user. While the program waits, the first Ctrl-C ends
+    /// the process.
     idle: Arc<AtomicBool>,
 }
 

@@ -77,7 +77,7 @@ pub fn main(read: ReadModel) -> ExitCode {
 ///
 /// Some commands start the command line again, in another process. `again` contains the words that
 /// start the command line from another program, such as a Python interpreter. If `again` is empty,
-/// such a command starts the current program again.
+/// these commands start the current program again.
 pub fn run(read: ReadModel, words: impl IntoIterator<Item = OsString>, again: Vec<OsString>) -> u8 {
     #[cfg(feature = "iree")]
     load::start_again_by(again);

@@ -187,13 +187,13 @@ pub fn choose(
     Ok(())
 }
 
-/// The words that start this command line in another process. If there are none, the path of the
-/// current program is used.
+/// The words that start this command line in another process. Without these words, Tracewright
+/// starts the current program.
 static AGAIN: OnceLock<Vec<OsString>> = OnceLock::new();
 
 /// Sets the words that start this command line in another process.
 pub fn start_again_by(words: Vec<OsString>) {
-    // Only the first call of a process counts.
+    // If a process sets the words several times, only the first call has an effect.
     let _ = AGAIN.set(words);
 }
 

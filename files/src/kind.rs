@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// The kind of file that a writer writes. The writer may replace a file of the same kind, or an empty file.
 #[derive(Clone, Copy, Debug)]
 pub struct FileKind {
-    /// The name of the kind in messages, such as `a parameter archive`.
+    /// The name of this kind of file in messages, such as `a parameter archive`.
     pub name: &'static str,
     /// Whether the first bytes of a file, at most [`FileKind::HEAD`], belong to a file of this kind.
     pub is: fn(&[u8]) -> bool,
@@ -19,8 +19,8 @@ impl FileKind {
     /// A kind for writers that replace no file, not even an empty file.
     pub const NEW: Self = Self { name: "", is: |_| false };
 
-    /// A kind for files in a folder into which only Tracewright writes. The writer replaces any
-    /// existing file at its path, even a damaged file.
+    /// A kind for files in a folder into which only Tracewright writes. A new file of this kind
+    /// replaces any existing file, even a damaged file.
     pub const CACHED: Self = Self { name: "a file of the cache", is: |_| true };
 
     /// A file with a sequence of tokens and its KV cache.

@@ -87,11 +87,11 @@ impl NewFile {
             written.sync_all()
         };
         synced().with_path("write", path)?;
-        // Hours may have passed since the first check.
+        // Checks the path again, because hours may have passed since the first check.
         let path = &replaced(path, *kind).map_err(|error| FileError { path: asked.clone(), ..error })?;
         fs::rename(partial, path).with_path("publish", path)?;
         // The name of the file must survive a power cut, so the folder is synced. Only Unix can
-        // open a folder for this.
+        // open a folder to sync the folder.
         let named =
             if cfg!(unix) { File::open(folder(path)).and_then(|folder| folder.sync_all()) } else { Ok(()) };
         named.with_path("publish", path)

@@ -45,8 +45,8 @@ impl FolderLock {
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
             locked => locked.map_err(io::Error::from).with_path("lock", &path)?,
         }
-        // Since this run opened the lock file, the previous run may have removed it, and another
-        // run may have created a new one.
+        // After this run opened the lock file, the previous run may have removed the file, and
+        // another run may have created a new lock file.
         let ours = file.try_clone().and_then(Handle::from_file).with_path("lock", &path)?;
         let is_there = Handle::from_path(&path).is_ok_and(|there| there == ours);
         // `Self` is created only if the lock file is ours, because dropping `Self` removes the lock
@@ -54,7 +54,8 @@ impl FolderLock {
         Ok(is_there.then(|| Self { path, _file: file, stays: false }))
     }
 
-    /// Unlocks the folder, but keeps the lock file. Then [`was_taken`](Self::was_taken) stays true.
+    /// Unlocks the folder, but keeps the lock file. [`was_taken`](Self::was_taken) then stays true
+    /// for this folder.
     pub fn leave(mut self) {
         self.stays = true;
     }

@@ -12,7 +12,8 @@ pub enum StandIn {
 }
 
 impl StandIn {
-    /// The kind of placeholder that begins with the given bytes; `None` if the bytes begin no placeholder.
+    /// Returns the kind of placeholder that begins with the given bytes, or `None` if the bytes do
+    /// not begin a placeholder.
     pub fn of(head: &[u8]) -> Option<Self> {
         let start = head.trim_ascii_start();
         let is_tag =

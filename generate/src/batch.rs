@@ -48,7 +48,7 @@ impl<'a, E: Executor> Batch<'a, E> {
         self
     }
 
-    /// Sets the schedule, which decides which tokens each call processes. The default is
+    /// Sets the schedule, which decides which tokens each call processes. The default schedule is
     /// [`Together`](crate::Together).
     #[must_use]
     pub fn schedule(mut self, schedule: impl Schedule + 'a) -> Self {
@@ -207,7 +207,7 @@ impl<'a, E: Executor> Batch<'a, E> {
     }
 
     /// Cancels the text in a row of the batch, and returns the tokens so far. The result is `None`
-    /// if the row is free.
+    /// if no text uses this row.
     pub fn leave(&mut self, row: usize) -> Option<Generated> {
         let generation = self.running.get_mut(row)?.take()?;
         // The text is cancelled, so the network need not process the rest of its tokens.

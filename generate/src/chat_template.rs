@@ -67,8 +67,8 @@ fn named_templates(path: &Path, found: Option<&Json>) -> Result<Vec<(String, Str
 /// an object with the key `content`.
 ///
 /// # Errors
-/// Returns an error if the value of a standard key is not a string, an object or null. Otherwise
-/// the rendered text would lack this token.
+/// Returns an error if the value of a standard key is not a string, an object or null. Without this
+/// error, the rendered text would lack the token.
 fn special_tokens(path: &Path, config: &Json) -> Result<Map<String, Json>, GenerateError> {
     const KNOWN: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
     let text = |value: &Json| value.as_str().or_else(|| value.get("content")?.as_str()).map(Json::from);

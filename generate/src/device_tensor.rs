@@ -10,8 +10,8 @@ use crate::GenerateError;
 use crate::network::integers;
 
 /// A tensor of an [`Xla`](crate::Xla). A new tensor stays in host memory until a call takes the
-/// tensor as an argument. Then the tensor moves to the devices that the entry point uses for this
-/// argument.
+/// tensor as an argument. The call moves the tensor to the devices that the entry point uses for
+/// this argument.
 pub enum XlaBuffer {
     /// A tensor of zeros whose memory is not allocated yet.
     Zeros(TensorType),

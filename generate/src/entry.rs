@@ -7,7 +7,7 @@ use trace::{Argument, Part, Role, Signature};
 
 use crate::GenerateError;
 
-/// The fixed cost of a call, in units of the cost of one token. The number was measured with
+/// The fixed cost of a call, in units of the cost of one token. The fixed cost was measured with
 /// Tracewright's kernels: a call with 128 tokens takes as long as eight calls with one token.
 /// Without these kernels the fixed cost is lower.
 const CALL: usize = 16;

@@ -126,8 +126,8 @@ pub trait Executor {
         self.write_range(ty, buffer, ty.with_rows(first).bytes(), &self.read(&rows)?)
     }
 
-    /// Whether the host can read and write tensors as fast as its own memory. If this is false,
-    /// Tracewright copies the state of a text only on the device.
+    /// Whether the host can read and write tensors as fast as its own memory. If the host cannot do
+    /// this, Tracewright copies the state of a text only on the device.
     fn is_in_host_memory(&self) -> bool {
         true
     }

@@ -137,7 +137,7 @@ pub(crate) enum StepOutput {
     Verified(Vec<StepOutput>),
 }
 
-/// One text that is being continued.
+/// The state of one text that the model is continuing.
 pub(crate) struct Generation {
     options: TokenOptions,
     sampler: Sampler,
@@ -178,8 +178,8 @@ impl Generation {
     }
 
     /// Returns the outputs that this text needs from the next call. Without sampling, the compiled
-    /// module computes the argmax. The call then copies only the token and its logit to the host,
-    /// which are eight bytes.
+    /// module computes the argmax. So the call copies only eight bytes to the host: the token and
+    /// its logit.
     pub fn want(&self) -> StepRequest {
         let reads_logits = self.keeps_logits() || self.guide.is_some();
         match self.options.sampling.takes_the_likeliest() && !reads_logits {
@@ -292,7 +292,7 @@ impl Generation {
     }
 
     /// Returns the tokens that the grammar requires after the chosen token. If the caller needs
-    /// logits, the list is empty and the network processes these tokens one by one.
+    /// logits, the returned list is empty, and the network processes these tokens one by one.
     fn force(&mut self) -> Result<Vec<u32>, GenerateError> {
         let Some(guide) = &mut self.guide else { return Ok(Vec::new()) };
         let most = self.options.max_tokens - self.generated.tokens.len() - 1;

@@ -303,12 +303,13 @@ struct Parts {
 /// The rules that split a text into words.
 struct Words {
     /// The patterns, in the order of their application. Each pattern splits the words that the
-    /// previous pattern found. A match is a word, and the text between two matches is a word.
+    /// previous pattern found. A match of a pattern is a word, and the text between two matches is
+    /// also a word.
     patterns: &'static [&'static str],
     /// Whether a word that is itself in the vocabulary becomes one token, without applying merges.
     whole_first: bool,
-    /// Whether a text begins with a special token. This default applies if the file has no such
-    /// key.
+    /// Whether a text begins with a special token. This default applies if no metadata key declares
+    /// whether the text begins with a special token.
     add_bos: bool,
 }
 

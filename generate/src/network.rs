@@ -132,8 +132,8 @@ impl<E: Executor> Network<E> {
         check_tokens(tokens, seen, self.shared.context, self.shared.vocabulary)
     }
 
-    /// Whether a call can compute a few rows of the batch without the other rows. The other rows
-    /// then take no time.
+    /// Whether a call can compute a few rows of the batch without the other rows. In such a call,
+    /// the other rows of the batch take no time.
     pub(crate) fn serves_parts(&self) -> bool {
         self.steps.iter().any(|entry| entry.rows < self.shared.batch)
     }
@@ -217,7 +217,7 @@ impl<E: Executor> Network<E> {
 
     /// Calls an entry point with new positions for consecutive rows of the batch, beginning with
     /// the row `first`. The call consumes the state and returns the new state. After an error, the
-    /// state is lost. The call only reads the encoder's output.
+    /// state is lost. The call does not change the encoder's output.
     pub(crate) fn call(
         &self,
         entry: &EntryPoint,

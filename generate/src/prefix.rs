@@ -78,8 +78,8 @@ impl<B> Row<B> {
 }
 
 impl<E: Executor> Network<E> {
-    /// Whether the current state of a sequence always contains the state after fewer tokens. This
-    /// is true for KV caches without a sliding window.
+    /// Whether the current state of a sequence always contains the state after fewer tokens. The
+    /// current state contains all earlier states for KV caches without a sliding window.
     fn keeps_all(&self) -> bool {
         self.state().iter().filter_map(|tensor| tensor.part()).all(keeps_all)
     }
@@ -182,8 +182,8 @@ impl<E: Executor> Sequences<'_, E> {
     /// Returns, for each row of the batch, the longest prefix of `tokens` for which the row
     /// contains the state.
     fn prefixes(&self, tokens: &[u32]) -> impl Iterator<Item = Prefix> {
-        // Only rows without an adapter and without an encoder input, because their state depends only on
-        // tokens.
+        // Only rows without an adapter and without an encoder input are considered, because the
+        // state of these rows depends only on tokens.
         let rows = self.rows.iter().enumerate().filter(|(_, row)| row.adapter == 0 && row.source.is_none());
         rows.map(|(row, one)| one.prefix(row, tokens, |from, to| self.network.rewinds(from, to)))
     }

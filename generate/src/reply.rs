@@ -26,7 +26,7 @@ pub struct GenerateOptions {
     pub sampling: Sampling,
     /// Texts that interrupt a repetition in the DRY penalty. `None` selects [`Breakers::USUAL`].
     pub dry_breakers: Option<Vec<String>>,
-    /// Strings that end the text. The text does not include the stop string.
+    /// Stop strings, which end the text. The text does not include the stop string.
     pub stop: Vec<String>,
     /// Whether to continue after the model's stop tokens.
     pub ignore_eos: bool,
@@ -68,8 +68,7 @@ impl Default for GenerateOptions {
 }
 
 impl GenerateOptions {
-    /// Converts these options to options with token ids, for a model with the stop tokens
-    /// `stop_tokens`.
+    /// Converts these options to [`TokenOptions`] for a model with the stop tokens `stop_tokens`.
     ///
     /// # Errors
     /// Returns an error if a setting is out of range, a schema or a grammar is not supported, or an
@@ -160,7 +159,7 @@ impl<'a> Reply<'a> {
         Ok(self.take(&piece, false))
     }
 
-    /// Ends the answer, and returns the rest of the text. This text was held back because a
+    /// Ends the answer, and returns the rest of the text. The rest was held back because a
     /// character or a stop string could have been incomplete.
     ///
     /// # Errors

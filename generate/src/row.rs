@@ -33,7 +33,7 @@ pub(crate) struct Row<B> {
     /// Whether the row keeps snapshots, because other texts may begin with the same tokens.
     pub is_kept: bool,
     /// The position at which the next call must end, because another text has the same tokens up to
-    /// this position. After this call, the row keeps a snapshot.
+    /// this position. After this call, Tracewright keeps a snapshot of the row's state.
     pub parts_at: Option<usize>,
     /// The number of the last call that processed tokens of this row.
     pub used: u64,

@@ -21,7 +21,7 @@ pub struct SequenceInput<'a> {
     pub parts: Vec<InputPart<'a>>,
     /// The input of the encoder, if the network has an encoder.
     pub source: Option<EncoderInput<'a>>,
-    /// The index of the adapter for the whole text. 0 selects no adapter.
+    /// The index of the adapter for the whole text. The index 0 selects no adapter.
     pub adapter: u32,
 }
 

@@ -41,8 +41,8 @@ impl<B> Clone for KeptRow<B> {
     }
 }
 
-/// Whether a state tensor stores each position separately. Such a tensor also contains the state
-/// after fewer tokens.
+/// Whether a state tensor stores each position separately. A tensor with separate positions also
+/// contains the state after fewer tokens.
 pub(crate) fn keeps_all(part: Part) -> bool {
     matches!(part.kind, StateKind::Kv(_))
 }
@@ -105,8 +105,8 @@ impl KeptTensor {
         self.ranges(0, length, written, context).into_iter().flat_map(|range| &row[range]).copied().collect()
     }
 
-    /// Restores the bytes of one whole row of a state tensor from its used bytes. All other bytes
-    /// are zero.
+    /// Restores the bytes of one whole row of a state tensor from its used bytes. All unused bytes
+    /// of the row are zero.
     fn whole(&self, used: &[u8], length: usize, written: usize, context: usize) -> Vec<u8> {
         let mut row = vec![0; self.ty.with_rows(1).bytes()];
         let mut rest = used;
@@ -154,7 +154,7 @@ impl<E: Executor> Network<E> {
     /// omits do not change.
     ///
     /// # Errors
-    /// Returns an error if the device fails. After such an error, the state of the whole batch is
+    /// Returns an error if the device fails. If the device fails, the state of the whole batch is
     /// lost.
     pub(crate) fn restore(
         &self,

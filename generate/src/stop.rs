@@ -10,8 +10,8 @@ use crate::GenerateError;
 use crate::model_file::read_keys;
 
 /// Returns the tokens that end a text. `eos_token_id` in `generation_config.json` contains the
-/// token ids. Without this key, the function reads `eos_token_id` in `config.json` or in its
-/// `text_config`. For a GGUF file, the metadata contain the token ids.
+/// token ids. If `generation_config.json` lacks this key, the function reads `eos_token_id` in
+/// `config.json` or in its `text_config`. For a GGUF file, the metadata contain the token ids.
 pub fn stop_tokens(dir: &Path) -> Result<Vec<u32>, GenerateError> {
     const KEY: &str = "eos_token_id";
     for name in ["generation_config.json", "config.json"] {

@@ -130,7 +130,7 @@ impl Tokenizer {
 
     /// Returns the bytes that each token adds to a text, by token id. For a special token, the
     /// function returns a byte that never occurs in a text, followed by the token's name. For an
-    /// unused id, the bytes are empty.
+    /// unused token id, the function returns no bytes.
     ///
     /// # Errors
     /// Returns an error if the bytes of the tokens cannot be determined.
@@ -214,7 +214,7 @@ pub struct Stream<'a> {
 }
 
 impl Stream<'_> {
-    /// Includes the names of these special tokens in the text.
+    /// Includes the names of the given special tokens in the text.
     #[must_use]
     pub fn showing(mut self, special_tokens: &[String]) -> Self {
         let known = |name: &String| Some((self.tokenizer.special_token(name)?, name.clone()));
@@ -274,14 +274,14 @@ thread_local! {
     static CATCHES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the current thread converts panics to errors. If it does, a panic hook should print
-/// nothing.
+/// Whether the current thread converts panics to errors. While a thread converts panics, a panic
+/// hook should print nothing.
 pub fn catches_panics() -> bool {
     CATCHES.get()
 }
 
-/// Runs a function of the tokenizers library, and converts a panic to an error. The library accepts
-/// some invalid files, and panics when it uses them.
+/// Runs a function of the tokenizers library, and converts a panic to an error. The library reads
+/// some invalid tokenizer files without an error, and panics later.
 fn unpanicked<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
     let outside = CATCHES.replace(true);
     // After a panic, only the library's caches of words can be inconsistent. The library locks a

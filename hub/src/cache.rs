@@ -120,7 +120,7 @@ fn snapshots(folder: &Path) -> Vec<CachedSnapshot> {
         let (commit, path) = (entry.file_name().into_string().ok()?, entry.path());
         let (mut files, mut bytes) = (Vec::new(), 0);
         walk(&path, "", &mut |name, path| {
-            // A link whose blob is missing is skipped.
+            // The function skips a link whose blob is missing.
             if let Ok(metadata) = fs::metadata(path) {
                 files.push(name.to_owned());
                 bytes += metadata.len();
@@ -144,8 +144,8 @@ fn walk(folder: &Path, inside: &str, visit: &mut impl FnMut(&str, &Path)) {
     for path in entries {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
         let name = if inside.is_empty() { name.to_owned() } else { format!("{inside}/{name}") };
-        // A link to a folder is not followed, because such links could form a cycle. The cache
-        // contains no such links.
+        // The function does not follow links to folders, because such links could form a cycle. The
+        // cache contains no links to folders.
         let is_folder = fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_dir());
         if is_folder { walk(&path, &name, visit) } else { visit(&name, &path) }
     }

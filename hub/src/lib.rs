@@ -3,8 +3,8 @@
 //!
 //! The cache has the same layout as the cache of the Python package `huggingface_hub`, so
 //! Tracewright and Python programs share the downloaded files. A [`ModelName`] names a repository,
-//! a revision and a file. A [`Hub`] finds the model with this name, and downloads only the files
-//! that Tracewright reads.
+//! a revision and a file. A [`Hub`] finds a model by its name, and downloads only the files that
+//! Tracewright reads.
 
 mod cache;
 mod client;
@@ -31,7 +31,7 @@ pub struct Hub {
     pub endpoint: String,
     /// The access token for private and gated models.
     pub token: Option<String>,
-    /// Whether downloads are disabled. If this is true, Tracewright uses only the cache.
+    /// Whether downloads are disabled. Without downloads, Tracewright uses only the cache.
     pub offline: bool,
 }
 

@@ -8,16 +8,17 @@ use std::path::{Component, Path};
 pub struct ModelName {
     /// The name of the repository, such as `org/name`.
     pub repository: String,
-    /// A branch, a tag or a commit. `None` means the branch `main`.
+    /// The revision, which is a branch, a tag or a commit. The default revision is the branch
+    /// `main`.
     pub revision: Option<String>,
-    /// A file of the repository, or a part of a GGUF file's name such as `Q4_K_M`. `None` means the
-    /// whole model.
+    /// A file of the repository, or a part of a GGUF file's name such as `Q4_K_M`. Without a file,
+    /// the name means the whole model.
     pub file: Option<String>,
 }
 
 impl ModelName {
-    /// Parses the name of a model, or the address of the model's web page. Returns `None` for any
-    /// other text, such as the path `./org/name`.
+    /// Parses the name of a model, or the address of the model's web page. The result is `None` for
+    /// any other text, such as the path `./org/name`.
     ///
     /// ```
     /// use tracewright_hub::ModelName;

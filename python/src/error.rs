@@ -33,7 +33,7 @@ pub fn raised(error: ModelError) -> PyErr {
 /// Rewrites a help text for Python: `context=N` replaces the flag `--context N`.
 fn in_python(help: &str) -> String {
     let parts = help.split('`').enumerate().map(|(number, part)| match part.strip_prefix("--") {
-        // Parts with an odd number were between backticks.
+        // A part with an odd number was between backticks.
         Some(flag) if number % 2 == 1 => {
             let (name, value) = flag.split_once(' ').unwrap_or((flag, "…"));
             format!("{}={value}", name.replace('-', "_"))

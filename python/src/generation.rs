@@ -81,7 +81,7 @@ impl PyGeneration {
         self.known(py, |completion| completion.generated.tokens.clone())
     }
 
-    /// The reason why the text ended: `stop`, `length`, `context` or `cancelled`. The value is
+    /// The reason why the text ended: `stop`, `length`, `context` or `cancelled`. The reason is
     /// `None` before the text has ended.
     #[getter]
     fn finish(&self, py: Python<'_>) -> Option<&'static str> {

@@ -87,7 +87,7 @@ pub fn check_origin(headers: &HeaderMap, is_local: bool, allowed: &[String]) -> 
 }
 
 /// Whether a `Host` header contains an IP address or `localhost`. The function also accepts an
-/// empty header, because a request with an empty header does not come from a browser.
+/// empty header, because a request without a host does not come from a browser.
 fn is_own_name(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,

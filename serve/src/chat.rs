@@ -30,7 +30,7 @@ pub const TOP: u64 = 20;
 
 #[derive(Deserialize, JsonSchema)]
 pub struct ChatFields {
-    /// The name of the model. The default is the server's first model.
+    /// The name of the model. The default model is the server's first model.
     model: Option<String>,
     /// Messages with a role (system, developer, user, assistant, tool) and a content. The content
     /// is a text, or a list of parts with texts.
@@ -45,14 +45,15 @@ pub struct ChatFields {
     /// Whether the answer contains the probability of each token.
     logprobs: Option<bool>,
     /// The number of most likely tokens that the answer contains per position, with their
-    /// probabilities. The maximum is 20.
+    /// probabilities. The maximum number is 20 tokens.
     top_logprobs: Option<u64>,
     /// Functions that the model can call. The server ignores tools that are not functions.
     tools: Option<Vec<Value>>,
     /// Whether the model calls a function: `auto`, `none`, `required`, or an object with the name
     /// of a function to call.
     tool_choice: Option<Value>,
-    /// Whether an answer can contain several function calls. The default is true.
+    /// Whether an answer can contain several function calls. By default, an answer can contain
+    /// several calls.
     parallel_tool_calls: Option<bool>,
     /// The format of the answer: `text`, `json_object`, or a `json_schema` that the answer must
     /// follow.

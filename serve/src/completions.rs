@@ -36,16 +36,16 @@ const USUAL: u64 = 16;
 
 #[derive(Deserialize, JsonSchema)]
 pub struct CompletionFields {
-    /// The name of the model. The default is the server's first model.
+    /// The name of the model. The default model is the server's first model.
     model: Option<String>,
     /// The prompts: a text, a list of texts, a list of token ids, or a list of lists of token ids.
     prompt: Value,
     stream: Option<bool>,
     stream_options: Option<StreamFields>,
-    /// The largest number of new tokens. The default is 16.
+    /// The largest number of new tokens. The default limit is 16 tokens.
     max_tokens: Option<u64>,
     /// The number of most likely tokens that the answer contains per position, with their
-    /// probabilities. The maximum is 20.
+    /// probabilities. The maximum number is 20 tokens.
     logprobs: Option<u64>,
     /// Whether the text of the answer begins with the prompt.
     echo: Option<bool>,
@@ -180,7 +180,8 @@ struct Completion {
     loaded: Arc<Loaded>,
     id: String,
     created: u64,
-    /// For each prompt, the text with which its answers begin. This text is the prompt or empty.
+    /// For each prompt, the text with which its answers begin. The first text of an answer is the
+    /// prompt or empty.
     echoes: Vec<String>,
     /// The number of answers to each prompt.
     count: usize,

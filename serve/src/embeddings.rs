@@ -23,14 +23,14 @@ const TEXTS: usize = 2048;
 
 #[derive(Deserialize, JsonSchema)]
 pub struct EmbeddingFields {
-    /// The name of the model. The default is the server's first model.
+    /// The name of the model. The default model is the server's first model.
     model: Option<String>,
     /// The texts: a text, a list of texts, a list of token ids, or a list of lists of token ids.
     input: Value,
     /// The encoding of the embeddings: `float` or `base64`.
     encoding_format: Option<String>,
-    /// The number of dimensions of the embeddings. If this field is set, the number must equal the
-    /// model's own number.
+    /// The number of dimensions of the embeddings. If the client sets this field, the number must
+    /// equal the model's own number of dimensions.
     dimensions: Option<u64>,
     /// The name of one of the model's prompts, such as `query`.
     prompt_name: Option<String>,

@@ -13,7 +13,8 @@ pub enum ServeError {
     Listen {
         /// The host and the port of the address.
         address: String,
-        /// The error of the operating system. For example, another program uses the port.
+        /// The error of the operating system, which reports for example that another program uses
+        /// the port.
         source: io::Error,
     },
     /// A file cannot be read.

@@ -215,7 +215,8 @@ impl IntoResponse for Failure {
     }
 }
 
-/// Whether the request causes this error. In this case, the same request always fails.
+/// Whether the request causes this error. If the request causes the error, the same request always
+/// fails.
 fn is_of_request(error: &ModelError) -> bool {
     match error {
         ModelError::Generate(error) => {

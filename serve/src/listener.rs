@@ -45,8 +45,8 @@ impl Server {
         self.address
     }
 
-    /// Answers requests until `stop` returns true. Then the server waits until the running answers
-    /// end, at most for the time [`ServeOptions::drain`].
+    /// Answers requests until `stop` returns true. After `stop` has returned true, the server waits
+    /// until the running answers end, at most for the time [`ServeOptions::drain`].
     ///
     /// # Errors
     /// Returns an error if the system cannot start threads.
@@ -109,8 +109,8 @@ impl Server {
     }
 }
 
-/// Accepts the next connection. If the number of connections equals the limit, the function waits
-/// first.
+/// Accepts the next connection. If the number of open connections equals the limit, the function
+/// waits first.
 async fn accept(
     listener: &tokio::net::TcpListener,
     places: &Arc<Semaphore>,
@@ -124,8 +124,8 @@ async fn accept(
             Some((stream, place))
         }
         Err(error) => {
-            // For example, the process may have too many open files. In this case, the server waits
-            // until other connections close.
+            // For example, the process may have too many open files. The server waits until other
+            // connections close.
             tracing::warn!("a connection is not accepted: {error}");
             tokio::time::sleep(Duration::from_millis(100)).await;
             None

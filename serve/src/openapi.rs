@@ -15,7 +15,7 @@ pub struct Endpoint {
     pub path: &'static str,
     pub about: &'static str,
     pub route: MethodRouter<Arc<App>>,
-    /// The JSON Schemas of the request's body. The list is empty for `GET`.
+    /// The JSON Schemas of the request's body. For a path with the method `GET`, the list is empty.
     pub body: Vec<Schema>,
 }
 

@@ -11,8 +11,8 @@ use crate::ApiKeys;
 pub struct ServeOptions {
     /// The options for generating an answer. A request can override these options.
     pub defaults: GenerateOptions,
-    /// The API keys that clients can use. If this is `None`, each client that can reach the port
-    /// has access.
+    /// The API keys that clients can use. Without API keys, each client that can reach the port has
+    /// access.
     pub keys: Option<ApiKeys>,
     /// The origins whose web pages may use the server, such as `http://localhost:5173`; `*` allows all
     /// origins.

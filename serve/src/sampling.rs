@@ -36,10 +36,10 @@ pub struct SamplingFields {
     seed: Option<i64>,
     /// Stop strings: a text or a list of texts. The answer ends before the first stop string.
     stop: Option<Value>,
-    /// The number of answers. The maximum is 16.
+    /// The number of answers to each prompt. The maximum number is 16 answers.
     n: Option<u64>,
     /// Whether the request can reuse the state of an earlier prompt that begins with the same
-    /// tokens. The default is true.
+    /// tokens. By default, the request can reuse such a state.
     cache_prompt: Option<bool>,
     /// Whether the answer continues after the model's stop tokens.
     ignore_eos: Option<bool>,

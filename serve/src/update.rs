@@ -2,7 +2,7 @@
 
 use generate::TokenLogprobs;
 
-/// A part of an answer, which the server can send immediately.
+/// A part of an answer. The server can send each part immediately.
 #[derive(Clone, Debug)]
 pub enum Update {
     /// Reasoning, which is text that the model writes before its answer.

@@ -167,10 +167,10 @@ pub struct Exported {
 /// function also copies the tokenizer files of `model`, which is a folder or a GGUF file. The
 /// tensors of `checkpoint` must have [the model's names](Plan::named).
 ///
-/// The function does not change the folder `out` before the module is compiled. If a later step
-/// fails, `out` is no longer an export. If the function created the folder, it removes the folder
-/// after such an error. The function removes all files of a previous export in `out`, and keeps all
-/// other files.
+/// The function does not change the folder `out` before the module is compiled. If a step after the
+/// compilation fails, `out` is no longer an export. If such an error occurs and the function has
+/// created the folder, the function removes the folder again. The function removes all files of a
+/// previous export in `out`, and keeps all other files.
 ///
 /// # Errors
 /// Returns the error of the first stage that fails. If the checkpoint does not match the network's

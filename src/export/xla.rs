@@ -238,8 +238,8 @@ impl XlaProgram {
     }
 }
 
-/// Returns, for each axis of a tensor, the mesh axes that partition this axis. The list is empty
-/// for an axis that no mesh axis partitions.
+/// Returns, for each axis of a tensor, the mesh axes that partition this axis. For an axis that no
+/// mesh axis partitions, the list of mesh axes is empty.
 fn names(sharding: Option<&Sharding>, rank: usize) -> Vec<Vec<String>> {
     let of_axis = |axes: &Vec<targets::MeshAxis>| axes.iter().map(|axis| axis.name.clone()).collect();
     sharding.map_or(vec![Vec::new(); rank], |sharding| sharding.0.iter().map(of_axis).collect())
@@ -259,8 +259,8 @@ fn values(arguments: &[Argument], shardings: &[Sharding]) -> Vec<ManifestValue> 
 /// # Errors
 /// Returns an error if the mesh does not fit, or if a file cannot be written. If the checkpoint
 /// does not match the network's parameters, the error lists all differences and no file is written.
-/// If an error occurs while the function writes files, `out` is not an export. If the function
-/// created the folder, it removes the folder after such an error.
+/// If an error occurs while the function writes files, `out` is not an export. If such an error
+/// occurs and the function has created the folder, the function removes the folder again.
 pub fn export(
     plan: &Plan,
     model: &Path,

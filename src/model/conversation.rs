@@ -10,7 +10,7 @@ use super::{Completion, Model, ModelError, Pieces, assistant, user};
 ///
 /// In each turn, the network computes only the new tokens that the chat template adds. Some chat
 /// templates rewrite earlier messages, for example to remove old reasoning. After such a change,
-/// the network computes all tokens from the first difference on again.
+/// the network computes the tokens from the first difference on again.
 ///
 /// ```no_run
 /// use tracewright::Model;
@@ -92,8 +92,8 @@ impl Conversation {
         Ok(PreparedTurn { messages: chat.messages, text, prompt })
     }
 
-    /// Copies the messages, and the state after their tokens. [`resume`](Self::resume) can continue
-    /// the copied conversation.
+    /// Copies the messages of the conversation, and the state after the tokens of these messages.
+    /// [`resume`](Self::resume) can continue the copied conversation.
     ///
     /// # Errors
     /// Returns an error if the device fails.

@@ -51,7 +51,7 @@ pub(super) type Listener = Box<dyn FnMut(TextEvent) -> bool + Send>;
 
 /// An event of a text that the engine generates.
 pub enum TextEvent {
-    /// A new piece of text that no later token can change. The piece can be empty.
+    /// A new piece of text that no later token can change. A piece of text can be empty.
     Piece(String),
     /// The probabilities of the tokens that the sampler has chosen since the last event of this
     /// kind, if the options request probabilities.
@@ -69,15 +69,15 @@ pub struct Completion {
     pub text: String,
     /// The tokens, the reason for the end, and timings.
     pub generated: Generated,
-    /// Whether a stop string ended the text. In this case, the text of all tokens is longer than
-    /// `text`.
+    /// Whether a stop string ended the text. After a stop string, the text of all tokens is longer
+    /// than `text`.
     pub is_cut: bool,
     /// Number of tokens in the prompt, including the tokens whose state was reused.
     pub prompt_tokens: usize,
     /// The time from the moment when the text got a slot of the batch until the first token.
     pub first_token: Option<Duration>,
-    /// The number of bytes copied between host and device during the generation. The number
-    /// includes the bytes of other texts that ran at the same time.
+    /// The number of bytes copied between host and device during the generation. The number of
+    /// bytes includes the bytes of other texts that ran at the same time.
     pub transfers: Transfers,
 }
 
@@ -88,8 +88,8 @@ pub struct Embedded {
     pub embeddings: Vec<Vec<f32>>,
     /// The time that the calls of the network took.
     pub time: Duration,
-    /// Information about building the network for these embeddings. `None` if an earlier call built
-    /// the network.
+    /// Information about building the network for these embeddings, or `None` if an earlier call
+    /// built the network.
     pub build: Option<BuildInfo>,
 }
 
@@ -103,8 +103,8 @@ pub struct ModelInfo {
     pub vocabulary: usize,
     /// The number of texts that the model continues in parallel.
     pub slots: usize,
-    /// Information about building the network. `None` for an embedding model, because its networks
-    /// are built when the length of the texts is known.
+    /// Information about building the network. An embedding model has no such information, because
+    /// its networks are built when the length of the texts is known.
     pub build: Option<BuildInfo>,
     /// Warnings about the model's files.
     pub warnings: Vec<OpenWarning>,
@@ -424,8 +424,9 @@ pub(super) fn continues_text(path: &Path) -> ModelError {
 }
 
 impl Running<'_> {
-    /// Adds a token, and sends the new text that no later token can change to the listener. Returns
-    /// `Break` if the listener ends the generation, or if the text contains a stop string.
+    /// Adds a token, and sends new text to the listener as soon as no later token can change this
+    /// text. Returns `Break` if the listener ends the generation, or if the text contains a stop
+    /// string.
     fn push(&mut self, token: u32) -> ControlFlow<()> {
         self.first_token.get_or_insert_with(|| self.start.elapsed());
         let told = self.reply.push(token).map(|piece| (self.listener)(TextEvent::Piece(piece)));
@@ -485,8 +486,8 @@ struct Embeddings<'a> {
     options: &'a OpenOptions,
     model: &'a dyn Architecture,
     plugins: StartedPlugins,
-    /// The programs that were built so far. The key is the largest number of tokens per text that a
-    /// program can process.
+    /// The programs that were built so far. The key of a program is the largest number of tokens
+    /// per text that the program can process.
     programs: BTreeMap<usize, Ready>,
 }
 

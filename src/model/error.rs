@@ -175,7 +175,7 @@ pub enum ModelError {
     /// The target is for another kind of device than the selected device.
     #[error("the target is for {target}, but the device is {device}; name a target for this device")]
     Target {
-        /// The kind of device for which the target is.
+        /// The kind of device that the target describes.
         target: DeviceKind,
         /// The kind of the selected device.
         device: DeviceKind,

@@ -63,7 +63,7 @@ pub struct Model {
 struct Inner {
     text: ModelText,
     info: ModelInfo,
-    /// The channel to the engine thread. `None` after the last handle was dropped.
+    /// The channel to the engine thread, or `None` after the last handle was dropped.
     jobs: Mutex<Option<Sender<Job>>>,
     engine: Mutex<Option<JoinHandle<()>>>,
 }
@@ -217,7 +217,8 @@ impl Model {
     }
 
     /// Computes embeddings of texts, as f32 [texts, features]. `prompt_name` selects one of the
-    /// model's prompts, such as `query`. `None` selects the model's default prompt.
+    /// model's prompts, such as `query`. Without a name, the function uses the model's default
+    /// prompt.
     ///
     /// # Errors
     /// Returns an error if the model does not compute embeddings or has no prompt with this name, or if a
@@ -227,7 +228,7 @@ impl Model {
     }
 
     /// Returns the tokens from which [`embed`](Self::embed) computes the embeddings of texts. The
-    /// tokens include the model's prompt and special tokens.
+    /// returned tokens include the model's prompt and special tokens.
     ///
     /// # Errors
     /// Returns an error if the model does not compute embeddings, or has no prompt with this name.

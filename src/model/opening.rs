@@ -117,7 +117,7 @@ impl Opening {
     }
 
     /// Returns the settings with which an embedding model prepares texts, such as its prompts. The
-    /// result is `None` for other models.
+    /// result is `None` for models that do not compute embeddings.
     pub fn sentence(&self) -> Option<&SentenceConfig> {
         self.source.sentence()
     }

@@ -38,9 +38,9 @@ use crate::tuning::TuningSource;
 pub struct OpenOptions {
     /// Type of weights and activations: f32, f16 or bf16. The default is the type in the checkpoint.
     pub dtype: Option<ElementType>,
-    /// The largest number of tokens in a sequence, prompt and answer together. The default is 4096
-    /// tokens, or the model's own limit if this limit is smaller. For embedding models the default
-    /// is the model's own limit.
+    /// The largest number of tokens in a sequence, prompt and answer together. The default context
+    /// is 4096 tokens, or the model's own limit if this limit is smaller. For embedding models the
+    /// default is the model's own limit.
     pub context: Option<usize>,
     /// The number of tokens per prefill call. The default is 128, or the value that
     /// [`tuning`](Self::tuning) measured.
@@ -53,8 +53,8 @@ pub struct OpenOptions {
     /// The integer type to which matmuls with quantized weights round their inputs. The default
     /// integers have 8 bits. Integers with 16 bits reduce the error, but make prefill slower.
     pub activations: Option<ActivationBits>,
-    /// Whether Tracewright's kernels compute matmuls and attention. By default, kernels are used if
-    /// the processor supports them.
+    /// Whether Tracewright's kernels compute matmuls and attention. By default, Tracewright uses
+    /// kernels if the processor supports kernels.
     pub kernels: Option<bool>,
     /// The storage format of cached keys and values. The default is the element type of the network.
     pub kv: Option<KvFormat>,
@@ -66,7 +66,7 @@ pub struct OpenOptions {
     /// The target for which the network is compiled. The default target is the selected device on
     /// this machine.
     pub target: Option<Target>,
-    /// Path of a PJRT plugin. If this option is set, the plugin's XLA compiles and runs the network
+    /// Path of a PJRT plugin. If you set a plugin, the plugin's XLA compiles and runs the network
     /// on the plugin's device. The plugin's code runs in this process. By default, IREE runs the
     /// network.
     pub plugin: Option<PathBuf>,
@@ -79,19 +79,20 @@ pub struct OpenOptions {
     /// The rules that divide axes of tensors along axes of the mesh. These rules override or extend
     /// the rules in the network's declaration.
     pub shard: Vec<ShardRule>,
-    /// The number of worker threads. 0 selects one thread per core. XLA ignores this number.
+    /// The number of worker threads. The number 0 selects one thread per core. XLA ignores this
+    /// number.
     pub threads: usize,
     /// The source of the tile sizes of kernels. By default, Tracewright uses the measurements of
     /// `tracewright tune` on this machine.
     pub tuning: Option<TuningSource>,
     /// Whether to build the entry point for [`score`](super::Model::score) together with the other
-    /// entry points. If this is false, the first call of `score` builds this entry point.
+    /// entry points. Without this option, the first call of `score` builds this entry point.
     pub score: bool,
     /// The method that proposes draft tokens. One call of the model verifies several draft tokens.
     pub speculate: Speculation,
     /// Whether to compare all weights with the hashes in the archive before loading the weights.
     pub verify: bool,
-    /// Unknown keys of `config.json` that Tracewright ignores. Other unknown keys are errors.
+    /// Unknown keys of `config.json` that Tracewright ignores. All other unknown keys are errors.
     pub allow_config_keys: Vec<String>,
     /// The function that reads a configuration. You can replace this function to add your own architectures.
     pub read: ReadModel,
@@ -101,15 +102,15 @@ pub struct OpenOptions {
     /// The folder for compiled modules and baked archives. The default is `tracewright` in the user's cache
     /// folder.
     pub cache: Option<PathBuf>,
-    /// The Hugging Face hub from which Tracewright downloads models, and the cache of the hub. The
-    /// default is the public hub without a token, and the cache `huggingface/hub` in the user's
-    /// cache folder.
+    /// The Hugging Face hub from which Tracewright downloads models, and the cache of the hub. By
+    /// default, Tracewright uses the public hub without a token, and the cache `huggingface/hub` in
+    /// the user's cache folder.
     pub hub: Option<Hub>,
     /// A program that renders chat templates in a separate process. By default, this process
-    /// renders chat templates. Then only the limits of the template engine apply.
+    /// renders chat templates under the limits of the template engine.
     pub template_program: Option<TemplateProgram>,
     /// A function that receives each slow step of opening a model, and can stop these steps. By
-    /// default, there is no such function.
+    /// default, no function receives the steps.
     pub watch: Option<WatchOpen>,
 }
 

@@ -234,7 +234,7 @@ impl Pieces {
     }
 
     /// Returns the tokens and timings of the text after the iterator has ended without an error.
-    /// Before the end, the result is `None`.
+    /// Before the iterator has ended, the result is `None`.
     pub fn completion(&self) -> Option<&Completion> {
         self.completion.as_ref()
     }

@@ -51,16 +51,16 @@ pub struct BuildInfo {
     pub compile: Duration,
     /// The time that loading the program took.
     pub load: Duration,
-    /// The module text. `None` for an export, and for a network that XLA runs.
+    /// The module text, or `None` for an export and for a network that XLA runs.
     pub module: Option<Module>,
-    /// The options of IREE's compiler. `None` for an export, and for a network that XLA runs.
+    /// The options of IREE's compiler, or `None` for an export and for a network that XLA runs.
     pub options: Option<CompileOptions>,
     /// Path of the archive with the weights. If XLA runs the network and there are no computed
-    /// weights, this is the path of the model.
+    /// weights, the field contains the path of the model.
     pub archive: PathBuf,
-    /// Statistics about writing the archive. `None` if the archive already existed.
+    /// Statistics about writing the archive, or `None` if the archive already existed.
     pub baked: Option<Baked>,
-    /// The partitioning of tensors over a mesh of devices. `None` for a network on one device.
+    /// The partitioning of tensors over a mesh of devices, or `None` for a network on one device.
     pub shards: Option<Shards>,
     /// The arguments and results of each entry point.
     pub signatures: Vec<Signature>,
@@ -175,8 +175,8 @@ fn build_in_xla(
     let quantize = options.quantize.clone().unwrap_or(Quantization::Computed);
     let plan = xla::planned(planned(model, options, Some(quantize))?)?;
     let mut entries = entries(&plan, options, score);
-    // The devices of a mesh can store different sequences of the batch. So every call must compute
-    // all sequences.
+    // The devices of a mesh can store different sequences of the batch. So every call on a mesh
+    // must compute all sequences.
     let mesh = options.mesh.as_ref();
     if mesh.is_none() {
         entries = entries.into_iter().flat_map(EntryPoint::in_parts).collect();
@@ -185,7 +185,7 @@ fn build_in_xla(
     let checkpoint = plan.model.weights(Checkpoint::open(path)?)?;
     let (cache, mut watch) = (options.cache_folder()?, options.watch_steps());
     let rules = mesh.map_or(Vec::new(), |mesh| xla::shard_rules(&traced, mesh, &options.shard));
-    // The function checks the mesh before the plugin starts.
+    // Tracewright checks the mesh before the plugin starts.
     mesh.map(|mesh| Shards::new(&traced.trace, mesh, &rules)).transpose().map_err(XlaError::from)?;
     let plugin = plugins.get(plugin, mesh.map_or(1, Mesh::devices), &options.xla_flags)?;
     let plan = plugin.plan(plan, mesh);

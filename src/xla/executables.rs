@@ -65,8 +65,8 @@ impl<'a> Executables<'a> {
     /// Returns a hash of all inputs on which the executable depends.
     fn key(&self, module: &Module) -> String {
         let mut hasher = blake3::Hasher::new();
-        // The length of each part is hashed before the part. So different lists of parts have
-        // different hashes.
+        // The function hashes the length of each part of the key before the part itself. So
+        // different lists of parts have different hashes.
         for part in self.shared.iter().chain([&module.text_without_locs]) {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part.as_bytes());
@@ -100,7 +100,7 @@ fn shared_parts(
         flags.clone(),
     ];
     // XLA compiles for the processor of this machine, but machines with other processors can share
-    // the cache folder. So the key contains the processor.
+    // the cache folder. So the cache key contains the processor.
     if client.platform() == "cpu" {
         parts.push(format!("{:?}", host_features()));
     }

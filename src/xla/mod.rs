@@ -90,13 +90,13 @@ impl StartedPlugins {
 pub struct XlaTools<'a> {
     /// The plugin, which must be started with enough devices.
     pub plugin: &'a XlaPlugin,
-    /// The device that runs the program. `None` selects the first device. A mesh begins with this
-    /// device.
+    /// The device that runs the program. By default, the first device runs the program. A mesh
+    /// begins with this device.
     pub device: Option<DeviceName>,
     /// The cache folder for executables, and for archives of computed weights.
     pub cache: &'a Path,
-    /// A function that receives each step of the build and can stop the build. `None` reports no
-    /// steps.
+    /// A function that receives each step of the build and can stop the build. With `None`, the
+    /// build reports no steps.
     pub watch: Option<WatchSteps<'a>>,
 }
 
@@ -108,10 +108,10 @@ pub struct BuiltXla {
     pub compile: Duration,
     /// The time for copying the weights to the devices.
     pub load: Duration,
-    /// The archive of the computed weights. `None` if the checkpoint contains all weights in the
+    /// The archive of the computed weights, or `None` if the checkpoint contains all weights in the
     /// right format.
     pub archive: Option<Archive>,
-    /// The partitioning of tensors over the mesh. `None` if there is no mesh.
+    /// The partitioning of tensors over the mesh, or `None` if there is no mesh.
     pub shards: Option<Shards>,
 }
 
@@ -212,7 +212,7 @@ fn check_memory(expanded: &Expanded, shards: Option<&Shards>, memory: Memory) ->
 /// The devices on which a program stores its tensors.
 struct Places<'a> {
     devices: Range<usize>,
-    /// The partitioning of tensors. `None` for a program on one device.
+    /// The partitioning of tensors over a mesh, or `None` for a program on one device.
     shards: Option<&'a Shards>,
 }
 

@@ -9,8 +9,8 @@ use crate::Tokenizer;
 pub struct Vocabulary {
     trie: TokTrie,
     tokenizer: Tokenizer,
-    /// Whether the vocabulary contains a token for every byte. Without such tokens, some texts
-    /// cannot be encoded, and the model itself must choose the tokens.
+    /// Whether the vocabulary contains a token for every byte. Without a token for every byte, some
+    /// texts cannot be encoded, and the model itself must choose the tokens.
     has_all_bytes: bool,
 }
 
@@ -28,7 +28,8 @@ impl TokenizerEnv for Vocabulary {
 
     /// Encodes bytes with the tokenizer if the tokens decode to exactly these bytes. The tokens
     /// decode to other bytes if the tokenizer adds a space in front, or interprets the name of a
-    /// special token. In this case, the function uses the longest matching token at each position.
+    /// special token. If the tokens decode to other bytes, the function uses the longest matching
+    /// token at each position.
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
         let text = std::str::from_utf8(bytes).ok();
         let tokens = text.and_then(|text| self.tokenizer.encode_plain(text).ok());

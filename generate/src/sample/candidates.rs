@@ -10,7 +10,7 @@ pub(super) struct Candidate {
     pub logit: f64,
 }
 
-/// Sorts tokens by descending logit. Of two tokens with the same logit, the token with the lower id
+/// Sorts tokens by descending logit. If two tokens have the same logit, the token with the lower id
 /// comes first, as in the greedy choice.
 pub(super) fn likely_first(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.total_cmp(&a.logit).then(a.token.cmp(&b.token))

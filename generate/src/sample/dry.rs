@@ -20,7 +20,8 @@ pub struct Dry {
     pub base: f32,
     /// The shortest repetition that is penalized, in tokens.
     pub allowed_length: usize,
-    /// The number of last tokens in which DRY searches for repetitions. `None` selects all tokens.
+    /// The number of last tokens in which DRY searches for repetitions. With `None`, DRY searches
+    /// all tokens.
     pub last_n: Option<usize>,
     /// Texts that interrupt a repetition.
     pub breakers: Breakers,
@@ -51,8 +52,8 @@ impl Breakers {
     pub const USUAL: [&str; 4] = ["\n", ":", "\"", "*"];
 
     /// Finds tokens that contain one of `texts`, and tokens that end with the beginning of one of
-    /// `texts`. After a token that ends with a beginning, the tokens of the rest of the text must
-    /// follow. Empty texts are ignored.
+    /// `texts`. For a token that ends with the beginning of a text, the function stores the tokens
+    /// of the rest of this text. Empty texts are ignored.
     ///
     /// # Errors
     /// Returns an error if the tokenizer cannot encode the rest of a text.

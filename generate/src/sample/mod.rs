@@ -137,8 +137,8 @@ impl SamplingStep {
 }
 
 impl Sampling {
-    /// Whether these settings always choose the most likely token. Then the compiled program
-    /// chooses the token, and the host needs no logits.
+    /// Whether these settings always choose the most likely token. If the choice is always the most
+    /// likely token, the compiled program chooses the token, and the host needs no logits.
     pub(crate) fn takes_the_likeliest(&self) -> bool {
         if self.temperature != 0.0 {
             return false;

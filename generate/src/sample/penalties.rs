@@ -10,11 +10,11 @@ use super::candidates::Candidate;
 /// llama.cpp.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Penalties {
-    /// The number of last tokens that the penalties consider. `None` considers all tokens, like
-    /// transformers.
+    /// The number of last tokens that the penalties consider. With `None`, the penalties consider
+    /// all tokens, like transformers.
     pub last_n: Option<usize>,
     /// The repetition penalty. The sampler divides positive logits by this number, and multiplies
-    /// all other logits by this number. 1 changes nothing.
+    /// all other logits by this number. A penalty of 1 changes no logit.
     pub repeat: f32,
     /// The frequency penalty. The sampler subtracts this number once for each occurrence of the
     /// token.
@@ -56,7 +56,7 @@ impl Penalties {
     }
 }
 
-/// Returns the last `n` tokens. `None` selects all tokens.
+/// Returns the last `n` tokens, or all tokens if `n` is `None`.
 pub(super) fn last(seen: &[u32], n: Option<usize>) -> &[u32] {
     &seen[seen.len() - n.unwrap_or(seen.len()).min(seen.len())..]
 }

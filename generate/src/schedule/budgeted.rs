@@ -7,8 +7,8 @@ use super::{RowWork, Schedule};
 /// another.
 ///
 /// Some networks compute all rows of the batch in each call. For such a network, the schedule
-/// divides its limit of positions among all rows. The schedule splits prompts only while a text is
-/// generating.
+/// divides its limit of positions among all rows of the batch. The schedule splits prompts only
+/// while a text is generating.
 #[derive(Clone, Copy, Debug)]
 pub struct Budgeted {
     positions: usize,

@@ -11,11 +11,11 @@ pub use together::Together;
 pub struct RowWork {
     /// The number of tokens that the network has not processed yet.
     pub tokens: usize,
-    /// Whether the network has processed the prompt in this row. Each further call then produces a
-    /// token.
+    /// Whether the network has processed the prompt in this row. After the prompt, each further
+    /// call produces a token.
     pub decodes: bool,
-    /// Whether a call can process this row without the other rows. If this is false, each call
-    /// computes the same number of positions in all rows, and pads shorter rows.
+    /// Whether a call can process this row without the other rows. If a call must compute all rows,
+    /// the call computes the same number of positions in each row, and pads shorter rows.
     pub alone: bool,
 }
 
@@ -31,7 +31,7 @@ pub struct RowWork {
 /// ```
 pub trait Schedule {
     /// Returns, for each row of the batch, the number of tokens that the next call processes. If a
-    /// number is larger than the entry point supports, the call processes fewer tokens. At least
-    /// one number must be positive.
+    /// returned number is larger than the entry point supports, the call processes fewer tokens. At
+    /// least one returned number must be positive.
     fn plan(&mut self, rows: &[RowWork]) -> Vec<usize>;
 }

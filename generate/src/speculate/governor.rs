@@ -17,7 +17,7 @@ pub(crate) struct Governor {
 impl Governor {
     /// The additional cost of a call that verifies a draft, in calls that process one token.
     const COST: f64 = 1.0;
-    /// The number that a call without a draft adds to the balance.
+    /// The number of saved calls that a call without a draft adds to the balance.
     const INCOME: f64 = 0.01;
     /// The upper limit of the balance.
     const MOST: f64 = 8.0;

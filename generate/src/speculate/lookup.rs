@@ -54,7 +54,7 @@ impl Drafter for Lookup {
         self.index(seen);
         let Some(gram) = seen.last_chunk() else { return Ok(Vec::new()) };
         // The last occurrence of the n-gram is at the end of the text, so the draft uses the
-        // occurrence before.
+        // previous occurrence.
         let Some([_, Some(place)]) = self.places.get(gram) else { return Ok(Vec::new()) };
         let least = match certainty {
             Certainty::Likely => GRAM,

@@ -111,8 +111,8 @@ fn may_match_nothing(regex: &str) -> bool {
         || longer.iter().any(|mark| regex.contains(mark))
 }
 
-/// Decodes a `precompiled_charsmap`. Its bytes contain the length of a trie, the trie, and the
-/// zero-terminated texts to which the trie refers.
+/// Decodes a `precompiled_charsmap`. The decoded bytes contain the length of a trie, the trie, and
+/// the zero-terminated texts to which the trie refers.
 fn charsmap(part: &Value) -> Result<Vec<u8>> {
     Ok(BASE64.decode(part["precompiled_charsmap"].as_str().unwrap_or_default())?)
 }
