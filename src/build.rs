@@ -51,7 +51,7 @@ pub enum BuildStep {
     Compile,
     /// Tracewright writes the archive of the weights.
     Bake(irpa::Progress),
-    /// IREE loads the module. This step takes little time.
+    /// IREE loads the module. Loading a module takes little time.
     Load,
     /// Tracewright compares the weights with the hashes in the archive.
     Verify(irpa::Progress),
@@ -91,7 +91,7 @@ pub struct ProgramOptions<'a> {
     /// processor.
     pub device: Device,
     /// The memory into which the network must fit. With `None`, the build does not check the
-    /// memory. The default is the memory that this process may use.
+    /// memory. The default limit is the memory that this process may use.
     pub memory: Option<Memory>,
     /// Tensors that the checkpoint may contain in addition to the parameters of the network. By
     /// default, the checkpoint may contain no other tensors.
@@ -119,7 +119,7 @@ impl<'a> From<BuildTools<'a>> for ProgramOptions<'a> {
     }
 }
 
-/// A program with its module and its archive, and the times of the build.
+/// A loaded program, the module and the archive of the program, and the times of the build.
 pub struct BuiltProgram {
     /// The loaded program, ready for calls.
     pub program: Program,
@@ -256,10 +256,10 @@ impl<'a, 't> Build<'a, 't> {
         Ok(Self { lowered, options, compiled, checkpoint, checked, tools })
     }
 
-    /// Writes the archive of the weights to `path`.
+    /// Bakes the weights, and writes the archive to `path`.
     ///
     /// # Errors
-    /// Returns an error if a recipe cannot be evaluated or the file cannot be written.
+    /// Returns an error if a weight cannot be computed or the file cannot be written.
     pub fn bake(&mut self, path: &Path) -> Result<(Archive, Baked), LoadError> {
         let tools = &mut self.tools;
         let mut watch = |progress| tools.watch(BuildStep::Bake(progress));
@@ -273,7 +273,7 @@ impl<'a, 't> Build<'a, 't> {
     /// function bakes the archive, and also returns statistics about baking.
     ///
     /// # Errors
-    /// Returns an error if a recipe cannot be evaluated or the file cannot be written.
+    /// Returns an error if a weight cannot be computed or the file cannot be written.
     pub fn cached_archive(&mut self) -> Result<(Archive, Option<Baked>), LoadError> {
         let (checkpoint, cache) = (self.checkpoint, self.tools.cache);
         let parameters = self.lowered.module.parameters.clone();

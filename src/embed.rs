@@ -41,8 +41,8 @@ pub fn length_for(tokens: usize, longest: usize) -> usize {
     rounded_up(tokens, 32, longest)
 }
 
-/// A program that computes embeddings of tokens. The embedder finds the arguments and results of the program
-/// by their roles.
+/// Computes embeddings with a loaded program. The embedder finds the arguments and results of the
+/// program by their roles.
 pub struct Embedder<'a> {
     program: &'a Program,
     signature: &'a Signature,

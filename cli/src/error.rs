@@ -32,7 +32,7 @@ pub enum Error {
          or run `cargo xtask demo`, which does both"
     )]
     WithoutIree { command: &'static str },
-    /// An error of the library, which has its own code.
+    /// An error of the library, which has its own error code.
     #[error(transparent)]
     Library(AnyCoded),
     #[error("interrupted")]
@@ -54,7 +54,7 @@ pub enum Error {
     /// Some checks of the installation failed.
     #[error("{missing} of {looked_at} checks failed")]
     Missing { missing: usize, looked_at: usize },
-    /// The file of messages is not a JSON list of messages.
+    /// The file with messages does not contain a JSON list of messages.
     #[error("`{}` is not a JSON list of messages", .path.display())]
     Messages { path: PathBuf, source: serde_json::Error },
     /// The file for `--tools` or `--documents` does not contain a JSON list.

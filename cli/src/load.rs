@@ -25,7 +25,8 @@ use crate::interrupt::Interrupt;
 use crate::limit::{Limit, SetBy};
 use crate::{build, plugins, progress};
 
-/// Reads the files of a model. Errors in these files are reported before the slow compilation begins.
+/// Reads the files of a model. Tracewright reports errors in the model's files before the slow
+/// compilation begins.
 pub fn read(
     model: &Path,
     arguments: &RunArguments,

@@ -1,4 +1,4 @@
-//! Finds PJRT plugins: in the arguments, or in the Python packages of this machine.
+//! Finds PJRT plugins in the arguments, or in the Python packages of this machine.
 
 use std::collections::BTreeSet;
 use std::env;

@@ -1,4 +1,4 @@
-//! Progress on stderr: bars on a terminal, lines elsewhere.
+//! Shows progress on stderr: bars in a terminal, and lines otherwise.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub fn bytes(what: &'static str, total: u64) -> ProgressBar {
     bar.with_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// A spinner for a step whose length is unknown.
+/// Creates a spinner for a step whose length is unknown.
 #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "only the compiler takes an unknown time"))]
 pub fn spinner(what: impl Into<String>) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(what.into());

@@ -150,16 +150,16 @@ pub fn parsed<A: FromArgMatches>(command: Command, words: impl IntoIterator<Item
     })
 }
 
-/// Prints an error: its code, its message with causes, the option that can fix it, and the relevant lines of
-/// Rust code.
+/// Prints the code of an error, the message with all causes, the option that can fix the error, and
+/// the relevant lines of Rust code.
 pub fn tell(error: &impl CommandError) {
     say!("{BEGINNING}{}]: {}", error.code(), WithCauses(error));
     error.help().iter().for_each(|help| say!("  help: {help}"));
     source::show(&error.library().map_or_else(Vec::new, Coded::places));
 }
 
-/// Ends a command: prints the command's error, and returns the exit code. `interrupted` is set if Ctrl-C
-/// ended the command.
+/// Ends a command: prints the command's error, and returns the exit code. `interrupted` is true if
+/// Ctrl-C ended the command.
 pub fn exit(result: Result<(), impl CommandError>, interrupted: bool) -> u8 {
     const INTERRUPTED: u8 = 130;
     let Err(error) = result else { return 0 };

@@ -3,7 +3,8 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-/// The kind of file that a writer writes. The writer may replace a file of the same kind, or an empty file.
+/// The kind of an output file, such as a parameter archive. A new file may replace an empty file,
+/// or a file of the same kind.
 #[derive(Clone, Copy, Debug)]
 pub struct FileKind {
     /// The name of this kind of file in messages, such as `a parameter archive`.
@@ -16,10 +17,10 @@ impl FileKind {
     /// The number of bytes at the start of a file that determine the kind of the file.
     pub const HEAD: u64 = 1 << 20;
 
-    /// A kind for writers that replace no file, not even an empty file.
+    /// The kind of a new file that must not replace any file, not even an empty file.
     pub const NEW: Self = Self { name: "", is: |_| false };
 
-    /// A kind for files in a folder into which only Tracewright writes. A new file of this kind
+    /// The kind of files in a folder into which only Tracewright writes. A new file of this kind
     /// replaces any existing file, even a damaged file.
     pub const CACHED: Self = Self { name: "a file of the cache", is: |_| true };
 
@@ -45,7 +46,8 @@ impl FileKind {
 pub struct NotReplaced {
     /// The target of the link, if the path is a link.
     pub leads_to: Option<PathBuf>,
-    /// The kind of file that may be replaced; empty if no file may be replaced.
+    /// The name of the kind of file that may be replaced. The name is empty if no file may be
+    /// replaced.
     pub expected: &'static str,
 }
 

@@ -18,8 +18,8 @@ pub const TEMPLATE_SECONDS: u64 = 1;
 /// The largest memory in bytes for a chat template, including the program that renders the template.
 pub const TEMPLATE_MEMORY: u64 = 1 << 30;
 
-/// The number of steps after which a chat template is considered endless. Real templates need a few
-/// thousand steps.
+/// The largest number of steps of a chat template. This limit stops endless templates. Real
+/// templates need a few thousand steps.
 pub const TEMPLATE_STEPS: usize = 1 << 21;
 
 /// The largest number of operators in one tag of a chat template. The template engine recurses for each
@@ -37,7 +37,7 @@ pub const TEMPLATE_ITEMS: usize = 1 << 17;
 /// that contains itself.
 pub const TEMPLATE_DEPTH: usize = 128;
 
-/// The factor by which a tokenizer may lengthen a text when it encodes or decodes the text.
+/// The largest factor by which encoding or decoding with a tokenizer may lengthen a text.
 pub const GROWTH: usize = 64;
 
 /// The largest number of tokens that a tokenizer may add at the start and the end of a text.

@@ -39,7 +39,7 @@ impl ModuleCache {
     /// Returns the module with this key, or `None` if the cache entry is missing or damaged.
     ///
     /// # Errors
-    /// Returns an error if the file of the entry cannot be read.
+    /// Returns an error if a file of the cache cannot be read.
     pub fn load(&self, key: &str) -> Result<Option<Vec<u8>>, FileError> {
         let path = self.path(key, "module");
         let bytes = match fs::read(&path) {
@@ -53,7 +53,7 @@ impl ModuleCache {
     /// Stores a module under this key.
     ///
     /// # Errors
-    /// Returns an error if the file of the entry cannot be written.
+    /// Returns an error if a file of the cache cannot be written.
     pub fn store(&self, key: &str, module: &[u8]) -> Result<(), FileError> {
         let entry = [blake3::hash(module).as_bytes(), module].concat();
         NewFile::write(&self.path(key, "module"), FileKind::CACHED, &entry)

@@ -75,8 +75,8 @@ impl NewFile {
     /// Publishes the file under its final path. Publishing replaces an existing file.
     ///
     /// # Errors
-    /// Returns an error if the content cannot be written to the disk, or if a file of another kind has
-    /// appeared in the meantime.
+    /// Returns an error if the content cannot be written to the disk, or if a file of another kind
+    /// has appeared at the final path in the meantime.
     pub fn publish(self) -> Result<(), FileError> {
         let Self { asked, path, kind, partial, file, .. } = &self;
         let synced = || {

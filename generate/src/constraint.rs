@@ -48,9 +48,10 @@ impl Constrainer {
         Ok(Self { factory, end, whitespace_flexible: false })
     }
 
-    /// Sets whether an answer in JSON may contain whitespace outside strings. The default is no
-    /// whitespace, because small models write endless whitespace. A schema can override this
-    /// setting with `whitespace_flexible` or `whitespace_pattern` under `x-guidance`.
+    /// Sets whether an answer in JSON may contain whitespace outside strings. By default, the
+    /// answer contains no such whitespace, because small models write endless whitespace. A schema
+    /// can override this setting with `whitespace_flexible` or `whitespace_pattern` under
+    /// `x-guidance`.
     #[must_use]
     pub fn whitespace_flexible(self, flexible: bool) -> Self {
         Self { whitespace_flexible: flexible, ..self }
@@ -72,8 +73,9 @@ impl Constrainer {
     }
 
     /// Creates a constraint for texts that a grammar describes. The grammar is in llguidance's
-    /// variant of Lark's notation: a rule `start`, rules in lower case, terminals in upper case.
-    /// `%json` followed by a JSON Schema in a rule stands for JSON that is valid under this schema.
+    /// variant of Lark's notation. The grammar needs a rule `start`. The names of rules are in
+    /// lower case, and the names of terminals are in upper case. `%json` followed by a JSON Schema
+    /// in a rule stands for JSON that is valid under this schema.
     ///
     /// # Errors
     /// Returns an error with the line and the column if the grammar is invalid.
@@ -166,7 +168,7 @@ impl Guide {
         Ok((!only_the_end).then_some(Allowed { mask, end: self.end }))
     }
 
-    /// Whether the text is complete, so that nothing can follow.
+    /// Whether the text is complete, and no further token can follow.
     pub fn is_complete(&self) -> bool {
         !self.matcher.is_error() && self.matcher.is_stopped()
     }
@@ -210,7 +212,7 @@ impl Guide {
     }
 }
 
-/// The tokens that may come next.
+/// The tokens that a constraint allows at the next position.
 pub(crate) struct Allowed {
     mask: SimpleVob,
     end: Option<u32>,

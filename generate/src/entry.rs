@@ -90,7 +90,8 @@ pub(crate) struct EntryCall<'n> {
 pub(crate) enum ArgBinding {
     Tokens(TensorType),
     Features(TensorType),
-    /// An integer from the host, or a tensor with one integer per row of the batch.
+    /// The start positions. The value is an integer from the host, or a tensor with one integer per
+    /// row of the batch.
     Start(Option<TensorType>),
     Count(Option<TensorType>),
     State(usize),

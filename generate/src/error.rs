@@ -92,12 +92,12 @@ pub enum GenerateError {
         /// Value of the bad logit.
         found: f32,
     },
-    /// The program chose an id that is not in the vocabulary.
+    /// The compiled program chose a token id that is not in the vocabulary.
     #[error(
         "the program chose the token {token}, expected a token below {vocabulary}; the program is broken"
     )]
     Favoured {
-        /// The id that the program chose.
+        /// The token id that the program chose.
         token: u32,
         /// The number of token ids.
         vocabulary: usize,
@@ -248,7 +248,7 @@ pub enum SavedFault {
     /// The file is not a saved sequence.
     #[error("the file is not a saved sequence, expected a file that Tracewright wrote")]
     Kind,
-    /// The file has another version of the format.
+    /// The format of the file has another version.
     #[error("the file has version {found} of the format for saved sequences, expected version {expected}")]
     Version {
         /// The version in the file.

@@ -28,7 +28,7 @@ pub struct TokenOptions {
     /// Whether to keep the logits from which each token was chosen.
     pub keep_logits: bool,
     /// How many of the most likely tokens the result lists per position, with their probabilities.
-    /// `None` keeps no probabilities.
+    /// With `None`, the result contains no probabilities.
     pub logprobs: Option<usize>,
     /// A constraint that the generated text must follow. The text ends when the constraint allows
     /// no further token.
@@ -210,8 +210,8 @@ impl Generation {
     }
 
     /// Returns the largest number of draft tokens for which the text has room. The call that
-    /// verifies a draft chooses one additional token. While the network reads the prompt, the
-    /// number is 0.
+    /// verifies a draft chooses one additional token. While the network processes the prompt, the
+    /// text has no room for draft tokens.
     pub fn room_for_draft(&self) -> usize {
         match self.begun {
             true => self.options.max_tokens.saturating_sub(self.generated.tokens.len() + 1),
@@ -227,7 +227,7 @@ impl Generation {
 
     /// Takes the network's output after the tokens in `seen`, and chooses the next token. Returns
     /// the chosen token, followed by the tokens that the grammar then requires. At the end of the
-    /// text, the list is empty.
+    /// text, the returned list is empty.
     ///
     /// # Errors
     /// Returns an error if no token can be chosen.

@@ -46,7 +46,7 @@ impl Network {
     /// Creates a network from a compiled program whose entry points have these signatures.
     ///
     /// # Errors
-    /// Returns an error if an entry point lacks a role.
+    /// Returns an error if an entry point lacks a necessary argument or result.
     pub fn new(
         runtime: &Runtime,
         program: &VmModule,
@@ -72,7 +72,8 @@ impl<E: Executor> Network<E> {
     /// Creates a network whose entry points have these signatures. `executor` calls the entry points.
     ///
     /// # Errors
-    /// Returns an error if an entry point lacks a role, or no entry point takes a single token.
+    /// Returns an error if an entry point lacks a necessary argument or result, or if no entry
+    /// point takes a single token.
     pub fn on(executor: E, signatures: &[Signature]) -> Result<Self, GenerateError> {
         let shared = shared(signatures)?;
         let (mut steps, mut feature_steps) = (Vec::new(), Vec::new());

@@ -35,7 +35,7 @@ pub struct GenerateOptions {
     /// Whether JSON that [`follow`](Self::follow) requires may contain whitespace outside strings.
     pub whitespace_flexible: bool,
     /// How many of the most likely tokens the result lists per position, with their probabilities.
-    /// `None` keeps no probabilities.
+    /// With `None`, the result contains no probabilities.
     pub logprobs: Option<usize>,
     /// Whether to keep the logits from which each token was chosen, as f32 [tokens, vocabulary].
     pub keep_logits: bool,

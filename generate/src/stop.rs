@@ -52,7 +52,8 @@ pub struct StopStrings {
 /// The result of searching a piece of text for stop strings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopMatch {
-    /// Text that is certainly not part of a stop string. This text can be empty.
+    /// Text that is certainly not part of a stop string. The text before a possible stop string can
+    /// be empty.
     Text(String),
     /// The text before a stop string. No text follows after a stop string.
     Stop(String),
@@ -67,9 +68,10 @@ impl StopStrings {
         StopStrings { strings, held: String::new() }
     }
 
-    /// Searches the next piece of text. If several stop strings match, the function chooses the string that
-    /// is complete first. Among strings that are complete at the same position, the function chooses the
-    /// longest. So the result does not depend on the pieces.
+    /// Searches the next piece of text. If several stop strings match, the function chooses the
+    /// string that is complete first. Among strings that are complete at the same position, the
+    /// function chooses the longest string. So the result does not depend on how the text is
+    /// divided into pieces.
     pub fn push(&mut self, piece: &str) -> StopMatch {
         self.held.push_str(piece);
         let found = |string: &String| self.held.find(string).map(|at| (at + string.len(), at));

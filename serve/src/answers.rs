@@ -21,7 +21,7 @@ pub struct Ask {
     pub loaded: Arc<Loaded>,
     pub prompts: Vec<Vec<u32>>,
     pub options: GenerateOptions,
-    /// The number of answers to each prompt. Each answer has its own seed.
+    /// The number of answers to each prompt. Each answer gets its own seed.
     pub count: usize,
     /// Whether a prompt may reuse the state of an earlier prompt that begins with the same tokens.
     pub reuse: bool,

@@ -35,7 +35,8 @@ pub struct ChatFields {
     /// Messages with a role (system, developer, user, assistant, tool) and a content. The content
     /// is a text, or a list of parts with texts.
     messages: Vec<Value>,
-    /// Whether the server streams the answer as server-sent events. The last event is `[DONE]`.
+    /// Whether the server streams the answer as server-sent events. The last event of a stream is
+    /// `[DONE]`.
     stream: Option<bool>,
     stream_options: Option<StreamFields>,
     /// The largest number of new tokens. By default, an answer can fill the context.
@@ -211,7 +212,8 @@ pub fn usage(usage: Usage) -> Value {
     })
 }
 
-/// Returns the last events of a stream: the token counts, if the client requested them, and the line `[DONE]`.
+/// Returns the last events of a stream. If the client requested token counts, the first event
+/// contains them. The last event is `[DONE]`.
 pub fn last_events(chunk: Option<Value>, total: Usage) -> Vec<Sent> {
     let with_usage = chunk.map(|mut chunk| {
         chunk["usage"] = usage(total);

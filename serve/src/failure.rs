@@ -61,7 +61,7 @@ pub enum Failure {
     Busy { most: usize },
     #[error("the model `{name}` cannot be loaded: {why}")]
     Load { name: String, why: String },
-    /// Another error of the model. The request may be the cause.
+    /// Another error of the model. The request may have caused this error.
     #[error("{}", causes(.0.as_ref()))]
     Of(Arc<ModelError>),
     #[error("the server failed: {why}")]

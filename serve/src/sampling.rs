@@ -32,7 +32,7 @@ pub struct SamplingFields {
     repeat_penalty: Option<f32>,
     repetition_penalty: Option<f32>,
     /// The seed of the random numbers. Requests with the same seed draw the same tokens. Without a
-    /// seed, each request uses another seed.
+    /// seed, the server chooses a new seed for each request.
     seed: Option<i64>,
     /// Stop strings: a text or a list of texts. The answer ends before the first stop string.
     stop: Option<Value>,

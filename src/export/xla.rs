@@ -101,7 +101,7 @@ pub fn is_export(folder: &Path) -> bool {
 /// has kernels for XLA only [for CUDA](for_cuda).
 ///
 /// # Errors
-/// Returns an error if the plan asks for quantized weights.
+/// Returns an error if the plan contains quantized weights.
 pub fn planned(plan: Plan) -> Result<Plan, XlaError> {
     if plan.weights.quantize.rounds() {
         return Err(XlaError::Quantized);

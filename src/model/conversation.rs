@@ -32,7 +32,7 @@ pub struct Conversation {
     pub tools: Option<Vec<Value>>,
     /// Additional variables for the chat template, by name.
     pub variables: Map<String, Value>,
-    /// The generation options for all further turns.
+    /// The options with which the model generates all further answers.
     pub options: GenerateOptions,
     /// The text that the tokenizer encodes as exactly `tokens`, if this text is known.
     shown: Option<String>,

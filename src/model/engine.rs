@@ -58,16 +58,16 @@ pub enum TextEvent {
     Logprobs(Vec<TokenLogprobs>),
     /// The text has ended.
     Done(Box<Completion>),
-    /// The text has failed.
+    /// Generating the text has failed.
     Failed(ModelError),
 }
 
-/// A text whose generation has ended.
+/// A text that the model has generated completely.
 #[derive(Clone, Debug)]
 pub struct Completion {
     /// The generated text. Without a tokenizer, the text consists of token ids separated by spaces.
     pub text: String,
-    /// The tokens, the reason for the end, and timings.
+    /// The tokens of the text, the reason for the end, and timings.
     pub generated: Generated,
     /// Whether a stop string ended the text. After a stop string, the text of all tokens is longer
     /// than `text`.
@@ -96,8 +96,8 @@ pub struct Embedded {
 /// Properties of an open model.
 #[derive(Clone, Debug)]
 pub struct ModelInfo {
-    /// The largest number of tokens in a sequence, prompt and answer together. For an embedding model, this
-    /// is the largest number of tokens in a text.
+    /// The largest number of tokens in a sequence, prompt and answer together. For an embedding
+    /// model, the limit applies to each text.
     pub context: usize,
     /// The number of token ids in the vocabulary.
     pub vocabulary: usize,

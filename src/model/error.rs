@@ -97,7 +97,7 @@ pub enum ModelError {
         /// The device in the options.
         device: DeviceName,
     },
-    /// A rule partitions axes, but the options set no mesh.
+    /// A sharding rule partitions axes, but the options set no mesh.
     #[error(
         "the rule `{rule}` divides axes over a mesh, but there is no mesh; set a mesh, or leave out the rule"
     )]
@@ -114,7 +114,7 @@ pub enum ModelError {
     /// The tokenizer, the chat template, the sampling options or the network failed.
     #[error(transparent)]
     Generate(#[from] GenerateError),
-    /// A call of the network failed. The error ended all texts that were running.
+    /// A call of the network failed. The failed call ended all running texts.
     #[error(transparent)]
     Failed(Arc<GenerateError>),
     /// An embedding cannot be computed.

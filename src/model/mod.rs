@@ -42,8 +42,8 @@ const STACK: usize = 256 << 20;
 ///
 /// A clone is another handle to the same model. Several threads can use handles of the same model
 /// at the same time. An engine thread runs the network and continues up to [`OpenOptions::slots`]
-/// texts in parallel. Further texts wait for a slot. The engine thread ends after the last handle
-/// and the last [`Pieces`] were dropped.
+/// texts in parallel. Additional texts wait for a slot. The engine thread ends after the last
+/// handle and the last [`Pieces`] were dropped.
 ///
 /// ```no_run
 /// use tracewright::{Model, user};
@@ -140,7 +140,8 @@ impl Model {
         Ok(self.continue_tokens(self.inner.text.tokenizer()?.encode_plain(&text)?))
     }
 
-    /// Starts a conversation with several turns. Each turn computes only its new tokens.
+    /// Starts a conversation with several turns. In each turn, the network computes only the new
+    /// tokens.
     pub fn conversation(&self) -> Conversation {
         Conversation::new(self.clone())
     }

@@ -20,8 +20,9 @@ use crate::Plan;
 use crate::build::BuildStep;
 use crate::export::IreeManifest;
 
-/// A model whose configuration, tokenizer and stop tokens are loaded, but whose network is not built yet.
-/// Errors in the model's files are reported here, before the slow compilation begins.
+/// A model whose configuration, tokenizer and stop tokens are loaded, but whose network is not
+/// built yet. [`read`](Self::read) returns errors in the model's files before the slow compilation
+/// begins.
 ///
 /// [`Model::open`] reads the files and builds the network in one call. Use `Opening` if your program chooses
 /// options from the files, for example the context from the length of a prompt.

@@ -36,19 +36,20 @@ use crate::tuning::TuningSource;
 /// ```
 #[derive(Clone)]
 pub struct OpenOptions {
-    /// Type of weights and activations: f32, f16 or bf16. The default is the type in the checkpoint.
+    /// Type of weights and activations: f32, f16 or bf16. The default type is the type in the
+    /// checkpoint.
     pub dtype: Option<ElementType>,
     /// The largest number of tokens in a sequence, prompt and answer together. The default context
-    /// is 4096 tokens, or the model's own limit if this limit is smaller. For embedding models the
-    /// default is the model's own limit.
+    /// is 4096 tokens, or the model's own limit if this limit is smaller. For embedding models, the
+    /// default context is the model's own limit.
     pub context: Option<usize>,
-    /// The number of tokens per prefill call. The default is 128, or the value that
+    /// The number of tokens per prefill call. The default number is 128, or the number that
     /// [`tuning`](Self::tuning) measured.
     pub chunk: Option<usize>,
     /// The number of texts that the model continues in parallel. Additional texts wait for a free
     /// slot. The default number is 1.
     pub slots: usize,
-    /// The storage format of weights. The default is the checkpoint's own format.
+    /// The storage format of weights. The default format is the checkpoint's own format.
     pub quantize: Option<Quantization>,
     /// The integer type to which matmuls with quantized weights round their inputs. The default
     /// integers have 8 bits. Integers with 16 bits reduce the error, but make prefill slower.
@@ -56,12 +57,14 @@ pub struct OpenOptions {
     /// Whether Tracewright's kernels compute matmuls and attention. By default, Tracewright uses
     /// kernels if the processor supports kernels.
     pub kernels: Option<bool>,
-    /// The storage format of cached keys and values. The default is the element type of the network.
+    /// The storage format of cached keys and values. The default format is the element type of the
+    /// network.
     pub kv: Option<KvFormat>,
     /// The rules that simplify the network. By default, Tracewright applies only rules that keep
     /// every bit of the results.
     pub rules: Option<Rules>,
-    /// The device that runs the network. The default is the processor, or the device that the export targets.
+    /// The device that runs the network. The default device is the CPU, or the device for which the
+    /// export was compiled.
     pub device: Option<DeviceName>,
     /// The target for which the network is compiled. The default target is the selected device on
     /// this machine.
@@ -70,8 +73,8 @@ pub struct OpenOptions {
     /// on the plugin's device. The plugin's code runs in this process. By default, IREE runs the
     /// network.
     pub plugin: Option<PathBuf>,
-    /// The value of the environment variable `XLA_FLAGS`, which the plugin reads. The cache key of an executable
-    /// contains these flags. The default is an empty value.
+    /// The value of the environment variable `XLA_FLAGS`, which the plugin reads. The cache key of
+    /// an executable contains these flags. By default, the value is empty.
     pub xla_flags: String,
     /// A grid of the plugin's devices with named axes, over which XLA partitions the network. The
     /// mesh begins with the plugin's first device. By default, the network runs on one device.
@@ -79,8 +82,8 @@ pub struct OpenOptions {
     /// The rules that divide axes of tensors along axes of the mesh. These rules override or extend
     /// the rules in the network's declaration.
     pub shard: Vec<ShardRule>,
-    /// The number of worker threads. The number 0 selects one thread per core. XLA ignores this
-    /// number.
+    /// The number of worker threads. The number 0 selects one thread per core. XLA ignores the
+    /// number of worker threads.
     pub threads: usize,
     /// The source of the tile sizes of kernels. By default, Tracewright uses the measurements of
     /// `tracewright tune` on this machine.
@@ -99,8 +102,8 @@ pub struct OpenOptions {
     /// The compiler. By default, Tracewright runs `iree-compile` from the `PATH`. An export needs
     /// no compiler.
     pub compiler: Option<Compiler>,
-    /// The folder for compiled modules and baked archives. The default is `tracewright` in the user's cache
-    /// folder.
+    /// The folder for compiled modules and baked archives. The default folder is `tracewright` in
+    /// the user's cache folder.
     pub cache: Option<PathBuf>,
     /// The Hugging Face hub from which Tracewright downloads models, and the cache of the hub. By
     /// default, Tracewright uses the public hub without a token, and the cache `huggingface/hub` in
@@ -170,8 +173,8 @@ pub struct WatchOpen(Arc<Mutex<WatchStep>>);
 type WatchStep = dyn FnMut(BuildStep) -> ControlFlow<()> + Send;
 
 impl WatchOpen {
-    /// Wraps a function that receives the steps. The function returns [`ControlFlow::Break`] to stop opening
-    /// the model.
+    /// Wraps a function that receives the steps of opening a model. The function returns
+    /// [`ControlFlow::Break`] to stop opening the model.
     pub fn new(watch: impl FnMut(BuildStep) -> ControlFlow<()> + Send + 'static) -> Self {
         Self(Arc::new(Mutex::new(watch)))
     }

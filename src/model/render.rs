@@ -15,8 +15,9 @@ use super::{ModelError, with_room};
 
 /// A program that renders a model's chat template. The last argument of the program is the model's
 /// path. The program reads a [`TemplateRequest`] as JSON from stdin and prints the rendered text.
-/// The program exits with 0, or with 1 and a message on stderr. The command `tracewright prompt
-/// --limited` is such a program, and runs under memory and time limits of the operating system.
+/// If rendering succeeds, the program exits with 0. If rendering fails, the program prints a
+/// message on stderr and exits with 1. The command `tracewright prompt --limited` is such a
+/// program, and runs under memory and time limits of the operating system.
 #[derive(Clone, Debug)]
 pub struct TemplateProgram {
     /// Path or name of the executable.

@@ -58,8 +58,8 @@ impl Request {
         self
     }
 
-    /// Ends the generation before this text appears. You can call this method several times to set several
-    /// texts.
+    /// Ends the generation before the given text appears. You can call this method several times to
+    /// set several texts.
     pub fn stop(mut self, text: impl Into<String>) -> Self {
         self.options.stop.push(text.into());
         self

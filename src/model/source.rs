@@ -46,8 +46,8 @@ pub(super) struct Ready {
 /// Information about building and loading a network.
 #[derive(Clone, Debug)]
 pub struct BuildInfo {
-    /// The time for compiling the module, or for reading the module from the cache. For an export, the time
-    /// is zero.
+    /// The time for compiling the module, or for reading the module from the cache. For an export,
+    /// the compilation time is zero.
     pub compile: Duration,
     /// The time that loading the program took.
     pub load: Duration,
@@ -239,8 +239,8 @@ pub(super) fn entries(plan: &Plan, options: &OpenOptions, score: bool) -> Vec<En
     entries
 }
 
-/// Bakes, compiles and loads a network. If the options request it, the function compares the weights with
-/// their hashes.
+/// Bakes, compiles and loads a network. If the options request verification, the function compares
+/// the weights with the hashes in the archive.
 fn build(
     options: &OpenOptions,
     traced: &Traced,

@@ -1,5 +1,5 @@
-//! Mirostat keeps enough tokens to hold the surprise of the text near a target (Basu et al., "Mirostat: A
-//! Neural Text Decoding Algorithm that Directly Controls Perplexity", 2020).
+//! Mirostat keeps as many tokens as needed to hold the surprise of the text near a target (Basu et
+//! al., "Mirostat: A Neural Text Decoding Algorithm that Directly Controls Perplexity", 2020).
 
 use super::candidates::{Candidate, likely_first, softmax};
 

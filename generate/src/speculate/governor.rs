@@ -19,7 +19,7 @@ impl Governor {
     const COST: f64 = 1.0;
     /// The number of saved calls that a call without a draft adds to the balance.
     const INCOME: f64 = 0.01;
-    /// The upper limit of the balance.
+    /// The largest possible balance of saved calls.
     const MOST: f64 = 8.0;
     /// The largest negative balance that rejected drafts can cause.
     const DEBT: f64 = 3.0;
@@ -38,13 +38,13 @@ impl Governor {
         }
     }
 
-    /// Updates the balance after a call that verified a draft. `accepted` is the number of accepted draft
-    /// tokens.
+    /// Updates the balance of saved calls after a call that verified a draft. `accepted` is the
+    /// number of accepted draft tokens.
     pub fn verified(&mut self, accepted: usize) {
         self.credit = (self.credit - Self::COST + accepted as f64).min(Self::MOST);
     }
 
-    /// Updates the balance after a call without a draft.
+    /// Updates the balance of saved calls after a call without a draft.
     pub fn passed(&mut self) {
         self.credit = (self.credit + Self::INCOME).min(Self::MOST);
     }

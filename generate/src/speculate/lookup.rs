@@ -24,15 +24,15 @@ const LONG: usize = 8;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Lookup {
-    /// The tokens that are in the index.
+    /// The tokens whose n-grams are in the index.
     indexed: Vec<u32>,
     /// For each n-gram of the text, the positions after the n-gram's last two occurrences.
     places: HashMap<[u32; GRAM], [Option<usize>; 2]>,
 }
 
 impl Lookup {
-    /// Adds the new tokens of a text to the index. If the index contains another text, the function builds
-    /// the index again.
+    /// Adds the new tokens of a text to the index of n-grams. If the index contains another text,
+    /// the function builds the index again.
     fn index(&mut self, seen: &[u32]) {
         if !seen.starts_with(&self.indexed) {
             self.indexed.clear();

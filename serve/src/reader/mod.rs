@@ -73,7 +73,7 @@ impl Reading {
 #[derive(Clone, Debug)]
 enum State {
     Start,
-    /// Reasoning that ends at this marker.
+    /// Reasoning, which ends at the given marker.
     Reasoning(&'static str),
     /// The whitespace between the reasoning and the content.
     Answer,
