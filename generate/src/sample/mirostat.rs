@@ -17,9 +17,8 @@ pub struct Mirostat {
 /// The version of the Mirostat algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MirostatVersion {
-    /// The version of the paper by Basu et al. The sampler estimates the exponent of Zipf's law
-    /// from the most likely tokens, computes k from this exponent, and keeps the k most likely
-    /// tokens.
+    /// The version of the Mirostat paper. The sampler estimates the exponent of Zipf's law from the
+    /// most likely tokens, computes k from this exponent, and keeps the k most likely tokens.
     One,
     /// The simpler version of Mirostat. The sampler removes tokens whose surprise exceeds a limit.
     Two,
