@@ -4,8 +4,8 @@
 //! compilation stage is a separate crate, which this crate re-exports. The stages are, in order:
 //!
 //! 1. [`dsl`]: records a network, declared with [`model!`], as a [`trace::Trace`]. Recording reads no weights.
-//! 2. [`lower`]: expands composite operations to primitives, and writes primitives as StableHLO text.
-//!    [`Lowered`] runs both steps.
+//! 2. [`lower`]: expands composite operations to primitives, and writes primitives as StableHLO
+//!    text. The type [`Lowered`] runs both steps of this stage.
 //! 3. [`bake`]: turns a checkpoint into the archive of the trace's parameters.
 //! 4. `runtime` and `generate` (feature `iree`): compile, load and call the module. `build::build_program` turns
 //!    any trace and its checkpoint into a loaded program in one call.

@@ -1,4 +1,4 @@
-//! Limits on the number of tokens, and the options that raise them.
+//! Limits on the number of tokens, and the options that raise these limits.
 
 use std::fmt;
 

@@ -54,7 +54,7 @@ impl NewFile {
         Self::begin(path, kind)?.publish_as(content)
     }
 
-    /// The temporary path of the file until it is published.
+    /// Returns the temporary path of the file, which is valid until the file is published.
     pub fn partial(&self) -> &Path {
         &self.partial
     }

@@ -193,8 +193,8 @@ impl<'a, E: Executor> Batch<'a, E> {
         Ok(row)
     }
 
-    /// Returns the log probabilities at each position of the text in a row of the batch. The list
-    /// is empty unless [`TokenOptions::logprobs`] is set.
+    /// Returns the log probabilities at each position of the text in a row of the batch. The
+    /// returned list is empty unless [`TokenOptions::logprobs`] is set.
     pub fn logprobs(&self, row: usize) -> &[TokenLogprobs] {
         self.running.get(row).and_then(Option::as_ref).map_or(&[], Generation::logprobs)
     }

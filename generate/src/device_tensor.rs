@@ -27,7 +27,7 @@ pub enum XlaBuffer {
 pub struct DeviceTensor(Rc<Inner>);
 
 struct Inner {
-    /// `None` after a call has consumed the tensor.
+    /// The tensor, or `None` after a call has consumed the tensor.
     buffer: RefCell<Option<PjrtBuffer>>,
     /// The bytes of a small tensor that the host has read.
     bytes: RefCell<Option<Vec<u8>>>,

@@ -141,7 +141,8 @@ impl<E: Executor> Network<E> {
 
     /// Chooses the entry point that computes `positions` new positions for `span` consecutive rows
     /// of the batch. If the positions fill the longest chunk, the function chooses an entry point
-    /// with this chunk. Otherwise, the function chooses the entry point with the lowest cost.
+    /// with this chunk. If the positions do not fill the longest chunk, the function chooses the
+    /// entry point with the lowest cost.
     pub(crate) fn step(
         &self,
         span: usize,

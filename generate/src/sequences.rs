@@ -20,12 +20,12 @@ use crate::{Drafter, EncoderInput, GenerateError, Network};
 pub(crate) struct Sequences<'a, E: Executor> {
     pub network: &'a Network<E>,
     pub rows: Vec<Row<E::Buffer>>,
-    /// The state tensors. The list is empty before the first call, and after a failed call that consumed the
-    /// state.
+    /// The state tensors. The list of state tensors is empty before the first call, and after a
+    /// failed call that consumed the state.
     pub state: Vec<E::Buffer>,
-    /// The tensors that the encoder returned. The list is empty before the encoder runs.
+    /// The tensors that the encoder returned. The list of tensors is empty before the encoder runs.
     pub memory: Vec<E::Buffer>,
-    /// One drafter for each row of the batch. The list is empty without speculation.
+    /// One drafter for each row of the batch. Without speculation, the list of drafters is empty.
     pub drafters: Vec<Box<dyn Drafter + 'a>>,
     governor: Governor,
     pub schedule: Box<dyn Schedule + 'a>,

@@ -122,8 +122,8 @@ impl<'a, E: Executor> Session<'a, E> {
         self.rows.encode(ROW, EncoderInput::Features(features))
     }
 
-    /// Sets the adapter for all tokens of the session. The index 0 selects no adapter. After this
-    /// change, the next call processes the session's tokens again.
+    /// Sets the adapter for all tokens of the session. The index 0 selects no adapter. After the
+    /// adapter has changed, the next call processes the session's tokens again.
     pub fn adapt(&mut self, adapter: u32) {
         self.rows.adapt(ROW, adapter);
     }

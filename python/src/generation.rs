@@ -19,7 +19,8 @@ pub struct PyGeneration {
     /// The number of tokens in the prompt.
     #[pyo3(get)]
     prompt_tokens: usize,
-    /// `None` after a signal handler raised an exception, which ends the generation.
+    /// The iterator over the pieces, or `None` after a signal handler raised an exception and ended
+    /// the generation.
     pieces: Mutex<Option<Pieces>>,
 }
 

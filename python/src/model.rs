@@ -21,7 +21,7 @@ use crate::{options, wait};
 #[pyclass(frozen, module = "tracewright", name = "Model")]
 pub struct PyModel {
     path: PathBuf,
-    /// `None` after the model was closed.
+    /// The model, or `None` after the model was closed.
     model: Mutex<Option<tracewright::Model>>,
 }
 

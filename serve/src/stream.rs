@@ -37,7 +37,7 @@ pub trait Events: Send + 'static {
     }
 }
 
-/// After this time without an event, the stream sends a comment. Without this comment, some proxies
+/// If no event occurs for this time, the stream sends a comment. Without this comment, some proxies
 /// close the connection.
 const SILENCE: Duration = Duration::from_secs(15);
 

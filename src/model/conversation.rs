@@ -27,8 +27,8 @@ pub struct Conversation {
     model: Model,
     /// The messages so far, which are JSON objects with `role` and `content`.
     pub messages: Vec<Value>,
-    /// Descriptions of the functions that the model may call, for the chat template. `None` offers
-    /// no functions.
+    /// Descriptions of the functions that the model may call, for the chat template. With `None`,
+    /// the conversation offers no functions.
     pub tools: Option<Vec<Value>>,
     /// Additional variables for the chat template, by name.
     pub variables: Map<String, Value>,

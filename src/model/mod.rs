@@ -173,7 +173,8 @@ impl Model {
     }
 
     /// Lists the inputs of a conversation that the chat template does not read: `tools`, or names
-    /// of variables. The list is empty if [`OpenOptions::template_program`] renders the template.
+    /// of variables. The returned list is empty if [`OpenOptions::template_program`] renders the
+    /// template.
     ///
     /// # Errors
     /// Returns the same errors as [`render`](Self::render).

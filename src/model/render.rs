@@ -33,7 +33,8 @@ pub struct TemplateProgram {
 pub struct TemplateRequest {
     /// The messages of the conversation, which are JSON objects with `role` and `content`.
     pub messages: Vec<Value>,
-    /// Descriptions of the functions that the model may call. `None` offers no functions.
+    /// Descriptions of the functions that the model may call. With `None`, the request offers no
+    /// functions.
     pub tools: Option<Vec<Value>>,
     /// Additional variables for the template, by name.
     pub variables: Map<String, Value>,
@@ -68,8 +69,8 @@ impl Renderer {
         Ok(with_room(|| template.render(chat).map_err(GenerateError::from))??)
     }
 
-    /// Lists the inputs of a conversation that the chat template does not read. The list is empty
-    /// if a separate program renders the template.
+    /// Lists the inputs of a conversation that the chat template does not read. The returned list
+    /// is empty if a separate program renders the template.
     pub fn unread(&self, chat: &Chat) -> Result<Vec<String>, ModelError> {
         if self.program.is_some() {
             return Ok(Vec::new());

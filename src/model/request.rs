@@ -152,8 +152,9 @@ impl IntoIterator for Request {
     }
 }
 
-/// An iterator over the pieces of a text, which yields each piece when the model has generated it.
-/// Each piece is a `String` that is not empty. Dropping the iterator stops the generation.
+/// An iterator over the pieces of a text, which yields each piece as soon as the model has
+/// generated the piece. Each piece is a `String` that is not empty. Dropping the iterator stops the
+/// generation.
 pub struct Pieces {
     events: Option<Receiver<TextEvent>>,
     completion: Option<Completion>,
