@@ -1,4 +1,4 @@
-//! The error of a command, and the flags that can fix it.
+//! The errors of commands, and the flags that can fix an error.
 
 use std::io;
 use std::path::PathBuf;
@@ -31,44 +31,46 @@ pub enum Error {
          run `cargo xtask demo`, or run `cargo xtask setup` and then `cargo build --release --features iree`"
     )]
     WithoutIree { command: &'static str },
-    /// An error of the library, which has its own code.
+    /// An error of the library, which has its own error code.
     #[error(transparent)]
     Library(AnyCoded),
     #[error("interrupted")]
     Interrupted,
-    /// Two variants of a network compute different values; the path is the field path of the first node that
-    /// differs.
+    /// Two variants of a network compute different values. `path` is the field path of the first
+    /// node whose values differ.
     #[error("the two variants of the network compute different values; the first difference is at `{path}`")]
     Differs { path: String },
     /// The file that `verify` must check contains no hashes.
     #[error("`{}` contains no hashes, so `verify` cannot check the data", .path.display())]
     WithoutHashes { path: PathBuf },
-    /// This program cannot start itself a second time.
+    /// Tracewright cannot start a second process of its own program, which would render the chat
+    /// template.
     #[error("the system cannot start a process that renders the chat template")]
     Program(#[source] io::Error),
-    /// The error of another process of this program, with its causes.
+    /// An error that a second Tracewright process printed, with the causes of the error.
     #[error("{what}")]
     Said { code: Code, what: String },
     /// Some checks of the installation failed.
     #[error("{missing} of {looked_at} checks failed")]
     Missing { missing: usize, looked_at: usize },
-    /// The file of messages is not a JSON list of messages.
+    /// The file with messages does not contain a JSON list of messages.
     #[error("`{}` is not a JSON list of messages", .path.display())]
     Messages { path: PathBuf, source: serde_json::Error },
-    /// The file of tools or of documents is not a list.
+    /// The file for `--tools` or `--documents` does not contain a JSON list.
     #[error("`{}` is not a JSON list of {what}", .path.display())]
     NoList { path: PathBuf, what: &'static str, source: serde_json::Error },
-    /// A tool or a document has another structure.
+    /// A tool or a document in a file does not have the expected structure.
     #[error("{place} in `{}` is {found}, expected {expected}", .path.display())]
     Entry {
         path: PathBuf,
         what: &'static str,
-        /// The key and the number of the invalid entry.
+        /// The number of the invalid tool or document in the list, and the invalid key.
         place: String,
         found: String,
         expected: &'static str,
     },
-    /// The chat template reads only `variables`, which do not include this variable.
+    /// The chat template does not read the variable `name`. `variables` lists the variables that
+    /// the template reads.
     #[error("`{}` has no effect: the chat template does not use `{name}`", option(.name))]
     Unread { name: String, variables: Vec<String> },
     /// The terminal cannot be read.
@@ -106,7 +108,7 @@ impl<E: Coded + Send + Sync + 'static> From<E> for Error {
     }
 }
 
-/// Converts an error of an open model, so that the error names command-line options.
+/// Converts an error of the library. The converted error names command-line options.
 #[cfg(feature = "iree")]
 fn in_options(error: ModelError) -> Error {
     let usage = |what: String| Error::Library(AnyCoded::new(usage(what)));
@@ -199,7 +201,7 @@ impl CommandError for Error {
     }
 }
 
-/// Returns the help of the first pattern that an error matches.
+/// Returns the help text of the first pattern that matches an error.
 macro_rules! helps {
     ($error:ident: $($pattern:pat => $help:literal;)+) => {
         $(if matches!($error.find(), Some($pattern)) {
@@ -208,7 +210,7 @@ macro_rules! helps {
     };
 }
 
-/// The option of this command line that can fix an error.
+/// Returns help texts that name the command-line options that can fix an error.
 pub fn library_help(error: &AnyCoded) -> Vec<String> {
     if let Some(error) = error.find() {
         return smaller(error);
@@ -238,7 +240,7 @@ pub fn library_help(error: &AnyCoded) -> Vec<String> {
     console::help(error)
 }
 
-/// The flag that sets a sampling setting.
+/// Returns the flag that sets the sampling setting `name`.
 #[cfg(feature = "iree")]
 fn setting(name: &str) -> Option<&'static str> {
     const FLAGS: [(&str, &str); 14] = [
@@ -260,7 +262,7 @@ fn setting(name: &str) -> Option<&'static str> {
     FLAGS.iter().find(|(known, _)| *known == name).map(|(_, flag)| *flag)
 }
 
-/// The option that sets a variable of the chat template.
+/// Returns the command-line option that sets the variable `name` of the chat template.
 fn option(name: &str) -> String {
     match name {
         "tools" | "documents" => format!("--{name}"),
@@ -269,7 +271,7 @@ fn option(name: &str) -> String {
     }
 }
 
-/// Text that explains how to fix an error about a variable that the chat template does not read.
+/// Explains how to fix the error that the chat template does not read the variable `name`.
 fn unread(name: &str, variables: &[String]) -> Vec<String> {
     let others =
         variables.iter().filter(|name| !matches!(name.as_str(), "messages" | "add_generation_prompt"));
@@ -281,7 +283,7 @@ fn unread(name: &str, variables: &[String]) -> Vec<String> {
     }
 }
 
-/// The flags that make a network smaller.
+/// Names the flags that reduce the memory that a network needs.
 fn smaller(error: &TooLarge) -> Vec<String> {
     match error.state + error.activations > error.weights {
         true => vec!["`--context N` sets a shorter context, `--chunk N` sets a smaller chunk".to_owned()],

@@ -17,24 +17,24 @@ pub enum HubError {
     /// The model is not in the cache, and downloads are disabled.
     #[error("`{name}` is not in the cache `{}`, and `HF_HUB_OFFLINE` forbids downloads", .cache.display())]
     Offline { name: Box<ModelName>, cache: PathBuf },
-    /// The hub has no such model, or hides the model from you.
+    /// The hub has no model with this name, or hides the model from you.
     #[error("the hub at {endpoint} does not list a model `{name}`")]
     NoModel { name: Box<ModelName>, endpoint: String },
-    /// The token is missing or not accepted.
+    /// The hub gives the model only to some users, and the access token is missing or rejected.
     #[error("the hub at {endpoint} gives the model `{name}` only to users with access")]
     NoAccess {
         name: Box<ModelName>,
         endpoint: String,
-        /// Whether the client sent a token.
+        /// Whether the client sent an access token.
         with_token: bool,
     },
-    /// The model has no such branch, tag or commit.
+    /// The model has no branch, tag or commit with this name.
     #[error("the model `{}` has no revision `{}`", .name.repository, .name.revision())]
     NoRevision { name: Box<ModelName> },
-    /// The model has no such file.
+    /// The model has no file with this name.
     #[error("the model `{}` has no file `{file}`, expected one of:{}", .name.repository, Listed(.known))]
     NoFile { name: Box<ModelName>, file: String, known: Vec<String> },
-    /// Several files match the name.
+    /// Several GGUF files match the name.
     #[error("`{name}` matches {} GGUF files, expected one of:{}", .files.len(), Listed(.files))]
     SeveralFiles { name: Box<ModelName>, files: Vec<String> },
     /// The repository contains no weights that Tracewright supports.
@@ -52,7 +52,8 @@ pub enum HubError {
     /// The hash of a downloaded file differs from the hash that the hub declares.
     #[error("`{file}` of `{name}` has the hash {found}, expected {expected}")]
     Hash { name: Box<ModelName>, file: String, found: String, expected: String },
-    /// The caller stopped the download. The next download of the same model continues from this point.
+    /// The caller stopped the download. The next download of the same model continues with the
+    /// first missing byte.
     #[error("the download was stopped")]
     Stopped,
     /// A file of the cache cannot be read or written.
@@ -61,7 +62,7 @@ pub enum HubError {
 }
 
 impl HubError {
-    /// Text that explains how to fix the error.
+    /// Returns a text that explains how to fix the error.
     pub fn help(&self) -> Option<String> {
         Some(match self {
             Self::NoCache => "set `HF_HOME` to a folder".into(),

@@ -1,4 +1,4 @@
-//! [`Answers`] returns the parts of all answers to one request while the engine generates them.
+//! [`Answers`] returns pieces of all answers to one request while the engine generates the answers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,19 +16,20 @@ use crate::models::Loaded;
 use crate::reader::{AnswerReader, Reading};
 use crate::update::{AnswerEnd, EndReason, Update, Usage};
 
-/// The prompts of a request, and the options for answering them.
+/// The prompts of a request, and the options for the answers.
 pub struct Ask {
     pub loaded: Arc<Loaded>,
     pub prompts: Vec<Vec<u32>>,
     pub options: GenerateOptions,
-    /// The number of answers to each prompt. Each answer has its own seed.
+    /// The number of answers to each prompt. Each answer gets its own seed.
     pub count: usize,
-    /// Whether a slot may reuse the state of an earlier prompt that begins with the same tokens.
+    /// Whether a prompt may reuse the state of an earlier prompt that begins with the same tokens.
     pub reuse: bool,
     pub reading: Reading,
 }
 
-/// The answers to one request. If you drop this value, the generation stops, and the slots become free.
+/// The answers to one request. Dropping this value stops the generation, and other requests can use
+/// the slots of the batch.
 pub struct Answers {
     events: UnboundedReceiver<(usize, TextEvent)>,
     updates: VecDeque<(usize, Update)>,
@@ -50,7 +51,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Starts the generation. Returns an error if the request's options are invalid.
+    /// Starts to generate the answers. Returns an error if the options of the request are invalid.
     pub fn begin(ask: Ask, metrics: Arc<Metrics>, permit: OwnedSemaphorePermit) -> Result<Self, Failure> {
         let Ask { loaded, prompts, options, count, reuse, reading } = ask;
         let (send, events) = unbounded_channel();
@@ -99,7 +100,8 @@ impl Answers {
         self.readers.len()
     }
 
-    /// Returns the next part of an answer, and the index of this answer; `None` after the end of all answers.
+    /// Returns the next part of an answer, and the index of this answer. The result is `None` after
+    /// the end of all answers.
     pub async fn next(&mut self) -> Option<Result<(usize, Update), Failure>> {
         loop {
             if let Some(update) = self.updates.pop_front() {
@@ -177,8 +179,8 @@ impl Answers {
         AnswerEnd { reason, usage }
     }
 
-    /// Returns the stop string that ended an answer. The tokens of the answer contain the stop string, and
-    /// its text does not.
+    /// Returns the stop string that ended an answer. The stop string is part of the answer's
+    /// tokens, but not of the answer's text.
     fn stop_string(&self, completion: &Completion) -> Option<String> {
         let tokenizer = self.loaded.model.tokenizer().filter(|_| completion.is_cut)?;
         let whole = tokenizer.decode(&completion.generated.tokens).ok()?;

@@ -11,9 +11,10 @@ pub enum ServeError {
     /// The server cannot listen on the address.
     #[error("the server cannot listen on `{address}`")]
     Listen {
-        /// The host and the port that the options set.
+        /// The host and the port of the address.
         address: String,
-        /// The error of the operating system, for example that another program uses the port.
+        /// The error of the operating system, which reports for example that another program uses
+        /// the port.
         source: io::Error,
     },
     /// A file cannot be read.
@@ -25,12 +26,12 @@ pub enum ServeError {
         /// Path of the key file.
         path: PathBuf,
     },
-    /// A key contains characters that a header cannot contain.
+    /// A key contains characters that are invalid in an HTTP header.
     #[error("line {line} of `{}` is not an API key, expected printable ASCII characters without spaces", .path.display())]
     Key {
         /// Path of the key file.
         path: PathBuf,
-        /// The number of the line, from 1.
+        /// The number of the line in the key file, counted from 1.
         line: usize,
     },
     /// Two models have the same name.

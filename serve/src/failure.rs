@@ -1,4 +1,5 @@
-//! [`Failure`] lists the reasons why a request fails, with status, code and message.
+//! [`Failure`] lists the reasons why a request fails. Each reason has an HTTP status, a code and a
+//! message.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -60,7 +61,7 @@ pub enum Failure {
     Busy { most: usize },
     #[error("the model `{name}` cannot be loaded: {why}")]
     Load { name: String, why: String },
-    /// Another error of the model. The request may be the cause.
+    /// Another error of the model. The request may have caused this error.
     #[error("{}", causes(.0.as_ref()))]
     Of(Arc<ModelError>),
     #[error("the server failed: {why}")]
@@ -117,7 +118,7 @@ impl Failure {
         }
     }
 
-    /// The type of the error, as in OpenAI's API.
+    /// Returns the type of the error in OpenAI's API.
     pub fn kind(&self) -> &'static str {
         match self.status() {
             StatusCode::UNAUTHORIZED => "authentication_error",
@@ -159,7 +160,7 @@ impl Failure {
         }
     }
 
-    /// The name of the invalid field.
+    /// Returns the name of the invalid field.
     pub fn param(&self) -> Option<String> {
         match self {
             Self::Field { param, .. } | Self::Missing { param, .. } | Self::Unsupported { param } => {
@@ -188,7 +189,7 @@ impl Failure {
         } })
     }
 
-    /// Creates a response with this body, and with the headers that the status requires.
+    /// Creates an HTTP response with this body, and with the headers that the status requires.
     pub fn respond(&self, body: Value) -> Response {
         let mut response = (self.status(), Json(body)).into_response();
         if self.status().is_server_error() {
@@ -214,7 +215,8 @@ impl IntoResponse for Failure {
     }
 }
 
-/// Whether the request causes this error, so that only a changed request can succeed.
+/// Whether the request causes this error. If the request causes the error, the same request always
+/// fails.
 fn is_of_request(error: &ModelError) -> bool {
     match error {
         ModelError::Generate(error) => {
