@@ -1,6 +1,6 @@
-//! Apertus: Swiss AI, "Apertus: Democratizing Open and Compliant LLMs" (2025), §2. The names follow the
-//! Hugging Face checkpoint (`modeling_apertus.py`). The network is a Qwen3 with a feed-forward network
-//! without a gate, whose activation has trained parameters.
+//! Apertus: Swiss AI, "Apertus: Democratizing Open and Compliant LLMs" (2025), §2. Field names
+//! follow the Hugging Face checkpoint (`modeling_apertus.py`). The network is a Qwen3 with a
+//! feed-forward network without a gate, whose activation has trained parameters.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{F32, Float, Tensor, model};
@@ -11,7 +11,7 @@ use crate::family::Family;
 use crate::qwen3::Attention;
 use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
 
-/// The whole network of an Apertus.
+/// The whole Apertus network, from token ids to logits.
 pub type Apertus<T> = Decoder<T, Layer<T>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -73,7 +73,8 @@ fn expm1<T: Float>(x: Tensor<T>) -> Tensor<T> {
     (t * 2.0 / (-t + 1.0)).to()
 }
 
-/// Reads the `config.json` of an Apertus. The defaults are the same as in `ApertusConfig` of transformers.
+/// Reads the `config.json` of an Apertus model. Missing keys get the defaults of `ApertusConfig` in
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     // transformers does not read these keys of the published checkpoints.
     keys.ignore(&["hidden_dropout"]);

@@ -89,7 +89,7 @@ model! {
         }
     }
 
-    /// The network without its head: the embedding, the layers and the final norm.
+    /// The network without the output head: the embedding, the layers and the final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Y; L],
@@ -313,7 +313,8 @@ impl LlamaConfig {
         self.windows.get(layer).copied().flatten()
     }
 
-    /// Sizes in the configuration that the checkpoint's header can confirm.
+    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let head_dim = self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads);
         vec![

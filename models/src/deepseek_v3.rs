@@ -1,6 +1,6 @@
-//! DeepSeek-V3: DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), §2.1. The names follow the Hugging Face
-//! checkpoint (`modeling_deepseek_v3.py`). With latent attention, a layer caches one vector per token and
-//! computes keys and values from this vector.
+//! DeepSeek-V3: DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), §2.1. Field names follow the
+//! Hugging Face checkpoint (`modeling_deepseek_v3.py`). With latent attention, a layer caches one
+//! vector per token and computes keys and values from this vector.
 
 use dsl::nn::{Attend, Cache, Position, Slots, attend, dot};
 use dsl::{Float, Tensor, model};
@@ -47,7 +47,7 @@ model! {
         }
     }
 
-    /// The network without its head: embedding, layers and final norm.
+    /// The network without the output head: the embedding, the layers and the final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Layer; L],
@@ -114,7 +114,7 @@ model! {
     }
 }
 
-/// The `config.json` of a DeepSeek-V3.
+/// The values in the `config.json` of a DeepSeek-V3 model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeepseekV3Config {
     /// The keys that DeepSeek-V3 shares with other networks with experts.
@@ -143,7 +143,8 @@ impl DeepseekV3Config {
         self.loudness / ((self.qk_nope_head_dim + self.qk_rope_head_dim) as f64).sqrt()
     }
 
-    /// Sizes in the configuration that the checkpoint's header can confirm.
+    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let mut sizes = self.experts.sizes();
         sizes.retain(|size| !size.key.contains("head_dim"));
@@ -167,8 +168,8 @@ pub(crate) struct LatentDefaults {
     pub routing: ([usize; 2], f64, usize),
 }
 
-/// Reads the `config.json` of a DeepSeek-V3. The defaults are the same as in `DeepseekV3Config` of
-/// transformers.
+/// Reads the `config.json` of a DeepSeek-V3 model. Missing keys get the defaults of
+/// `DeepseekV3Config` in transformers.
 pub(crate) fn read(keys: &Keys) -> DeepseekV3Config {
     let defaults = LatentDefaults {
         sizes: [129_280, 7168, 18_432, 61, 128],

@@ -1,7 +1,7 @@
-//! EmbeddingGemma: "EmbeddingGemma: Powerful and Lightweight Text Representations" (2025), §2. The names
-//! follow the Hugging Face checkpoint. The network is a Gemma 3 with bidirectional attention. After the
-//! transformer, modules compute the embedding of a text: mean, two linear layers, normalization
-//! (`modules.json` of sentence-transformers).
+//! EmbeddingGemma: "EmbeddingGemma: Powerful and Lightweight Text Representations" (2025), §2.
+//! Field names follow the Hugging Face checkpoint. The network is a Gemma 3 with bidirectional
+//! attention. After the transformer, modules compute the embedding of a text: mean, two linear
+//! layers, normalization (`modules.json` of sentence-transformers).
 
 use std::path::Path;
 

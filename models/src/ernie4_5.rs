@@ -1,6 +1,6 @@
-//! ERNIE 4.5, dense: Baidu, "ERNIE 4.5 Technical Report" (2025). The names follow the Hugging Face checkpoint
-//! (`modeling_ernie4_5.py`). The network is a Llama whose rotary embedding pairs neighbouring features, in
-//! f32.
+//! ERNIE 4.5, dense: Baidu, "ERNIE 4.5 Technical Report" (2025). Field names follow the Hugging
+//! Face checkpoint (`modeling_ernie4_5.py`). The network is a Llama whose rotary embedding pairs
+//! neighbouring features, in f32.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
@@ -11,7 +11,7 @@ use crate::family::Family;
 use crate::llama::Layer;
 use crate::rope::RopeDefaults;
 
-/// The whole network of an ERNIE 4.5.
+/// The whole ERNIE 4.5 network, from token ids to logits.
 pub type Ernie45<T> = Decoder<T, Layer<T, Attention<T>>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -58,7 +58,8 @@ pub(crate) fn rope() -> RopeDefaults {
     RopeDefaults { theta: 5e5, ..RopeDefaults::new(131_072) }
 }
 
-/// Reads the `config.json` of an ERNIE 4.5. The defaults are the same as in `Ernie4_5Config` of transformers.
+/// Reads the `config.json` of an ERNIE 4.5 model. Missing keys get the defaults of `Ernie4_5Config`
+/// in transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { num_key_value_heads: Some(2), head_dim: Some(128), ..Defaults::of(rope()) };
     shared(keys, [103_424, 1024, 3072, 18, 16], defaults)

@@ -1,6 +1,6 @@
-//! ERNIE 4.5 with experts: Baidu, "ERNIE 4.5 Technical Report" (2025). The names follow the Hugging Face
-//! checkpoint (`modeling_ernie4_5_moe.py`). Attention is the same as in the dense ERNIE 4.5. The bias on
-//! softmax scores only affects which experts are chosen.
+//! ERNIE 4.5 with experts: Baidu, "ERNIE 4.5 Technical Report" (2025). Field names follow the
+//! Hugging Face checkpoint (`modeling_ernie4_5_moe.py`). Attention is the same as in the dense
+//! ERNIE 4.5. The bias on softmax scores only affects which experts are chosen.
 
 use dsl::nn::dot;
 use dsl::{F32, Float, model};
@@ -13,7 +13,7 @@ use crate::experts::{
 };
 use crate::family::Family;
 
-/// The whole network of an ERNIE 4.5 with experts.
+/// The whole ERNIE 4.5 network with experts, from token ids to logits.
 pub type Ernie45Moe<T> = Decoder<T, ExpertsLayer<T, Attention<T>, Experts<T>>, ExpertsConfig>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -55,8 +55,8 @@ model! {
     }
 }
 
-/// Reads the `config.json` of an ERNIE 4.5 with experts. The defaults are the same as in `Ernie4_5_MoeConfig`
-/// of transformers.
+/// Reads the `config.json` of an ERNIE 4.5 model with experts. Missing keys get the defaults of
+/// `Ernie4_5_MoeConfig` in transformers.
 pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     keys.ignore(experts::IGNORED);
     // A network in which only the head has a bias is not supported.

@@ -1,6 +1,7 @@
-//! EXAONE 4.0: LG AI Research, "EXAONE 4.0: Unified Large Language Models" (2025), §2.1. The names follow the
-//! Hugging Face checkpoint (`modeling_exaone4.py`). The network has the norms of an OLMo 2 and the attention
-//! of a Qwen3. If some layers have a window, the other layers have no rotary embedding.
+//! EXAONE 4.0: LG AI Research, "EXAONE 4.0: Unified Large Language Models" (2025), §2.1. Field
+//! names follow the Hugging Face checkpoint (`modeling_exaone4.py`). The network has the norms of
+//! an OLMo 2 and the attention of a Qwen3. If some layers have a window, the other layers have no
+//! rotary embedding.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{Float, model};
@@ -12,7 +13,7 @@ use crate::llama::Mlp;
 use crate::qwen3::Attention;
 use crate::smollm3::SmolLm3Config;
 
-/// The whole network of an EXAONE 4.0.
+/// The whole EXAONE 4.0 network, from token ids to logits.
 pub type Exaone4<T> = Decoder<T, Layer<T>, SmolLm3Config>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -38,7 +39,8 @@ model! {
     }
 }
 
-/// Reads the `config.json` of an EXAONE 4.0. The defaults are the same as in `Exaone4Config` of transformers.
+/// Reads the `config.json` of an EXAONE 4.0 model. Missing keys get the defaults of `Exaone4Config`
+/// in transformers.
 pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     let defaults = Defaults { num_key_value_heads: Some(32), rms_norm_eps: 1e-5, ..Defaults::new(2048) };
     let llama = LlamaConfig::shared(keys, defaults);

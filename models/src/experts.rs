@@ -296,7 +296,8 @@ impl ExpertsConfig {
         self.sparse.get(layer).copied().unwrap_or_default()
     }
 
-    /// Sizes in the configuration that the checkpoint's header can confirm.
+    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let mut sizes = self.llama.sizes();
         // `intermediate_size` is the size of dense layers, not of experts.

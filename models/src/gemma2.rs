@@ -1,7 +1,7 @@
-//! Gemma 2: "Gemma 2: Improving Open Language Models at a Practical Size" (2024), §2. The names follow the
-//! Hugging Face checkpoint (`modeling_gemma2.py`). This file declares the differences from Gemma 3: attention
-//! without norms of queries and keys, a single rotary embedding, a window in every other layer, and a soft
-//! bound on scores.
+//! Gemma 2: "Gemma 2: Improving Open Language Models at a Practical Size" (2024), §2. Field names
+//! follow the Hugging Face checkpoint (`modeling_gemma2.py`). This file declares the differences
+//! from Gemma 3: attention without norms of queries and keys, a single rotary embedding, a window
+//! in every other layer, and a soft bound on scores.
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
@@ -9,7 +9,7 @@ use crate::family::{Family, GgufFamily, presets};
 use crate::gemma3::{self, Gemma, GemmaConfig};
 use crate::llama::Attention;
 
-/// The whole network of a Gemma 2.
+/// The whole Gemma 2 network, from token ids to logits.
 pub type Gemma2<T> = Gemma<T, Attention<T>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -25,7 +25,8 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["Gemma2ForCausalLM"], &["Gemma2Model"], &["gemma2"])
 };
 
-/// Reads the `config.json` of a Gemma 2. The defaults are the same as in `Gemma2Config` of transformers.
+/// Reads the `config.json` of a Gemma 2 model. Missing keys get the defaults of `Gemma2Config` in
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> GemmaConfig {
     keys.one_of("hidden_activation", &["gelu_pytorch_tanh"]);
     keys.always("use_bidirectional_attention", false);

@@ -1,5 +1,5 @@
-//! Gemma 3 for text: "Gemma 3 Technical Report" (2025), §2. The names follow the Hugging Face checkpoint
-//! (`modeling_gemma3.py`). This file declares the differences from Llama.
+//! Gemma 3 for text: "Gemma 3 Technical Report" (2025), §2. Field names follow the Hugging Face
+//! checkpoint (`modeling_gemma3.py`). This file declares the differences from Llama.
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu_tanh};
@@ -13,7 +13,7 @@ use crate::decoder::{AttentionBlock, Defaults, LlamaConfig, read_text_tower};
 use crate::family::{BASE, Family, GgufFamily, Metadata, presets};
 use crate::rope::RopeParameters;
 
-/// The whole network of a Gemma 3.
+/// The whole Gemma 3 network, from token ids to logits.
 pub type Gemma3<T> = Gemma<T, Attention<T>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -58,7 +58,7 @@ model! {
         }
     }
 
-    /// The network without its head: the scaled embedding, the layers and the final norm.
+    /// The network without the output head: the scaled embedding, the layers and the final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Layer; L],
@@ -195,8 +195,8 @@ pub(crate) const IGNORABLE: &[Ignorable] = &[
     Ignorable::Prefix("model.multi_modal_projector."),
 ];
 
-/// Reads the `config.json` of a Gemma 3, or its `text_config`. The defaults are the same as in
-/// `Gemma3TextConfig` of transformers.
+/// Reads the `config.json` of a Gemma 3 model, or the object `text_config` in this file. Missing
+/// keys get the defaults of `Gemma3TextConfig` in transformers.
 pub(crate) fn read(keys: &Keys) -> GemmaConfig {
     read_text_tower(keys, true, IGNORED_BESIDE_TEXT, read_text)
 }

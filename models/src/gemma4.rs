@@ -1,6 +1,6 @@
-//! Gemma 4 for text. The names follow the Hugging Face checkpoint (`modeling_gemma4.py`). Layers without a
-//! window have a head size of their own. The last layers attend to the keys and values of earlier layers.
-//! Each layer may read an extra embedding of the token.
+//! Gemma 4 for text. Field names follow the Hugging Face checkpoint (`modeling_gemma4.py`). Layers
+//! without a window have a head size of their own. The last layers attend to the keys and values of
+//! earlier layers. Each layer may read an extra embedding of the token.
 
 mod config;
 
@@ -62,7 +62,7 @@ model! {
         }
     }
 
-    /// The network without its head: the scaled embeddings, the layers and the final norm.
+    /// The network without the output head: the scaled embeddings, the layers and the final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         embed_tokens_per_layer: Embedding[U, Z],

@@ -1,6 +1,6 @@
-//! GLM-4.5 to 4.7: Zhipu AI, "GLM-4.5: Agentic, Reasoning, and Coding Foundation Models" (2025), §2. The
-//! names follow the Hugging Face checkpoint (`modeling_glm4_moe.py`). The network is a Llama that rotates
-//! half of the features, with experts after the first layers.
+//! GLM-4.5 to 4.7: Zhipu AI, "GLM-4.5: Agentic, Reasoning, and Coding Foundation Models" (2025),
+//! §2. Field names follow the Hugging Face checkpoint (`modeling_glm4_moe.py`). The network is a
+//! Llama that rotates half of the features, with experts after the first layers.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
@@ -12,7 +12,7 @@ use crate::family::Family;
 use crate::rope::RopeDefaults;
 use crate::shape_check::DeclaredSize;
 
-/// The whole network of a GLM-4.5.
+/// The whole GLM-4.5 network, from token ids to logits.
 pub type Glm4Moe<T> = Decoder<T, ExpertsLayer<T, Attention<T>, Experts<T>, Glm4MoeConfig>, Glm4MoeConfig>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -49,7 +49,7 @@ model! {
     }
 }
 
-/// The `config.json` of a GLM-4.5.
+/// The values in the `config.json` of a GLM-4.5 model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Glm4MoeConfig {
     /// The keys that GLM-4.5 shares with other networks with experts.
@@ -69,13 +69,15 @@ impl Sparse for Glm4MoeConfig {
 }
 
 impl Glm4MoeConfig {
-    /// Sizes in the configuration that the checkpoint's header can confirm.
+    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         self.experts.sizes()
     }
 }
 
-/// Reads the `config.json` of a GLM-4.5. The defaults are the same as in `Glm4MoeConfig` of transformers.
+/// Reads the `config.json` of a GLM-4.5 model. Missing keys get the defaults of `Glm4MoeConfig` in
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> Glm4MoeConfig {
     keys.ignore(experts::IGNORED);
     keys.ignore(experts::FURTHER_LAYERS);

@@ -1,6 +1,6 @@
-//! GPT-2: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), §2.3. The names
-//! follow the Hugging Face checkpoint (`modeling_gpt2.py`). The network has learned position embeddings,
-//! layer norms, and matrices whose first axis is the inputs (`Conv1D`).
+//! GPT-2: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), §2.3. Field
+//! names follow the Hugging Face checkpoint (`modeling_gpt2.py`). The network has learned position
+//! embeddings, layer norms, and matrices whose first axis is the inputs (`Conv1D`).
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu, gelu_tanh, positions_within, relu, silu};
@@ -150,8 +150,8 @@ pub enum Activation {
     Silu,
 }
 
-/// The `config.json` of a GPT-2 (`configuration_gpt2.py`). The fields have the names that the corresponding
-/// keys have in other families.
+/// The values in the `config.json` of a GPT-2 model (`configuration_gpt2.py`). The fields have the
+/// names that the corresponding keys have in other families.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gpt2Config {
     /// The number of token ids.
@@ -195,7 +195,8 @@ const IGNORED: &[&str] = &[
     "summary_use_proj",
 ];
 
-/// Reads the `config.json` of a GPT-2. The defaults are the same as in `GPT2Config` of transformers.
+/// Reads the `config.json` of a GPT-2 model. Missing keys get the defaults of `GPT2Config` in
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> Gpt2Config {
     keys.ignore(IGNORED);
     let count = |key, default| keys.optional_count(key).unwrap_or(default);
@@ -234,7 +235,8 @@ impl Gpt2Config {
         1.0 / (root * depth as f64)
     }
 
-    /// Sizes in the configuration that the checkpoint's header can confirm.
+    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let inner = &[("h.*.mlp.c_fc.weight", 1)];
         vec![

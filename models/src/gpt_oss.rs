@@ -1,6 +1,6 @@
-//! gpt-oss: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025), §2. The names follow the Hugging Face
-//! checkpoint (`modeling_gpt_oss.py`). Attention has a sink for each head, and every second layer has a
-//! window. The experts have biases and clamped gates.
+//! gpt-oss: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025), §2. Field names follow the
+//! Hugging Face checkpoint (`modeling_gpt_oss.py`). Attention has a sink for each head, and every
+//! second layer has a window. The experts have biases and clamped gates.
 
 use dsl::nn::{Attend, Kv, attend, dot};
 use dsl::{Axis, F32, Float, Tensor, model};
@@ -13,7 +13,7 @@ use crate::llama::Layer;
 use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
 use crate::shape_check::DeclaredSize;
 
-/// The whole network of a gpt-oss.
+/// The whole gpt-oss network, from token ids to logits.
 pub type GptOss<T> = Decoder<T, Layer<T, Attention<T>, Experts<T>, GptOssConfig>, GptOssConfig>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -79,7 +79,7 @@ model! {
     }
 }
 
-/// The `config.json` of a gpt-oss.
+/// The values in the `config.json` of a gpt-oss model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GptOssConfig {
     /// The keys that gpt-oss shares with Llama.
@@ -99,7 +99,8 @@ descends!(GptOssConfig from llama: LlamaConfig);
 impl DecoderConfig for GptOssConfig {}
 
 impl GptOssConfig {
-    /// Sizes in the configuration that the checkpoint's header can confirm.
+    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let router = &[("model.layers.*.mlp.router.weight", 0)];
         let features = &[("model.layers.*.mlp.experts.down_proj", 1)];
@@ -111,7 +112,8 @@ impl GptOssConfig {
     }
 }
 
-/// Reads the `config.json` of a gpt-oss. The defaults are the same as in `GptOssConfig` of transformers.
+/// Reads the `config.json` of a gpt-oss model. Missing keys get the defaults of `GptOssConfig` in
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> GptOssConfig {
     keys.ignore(experts::IGNORED);
     // Published files contain these keys, but transformers does not read them.

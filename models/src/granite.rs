@@ -1,6 +1,6 @@
-//! Dense Granite models: Shen et al., "Power Scheduler" (2024), which transformers cites. The names follow
-//! the Hugging Face checkpoint (`modeling_granite.py`). The network is a Llama with factors for embeddings,
-//! scores, residuals and logits.
+//! Dense Granite models: Shen et al., "Power Scheduler" (2024), which transformers cites. Field
+//! names follow the Hugging Face checkpoint (`modeling_granite.py`). The network is a Llama with
+//! factors for embeddings, scores, residuals and logits.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{Float, Tensor, model};
@@ -12,7 +12,7 @@ use crate::family::Family;
 use crate::gguf::{GgufFamily, Metadata};
 use crate::llama::{self, Attention, Mlp};
 
-/// The whole network of a Granite.
+/// The whole Granite network, from token ids to logits.
 pub type Granite<T> = Decoder<T, Layer<T>, GraniteConfig>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -65,7 +65,7 @@ model! {
     }
 }
 
-/// The `config.json` of a Granite.
+/// The values in the `config.json` of a Granite model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GraniteConfig {
     /// The keys that Granite shares with Llama.
@@ -97,7 +97,8 @@ impl DecoderConfig for GraniteConfig {
     }
 }
 
-/// Reads the `config.json` of a Granite. The defaults are the same as in `GraniteConfig` of transformers.
+/// Reads the `config.json` of a Granite model. Missing keys get the defaults of `GraniteConfig` in
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> GraniteConfig {
     GraniteConfig {
         llama: llama::read(keys),

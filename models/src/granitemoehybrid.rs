@@ -58,7 +58,7 @@ model! {
         }
     }
 
-    /// The network without its head: embedding, layers and final norm.
+    /// The network without the output head: the embedding, the layers and the final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Layer; L],
@@ -133,7 +133,8 @@ fn scaled<T: Float>(x: Tensor<T>, factor: f64) -> Tensor<T> {
     (x.to::<F32>() * factor).to()
 }
 
-/// The `config.json` of a Granite 4 hybrid. Its keys have the names of `GraniteMoeHybridConfig` in transformers.
+/// The values in the `config.json` of a Granite 4 hybrid model. Its keys have the names of
+/// `GraniteMoeHybridConfig` in transformers.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "most fields are keys")]
 pub struct GraniteMoeHybridConfig {
@@ -197,8 +198,8 @@ alternates!(GraniteMoeHybridConfig);
 /// Keys without effect on the results: the number of tokens in a chunk, and a key for training.
 const IGNORED: &[&str] = &["mamba_chunk_size", "init_method"];
 
-/// Reads the `config.json` of a Granite 4 hybrid. The defaults are the same as in `GraniteMoeHybridConfig` of
-/// transformers.
+/// Reads the `config.json` of a Granite 4 hybrid model. Missing keys get the defaults of
+/// `GraniteMoeHybridConfig` in transformers.
 pub(crate) fn read(keys: &Keys) -> GraniteMoeHybridConfig {
     keys.ignore(IGNORED);
     keys.ignore(experts::IGNORED);

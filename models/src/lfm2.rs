@@ -1,6 +1,6 @@
-//! LFM2: "LFM2 Technical Report" (2025), §2. The names follow the Hugging Face checkpoint
-//! (`modeling_lfm2.py`). Most layers mix neighbouring tokens with a short gated convolution. The other layers
-//! have attention like Qwen3.
+//! LFM2: "LFM2 Technical Report" (2025), §2. Field names follow the Hugging Face checkpoint
+//! (`modeling_lfm2.py`). Most layers mix neighbouring tokens with a short gated convolution. The
+//! other layers have attention like Qwen3.
 
 use std::iter;
 
@@ -111,7 +111,7 @@ model! {
         }
     }
 
-    /// The network without its head: the embedding, the layers and the final norm.
+    /// The network without the output head: the embedding, the layers and the final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Layer; L],
@@ -206,7 +206,7 @@ model! {
     }
 }
 
-/// The `config.json` of an LFM2 (`configuration_lfm2.py`).
+/// The values in the `config.json` of an LFM2 model (`configuration_lfm2.py`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lfm2Config {
     /// The keys that LFM2 shares with other networks, some of whose layers have experts.
@@ -237,7 +237,8 @@ const IGNORED: &[&str] = &[
     "use_pos_enc",
 ];
 
-/// Reads the `config.json` of an LFM2. The defaults are the same as in `Lfm2Config` of transformers.
+/// Reads the `config.json` of an LFM2 model. Missing keys get the defaults of `Lfm2Config` in
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> Lfm2Config {
     keys.ignore(IGNORED);
     let mut config = shared(keys, [65_536, 2560, 12_288, 32, 32]);
@@ -270,7 +271,8 @@ pub(crate) fn shared(keys: &Keys, sizes: [usize; 5]) -> Lfm2Config {
 }
 
 impl Lfm2Config {
-    /// Sizes in the configuration that the checkpoint's header can confirm.
+    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         match self.experts.sparse.contains(&true) {
             true => self.experts.sizes(),

@@ -43,7 +43,7 @@ model! {
         }
     }
 
-    /// The network without its head: the embedding, the layers and the final norm.
+    /// The network without the output head: the embedding, the layers and the final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Layer; L],
@@ -119,7 +119,7 @@ model! {
     }
 }
 
-/// The `config.json` of an LFM3 (`configuration_lfm3.py`).
+/// The values in the `config.json` of an LFM3 model (`configuration_lfm3.py`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lfm3Config {
     /// The keys that LFM3 shares with LFM2.
@@ -132,7 +132,8 @@ pub struct Lfm3Config {
 
 descends!(Lfm3Config from lfm2: Lfm2Config);
 
-/// Reads the `config.json` of an LFM3. The defaults are the same as in `Lfm3Config` of transformers.
+/// Reads the `config.json` of an LFM3 model. Missing keys get the defaults of `Lfm3Config` in
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> Lfm3Config {
     let defaults = Defaults {
         hidden_act: &[],

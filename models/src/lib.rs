@@ -396,8 +396,8 @@ pub trait Architecture: Send {
         Quantization::Computed
     }
 
-    /// Sizes in the configuration that the checkpoint's header can confirm, for [`check_sizes`]. By default,
-    /// there are none.
+    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
+    /// checkpoint, for [`check_sizes`]. By default, there are none.
     fn sizes(&self) -> Vec<DeclaredSize> {
         Vec::new()
     }

@@ -1,5 +1,5 @@
-//! Llama 3: "The Llama 3 Herd of Models" (2024), §3.2. The names follow the Hugging Face checkpoint
-//! (`modeling_llama.py`).
+//! Llama 3: "The Llama 3 Herd of Models" (2024), §3.2. Field names follow the Hugging Face
+//! checkpoint (`modeling_llama.py`).
 
 use dsl::nn::{Attend, Kv, attend, silu};
 use dsl::{Float, Project, model};
@@ -9,7 +9,7 @@ use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, FeedForward, LlamaConfig, Plain};
 use crate::family::{Family, GgufFamily, interleaved, presets};
 
-/// The whole network of a Llama.
+/// The whole Llama network, from token ids to logits.
 pub type Llama<T> = Decoder<T, Layer<T>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -78,7 +78,8 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Llama. The defaults are the same as in `LlamaConfig` of transformers.
+/// Reads the `config.json` of a Llama model. Missing keys get the defaults of `LlamaConfig` in
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     if let Some(found) = keys.optional_count("pretraining_tp").filter(|&tp| tp != 1) {
         keys.refuse("pretraining_tp", found, "1");

@@ -10,7 +10,7 @@ use crate::mixtral::{self, Layer};
 use crate::olmoe::{Attention, OlmoeConfig};
 use crate::rope::RopeDefaults;
 
-/// The whole network of a MiniMax-M2.
+/// The whole MiniMax-M2 network, from token ids to logits.
 pub type MinimaxM2<T> = Decoder<T, Layer<T, Attention<T>, OlmoeConfig>, OlmoeConfig>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -38,8 +38,8 @@ const UNREAD: &[&str] = &[
     "use_routing_bias",
 ];
 
-/// Reads the `config.json` of a MiniMax-M2. The defaults are the same as in `MiniMaxM2Config` of
-/// transformers.
+/// Reads the `config.json` of a MiniMax-M2 model. Missing keys get the defaults of
+/// `MiniMaxM2Config` in transformers.
 pub(crate) fn read(keys: &Keys) -> OlmoeConfig {
     keys.ignore(experts::IGNORED);
     keys.ignore(UNREAD);

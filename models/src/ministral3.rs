@@ -1,6 +1,6 @@
-//! Ministral 3: Mistral AI, "Ministral 3" (2025). The names follow the Hugging Face checkpoint
-//! (`modeling_ministral3.py`). The network is a Mistral that multiplies queries at far positions by a factor,
-//! as Llama 4 does.
+//! Ministral 3: Mistral AI, "Ministral 3" (2025). Field names follow the Hugging Face checkpoint
+//! (`modeling_ministral3.py`). The network is a Mistral that multiplies queries at far positions by
+//! a factor, as Llama 4 does.
 
 use dsl::nn::Attend;
 use dsl::{Axis, F32, Float, Tensor};
@@ -11,7 +11,7 @@ use crate::family::Family;
 use crate::llama::{Attention, Layer, Mlp};
 use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
 
-/// The whole network of a Ministral 3.
+/// The whole Ministral 3 network, from token ids to logits.
 pub type Ministral3<T> = Decoder<T, Layer<T, Attention<T>, Mlp<T>, Ministral3Config>, Ministral3Config>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -19,7 +19,7 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["Ministral3ForCausalLM"], &["Ministral3Model"], &["ministral3"])
 };
 
-/// The `config.json` of a Ministral 3.
+/// The values in the `config.json` of a Ministral 3 model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ministral3Config {
     /// The keys that Ministral 3 shares with Llama.
@@ -45,8 +45,8 @@ impl DecoderConfig for Ministral3Config {
     }
 }
 
-/// Reads the `config.json` of a Ministral 3. The defaults are the same as in `Ministral3Config` of
-/// transformers.
+/// Reads the `config.json` of a Ministral 3 model. Missing keys get the defaults of
+/// `Ministral3Config` in transformers.
 pub(crate) fn read(keys: &Keys) -> Ministral3Config {
     // The rope object also contains keys for the factor on queries.
     let rope = RopeDefaults {

@@ -1,6 +1,6 @@
-//! Mixtral: Jiang et al., "Mixtral of Experts" (2024), §2. The names follow the published checkpoints. The
-//! network is a Mistral with several experts instead of a feed-forward network. A router chooses a few
-//! experts for each token.
+//! Mixtral: Jiang et al., "Mixtral of Experts" (2024), §2. Field names follow the published
+//! checkpoints. The network is a Mistral with several experts instead of a feed-forward network. A
+//! router chooses a few experts for each token.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{F32, Float, Project, Tensor, model};
@@ -13,7 +13,7 @@ use crate::family::{Family, GgufFamily, Stacks, presets};
 use crate::llama::{self, Attention};
 use crate::rope::RopeDefaults;
 
-/// The whole network of a Mixtral.
+/// The whole Mixtral network, from token ids to logits.
 pub type Mixtral<T> = Decoder<T, Layer<T>, ExpertsConfig>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -105,7 +105,8 @@ pub(crate) const STACKS: Stacks = &[
     ("ffn_up_exps.weight", &["experts.*.w3.weight"]),
 ];
 
-/// Reads the `config.json` of a Mixtral. The defaults are the same as in `MixtralConfig` of transformers.
+/// Reads the `config.json` of a Mixtral model. Missing keys get the defaults of `MixtralConfig` in
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     keys.ignore(experts::IGNORED);
     let rope = RopeDefaults { theta: 1e6, ..RopeDefaults::new(131_072) };

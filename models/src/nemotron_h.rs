@@ -64,7 +64,7 @@ model! {
         }
     }
 
-    /// The network without its head: embedding, layers and final norm.
+    /// The network without the output head: the embedding, the layers and the final norm.
     pub BaseModel {
         embeddings: Embedding[V, D],
         layers: [Layer; L],

@@ -1,6 +1,6 @@
-//! OLMo 3: Ai2, "Olmo 3" (2025), §3. The names follow the Hugging Face checkpoint (`modeling_olmo3.py`). The
-//! network is an OLMo 2 with windows in most layers. Only layers without a window adapt the rotary embedding
-//! to long contexts.
+//! OLMo 3: Ai2, "Olmo 3" (2025), §3. Field names follow the Hugging Face checkpoint
+//! (`modeling_olmo3.py`). The network is an OLMo 2 with windows in most layers. Only layers without
+//! a window adapt the rotary embedding to long contexts.
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
@@ -8,7 +8,7 @@ use crate::family::Family;
 use crate::olmo2::Olmo2;
 use crate::rope::RopeParameters;
 
-/// The whole network of an OLMo 3.
+/// The whole OLMo 3 network, from token ids to logits.
 pub type Olmo3<T> = Olmo2<T>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -16,7 +16,8 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["Olmo3ForCausalLM"], &["Olmo3Model"], &["olmo3"])
 };
 
-/// Reads the `config.json` of an OLMo 3. The defaults are the same as in `Olmo3Config` of transformers.
+/// Reads the `config.json` of an OLMo 3 model. Missing keys get the defaults of `Olmo3Config` in
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::new(2048) };
     let attention_bias = keys.flag("attention_bias", false);

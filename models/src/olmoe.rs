@@ -1,6 +1,6 @@
-//! OLMoE: Muennighoff et al., "OLMoE: Open Mixture-of-Experts Language Models" (2024), §2. The names follow
-//! the published checkpoints. The network is a Mixtral that normalizes all queries and all keys, and does not
-//! renormalize the router's probabilities.
+//! OLMoE: Muennighoff et al., "OLMoE: Open Mixture-of-Experts Language Models" (2024), §2. Field
+//! names follow the published checkpoints. The network is a Mixtral that normalizes all queries and
+//! all keys, and does not renormalize the router's probabilities.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, Tensor, model};
@@ -12,7 +12,7 @@ use crate::family::Family;
 use crate::llama::Layer;
 use crate::shape_check::DeclaredSize;
 
-/// The whole network of an OLMoE.
+/// The whole OLMoE network, from token ids to logits.
 pub type Olmoe<T> = Decoder<T, Layer<T, Attention<T>, Experts<T>, OlmoeConfig>, OlmoeConfig>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -56,7 +56,7 @@ fn clipped<T: Float>(x: Tensor<T>, bound: Option<f64>) -> Tensor<T> {
     }
 }
 
-/// The `config.json` of an OLMoE.
+/// The values in the `config.json` of an OLMoE model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OlmoeConfig {
     /// The keys that OLMoE shares with other networks with experts.
@@ -70,13 +70,15 @@ descends!(OlmoeConfig from experts.llama: LlamaConfig, through experts: ExpertsC
 impl DecoderConfig for OlmoeConfig {}
 
 impl OlmoeConfig {
-    /// Sizes in the configuration that the checkpoint's header can confirm.
+    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         self.experts.sizes()
     }
 }
 
-/// Reads the `config.json` of an OLMoE. The defaults are the same as in `OlmoeConfig` of transformers.
+/// Reads the `config.json` of an OLMoE model. Missing keys get the defaults of `OlmoeConfig` in
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> OlmoeConfig {
     keys.ignore(experts::IGNORED);
     let attention_bias = keys.flag("attention_bias", false);

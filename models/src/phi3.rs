@@ -1,6 +1,7 @@
-//! Phi-3 and Phi-4: "Phi-3 Technical Report" (2024), §2. The names follow the Hugging Face checkpoint
-//! (`modeling_phi3.py`). The network is a Llama whose checkpoint stores queries, keys and values in one
-//! matrix, and gate and up in another. The network uses LongRoPE, and can rotate only a part of each head.
+//! Phi-3 and Phi-4: "Phi-3 Technical Report" (2024), §2. Field names follow the Hugging Face
+//! checkpoint (`modeling_phi3.py`). The network is a Llama whose checkpoint stores queries, keys
+//! and values in one matrix, and gate and up in another. The network uses LongRoPE, and can rotate
+//! only a part of each head.
 
 use dsl::nn::{Attend, Kv, attend, silu};
 use dsl::{Float, model};
@@ -12,7 +13,7 @@ use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Layer;
 use crate::rope::{RopeDefaults, RopeScaling};
 
-/// The whole network of a Phi-3 or Phi-4.
+/// The whole Phi-3 or Phi-4 network, from token ids to logits.
 pub type Phi3<T> = Decoder<T, Layer<T, Attention<T>, Mlp<T>>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -68,7 +69,8 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Phi-3. The defaults are the same as in `Phi3Config` of transformers.
+/// Reads the `config.json` of a Phi-3 model. Missing keys get the defaults of `Phi3Config` in
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     for bias in ["attention_bias", "mlp_bias", "lm_head_bias"] {
         keys.always(bias, false);

@@ -1,6 +1,6 @@
-//! Qwen2 and Qwen2.5: "Qwen2 Technical Report" (2024), §2.2. The names follow the Hugging Face checkpoint
-//! (`modeling_qwen2.py`). The network is a Llama with biases on queries, keys and values, and with an
-//! optional sliding window in its upper layers.
+//! Qwen2 and Qwen2.5: "Qwen2 Technical Report" (2024), §2.2. Field names follow the Hugging Face
+//! checkpoint (`modeling_qwen2.py`). The network is a Llama with biases on queries, keys and
+//! values, and with an optional sliding window in its upper layers.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::decoder::{AttentionBlock, Decoder, Defaults, LlamaConfig};
 use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Layer;
 
-/// The whole network of a Qwen2 or Qwen2.5.
+/// The whole Qwen2 or Qwen2.5 network, from token ids to logits.
 pub type Qwen2<T> = Decoder<T, Layer<T, Attention<T>>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -44,7 +44,8 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Qwen2. The defaults are the same as in `Qwen2Config` of transformers.
+/// Reads the `config.json` of a Qwen2 model. Missing keys get the defaults of `Qwen2Config` in
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     keys.always("use_mrope", false);
     let defaults = Defaults { num_key_value_heads: Some(32), ..Defaults::new(32_768) };

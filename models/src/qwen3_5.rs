@@ -31,7 +31,7 @@ pub(crate) const FAMILY: Family = Family {
     )
 };
 
-/// The whole network of a Qwen3.5.
+/// The whole Qwen3.5 network, from token ids to logits.
 pub type Qwen35<T> = DeltaDecoder<T, DeltaNet<T>, Shared<T>>;
 
 /// A block with a recurrent state: a matrix and the last inputs of a convolution.
@@ -78,7 +78,7 @@ model! {
         }
     }
 
-    /// The network without its head: embedding, layers and final norm.
+    /// The network without the output head: the embedding, the layers and the final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Layer; L],
@@ -169,7 +169,8 @@ model! {
     }
 }
 
-/// The `config.json` of a Qwen3.5. The fields have the names of the keys in `Qwen3_5TextConfig` of transformers.
+/// The values in the `config.json` of a Qwen3.5 model. The fields have the names of the keys in
+/// `Qwen3_5TextConfig` of transformers.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "most fields are keys")]
 pub struct Qwen35Config {
@@ -190,7 +191,8 @@ descends!(Qwen35Config from experts.llama: LlamaConfig, through experts: Experts
 alternates!(Qwen35Config);
 
 impl Qwen35Config {
-    /// Sizes in the configuration that the checkpoint's header can confirm.
+    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         match self.experts.sparse.is_empty() {
             true => self.experts.llama.sizes(),
@@ -199,8 +201,8 @@ impl Qwen35Config {
     }
 }
 
-/// Reads the `config.json` of a Qwen3.5, or its `text_config`. The defaults are those of `Qwen3_5TextConfig`
-/// in transformers.
+/// Reads the `config.json` of a Qwen3.5 model, or the object `text_config` in this file. Missing
+/// keys get the defaults of `Qwen3_5TextConfig` in transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     hybrid::read_qwen(keys, |keys| {
         let sizes = Some([248_320, 4096, 12_288, 32, 16]);

@@ -9,7 +9,7 @@ use crate::hybrid;
 use crate::qwen3_5::{self, DeltaDecoder, DeltaNet, Qwen35Config};
 use crate::qwen3_next::{self, GatedExperts};
 
-/// The whole network of a Qwen3.5 with experts.
+/// The whole Qwen3.5 network with experts, from token ids to logits.
 pub type Qwen35Moe<T> = DeltaDecoder<T, DeltaNet<T>, GatedExperts<T>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -23,8 +23,8 @@ pub(crate) const FAMILY: Family = Family {
     ..qwen3_5::FAMILY
 };
 
-/// Reads the `config.json` of a Qwen3.5 with experts, or its `text_config`. The defaults are those of
-/// `Qwen3_5MoeTextConfig` in transformers.
+/// Reads the `config.json` of a Qwen3.5 model with experts, or the object `text_config` in this
+/// file. Missing keys get the defaults of `Qwen3_5MoeTextConfig` in transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     hybrid::read_qwen(keys, |keys| {
         // Every layer has experts.

@@ -7,7 +7,7 @@ use crate::experts::{self, Divisor, ExpertsConfig, ExpertsLayer, Routing, Scores
 use crate::family::{Family, presets};
 use crate::qwen3::Attention;
 
-/// The whole network of a Qwen3 with experts.
+/// The whole Qwen3 network with experts, from token ids to logits.
 pub type Qwen3Moe<T> = Decoder<T, ExpertsLayer<T, Attention<T>>, ExpertsConfig>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -17,8 +17,8 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["Qwen3MoeForCausalLM"], &["Qwen3MoeModel"], &["qwen3_moe"])
 };
 
-/// Reads the `config.json` of a Qwen3 with experts. The defaults are the same as in `Qwen3MoeConfig` of
-/// transformers.
+/// Reads the `config.json` of a Qwen3 model with experts. Missing keys get the defaults of
+/// `Qwen3MoeConfig` in transformers.
 pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     keys.ignore(experts::IGNORED);
     // Either all layers have a window, or no layer has one.

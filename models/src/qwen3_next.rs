@@ -12,7 +12,7 @@ use crate::experts::{self, Divisor, ExpertsConfig, Routing, Scores, Shared, mixt
 use crate::family::{Family, presets};
 use crate::qwen3_5::{self, DeltaBlock, DeltaDecoder, Qwen35Config};
 
-/// The whole network of a Qwen3-Next.
+/// The whole Qwen3-Next network, from token ids to logits.
 pub type Qwen3Next<T> = DeltaDecoder<T, DeltaNet<T>, GatedExperts<T>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -83,7 +83,8 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Qwen3-Next. The defaults are those of `Qwen3NextConfig` in transformers.
+/// Reads the `config.json` of a Qwen3-Next model. Missing keys get the defaults of
+/// `Qwen3NextConfig` in transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     let sizes = Some([151_936, 2048, 5632, 48, 16]);
     let defaults = Defaults { sizes, num_key_value_heads: Some(2), ..qwen3_5::defaults() };

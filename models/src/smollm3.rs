@@ -1,7 +1,7 @@
-//! SmolLM3: Hugging Face, "SmolLM3: smol, multilingual, long-context reasoner" (2025). The names follow the
-//! Hugging Face checkpoint (`modeling_smollm3.py`). The network is a Llama in which some layers have no
-//! rotary embedding: "NoPE" (Yang et al., "RoPE to NoPE and Back Again", 2025). SmolLM and SmolLM2 are
-//! Llamas.
+//! SmolLM3: Hugging Face, "SmolLM3: smol, multilingual, long-context reasoner" (2025). Field names
+//! follow the Hugging Face checkpoint (`modeling_smollm3.py`). The network is a Llama in which some
+//! layers have no rotary embedding: "NoPE" (Yang et al., "RoPE to NoPE and Back Again", 2025).
+//! SmolLM and SmolLM2 are Llamas.
 
 use dsl::Float;
 use dsl::nn::Attend;
@@ -12,7 +12,7 @@ use crate::family::{Family, GgufFamily, presets};
 use crate::llama::{self, Attention, Layer, Mlp};
 use crate::rope::RopeDefaults;
 
-/// The whole network of a SmolLM3.
+/// The whole SmolLM3 network, from token ids to logits.
 pub type SmolLm3<T> = Decoder<T, Layer<T, Attention<T>, Mlp<T>, SmolLm3Config>, SmolLm3Config>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -22,7 +22,7 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["SmolLM3ForCausalLM"], &["SmolLM3Model"], &["smollm3"])
 };
 
-/// The `config.json` of a SmolLM3.
+/// The values in the `config.json` of a SmolLM3 model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SmolLm3Config {
     /// The keys that SmolLM3 shares with Llama.
@@ -43,7 +43,8 @@ impl DecoderConfig for SmolLm3Config {
     }
 }
 
-/// Reads the `config.json` of a SmolLM3. The defaults are the same as in `SmolLM3Config` of transformers.
+/// Reads the `config.json` of a SmolLM3 model. Missing keys get the defaults of `SmolLM3Config` in
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     let rope = RopeDefaults { theta: 2e6, ..RopeDefaults::new(32_768) };
     let (num_key_value_heads, tie_word_embeddings) = (Some(4), true);

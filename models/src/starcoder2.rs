@@ -1,6 +1,6 @@
-//! StarCoder2: Lozhkov et al., "StarCoder 2 and The Stack v2" (2024). The names follow the Hugging Face
-//! checkpoint (`modeling_starcoder2.py`). The network is a Mistral with layer norms, biases, and a
-//! feed-forward network without a gate.
+//! StarCoder2: Lozhkov et al., "StarCoder 2 and The Stack v2" (2024). Field names follow the
+//! Hugging Face checkpoint (`modeling_starcoder2.py`). The network is a Mistral with layer norms,
+//! biases, and a feed-forward network without a gate.
 
 use dsl::nn::{Attend, Kv, gelu_tanh};
 use dsl::{Float, model};
@@ -10,7 +10,7 @@ use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConf
 use crate::family::Family;
 use crate::llama::Attention;
 
-/// The whole network of a StarCoder2.
+/// The whole StarCoder2 network, from token ids to logits.
 pub type Starcoder2<T> = Decoder<T, Layer<T>, LayerNormed>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -75,8 +75,8 @@ const IGNORED: &[&str] = &[
     "scale_attn_weights",
 ];
 
-/// Reads the `config.json` of a StarCoder2. The defaults are the same as in `Starcoder2Config` of
-/// transformers.
+/// Reads the `config.json` of a StarCoder2 model. Missing keys get the defaults of
+/// `Starcoder2Config` in transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     keys.ignore(IGNORED);
     let llama = LlamaConfig::shared(

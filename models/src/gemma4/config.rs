@@ -10,7 +10,8 @@ use crate::experts;
 use crate::rope::{RopeParameters, RopeScaling};
 use crate::shape_check::DeclaredSize;
 
-/// The `config.json` of a Gemma 4. The keys of Llama describe layers with a window.
+/// The values in the `config.json` of a Gemma 4 model. The keys of Llama describe layers with a
+/// window.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "most fields are keys")]
 pub struct Gemma4Config {
@@ -58,7 +59,8 @@ impl Gemma4Config {
         layer < self.first_shared && self.window(layer).is_none()
     }
 
-    /// Sizes in the configuration that the checkpoint's header can confirm.
+    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let mut sizes = self.llama.sizes();
         sizes.retain(|size| !size.key.contains("head_dim"));
@@ -136,8 +138,8 @@ const IGNORED_BESIDE_TEXT: &[&str] = &[
     "vision_soft_tokens_per_image",
 ];
 
-/// Reads the `config.json` of a Gemma 4, or its `text_config`. The defaults are the same as in
-/// `Gemma4TextConfig` of transformers.
+/// Reads the `config.json` of a Gemma 4 model, or the object `text_config` in this file. Missing
+/// keys get the defaults of `Gemma4TextConfig` in transformers.
 pub(crate) fn read(keys: &Keys) -> Gemma4Config {
     read_text_tower(keys, true, IGNORED_BESIDE_TEXT, read_text)
 }

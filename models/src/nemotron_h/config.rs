@@ -30,7 +30,7 @@ const KINDS: &[(Kind, &[&str], char)] = &[
     (Kind::Experts, &["moe"], 'E'),
 ];
 
-/// The `config.json` of a Nemotron-H.
+/// The values in the `config.json` of a Nemotron-H model.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "most fields are keys")]
 pub struct NemotronHConfig {
@@ -89,7 +89,8 @@ impl NemotronHConfig {
         self.kinds.get(layer) == Some(&Kind::Mamba)
     }
 
-    /// Sizes in the configuration that the checkpoint's header can confirm.
+    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         vec![
             DeclaredSize::numbers("layers_block_type", self.num_hidden_layers, "model.layers."),
@@ -141,7 +142,8 @@ const IGNORED: &[&str] = &[
     "use_mamba_kernels",
 ];
 
-/// Reads the `config.json` of a Nemotron-H. The defaults are the same as in `NemotronHConfig` of transformers.
+/// Reads the `config.json` of a Nemotron-H model. Missing keys get the defaults of
+/// `NemotronHConfig` in transformers.
 pub(crate) fn read(keys: &Keys) -> NemotronHConfig {
     keys.ignore(IGNORED);
     keys.ignore(experts::IGNORED);
