@@ -1,7 +1,8 @@
 //! Command R7B and Command A: Cohere, "Command A: An Enterprise-Ready Large Language Model" (2025),
-//! §2.1. Field names follow the Hugging Face checkpoint (`modeling_cohere2.py`). The network is a
-//! Llama whose layers compute both halves from one layer norm. Layers with a window rotate
-//! neighbouring features, and the other layers have no rotary embedding.
+//! §2.1. Field names follow the Hugging Face checkpoint (`modeling_cohere2.py`). The network
+//! differs from Llama in the layers. A layer applies attention and the feed-forward network in
+//! parallel to the output of one layer norm. In layers with an attention window, the rotary
+//! embedding rotates pairs of neighbouring features. The other layers have no rotary embedding.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{Float, Tensor, model};
@@ -21,7 +22,8 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// A layer that adds the outputs of both halves to the residual together (`Cohere2DecoderLayer`).
+    /// A layer that adds the outputs of attention and of the feed-forward network to the same
+    /// residual (`Cohere2DecoderLayer`).
     pub Layer<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims { D = hidden_size }
 
@@ -62,7 +64,7 @@ impl DecoderConfig for Cohere2Config {
     }
 }
 
-/// Keys of the published checkpoints that transformers does not read.
+/// Keys in published `config.json` files that transformers does not read.
 const IGNORED: &[&str] = &[
     "cache_implementation",
     "layer_switch",

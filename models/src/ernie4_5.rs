@@ -1,6 +1,6 @@
 //! ERNIE 4.5, dense: Baidu, "ERNIE 4.5 Technical Report" (2025). Field names follow the Hugging
-//! Face checkpoint (`modeling_ernie4_5.py`). The network is a Llama whose rotary embedding pairs
-//! neighbouring features, in f32.
+//! Face checkpoint (`modeling_ernie4_5.py`). The network differs from Llama in the rotary
+//! embedding, which rotates pairs of neighbouring features and computes in f32.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
@@ -20,7 +20,8 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Llama's attention, whose rotary embedding pairs the features 2i and 2i + 1 (`apply_rotary_pos_emb`).
+    /// Llama's attention with a rotary embedding that rotates the features 2i and 2i + 1 together
+    /// (`apply_rotary_pos_emb`).
     pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -41,7 +42,8 @@ model! {
     }
 }
 
-/// The keys that ERNIE 4.5 with and without experts share. `sizes` contains the defaults of the sizes.
+/// Reads the keys that ERNIE 4.5 models with experts and without experts share. `sizes` contains
+/// the defaults of the five size keys.
 pub(crate) fn shared(keys: &Keys, sizes: [usize; 5], defaults: Defaults) -> LlamaConfig {
     let bias = keys.flag("use_bias", false);
     let defaults = Defaults { sizes: Some(sizes), rms_norm_eps: 1e-5, tie_word_embeddings: true, ..defaults };
@@ -53,7 +55,7 @@ pub(crate) fn shared(keys: &Keys, sizes: [usize; 5], defaults: Defaults) -> Llam
     }
 }
 
-/// The defaults of the rotary embedding.
+/// The defaults of the rotary embedding in ERNIE 4.5.
 pub(crate) fn rope() -> RopeDefaults {
     RopeDefaults { theta: 5e5, ..RopeDefaults::new(131_072) }
 }

@@ -1,7 +1,7 @@
 //! EXAONE 4.0: LG AI Research, "EXAONE 4.0: Unified Large Language Models" (2025), §2.1. Field
 //! names follow the Hugging Face checkpoint (`modeling_exaone4.py`). The network has the norms of
-//! an OLMo 2 and the attention of a Qwen3. If some layers have a window, the other layers have no
-//! rotary embedding.
+//! OLMo 2 and the attention of Qwen3. If some layers have an attention window, the other layers
+//! have no rotary embedding.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{Float, model};
@@ -17,13 +17,15 @@ use crate::smollm3::SmolLm3Config;
 pub type Exaone4<T> = Decoder<T, Layer<T>, SmolLm3Config>;
 
 pub(crate) const FAMILY: Family = Family {
-    // The same text as for SmolLM3 puts both families into one table row.
+    // SmolLM3 has the same text, so the table of architectures describes the two families in one
+    // row.
     about: crate::smollm3::FAMILY.about,
     ..Family::of(&["Exaone4ForCausalLM"], &["Exaone4Model"], &["exaone4"])
 };
 
 model! {
-    /// The layer of an OLMo 2. The norms round their input before they apply their weight.
+    /// The layer of OLMo 2, but with norms that round the normalized features before they multiply
+    /// by the weight.
     pub Layer<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims { D = hidden_size }
 
@@ -46,7 +48,8 @@ pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     let llama = LlamaConfig::shared(keys, defaults);
     let window = keys.nullable_count("sliding_window", Some(4096));
     let period = match keys.get("layer_types") {
-        // In published files, the pattern is a text such as `LLLG`. transformers reads the list of layer types.
+        // Published files also contain a pattern such as `LLLG`. transformers reads only the list
+        // of layer types.
         Some(_) => {
             keys.ignore(&["sliding_window_pattern"]);
             None
