@@ -220,8 +220,7 @@ impl Keys {
         Self { path: path.into(), prefix: prefix.into(), map, known, problems }
     }
 
-    /// Removes a key that the caller has already read. Another reader can then give the key its
-    /// default.
+    /// Removes a key that the caller has already read. Other code then treats the key as missing.
     #[must_use]
     pub fn without(mut self, key: &str) -> Self {
         self.map.remove(key);

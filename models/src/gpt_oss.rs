@@ -1,6 +1,6 @@
 //! gpt-oss: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025), §2. Field names follow the
 //! Hugging Face checkpoint (`modeling_gpt_oss.py`). Attention has a sink for each head, and every
-//! second layer has a window. The experts have biases and clamped gates.
+//! second layer has an attention window. The experts have biases and clamped gates.
 
 use dsl::nn::{Attend, Kv, attend, dot};
 use dsl::{Axis, F32, Float, Tensor, model};
@@ -24,7 +24,8 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Attention with a sink for each head: an additional score in the softmax that has no value.
+    /// Attention with a sink for each head. A sink is an additional score in the softmax that
+    /// belongs to no value.
     pub Attention<T: Float>(GptOssConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -47,11 +48,12 @@ model! {
 }
 
 model! {
-    /// Experts whose matrix alternates between rows of the gate and rows of the up projection (`GptOssExperts`).
+    /// A mixture of experts. Each expert has one matrix in which rows of the gate and rows of the
+    /// up projection alternate (`GptOssExperts`).
     pub Experts<T: Float>(GptOssConfig): FeedForward<T> {
         dims {
             D = hidden_size, F = intermediate_size, P = 2 * F,
-            // The number of experts, and the number of experts that a token uses.
+            // X is the number of experts, and C is the number of experts that a token uses.
             X = num_experts, C = num_experts_per_tok,
         }
 
@@ -63,7 +65,7 @@ model! {
 
         fn forward(x: T[B, S, D]) -> T[B, S, D] {
             let routed = route(self.router(x).to::<F32>(), None, self.dim(C), &Routing::normalized(Scores::Softmax));
-            // The gates come first, because the archive stores the rows in this order.
+            // The rows of the gates come first, because the archive stores the rows in this order.
             const TWO: Axis = Axis("Two");
             let pairs = |of: Tensor<T>| of.unmerge(P, &[F.of(self.dim(F)), TWO.of(2)]);
             let gate_up = pairs(self.gate_up_proj()).permute(&[X, TWO, F, D]).merge(&[TWO, F], P); // [X, P, D]
@@ -88,9 +90,9 @@ pub struct GptOssConfig {
     pub num_experts: usize,
     /// The number of experts that each token chooses.
     pub num_experts_per_tok: usize,
-    /// The factor in the sigmoid of the gates.
+    /// The factor by which the input of the gates' sigmoid is multiplied.
     pub alpha: f64,
-    /// The bound on the gates and on the up projection.
+    /// The largest value of the gates and of the up projection. Larger values are clamped.
     pub limit: f64,
 }
 
@@ -143,7 +145,7 @@ pub(crate) fn read(keys: &Keys) -> GptOssConfig {
     }
 }
 
-/// The rotary embedding for a configuration that does not describe any.
+/// The default rotary embedding, if the configuration does not describe a rotary embedding.
 fn usual() -> RopeScaling {
     RopeScaling::Yarn {
         factor: 32.0,
