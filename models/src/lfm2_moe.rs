@@ -1,6 +1,6 @@
 //! LFM2 with experts: "LFM2 Technical Report" (2025), §2. Field names follow the Hugging Face
-//! checkpoint (`modeling_lfm2_moe.py`). The network is an LFM2 with experts after the first layers.
-//! Sigmoid scores with a bias choose the experts.
+//! checkpoint (`modeling_lfm2_moe.py`). The network differs from LFM2 in the layers after the first
+//! layers, which have experts. A router chooses the experts by sigmoid scores and a bias.
 
 use crate::config::Keys;
 use crate::experts::{self, Divisor, ExpertsConfig, Routing, Scores};

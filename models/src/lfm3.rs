@@ -1,5 +1,6 @@
-//! LFM3. Names follow the Hugging Face checkpoint (`modeling_lfm3.py`). LFM3 extends LFM2: some layers attend
-//! within a window, each attention head has an output gate, and a norm follows each sublayer.
+//! LFM3. Field names follow the Hugging Face checkpoint (`modeling_lfm3.py`). The network extends
+//! LFM2 in three ways. Some layers have an attention window, each attention head has an output
+//! gate, and a norm follows attention, the convolution and the feed-forward network.
 
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, attend};
 use dsl::{Float, Tensor, model};
@@ -15,7 +16,8 @@ use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
 pub(crate) const FAMILY: Family = Family {
     about: "short convolutions between attention layers, some with a window; gated heads",
     prefixes: crate::lfm2::FAMILY.prefixes,
-    // The name in published checkpoints, and the name in transformers.
+    // The first name is the key in published checkpoints, and the second name is the key in
+    // transformers.
     stacks: &[("self_attn.g_proj.weight", &["self_attn.gate_proj.weight"])],
     ..Family::of(&["Lfm3ForCausalLM"], &["Lfm3Model"], &["lfm3"])
 };
@@ -26,7 +28,7 @@ model! {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
-            // The number of inputs that a convolution caches.
+            // C is the number of inputs that a convolution caches.
             C = conv_memory,
         }
         cache { L of [K, E] within window if attends, L of recurrent [C, D] if recurs }
@@ -68,7 +70,9 @@ model! {
         }
     }
 
-    /// A layer: attention or a convolution, and a feed-forward network, each between norms and added to the residual.
+    /// A layer with attention or a convolution, and then a feed-forward network. A norm precedes
+    /// each of these blocks and another norm follows. The layer adds each normalized output to the
+    /// residual.
     pub Layer {
         operator_norm: RmsNorm[D](eps = rms_norm_eps),
         self_attn: Attention,
@@ -88,7 +92,7 @@ model! {
             self.after(x, y)
         }
 
-        /// Computes the rest of the layer after attention or the convolution, whose output is `y`.
+        /// Computes the rest of the layer from `y`, the output of attention or of the convolution.
         fn after(x: T[B, S, D], y: T[B, S, D]) -> T[B, S, D] {
             let normed = self.config.use_sandwich_norm;
             let x = x + if normed { self.post_operator_norm(y) } else { y };
@@ -124,7 +128,7 @@ model! {
 pub struct Lfm3Config {
     /// The keys that LFM3 shares with LFM2.
     pub lfm2: Lfm2Config,
-    /// Whether a norm follows each sublayer.
+    /// Whether a norm follows attention, the convolution and the feed-forward network.
     pub use_sandwich_norm: bool,
     /// Whether each attention head has an output gate.
     pub use_attention_gate: bool,

@@ -1,6 +1,7 @@
-//! MiniMax-M2: MiniMax, "MiniMax-M2" (2025). Names follow the published checkpoints
-//! (`modeling_minimax_m2.py`). The network is a Mixtral with three differences. A norm covers all query heads
-//! and another all key heads, some features are rotated, and sigmoid scores have a bias.
+//! MiniMax-M2: MiniMax, "MiniMax-M2" (2025). Field names follow the published checkpoints
+//! (`modeling_minimax_m2.py`). The network differs from Mixtral in three ways. Attention has a norm
+//! over all query heads and a norm over all key heads. The rotary embedding rotates only some
+//! features of a head. The router has sigmoid scores and a bias.
 
 use crate::config::Keys;
 use crate::decoder::{Decoder, Defaults, LlamaConfig};
@@ -19,7 +20,7 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["MiniMaxM2ForCausalLM"], &["MiniMaxM2Model"], &["minimax_m2"])
 };
 
-/// Keys of published files that transformers does not read, with their published values.
+/// Keys of published files that transformers does not read, each with the published value.
 const UNREAD: &[&str] = &[
     "attn_type_list",
     "layernorm_full_attention_beta",

@@ -1,6 +1,6 @@
 //! OLMo 3: Ai2, "Olmo 3" (2025), §3. Field names follow the Hugging Face checkpoint
-//! (`modeling_olmo3.py`). The network is an OLMo 2 with windows in most layers. Only layers without
-//! a window adapt the rotary embedding to long contexts.
+//! (`modeling_olmo3.py`). The network differs from OLMo 2 in the attention window that most layers
+//! have. Only layers without a window adapt the rotary embedding to long contexts.
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
@@ -23,8 +23,8 @@ pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let attention_bias = keys.flag("attention_bias", false);
     let mut local_rope = None;
     let llama = LlamaConfig::with_rope(keys, defaults, |keys, defaults| {
-        // In the form of transformers 4, the base of local layers is the default for any `rope_theta`
-        // (`convert_rope_params_to_dict`).
+        // In the keys of transformers 4, `rope_theta` does not change the base of layers with a
+        // window. These layers have the default base (`convert_rope_params_to_dict`).
         let [local, global] = RopeParameters::by_layer_type(keys, [5e5; 2], defaults.max_position_embeddings);
         local_rope = Some(local);
         global

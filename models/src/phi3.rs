@@ -1,7 +1,8 @@
 //! Phi-3 and Phi-4: "Phi-3 Technical Report" (2024), §2. Field names follow the Hugging Face
-//! checkpoint (`modeling_phi3.py`). The network is a Llama whose checkpoint stores queries, keys
-//! and values in one matrix, and gate and up in another. The network uses LongRoPE, and can rotate
-//! only a part of each head.
+//! checkpoint (`modeling_phi3.py`). The network differs from Llama in two ways. The checkpoint
+//! stores the query, key and value projections in one matrix, and the gate and up projections in
+//! another matrix. The rotary embedding uses LongRoPE, and can rotate only some features of each
+//! head.
 
 use dsl::nn::{Attend, Kv, attend, silu};
 use dsl::{Float, model};
@@ -35,13 +36,14 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Attention with one projection for query heads, key heads and value heads, in this order
-    /// (`Phi3Attention`).
+    /// Attention with one matrix for queries, keys and values (`Phi3Attention`). The matrix
+    /// contains the three projections in this order.
     pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size, F = intermediate_size,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
-            // P: all heads of queries, keys and values. U: the features of gate and up.
+            // P is the number of query, key and value heads together. U is the number of features
+            // of gate and up together.
             P = H + K + K, U = 2 * F,
         }
 
@@ -56,7 +58,8 @@ model! {
         }
     }
 
-    /// A feed-forward network with SwiGLU and one projection for gate and up, in this order (`Phi3MLP`).
+    /// A SwiGLU feed-forward network with one matrix for gate and up (`Phi3MLP`). The matrix
+    /// contains the two projections in this order.
     pub Mlp<T: Float>: FeedForward<T> {
         gate_up_proj: Linear[D -> U],
         down_proj: Linear[F -> D],
@@ -86,7 +89,7 @@ pub(crate) fn read(keys: &Keys) -> LlamaConfig {
         keys.refuse("rope_scaling", "of another type", "null or of type longrope");
     }
     let window = keys.optional_count("sliding_window");
-    // Keys of the published checkpoints that transformers does not read.
+    // transformers does not read these keys of published files.
     keys.ignore(&["auto_map", "embd_pdrop", "full_attn_mod", "interpolate_factor", "resid_pdrop"]);
     LlamaConfig { windows: vec![window; llama.num_hidden_layers].into(), ..llama }
 }

@@ -1,6 +1,6 @@
 //! Qwen3: "Qwen3 Technical Report" (2025), §2. Field names follow the Hugging Face checkpoint
-//! (`modeling_qwen3.py`). The network is a Llama that normalizes queries and keys per head, with
-//! windows as in Qwen2.
+//! (`modeling_qwen3.py`). The network differs from Llama in the norms of each query head and key
+//! head. Layers can have a sliding window as in Qwen2.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
@@ -26,8 +26,8 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Attention with norms over the features of each head. All heads share one norm weight
-    /// (`Qwen3Attention`).
+    /// Attention with norms over the features of each query head and key head. All heads share the
+    /// weight of the norm (`Qwen3Attention`).
     pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,

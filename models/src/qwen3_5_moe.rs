@@ -1,5 +1,6 @@
-//! Qwen3.5 with experts. Names follow the HF checkpoint (`modeling_qwen3_5_moe.py`). The network is a Qwen3.5
-//! with the experts of Qwen3-Next.
+//! Qwen3.5 with experts. Field names follow the Hugging Face checkpoint
+//! (`modeling_qwen3_5_moe.py`). The network differs from Qwen3.5 in the experts, which are the same
+//! as in Qwen3-Next.
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
@@ -13,7 +14,8 @@ use crate::qwen3_next::{self, GatedExperts};
 pub type Qwen35Moe<T> = DeltaDecoder<T, DeltaNet<T>, GatedExperts<T>>;
 
 pub(crate) const FAMILY: Family = Family {
-    // The same text as for Qwen3-Next puts both families into one table row.
+    // Qwen3-Next has the same text, so the table of architectures describes the two families in one
+    // row.
     about: qwen3_next::FAMILY.about,
     stacks: experts::STACKS,
     architectures: &["Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"],

@@ -1,7 +1,7 @@
 //! SmolLM3: Hugging Face, "SmolLM3: smol, multilingual, long-context reasoner" (2025). Field names
-//! follow the Hugging Face checkpoint (`modeling_smollm3.py`). The network is a Llama in which some
-//! layers have no rotary embedding: "NoPE" (Yang et al., "RoPE to NoPE and Back Again", 2025).
-//! SmolLM and SmolLM2 are Llamas.
+//! follow the Hugging Face checkpoint (`modeling_smollm3.py`). The network differs from Llama in
+//! some layers, which have no rotary embedding ("NoPE": Yang et al., "RoPE to NoPE and Back Again",
+//! 2025). The networks SmolLM and SmolLM2 are the same as Llama.
 
 use dsl::Float;
 use dsl::nn::Attend;
@@ -27,7 +27,7 @@ pub(crate) const FAMILY: Family = Family {
 pub struct SmolLm3Config {
     /// The keys that SmolLM3 shares with Llama.
     pub llama: LlamaConfig,
-    /// Whether each layer rotates queries and keys.
+    /// Whether each layer has a rotary embedding for queries and keys.
     pub rotary: Vec<bool>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     let windows = keys.windows(llama.num_hidden_layers, window, |layer| {
         used && window.is_some() && rotary.get(layer) == Some(&false)
     });
-    // The published checkpoint has two keys that transformers does not read.
+    // transformers does not read these two keys of the published `config.json`.
     keys.ignore(&["max_window_layers", "pretraining_tp"]);
     SmolLm3Config {
         llama: LlamaConfig { attention_bias, attention_out_bias: attention_bias, mlp_bias, windows, ..llama },
@@ -64,9 +64,9 @@ pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     }
 }
 
-/// Whether each layer has a rotary embedding. The key `no_rope_layers` contains 1 for layers **with** a
-/// rotary embedding. Without this key, all layers except every `no_rope_layer_interval`-th layer have a
-/// rotary embedding.
+/// Whether each layer has a rotary embedding. The key `no_rope_layers` contains 1 for layers **with**
+/// a rotary embedding. If this key is missing, all layers except every `no_rope_layer_interval`-th
+/// layer have a rotary embedding.
 fn rotary(keys: &Keys, layers: usize) -> Vec<bool> {
     let interval = keys.optional_count("no_rope_layer_interval").unwrap_or(4);
     let by_interval = || (1..=layers).map(|layer| layer % interval != 0).collect();
