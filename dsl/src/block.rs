@@ -62,9 +62,9 @@ fn leave() {
     tracer::with(Tracer::pop_path);
 }
 
-/// A call of a block's function. The block is usually an element of a block array `[Block; L]`. The
-/// arguments and results are lists of tensors. For this reason, rustc compiles this code only once,
-/// and not for each function, block and element type.
+/// A call of a block's function. The block is usually an element of a block array `[Block; L]`.
+/// Because the arguments and results are lists of tensors, rustc compiles this code only once, and
+/// not for each function, block and element type.
 struct Element<'a> {
     scope: &'a Scope,
     /// The extents that the block's `dims` declare. Array elements of the same block type can have

@@ -102,9 +102,10 @@ pub trait CausalLm: Sized {
     ///
     /// Each entry point takes `tokens: i32[B,S]`, `start` and `count` (`i32[]`, or `i32[B]` for
     /// several sequences), and then the state of each layer. The [`LogitsMode`] of the entry point
-    /// selects whether the results `logits` and `token` exist. The new state follows these results.
-    /// An entry point with [`EntryInput::Features`] takes `features` instead of `tokens`. An entry
-    /// point without logits takes no `start`, and fills the state of an encoder.
+    /// selects whether the results `logits` and `token` exist. After these results, the entry point
+    /// returns the new state. An entry point with [`EntryInput::Features`] takes `features` instead
+    /// of `tokens`. An entry point without logits takes no `start`, and fills the state of an
+    /// encoder.
     ///
     /// # Errors
     /// Returns an error if a value in the configuration is invalid. If a function body contains
@@ -215,7 +216,7 @@ fn taken_input<M: CausalLm>(
 }
 
 /// Creates an argument for each tensor of each layer's state. A result with the same name and role
-/// returns the new value of this tensor.
+/// returns the new value of the state tensor.
 fn taken<T: Float>(
     entry: &mut EntryRecorder,
     state: Vec<(usize, LayerState)>,

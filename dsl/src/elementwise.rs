@@ -15,7 +15,7 @@ use crate::{Dim, NamedType, Tensor, TraceErrorKind};
 /// elements.
 #[derive(Clone, Copy)]
 pub enum TensorOrNumber<T: Element> {
-    /// A tensor. Tracewright aligns the axes of the two operands by name.
+    /// A tensor, whose axes Tracewright aligns by name with the axes of the first operand.
     Elements(Tensor<T>),
     /// The same number for every element.
     Number(f64),

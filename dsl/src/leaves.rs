@@ -128,8 +128,8 @@ impl<T: Float> Call<Tensor<T>> for Linear<T> {
     }
 }
 
-/// The single axis that replaces the axes `dims` in a matrix. Its extent is the product of their
-/// extents.
+/// The single axis that replaces the axes `dims` in a matrix. The extent of the single axis is the
+/// product of the extents of `dims`.
 fn merged(dims: &[Dim]) -> Dim {
     match dims {
         [one] => *one,

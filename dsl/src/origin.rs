@@ -1,6 +1,6 @@
 //! Finds the nodes from which a tensor is computed. These nodes decide whether Tracewright may
-//! repeat the tensor along a missing axis. They also decide which line of code an error message
-//! names as the cause.
+//! repeat the tensor along a missing axis. The nodes also decide which line of code an error
+//! message names as the cause.
 //!
 //! Tracewright may repeat weights, constants, integers and booleans along any axis. An activation
 //! that lacks an axis usually lost this axis in a reduction. Tracewright may repeat the result of a
@@ -44,8 +44,8 @@ impl ActivationNodes {
         }
     }
 
-    /// Marks `argument` as no activation, because its value is no activation in the caller of the
-    /// function.
+    /// Records that `argument` is no activation, because the caller passes a value that is no
+    /// activation.
     pub(crate) fn remove(&mut self, argument: NodeId) {
         self.0[argument.index()] = false;
     }
@@ -72,7 +72,7 @@ impl<'a> Origin<'a> {
         self.sources(small).is_subset(&self.sources(large))
     }
 
-    /// The line of code that removed `axis` from an ancestor of `from`. This is the line of the
+    /// The line of code that removed `axis` from an ancestor of `from`. The line belongs to the
     /// last ancestor that lacks the axis but has an operand with the axis.
     pub(crate) fn lost_at(self, from: NodeId, axis: Axis) -> Option<&'a Provenance> {
         let mut open = BTreeSet::from([from]);

@@ -146,8 +146,8 @@ impl<T: Element> Tensor<T> {
             }
             let mut names = axes(&ty.dims);
             names[position] = to;
-            // A node stores the names of its axes, so a new name needs a new node. This node is a
-            // reshape to the same shape.
+            // A node stores the names of its axes, so a new name needs a new node. The new node is
+            // a reshape to the same shape.
             t.op(None, Reshape { shape: extents(&ty.dims) }, &[raw], &names, place)
         })
     }
@@ -245,25 +245,25 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// The sum along an axis. The result lacks this axis.
+    /// Adds the elements along an axis, and removes this axis.
     #[track_caller]
     pub fn sum(self, axis: Axis) -> Self {
         self.reduce("sum", ReduceKind::Add, axis, Location::caller())
     }
 
-    /// The largest element along an axis. The result lacks this axis.
+    /// Returns the largest element along an axis, and removes this axis.
     #[track_caller]
     pub fn max(self, axis: Axis) -> Self {
         self.reduce("max", ReduceKind::Maximum, axis, Location::caller())
     }
 
-    /// The smallest element along an axis. The result lacks this axis.
+    /// Returns the smallest element along an axis, and removes this axis.
     #[track_caller]
     pub fn min(self, axis: Axis) -> Self {
         self.reduce("min", ReduceKind::Minimum, axis, Location::caller())
     }
 
-    /// The mean along an axis. The result lacks this axis.
+    /// Computes the mean along an axis, and removes this axis.
     #[track_caller]
     pub fn mean(self, axis: Axis) -> Self
     where

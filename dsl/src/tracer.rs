@@ -525,8 +525,8 @@ impl Tracer {
         raws.iter().map(|raw| open.activations.contain(raw.id())).collect()
     }
 
-    /// Marks an argument of the innermost open function as no activation, because its value is no
-    /// activation in the caller.
+    /// Records that an argument of the innermost open function is no activation, because the caller
+    /// passes a value that is no activation.
     pub(crate) fn fix(&mut self, argument: Raw) {
         if let Some(open) = self.open.last_mut() {
             open.activations.remove(argument.id());

@@ -155,7 +155,7 @@ pub enum KeyProblem {
     Value {
         /// Path of the key, with dots.
         key: String,
-        /// The value in the file. A long value is shortened.
+        /// The value in the file, shortened if the value is long.
         found: String,
         /// The values that are possible.
         expected: String,
@@ -178,7 +178,7 @@ fn nearest_text(nearest: &Option<String>) -> String {
 /// read is an error.
 pub struct Keys {
     path: PathBuf,
-    /// The path of a nested object, with a dot at the end. An example is `rope_scaling.`.
+    /// The path of a nested object with a dot at the end, for example `rope_scaling.`.
     prefix: String,
     map: Map<String, Value>,
     known: RefCell<Vec<&'static str>>,
@@ -511,8 +511,9 @@ impl Keys {
         self.problems.borrow_mut().extend(nested.into_problems(ignored));
     }
 
-    /// Adds the problems of a nested object to this object's problems. Unread keys of the nested
-    /// object are no problem. Call this method if an invalid key makes the other keys meaningless.
+    /// Adds the problems of a nested object to this object's problems. A key of the nested object
+    /// that no code has read is no problem. Call this method if an invalid key makes the other keys
+    /// meaningless.
     pub fn give_up(&self, nested: Self) {
         self.problems.borrow_mut().extend(nested.problems.into_inner());
     }
@@ -546,8 +547,8 @@ impl Keys {
         end(path, problems)
     }
 
-    /// Ends the reading of a file that also contains keys for other programs. Unread keys are no
-    /// problem.
+    /// Ends the reading of a file that also contains keys for other programs. A key that this
+    /// reader has not read is no problem.
     ///
     /// # Errors
     /// Returns an error that lists all problems, if there are any.

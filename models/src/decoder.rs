@@ -29,8 +29,8 @@ pub trait FeedForward<T: Float>: Block {
     fn forward(&self, x: Tensor<T>) -> Tensor<T>;
 }
 
-/// The configuration of a [`Decoder`]. It contains the keys of Llama, and the functions that change
-/// a Llama network outside the layers.
+/// The configuration of a [`Decoder`], with the keys of Llama, and with functions that change a
+/// Llama network outside the layers.
 pub trait DecoderConfig: Deref<Target = LlamaConfig> + Clone + 'static {
     /// The kind of norm after the last layer. Layers declare their own norms.
     const NORM: Norm = Norm::Rms(WeightStyle::Scale);

@@ -28,8 +28,9 @@ model! {
             // Q is the features of a compressed query. C is the features of the vector from which
             // all heads compute keys and values.
             Q = q_lora_rank or D, C = kv_lora_rank,
-            // For each head: the features without a rotary embedding, with a rotary embedding, and
-            // in total; the features of a value; the features of a key and a value.
+            // E and I are the features of a head without and with a rotary embedding, and J is
+            // their sum. W is the features of a value, and P is the features of a value and of a
+            // key's part E.
             E = qk_nope_head_dim, I = qk_rope_head_dim, J = E + I, W = v_head_dim, P = E + W, Z = H * P,
             // The features that a layer caches.
             M = C + I,
@@ -67,7 +68,7 @@ model! {
         }
     }
 
-    /// Llama's layer with latent attention. The second half of a layer is either a mixture of
+    /// Llama's layer with latent attention. After the attention, the layer applies a mixture of
     /// experts or Llama's feed-forward network.
     pub Layer {
         input_layernorm: RmsNorm[D](eps = rms_norm_eps),
@@ -135,8 +136,8 @@ pub struct DeepseekV3Config {
     pub v_head_dim: usize,
     /// Whether the rotary embedding rotates pairs of neighbouring features.
     pub rope_interleave: bool,
-    /// A factor for the attention scores in addition to 1/√(features). This is the square of yarn's
-    /// factor for long contexts.
+    /// The square of yarn's factor for long contexts. Attention multiplies the scores by this
+    /// number in addition to 1/√(features).
     pub loudness: f64,
 }
 

@@ -115,7 +115,7 @@ model! {
 /// The activation function after a linear layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DenseActivation {
-    /// No activation function.
+    /// The layer has no activation function.
     Identity,
     /// The hyperbolic tangent of each feature.
     Tanh,

@@ -33,8 +33,8 @@ model! {
     pub Experts<T: Float>(ExpertsConfig): FeedForward<T> {
         dims {
             D = hidden_size, F = moe_intermediate_size,
-            // X is the number of experts. C is the number of experts that a token uses. The third
-            // axis is the single group of biases.
+            // X is the number of experts. C is the number of experts that a token uses. O is the
+            // single group of biases.
             X = num_experts, C = num_experts_per_tok, O = 1,
         }
 

@@ -254,7 +254,7 @@ model! {
 }
 
 model! {
-    /// The shared experts of a layer. They form a feed-forward network that processes every token.
+    /// The shared experts of a layer, which form a feed-forward network that processes every token.
     pub Shared<T: Float>(ExpertsConfig): FeedForward<T> {
         dims { D = hidden_size, F = moe_intermediate_size, W = shared_intermediate_size or F }
 

@@ -61,8 +61,8 @@ pub enum FitError {
 /// shapes differ from the configuration.
 pub fn open(read: ReadModel, path: &Path, allowed_keys: &[String]) -> Result<Fitted, FitError> {
     match read(path, allowed_keys) {
-        // Weights in an unsupported format often have no configuration. In this case, the function
-        // returns the error about the format.
+        // Weights in an unsupported format often have no configuration. If the configuration is
+        // missing, the function returns the error about the format of the weights.
         Err(ConfigError::File(missing)) if missing.source.kind() == ErrorKind::NotFound => {
             Checkpoint::open(path)?;
             Err(ConfigError::File(missing).into())

@@ -1,7 +1,7 @@
 //! The text network of Gemma 4. Field names follow the Hugging Face checkpoint
-//! (`modeling_gemma4.py`). Layers with an attention window and layers without one have different
-//! head sizes. The last layers attend to the keys and values of earlier layers. Each layer can have
-//! an additional embedding table for the tokens.
+//! (`modeling_gemma4.py`). Layers with an attention window and layers without an attention window
+//! have different head sizes. The last layers attend to the keys and values of earlier layers. Each
+//! layer can have an additional embedding table for the tokens.
 
 mod config;
 
@@ -44,7 +44,8 @@ model! {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers,
             // The number of key-value heads and the number of features of a head are K and E in
-            // layers with an attention window. In the other layers, the numbers are W and J.
+            // layers with an attention window. In layers without a window, the two numbers are W
+            // and J.
             K = num_key_value_heads, E = head_dim or 1, W = global_key_value_heads, J = global_head_dim,
             // The vocabulary of the per-layer embeddings, the features for a layer, and the
             // features for all layers.

@@ -120,8 +120,8 @@ pub fn config_json(path: &Path) -> Result<String, ConfigError> {
 }
 
 /// Opens the file at `path`. If Tracewright supports neither the architecture nor a tensor's
-/// encoding, the error reports the architecture. In this case, no other encoding of the file would
-/// help.
+/// encoding, the error reports the architecture. If the architecture is unsupported, no other
+/// encoding of the file would help.
 fn open(path: &Path) -> Result<Gguf, ConfigError> {
     Gguf::open(path).map_err(|error| {
         let named = Gguf::open_keys(path).ok().filter(|file| file.text("general.architecture").is_some());

@@ -97,8 +97,8 @@ model! {
         }
     }
 
-    /// A layer with attention and a feed-forward network. A norm precedes each of the two, and the
-    /// layer adds each output to the residual.
+    /// A layer with attention and a feed-forward network. The layer applies a norm before attention
+    /// and before the feed-forward network, and adds each output to the residual.
     pub Layer {
         ln_1: LayerNorm[D](eps = layer_norm_epsilon),
         attn: Attention,
@@ -111,8 +111,8 @@ model! {
         }
     }
 
-    /// Attention with one matrix for queries, keys and values. The matrix contains the three
-    /// projections in this order.
+    /// Attention with one matrix that contains the projections for queries, keys and values in this
+    /// order.
     pub Attention {
         c_attn: Linear[D -> P, E](transposed, bias),
         c_proj: Linear[H, E -> D](transposed, bias),

@@ -198,8 +198,7 @@ impl Project<LlamaConfig> for GraniteMoeHybridConfig {
 
 alternates!(GraniteMoeHybridConfig);
 
-/// Keys that do not affect the results. They are the number of tokens in a chunk, and a key for
-/// training.
+/// Keys that do not affect the results: the number of tokens in a chunk, and a key for training.
 const IGNORED: &[&str] = &["mamba_chunk_size", "init_method"];
 
 /// Reads the `config.json` of a Granite 4 hybrid model. Missing keys get the defaults of

@@ -133,8 +133,8 @@ model! {
         }
     }
 
-    /// A layer with attention or a convolution, and then a feed-forward network or experts. A norm
-    /// precedes each of these blocks, and the layer adds each output to the residual.
+    /// A layer with attention or a convolution, and then a feed-forward network or experts. The
+    /// layer applies a norm before each block, and adds the output of each block to the residual.
     pub Layer {
         operator_norm: RmsNorm[D](eps = rms_norm_eps),
         self_attn: Attention,
@@ -299,9 +299,9 @@ fn intermediate_size(keys: &Keys, size: usize) -> usize {
     }
 }
 
-/// Reads from the key `layer_types` whether each of `layers` layers has attention. If this key is
-/// missing, the function reads `full_attn_idxs`. If the two keys are missing, all layers have
-/// attention.
+/// Reads from the key `layer_types` whether each of `layers` layers has attention. If the key
+/// `layer_types` is missing, the function reads the key `full_attn_idxs`. If the two keys are
+/// missing, all layers have attention.
 fn attention(keys: &Keys, layers: usize) -> Vec<bool> {
     let mut attention = vec![false; layers];
     let listed = keys.layers("full_attn_idxs", layers, |layer| attention[layer] = true);

@@ -70,9 +70,9 @@ model! {
         }
     }
 
-    /// A layer with attention or a convolution, and then a feed-forward network. A norm precedes
-    /// each of these blocks and another norm follows. The layer adds each normalized output to the
-    /// residual.
+    /// A layer with attention or a convolution, and then a feed-forward network. The layer applies
+    /// a norm before each block and another norm after each block. The layer then adds each
+    /// normalized output to the residual.
     pub Layer {
         operator_norm: RmsNorm[D](eps = rms_norm_eps),
         self_attn: Attention,
@@ -101,7 +101,8 @@ model! {
         }
     }
 
-    /// Attention that normalizes queries and keys, and multiplies the output of each head by a gate between 0 and 1.
+    /// Attention that normalizes queries and keys. The attention also multiplies the output of each
+    /// head by a gate between 0 and 1.
     pub Attention {
         q_proj: Linear[D -> K, G, E](bias if attention_bias),
         k_proj: Linear[D -> K, E](bias if attention_bias),

@@ -195,8 +195,8 @@ families! {
     starcoder2::Starcoder2(LlamaConfig);
 }
 
-/// A function that reads a configuration. The given keys are no error even if no code reads these
-/// keys.
+/// A function that reads a configuration. The second argument lists keys that are no error even if
+/// no code reads these keys.
 type ReadKeys = fn(Keys, &[String]) -> Result<ModelConfig, ConfigError>;
 
 /// The properties that the configurations of all families provide.
@@ -392,9 +392,9 @@ pub trait Architecture: Send {
         Ok(self.named(checkpoint))
     }
 
-    /// Unties the output head from the embedding table if the [renamed](Self::named) checkpoint
-    /// contains a different output head. transformers does the same. Call this function before
-    /// [`trace`](Self::trace), because Tracewright otherwise rejects such a checkpoint. The
+    /// Unties the output head from the embedding table, as transformers does, if the
+    /// [renamed](Self::named) checkpoint contains a different output head. Call this function
+    /// before [`trace`](Self::trace), because Tracewright otherwise rejects such a checkpoint. The
     /// function returns a warning for the user.
     fn settle_head(&mut self, _checkpoint: &Checkpoint) -> Option<UntiedHead> {
         None

@@ -30,8 +30,8 @@ pub(crate) const GGUF: GgufFamily = GgufFamily {
 };
 
 model! {
-    /// A layer with attention and a feed-forward network. A norm precedes each of the two, and the
-    /// layer adds each output to the residual.
+    /// A layer with attention and a feed-forward network. The layer applies a norm before attention
+    /// and before the feed-forward network, and adds each output to the residual.
     pub Layer<T: Float, A: AttentionBlock<T> = Attention<T>, M: FeedForward<T> = Mlp<T>, C: DecoderConfig + Project<A::Config> + Project<M::Config> = Plain>(C): AttentionBlock<T> {
         dims { D = hidden_size }
 

@@ -36,8 +36,8 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Attention with one matrix for queries, keys and values (`Phi3Attention`). The matrix
-    /// contains the three projections in this order.
+    /// Attention with one matrix that contains the projections for queries, keys and values in this
+    /// order (`Phi3Attention`).
     pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size, F = intermediate_size,
@@ -58,8 +58,8 @@ model! {
         }
     }
 
-    /// A SwiGLU feed-forward network with one matrix for gate and up (`Phi3MLP`). The matrix
-    /// contains the two projections in this order.
+    /// A SwiGLU feed-forward network with one matrix that contains the gate and up projections in
+    /// this order (`Phi3MLP`).
     pub Mlp<T: Float>: FeedForward<T> {
         gate_up_proj: Linear[D -> U],
         down_proj: Linear[F -> D],

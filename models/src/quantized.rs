@@ -1,5 +1,5 @@
 //! Models whose checkpoint contains matrices in quantized blocks. GGUF files and the output folders
-//! of `tracewright quantize` contain such models.
+//! of `tracewright quantize` contain such matrices.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -104,8 +104,8 @@ model! {
         }
     }
 
-    /// A layer with attention or a DeltaNet, and then a feed-forward network. A norm precedes each
-    /// of these blocks, and the layer adds each output to the residual.
+    /// A layer with attention or a DeltaNet, and then a feed-forward network. The layer applies a
+    /// norm before each block, and adds the output of each block to the residual.
     pub Layer {
         input_layernorm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
         self_attn: Attention,

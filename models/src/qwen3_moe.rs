@@ -22,7 +22,7 @@ pub(crate) const FAMILY: Family = Family {
 /// `Qwen3MoeConfig` in transformers.
 pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     keys.ignore(experts::IGNORED);
-    // Either all layers have a window, or no layer has a window. This key has no effect.
+    // Either all layers have a window, or no layer has a window, so this key has no effect.
     keys.ignore(&["max_window_layers"]);
     let sizes = Some([151_936, 2048, 6144, 24, 32]);
     let defaults = Defaults { sizes, num_key_value_heads: Some(4), ..Defaults::new(32_768) };

@@ -112,7 +112,7 @@ pub struct RopeDefaults {
     /// The largest number of tokens in a sequence before the context was extended. `None` selects
     /// `max_position_embeddings`.
     pub original_max_position_embeddings: Option<usize>,
-    /// Further keys of the rope object, which other code reads.
+    /// The keys in the object of the rotary embedding that other code reads.
     pub others: &'static [&'static str],
 }
 
@@ -221,8 +221,8 @@ impl RopeParameters {
         }
     }
 
-    /// The number of rotated features in a head with `features` features. If this number is odd,
-    /// the number of pairs is rounded up.
+    /// The number of rotated features in a head with `features` features. If the number of rotated
+    /// features is odd, the number of pairs is rounded up.
     fn rotated(&self, features: usize) -> usize {
         (features as f64 * self.partial_rotary_factor) as usize
     }

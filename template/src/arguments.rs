@@ -8,9 +8,9 @@ use minijinja::{Error, ErrorKind, Value};
 pub enum Takes {
     /// The filter takes arguments by position or by name, as the template passes them.
     Any,
-    /// The filter takes all arguments by position. This list contains the names of the arguments.
+    /// The filter takes all arguments by position. The list contains the names of the arguments.
     Places(&'static [&'static str]),
-    /// The filter takes all arguments by name. This list contains the names of the arguments.
+    /// The filter takes all arguments by name. The list contains the names of the arguments.
     Names(&'static [&'static str]),
 }
 

@@ -127,8 +127,8 @@ impl ChatTemplate {
         template.map_err(|_| TemplateError::NoDefault { names: source::words(&names()) })
     }
 
-    /// The inputs of a conversation that the template does not read. Such an input is `tools` or
-    /// the name of a variable.
+    /// The names of the inputs of a conversation that the template does not read: `tools`, or names
+    /// of variables.
     ///
     /// # Errors
     /// Returns an error if the model has no template for the conversation.

@@ -38,7 +38,7 @@ pub struct TemplatePlace {
     pub name: Option<String>,
     /// The line number in the template, from 1, if the error belongs to a line.
     pub line: Option<usize>,
-    /// The tag with the error, as in the original template. A long tag is shortened.
+    /// The tag with the error, as in the original template, shortened if the tag is long.
     pub tag: Option<String>,
 }
 

@@ -8,8 +8,8 @@ use std::vec::IntoIter;
 use minijinja::value::{Enumerator, Object, ObjectRepr};
 use minijinja::{Error, Value};
 
-/// A generator as in Python. A template can read a generator only once. A generator has no length,
-/// and is true even if it has no items.
+/// A generator, which a template can read only once, as in Python. A generator has no length, and
+/// is true even if it has no items.
 #[derive(Debug)]
 pub struct Generator(Mutex<IntoIter<Value>>);
 

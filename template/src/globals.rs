@@ -9,7 +9,7 @@ use minijinja::{Error, ErrorKind, State, Value};
 
 use crate::invalid;
 
-/// Jinja's `joiner`. The function returns a callable object. The object returns an empty text at
+/// Jinja's function `joiner`, which returns a callable object. The object returns an empty text at
 /// the first call, and the separator at later calls.
 pub fn joiner(separator: Option<Value>, options: Kwargs) -> Result<Value, Error> {
     let separator = separator.or(options.get("sep")?).unwrap_or_else(|| Value::from(", "));
@@ -17,8 +17,8 @@ pub fn joiner(separator: Option<Value>, options: Kwargs) -> Result<Value, Error>
     Ok(Value::from_object(Joiner { separator, used: AtomicBool::new(false) }))
 }
 
-/// Jinja's `cycler`. The function returns an object that returns its values one after another.
-/// After the last value, the object begins again.
+/// Jinja's function `cycler`, which returns an object that returns its values one after another.
+/// After the last value, the object begins again with the first value.
 pub fn cycler(items: Rest<Value>) -> Result<Value, Error> {
     match items.0.as_slice() {
         [] => Err(invalid("`cycler` has no items to give")),

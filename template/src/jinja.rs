@@ -176,7 +176,7 @@ pub fn attr(value: &Value, name: &str) -> Result<Value, Error> {
     if is_item { Ok(Value::UNDEFINED) } else { collection_methods::attribute(value, name) }
 }
 
-/// Jinja's filter `escape`. The filter does not change a string that is already marked as `safe`.
+/// Jinja's filter `escape`, which does not change a string that is already marked as `safe`.
 pub fn escape(budget: Budget, value: &Value) -> Result<Value, Error> {
     if value.is_safe() { Ok(value.clone()) } else { force_escape(budget, value) }
 }
@@ -219,7 +219,8 @@ pub fn replace(budget: Budget, state: &mut State, all: &Value, arguments: &[Valu
 }
 
 /// Jinja's filter `map`, which returns an attribute of each item, or the result of a filter for
-/// each item. minijinja's `map` finds attributes, but does not pass named arguments to filters.
+/// each item. The filter `map` of minijinja finds attributes, but does not pass named arguments to
+/// filters.
 pub fn map(state: &mut State, attributes: &Value, arguments: &[Value]) -> Result<Value, Error> {
     let made = match arguments {
         [items, filter, rest @ ..] if let Some(filter) = filter.as_str() => {
@@ -231,7 +232,7 @@ pub fn map(state: &mut State, attributes: &Value, arguments: &[Value]) -> Result
     Generator::of(&made)
 }
 
-/// Jinja's filter `title`. In this filter, words also begin after brackets and hyphens.
+/// Jinja's filter `title`, in which words also begin after brackets and hyphens.
 pub fn title(value: &Value) -> Result<String, Error> {
     let separates = |c: char| "-({[<".contains(c) || is_space(c);
     let text = repr_json::str(value)?;
@@ -252,7 +253,7 @@ pub fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> {
     Ok(str_methods::strip(&repr_json::str(value)?, chars).to_owned())
 }
 
-/// Jinja's filter `int`. For a value that is not a number, the filter returns `default`.
+/// Jinja's filter `int`, which returns `default` for a value that is not a number.
 pub fn int(value: &Value, default: Value, base: Option<u32>) -> Result<Value, Error> {
     let number = match value.kind() {
         ValueKind::Bool => return Ok(Value::from(i64::from(value.is_true()))),
@@ -277,7 +278,7 @@ pub fn int(value: &Value, default: Value, base: Option<u32>) -> Result<Value, Er
     }
 }
 
-/// Jinja's filter `float`. For a value that is not a number, the filter returns `default`.
+/// Jinja's filter `float`, which returns `default` for a value that is not a number.
 pub fn float(value: &Value, default: Value) -> Result<Value, Error> {
     let number = match value.kind() {
         ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),

@@ -47,8 +47,8 @@ const LONG: &str = "apos 27 OElig 152 oelig 153 Scaron 160 scaron 161 Yuml 178 f
     2297 perp 22a5 sdot 22c5 lceil 2308 rceil 2309 lfloor 230a rfloor 230b lang 27e8 rang 27e9 loz 25ca \
     spades 2660 clubs 2663 hearts 2665 diams 2666";
 
-/// Jinja's filter `striptags`. The filter removes comments and tags, collapses white space, and
-/// decodes character references such as `&lt;`.
+/// Jinja's filter `striptags`, which removes comments and tags, collapses white space, and decodes
+/// character references such as `&lt;`.
 pub fn striptags(value: &Value) -> Result<String, Error> {
     let text = repr_json::str(value)?;
     let words = without_tags(&text);

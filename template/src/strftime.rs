@@ -1,4 +1,4 @@
-//! Python's `strftime`. Templates call this function to print the date.
+//! Python's `strftime`, which templates call to print the date.
 
 use jiff::Zoned;
 use minijinja::Error;

@@ -1,4 +1,4 @@
-//! Tests of whole templates. A test compares the result or the error message.
+//! Tests of whole templates, which compare the result or the error message.
 
 use jiff::Zoned;
 use serde_json::{Map, Value as Json, json};

@@ -211,7 +211,8 @@ impl Generator<'_> {
         quote!(&[#(#rules),*])
     }
 
-    /// The name of a function, with the span where the user wrote it. The caller has checked that this function exists.
+    /// The name of a function, with the span of the user's code. The caller has checked that this
+    /// function exists.
     pub(super) fn named(&self, block: &Block, function: &str) -> Ident {
         let written = block.function(function).map(|function| function.name.clone());
         written.unwrap_or_else(|| Ident::new(function, Span::call_site()))

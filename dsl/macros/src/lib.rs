@@ -1,8 +1,9 @@
 //! The macros `model!` and `#[derive(TraceArg)]`. You use these macros through the dsl crate, which
 //! re-exports them.
 //!
-//! A proc-macro crate can export only macros, so the crate `tracewright-fuzz` includes the same
-//! files as its own modules. For this reason, the modules refer to each other with `super`.
+//! A proc-macro crate can export only macros, so the crate `tracewright-fuzz` includes the files of
+//! this crate as modules. The files refer to each other with `super`, which is valid in this crate
+//! and in `tracewright-fuzz`.
 
 mod ast;
 
@@ -122,19 +123,20 @@ use proc_macro::TokenStream;
 /// `forward`, `cache.state(i)` returns the state of layer i that has no name. `cache.named(i,
 /// "delta")` returns the state of layer i with the name `delta`. Two kinds of layers can have heads
 /// of different sizes. For example, `L of [K = W, E = J] if …` gives the axes K and E the extents
-/// of the dims W and J. A layer can also attend to the keys and values of another layer j. In this
-/// case, the layer's function takes `&Kv<T>` and calls `Kv::read`, and `forward` passes
-/// `cache.state(j)`.
+/// of the dims W and J. A layer can also attend to the keys and values of another layer j. The
+/// function of such a layer takes `&Kv<T>` and calls `Kv::read`, and `forward` passes
+/// `cache.state(j)` to this function.
 ///
 /// **`shard`** declares which axes are partitioned over the axes of a device mesh: `shard { K, F, V
-/// over model; B over data }`. This clause partitions every weight, state, argument and result that
-/// has the axis K, F, V or B. A rule has no effect on a mesh that lacks the rule's mesh axis.
+/// over model; B over data }`. With this example, Tracewright partitions every weight, state,
+/// argument and result that has the axis K, F, V or B. A rule has no effect on a mesh that lacks
+/// the rule's mesh axis.
 ///
 /// **Parameters.** A block can take other blocks as type parameters after the element type. A trait
 /// bound declares the functions that such a block must have. If a block's function `forward`
 /// implements a trait, write this trait after the name and parameters of the block. An inner block
 /// without its own parameters has the parameters of the root block. The type of the configuration
-/// can also be a type parameter. The bounds of this parameter must then include a `Deref` to a
+/// can also be a type parameter. The bounds of such a type parameter must include a `Deref` to a
 /// struct that has the keys as fields.
 ///
 /// ```text
@@ -154,9 +156,9 @@ pub fn model(tokens: TokenStream) -> TokenStream {
     expand::model(tokens.into()).into()
 }
 
-/// Derives `TraceArg` for a struct or enum whose fields all implement `TraceArg`. The tensors in
-/// such a value become inputs of the recorded function body. The plain data becomes part of the key
-/// that decides whether two calls share one recorded body.
+/// Derives `TraceArg` for a struct or enum whose fields all implement `TraceArg`. The tensors in a
+/// value of the derived type become inputs of a recorded function body. The plain data in the value
+/// becomes part of the key that decides whether two calls share one recorded body.
 #[proc_macro_derive(TraceArg)]
 pub fn trace_arg(tokens: TokenStream) -> TokenStream {
     let input = syn::parse_macro_input!(tokens as syn::DeriveInput);

@@ -36,7 +36,7 @@ pub struct Attend<T: Float> {
     /// sequence has its own position. `None` selects the factor 1.
     pub temperature: Option<Tensor<T>>,
     /// An additional score for each query head. The softmax includes this score as if an additional
-    /// key had the value 0. `None` adds no score.
+    /// key had the value 0. With `None`, the attention has no such score.
     pub sinks: Option<Tensor<T>>,
     /// The bound on the absolute value of the attention scores. Each score becomes `softcap ·
     /// tanh(score / softcap)`. With `None`, the scores have no bound.
@@ -97,13 +97,15 @@ impl<T: Float> Attend<T> {
         Self { cos: Some(cos), sin: Some(sin), ..Self::causal(at, queries) }
     }
 
-    /// Restricts attention to the keys that `mask` also allows, in addition to the mask so far.
+    /// Adds the conditions of `mask` to these settings. A query then sees a key only if the
+    /// previous mask and `mask` allow the key.
     pub fn within(mut self, mask: Mask<T>) -> Self {
         self.mask &= mask;
         self
     }
 
-    /// Restricts each query to its own position and the previous `width` − 1 positions. `None` changes nothing.
+    /// Restricts each query to its own position and the previous `width` − 1 positions. With
+    /// `None`, the method changes nothing.
     pub fn windowed(self, width: Option<usize>) -> Self {
         match width {
             Some(width) => self.within(Mask::window(width)),

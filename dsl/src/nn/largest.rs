@@ -8,9 +8,9 @@ use crate::element::{Bool, Float, I32};
 use crate::tensor::{Raw, axes, extents};
 use crate::{Axis, Tensor, TraceErrorKind};
 
-/// The index of the largest element along an axis. The result lacks this axis. As in
-/// `torch.argmax`, a NaN is the largest element. If several elements are the largest, the function
-/// returns the lowest index.
+/// Returns the index of the largest element along an axis, and removes this axis. As in
+/// `torch.argmax`, a NaN is the largest element. If several elements are equal to the largest, the
+/// function returns the lowest index.
 #[track_caller]
 pub fn argmax<T: Float>(x: Tensor<T>, axis: Axis) -> Tensor<I32> {
     let place = Location::caller();

@@ -29,8 +29,8 @@ const ANY: &[&str] = &[
     "torchscript",
     "use_bfloat16",
     "xla_device",
-    // With this key, transformers computes feed-forward networks in chunks of positions. The
-    // results are the same.
+    // With this key, transformers computes feed-forward networks in chunks of positions, with the
+    // same results.
     "chunk_size_feed_forward",
     // Only encoder-decoder models read this key.
     "is_decoder",
@@ -111,7 +111,7 @@ fn is_empty(value: &Value) -> bool {
 /// Checks the keys of transformers' base class. An allowed value has no further effect.
 pub(crate) fn read_base(keys: &Keys) {
     keys.ignore(ANY);
-    // Earlier code has rejected these keys if their value is not null.
+    // Earlier code has rejected any of these keys whose value is not null.
     keys.ignore(&QUANTIZATION.map(|(key, _)| key));
     // If a family has already read such a key, the key has the family's meaning.
     for (key, expected, accepts) in ONLY.iter().filter(|(key, ..)| !keys.is_known(key)) {

@@ -13,8 +13,8 @@ pub(super) const QUANTIZATION: [(&str, Option<&str>); 3] = [
     ("quantization", Some("mlx")),
 ];
 
-/// Rejects a model if its weights are quantized by a method that is not in `read`. The keys of the
-/// text tower also count.
+/// Rejects a model if its weights are quantized by a method that is not in `read`. The function
+/// also checks the keys of the text tower.
 ///
 /// # Errors
 /// The error contains the key and the quantization method.

@@ -310,8 +310,8 @@ impl<'a> Metadata<'a> {
     }
 }
 
-/// The element type of weights and activations. This is the element type of most matrices in the
-/// file. A quantized matrix counts as f32, because its decoded numbers are f32.
+/// The element type of weights and activations, which is the element type of most matrices in the
+/// file. A quantized matrix counts as f32, because the decoded numbers of the matrix are f32.
 fn element(gguf: &GgufFamily, tensors: &[GgufTensor]) -> ElementType {
     let matrices: Vec<StoredNumbers> =
         tensors.iter().filter(|tensor| tensor.shape.len() > 1).map(|tensor| tensor.numbers).collect();

@@ -13,7 +13,7 @@ use crate::{Axis, Tensor};
 #[derive(Clone, Copy, Debug)]
 pub struct MatrixTokens {
     /// The queries, `[B, S, H, D]`, which read from the matrix. The operation does not scale the
-    /// queries, so scale them before the call.
+    /// queries, so scale the queries before the call.
     pub query: Tensor<F32>,
     /// The keys, `[B, S, H, D]`. A key is the address of a value in the matrix.
     pub key: Tensor<F32>,
