@@ -1,5 +1,4 @@
-//! [`CausalLm`] is the interface of all language models that predict the next token, and records
-//! the entry points of these models.
+//! The trait [`CausalLm`] of all language models that predict the next token, and their entry points.
 
 use std::panic::Location;
 
@@ -28,8 +27,7 @@ pub trait CausalLm: Sized {
     type Element: Float;
     /// The type of the network's configuration.
     type Config;
-    /// The axes that the `shard` clause partitions over the axes of a device mesh. Without this
-    /// clause, Tracewright partitions no axes.
+    /// The axes that `shard` partitions over a device mesh. By default, Tracewright partitions no axes.
     const SHARDS: DeclaredShards = &[];
 
     /// Builds the network for a configuration.
@@ -49,9 +47,8 @@ pub trait CausalLm: Sized {
         cache: &mut Cache<Self::Element>,
     ) -> Tensor<Self::Element>;
 
-    /// Computes features like [`forward`](Self::forward), but from vectors `[B, S, D]` instead of
-    /// token ids. The root block of [`model!`](crate::model) can declare a function with this name,
-    /// which then implements this method.
+    /// Computes features from vectors `[B, S, D]` instead of token ids. If the root block of
+    /// [`model!`](crate::model) declares a function with this name, the function implements this method.
     #[track_caller]
     fn forward_features(
         &self,
@@ -69,16 +66,15 @@ pub trait CausalLm: Sized {
         None
     }
 
-    /// Runs an encoder on tokens `[B, S]`. `count` `[B]` is the number of real tokens in each
-    /// sequence, and the tokens after them are padding. The encoder fills the state that decoder
-    /// layers read.
+    /// Runs an encoder on tokens `[B, S]`. The first `count` `[B]` tokens of each sequence are real, and the
+    /// later tokens are padding. The encoder fills the state that decoder layers read.
     #[track_caller]
     fn encode(&self, _tokens: Tensor<I32>, _count: Tensor<I32>, _cache: &mut Cache<Self::Element>) {
         no_function("encode");
     }
 
-    /// Runs an encoder on features `[B, S, D]`. `count` `[B]` is the number of real positions in
-    /// each sequence, and the positions after them are padding.
+    /// Runs an encoder on features `[B, S, D]`. The first `count` `[B]` positions of each sequence are real,
+    /// and the later positions are padding.
     #[track_caller]
     fn encode_features(
         &self,
@@ -100,12 +96,11 @@ pub trait CausalLm: Sized {
 
     /// Records the trace of the given entry points. The recording reads no weights.
     ///
-    /// Each entry point takes `tokens: i32[B,S]`, `start` and `count` (`i32[]`, or `i32[B]` for
-    /// several sequences), and then the state of each layer. The [`LogitsMode`] of the entry point
-    /// selects whether the results `logits` and `token` exist. After these results, the entry point
-    /// returns the new state. An entry point with [`EntryInput::Features`] takes `features` instead
-    /// of `tokens`. An entry point without logits takes no `start`, and fills the state of an
-    /// encoder.
+    /// Each entry point takes `tokens: i32[B,S]`, `start` and `count` (`i32[]`, or `i32[B]` for several
+    /// sequences), and then the state of each layer. The [`LogitsMode`] of the entry point selects whether
+    /// the results `logits` and `token` exist. After these results, the entry point returns the new state. An
+    /// entry point with [`EntryInput::Features`] takes `features` instead of `tokens`. An entry point without
+    /// logits takes no `start`, and fills the state of an encoder.
     ///
     /// # Errors
     /// Returns an error if a value in the configuration is invalid. If a function body contains
@@ -193,8 +188,7 @@ enum Input<T: Float> {
     Features(Tensor<T>),
 }
 
-/// Creates the main argument of an entry point. The argument is token ids or, if `width` is set,
-/// vectors with the last axis `width`.
+/// Creates the main argument of an entry point: token ids, or vectors with the last axis `width`.
 fn taken_input<M: CausalLm>(
     entry: &mut EntryRecorder,
     point: &EntryPoint,
@@ -232,8 +226,7 @@ fn taken<T: Float>(
     (cache, kept)
 }
 
-/// Adds a result for each tensor of the layers' new state, and for each tensor that an encoder
-/// fills.
+/// Adds results for the new state of the layers, and for the state that an encoder fills.
 fn returned<T: Float>(entry: &mut EntryRecorder, cache: &Cache<T>, kept: Vec<StateTensor>) {
     let mut tensors = Vec::new();
     cache.flatten(&mut tensors, &mut Vec::new());

@@ -41,9 +41,8 @@ pub trait DecoderConfig: Deref<Target = LlamaConfig> + Clone + 'static {
         x
     }
 
-    /// The attention settings of a layer. The settings in `rotary` allow all earlier positions and
-    /// contain the layer's rotary embedding. By default, this function adds the attention window of
-    /// the layer.
+    /// The attention settings of a layer. The settings in `rotary` allow all earlier positions and contain
+    /// the layer's rotary embedding. By default, this function adds the attention window of the layer.
     fn attention<T: Float>(&self, layer: usize, rotary: &Attend<T>) -> Attend<T> {
         rotary.clone().windowed(self.window(layer))
     }

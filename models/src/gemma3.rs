@@ -37,8 +37,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// The whole Gemma 3 network, from token ids `[B, S]` to logits over the vocabulary. The
-    /// attention is causal.
+    /// The whole causal Gemma 3 network, from token ids `[B, S]` to logits over the vocabulary.
     pub Gemma<T: Float, A: AttentionBlock<T, Config = LlamaConfig> = Attention<T>>(GemmaConfig) {
         dims {
             V = vocab_size, D = hidden_size, F = intermediate_size, L = num_hidden_layers,
@@ -74,8 +73,7 @@ model! {
             };
             let global = attention(&self.config.rope);
             let local = self.config.rope_local.as_ref().map(attention);
-            // As in `Gemma3TextScaledWordEmbedding`, √D is rounded to T before the multiplication.
-            // For example, 33.9… becomes 34 in bf16.
+            // Like `Gemma3TextScaledWordEmbedding`, round √D to T first: 33.9… becomes 34 in bf16.
             let mut x = self.embed_tokens(tokens) * Tensor::scalar((self.dim(D) as f64).sqrt());
             for (i, layer) in self.layers.iter().enumerate() {
                 let at = local.as_ref().filter(|_| self.config.window(i).is_some()).unwrap_or(&global);
@@ -85,9 +83,8 @@ model! {
         }
     }
 
-    /// A layer with norms before and after attention, and before and after the feed-forward
-    /// network. All norms multiply by 1 + w in f32, where w is the weight, and round the product
-    /// (`Gemma3RMSNorm`).
+    /// A layer with norms before and after attention, and before and after the feed-forward network. All
+    /// norms multiply by 1 + w in f32, where w is the weight, and round the product (`Gemma3RMSNorm`).
     pub Layer {
         input_layernorm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
         self_attn: A,

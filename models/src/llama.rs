@@ -30,8 +30,7 @@ pub(crate) const GGUF: GgufFamily = GgufFamily {
 };
 
 model! {
-    /// A layer with attention and a feed-forward network. The layer applies a norm before attention
-    /// and before the feed-forward network, and adds each output to the residual.
+    /// A layer with attention and a feed-forward network, each with a norm and a residual connection.
     pub Layer<T: Float, A: AttentionBlock<T> = Attention<T>, M: FeedForward<T> = Mlp<T>, C: DecoderConfig + Project<A::Config> + Project<M::Config> = Plain>(C): AttentionBlock<T> {
         dims { D = hidden_size }
 
@@ -48,8 +47,7 @@ model! {
 }
 
 model! {
-    /// Grouped-query attention with K key-value heads, and with G query heads for each key-value
-    /// head.
+    /// Grouped-query attention with K key-value heads, and with G query heads for each key-value head.
     pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size, F = intermediate_size,
