@@ -1,4 +1,4 @@
-//! Errors of configurations and of forward bodies.
+//! Errors in configurations and in the recording of traces.
 
 use std::fmt;
 
@@ -16,11 +16,11 @@ pub enum BuildError {
         these keys in the configuration"
     )]
     Indivisible {
-        /// The key or expression that is divided.
+        /// The key or expression of the dividend.
         dividend: String,
         /// The value of the dividend.
         dividend_value: usize,
-        /// The key or expression that divides.
+        /// The key or expression of the divisor.
         divisor: String,
         /// The value of the divisor.
         divisor_value: usize,
@@ -299,7 +299,7 @@ pub enum TraceErrorKind {
         digit"
     )]
     StateName {
-        /// The name that was given.
+        /// The invalid name of the state.
         name: String,
     },
     /// A layer declares two states with the same name.

@@ -1,5 +1,5 @@
-//! Nemotron-H. Field names follow transformers (`modeling_nemotron_h.py`). Each layer has a norm
-//! and one block. The block is a Mamba-2 block, attention without a rotary embedding, a
+//! The Nemotron-H network. Field names follow transformers (`modeling_nemotron_h.py`). Each layer
+//! has a norm and one block. The block is a Mamba-2 block, attention without a rotary embedding, a
 //! feed-forward network, or a mixture of experts.
 
 mod config;

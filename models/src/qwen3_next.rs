@@ -1,5 +1,6 @@
-//! Qwen3-Next. Field names follow the Hugging Face checkpoint (`modeling_qwen3_next.py`). The
-//! network differs from Qwen3.5 in the experts, and in the order of the projections of a DeltaNet.
+//! The Qwen3-Next network. Field names follow the Hugging Face checkpoint
+//! (`modeling_qwen3_next.py`). The network differs from Qwen3.5 in the experts, and in the order of
+//! the projections of a DeltaNet.
 
 use bake::Ignorable;
 use dsl::nn::{Position, Recurrent, silu};

@@ -48,7 +48,7 @@ pub enum RopeScaling {
         /// A frequency does not change if the pair of features makes more turns than this number in
         /// the original context.
         high_freq_factor: f64,
-        /// The original context, in tokens.
+        /// The number of tokens in the original context.
         original_max_position_embeddings: f64,
     },
     /// The method interpolates like `Llama3`, but linearly over the index of the feature. A factor
@@ -63,7 +63,7 @@ pub enum RopeScaling {
         /// The interpolation ends at the pair of features that makes this number of turns in the
         /// original context. The method divides lower frequencies by `factor`.
         beta_slow: f64,
-        /// The original context, in tokens.
+        /// The number of tokens in the original context.
         original_max_position_embeddings: f64,
         /// Whether the method rounds the start and the end of the interpolation to whole feature
         /// indices.
@@ -80,7 +80,7 @@ pub enum RopeScaling {
         short_factor: Vec<f64>,
         /// The divisors in programs whose context is longer than the original context.
         long_factor: Vec<f64>,
-        /// The original context, in tokens.
+        /// The number of tokens in the original context.
         original_max_position_embeddings: f64,
         /// The factor by which cosine and sine are multiplied.
         attention_factor: f64,

@@ -1,4 +1,4 @@
-//! [`Chat`] is a conversation, and [`ChatTemplate`] renders it as text.
+//! [`Chat`] is a conversation, and [`ChatTemplate`] renders a conversation as text.
 
 use std::collections::BTreeMap;
 use std::error::Error as _;

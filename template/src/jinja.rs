@@ -127,18 +127,18 @@ pub fn is_divisible(value: &Value, by: &Value) -> Result<bool, Error> {
     }
 }
 
-/// Jinja's filter `length`. An undefined value has length 0.
+/// Jinja's filter `length`, which returns 0 for an undefined value.
 pub fn length(value: &Value) -> Result<usize, Error> {
     if value.is_undefined() { Ok(0) } else { filters::length(value) }
 }
 
-/// Jinja's filter `first`. An undefined value has no first item.
+/// Jinja's filter `first`, whose result is undefined for an undefined value.
 pub fn first(value: &Value) -> Result<Value, Error> {
     if value.is_undefined() { Ok(Value::UNDEFINED) } else { filters::first(value) }
 }
 
-/// Jinja's filter `last`. An undefined value has no last item. For a generator, the filter returns
-/// an error.
+/// Jinja's filter `last`. For an undefined value, the result is undefined. For a generator, the
+/// filter returns an error.
 pub fn last(value: Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Undefined => Ok(Value::UNDEFINED),
@@ -148,7 +148,7 @@ pub fn last(value: Value) -> Result<Value, Error> {
     }
 }
 
-/// Jinja's filter `items`. An undefined value has no items.
+/// Jinja's filter `items`, which returns no items for an undefined value.
 pub fn items(value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Undefined => Generator::of(&Value::from(Vec::<Value>::new())),

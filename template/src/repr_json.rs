@@ -11,8 +11,8 @@ use crate::budget::blanks;
 use crate::collection_methods::{self, View};
 use crate::invalid;
 
-/// `json.dumps` with `ensure_ascii=False`. Jinja's filter `tojson` escapes text for HTML, but this
-/// filter does not.
+/// Python's `json.dumps` with `ensure_ascii=False`. Jinja's filter `tojson` escapes text for HTML,
+/// but this filter does not.
 pub fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
     let option = |name: &str| options.get::<Option<Value>>(name);
     let indent = match option("indent")? {

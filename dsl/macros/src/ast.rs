@@ -132,7 +132,7 @@ pub struct Leaf {
     pub element: Option<Type>,
     /// The axes before the arrow. Without an arrow, this list contains all axes of the leaf.
     pub axes: Vec<Ident>,
-    /// The arrow and the axes after it.
+    /// The arrow and the output axes after the arrow.
     pub outputs: Option<(Token![->], Vec<Ident>)>,
     pub settings: Vec<Setting>,
 }
@@ -308,7 +308,7 @@ impl SignatureType {
     }
 }
 
-/// Whether a name in `dims` is an axis. Otherwise the name is a key of the configuration.
+/// Whether a name in `dims` is an axis. A name that is no axis is a key of the configuration.
 pub fn is_axis_name(name: &Ident) -> bool {
     name.to_string().starts_with(char::is_uppercase)
 }

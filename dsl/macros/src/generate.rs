@@ -389,7 +389,7 @@ impl Generator<'_> {
 
     /// Generates a public and a private Rust function for each declared function. The public
     /// function checks arguments and results, and reuses a recording if an equal element of a block
-    /// array was recorded before. The private function contains the body.
+    /// array was recorded before. The private function contains the body of the declared function.
     fn function(&self, block: &Block, function: &Function) -> TokenStream {
         let Function { attrs, name, .. } = function;
         let title = format!("{}::{name}", block.name);
@@ -534,9 +534,9 @@ impl Generator<'_> {
         }
     }
 
-    /// Generates code that compares the tensors in a value with their declared axes. The value is the
-    /// argument `name` or the result. The function returns `None` if the signature declares no axes for the
-    /// value.
+    /// Generates code that compares the tensors in a value with their declared axes. The value is
+    /// an argument with the name `name`, or the result of the function. If the signature declares
+    /// no axes for the value, this method returns `None`.
     fn checked(
         &self,
         signature: &Ident,

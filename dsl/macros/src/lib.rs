@@ -81,9 +81,9 @@ use proc_macro::TokenStream;
 /// ```
 ///
 /// - *Transposed:* `Linear[D -> F](transposed)` or `(transposed if key)` reads a matrix whose first
-///   axis is the inputs, like GPT-2's `Conv1D`. The shape of a square matrix does not reveal the
-///   order of the axes. If you forget `transposed`, a square weight loads, but the results are
-///   wrong. Only the code that wrote the checkpoint shows which order is right.
+///   axis is the axis of the inputs, like GPT-2's `Conv1D`. The shape of a square matrix does not
+///   reveal the order of the axes. If you forget `transposed`, a square weight loads, but the
+///   results are wrong. Only the code that wrote the checkpoint shows which order is right.
 /// - *One weight, many tensors:* `w1: Weight[X, F, D] at "experts.*.w1.weight"`. Tracewright
 ///   replaces the `*` by the index along the first axis. The IRPA archive contains all these
 ///   tensors as one stacked tensor.

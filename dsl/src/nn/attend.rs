@@ -27,7 +27,7 @@ pub struct Attend<T: Float> {
     pub sin: Option<Tensor<T>>,
     /// The pairs of features that the rotary embedding rotates together.
     pub layout: RopeLayout,
-    /// The keys that each query may see.
+    /// The mask, which selects the keys that each query may see.
     pub mask: Mask<T>,
     /// The factor by which the attention scores are multiplied. `None` selects 1/√E, where E is the number of
     /// features of a head.

@@ -14,9 +14,9 @@ use crate::nn::Attend;
 /// have W features.
 #[derive(Clone, Copy, Debug)]
 pub struct Kv<T: Float> {
-    /// The keys, with a slot per position.
+    /// The keys of the layer, with a slot for each position.
     pub k: Slots<T>,
-    /// The values, with a slot per position.
+    /// The values of the layer, with a slot for each position.
     pub v: Slots<T>,
 }
 
