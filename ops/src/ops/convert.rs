@@ -1,9 +1,11 @@
 use super::prelude::*;
 
 operation! {
-    /// Converts each element to another element type. Conversions between floats round to nearest even.
-    /// Conversions from float to integer round towards zero. Numbers that are out of range saturate
-    /// (StableHLO leaves this case to the implementation). The StableHLO operation is `convert`.
+    /// Converts each element to another element type. A conversion between float types rounds to
+    /// the nearest number, and to the even number if two numbers are equally near. A conversion
+    /// from a float type to an integer type rounds towards zero. A number out of the range of the
+    /// integer type becomes the nearest integer of the type. (StableHLO leaves this case to the
+    /// implementation.) The StableHLO operation is `convert`.
     Convert = "convert" {
         /// The element type of the result.
         to: ElementType,
