@@ -1,4 +1,4 @@
-//! Explains how rewrite rules turned a recorded node into its replacement.
+//! Explains by which rewrite rules the simplification replaced a recorded node.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -14,10 +14,10 @@ use crate::function::Saturated;
 use crate::rules::{Rule, RuleKind, Site, Tree};
 use crate::{Options, Rules, Term};
 
-/// The chain of rewrite rules from a recorded node to its replacement.
+/// The chain of rewrite rules that leads from a recorded node to the node that replaces it.
 #[derive(Clone, Debug)]
 pub struct Explanation {
-    /// The recorded node, in the trace before simplification.
+    /// The recorded node, from the trace before simplification.
     pub recorded: String,
     pub steps: Vec<Step>,
 }
@@ -26,28 +26,30 @@ pub struct Explanation {
 pub struct Step {
     pub rule: &'static str,
     pub equation: String,
-    /// The term of the node after this step.
+    /// The expression for the node after this step.
     pub term: String,
     pub ty: TensorType,
-    /// Whether the term computes the same values as the recorded node.
+    /// Whether the expression computes the same values as the recorded node.
     pub check: Check,
 }
 
-/// The result of evaluating a step on random inputs, compared with the values of the recorded node.
+/// The comparison between the values of an expression on random inputs and the values of the
+/// recorded node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Check {
     Equal,
     Different,
-    /// The values differ by rounding, which approximate rules allow; the field is the largest difference
-    /// relative to the largest value.
+    /// The values differ by rounding errors, which approximate rules allow. The field is the
+    /// largest difference, divided by the largest value.
     Rounded(f64),
-    /// The reference evaluator would take too long; the field is the number of multiplications and additions.
+    /// The reference evaluator would take too long for a comparison. The field is the number of
+    /// multiplications and additions.
     TooLarge(f64),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExplainError {
-    /// The trace has no function of this name.
+    /// The trace has no function with this name.
     #[error("the trace has no function `{name}`; there are {known:?}")]
     Function { name: String, known: Vec<String> },
     /// The function has no node with this number.

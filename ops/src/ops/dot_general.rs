@@ -8,11 +8,12 @@ operation! {
     DotGeneral = "dot_general" {
         /// The batch axes of the left operand.
         left_batch: Vec<usize>,
-        /// The corresponding axes of the right operand.
+        /// For each batch axis of the left operand, the corresponding axis of the right operand.
         right_batch: Vec<usize>,
         /// The contracted axes of the left operand.
         left_contract: Vec<usize>,
-        /// The corresponding axes of the right operand.
+        /// For each contracted axis of the left operand, the corresponding axis of the right
+        /// operand.
         right_contract: Vec<usize>,
         /// The element type of the result, which is at least as wide as the operands' type.
         element: ElementType,

@@ -2,11 +2,11 @@ use super::dynamic_slice::{clamped, scalar_start, starts};
 use super::prelude::*;
 
 operation! {
-    /// Replaces a range of the first operand along one axis by the second operand. The third operand is the
-    /// start (`i32[]`), computed at run time and clamped so that the range fits. The StableHLO operation is
-    /// `dynamic_update_slice`.
+    /// Replaces a range of the first operand along one axis by the second operand. The third
+    /// operand is the start (`i32[]`). The program computes the start at run time, and clamps it to
+    /// make the range fit. The StableHLO operation is `dynamic_update_slice`.
     DynamicUpdateSlice = "dynamic_update_slice" {
-        /// The axis of the replaced range.
+        /// The axis along which the operation replaces the range.
         axis: usize,
     }
 }

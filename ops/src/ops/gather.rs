@@ -1,8 +1,9 @@
 use super::prelude::*;
 
 operation! {
-    /// Selects rows of a table: `result[i…, …] = table[indices[i…], …]`. An index that is out of range is
-    /// clamped. The StableHLO operation is `gather` with one collapsed slice axis, 0.
+    /// Selects rows of a table: `result[i…, …] = table[indices[i…], …]`. The operation clamps an
+    /// index that is out of range. The StableHLO operation is `gather`, with axis 0 as the only
+    /// collapsed slice axis.
     Gather = "gather" {}
 }
 

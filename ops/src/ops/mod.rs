@@ -1,4 +1,4 @@
-//! The closed list of operations, with a file for each.
+//! The closed list of operations. Each operation has its own source file.
 
 mod append;
 mod binary;
@@ -79,7 +79,7 @@ operations! { $
     kernels { packed_experts::PackedExperts, packed_linear::PackedLinear, packed_rows::PackedRows, }
 }
 
-/// Imports for the source files of operations.
+/// The imports of the source files of operations.
 pub(crate) mod prelude {
     pub(crate) use crate::facts::same;
     pub(crate) use crate::operation::{agree, arity, attribute, axis, bad, element, good, mlir_list};

@@ -13,7 +13,7 @@ crate::words! {
         Log = "log",
         /// tanh x
         Tanh = "tanh",
-        /// 1 / (1 + e⁻ˣ)
+        /// The logistic function 1 / (1 + e⁻ˣ).
         Logistic = "logistic",
         /// √x
         Sqrt = "sqrt",
@@ -21,7 +21,8 @@ crate::words! {
         Rsqrt = "rsqrt",
         /// The largest whole number that is at most x.
         Floor = "floor",
-        /// The nearest whole number; halves are rounded to the even neighbour.
+        /// The nearest whole number; a number halfway between two whole numbers is rounded to the
+        /// even number.
         Round = "round_nearest_even",
         /// Logical negation (`i1`).
         Not = "not",
@@ -29,9 +30,10 @@ crate::words! {
 }
 
 operation! {
-    /// An elementwise function of one operand. StableHLO has an operation with the same name.
+    /// An elementwise function of one operand. For each function, StableHLO has an operation with
+    /// the same name.
     Unary = "unary" {
-        /// The function that is applied to each element.
+        /// The function that the operation applies to each element.
         kind: UnaryKind,
     }
 }
