@@ -80,13 +80,14 @@ impl fmt::Display for Explanation {
     }
 }
 
-/// The largest number of arithmetic operations that the evaluator may compute per explanation.
+/// The largest number of arithmetic operations that the evaluator may compute for one explanation.
 const FLOPS: f64 = 3e8;
 
-/// The chain of rewrite rules that led to node `node` of function `function` in the simplified trace.
+/// Returns the chain of rewrite rules that led to the node `node` of the function `function` in the
+/// simplified trace.
 ///
 /// # Errors
-/// Returns an error if the function or the node does not exist.
+/// Returns an error if the trace does not have the function or the node.
 pub fn explain(
     trace: &Trace,
     options: &Options,
@@ -132,13 +133,13 @@ struct Explainer<'a> {
 }
 
 impl Explainer<'_> {
-    /// The oldest recorded node of a class of equal terms.
+    /// The oldest recorded node in a class of equal expressions.
     fn recorded(&self, class: Id) -> Option<usize> {
         let class = self.graph.find(class);
         self.saturated.classes.iter().position(|of| of.is_some_and(|id| self.graph.find(id) == class))
     }
 
-    /// The term of a recorded node.
+    /// The expression for a recorded node.
     fn term(&self, node: usize) -> Term {
         let id = NodeId::new(node);
         let function = self.saturated.function;
@@ -183,8 +184,8 @@ impl Explainer<'_> {
         Explanation { recorded, steps: steps.collect() }
     }
 
-    /// The shortest chain of rewrite rules from one term of a class to another; without a goal, to any term
-    /// that `bake` can compute.
+    /// The shortest chain of rewrite rules from the expression `start` of a class to the expression
+    /// `goal`. If `goal` is `None`, the chain ends at any expression that `bake` can compute.
     fn path(&self, class: Id, start: &Term, goal: Option<&Term>) -> Vec<(&'static str, String, Term)> {
         let mut from: HashMap<Term, (Term, &'static str, String)> = HashMap::new();
         let mut queue = VecDeque::from([start.clone()]);
@@ -220,7 +221,7 @@ impl Explainer<'_> {
         steps
     }
 
-    /// The terms that one application of a rewrite rule produces.
+    /// The expressions that one application of a rewrite rule produces from `term`.
     fn neighbours(&self, class: Id, term: &Term) -> Vec<(&'static str, String, Term)> {
         let mut found = Vec::new();
         let mut add = |rule: &Rule, tree: &Tree| match self.resolve(tree) {
@@ -284,8 +285,8 @@ impl Explainer<'_> {
         }
     }
 
-    /// A term as text, for example `narrow axis=2 start=0 length=4 (linear (%3, …))`. The text refers to
-    /// recorded nodes by number.
+    /// Prints an expression, for example `narrow axis=2 start=0 length=4 (linear (%3, …))`. The
+    /// text contains the number of each recorded node.
     fn show(&self, term: &Term, depth: usize) -> String {
         let mut text = String::new();
         match &*term.kind {
@@ -319,7 +320,7 @@ enum Resolved {
     Term(Term),
 }
 
-/// Whether a match of a pattern refers to this term.
+/// Whether a match of the pattern `left` in a class is a match of the expression `term`.
 fn fits(left: &egg::Pattern<Term>, term: &Term, found: &egg::Subst) -> bool {
     let ENodeOrVar::ENode(root) = &left.ast[left.ast.root()] else { return true };
     root.kind == term.kind
@@ -342,7 +343,7 @@ fn instantiate(right: &egg::Pattern<Term>, at: Id, found: &egg::Subst) -> Tree {
     }
 }
 
-/// The values that the classes of one function have on random inputs.
+/// The values on random inputs that the classes of one function have.
 struct Values<'a> {
     explainer: &'a Explainer<'a>,
     terms: HashMap<Id, Term>,
@@ -370,7 +371,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The value of a term; `None` if the evaluation takes too long.
+    /// The value of an expression; `None` if the evaluation takes too long.
     fn value(&mut self, term: &Term, ty: &TensorType) -> Option<Value> {
         match &*term.kind {
             NodeKind::Op(op) => {
@@ -433,8 +434,9 @@ impl<'a> Values<'a> {
     }
 }
 
-/// One term per class, chosen so that no class depends on itself: the oldest recorded node, or otherwise the
-/// first term whose operands already have a term.
+/// Chooses one expression for each class so that no class depends on itself. The expression is the
+/// oldest recorded node, or the first expression for whose operands the function has already chosen
+/// expressions.
 fn founded(explainer: &Explainer<'_>) -> HashMap<Id, Term> {
     let graph = explainer.graph;
     let mut terms: HashMap<Id, Term> = HashMap::new();
@@ -465,7 +467,8 @@ fn mix(state: u64, byte: u8) -> u64 {
     z ^ (z >> 27)
 }
 
-/// Random values: floats around zero, and small positive integers, because integers are positions and tokens.
+/// Random values: floats around zero, and small positive integers, because integers represent
+/// positions and token ids.
 fn random(ty: &TensorType, seed: u64) -> Value {
     let mut state = seed;
     let element = ty.element;

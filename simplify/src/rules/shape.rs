@@ -1,4 +1,4 @@
-//! Equations for operations that move data.
+//! Equations of operations that move data.
 
 use egg::Id;
 use ops::ops::{
@@ -79,7 +79,7 @@ pub(super) const RULES: &[Rule] = &[
     attribute("reduce permute", "reduce(permute(x)) = reduce(x)", "reduce", reduce_permute),
 ];
 
-/// The operations of one kind that compute a class, with their attributes and operands.
+/// The operations of the kind `$kind` that compute a class, with their attributes and operands.
 macro_rules! computed {
     ($site:expr, $class:expr, $kind:ident) => {
         $site.ops($class).filter_map(|(op, operands)| match op {
@@ -89,7 +89,7 @@ macro_rules! computed {
     };
 }
 
-/// The attributes of the operation at a site.
+/// The attributes of the operation that a rule matches.
 macro_rules! this {
     ($site:expr, $kind:ident) => {
         match $site.op {
@@ -107,7 +107,7 @@ fn reshape(site: &Site<'_>, x: Id) -> Tree {
     Tree::op(Reshape { shape: site.result().shape.clone() }, [x.into()])
 }
 
-/// The shape without the extents that are 1.
+/// The extents of a shape that are not 1.
 fn without_units(shape: &[usize]) -> impl Iterator<Item = &usize> {
     shape.iter().filter(|&&extent| extent != 1)
 }
@@ -352,7 +352,8 @@ fn dynamic_slice_constant(site: &Site<'_>) -> Vec<Tree> {
     vec![Tree::op(Narrow { axis, start, length }, [site.operands[0].into()])]
 }
 
-/// Moves a dynamic slice before a function of single elements, or of rows that the slice keeps whole.
+/// Moves a dynamic slice before an operation that computes single elements. The operation can also
+/// compute rows, if the slice does not cut the rows.
 fn dynamic_slice_rows(site: &Site<'_>) -> Vec<Tree> {
     let slice = this!(site, DynamicSlice);
     let (x, start) = (site.operands[0], site.operands[1]);

@@ -1,4 +1,4 @@
-//! NVIDIA's graphics processors, whose programs are PTX. The driver compiles PTX for the installed device.
+//! NVIDIA's GPUs, whose programs consist of PTX. The driver compiles the PTX for the installed GPU.
 
 use super::{Description, flags_of};
 use crate::Machine;

@@ -1,5 +1,5 @@
-//! Apple's graphics processors. The module contains source code in Metal's language, which the system
-//! compiles.
+//! Apple's graphics processors. Apple's GPUs. The module contains source code in Metal's language,
+//! which the operating system compiles.
 
 use super::{Description, vulkan};
 use crate::{Machine, Target};
