@@ -8,21 +8,22 @@ use crate::{lane, math};
 
 /// An operation together with its prologue and epilogue.
 ///
-/// The operands of the operation come first. The operands of the fused operations follow in this
-/// order: the norm's weight, the cosine and sine tables, the scales of quantized keys and values,
-/// and the epilogue's operands. The prologue (`norm` and `rope`) changes the operation's first
-/// operand, or the vectors that the operation writes to a cache.
+/// In the list of operands, the operands of the main operation come first. The operands of the
+/// fused operations follow in this order: the norm's weight, the cosine and sine tables, the scales
+/// of quantized keys and values, and the epilogue's operands. The prologue (`norm` and `rope`)
+/// changes the operation's first operand, or the vectors that the operation writes to a cache.
 #[derive(Clone, Debug)]
 pub struct FusedOp<'a> {
     pub op: &'a Op,
-    /// The types of the operands of the operation.
+    /// The types of the main operation's operands.
     pub types: Vec<&'a TensorType>,
     /// The position of each token's numbers in the prologue's operand, if this operand is in token
     /// order. With `None`, the operand has the axis order that the operation declares.
     pub tokens: Option<Tokens>,
     /// The norm of the prologue, and the type of its input.
     pub norm: Option<(&'a RmsNorm, &'a TensorType)>,
-    /// The rotary embedding of the prologue, after the norm, and the types of its operands.
+    /// The rotary embedding of the prologue, which follows the norm, and the types of its two
+    /// tables.
     pub rope: Option<(&'a Rope, [&'a TensorType; 2])>,
     /// Whether attention reads quantized keys and values.
     pub quantized: bool,

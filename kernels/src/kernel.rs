@@ -7,7 +7,7 @@ use crate::code::{Code, Value};
 /// Code that a module can call by name.
 pub(crate) struct Kernel {
     pub(crate) bindings: usize,
-    /// The number of parts into which the kernel's work is divided. A machine can have fewer
+    /// The number of parts into which the work of the kernel is divided. A machine can have fewer
     /// workers than parts.
     pub(crate) workgroups: usize,
     pub(crate) body: String,

@@ -78,7 +78,7 @@ struct Block<'k> {
     delta: bool,
     buffers: Buffers<'k>,
     matrix: Value<'k>,
-    /// The first column, and the number of columns.
+    /// The index of the first column, and the number of columns.
     at: Value<'k>,
     length: usize,
 }

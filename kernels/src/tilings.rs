@@ -6,9 +6,9 @@ use targets::Tiling;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tilings {
-    /// The name under which tuning files store the fused operation.
+    /// The name under which tuning files store measurements of the fused operation.
     pub work: String,
-    /// The default tiling, which the kernel uses without a measurement.
+    /// The tiling that the kernel uses if no measurement selects another tiling.
     pub usual: Tiling,
     parts: Vec<NonZeroUsize>,
     rows: Vec<NonZeroUsize>,

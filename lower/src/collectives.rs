@@ -30,7 +30,7 @@ pub struct Collective {
     pub ty: TensorType,
     /// The number of devices in each group that exchanges data.
     pub devices: usize,
-    /// The node whose value is exchanged.
+    /// The node whose value the devices exchange.
     pub node: NodeId,
 }
 
@@ -48,7 +48,7 @@ pub enum CollectiveKind {
 impl Collective {
     /// The number of bytes that each device sends in a ring of n devices. In an all-reduce, each
     /// device sends 2(n−1)/n of the result's bytes; in an all-gather, each device sends (n−1)/n of
-    /// the bytes. No algorithm sends fewer bytes.
+    /// the bytes. No algorithm for these collectives sends fewer bytes.
     ///
     /// Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
     /// workstations" (2009).
@@ -61,7 +61,7 @@ impl Collective {
     }
 }
 
-/// Prints the name that HLO uses for the collective.
+/// Prints the name of the collective in HLO.
 impl fmt::Display for CollectiveKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -73,7 +73,7 @@ impl fmt::Display for CollectiveKind {
 
 impl Shards {
     /// The collectives that one call of an entry point executes. The entry point must contain only
-    /// primitives, and all calls must be [inlined](trace::Trace::inlined).
+    /// primitive operations, and the trace must be [inlined](trace::Trace::inlined).
     pub fn collectives(&self, entry: &Function) -> Collectives {
         let nothing = EntryShards { arguments: Vec::new(), results: Vec::new() };
         let declared = self.entries.get(&entry.name).unwrap_or(&nothing);

@@ -22,7 +22,7 @@ enum Which {
     /// The tensor x has one row for each expert, `[…, experts, inputs]`, and the matmul multiplies
     /// each row by the matrix of its expert.
     Own,
-    /// A tensor of indices selects the matrix for each row.
+    /// A tensor of indices selects the matrix for each row of x.
     Chosen,
 }
 

@@ -66,7 +66,8 @@ impl<'f> Fusions<'f> {
         self.written.get(&id)
     }
 
-    /// Whether a node needs no code of its own, because the kernel of a later node computes it.
+    /// Whether a node needs no code of its own, because the kernel of a later node computes the
+    /// node.
     pub(crate) fn within(&self, id: NodeId) -> bool {
         self.within[id.index()]
     }
@@ -104,7 +105,7 @@ struct Prologue<'f> {
     operands: Vec<NodeId>,
 }
 
-/// A function, with the users of each node.
+/// A function, with the nodes that use each node.
 pub(crate) struct NodeUses<'f> {
     pub(crate) function: &'f Function,
     pub(crate) users: Vec<Vec<NodeId>>,
@@ -255,8 +256,8 @@ impl<'f> NodeUses<'f> {
         Some([stored(k)?, stored(v)?])
     }
 
-    /// The sequences of elementwise operations that could become the epilogue of a node. The
-    /// longest sequence comes first.
+    /// The sequences of elementwise operations that could become the epilogue of a node. The list
+    /// begins with the longest sequence.
     fn endings(&self, id: NodeId) -> Vec<Ending> {
         let mut growth = Growth::new(self, id);
         let ty = growth.ty.clone();
@@ -296,7 +297,7 @@ struct Growth<'g, 'f> {
     uses: &'g NodeUses<'f>,
     id: NodeId,
     /// The type of the node before the epilogue. If the epilogue combines two halves of the node's
-    /// value, this is the type of a half.
+    /// value, `ty` is the type of a half.
     ty: TensorType,
     /// The node itself, or the two nodes that contain the halves of its value.
     parts: Vec<NodeId>,

@@ -1,7 +1,7 @@
 //! Decides how the program computes each node of a simplified trace: with a kernel, with an idiom
-//! or as StableHLO. These decisions determine the layouts of weights, and how the program expands
-//! composite operations. In the expanded trace, kernels compute the remaining composite operations,
-//! the compiler recognizes idioms, and all other operations are StableHLO.
+//! or as StableHLO. The decisions of this module determine the layouts of weights, and how the
+//! program expands composite operations. In the expanded trace, kernels compute the remaining
+//! composite operations, the compiler recognizes idioms, and all other operations are StableHLO.
 
 use std::collections::BTreeMap;
 

@@ -261,7 +261,7 @@ pub enum DenseReason {
     /// The target has no kernels.
     NoKernels,
     /// The weight is neither a matrix of floats nor a stack of matrices of floats. For example, the
-    /// weight belongs to a norm or is a bias.
+    /// weight belongs to a norm, or the weight is a bias.
     NoMatrix,
     /// An operation that is neither a matmul nor a row lookup reads the weight.
     ReadOtherwise,
@@ -280,7 +280,8 @@ impl fmt::Display for DenseReason {
     }
 }
 
-/// Chooses the layout of every weight. The archive stores one copy for all operations that read the weight.
+/// Chooses the layout of every weight. The archive stores each weight only once, in one layout for
+/// all operations that read the weight.
 pub(crate) fn assign_layouts(trace: &Trace, quantize: &Quantization, kernels: &Kernels) -> Layouts {
     let read_otherwise = used_otherwise(trace);
     let layout = |parameter: &Parameter| {

@@ -44,8 +44,8 @@ pub struct Module {
     /// different source files declare the programs.
     pub text_without_locs: String,
     pub signatures: Vec<Signature>,
-    /// The parameters, sorted by key. The module reads its parameters from the IREE parameter scope
-    /// `model`.
+    /// The parameters of the module, sorted by key. The module reads its parameters from the IREE
+    /// parameter scope `model`.
     pub parameters: Vec<Parameter>,
     /// The tilings of kernels in the module that come from the tuning file of the target.
     pub tuned: BTreeMap<String, Tiling>,
@@ -56,7 +56,7 @@ pub struct Module {
 pub struct Statement<'a> {
     pub function: &'a str,
     pub text: &'a str,
-    /// The location of the statement, in the format of [`location`].
+    /// The source location of the statement, in the format of [`location`].
     pub location: &'a str,
 }
 
@@ -226,8 +226,8 @@ struct Writer<'a> {
     constants: HashMap<Literal, usize>,
     globals: Vec<Literal>,
     kernels: Kernels,
-    /// Whether the module rounds every f16 and bf16 result to its element type. This rounding is
-    /// necessary if kernels compute the matmuls.
+    /// Whether the module rounds every f16 and bf16 result to its element type. The rounding of
+    /// results is necessary if kernels compute the matmuls.
     rounds: bool,
     frame: &'a Frame,
 }
@@ -279,8 +279,8 @@ pub fn location(provenance: &Provenance) -> String {
     format!("loc(\"{}\"(\"{file}\":{line}:0))", namespace(path))
 }
 
-/// A path with slashes between its levels, such as `model/layers.*/mlp`. Graph viewers use the
-/// slashes to show the model's structure.
+/// A path with slashes between its levels, such as `model/layers.*/mlp`. Graph viewers use these
+/// slashes to show the structure of the model.
 pub fn namespace(path: &str) -> String {
     path.replace('.', "/").replace("/*", ".*")
 }

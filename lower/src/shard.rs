@@ -50,12 +50,12 @@ pub enum ShardNote {
         extent: usize,
         over: MeshAxis,
         parts: usize,
-        /// The number of devices in the rest of the mesh axis.
+        /// The number of devices along the rest of the mesh axis.
         rest: usize,
     },
 }
 
-/// The reason why the rules cannot partition tensors.
+/// The reason why Tracewright cannot partition tensors with the given rules.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShardError {
     /// A rule names a mesh axis that the mesh does not have.
@@ -101,7 +101,7 @@ pub enum ShardError {
         /// The number of parts that the second tensor axis needs.
         second: usize,
     },
-    /// Two declarations of the same weight partition its axes differently.
+    /// Two declarations of the same weight partition the axes of the weight differently.
     #[error("the weight `{0}` has two declarations whose axes are divided in different ways")]
     TwoWays(String),
     /// The trace declares a parameter with two different types.
@@ -117,7 +117,7 @@ struct Span {
     to: usize,
 }
 
-/// The sharding rules by tensor axis, and the splits of mesh axes that these rules need.
+/// The sharding rule for each tensor axis, and the splits of mesh axes that the rules need.
 struct Divider<'a> {
     mesh: &'a Mesh,
     rules: BTreeMap<&'a str, usize>,
@@ -128,8 +128,9 @@ struct Divider<'a> {
 }
 
 impl Shards {
-    /// Partitions the arguments and results of a recorded trace over the devices of a mesh. These
-    /// arguments and results stay the same if Tracewright simplifies the trace without an archive.
+    /// Partitions the arguments and results of a recorded trace over the devices of a mesh. The
+    /// arguments and results of a program stay the same if Tracewright simplifies the trace without
+    /// an archive.
     ///
     /// # Errors
     /// Returns an error if a rule names an unknown axis, or if the extent of a tensor axis is not

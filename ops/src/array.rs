@@ -36,7 +36,8 @@ numbers! {
     f16 = F16;
 }
 
-/// A tensor in host memory: element type, shape, numbers, and optional names of its axes.
+/// A tensor in host memory, with its element type, its shape, its numbers, and optional names of
+/// its axes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
     ty: TensorType,
@@ -60,7 +61,7 @@ pub enum ArrayError {
 }
 
 impl Array {
-    /// Creates an array from numbers in row-major order.
+    /// Creates an array from its numbers in row-major order.
     ///
     /// # Errors
     /// Returns an error if the number of elements in the shape differs from the length of
@@ -76,8 +77,8 @@ impl Array {
         Ok(Self { ty, axes: Vec::new(), bytes })
     }
 
-    /// Adds names of axes. When you call a program, the names are compared with the axis names that
-    /// the network declares.
+    /// Sets the names of the axes. When you call a program, the names are compared with the axis
+    /// names that the network declares.
     ///
     /// # Errors
     /// Returns an error if the number of names differs from the number of axes.
@@ -89,7 +90,7 @@ impl Array {
         }
     }
 
-    /// Creates an array from little-endian bytes.
+    /// Creates an array from its little-endian bytes.
     ///
     /// # Panics
     /// Panics if the length of `bytes` is not `ty.bytes()`.

@@ -12,7 +12,7 @@ pub enum OpClass {
     Elementwise,
     /// The operation moves numbers, and computes no new numbers.
     Movement,
-    /// The operation is a sum, a maximum or a norm over axes.
+    /// The operation computes a sum, a maximum or a norm along axes.
     Reduction,
     Matmul,
     Attention,
@@ -55,7 +55,7 @@ impl OpWork {
     /// for each reader.
     pub const FREE: Self = Self { bytes: 0.0, flops: 0.0, dispatches: 0.0 };
 
-    /// The cost of an operation that the compiler fuses with the operation that reads its result.
+    /// The cost of an operation, if the compiler fuses it with the operation that reads its result.
     pub fn fused(flops: f64) -> Self {
         Self { flops, ..Self::FREE }
     }
@@ -65,7 +65,7 @@ impl OpWork {
         Self { bytes: 2.0 * ty.bytes() as f64, flops: 0.0, dispatches: 0.2 }
     }
 
-    /// The cost of a kernel that reads all operands and writes the result.
+    /// The cost of a kernel that reads each operand once and writes the result once.
     pub fn kernel(operands: &[CostOperand<'_>], ty: &TensorType, flops: f64) -> Self {
         let in_memory = operands.iter().filter(|operand| !operand.splat);
         let read: usize = in_memory.map(|operand| operand.ty.bytes()).sum();

@@ -80,8 +80,8 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
         Self::NAME.replace('_', " ")
     }
 
-    /// The loops that compute the operation. These loops determine how the operation can be
-    /// partitioned over devices.
+    /// The loops that compute the operation. The loops of an operation determine how the operation
+    /// can be partitioned over devices.
     fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
         match Self::IS_MAP || Self::CLASS == OpClass::Constant {
             true => IterationSpace::aligned(operands, ty),

@@ -8,7 +8,7 @@ use crate::{ElementType, TensorType};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: expected {expected}, found `{found}`")]
 pub struct ParseError {
-    /// The number of the line, from 1.
+    /// The number of the line in the text, from 1.
     pub line: usize,
     /// The number of the column in characters, from 1.
     pub column: usize,
@@ -63,7 +63,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Skips `token` if it is the next token, and returns whether it was.
+    /// If the next token is `token`, skips the token and returns true.
     pub fn eat(&mut self, token: &str) -> bool {
         let found = self.rest().starts_with(token);
         if found {

@@ -23,7 +23,7 @@ pub enum ElementType {
     /// A 4-bit two's complement integer. A byte contains two integers, and the first integer is in
     /// the low four bits. Only stored weights have this type.
     I4,
-    /// A boolean, stored in one byte.
+    /// A boolean, which is stored in one byte.
     I1,
 }
 

@@ -160,8 +160,9 @@ fn rounded_to_odd(x: f64) -> f32 {
 }
 
 impl ElementType {
-    /// Rounds `x` to this type. Floats are rounded to the nearest number (halves to even), and
-    /// integers are truncated and saturated. For `i1`, every number other than zero becomes true.
+    /// Rounds `x` to a number of this type. Floats are rounded to the nearest number (halves to
+    /// even), and integers are truncated and saturated. For `i1`, every number other than zero
+    /// becomes true.
     pub fn round(self, x: f64) -> f64 {
         self.decode(self.encode(x))
     }

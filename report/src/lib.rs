@@ -3,9 +3,10 @@
 //!
 //! A [`NetworkReport`] needs a plan and its trace. It needs neither weights nor a compiler. The
 //! report contains the functions and nodes of every compilation stage, with their cost, source code
-//! and StableHLO. It also contains weights, rewrite rules, memory and masks.
-//! [`NetworkReport::json`] returns everything as JSON. [`html`](NetworkReport::html),
-//! [`svg`](NetworkReport::svg) and [`dot`](NetworkReport::dot) draw the network.
+//! and StableHLO. It also contains weights, rewrite rules, memory and masks. The method
+//! [`NetworkReport::json`] returns the whole report as JSON. The methods
+//! [`html`](NetworkReport::html), [`svg`](NetworkReport::svg) and [`dot`](NetworkReport::dot) draw
+//! the network.
 //!
 //! ```
 //! use std::path::Path;

@@ -159,7 +159,7 @@ pub enum NodeClass {
     /// A matmul with a weight, or a matmul of two activations.
     Product,
     Attention,
-    /// A norm, or another sum over an axis.
+    /// A norm, or another operation that sums along an axis.
     Reduction,
     Elementwise,
     /// An operation that moves numbers, and computes no new numbers.
@@ -172,7 +172,7 @@ pub enum NodeClass {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeFacts {
-    /// The number of the node in its function.
+    /// The number of the node among the nodes of its function.
     pub id: String,
     /// A label with one or two words.
     pub label: String,
@@ -280,7 +280,7 @@ pub struct RuleFacts {
 /// The memory that the program needs, in bytes.
 #[derive(Clone, Debug, Serialize)]
 pub struct MemoryFacts {
-    /// The weights, by storage format.
+    /// The bytes of the weights, by storage format.
     pub weights: Vec<StoredFacts>,
     /// The number of bytes of the weights that the program packs into a copy at load time.
     pub repacked: usize,

@@ -1,7 +1,7 @@
 //! Decides which nodes of a function get a box in the drawing, and which text a box contains.
 //!
-//! Weights, single numbers, states and values that many nodes read get no box. The boxes of the
-//! nodes that read them mention them instead. Consecutive calls of the same function, such as the
+//! A weight, a single number, a state, or a value that many nodes read gets no box. Its name is in
+//! the boxes of the nodes that read the value. Consecutive calls of the same function, such as the
 //! layers of a network, share a box.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -52,7 +52,7 @@ pub enum ExplainError {
     /// The trace has no function with this name.
     #[error("the trace has no function `{name}`; there are {known:?}")]
     Function { name: String, known: Vec<String> },
-    /// The function has no node with this number.
+    /// The simplified function has no node with this number.
     #[error("the simplified function `{function}` has no node %{node}; the function has {count} nodes")]
     Node { function: String, node: usize, count: usize },
 }

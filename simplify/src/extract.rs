@@ -9,8 +9,8 @@
 //! method of counting these references has the name *maximum fanout-free cone* (Mishchenko,
 //! Chatterjee, Brayton, "DAG-Aware AIG Rewriting", 2006). The search makes changes of two kinds.
 //! Either the search chooses another expression for one class, or for all classes together that
-//! could refer to the same class. The second kind is necessary because several classes that share
-//! an expression can cost less, although each single change costs more.
+//! could refer to the same class. Such changes are necessary because several classes that share an
+//! expression can cost less, although each single change costs more.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -30,8 +30,8 @@ pub struct Context {
     /// The largest number of expressions in the e-graph, if there is a limit. A limit is necessary
     /// because a single application of a rule can find more expressions than fit into memory.
     pub limit: Option<usize>,
-    /// Whether rules may change the rounding of a result. If so, two expressions for the same
-    /// constant can have different results.
+    /// Whether rules may change the rounding of a result. If rules may change the rounding, two
+    /// expressions for the same constant can have different results.
     pub approximate: bool,
     /// The storage formats of weights, by the patterns of the weights' keys.
     pub formats: Arc<BTreeMap<String, WeightFormat>>,

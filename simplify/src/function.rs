@@ -15,8 +15,8 @@ use crate::facts::{Context, FOLDING, Graph, Origin};
 use crate::recipes::{recipes, stored};
 use crate::{Options, Rules, Term};
 
-/// The largest number of iterations, each of which applies all rules. Models need three or four
-/// iterations.
+/// The largest number of iterations, each of which applies all rules. The functions of models need
+/// three or four iterations.
 const ITERATIONS: usize = 12;
 /// The largest number of expressions that the rules add to a function.
 const TERMS: usize = 20_000;

@@ -83,7 +83,7 @@ impl Backend {
     }
 
     /// Whether a program reads its weights from an archive, which Tracewright bakes for the
-    /// program. Otherwise, the program reads its weights from the checkpoint.
+    /// program. With XLA, the program reads its weights from the checkpoint.
     pub fn has_archive(self) -> bool {
         self != Self::Xla
     }

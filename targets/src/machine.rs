@@ -90,7 +90,7 @@ impl NamedMachine {
     ];
 }
 
-/// The text is not the name of a machine.
+/// The text is not a machine's name and does not have the form of rates.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{}` is not a machine; expected {}, or BYTES:OPERATIONS per second, such as 100e9:2e12, or with the \

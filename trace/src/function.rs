@@ -12,11 +12,11 @@ use crate::Parameter;
 use crate::axis::AxisName;
 use crate::signature::{Argument, Role, Signature};
 
-/// The index of a node in its function. This index is also the position of the node in topological
-/// order.
+/// The index of a node in its function. The index of a node is also the position of the node in
+/// topological order.
 pub type NodeId = NodeIndex<u32>;
 
-/// The index of a function in its trace.
+/// The index of a function in the trace's list of functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FunctionId(pub u32);
 
@@ -108,7 +108,8 @@ pub struct Function {
     pub prefix: String,
     pub outputs: Vec<Output>,
     /// The graph of the function's nodes. The weight of an edge in this graph is the index of the
-    /// operand. This index is necessary because petgraph lists edges in reverse order of insertion.
+    /// operand. The index of the operand is necessary because petgraph lists edges in reverse order
+    /// of insertion.
     graph: DiGraph<Node, u32>,
 }
 

@@ -157,9 +157,9 @@ fn source(
 }
 
 impl Recipe {
-    /// Whether a recipe may contain the operation `op` with operands of these types. This requires
-    /// that `bake` can compute any part of the result from parts of the operands with a bounded
-    /// size.
+    /// Whether a recipe may contain the operation `op` with operands of these types. The crate
+    /// `bake` must be able to compute any part of the result from parts of the operands with a
+    /// bounded size.
     pub fn can(op: &Op, operands: &[&TensorType]) -> bool {
         op.bakes() && operands.iter().all(|ty| ty.element.is_float())
     }

@@ -30,8 +30,8 @@ pub enum Role {
     /// after the real tokens are padding. The type is `i32[]` for a single sequence, and otherwise
     /// `i32[B]`.
     Count,
-    /// A tensor of the state that a layer keeps between calls. An argument contains the state
-    /// before the call, and a result contains the state after the call.
+    /// A tensor of the state that a layer keeps between calls. As an argument, the tensor contains
+    /// the state before the call; as a result, it contains the state after the call.
     State {
         layer: usize,
         /// The name of the state's tensor, and the kind of state.

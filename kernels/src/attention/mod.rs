@@ -143,8 +143,8 @@ impl Attention {
         self.group * self.queries
     }
 
-    /// The name under which tuning files store this attention. The prologue, the sinks and the order of
-    /// tokens do not affect this name.
+    /// The name under which tuning files store measurements of this attention. The prologue, the
+    /// sinks and the order of tokens do not affect this name.
     pub(crate) fn name(&self) -> String {
         let mask = format!(
             "{}{}{}{}",
@@ -171,7 +171,7 @@ impl Attention {
         Tilings::new(self.name(), self.usual(), |tiling| self.fitted(tiling))
     }
 
-    /// The default tiling, which the kernel uses without a measurement.
+    /// The tiling that the kernel uses if no measurement selects another tiling.
     pub(crate) fn usual(&self) -> Tiling {
         // At least two parts, for two workers.
         let most = self.plain_rows();

@@ -443,7 +443,7 @@ impl Code {
         (left < 16).then(|| self.first_lanes(self.index(left), 16))
     }
 
-    /// The mask of the first `count` lanes.
+    /// The mask that selects only the first `count` lanes.
     pub(crate) fn first_lanes<'k>(&'k self, count: Value<'k>, lanes: usize) -> Value<'k> {
         let ty = Type::lanes(lanes, Element::I1);
         self.value(ty, format_args!("vector.create_mask {count} : {ty}"))

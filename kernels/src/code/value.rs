@@ -224,7 +224,7 @@ impl<'k> Value<'k> {
         self.convert(to).convert(Element::F32)
     }
 
-    /// Zero-extends an integer to 32 bits.
+    /// Zero-extends an integer to an integer of 32 bits.
     pub(crate) fn widen(self) -> Self {
         self.cast("arith.extui", self.ty.with_element(Element::I32))
     }

@@ -27,12 +27,12 @@ const TILE: usize = 8;
 /// The largest number of positions that a block reads: `POSITIONS` in `decode.cu`.
 const POSITIONS: usize = 1024;
 /// If a weight has more tiles than `MOST_BLOCKS`, the launch has only `BLOCKS` blocks, and each
-/// block computes several tiles. An H100 has 132 multiprocessors.
+/// block computes several tiles. An H100 has 132 streaming multiprocessors.
 const MOST_BLOCKS: usize = 4 * 132;
 const BLOCKS: usize = 2 * 132;
 
-/// A kernel for an NVIDIA GPU, and the sizes of its tensors. All tensors are bf16, except the
-/// integer tensors.
+/// A kernel for an NVIDIA GPU, and the sizes of its tensors. All tensors have the element type
+/// bf16, except tensors of integers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CudaKernel {
     /// `x · weightᵀ`. The operands are x, the norm's weight (if there is a norm), and the weight.
@@ -80,7 +80,7 @@ pub struct CudaAttention {
     pub group: usize,
     /// The number of features per head.
     pub features: usize,
-    /// The number of slots in a cache.
+    /// The number of slots in the cache of a sequence.
     pub slots: usize,
     /// The factor for the scores, usually 1 / √features.
     pub scale: f32,

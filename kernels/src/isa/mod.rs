@@ -160,7 +160,7 @@ pub(crate) fn bf16_of_pairs<'k>(pairs: Value<'k>, which: usize) -> Value<'k> {
 }
 
 /// Rounds two vectors of 16 f32 to 16 pairs of bf16, and rounds numbers halfway between two bf16
-/// away from zero. A NaN stays a NaN, unless all of its bits are set.
+/// away from zero. A NaN stays a NaN, unless all of its bits are 1.
 pub(crate) fn bf16_pairs<'k>(first: Value<'k>, second: Value<'k>) -> Value<'k> {
     let code = first.code();
     let [first, second] = [first, second].map(|numbers| numbers.bits(I32) + code.constant(I32, 32768.0));
@@ -208,7 +208,7 @@ fn cut(vector: Value<'_>, parts: usize) -> Vec<Value<'_>> {
     }
 }
 
-/// Joins the parts of a vector.
+/// Joins several vectors to one vector.
 fn joined<'k>(parts: &[Value<'k>]) -> Value<'k> {
     match parts {
         [whole] => *whole,

@@ -34,8 +34,9 @@ pub(super) fn widening(x: Element, rows: usize, inputs: usize) -> (String, impl 
 }
 
 impl Matmul<'_> {
-    /// Whether a separate kernel converts the activations to f32. This is true for several rows of
-    /// activations, unless the processor multiplies their element type faster than f32.
+    /// Whether a separate kernel converts the activations to f32. A separate kernel is worth its
+    /// time for several rows of activations, unless the processor multiplies the element type of
+    /// the activations faster than f32.
     pub(super) fn widens_apart(&self) -> bool {
         let narrow = match self.format {
             WeightFormat::F16 => true,

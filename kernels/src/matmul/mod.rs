@@ -57,8 +57,8 @@ pub(crate) struct ActivationPacking {
 pub(crate) struct Stack {
     pub(crate) matrices: usize,
     pub(crate) rows: usize,
-    /// Whether an operand selects the matrix for each row of the result. Otherwise, row i of the
-    /// result uses matrix i modulo `matrices`.
+    /// Whether an operand selects the matrix for each row of the result. Without such an operand,
+    /// row i of the result uses matrix i modulo `matrices`.
     pub(crate) chosen: bool,
 }
 
@@ -155,7 +155,7 @@ struct Panel<'k> {
     weight: Buffer<'k>,
     at: Value<'k>,
     /// The distance in bytes between the bytes that the kernel reads and the bytes that it
-    /// prefetches. With 0, the kernel does not prefetch.
+    /// prefetches. With the distance 0, the kernel does not prefetch.
     ahead: usize,
 }
 
@@ -218,8 +218,8 @@ impl Matmul<'_> {
         Form { inputs, bits: activations, chunk: self.format.columns(), sums: self.sums_of_x() }
     }
 
-    /// Whether a separate kernel quantizes the activations before the matmul. This is true for
-    /// several activation rows, and for a row that is too long for a worker's stack.
+    /// Whether a separate kernel quantizes the activations before the matmul. A separate kernel is
+    /// necessary for several activation rows, and for a row that is too long for a worker's stack.
     fn quantizes_apart(&self) -> bool {
         self.format.element().is_none() && (self.rows > 1 || self.form().bytes() > SCRATCH)
     }
@@ -241,12 +241,12 @@ impl Matmul<'_> {
         norm && (!self.tail.halves || self.outputs.is_multiple_of(2 * PANEL))
     }
 
-    /// The number of columns of the output.
+    /// The number of columns in the output of the matmul.
     fn columns(&self) -> usize {
         if self.tail.halves { self.outputs / 2 } else { self.outputs }
     }
 
-    /// The number of rows of the output.
+    /// The number of rows in the output of the matmul.
     fn results(&self) -> usize {
         self.stack.map_or(self.rows, |stack| stack.rows)
     }
@@ -283,7 +283,7 @@ impl Matmul<'_> {
         Tilings::new(self.key(), self.usual(), |tiling| self.fitted(tiling))
     }
 
-    /// The default tiling, which the kernel uses without a measurement.
+    /// The tiling that the kernel uses if no measurement selects another tiling.
     pub(crate) fn usual(&self) -> Tiling {
         let &Self { format, rows, inputs, norm, .. } = self;
         let quantized = if format.element().is_none() && rows == 1 { inputs * PART_QUANTIZES } else { 0 };

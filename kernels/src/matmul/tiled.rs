@@ -16,8 +16,8 @@ use crate::quantized::{Form, Row};
 const TILE: usize = LINE / 2;
 
 /// The number of tiles of a panel that the kernel multiplies by all activation rows, before it
-/// continues with the next tiles. This number of tiles of two panels, and the corresponding tiles
-/// of all activation rows, fit into the first-level cache.
+/// continues with the next tiles. Four tiles of two panels, and the corresponding tiles of all
+/// activation rows, fit into the first-level cache.
 const NEAR: usize = 4;
 
 /// The distance between the tile that the kernel reads and the tile that it prefetches, in tiles of
@@ -144,10 +144,10 @@ impl Matmul<'_> {
         multiplied && self.stack.is_none() && self.rows >= FEWEST
     }
 
-    /// Whether the kernel dequantizes weights to bf16 and multiplies bf16 numbers. This is true if
-    /// activations and results have the type bf16. Otherwise, the kernel multiplies bytes, which is
-    /// exact but takes twice as long. The kernel must store the products of each group in memory to
-    /// multiply them by the group's scale.
+    /// Whether the kernel dequantizes weights to bf16 and multiplies bf16 numbers. The kernel does
+    /// this if activations and results have the type bf16. For other types, the kernel multiplies
+    /// bytes, which is exact but takes twice as long. The kernel must store the products of each
+    /// group in memory to multiply them by the group's scale.
     pub(super) fn makes_tiles_of_numbers(&self) -> bool {
         let groups = self.format.element().is_none();
         groups && self.is_narrow() && self.isa.tiles().bf16 && self.is_tiled()
@@ -327,8 +327,8 @@ impl Matmul<'_> {
     }
 
     /// Whether the kernel dequantizes the next block of the weight while it multiplies the current
-    /// block. This requires that the number of activation rows is a multiple of `HELD`, and that
-    /// the columns fill whole blocks.
+    /// block. The number of activation rows must be a multiple of `HELD`, and the columns must fill
+    /// whole blocks.
     fn makes_in_turn(&self) -> bool {
         self.makes_tiles_of_numbers()
             && self.rows.is_multiple_of(HELD)

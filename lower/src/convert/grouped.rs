@@ -17,8 +17,8 @@ use super::linear::product;
 /// 1 row, 8 ms for 16 rows and 120 ms for 128 rows; a dequantized matmul takes 29, 28 and 60 ms.)
 const ROWS_OF_INTEGERS: usize = 32;
 
-/// The scales of a weight's groups, as f32 `[…, groups]`. If the format has minima, this also
-/// contains the minima, which are subtracted from the numbers of a group.
+/// The scales of a weight's groups, as f32 `[…, groups]`. If the format has minima, the struct also
+/// contains the minima, which the code subtracts from the numbers of a group.
 #[derive(Clone, Copy)]
 struct Scales {
     scales: NodeId,
@@ -108,8 +108,8 @@ fn filled_up(b: &mut Builder<'_>, x: NodeId, columns: usize) -> Result<NodeId, I
     b.op(Concatenate { axis: 1 }, &[x, zeros])
 }
 
-/// Rounds numbers in groups to integers. Returns the integers as f32, and the scale of each group.
-/// See [`ops::format::in_integers`] for the rounding.
+/// Rounds the numbers of each group to integers. Returns the integers as f32, and the scale of each
+/// group. See [`ops::format::in_integers`] for the rounding.
 fn in_integers(b: &mut Builder<'_>, x: NodeId, bits: ActivationBits) -> Result<(NodeId, NodeId), InferError> {
     let magnitudes = b.unary(UnaryKind::Abs, x)?;
     let largest = b.op(Reduce { kind: ReduceKind::Maximum, axes: vec![2] }, &[magnitudes])?;
@@ -207,7 +207,7 @@ fn numbers(
     b.op(OptimizationBarrier {}, &[numbers])
 }
 
-/// Multiplies numbers by their scales. The scales have the axes `axes` of the numbers.
+/// Multiplies each number by its scale. The scales have the axes `axes` of the numbers.
 fn scaled(
     b: &mut Builder<'_>,
     numbers: NodeId,
@@ -218,7 +218,7 @@ fn scaled(
     b.binary(BinaryKind::Multiply, numbers, scales)
 }
 
-/// Broadcasts a tensor with the axes `axes` of the numbers to all axes of the numbers.
+/// Broadcasts a tensor, whose axes are the axes `axes` of the numbers, to all axes of the numbers.
 fn spread(b: &mut Builder<'_>, of: NodeId, numbers: NodeId, axes: Vec<usize>) -> Result<NodeId, InferError> {
     let shape = b.ty(numbers).shape.clone();
     b.op(BroadcastInDim { shape, axes }, &[of])

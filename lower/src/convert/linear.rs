@@ -1,4 +1,4 @@
-//! Converts `linear` to primitives.
+//! Converts `linear` to primitive operations.
 
 use ops::ops::{BinaryKind, BroadcastInDim, DotGeneral, Linear, Reshape};
 use ops::{ElementType, InferError};

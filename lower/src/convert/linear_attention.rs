@@ -8,7 +8,8 @@ use ops::ops::{
 use ops::{ElementType, InferError, TensorType};
 use trace::{Builder, NodeId};
 
-/// The number of tokens in a chunk, as in transformers' `torch_chunk_gated_delta_rule`.
+/// The number of tokens in a chunk, as in the function `torch_chunk_gated_delta_rule` of
+/// transformers.
 const CHUNK: usize = 64;
 
 /// The leading axes of the state matrices: sequences, key heads, and value heads per key head.

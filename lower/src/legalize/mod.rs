@@ -66,8 +66,8 @@ pub struct Legalization {
 }
 
 /// A program that shows a fault, in the text form of traces. The values of the program are
-/// numbered: first the operands, then the result of each operation. Results that no operation reads
-/// are the program's results.
+/// numbered: first the operands, then the result of each operation. The results of the program are
+/// the results that no operation reads.
 #[derive(Debug)]
 pub struct FaultExample {
     /// The operations, for example `convert to=bf16`, each with the numbers of the operation's

@@ -66,7 +66,8 @@ fn at_fault(function: &Function, product: &DotGeneral, operands: &[NodeId]) -> [
     })
 }
 
-/// Whether the compiler computes this value together with a broadcast of a tensor that is not a scalar.
+/// Whether the compiler computes this value in the same loop as a broadcast of a tensor that is not
+/// a scalar.
 fn is_computed_with_a_broadcast(function: &Function, value: NodeId) -> bool {
     let (mut open, mut known) = (vec![value], BTreeSet::new());
     while let Some(id) = open.pop() {

@@ -31,7 +31,8 @@ const LINE: usize = PANEL * 4;
 
 crate::words! {
     /// A storage format of a weight's numbers. In formats with groups, each number is an integer
-    /// multiplied by the f16 scale of its group. [`SuperBlock`] describes formats with minima.
+    /// multiplied by the f16 scale of its group. The documentation of [`SuperBlock`] describes the
+    /// formats with minima.
     pub enum WeightFormat {
         /// Each number is stored as f32.
         F32 = "f32",
@@ -55,10 +56,10 @@ crate::words! {
     /// integers.
     #[derive(Default)]
     pub enum ActivationBits {
-        /// Integers from −127 to 127.
+        /// The activations become integers from −127 to 127.
         #[default]
         Eight = "8",
-        /// Integers from −32767 to 32767.
+        /// The activations become integers from −32767 to 32767.
         Sixteen = "16",
     }
 }

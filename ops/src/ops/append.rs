@@ -9,8 +9,8 @@ operation! {
     /// index of the first axis.
     ///
     /// If `ring` is true, the cache is a ring buffer of R slots, and the vector for slot s is
-    /// written to slot s mod R. Otherwise, the operation drops vectors for slots after the last
-    /// slot.
+    /// written to slot s mod R. Without a ring buffer, the operation drops vectors for slots after
+    /// the last slot.
     Append = "append" {
         /// The axis of slots in the cache, and of tokens in the new vectors.
         axis: usize,

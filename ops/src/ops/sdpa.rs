@@ -102,8 +102,8 @@ operation! {
         scale: Option<Real>,
         /// The soft bound on the scores; with `none`, the scores have no bound.
         softcap: Option<Real>,
-        /// Whether an operand contains the position of query 0. Otherwise, the position of query 0
-        /// is 0.
+        /// Whether an operand contains the position of query 0. Without this operand, query 0 has
+        /// the position 0.
         offset: bool,
     }
 }

@@ -95,8 +95,8 @@ macro_rules! kinds {
                 match self { $(Self::$name(kind) => kind.slots(context),)+ }
             }
 
-            /// Whether a sequence that has written all positions below `written` can go back to position `to`
-            /// and continue there. A sequence can always go back to position 0.
+            /// Whether a sequence that has written all positions below `written` can go back to
+            /// position `to` and continue there. Every sequence can go back to position 0.
             pub fn rewinds(self, written: usize, to: usize) -> bool {
                 to == 0 || match self { $(Self::$name(kind) => kind.rewinds(written, to),)+ }
             }

@@ -13,7 +13,7 @@ pub struct StateName {
 impl StateName {
     const LONGEST: usize = 32;
 
-    /// Checks a name. Returns `None` if the name is not allowed.
+    /// Checks a name. Returns `None` if `name` is not allowed as the name of a tensor of state.
     ///
     /// ```
     /// use tracewright_trace::StateName;
