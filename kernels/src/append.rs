@@ -53,7 +53,7 @@ impl Appending {
         let served = !matches!(cache.element, ElementType::I1 | ElementType::I4)
             && cache.count() > 0
             && new.count() > 0
-            // The rows of a single token have the same order for both orders of axes.
+            // With a single token, head order and token order are the same.
             && (prologue.is_nothing() || work.tokens.is_some() || tokens == 1)
             && (work.tokens.is_none() || axis > 0 && axis + 2 == cache.rank())
             && prologue.takes(after);

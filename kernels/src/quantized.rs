@@ -88,7 +88,8 @@ impl Form {
         let group = |group: Value<'k>, count: usize| {
             let halves = [0, 16]
                 .map(|half: usize| x.load_floats(from + group * GROUP + half, count.saturating_sub(half)));
-            // The bits of non-negative floats have the same order as the floats, and NaN has the largest bits.
+            // As integers, the bits of non-negative floats have the same order as the floats, and
+            // the bits of NaN are the largest.
             let integer = Type::lanes(16, Element::I32);
             let sizes =
                 halves.map(|half| half.bits(integer).and(code.constant(integer, f64::from(i32::MAX))));

@@ -170,7 +170,7 @@ impl<'f> NodeUses<'f> {
             let inputs = self.function.operands(first);
             let mut with = work.clone();
             match op {
-                // A reshape that keeps the rows.
+                // The function looks through a reshape that keeps the rows.
                 Op::Reshape(Reshape { .. }) if by_rows => {}
                 Op::Permute(permute)
                     if by_rows && user == id && permute.order == tokens_last(permute.order.len()) =>

@@ -123,7 +123,8 @@ impl Quantization {
                 let of = |(key, _): (&str, &TensorType)| formats.get(&key_pattern(key)).copied();
                 let formats = parameter.sources().into_iter().map(of).collect::<Option<Vec<_>>>()?;
                 let (first, others) = formats.split_first()?;
-                // If the sources of a parameter have different formats, 8 bits lose the least precision.
+                // If the sources of a parameter have different formats, the archive stores the
+                // parameter in 8 bits, because 8 bits lose the least precision.
                 let one = others.iter().all(|other| other == first);
                 Some(if one { *first } else { WeightFormat::Q8 })
             }

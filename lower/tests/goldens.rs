@@ -1173,7 +1173,7 @@ fn m9_s29_stored_weights() {
     let trace = entry(&["bf16[2,5]", "i32[3]"], |b, x| {
         let [weight, table, other] = ["weight", "table", "other"].map(|key| parameter(b, key, "bf16[17,5]"));
         let bias = parameter(b, "bias", "bf16[17]");
-        // Too few outputs to be rounded.
+        // This weight has too few outputs, so its numbers stay unquantized.
         let router = parameter(b, "router", "bf16[7,5]");
         let chosen = b.op(op("linear"), &[x[0], router])?;
         let biased = b.op(op("linear"), &[x[0], weight, bias])?;
@@ -1221,7 +1221,7 @@ fn m9_s29_stored_weights() {
     let dense = packed(Quantization::Computed, true);
     assert_eq!(dense.matches("pack format=bf16").count(), 4);
     assert_eq!(packed(Quantization::Computed, false).matches("pack").count(), 0);
-    // Where no kernel reads it: the same weights, and each in two parts.
+    // Without kernels, the archive stores the same weights, each as two tensors.
     let [off, none] = [(false, target), (true, Target::processor("x86-64-v2"))].map(|(kernels, target)| {
         let weights =
             Weights { quantize: Quantization::All(ops::WeightFormat::Q4), kernels, ..Weights::default() };
@@ -1244,7 +1244,7 @@ fn products_are_counted_with_what_is_around_them() {
         let ty = ops::TensorType::parse(&mut ops::Reader::new(ty)).unwrap();
         b.push(NodeKind::Parameter(Parameter::new(key, ty.clone())), vec![ty], &[])
     };
-    // Gate and up of what is normalized.
+    // The layer computes gate and up from the normalized input.
     let layer = entry(&["bf16[1,64]", "bf16[64]"], |b, x| {
         let weight = parameter(b, "layer", "bf16[4,32,16,2]");
         let x = b.op(op("rms_norm epsilon=1e-5 style=scale"), x)?;
@@ -1334,7 +1334,8 @@ fn check_shards(groups: usize, mesh: &str, rules: &[&str], expected: Expect) {
 
 #[test]
 fn shard_by_the_names_of_axes() {
-    // All of the mesh, by the outermost axis of what a weight's rows are.
+    // Tracewright partitions a weight over a whole mesh axis, by the outermost axis of the weight's
+    // rows.
     check_shards(
         3,
         "data=5,model=2",
@@ -1350,7 +1351,8 @@ fn shard_by_the_names_of_axes() {
         gives [{"model"}, {}, {}]
     "#]],
     );
-    // More devices than heads of keys: queries are divided along the rest.
+    // If a mesh axis has more devices than the model has key heads, the rest of the mesh axis
+    // divides the query heads.
     check_shards(
         4,
         "model=4",
@@ -1368,7 +1370,8 @@ fn shard_by_the_names_of_axes() {
         G of 4 is divided by 2 instead, along the rest of `model`
     "#]],
     );
-    // Unless that does not come out even.
+    // If the number of query heads per key head is not divisible by the rest, the query heads stay
+    // whole.
     check_shards(
         3,
         "model=4",
@@ -1386,7 +1389,7 @@ fn shard_by_the_names_of_axes() {
         G of 3 is not divisible by the 2 devices that are left along `model`: they compute the same
     "#]],
     );
-    // A part of it is better than none.
+    // If only a part of the rest divides the query heads, Tracewright uses this part.
     check_shards(
         2,
         "model=8",

@@ -87,7 +87,8 @@ impl OpWork {
             OpClass::Movement => Self::copy(ty),
             OpClass::Reduction => Self::kernel(operands, ty, elements(0)),
             OpClass::Matmul => Self::matmul(operands, ty, operands[0].ty.shape.last().copied().unwrap_or(0)),
-            // Queries times keys, and their weights times values: both over all keys.
+            // Attention has two matmuls over all keys: queries times keys, and softmax weights
+            // times values.
             OpClass::Attention => {
                 let keys = operands[1].ty.shape.iter().rev().nth(1).copied().unwrap_or(0);
                 let flops = 2.0 * keys as f64 * (elements(0) + count);
@@ -129,7 +130,7 @@ impl IterationSpace {
     /// the given axis.
     pub fn aligned_but(axis: usize, operands: &[&TensorType], ty: &TensorType) -> Self {
         let mut space = Self::aligned(operands, ty);
-        // An index, as a slice has it, has no axes.
+        // A slice also has an index as an operand, which has no axes.
         space.operands.iter_mut().filter_map(|axes| axes.get_mut(axis)).for_each(|at| *at = None);
         space
     }

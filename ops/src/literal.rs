@@ -146,7 +146,8 @@ impl Literal {
         match (&self.content, self.ty.count()) {
             (_, 0) => {}
             (Content::Splat(bits), _) => text.push_str(&mlir_scalar(element, *bits)),
-            // MLIR reads packed bits for i1 and i4 in hex form: spell those element by element.
+            // For i1 and i4, MLIR expects packed bits in the hex form, so the function writes each
+            // element separately.
             _ if element.bits() == 4 || element == ElementType::I1 => {
                 let bytes = self.to_bytes();
                 let mut index = 0;
@@ -239,7 +240,8 @@ impl Literal {
 
 fn push_hex(bytes: &[u8], out: &mut String) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    // In pieces: digit by digit, a table of a long context takes longer to write than to compute.
+    // The function appends digits in pieces, because appending each digit of a long table takes
+    // longer than computing the table.
     let mut piece = [0; 128];
     for bytes in bytes.chunks(piece.len() / 2) {
         for (digits, byte) in piece.chunks_exact_mut(2).zip(bytes) {

@@ -191,7 +191,8 @@ impl Ord for Real {
 
 impl Attribute for Real {
     fn print(&self, out: &mut String) {
-        // Rust prints the shortest text that reads back to the same bits; a NaN keeps its payload as hex.
+        // Rust prints the shortest text that parses to the same bits. A NaN is printed as hex
+        // digits, so that it keeps its payload.
         let _ = match self.0.is_nan() {
             true => write!(out, "0x{:016x}", self.0.to_bits()),
             false => write!(out, "{:?}", self.0),

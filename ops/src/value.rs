@@ -125,7 +125,8 @@ pub fn exact_sum(terms: impl IntoIterator<Item = f64>) -> f64 {
     if any && negative_zeros_only {
         return -0.0;
     }
-    // From the largest down; when the remainder is exactly half an ulp, the next partial decides the rounding.
+    // The loop adds the partial sums from the largest down. If the remainder is exactly half an
+    // ulp, the next partial sum decides the rounding.
     let Some(mut sum) = partials.pop() else { return 0.0 };
     while let Some(next) = partials.pop() {
         let high = sum + next;
@@ -180,9 +181,9 @@ impl ElementType {
     /// quiet NaN.
     #[inline]
     pub fn encode(self, x: f64) -> u32 {
-        // The conversions of `half` from f64 drop half of the mantissa before they round; through an f32 that is
-        // rounded to odd the second rounding is the only one (Boldo and Melquiond, "Emulation of FMA and correctly
-        // rounded sums: proved algorithms using rounding to odd", 2008).
+        // The crate `half` drops half of the f64 mantissa before it rounds. After rounding to odd
+        // as f32, the conversion from f32 rounds correctly. (Boldo and Melquiond, "Emulation of FMA
+        // and correctly rounded sums: proved algorithms using rounding to odd", 2008.)
         match self {
             Self::F32 if x.is_nan() => 0x7fc0_0000,
             Self::F16 if x.is_nan() => 0x7e00,
@@ -215,7 +216,7 @@ impl ElementType {
     /// represent every number of the type.
     pub fn decode_all(self, bytes: &[u8], start: usize, out: &mut [f32]) {
         match self {
-            // What weights are stored as, without a choice for each.
+            // Most weights have this type, so the loop does not match the type for each element.
             Self::Bf16 => {
                 let (pairs, _) = bytes[2 * start..].as_chunks();
                 for (value, &[low, high]) in out.iter_mut().zip(pairs) {
@@ -284,7 +285,8 @@ mod tests {
         let terms = [1e100, 1.0, -1e100, 2f64.powi(-60), 3.0];
         assert_eq!(exact_sum(terms), 4.0);
         assert_eq!(exact_sum(terms.into_iter().rev()), 4.0);
-        // Half an ulp and a little more rounds up, half an ulp alone to even.
+        // A remainder of exactly half an ulp rounds to even, and a slightly larger remainder rounds
+        // up.
         assert_eq!(exact_sum([1.0, 2f64.powi(-53)]), 1.0);
         assert_eq!(exact_sum([1.0, 2f64.powi(-53), 2f64.powi(-200)]), 1.0 + f64::EPSILON);
         assert!(exact_sum([f64::INFINITY, f64::NEG_INFINITY]).is_nan());
@@ -295,7 +297,8 @@ mod tests {
     #[test]
     fn rounding_is_to_the_nearest_and_ties_go_to_even() {
         for element in [ElementType::F16, ElementType::Bf16] {
-            // Every pair of positive neighbours: their midpoint, and the f64s next to it.
+            // The test rounds the midpoint of every pair of positive neighbours, and the f64
+            // numbers next to the midpoint.
             for bits in 0..if element == ElementType::F16 { 0x7bffu32 } else { 0x7f7f } {
                 let (low, high) = (element.decode(bits), element.decode(bits + 1));
                 let middle = (low + high) / 2.0;

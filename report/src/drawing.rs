@@ -83,7 +83,8 @@ fn described(boxes: &[NodeBox], edges: &[BoxEdge], fields: &BTreeSet<String>) ->
         }
     }
     for (index, edge) in edges.iter().enumerate() {
-        // What a field computes stays together; what goes around it bends.
+        // Edges within a field have a larger weight, so dagre keeps the boxes of a field together
+        // and bends the other edges.
         let same = boxes[edge.from].cluster == boxes[edge.to].cluster;
         let label = EdgeLabel { weight: if same { 4 } else { 1 }, ..EdgeLabel::default() };
         graph.set_edge(edge.from.to_string(), edge.to.to_string(), Some(label), Some(&index.to_string()));

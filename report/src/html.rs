@@ -35,7 +35,7 @@ impl NetworkReport {
         let measured = self.profile.as_ref().map(|profile| profile.entry.as_str());
         let opened =
             measured.or_else(|| self.shown_first(Stage::Traced).map(|graph| graph.function.as_str()));
-        // No word of the data ends the element that it is in.
+        // The data must not end the HTML element that contains them, so each `<` is escaped.
         let data = self.data(first.or(opened)).to_string().replace('<', "\\u003c");
         let parts = [
             ("{title}", escaped(&self.label)),

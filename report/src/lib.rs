@@ -46,7 +46,7 @@ impl NetworkReport {
     pub fn json(&self) -> String {
         match serde_json::to_string(self) {
             Ok(text) => text + "\n",
-            // Every key is a string, and nothing refuses to be written.
+            // All keys of a report are strings, and no type of a report rejects serialization.
             Err(error) => unreachable!("a report is JSON: {error}"),
         }
     }

@@ -41,8 +41,7 @@ pub struct NetworkReport {
 pub struct ProfileFacts {
     /// The name of the model whose time was measured.
     pub model: String,
-    /// The name of the measured case, which is the entry point and its sizes: `decode` or
-    /// `prefill`.
+    /// The name of the measured case: `decode` or `prefill`.
     pub case: String,
     pub entry: String,
     /// The options that were set when the network was built and measured, as words.

@@ -86,7 +86,7 @@ impl Note {
                 Some(Self::State(unnumbered(&node.label).to_owned()))
             }
             NodeClass::Input if readers.is_empty() => Some(Self::Unread),
-            // What is the same for all layers, and positions.
+            // These inputs are positions, or they are the same for all layers.
             NodeClass::Input if several && (name.is_some() || is_number(node)) => Some(Self::Shared(named())),
             NodeClass::Input if is_written(graph, index, readers) => Some(Self::Written(named())),
             NodeClass::Input | NodeClass::Result => None,
@@ -111,7 +111,8 @@ impl<'a> Sketch<'a> {
         for (index, node) in graph.nodes.iter().enumerate() {
             let has_box = match sketch.notes.get(&index) {
                 None => true,
-                // What is computed is drawn where it is computed.
+                // A computed value keeps its box, although the boxes of its readers also contain
+                // its name.
                 Some(Note::Shared(_)) => node.class != NodeClass::Input,
                 Some(_) => false,
             };

@@ -62,7 +62,7 @@ fn draw_edge(edge: &BoxEdge, drawing: &Drawing, out: &mut String) {
     if let [.., before, tip] = edge.points[..] {
         let _ = write!(out, "<path class=\"tip\" d=\"{}\"/>", arrow(before, tip));
         if let Some(position) = &edge.position {
-            // Beside the arrow, and not on the box.
+            // The number is beside the arrow, and does not overlap the box.
             let (dx, dy) = (tip[0] - before[0], tip[1] - before[1]);
             let sideways = dx.abs() > dy.abs();
             let x = tip[0] + if sideways { -10.0 * dx.signum() - 3.0 } else { 6.0 };

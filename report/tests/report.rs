@@ -94,7 +94,7 @@ fn the_page_needs_nothing_beside_it() {
         assert!(!without_names.contains(never), "`{never}` is in the page");
     }
     assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
-    // Once: what is filled in ends no element.
+    // Each end tag occurs only once, because the inserted data do not end an element.
     for once in ["</style>", "</html>", "</body>", "</head>"] {
         assert_eq!(page.matches(once).count(), 1, "{once}");
     }
@@ -164,7 +164,8 @@ fn a_node_knows_what_it_costs_where_it_stands_and_what_it_becomes() {
     let up =
         layer.nodes.iter().find(|node| node.path.ends_with("up_proj") && node.label == "linear").unwrap();
     let [x, weight] = [0, 1].map(|operand| layer.operands(up).nth(operand).unwrap());
-    // A product reads both operands, writes its result, and multiplies and adds for each number of the weight.
+    // A matmul reads its two operands, writes its result, and multiplies and adds each number of
+    // the weight.
     let moved = x.types[0].bytes + weight.types[0].bytes + up.types[0].bytes;
     let tokens: usize = x.types[0].shape[..2].iter().product();
     let elements: usize = weight.types[0].shape.iter().product();
@@ -178,7 +179,7 @@ fn a_node_knows_what_it_costs_where_it_stands_and_what_it_becomes() {
         "{:?}",
         became.collect::<Vec<_>>()
     );
-    // Calls cost what they call, as often as they do.
+    // The cost of an entry point contains the cost of the called function once for each call.
     let entry = report
         .stage(Stage::Traced)
         .find(|graph| graph.nodes.iter().any(|n| n.label == layer.function))
@@ -344,7 +345,7 @@ fn measured_times_are_shared_among_the_nodes_of_a_place() {
     report.add_profile(profile);
     let took =
         |path: &str, label: &str| find(&report, path, label).measured.map(|seconds| (seconds * 1e9).round());
-    // The mean of two layers: 0.75 · (4 + 8) / 2 ms.
+    // The measured time is the mean of two layers: 0.75 · (4 + 8) / 2 ms.
     assert_eq!(took(&up, "linear"), Some(4_500_000.0));
     assert_eq!(took(&down, "linear"), Some(1_500_000.0));
     assert_eq!(took("lm_head", "linear"), Some(3_000_000.0));

@@ -114,7 +114,8 @@ pub fn explain(
         return Err(ExplainError::Node { function: function.into(), node, count });
     }
     let explainer = Explainer { saturated, graph: saturated.graph(), rules: &rules };
-    // What a rule made on the way belongs to the next node that was recorded, which is then the one explained.
+    // A node that a rule created has no recorded node. The function then explains the next node
+    // after it that has a recorded node.
     let mut at = node;
     while explainer.recorded(classes[at]).is_none() {
         let users = made.ids().skip(at + 1).filter(|&id| made.operands(id).contains(&NodeId::new(at)));
@@ -164,7 +165,8 @@ impl Explainer<'_> {
             made.operands(NodeId::new(node)).iter().map(|o| self.graph.find(classes[o.index()])).collect();
         let goal = Term::new(kind.clone(), operands);
         let recorded = format!("%{first} = {}", self.show(&start, 1));
-        // A recipe is no term of the e-graph: it stands for one.
+        // A parameter with a recipe is no expression of the e-graph; it replaces such an
+        // expression.
         let stored = match kind {
             NodeKind::Parameter(Parameter { recipe: Some(_), .. }) => start.kind != goal.kind,
             _ => false,
@@ -207,7 +209,7 @@ impl Explainer<'_> {
         let mut steps = Vec::new();
         let mut at = match (end, goal) {
             (Some(end), _) => end,
-            // Found through a class that is one with this by now.
+            // The expression was in another class, which was later merged with this class.
             (None, Some(goal)) => {
                 return vec![("congruence", "its operands are equal".into(), goal.clone())];
             }
@@ -230,7 +232,8 @@ impl Explainer<'_> {
             {
                 found.push((rule.name, rule.equation(), next));
             }
-            // The result is one of the operands: what was recorded there is in this class now.
+            // The rule replaces the operation by one of its operands. The recorded nodes of this
+            // operand are in the same class now.
             Some(Resolved::Class(same)) if same == class => {
                 let nodes = (0..self.saturated.classes.len()).filter(|&node| {
                     self.saturated.classes[node].is_some_and(|id| self.graph.find(id) == class)
@@ -385,7 +388,7 @@ impl<'a> Values<'a> {
                 if self.flops > FLOPS {
                     return None;
                 }
-                // Inferred again: a rule must not have changed what the operation is.
+                // The type is inferred again, to check that the rule has not changed it.
                 let inferred = op.infer(&types).ok()?;
                 Some(op.eval(&operands, &inferred))
             }
@@ -413,7 +416,8 @@ impl<'a> Values<'a> {
     }
 
     fn class(&mut self, class: Id) -> Option<Value> {
-        // Operands first, in a list of their own: a graph may be deeper than the stack.
+        // The loop computes operands first. It uses a list and no recursion, because the graph can
+        // be deeper than the stack.
         let class = self.explainer.graph.find(class);
         let mut pending = vec![class];
         while let Some(&at) = pending.last() {

@@ -64,7 +64,7 @@ impl<'a> Extraction<'a> {
     }
 
     fn improve(&mut self) {
-        // Who may refer to whom.
+        // For each class, the expressions of other classes that have this class as an operand.
         let mut users: Vec<Vec<Move>> = vec![Vec::new(); self.classes.len()];
         for (class, of) in self.classes.iter().enumerate() {
             for (at, candidate) in of.terms.iter().enumerate() {
@@ -97,7 +97,7 @@ impl<'a> Extraction<'a> {
                     improved.extend(moves.iter().map(|(user, _)| *user));
                 }
             }
-            // What is around a change may have become worth changing.
+            // After a change, a change of a neighbouring class can also lower the cost.
             for changed in improved {
                 let around = users[changed].iter().map(|(user, _)| *user);
                 let below = self.classes[changed].terms.iter().flat_map(|term| term.operands.iter().copied());
@@ -115,7 +115,7 @@ impl<'a> Extraction<'a> {
     fn accept(&mut self, moves: &[Move]) -> bool {
         let before = (self.chosen.clone(), self.references.clone(), self.total);
         self.take(moves);
-        // Below the sum's own rounding nothing is gained.
+        // A smaller difference could be a rounding error of the sum.
         let better = self.total < before.2 * (1.0 - 1e-12) && !self.cyclic(moves);
         if !better {
             (self.chosen, self.references, self.total) = before;
@@ -124,7 +124,9 @@ impl<'a> Extraction<'a> {
     }
 
     fn take(&mut self, moves: &[Move]) {
-        // New operands first, so that what both need stays in use. A cycle keeps itself in use; it is undone.
+        // The function acquires the new operands before it releases the old operands, so that
+        // common operands stay in use. The function `accept` undoes a cycle, which would keep
+        // itself in use.
         let old: Vec<Move> = moves.iter().map(|&(class, _)| (class, self.chosen[class])).collect();
         for &(class, at) in moves {
             self.chosen[class] = at;

@@ -163,7 +163,8 @@ fn fold(op: &Op, operands: &[&Facts], ty: &TensorType) -> Option<Literal> {
             let values: Vec<Value> = known.iter().map(|literal| literal.to_value()).collect();
             op.eval(&values.iter().collect::<Vec<_>>(), ty)
         }
-        // Elementwise operations on equal elements give equal elements, however many there are.
+        // If all elements of the operands are equal, an elementwise operation computes equal
+        // elements, so one element is enough.
         false => {
             if !op.is_map() && !op.is_view() && !matches!(op, Op::Permute(_)) {
                 return None;

@@ -118,7 +118,7 @@ impl<'a> Saturated<'a> {
             .map(|id| graph.find(id))
             .collect();
 
-        // The classes that a result could need, in a list of their own.
+        // The loop finds the classes that a result could need.
         let mut ids: BTreeSet<Id> = BTreeSet::new();
         let mut pending = roots.clone();
         while let Some(id) = pending.pop() {
@@ -223,7 +223,8 @@ impl<'a> Saturated<'a> {
                 classes.extend(self.classes[id.index()]);
             }
         }
-        // Operands before users; what a rule made from nothing comes from where its user comes from.
+        // The loop creates operands before the nodes that use them. A node that a rule created
+        // without an origin gets the origin of its user.
         let mut pending: Vec<(usize, u32, bool)> = Vec::new();
         for (root, output) in roots.iter().zip(&old.outputs) {
             pending.push((*root, output.node.index() as u32, false));

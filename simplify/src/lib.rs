@@ -149,8 +149,8 @@ fn saturate<'a>(trace: &'a Trace, options: &Options) -> (Vec<Saturated<'a>>, Tra
     };
     let saturate = |function| Saturated::new(function, &results, rewrites, options);
     let saturated: Vec<Saturated<'_>> = trace.functions.iter().map(saturate).collect();
-    // What two functions read must be stored once: a recipe that would store a tensor again is not used anywhere.
-    // What the trace had before is not ours to undo.
+    // The archive must store a tensor only once, even if two functions read the tensor. So the loop
+    // bans a recipe that would store a tensor again, but keeps recipes of the recorded trace.
     let recorded: BTreeSet<&str> = derived(trace).map(|parameter| parameter.key.as_str()).collect();
     let mut banned: BTreeSet<String> = BTreeSet::new();
     loop {
@@ -190,8 +190,8 @@ fn worst_recipe(trace: &Trace, recorded: &BTreeSet<&str>) -> Option<String> {
             before += if *uses == 1 { size(ty) } else { 0.0 };
         }
     }
-    // Of each recipe in all its calls by how much the archive is larger for it, and whether it stores again what is
-    // stored elsewhere.
+    // For each recipe in all its calls: the bytes by which the archive becomes larger, and whether
+    // the recipe stores a tensor again.
     let mut recipes: BTreeMap<&str, (f64, bool)> = BTreeMap::new();
     for Read { parameter, origins } in reads.values().filter(|read| read.parameter.recipe.is_some()) {
         let (mut excess, mut shares) = (size(&parameter.ty), false);

@@ -104,7 +104,7 @@ fn describe(recipe: &Recipe) -> Option<(String, String)> {
             }
             format!("({})", value.replace(' ', "."))
         }
-        // Nothing but constants: the graph has folded it.
+        // All operands are constants, and constant folding has already computed the result.
         (None, _) => "()".to_owned(),
     };
     let separator = match op {

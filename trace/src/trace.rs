@@ -31,8 +31,7 @@ use crate::{Function, FunctionId, NodeKind, Parameter};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
-    /// All functions. The functions of the program. A function can call only earlier functions in
-    /// this list.
+    /// All functions of the program. A function can call only earlier functions in this list.
     pub functions: Vec<Function>,
     /// The entry points, which are the functions that the host can call.
     pub entries: Vec<FunctionId>,

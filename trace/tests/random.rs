@@ -104,7 +104,8 @@ proptest! {
             trace.functions.push(function);
         }
         trace.entries = vec![FunctionId(bodies.len() as u32 - 1)];
-        // Calls with prefixes made of any text may give one key two types: then that is what is wrong.
+        // With random prefixes, calls can declare the same key with two types. This is the only
+        // error that the test allows.
         match trace.verify() {
             Ok(()) | Err(VerifyError::Parameter(_)) => {}
             Err(error) => panic!("{error}"),
@@ -114,7 +115,7 @@ proptest! {
         prop_assert_eq!(&again, &trace);
         prop_assert_eq!(again.to_string(), text);
 
-        // Another type on any node is noticed.
+        // The verification notices a wrong type of any node.
         let victim = bodies[0][0].picks[2] % trace.functions[0].len();
         let node = trace.functions[0].node_mut(NodeId::new(victim));
         node.types[0].shape.push(3);

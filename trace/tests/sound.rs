@@ -154,7 +154,7 @@ fn broken_graphs_that_no_text_can_say_are_refused() {
     no_such_result.functions[1].outputs.push(Output::new("y", NodeId::new(9)));
     refuse(&no_such_result, "the node %9 of `main`: a result is no node");
 
-    // A call of a function that comes later, or of itself.
+    // A function must not call itself or a later function.
     for callee in [1, 2, 77] {
         let mut recursive = sound.clone();
         let call = NodeKind::Call { function: FunctionId(callee), prefix: String::new() };
@@ -168,7 +168,7 @@ fn broken_graphs_that_no_text_can_say_are_refused() {
 fn s8_operand_order_survives_any_order_of_edges() {
     let ty = f32s(&[1]);
     let provenance = Provenance::new("p", "f.rs", 7);
-    // Six operands in every one of the 720 orders, some of them given twice.
+    // The test passes six operands in each of the 720 orders, and passes two operands twice.
     let mut orders: Vec<Vec<usize>> = vec![vec![]];
     for i in 0..6 {
         let insert = |order: &Vec<usize>, at: usize| [&order[..at], &[i], &order[at..]].concat();
@@ -186,7 +186,7 @@ fn s8_operand_order_survives_any_order_of_edges() {
         let node = builder.op(ops::ops::Concatenate { axis: 0 }, &operands).unwrap();
         assert_eq!(builder.function.operands(node), operands);
     }
-    // Through the text too, and in what it means: a − b, b − a, a − a.
+    // The order must also survive the text form, and the evaluation of a − b, b − a and a − a.
     let (a, b) = (inputs[0], inputs[1]);
     let results = [(a, b), (b, a), (a, a)]
         .map(|(x, y)| builder.op(Binary { kind: BinaryKind::Subtract }, &[x, y]).unwrap());

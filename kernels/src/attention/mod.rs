@@ -173,7 +173,7 @@ impl Attention {
 
     /// The tiling that the kernel uses if no measurement selects another tiling.
     pub(crate) fn usual(&self) -> Tiling {
-        // At least two parts, for two workers.
+        // The kernel has at least two parts, so that two workers are busy.
         let most = self.plain_rows();
         let rows = if self.batch == 1 { most.min(self.rows().div_ceil(2)) } else { most };
         self.fitted(Tiling { parts: count(PARTS), rows: count(rows), panels: count(1), ahead: 0 })

@@ -210,7 +210,7 @@ impl Attention {
         if !self.ring {
             return slots;
         }
-        // last − (last − slot) mod keys
+        // The position in a slot of a ring buffer is last − (last − slot) mod keys.
         let last = end - code.constant(end.ty(), 1.0);
         let length = code.constant(end.ty(), self.keys as f64);
         let back = last.remainder(length).broadcast(KEYS) - slots;

@@ -264,7 +264,8 @@ impl Code {
     pub(crate) fn scratch(&self, element: Element, length: usize) -> Buffer<'_> {
         let name = self.fresh();
         let buffer = Buffer { code: self, name, length, element };
-        // The generic MLIR syntax, because the short syntax has no place for the alignment.
+        // The code writes the generic MLIR syntax, because the short syntax has no place for the
+        // alignment.
         self.scratch.borrow_mut().push(format!(
             "%{name} = \"memref.alloca\"() <{{alignment = 64 : i64, operandSegmentSizes = array<i32: 0, 0>}}> : () -> {}",
             buffer.ty()

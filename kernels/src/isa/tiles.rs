@@ -44,8 +44,9 @@ impl<'k> Tiles<'k> {
     /// Sets the extents of the tile registers. The processor reads these extents from the first
     /// cache line of `memory`. The instruction also sets all tile registers to zero.
     pub(crate) fn configure(code: &'k Code, extents: Extents, memory: Buffer<'k>) -> Self {
-        // Palette 1; start row 0; the bytes per row of each of 16 registers, two bytes each; the rows of each
-        // register.
+        // The configuration contains the palette (1) and the start row (0). The bytes per row
+        // follow from byte 16 on, with two bytes per register. The rows follow from byte 48 on,
+        // with one byte per register.
         let mut bytes = vec![0; 64];
         bytes[0] = 1;
         for (register, (rows, line)) in extents.into_iter().enumerate() {

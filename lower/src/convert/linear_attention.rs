@@ -112,7 +112,7 @@ fn over(b: &mut Builder<'_>, x: NodeId, like: NodeId, axes: &[usize]) -> Result<
     b.op(BroadcastInDim { shape: b.ty(like).shape.clone(), axes: axes.to_vec() }, &[x])
 }
 
-/// `x` times `factor`. Multiplies `x` by `factor`, which has only the axes `axes` of `x`.
+/// Multiplies `x` by `factor`, which has only the axes `axes` of `x`.
 fn scaled(b: &mut Builder<'_>, x: NodeId, factor: NodeId, axes: &[usize]) -> Result<NodeId, InferError> {
     let factor = over(b, factor, x, axes)?;
     b.binary(BinaryKind::Multiply, x, factor)
@@ -134,7 +134,7 @@ fn product(
     b.op(op, &[left, right])
 }
 
-/// One token. Computes one token, and returns the new state matrices and the output.
+/// Computes one token, and returns the new state matrices and the output.
 fn step(
     b: &mut Builder<'_>,
     delta: bool,
@@ -185,8 +185,8 @@ fn chunk(
     let between = Between::of(b, tokens.decay)?;
     let mut written = scaled(b, v, tokens.rate, &ROWS)?;
     if delta {
-        // (I + A) · u = β · (v − exp(G) · k · S), where A contains what each token's key reads of earlier
-        // tokens' keys
+        // The values u solve (I + A) · u = β · (v − exp(G) · k · S), where A contains the products
+        // of each token's key and the earlier keys.
         let similar = product(b, (k, 4), (k, 4))?;
         let similar = b.binary(BinaryKind::Multiply, similar, between.factors)?;
         let reads = scaled(b, similar, tokens.rate, &ROWS)?;
@@ -237,7 +237,8 @@ impl Between {
         let (row, column) = (place(b, 0)?, place(b, 1)?);
         let after = b.op(Compare { direction: Direction::Lt }, &[row, column])?;
         let until = b.op(Compare { direction: Direction::Le }, &[column, row])?;
-        // [from, l]: the decay of token l, if it is after the first
+        // The element [from, l] is the decay of token l if token l is after the token `from`, and
+        // otherwise 0.
         let each = b.op(BroadcastInDim { shape: shape.clone(), axes: vec![0, 1, 2, 4] }, &[decay])?;
         let after = b.op(BroadcastInDim { shape: shape.clone(), axes: vec![3, 4] }, &[after])?;
         let none = b.splat(each, 0.0)?;
@@ -253,7 +254,7 @@ impl Between {
             };
             b.op(op, &[x, ones])
         };
-        // [from, to]
+        // The axes of the sums are [from, to].
         let sums = sum(b, later, 4)?;
         let sums = b.op(Permute { order: vec![0, 1, 2, 4, 3] }, &[sums])?;
         let factors = b.unary(UnaryKind::Exponential, sums)?;

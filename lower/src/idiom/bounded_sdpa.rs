@@ -119,9 +119,10 @@ impl Attention<'_> {
         let extents = cache.ty.shape.iter().enumerate().map(extent).collect::<Vec<_>>().join(", ");
         let (starts, strides) = (vec!["0"; rank].join(", "), vec!["1"; rank].join(", "));
         let first = format!("%{name}{}", &used[1..]);
-        // A separate dispatch. Without it, iree-compile 3.13 slices while it packs for the matmul, and runs
-        // out of stack (docs/upstream/slice_while_packing.mlir). An `optimization_barrier` also works, but
-        // then the host waits twice in each layer for the values before the barrier.
+        // The slice must be a separate dispatch. Otherwise, iree-compile 3.13 slices while it packs
+        // for the matmul, and runs out of stack (docs/upstream/slice_while_packing.mlir). An
+        // `optimization_barrier` also works, but then the host waits twice in each layer for the
+        // values before the barrier.
         let region = format!(
             "flow.dispatch.region -> ({part}{{{used}}}) {{\n        {first} = tensor.extract_slice \
              {}[{starts}] [{extents}] [{strides}] : {} to {part}\n        flow.return {first} : {part}\n      }}",

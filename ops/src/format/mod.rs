@@ -312,7 +312,8 @@ impl WeightFormat {
     }
 
     fn group(self, group: &[f32], weights: &[f32]) -> Group {
-        // Of one length and without branches, so that all of it is done in vectors.
+        // The array has a fixed length and the code has no branches, so that the compiler uses
+        // vector instructions.
         let mut numbers = [0.0; GROUP];
         numbers.iter_mut().zip(group).for_each(|(number, x)| *number = if x.is_nan() { 0.0 } else { *x });
         let largest = largest(&numbers);
@@ -320,7 +321,8 @@ impl WeightFormat {
             Self::Q4 if largest == 0.0 => (0.0, -8.0, 7.0),
             Self::Q4 => {
                 let scale = search::scale(&numbers, &group_weights(weights), largest).to_f32();
-                // Where no f16 is near, integers are in units that there are none of.
+                // If the scale is 0 or infinite as f16, the code computes the integers with the
+                // scale as f32.
                 let is_one = scale.is_finite() && scale != 0.0;
                 (if is_one { scale } else { largest / -8.0 }, -8.0, 7.0)
             }
@@ -332,7 +334,7 @@ impl WeightFormat {
             let units: f32 = x * inverse;
             let units = if units < least { least } else { units };
             let units = if units > most { most } else { units };
-            // Halves go away from zero, not to the even neighbour.
+            // The code rounds halves away from zero, and not to the even integer.
             let nearest = (units + INTEGERS) - INTEGERS;
             let half = 0.5f32.copysign(units);
             let rounded = if units - nearest == half { nearest + 2.0 * half } else { nearest };
@@ -373,7 +375,7 @@ fn sums<const N: usize>(of: impl Fn(usize) -> [f32; N]) -> [f32; N] {
 
 /// The first value with the largest magnitude, or 0 if all values are zero.
 fn largest(numbers: &[f32; GROUP]) -> f32 {
-    // How far it goes on either side of zero, in eight lanes.
+    // The code finds the largest magnitude on each side of zero, in eight lanes.
     let larger = |a: f32, b: f32| if a > b { a } else { b };
     let (mut above, mut below) = ([0.0; 8], [0.0; 8]);
     for eight in numbers.as_chunks::<8>().0 {
@@ -386,7 +388,7 @@ fn largest(numbers: &[f32; GROUP]) -> f32 {
     match above.total_cmp(&below) {
         Ordering::Greater => above,
         Ordering::Less => -below,
-        // Not −0.
+        // Adding 0 turns −0 into 0.
         Ordering::Equal => numbers.iter().copied().find(|x| x.abs() == above).unwrap_or(0.0) + 0.0,
     }
 }
@@ -430,11 +432,14 @@ mod tests {
                             WeightFormat::F32 => 0.0,
                             WeightFormat::F16 => largest / 2048.0,
                             WeightFormat::Bf16 => largest / 256.0,
-                            // Half a unit, and what a scale of eleven bits is off.
+                            // The bound is half a unit, plus the rounding error of a scale with
+                            // eleven bits.
                             WeightFormat::Q8 => largest * (0.5 / 127.0 + 1.0 / 2048.0),
-                            // The side that lacks an integer is up to a whole unit off.
+                            // The bound is a whole unit, because the integers on one side of zero
+                            // end at 7 instead of 8.
                             WeightFormat::Q4 => largest * (1.0 / 8.0 + 1.0 / 2048.0),
-                            // Half a unit of twice the largest, and what was rounded to steps.
+                            // The bound is half a unit of twice the largest number, plus the
+                            // rounding errors of the scale and the minimum.
                             WeightFormat::Q4K => largest * 0.13,
                         };
                         for (x, y) in expected.iter().zip(found) {
@@ -510,7 +515,8 @@ mod tests {
     #[test]
     fn eight_bits_are_as_they_are_number_by_number() {
         let mut groups: Vec<Vec<f32>> = numbers(32 * 500).chunks(32).map(<[f32]>::to_vec).collect();
-        // Ties of either sign first, halves and what is next to them, and what has no finite scale.
+        // These groups contain equal magnitudes with different signs, halves and their neighbours,
+        // and numbers without a finite scale.
         groups.extend([vec![1.0, -1.0], vec![-1.0, 1.0], vec![-0.0], vec![f32::NAN, 3.0], vec![f32::NAN]]);
         groups.extend([vec![f32::INFINITY, 1.0], vec![1.0, f32::NEG_INFINITY], vec![1e-45, 0.0, -1e-40]]);
         for half in (-255..256).map(|n| n as f32 / 2.0) {

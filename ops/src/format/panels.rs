@@ -161,7 +161,8 @@ fn pack_kept<const TOGETHER: usize, const BYTES: usize>(
     packed: &mut [u8],
     encode: impl Fn(f32) -> [u8; BYTES],
 ) {
-    // Some columns of all rows at a time: what is written next to each other stays in the cache for so long.
+    // The loop packs some columns of all rows at a time, so that neighbouring bytes stay in the
+    // cache until all of them are written.
     for first in (0..inputs).step_by(NEAR) {
         for (row, numbers) in rows.chunks_exact(inputs).enumerate() {
             let numbers = &numbers[first..inputs.min(first + NEAR)];

@@ -127,7 +127,8 @@ impl Numbers {
     /// The scale and the minimum with the smallest error, before the rounding to multiples of
     /// steps.
     fn fit(&self) -> [f32; 2] {
-        // Zero is among the numbers, as a minimum is not below it.
+        // The range always includes zero, because the format subtracts a minimum that is never
+        // negative.
         let least = self.x.iter().fold(0.0f32, |least, x| least.min(*x));
         let most = self.x.iter().fold(least, |most, x| most.max(*x));
         let range = most - least;

@@ -36,7 +36,7 @@ impl Operation for Append {
             &["i32[4] 1,2,3,4", "i32[3] 7,8,9", "i32[] 1", "i32[] 2"],
             "i32[4] 1,7,8,4",
         ),
-        // Padding and what is behind the last slot.
+        // The operation drops padding tokens, and tokens for slots after the last slot.
         good(
             "append axis=0 ring=false",
             &["i32[4] 1,2,3,4", "i32[3] 7,8,9", "i32[] 3", "i32[] 2"],

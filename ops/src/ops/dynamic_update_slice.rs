@@ -67,7 +67,8 @@ impl Operation for DynamicUpdateSlice {
 
     fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
         let mut space = IterationSpace::aligned_but(self.axis, operands, ty);
-        // One row falls on one device, which writes it; several may fall on two.
+        // A single row belongs to one device, which writes the row. Several rows can belong to two
+        // devices.
         if operands[1].shape[self.axis] == 1 {
             space.operands[0] = same(ty.rank());
         }

@@ -58,7 +58,8 @@ impl Operation for LinearAttention {
     const CLASS: OpClass = OpClass::Attention;
     const BOUND: Bound = Bound::UlpsOfLargest(16.0);
     const EXAMPLES: &'static [Example] = &[
-        // Two tokens of one feature: 3·2, and then half of it and 5·7.
+        // The example has two tokens with one feature. After the first token, the matrix is 2·3;
+        // after the second, it is half of this plus 5·7.
         good(
             "linear_attention delta=false",
             &[
@@ -73,7 +74,7 @@ impl Operation for LinearAttention {
             ],
             "f32[1,1,1,3,1] 38,6,38",
         ),
-        // The second token writes 7 in place of what its key has, and the third is padding.
+        // The second token replaces the value for its key by 7, and the third token is padding.
         good(
             "linear_attention delta=true",
             &[
@@ -92,7 +93,7 @@ impl Operation for LinearAttention {
         good("linear_attention delta=false", &STEP, "f32[1,2,3,5,20]"),
         good("linear_attention delta=true", &ROWS, "f32[3,2,1,9,2]"),
         good("linear_attention delta=false", &ROWS, "f32[3,2,1,9,2]"),
-        // More tokens than a chunk of the converter has.
+        // These examples have more tokens than a chunk of the converter.
         good("linear_attention delta=true", &CHUNKS, "f32[1,1,1,73,5]"),
         good("linear_attention delta=false", &CHUNKS, "f32[1,1,1,73,5]"),
         bad(
@@ -188,7 +189,8 @@ impl Operation for LinearAttention {
         let LinearAttentionSizes { sequences, tokens, heads, groups, keys, values } =
             Self::sizes(operands[2].ty, operands[5].ty);
         let matrices = (sequences * heads * groups * keys * values) as f64;
-        // A decay, an update and a read of each number, and with the delta rule a second read.
+        // Each token decays, updates and reads each number of the matrix; with the delta rule, each
+        // token reads the matrix twice.
         let steps = if self.delta { 7.0 } else { 5.0 };
         OpWork::kernel(operands, ty, steps * matrices * tokens as f64)
     }

@@ -52,9 +52,10 @@ use crate::{
     Operand, Operation, ParseError, Primitive, Reader, Statements, TensorType, Value, WeightUse,
 };
 
-// The dollar is for the macro that this one writes.
+// The macro `operations!` defines another macro, and needs `$` as an argument for this definition.
 operations! { $
-    // Composites of one float tensor without attributes: each is a method of the DSL, too.
+    // These composite operations have one float tensor as their operand and no attributes. Each
+    // operation is also a method of the DSL.
     functions { erf::Erf, softplus::Softplus, }
     primitives {
         // Leaves.

@@ -56,7 +56,8 @@ impl Operation for Pack {
     }
 
     fn work(&self, _: &[CostOperand<'_>], _: &TensorType) -> OpWork {
-        // An archive's recipe costs nothing when the program runs.
+        // The operation has no cost at run time, because `bake` computes it when it writes the
+        // archive.
         OpWork::FREE
     }
 

@@ -130,7 +130,7 @@ impl Operation for PackedExperts {
             None => rounded(x, self.activations),
         };
         let rows = ty.count() / self.outputs;
-        // Rows of the result that one row of x has.
+        // The number of result rows that are computed from the same row of x.
         let shared = rows / x.ty.shape[..x.ty.rank() - 1].iter().product::<usize>().max(1);
         let matrix = TensorType::new(weight.ty.element, [self.outputs, inputs]);
         let sums = (0..rows).flat_map(|row| {
@@ -148,7 +148,8 @@ impl Operation for PackedExperts {
     }
 
     fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
-        // Of the matrices that are chosen, one for each row is read.
+        // The cost assumes that each row of the result reads another matrix, until all matrices are
+        // read.
         let contracted = operands[0].ty.shape.last().copied().unwrap_or(0);
         let rows = ty.count() / self.outputs.max(1);
         let share = rows.min(self.experts) as f64 / self.experts as f64;

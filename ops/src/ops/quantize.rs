@@ -65,7 +65,8 @@ impl Operation for Quantize {
     }
 
     fn work(&self, _: &[CostOperand<'_>], _: &TensorType) -> OpWork {
-        // An archive's recipe costs nothing when the program runs.
+        // The operation has no cost at run time, because `bake` computes it when it writes the
+        // archive.
         OpWork::FREE
     }
 

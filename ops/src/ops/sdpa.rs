@@ -139,7 +139,7 @@ impl Operation for Sdpa {
     const CLASS: OpClass = OpClass::Attention;
     const BOUND: Bound = Bound::UlpsOfLargest(8.0);
     const EXAMPLES: &'static [Example] = &[
-        // One key that counts: its value.
+        // The softmax gives all weight to the second key, so the result is the value of this key.
         good(
             "sdpa mask=[causal] scale=none softcap=none offset=false",
             &["f32[2,2] 1,2,3,4", "f32[2,2] 1,1,100,100", "f32[2,2] 5,6,7,8"],
@@ -225,7 +225,7 @@ impl Operation for Sdpa {
             &["f32[2,4]", "f32[11,4]", "f32[11,4]", "i32[] 3", "i32[] 6", "f32[2,11]", "f32[11]"],
             "f32[2,4]",
         ),
-        // Each row at a position of its own.
+        // In these examples, each sequence has its own position.
         good(
             "sdpa mask=[causal] scale=none softcap=none offset=true",
             &["f32[3,2,5,4]", "f32[3,2,9,4]", "f32[3,2,9,4]", "i32[3] 4,0,2"],
@@ -241,7 +241,8 @@ impl Operation for Sdpa {
             &["f32[3,3,4]", "f32[3,6,4]", "f32[3,6,4]", "i32[3] 0,5,31"],
             "f32[3,3,4]",
         ),
-        // The ring before it is full, at its first turn, and after several.
+        // In these examples, the ring buffer is not full yet, wraps around for the first time, or
+        // has wrapped around several times.
         good(
             "sdpa mask=[causal,window(4),ring] scale=none softcap=none offset=true",
             &["f32[2,3,4]", "f32[2,6,4]", "f32[2,6,4]", "i32[] 1"],
@@ -262,7 +263,7 @@ impl Operation for Sdpa {
             &["bf16[2,3,2,4]", "bf16[2,7,4]", "bf16[2,7,4]", "i32[] 4"],
             "bf16[2,3,2,4]",
         ),
-        // A sink that is as likely as the only key halves its value.
+        // The sink and the only key have equal scores, so the result is half of the key's value.
         good(
             "sdpa mask=[sinks] scale=1.0 softcap=none offset=false",
             &["f32[1,1,2] 1,1", "f32[1,1,2] 1,2", "f32[1,1,2] 6,8", "f32[1] 3"],

@@ -92,7 +92,8 @@ impl Operation for Unary {
     }
 
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
-        // Two's complement: the negation and the magnitude of the smallest integer wrap around to itself.
+        // In two's complement, the negation and the magnitude of the smallest integer are the
+        // smallest integer itself.
         let wrap = |x: f64| if ty.element.is_integer() { ty.element.wrap(x as i64) } else { x };
         let f = |x: f64| match self.kind {
             UnaryKind::Negate => wrap(-x),

@@ -7,7 +7,7 @@ use ops::ops::{Binary, BinaryKind, BroadcastInDim, Reduce, ReduceKind, Reshape, 
 use super::{Rule, Site, Tree, attribute, text};
 
 pub(super) const RULES: &[Rule] = &[
-    // x + 0 is not among them: −0 + 0 is 0.
+    // The equation x + 0 = x is not in the table, because −0 + 0 is 0.
     text("add −0", "(add ?x ?c)", "?x", &[("?c", -0.0)]),
     text("−0 add", "(add ?c ?x)", "?x", &[("?c", -0.0)]),
     text("subtract 0", "(subtract ?x ?c)", "?x", &[("?c", 0.0)]),
@@ -101,7 +101,8 @@ fn convert_convert(site: &Site<'_>) -> Vec<Tree> {
     let inner = site.ops(site.operands[0]).filter_map(|(op, operands)| match op {
         Op::Convert(inner) => {
             let (from, to) = (site.ty(operands[0]).element, site.result().element);
-            // From a number outside its range an integer is made in another way than from an integer.
+            // A float outside the range of an integer type is converted differently from an integer
+            // outside the range.
             let alike = inner.to.is_float() == from.is_float() || to.is_float() || holds(to, from);
             (alike && holds(inner.to, from)).then_some(operands[0])
         }

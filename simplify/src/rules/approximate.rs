@@ -54,7 +54,7 @@ fn multiply_constants(site: &Site<'_>) -> Vec<Tree> {
     };
     let inner = site.ops(y).filter(|(op, _)| binary(op, BinaryKind::Multiply));
     let composed = inner.filter_map(|(op, operands)| {
-        // 0 · c = 0 would be multiplied again without end.
+        // The rule would apply to 0 · c = 0 again and again.
         if operands[0] == y || operands[0] == site.class || site.class == y {
             return None;
         }

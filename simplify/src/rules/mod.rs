@@ -198,7 +198,7 @@ impl Rule {
                     let room = Context::has_room(graph);
                     room && splats.iter().all(|(variable, value)| {
                         let facts = &graph[found[*variable]].data;
-                        // −0 is another number than 0, but no integer has both.
+                        // For floats, −0 differs from 0; integers have only one zero.
                         let rounded = facts.ty().element.round(*value);
                         facts.splat().is_some_and(|splat| splat.to_bits() == rounded.to_bits())
                     })

@@ -282,7 +282,7 @@ fn concatenate_concatenate(site: &Site<'_>) -> Vec<Tree> {
     let concatenate = this!(site, Concatenate);
     let mut flat = Vec::new();
     for &piece in site.operands {
-        // A concatenation of one piece may be in the class of its own piece.
+        // A concatenation of a single piece can be in the same class as this piece.
         let inner = computed!(site, piece, Concatenate).find(|(inner, pieces)| {
             inner.axis == concatenate.axis && pieces.len() > 1 && !pieces.contains(&piece)
         });
@@ -323,7 +323,7 @@ fn gather_iota(site: &Site<'_>) -> Vec<Tree> {
 
 fn gather_gather(site: &Site<'_>) -> Vec<Tree> {
     let (rows, outer) = (site.operands[0], site.operands[1]);
-    // Rows of a table that are the table itself would be gathered again without end.
+    // If the gathered rows are in the class of their table, the rule would apply again and again.
     let composed = computed!(site, rows, Gather)
         .filter(|(_, inner)| site.ty(inner[1]).rank() == 1 && inner[0] != rows && inner[0] != site.class);
     let composed = composed.map(|(_, inner)| {
@@ -387,7 +387,7 @@ fn dot_permute(site: &Site<'_>) -> Vec<Tree> {
         for (permute, x) in computed!(site, site.operands[side], Permute) {
             let through =
                 |axes: &[usize]| -> Vec<usize> { axes.iter().map(|&axis| permute.order[axis]).collect() };
-            // The free axes must keep their order: it is that of the result.
+            // The free axes must keep their order, because they have the same order in the result.
             let free: Vec<usize> =
                 (0..permute.order.len()).filter(|a| !batch.contains(a) && !contract.contains(a)).collect();
             if !through(&free).is_sorted() {

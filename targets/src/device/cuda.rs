@@ -5,7 +5,8 @@ use crate::Machine;
 
 pub(super) const CUDA: Description = Description {
     name: "cuda",
-    // Ampere: later ones run its code too. iree-compile 3.13 refuses sm_90.
+    // This is the Ampere architecture, whose code also runs on later GPUs. iree-compile 3.13
+    // rejects sm_90.
     processor: "sm_80",
     machine: Machine::GPU,
     flags: |target| flags_of("cuda", "cuda", target),

@@ -5,7 +5,7 @@ use crate::{DeviceKind, Machine, Target};
 
 pub(super) const VULKAN: Description = Description {
     name: "vulkan",
-    // The profile that iree-compile takes by itself: what any device of the last years can do.
+    // This is the default profile of iree-compile, which all devices of the last years support.
     processor: "vp_android_baseline_2022",
     machine: Machine::GPU,
     flags: |target| flags_of("vulkan", "vulkan", target),
