@@ -76,7 +76,7 @@ impl Rotation {
         code.chunks(half, |feature, left| {
             let [a, b] = [feature, feature + half].map(|feature| from.load_floats(start + feature, left));
             let [cos, sin] = [cos, sin].map(|buffer| buffer.load_floats(table + feature, left));
-            // The code rounds at the same places as the operation.
+            // The code rounds the same intermediate results as the operation `rope`.
             let first = (a * cos).rounded(element) - (b * sin).rounded(element);
             let second = (b * cos).rounded(element) + (a * sin).rounded(element);
             to.store_lanes(at + feature, first.convert(element), left);

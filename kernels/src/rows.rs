@@ -133,7 +133,8 @@ impl<'k> Line<'k> {
         count: usize,
         each: impl Fn(Value<'k>, Value<'k>),
     ) {
-        // A line has four bytes for each of 16 rows, which contain four columns, or eight columns of four bits.
+        // A line has four bytes for each of 16 rows. These bytes contain four columns of 8-bit
+        // integers, or eight columns of 4-bit integers.
         let of_line = 4 * format.in_a_byte().unwrap_or(1);
         let mask = if of_line == 4 { 255.0 } else { 15.0 };
         let lines = chunk + format.scales() + self.lane * 4 + group * (GROUP / of_line * LINE);

@@ -213,7 +213,8 @@ impl Walk<'_> {
                         sharding[*axis].push(over);
                     }
                     _ => {
-                        // A part ends inside a row of the new shape, so the value is gathered.
+                        // The part of a device would end inside a row of the new shape, so the
+                        // value is gathered first.
                         let (kind, node) = (CollectiveKind::AllGather, operand);
                         let ty = Sharding(sharding.clone()).local(ty);
                         self.done.collectives.push(Collective { kind, ty, devices: over.size, node });

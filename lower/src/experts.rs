@@ -85,7 +85,7 @@ impl Experts {
             }
             Which::Own => {
                 let product = b.op(op, &[x, packed])?;
-                // In a product, the batch axis comes first.
+                // In the result of a batched matmul, the batch axis comes first.
                 let rank = b.ty(product).rank();
                 let order = [rank - 2].into_iter().chain(0..rank - 2).chain([rank - 1]).collect();
                 b.op(Permute { order }, &[product])

@@ -61,8 +61,8 @@ impl<'t> Implementations<'t> {
     /// kernels. Only kernels can read a KV cache with 8 bits.
     pub fn of(trace: &'t Trace, weights: &Weights, target: &Target) -> Result<Self, LowerError> {
         let kernels = weights.kernels(target);
-        // With iree-compile 3.13, primitives give the same values as kernels, except for numbers halfway
-        // between two integers.
+        // With iree-compile 3.13, primitive operations and kernels compute the same values, except
+        // for numbers halfway between two integers.
         if kernels.is_empty() && has(trace, |op| matches!(op, Op::Dequantize(_))) {
             return Err(LowerError::IntegersWithoutKernels);
         }

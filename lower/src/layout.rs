@@ -296,9 +296,9 @@ pub(crate) fn assign_layouts(trace: &Trace, quantize: &Quantization, kernels: &K
         if read_otherwise.contains(parameter.key.as_str()) {
             return Err(DenseReason::ReadOtherwise);
         }
-        // A matrix with fewer outputs than a panel has rows, such as a router, selects among few options.
-        // Such a matrix is small, and a rounding error that changes its selection changes all later values.
-        // It stays unquantized.
+        // A matrix with fewer than 16 outputs, such as a router, selects among few options. Such a
+        // matrix is small, and a rounding error that changes its selection changes all later
+        // values. It stays unquantized.
         let wanted = quantize.format(parameter).filter(|_| outputs >= PANEL);
         let format = wanted.unwrap_or(kept);
         let matrix = parameter.ty.rank() == 2 && outputs > 0 && inputs > 0;

@@ -396,7 +396,7 @@ impl<'a> Divider<'a> {
         self.mesh.axes.iter().zip(&self.cuts).map(of_axis).collect()
     }
 
-    /// The sharding of a tensor, whose `axes` are partitioned over these pieces of the mesh axes.
+    /// The sharding of a tensor with the given `axes` over the given pieces of mesh axes.
     fn sharding(&self, pieces: &[Vec<(MeshAxis, usize)>], axes: &[Vec<Span>]) -> Sharding {
         let pieces = |span: &Span| {
             let (from, to) = (span.from, span.to);

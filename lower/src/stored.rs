@@ -20,7 +20,7 @@ impl StoredWeight {
         operands: &[NodeId],
         activations: ActivationBits,
     ) -> Result<NodeId, InferError> {
-        // Activations are not quantized if the weight is not.
+        // Activations are not quantized if the weight is not quantized.
         let rounds = self.layout.format().element().is_none();
         let activations = if rounds { activations } else { ActivationBits::default() };
         match &self.reader {

@@ -17,7 +17,7 @@ use crate::legalize::{Legalization, legalize};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tunable {
     Matmul(FusedMatmul),
-    /// A matmul that multiplies each row by another matrix of a stack.
+    /// A matmul that multiplies each row by its own matrix of a stack.
     Experts(FusedExperts),
     Attention(FusedAttention),
 }
@@ -34,7 +34,7 @@ pub struct FusedMatmul {
     pub halves: bool,
 }
 
-/// A matmul that multiplies each row by another matrix of a stack, and that one kernel computes.
+/// A matmul that multiplies each row by its own matrix of a stack. One kernel computes the matmul.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FusedExperts {
     pub op: PackedExperts,

@@ -39,8 +39,8 @@ crate::words! {
 /// inv_freq[i]))`, or the same with the sine.
 ///
 /// The product is rounded to f32 before the cosine, and the result is rounded to f32 again, as in
-/// HF's `LlamaRotaryEmbedding.forward` (`modeling_llama.py`). The function `libm` computes the
-/// cosine and the sine in f64.
+/// HF's `LlamaRotaryEmbedding.forward` (`modeling_llama.py`). The crate `libm` computes the cosine
+/// and the sine in f64.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RopeTable {
     pub part: RopePart,

@@ -148,9 +148,9 @@ pub fn exact_sum(terms: impl IntoIterator<Item = f64>) -> f64 {
     sum
 }
 
-/// Rounds `x` to the neighbouring f32 number towards zero. If this is not exact, the function sets
-/// the last bit of the result ("round to odd"). If you then round the result to a type with at
-/// least two bits less, the result is the same as if you round `x` once.
+/// Rounds `x` to the neighbouring f32 number towards zero. If the f32 number differs from `x`, the
+/// function sets the last bit of the f32 number ("round to odd"). If you then round the f32 number
+/// to a type that is at least two bits narrower, the result is the same as if you round `x` once.
 fn rounded_to_odd(x: f64) -> f32 {
     let nearest = x as f32;
     if f64::from(nearest) == x || nearest.is_nan() {
@@ -181,9 +181,10 @@ impl ElementType {
     /// quiet NaN.
     #[inline]
     pub fn encode(self, x: f64) -> u32 {
-        // The crate `half` drops half of the f64 mantissa before it rounds. After rounding to odd
-        // as f32, the conversion from f32 rounds correctly. (Boldo and Melquiond, "Emulation of FMA
-        // and correctly rounded sums: proved algorithms using rounding to odd", 2008.)
+        // The crate `half` drops half of the f64 mantissa before it rounds. If the number is first
+        // rounded to odd as f32, the conversion from f32 rounds correctly. (Boldo and Melquiond,
+        // "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd",
+        // 2008.)
         match self {
             Self::F32 if x.is_nan() => 0x7fc0_0000,
             Self::F16 if x.is_nan() => 0x7e00,

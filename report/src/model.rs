@@ -191,7 +191,7 @@ pub struct NodeFacts {
     /// The cost of the node; for a call, the cost of the called function.
     pub cost: CostFacts,
     /// The measured seconds that the node takes per call of the function. If the function has
-    /// several calls, this is the mean of the calls.
+    /// several calls, the number is the mean of all calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured: Option<f64>,
     pub path: String,

@@ -49,7 +49,7 @@ pub struct Facts {
     /// The type of the class. A class that contains a call has one type for each result of the
     /// call.
     pub types: Arc<[TensorType]>,
-    /// The value of the class, if all its expressions have a constant value.
+    /// The value of the class, if the value is constant.
     pub constant: Option<Literal>,
     /// The node of the function from which the class originates.
     pub origin: Origin,

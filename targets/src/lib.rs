@@ -124,8 +124,8 @@ impl Target {
         self.device == DeviceKind::Cpu && self.processor == "host"
     }
 
-    /// Rust's name for the processor architecture of the target. Only for one architecture, LLVM's
-    /// name is different.
+    /// Rust's name for the processor architecture of the target. LLVM's name is different for only
+    /// one architecture.
     pub fn architecture(&self) -> &str {
         match self.triple.as_deref().and_then(|triple| triple.split('-').next()) {
             Some("arm64") => "aarch64",

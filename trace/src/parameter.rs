@@ -54,7 +54,7 @@ pub fn resolve_key(key: &str, prefix: &str, replacement: &str) -> String {
     }
 }
 
-/// The pattern of a parameter's key: In the pattern, `*` replaces each index of a list. For
+/// The pattern of a parameter's key. In the pattern, `*` replaces each index of a list. For
 /// example, `model.layers.3.mlp` becomes `model.layers.*.mlp`.
 pub fn key_pattern(key: &str) -> String {
     let part = |part| if str::parse::<usize>(part).is_ok() { "*" } else { part };

@@ -312,8 +312,8 @@ impl Attention {
         }
     }
 
-    /// The position in memory of a query that reads a key head. If `row` is larger than the number
-    /// of queries, the function returns the position of the last query.
+    /// The position in memory of a query that reads a key head. If `row` is after the last query,
+    /// the function returns the position of the last query.
     fn row<'k>(&self, code: &'k Code, head: Value<'k>, row: Value<'k>) -> Row<'k> {
         let rows = self.rows();
         let row = row.min(code.index(rows - 1));

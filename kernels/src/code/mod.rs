@@ -119,7 +119,7 @@ pub(crate) struct Code {
     /// The SSA names of the constant indices, with the number that each name represents.
     places: RefCell<BTreeMap<usize, usize>>,
     /// The names of values that depend only on operands, by the right-hand side of their statement.
-    /// The kernel computes each such value only once per open body.
+    /// The statement of such a value is written only once in each body.
     written: RefCell<Vec<BTreeMap<String, usize>>>,
     /// Local memory, which the kernel allocates at its beginning. An allocation inside a loop would
     /// take more memory in every iteration.

@@ -101,9 +101,9 @@ impl Isa {
         sums.chunks(parts).map(joined).collect()
     }
 
-    /// Computes sums[i] + Σⱼ words[2 i + j] · x[j] for 16 sums of each row. An item of `columns`
-    /// contains two 16-bit words for each of 16 outputs in `words`. `x` contains a pair of 16-bit
-    /// words for each row, in 32 bits. All words are signed.
+    /// Computes sums[i] + Σⱼ words[2 i + j] · x[j] for 16 sums of each row. In an item of
+    /// `columns`, `words` contains two 16-bit words for each of 16 outputs, and `x` contains two
+    /// 16-bit words for each row. All words are signed.
     pub(crate) fn add_words<'k>(
         self,
         sums: Vec<Value<'k>>,

@@ -290,7 +290,8 @@ impl Matmul<'_> {
         let normalised = if norm.is_some() { inputs * PART_NORMALIZES } else { 0 };
         let (matrices, rows) = self.matrices();
         let parts = self.bytes() * matrices / PART.max(quantized + normalised);
-        // The number of parts is a power of two, because workers would wait for the last part of an odd number.
+        // The number of parts is a power of two. With an odd number of parts, workers would wait
+        // for the last part.
         let parts = 1 << parts.clamp(1, PARTS).ilog2();
         // If registers have room, the kernel reads two panels together. Then it multiplies each loaded number
         // of x twice, and a core gets more memory bandwidth from two streams.

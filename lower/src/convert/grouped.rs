@@ -13,8 +13,9 @@ use super::linear::product;
 
 /// Up to this number of activation rows, one integer matmul per group is faster than a matmul of
 /// dequantized numbers. For more rows, the results of all groups take too long to write and read.
-/// (IREE 3.13, 8192 outputs of 2048 inputs on two cores with VNNI. Integer matmuls take 0.5 ms for
-/// 1 row, 8 ms for 16 rows and 120 ms for 128 rows; a dequantized matmul takes 29, 28 and 60 ms.)
+/// For 8192 outputs and 2048 inputs on two cores with VNNI (IREE 3.13), integer matmuls take 0.5 ms
+/// for 1 row, 8 ms for 16 rows and 120 ms for 128 rows. For the same numbers of rows, a dequantized
+/// matmul takes 29, 28 and 60 ms.
 const ROWS_OF_INTEGERS: usize = 32;
 
 /// The scales of a weight's groups, as f32 `[…, groups]`. If the format has minima, the struct also

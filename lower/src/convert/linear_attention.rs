@@ -300,8 +300,8 @@ fn inverse(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let mut solved = everywhere(b, diagonal)?;
     let mut size = 1;
     while size < length {
-        // Pairs of tokens in the same block of twice the size, but in different blocks of this size, and
-        // below the diagonal.
+        // The pairs of tokens below the diagonal that are in the same block of 2 · `size` tokens,
+        // but in different blocks of `size` tokens.
         let (within, apart) = (same_block(b, 2 * size, Direction::Eq)?, same_block(b, size, Direction::Ne)?);
         let part = b.binary(BinaryKind::And, within, apart)?;
         let part = b.binary(BinaryKind::And, part, below)?;

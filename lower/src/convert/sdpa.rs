@@ -117,7 +117,8 @@ fn visible(
         Ok(())
     };
     if terms.iter().any(|(term, _)| *term == MaskTerm::Ring) {
-        // The formula is last − (last − slot) mod keys. A multiple of keys makes the dividend positive.
+        // The position in a slot is last − (last − slot) mod keys. A multiple of keys makes the
+        // dividend positive.
         let first = b.op(Iota { ty: index.clone(), axis }, &[])?;
         let first = b.binary(BinaryKind::Subtract, query, first)?;
         let last = b.with_scalar(BinaryKind::Add, first, queries as f64 - 1.0)?;

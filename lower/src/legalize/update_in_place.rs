@@ -23,7 +23,7 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
         FaultExample {
             operations: &[
                 ("gather", &[0, 1]),
-                // Negating twice gives the same value.
+                // Two negations return the same value.
                 ("unary kind=negate", &[4]),
                 ("unary kind=negate", &[5]),
                 ("unary kind=abs", &[5]),

@@ -228,8 +228,8 @@ impl WeightFormat {
     /// function quantizes the values for which `known` returns `None`.
     ///
     /// # Panics
-    /// Panics if the format has no groups, or if `bytes` has not the length of one row in the
-    /// tensor.
+    /// Panics if the format has no groups, or if the length of `bytes` is not the length of one row
+    /// in the tensor.
     pub fn group_row(
         self,
         part: GroupPart,
