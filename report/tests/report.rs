@@ -1,4 +1,4 @@
-//! A report agrees with its trace, and every form of it shows everything.
+//! Tests that a report agrees with its trace, and that every output format shows all data.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,7 @@ fn report(name: &str) -> NetworkReport {
     NetworkReport::new(name, &plan, &trace, &source).unwrap()
 }
 
-/// The element of a page between these words.
+/// The part of a page between the texts `open` and `close`.
 fn between<'a>(page: &'a str, open: &str, close: &str) -> &'a str {
     page.split_once(open).unwrap().1.split_once(close).unwrap().0
 }
@@ -102,7 +102,7 @@ fn the_page_needs_nothing_beside_it() {
     assert_eq!(page, report("gemma3-a").html(None), "the same input gave another page");
 }
 
-/// A network's words are data: no name of a key or a file ends the element it stands in.
+/// Tests that the name of a key or a file never ends the HTML element that contains the name.
 #[test]
 fn names_are_data_and_no_markup() {
     let (plan, trace) = fixture("llama-untied");
@@ -156,7 +156,8 @@ fn boxes_do_not_overlap_and_stand_for_every_node_that_is_drawn() {
     }
 }
 
-/// Facts about a node beyond the trace: the weight that it reads, its line, and its statements.
+/// Tests the facts about a node that the trace does not contain: its weight, its source line, and
+/// its statements.
 #[test]
 fn a_node_knows_what_it_costs_where_it_stands_and_what_it_becomes() {
     let report = report("llama-untied");
@@ -244,7 +245,8 @@ fn weights_of_layers_stand_together_with_format_and_recipe() {
     assert!(report.parameters.iter().all(|group| !group.stored.is_empty()));
 }
 
-/// Google's Model Explorer takes a file with `label` and `graphs` as it is; namespaces make its hierarchy.
+/// Tests the fields that Google's Model Explorer reads: `label`, `graphs`, and the namespaces of
+/// its hierarchy.
 #[test]
 fn the_json_is_a_graph_collection_with_a_namespace_on_every_node() {
     let json: Value = serde_json::from_str(&report("llama-untied").json()).unwrap();
@@ -287,7 +289,8 @@ fn a_layer_for_graphviz() {
     expect_file![golden("layer.dot")].assert_eq(&report.dot(layer));
 }
 
-/// By hand: what two places of a layer took together, what the head took, and what nobody recorded.
+/// Tests a profile with known times: two places of a layer together, the head, and a dispatch
+/// without a recorded node.
 #[test]
 fn measured_times_are_shared_among_the_nodes_of_a_place() {
     let (plan, trace) = fixture("llama-untied");
@@ -360,7 +363,7 @@ fn measured_times_are_shared_among_the_nodes_of_a_place() {
     assert_eq!(shown["profile"]["entry"], "decode");
 }
 
-/// A page may be looked at wherever it is sent: a network of 26 layers and one of 126.
+/// Tests that the page of a network with 26 layers or with 126 layers stays small enough to send.
 #[test]
 fn pages_of_published_sizes_are_small() {
     for name in ["gemma-3-1b", "llama-3.1-405b"] {

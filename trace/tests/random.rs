@@ -1,4 +1,5 @@
-//! Random sound traces over the whole list of operations: they verify, and print and read back equal.
+//! Tests random valid traces with all operations: the traces pass the verification, and their
+//! printed text parses to equal traces.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use ops::{Attribute as _, Op, Reader, TensorType};
@@ -29,7 +30,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..24)
 }
 
-/// A node of this type that is there already, or a new input or weight.
+/// Selects an existing node of this type, or creates a new input or weight.
 fn operand(function: &mut Function, ty: &TensorType, pick: usize, step: &Step) -> NodeId {
     let is_value = |id: &NodeId| !matches!(function.node(*id).kind, NodeKind::Call { .. });
     let fits: Vec<NodeId> =
