@@ -146,9 +146,13 @@ impl<'a, E: Executor> Batch<'a, E> {
         let Adopted { row, seen, parts_at } =
             adopted.ok_or(GenerateError::Full { rows: self.running.len() })?;
         let row = self.begin(row, seen, prompt, options)?;
-        let parts_at = parts_at.filter(|_| self.rows.keeps_prefixes);
+        let ends = if self.rows.keeps_prefixes {
+            self.rows.network.ends(prompt.len(), parts_at)
+        } else {
+            Vec::new()
+        };
         let one = &mut self.rows.rows[row];
-        (one.is_kept, one.parts_at) = (true, parts_at);
+        (one.is_kept, one.ends) = (true, ends);
         Ok(row)
     }
 

@@ -3,14 +3,18 @@
 
 use std::ops::Range;
 
+use crate::entry::KeptTensor;
 use crate::executor::Executor;
 use crate::row::Row;
 use crate::sequences::Sequences;
 use crate::snapshot::{KeptRow, Snapshot, keeps_all};
 use crate::{GenerateError, Network, SavedSequence};
 
-/// The largest number of state snapshots that Tracewright keeps for a row of the batch.
+/// The largest number of snapshots of a row of the batch.
 const SNAPSHOTS: usize = 8;
+
+/// The largest number of snapshots of a row of the batch, if a snapshot is small.
+const SMALL_SNAPSHOTS: usize = 2 * SNAPSHOTS;
 
 /// If two texts have at least this many tokens in common, Tracewright ends a call at the position
 /// where the texts begin to differ.
@@ -62,12 +66,13 @@ impl<B> Row<B> {
         best
     }
 
-    /// Adds a snapshot to the row. If the row then has too many snapshots, the function removes the
-    /// snapshot whose position is closest to the positions of its neighbours.
-    fn keep(&mut self, snapshot: Snapshot<KeptRow<B>>) {
+    /// Adds a snapshot to the row. If the row then has more than `most` snapshots, the function removes the
+    /// snapshot whose position is closest to the positions of its neighbours. The function chooses
+    /// among all snapshots except the latest, or among the older half if snapshots are small.
+    fn keep(&mut self, snapshot: Snapshot<KeptRow<B>>, most: usize) {
         self.snapshots.retain(|one| one.length < snapshot.length);
         self.snapshots.push(snapshot);
-        if self.snapshots.len() > SNAPSHOTS {
+        if self.snapshots.len() > most {
             let length = |i: usize| self.snapshots.get(i).map_or(0, |one| one.length);
             let gap = |&i: &usize| length(i + 1) - if i == 0 { 0 } else { length(i - 1) };
             if let Some(nearest) = (0..SNAPSHOTS).min_by_key(gap) {
@@ -83,6 +88,32 @@ impl<E: Executor> Network<E> {
     fn keeps_all(&self) -> bool {
         self.state().iter().filter_map(|tensor| tensor.part()).all(keeps_all)
     }
+
+    /// Returns the largest number of snapshots that a row of the batch keeps. A snapshot is small if it takes
+    /// at most half of the memory of a row's state.
+    fn snapshots(&self) -> usize {
+        let is_copied = |tensor: &&KeptTensor| tensor.part().is_some_and(|part| !keeps_all(part));
+        let bytes = |tensor: &KeptTensor| tensor.ty.bytes();
+        let copied: usize = self.state().iter().filter(is_copied).map(bytes).sum();
+        let all: usize = self.state().iter().map(bytes).sum();
+        if 2 * copied <= all { SMALL_SNAPSHOTS } else { SNAPSHOTS }
+    }
+
+    /// Returns the positions at which calls must end while they process a prompt of `length` tokens: the
+    /// position `parts_at`, and positions near the end of a long prompt if a recurrent layer has a
+    /// small state. Without these positions, a text that shares most of the prompt would compute up to
+    /// a chunk of tokens again.
+    pub(crate) fn ends(&self, length: usize, parts_at: Option<usize>) -> Vec<usize> {
+        let chunk = self.chunk();
+        let step = chunk / (SNAPSHOTS / 2);
+        let is_close =
+            step > 1 && length >= 4 * chunk && !self.rewinds(2, 1) && self.snapshots() == SMALL_SNAPSHOTS;
+        let from = length.saturating_sub(2 * chunk);
+        let close = (from..length).filter(|position| is_close && position.is_multiple_of(step));
+        let mut ends: Vec<usize> = parts_at.into_iter().chain(close).collect();
+        ends.sort_unstable();
+        ends
+    }
 }
 
 impl<E: Executor> Sequences<'_, E> {
@@ -96,10 +127,12 @@ impl<E: Executor> Sequences<'_, E> {
         if !self.keeps_prefixes || self.network.keeps_all() {
             return Ok(());
         }
+        let most = self.network.snapshots();
         for ((number, row), range) in self.rows.iter_mut().enumerate().skip(first).zip(ranges) {
             if row.is_kept && range.len() > 1 && row.drafted == 0 {
                 let at = (row.seen, row.written);
-                row.keep(self.network.save(&self.state, number, at, |part| !keeps_all(part))?);
+                let snapshot = self.network.save(&self.state, number, at, |part| !keeps_all(part))?;
+                row.keep(snapshot, most);
             }
         }
         Ok(())

@@ -32,9 +32,9 @@ pub(crate) struct Row<B> {
     pub snapshots: Vec<Snapshot<KeptRow<B>>>,
     /// Whether the row keeps snapshots, because other texts may begin with the same tokens.
     pub is_kept: bool,
-    /// The position at which the next call must end, because another text has the same tokens up to
-    /// this position. After this call, Tracewright keeps a snapshot of the row's state.
-    pub parts_at: Option<usize>,
+    /// The positions at which a call must end, in ascending order. After such a call, Tracewright keeps
+    /// a snapshot of the row's state.
+    pub ends: Vec<usize>,
     /// The number of the last call that processed tokens of this row.
     pub used: u64,
     /// The snapshot that replaces the row's state before the next call.
@@ -55,7 +55,7 @@ impl<B> Default for Row<B> {
             before_draft: None,
             snapshots: Vec::new(),
             is_kept: false,
-            parts_at: None,
+            ends: Vec::new(),
             used: 0,
             restore: None,
         }
@@ -120,7 +120,7 @@ impl<B> Row<B> {
     /// Returns the number of unprocessed tokens, for the schedule. `alone` is true if a call can
     /// compute this row of the batch without the other rows.
     pub fn work(&self, of_features: bool, alone: bool) -> RowWork {
-        let end = self.parts_at.filter(|&end| end > self.seen).unwrap_or(usize::MAX);
+        let end = self.ends.iter().copied().find(|&end| end > self.seen).unwrap_or(usize::MAX);
         RowWork { tokens: self.next(of_features).min(end - self.seen), decodes: self.decodes, alone }
     }
 

@@ -125,7 +125,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
     /// function also removes the encoder input and the adapter of the row.
     pub fn begin(&mut self, row: usize, seen: usize) {
         self.truncate(row, seen);
-        (self.rows[row].is_kept, self.rows[row].parts_at) = (false, None);
+        (self.rows[row].is_kept, self.rows[row].ends) = (false, Vec::new());
         if seen == 0 {
             (self.rows[row].adapter, self.rows[row].source) = (0, None);
         }

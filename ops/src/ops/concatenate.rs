@@ -3,7 +3,7 @@ use super::prelude::*;
 operation! {
     /// Joins the operands one after the other along one axis. The StableHLO operation is `concatenate`.
     Concatenate = "concatenate" {
-        /// The axis along which the operands follow each other.
+        /// The axis along which the operation joins the operands.
         axis: usize,
     }
 }
