@@ -112,7 +112,7 @@ pub struct DeviceArguments {
     pub numerics: NumericsArguments,
 }
 
-/// What the bits of logits may depend on.
+/// Selects whether the bits of logits may depend on the number of tokens per call.
 #[derive(Args, Clone)]
 pub struct NumericsArguments {
     /// `invariant` computes the same bits for any number of tokens per call, also on processors with AMX, where

@@ -99,10 +99,10 @@ impl<E: Executor> Network<E> {
         if 2 * copied <= all { SMALL_SNAPSHOTS } else { SNAPSHOTS }
     }
 
-    /// Returns the positions at which calls must end while they process a prompt of `length` tokens: the
-    /// position `parts_at`, and positions near the end of a long prompt if a recurrent layer has a
-    /// small state. Without these positions, a text that shares most of the prompt would compute up to
-    /// a chunk of tokens again.
+    /// Returns the positions at which calls must end while the network processes a prompt of `length`
+    /// tokens. One of these positions is `parts_at`. If a recurrent layer has a small state, calls also end
+    /// at positions near the end of a long prompt. Without these positions, a text that shares most of
+    /// the prompt would compute up to a chunk of tokens again.
     pub(crate) fn ends(&self, length: usize, parts_at: Option<usize>) -> Vec<usize> {
         let chunk = self.chunk();
         let step = chunk / (SNAPSHOTS / 2);

@@ -163,7 +163,7 @@ impl Target {
     }
 }
 
-/// What the bits of logits may depend on.
+/// Whether the bits of logits may depend on the number of tokens per call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Numerics {
     /// On processors with AMX, the bits may depend on whether a call computes more than 16 tokens, because AMX's
