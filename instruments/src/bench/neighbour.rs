@@ -41,7 +41,7 @@ impl Drop for Neighbour {
 
 impl<'a> Case<'a> {
     /// Measures the same computation while another thread keeps one core busy. The result has no
-    /// [`Watched`] device.
+    /// device that counts calls of each compiled function.
     pub fn beside_a_neighbour(self) -> Case<'a> {
         let Self { mut label, work, mut run, .. } = self;
         label.variant.insert("neighbour", "busy".to_owned());
