@@ -12,8 +12,8 @@ const MINIMUM_CMAKE: (u32, u32) = (3, 26);
 const CARRIER: &str = "=0.5.0";
 
 /// The name of an environment variable that contains the path of a folder. If the variable is set,
-/// the build script links the libraries in this folder instead of building them. An earlier build
-/// writes such a folder to `target/…/build/tracewright-runtime-…/out/native`.
+/// the build script links the libraries in this folder instead of building the libraries again. An
+/// earlier build writes such a folder to `target/…/build/tracewright-runtime-…/out/native`.
 const BUILT: &str = "TRACEWRIGHT_NATIVE";
 
 fn main() {
@@ -151,8 +151,8 @@ fn compile(package: &Path, out: &Path, drivers: &[&str]) -> Result<(), String> {
 
 /// Returns the folder with IREE's source code, which is in the package `eerie-sys` of cargo's
 /// registry. To find this package, the function runs `cargo metadata` on a temporary package that
-/// depends only on `eerie-sys`. The manifest of this crate is not suitable, because its other
-/// dependencies may be unavailable.
+/// depends only on `eerie-sys`. The manifest of this crate is not suitable, because other
+/// dependencies of the crate may be unavailable.
 fn iree_source(out: &Path) -> Result<PathBuf, String> {
     let folder = out.join("carrier");
     let write = |name: &str, text: &str| {

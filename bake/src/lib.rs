@@ -44,12 +44,11 @@ pub enum Ignorable {
         from: usize,
     },
     /// A tensor that the network declares under this key. The simplifier removed the tensor,
-    /// because no output of the network depends on it.
+    /// because no output of the network depends on this tensor.
     Unread(String),
-    /// A copy of another tensor. A checkpoint contains such a copy if it stores a tied weight
-    /// twice.
+    /// A copy of another tensor. For example, some checkpoints contain a tied weight twice.
     EqualTo {
-        /// The key of the tensor that may be ignored.
+        /// The key of the tensor that `bake` ignores.
         key: String,
         other: String,
     },
@@ -165,13 +164,13 @@ impl BakeError {
     }
 }
 
-/// Reads `parameters` from `checkpoint`, and writes them to the archive `out`. Floats are converted
-/// to the declared element type. The memory consumption of `bake` does not depend on the size of
-/// the checkpoint.
+/// Reads `parameters` from `checkpoint`, and writes the parameters to the archive `out`. Floats are
+/// converted to the declared element type. The memory consumption of `bake` does not depend on the
+/// size of the checkpoint.
 ///
 /// # Errors
-/// If the checkpoint and the parameters differ, the error lists all differences, and nothing is
-/// written. The function also returns an error if reading or writing fails. After an error, no new
+/// If the checkpoint and the parameters differ, the error lists all differences, and `bake` writes
+/// nothing. The function also returns an error if reading or writing fails. After an error, no new
 /// file remains.
 pub fn bake(
     checkpoint: &Checkpoint,

@@ -29,8 +29,8 @@ pub enum Problem {
     Missing {
         key: String,
         ty: TensorType,
-        /// The key in the checkpoint that is most similar to the missing key. Only keys that no
-        /// parameter reads are considered.
+        /// The key in the checkpoint that is most similar to the missing key. The search ignores
+        /// keys that a parameter reads.
         nearest: Option<String>,
     },
     /// The checkpoint contains a tensor that the model does not read.
@@ -144,7 +144,7 @@ impl Problem {
 }
 
 /// Formats each problem as a line. If several problems differ only in the number of the layer, the
-/// function formats one line for all of them.
+/// function formats one line for all these problems.
 pub(crate) fn list(problems: &[Problem]) -> String {
     let mut count: HashMap<String, usize> = HashMap::new();
     let patterns: Vec<String> = problems.iter().map(|problem| problem.of_all_layers().to_string()).collect();
@@ -166,10 +166,10 @@ pub(crate) struct Moved<'a> {
 }
 
 impl<'a> Moved<'a> {
-    /// Finds two prefixes such that replacing one prefix with the other turns the most missing keys
-    /// into unread keys of the checkpoint. The replacement must match at least two keys. The
-    /// function replaces at most the first two components of a missing key, because the other
-    /// components identify the parameter.
+    /// Finds an old prefix and a new prefix for the missing keys. If the new prefix replaces the
+    /// old prefix, as many missing keys as possible become unread keys of the checkpoint. The
+    /// replacement must match at least two keys. The function replaces at most the first two
+    /// components of a missing key, because the other components identify the parameter.
     pub(crate) fn find(missing: &[&'a str], unread: &[&'a str]) -> Option<Self> {
         let cuts = |key: &str| {
             let dots = key.match_indices('.').map(|(at, _)| at + 1);

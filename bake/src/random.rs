@@ -42,7 +42,7 @@ struct RandomTensor<'a> {
 }
 
 /// A callback that receives the number of bytes of each tensor. The callback can also stop the
-/// function that calls it.
+/// function that calls the callback.
 pub type WatchBytes<'a> = &'a (dyn Fn(usize) -> ControlFlow<()> + Sync);
 
 impl RandomTensor<'_> {

@@ -1,5 +1,5 @@
 //! Evaluates recipes, which compute parameters from checkpoint tensors. The module evaluates a
-//! recipe in pieces of bounded size, so its memory consumption does not depend on the size of a
+//! recipe in pieces of bounded size, so the memory consumption does not depend on the size of a
 //! weight.
 
 use rayon::prelude::*;
@@ -12,7 +12,7 @@ use ops::ops::{Binary, BinaryKind, Constant, Convert, Pack, Permute, Quantize, R
 use ops::{ElementType, Literal, Op, TensorType, Value, WeightFormat};
 use trace::{Parameter, Recipe};
 
-/// The number of elements that are computed together.
+/// The number of elements of a result that are computed together.
 const PIECE: usize = 1 << 14;
 
 /// Writes the data of a parameter.
@@ -240,7 +240,7 @@ impl<'a> PieceReader<'a> {
     }
 
     /// Creates a reader for a tensor of the checkpoint. The reader returns the elements in the
-    /// order of the model's tensor, even if the checkpoint stores them in another order.
+    /// order of the model's tensor, even if the checkpoint stores the elements in another order.
     fn source(
         key: &str,
         ty: &TensorType,

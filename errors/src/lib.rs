@@ -94,7 +94,7 @@ impl<T: fmt::Display> fmt::Display for Listed<'_, T> {
     }
 }
 
-/// Escapes the control characters of a text before the text is printed to a terminal. This is
+/// Escapes the control characters of a text before the text is printed to a terminal. Escaping is
 /// necessary because names in untrusted files can contain control sequences. The function keeps
 /// line breaks and tabs.
 pub fn escaped(text: &str) -> String {

@@ -74,9 +74,9 @@ pub struct LayerMoments {
 }
 
 impl Calibration<'_> {
-    /// Computes the second moments of one layer after another, and passes them to `each`. The
-    /// callback `watch` receives the number of finished layers and the number of all layers. The
-    /// callback can also stop the calibration.
+    /// Computes the second moments of one layer after another, and passes the moments to the
+    /// callback `each`. The callback `watch` receives the number of finished layers and the number
+    /// of all layers. The callback can also stop the calibration.
     ///
     /// # Errors
     /// Returns an error if a layer cannot be built or called, or if `each` or `watch` stops the calibration.

@@ -60,8 +60,8 @@ pub struct ProfiledDispatch {
     pub calls: f64,
     /// The total time of all executions of the dispatch, in seconds.
     pub seconds: f64,
-    /// The number of bytes that the operations of the dispatch read and write, as the cost model
-    /// estimates it. The number is unknown if another dispatch computes some of these operations.
+    /// The number of bytes that the operations of the dispatch read and write, according to the
+    /// cost model. The number is unknown if another dispatch computes some of these operations.
     pub bytes: Option<f64>,
     /// The number of multiplications and additions, if this number is known.
     pub flops: Option<f64>,

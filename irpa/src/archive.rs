@@ -81,9 +81,9 @@ impl Archive {
         &self.path
     }
 
-    /// Returns the bytes of the whole file without copying them. The memory mapping exists until
-    /// the last clone of the result is dropped. If another process truncates the file, reading the
-    /// missing pages kills this process.
+    /// Returns the bytes of the whole file without a copy. The memory mapping exists until the last
+    /// clone of the result is dropped. If another process truncates the file, reading the missing
+    /// pages kills this process.
     pub fn bytes(&self) -> Arc<dyn AsRef<[u8]> + Send + Sync> {
         self.map.clone()
     }

@@ -57,8 +57,8 @@ pub enum ArchiveError {
     SourceLength {
         name: String,
         expected: u64,
-        /// The number of bytes that the caller wrote. If the caller wrote too many bytes, this
-        /// number includes only the first write that exceeded the planned size.
+        /// The number of bytes that the caller wrote. If the caller writes too many bytes, the
+        /// count ends with the first write that exceeds the planned size.
         found: u64,
     },
     /// Tracewright cannot convert between these two element types.

@@ -138,8 +138,8 @@ pub const ARCHIVE: FileKind = FileKind { name: "a parameter archive", is: |head|
 /// Writes an archive whose entries are sorted by name. In this order, the function calls `source`
 /// for each entry with data. The callback `source` must write exactly as many bytes to the [`Sink`]
 /// as the type of the entry requires. The file appears at `path` only after all data are on disk.
-/// After an error, an old file at `path` is unchanged, and no new file remains. If `path` exists,
-/// the function replaces the file only if it is an archive or empty. The memory consumption does
+/// After an error, an old file at `path` is unchanged, and no new file remains. The function
+/// replaces an existing file only if the file is an archive or empty. The memory consumption does
 /// not depend on the size of the data.
 pub fn write<E: From<ArchiveError>>(
     path: impl AsRef<Path>,

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use names::{ARCHIVE, COPIED, MADE, MANIFEST, MODULE, TEXT};
 
 pub mod names {
-    /// The manifest. A folder is an export only if it contains a manifest, so the exporter writes
-    /// the manifest last.
+    /// The manifest. Only a folder with a manifest is an export, so the exporter writes the
+    /// manifest last.
     pub const MANIFEST: &str = "manifest.json";
     pub const TEXT: &str = "model.mlir";
     pub const MODULE: &str = "model.vmfb";
@@ -73,8 +73,8 @@ pub struct ExportFolder<'a> {
 impl<'a> ExportFolder<'a> {
     /// Prepares an export of the model at `model` to the folder `path`. The export may write files
     /// with the given names, the manifest, and [copied files](COPIED). The function returns an
-    /// error if `path` is the folder of the model, or if the folder contains other files than an
-    /// earlier export.
+    /// error if `path` is the folder of the model, or if the folder contains files that do not
+    /// belong to an earlier export.
     pub fn new(
         model: &Path,
         path: &'a Path,
@@ -108,7 +108,7 @@ impl<'a> ExportFolder<'a> {
     }
 
     /// Locks the folder, and calls `fill` to write the export. After an error, the function removes
-    /// all files of the export. If the function created the folder, it also removes the folder.
+    /// all files of the export. If `fill` created the folder, `fill` also removes the folder.
     pub fn fill<T, E: From<FolderError>>(&self, fill: impl FnOnce(&Path) -> Result<T, E>) -> Result<T, E> {
         // Much may have come since it was asked for.
         self.check()?;
@@ -183,8 +183,8 @@ pub fn copied(model: &Path) -> impl Iterator<Item = &'static str> {
     COPIED.iter().copied().filter(|name| is_there(&model.join(name)))
 }
 
-/// Copies the files that [`copied`] returns from the folder of the model to the folder of the
-/// export.
+/// Copies files of the model into the folder of the export. The function [`copied`] selects these
+/// files.
 pub fn copy(model: &Path, out: &Path) -> Result<(), FileError> {
     copied(model).try_for_each(|name| put(out, name, &files::read(&model.join(name), limits::TOKENIZER)?))
 }
@@ -213,8 +213,8 @@ mod tests {
         })
     }
 
-    /// Other programs can write files into the folder between the check and the write, because the
-    /// exporter compiles a network in this time.
+    /// The exporter compiles a network between the check and the write. During the compilation,
+    /// other programs can write files into the folder.
     #[test]
     fn what_came_since_it_was_asked_for_is_not_replaced() {
         let out = tempfile::tempdir().unwrap();

@@ -145,8 +145,8 @@ pub struct IreeManifest {
     /// name of the device's architecture, such as `sm_80`.
     pub target_cpu: String,
     /// The features that the processor must have, in LLVM's notation. If the device is not `cpu`,
-    /// the list contains the number formats in which the device computes and the bit widths that
-    /// the device can store, such as `fp16` and `b8`.
+    /// the list contains number formats in which the device computes, such as `fp16`. The list also
+    /// contains the widths of numbers that the device can store, such as `b8`.
     pub cpu_features: Vec<String>,
     /// The element type of weights and activations.
     pub dtype: String,

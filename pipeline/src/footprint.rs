@@ -1,5 +1,5 @@
-//! Computes the memory that a program needs. The computation uses only the trace, so it runs before
-//! a checkpoint is read and before the program is compiled.
+//! Computes the memory that a program needs. The computation uses only the trace, so Tracewright
+//! can check the memory before reading a checkpoint and before compiling the program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -34,9 +34,9 @@ pub struct Footprint {
     /// The size of all weights that every call reads completely, in bytes. The number excludes
     /// weights from which calls only look up rows, such as an embedding matrix.
     pub streamed: usize,
-    /// The size of the weights that the compiled program copies and repacks when it starts, in
-    /// bytes. The number is 0 if the archive already stores weights in the layout of the kernels.
-    /// The number is also 0 if the program reads the weights directly from the memory-mapped file.
+    /// The size of the weights that the compiled program copies and repacks at its start, in bytes.
+    /// The number is 0 if the archive already stores weights in the layout of the kernels. The
+    /// number is also 0 if the program reads the weights directly from the memory-mapped file.
     pub repacked: usize,
     /// Maps each kind of state, such as `kv.keys`, to its size in bytes. All entry points share the
     /// same state.
@@ -317,8 +317,8 @@ fn compile(trace: &Trace, constants: usize) -> usize {
     COMPILER + nodes * COMPILED_NODE + constants * COMPILED_CONSTANT
 }
 
-/// Returns the memory for activations of each function in bytes, including the functions that it
-/// calls. See [`Footprint::activations`].
+/// Returns the size of each function's activations in bytes, including the activations of called
+/// functions. See [`Footprint::activations`].
 fn computed(trace: &Trace) -> Vec<usize> {
     let mut found: Vec<Computed> = Vec::with_capacity(trace.functions.len());
     for function in &trace.functions {

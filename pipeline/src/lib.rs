@@ -19,8 +19,8 @@ use trace::{Parameter, Trace};
 pub use footprint::{Footprint, Memory};
 pub use partition::DevicePartition;
 
-/// A network that is lowered to a module for the compiler. The type also contains the tensors that
-/// a checkpoint may contain although the module doesn't read them.
+/// A network that is lowered to a module for the compiler. The type also lists tensors that the
+/// module doesn't read, but that a checkpoint may contain.
 pub struct Lowered {
     /// The module, which consists of a text, entry points and parameters.
     pub module: Module,

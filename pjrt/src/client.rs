@@ -175,7 +175,7 @@ impl Client {
     }
 
     /// Returns the number of bytes that this client has copied to devices, and the number of bytes
-    /// that it has copied from devices.
+    /// that were copied from devices.
     pub fn transferred(&self) -> (u64, u64) {
         (self.0.uploaded.get(), self.0.downloaded.get())
     }
@@ -189,9 +189,9 @@ impl Client {
     }
 
     /// Compiles the text of a StableHLO module for the devices with these indices. For several
-    /// devices, XLA partitions the module. The module's arguments and results declare how they are
-    /// partitioned, in the sharding syntax of Shardy. A call of the executable runs the module's
-    /// function `main`.
+    /// devices, XLA partitions the module. The module declares the sharding of each argument and
+    /// each result in the syntax of Shardy. A call of the executable runs the module's function
+    /// `main`.
     ///
     /// # Errors
     /// Returns an error if a device does not exist, XLA rejects the module, or a result has an unsupported type.
@@ -234,7 +234,7 @@ impl Client {
     }
 
     /// Copies the little-endian bytes of a tensor to the devices of a placement. Each device
-    /// receives only the part of the tensor that it stores.
+    /// receives only its part of the tensor.
     ///
     /// # Errors
     /// Returns an error if a device does not exist, or if a device does not have enough memory. The

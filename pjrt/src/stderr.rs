@@ -8,9 +8,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::io::dup;
 use rustix::stdio::{dup2_stderr, stderr};
 
-/// On processors with AVX-512, XLA prints an error of about 2,500 characters for each executable that XLA loads.
-/// The message is wrong, because the executable works. XLA searches for LLVM's tuning preferences in
-/// the list of processor features, and does not find them there. See
+/// On processors with AVX-512, XLA prints an error of about 2,500 characters for each executable
+/// that XLA loads. The message is wrong, because the executable works. XLA searches for LLVM's
+/// tuning preferences in the list of processor features, but the list does not contain these
+/// preferences. See
 /// <https://github.com/openxla/xla/issues/44565>.
 const PREFERENCE: &str = "Target machine feature +prefer-no-";
 

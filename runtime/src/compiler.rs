@@ -56,7 +56,7 @@ pub enum CompileError {
     NotFound { places: Vec<PathBuf> },
     #[error("cannot run `{}`", path.display())]
     Spawn { path: PathBuf, source: io::Error },
-    /// The program is not `iree-compile`, because it does not print a version of `iree-compile`.
+    /// The program does not print a version of `iree-compile`, so the program is another program.
     #[error("`{}` is not `iree-compile`: the program answers `--version` with `{answer}`", path.display())]
     NotACompiler { path: PathBuf, answer: String },
     /// The compilation exceeded the time limit and was stopped.
@@ -131,8 +131,8 @@ fn check(target: &Target) -> Result<(), CompileError> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompileOptions {
     pub target: Target,
-    /// Whether the compiled program packs its weights for the processor's instructions when it
-    /// starts. The packed weights are a copy in memory. If the field is false, the program reads
+    /// Whether the compiled program packs its weights for the processor's instructions at its
+    /// start. The packed weights are a copy in memory. If the field is false, the program reads
     /// weights directly from the memory-mapped file.
     pub tiled: bool,
     /// Whether the compiler verifies the module after each pass. Without this verification, the
@@ -140,7 +140,7 @@ pub struct CompileOptions {
     /// verification does not change the output. If a compilation without verification fails,
     /// Tracewright repeats the compilation with verification to get a better message. Some compiler
     /// bugs are found only by verification, so the tests of operations, kernels and legalizations
-    /// enable it.
+    /// enable this verification.
     pub verified: bool,
     /// Additional flags for `iree-compile`.
     pub flags: Vec<String>,
@@ -155,8 +155,8 @@ impl Default for CompileOptions {
 impl CompileOptions {
     /// Creates options with the flags that were fastest in measurements, followed by the flags from
     /// the target's tuning. The flag `--iree-opt-level=O1` avoids stack overflows in worker
-    /// threads. The other flag prevents the program from transposing and copying weights when it
-    /// starts.
+    /// threads. The other flag prevents the compiled program from transposing and copying weights
+    /// at its start.
     pub fn new(target: Target, tiled: bool) -> Self {
         let flags = ["--iree-opt-level=O1", "--iree-opt-aggressively-propagate-transposes"];
         let tuned = target.tuning.flags.iter().map(|flag| flag.flag());
@@ -292,9 +292,9 @@ impl Compiler {
     }
 
     /// Asks the compiler for the features that code for this target may use. For processors, the
-    /// result contains LLVM's names of the features. For other devices, the result contains the
-    /// number formats for computations and the bit widths of memory accesses, such as `fp16` and
-    /// `b8`.
+    /// result contains LLVM's names of the features. For other devices, the result contains number
+    /// formats in which the device computes, such as `fp16`. The result also contains the widths of
+    /// numbers that the device can store, such as `b8`.
     pub fn features(&self, target: &Target) -> Result<Vec<String>, CompileError> {
         let folder = Scratch::new_in(&std::env::temp_dir())?;
         let flags = vec!["--compile-to=preprocessing".into()];

@@ -51,8 +51,8 @@ pub struct Transfers {
 
 /// A device, on which you can create buffers and load modules. A clone refers to the same device.
 ///
-/// You can use a runtime, and all objects created with it, only on one thread, because IREE's
-/// contexts do not support several threads. The device itself uses further worker threads.
+/// You can use a runtime, and all objects created with the runtime, only on one thread, because
+/// IREE's contexts do not support several threads. The device itself uses further worker threads.
 ///
 /// ```
 /// use tracewright_runtime::{Device, Runtime, RuntimeError};

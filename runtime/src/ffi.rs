@@ -73,9 +73,8 @@ owner!(
 /// function, the length of the name, the number of calls, and the total time in nanoseconds.
 type TakeRow = extern "C" fn(*mut c_void, *const c_char, usize, u64, u64);
 
-/// A callback for each device of a driver. The first argument is a pointer to the list. The other
-/// arguments are the name of the device, the path of the device, and the driver's description of
-/// the device. Each text is followed by its length.
+/// A callback for each device of a driver. The arguments are a pointer to the list, and the three
+/// texts of a [`RawDevice`]. The length of each text follows after the text.
 type TakeDevice =
     extern "C" fn(*mut c_void, *const c_char, usize, *const c_char, usize, *const c_char, usize);
 
@@ -443,8 +442,8 @@ extern "C" fn release_bytes(owner: *mut c_void) {
 }
 
 impl Parameters {
-    /// Creates a scope of parameters, which refer to ranges of shared bytes. The bytes stay alive
-    /// as long as a program or a buffer uses them.
+    /// Creates a scope of parameters, which refer to ranges of shared bytes. The shared bytes stay
+    /// alive as long as a program or a buffer uses these bytes.
     pub(crate) fn new(parameters: &crate::Parameters) -> Result<Self, RuntimeError> {
         let scope = &parameters.scope;
         let refused = |status| RuntimeError::Parameters { scope: scope.clone(), status };

@@ -1,4 +1,4 @@
-//! Declares [`Parameters`], which are named weights that a program reads without copying them.
+//! Declares [`Parameters`], which are named weights that a program reads without a copy.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,7 +15,7 @@ pub const PARAMETER_ALIGNMENT: usize = 64;
 ///
 /// If the address of a parameter is a multiple of [`PARAMETER_ALIGNMENT`], IREE reads the parameter
 /// directly from the shared bytes. Otherwise, IREE copies the parameter. The shared bytes are
-/// released when no program and no buffer uses them.
+/// released together with the last program and the last buffer that use these bytes.
 #[derive(Clone)]
 pub struct Parameters {
     /// The name of the scope, as in `#flow.parameter.named<"scope"::"name">`.

@@ -222,9 +222,9 @@ impl VmFunction {
 /// The memory ranges that the results of a call occupy.
 ///
 /// If a function returns equal tensors, IREE can return the same buffer several times. IREE also
-/// returns constants and memory-mapped parameters without copying them. A later call that updates
-/// such a buffer in place would overwrite the other results or the parameter. Therefore, this crate
-/// copies such results, so no two results share memory.
+/// returns constants and memory-mapped parameters without a copy. A later call that updates such a
+/// buffer in place would overwrite the other results or the parameter. Therefore, this crate copies
+/// such results, so no two results share memory.
 #[derive(Default)]
 struct Taken(HashMap<usize, Vec<Range<usize>>>);
 

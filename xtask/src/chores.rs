@@ -572,7 +572,7 @@ pub fn cargo(root: &Path, words: &[&str]) -> Command {
 
 /// Removes the environment variables that cargo set for this program. With these variables, cargo
 /// would run the build scripts of some dependencies again, and rebuild the crates that depend on
-/// them.
+/// these dependencies.
 fn outside_cargo(command: &mut Command) {
     for (name, _) in env::vars_os() {
         if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|set| name.to_string_lossy().starts_with(set)) {

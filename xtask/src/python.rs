@@ -14,9 +14,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::error::Error;
 use crate::step::{check, human, start_error};
 
-/// The name of a file that contains a copy of the requirements. The installation writes this file
-/// last, and removes this file before it changes a folder. If the file is missing, the installation
-/// was not finished. If the content differs from the requirements, the folder is out of date.
+/// The name of a file that contains a copy of the requirements. An installation first removes this
+/// file, and writes this file at its end. If the file is missing, the installation was not
+/// finished. If the content differs from the requirements, the folder is out of date.
 const STAMP: &str = "installed.txt";
 
 const HOW_PYTHON: &str =
@@ -186,8 +186,8 @@ fn pip(
 }
 
 /// A Python statement that succeeds if pip can install packages into another Python environment.
-/// The versions from 22.3 on can do this. With such a pip, a new environment needs no copy of pip,
-/// which would take seconds to install.
+/// The pip versions from 22.3 on can do this. With such a pip, a new environment needs no copy of
+/// pip, which would take seconds to install.
 const INSTALLS_FOR_OTHERS: &str =
     "import venv, pip; assert tuple(map(int, pip.__version__.split('.')[:2])) >= (22, 3)";
 
@@ -214,7 +214,7 @@ fn asks(statement: &str) -> Result<bool, Error> {
 
 /// Runs a child process and writes its output to the file `log`. On a terminal, the function
 /// displays a spinner. The child process inherits the lock file as its stdin. Therefore, the child
-/// process holds the lock as long as it runs, even if this program is killed.
+/// process holds the lock until the child process ends, even if this program is killed.
 pub fn run(command: &mut Command, what: &str, log: &Path, lock: &File) -> Result<(), Error> {
     let output = File::create(log).with_path("create", log)?;
     let errors = output.try_clone().with_path("open", log)?;

@@ -169,9 +169,9 @@ impl Language {
     /// Checks whether a measured case of this model can be profiled.
     ///
     /// # Errors
-    /// Returns an error if the device does not count functions. The function also returns an error
-    /// if several entry points of the module read the prompt. In this case, the profile cannot
-    /// separate the times of these entry points.
+    /// Returns an error if the device does not count calls of each compiled function. The function
+    /// also returns an error if several entry points of the module read the prompt. In this case,
+    /// the profile cannot separate the times of these entry points.
     pub fn can_profile(&self, case: &Case<'_>) -> Result<(), BenchError> {
         match case.watched {
             Some(_) => self.profiled_calls(&case.label).map(drop),

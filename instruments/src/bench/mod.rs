@@ -3,7 +3,7 @@
 //!
 //! A [`Case`] is one measured variant of a program. [`measure`] runs all cases in every round. Each
 //! round begins with a different case. The speed of a shared machine changes within seconds, so a
-//! benchmark compares two times only if it measured them in the same round. A reported ratio
+//! benchmark compares two times only if the times were measured in the same round. A reported ratio
 //! between two variants is the median of the ratios in all rounds.
 
 mod bandwidth;
@@ -337,8 +337,8 @@ fn executed(runtime: &Runtime, run: &mut Run<'_>) -> Result<BTreeMap<String, (u6
     Ok(runtime.executed()?.into_iter().map(more).collect())
 }
 
-/// Returns the number of multiplications and additions in one call of an entry point, as the cost
-/// model estimates it.
+/// Estimates the number of multiplications and additions in one call of an entry point with the
+/// cost model.
 fn flops(trace: &Trace, entry: &str, target: &Target) -> f64 {
     let mut found: Vec<f64> = Vec::with_capacity(trace.functions.len());
     for function in &trace.functions {

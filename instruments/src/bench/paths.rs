@@ -39,7 +39,7 @@ pub(super) struct Dispatched {
     places: BTreeSet<Declared>,
 }
 
-/// Flags for iree-compile. With these flags, the compiler stops after it fuses operations into
+/// Flags for iree-compile. With these flags, the compiler stops after fusing operations into
 /// dispatches, and prints the source location of each operation.
 const FLAGS: [&str; 6] = [
     "--compile-to=flow",

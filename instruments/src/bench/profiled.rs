@@ -97,7 +97,7 @@ impl Language {
 /// The estimated costs of the operations in an entry point, by source location.
 struct Costs {
     /// Maps each source location in a function to the cost of the operations at this location. The
-    /// map also contains the name and the cost of the most expensive operation there.
+    /// map also contains the name and the cost of the most expensive operation at each location.
     functions: Vec<BTreeMap<Declared, (Cost, String, f64)>>,
     entry: usize,
     /// Maps the prefix of a layer's parameter keys to the index of the function that computes the

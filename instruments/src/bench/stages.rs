@@ -66,7 +66,7 @@ impl Stages {
     }
 
     /// Creates a case that writes the archive into `folder`. The case reports the number of bytes
-    /// that it writes per second.
+    /// that are written per second.
     pub fn bake<'a>(&'a self, checkpoint: &'a Checkpoint, folder: &'a Path) -> Case<'a> {
         let bytes: usize = self.lowered.module.parameters.iter().map(|p| p.ty.bytes()).sum();
         self.case("bake", Workload { bytes: Some(bytes as f64), ..Workload::default() }, move || {

@@ -17,13 +17,13 @@ use super::{BisectError, Bisected, ComparedNode, Difference, Finding, Form, Name
 ///
 /// The script `tests/oracle/activations.py` writes the file of activations. For the module with the
 /// path `PATH`, the key `PATH` contains the output of the module, and the key `PATH:input` contains
-/// its input. The key `tokens` contains the tokens that the other program read.
+/// the input of the module. The key `tokens` contains the tokens that the other program read.
 pub struct Activations {
     file: Checkpoint,
 }
 
 /// The allowed difference from the other program, relative to the largest magnitude. The other
-/// program adds numbers in another order, so it rounds sums differently.
+/// program adds numbers in another order, so the other program rounds sums differently.
 const APART: f64 = 3e-5;
 const APART_NARROW: f64 = 16.0;
 
@@ -53,7 +53,7 @@ impl Activations {
         (value.data.len() == ty.count()).then(|| Value { ty: ty.clone(), data: value.data })
     }
 
-    /// Runs an entry point that computes the logits of all tokens, and compares the values of its
+    /// Runs an entry point that computes the logits of all tokens, and compares the values of all
     /// nodes with the activations of the other program. Tracewright and the other program must
     /// compute in the element type `element`.
     ///
@@ -106,8 +106,8 @@ impl Activations {
         Ok(Known { region, values, points })
     }
 
-    /// Finds the first node whose value differs from the activation. To test a single layer, the
-    /// function runs the layer with the input that the other program computed.
+    /// Finds the first node whose value differs from the activation of the other program. To test a
+    /// single layer, the function runs the layer with the input that the other program computed.
     fn deepest(
         &self,
         form: &dyn Form,
@@ -205,8 +205,9 @@ impl Known<'_> {
         function.operands(id).into_iter().map(value).collect()
     }
 
-    /// Creates the report about a node whose value differs. The report contains the operation that
-    /// computed the value, and all operations since the last node with an equal value.
+    /// Creates the report about a node whose value differs from the activation. The report contains
+    /// the operation that computed the value, and all operations since the last node with an equal
+    /// value.
     fn finding(&self, index: usize) -> Finding {
         let function = self.region.function();
         let known = |id: NodeId| {

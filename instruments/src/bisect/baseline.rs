@@ -57,7 +57,8 @@ pub enum BisectEngine<'a> {
         /// The target for which the compiler generates code.
         target: &'a Target,
     },
-    /// XLA. XLA stores weights in the element type of the network, and uses the target of the plan.
+    /// The engine XLA, which stores weights in the element type of the network. XLA compiles for
+    /// the target of the plan.
     Xla { plugin: &'a XlaPlugin, device: Option<DeviceName> },
 }
 

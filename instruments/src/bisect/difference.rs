@@ -6,9 +6,9 @@ use ops::{Bound, ElementType, Op, Value, WeightUse};
 use serde::Serialize;
 use trace::{Node, NodeKind};
 
-/// The allowed difference in the result of a layer. The unit is the unit in the last place of the
-/// largest number. The limit is higher than for one operation, because a layer consists of many
-/// operations.
+/// The allowed difference in the result of a layer. The constant counts units in the last place of
+/// the largest number. This limit is higher than the bound of a single operation, because a layer
+/// consists of many operations.
 const LAYER: f64 = 64.0;
 const NARROW_LAYER: f64 = 16.0;
 
@@ -82,8 +82,8 @@ pub struct Tolerance {
     /// The allowed difference of a matmul if the two variants store its weight in different
     /// formats. The difference is relative to the largest number in the result.
     pub products: Option<f64>,
-    /// A factor for the calibrated bounds, which is 1 by default. With a smaller factor, you can
-    /// find out how much two correct variants differ in practice (docs/dev/reliability.md).
+    /// A factor that multiplies the calibrated bounds. The default is 1. With a smaller factor, you
+    /// can find out how much two correct variants differ in practice (docs/dev/reliability.md).
     pub calibrated: f64,
 }
 

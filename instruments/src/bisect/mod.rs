@@ -2,14 +2,15 @@
 //! difference.
 //!
 //! `bisect` compares the values of nodes in a recorded trace. To get the value of a node, `bisect`
-//! exposes the node as an additional result of its function. An exposed result has the same meaning
-//! in every [`Form`], even if the simplifier changes the function. First, `bisect` compares the
-//! nodes of the entry point, in which each layer is one node. Then `bisect` runs the first layer
-//! that differs in the two variants with the same arguments, and compares the nodes of this layer.
-//! The allowed difference of a whole layer can hide an error inside the layer. Therefore, if no
-//! layer differs, `bisect` still compares the nodes of the first layer of each kind. The compiler
-//! cannot fuse an exposed value with its consumer, so a difference can disappear while all values
-//! are exposed. In this case, `bisect` exposes the values one at a time.
+//! exposes the node as an additional result of the function that contains the node. An exposed
+//! result has the same meaning in every [`Form`], even if the simplifier changes the function.
+//! First, `bisect` compares the nodes of the entry point, in which each layer is one node. Then
+//! `bisect` selects the first layer that differs, and runs this layer in the two variants with the
+//! same arguments. Finally, `bisect` compares the nodes of this layer. The allowed difference of a
+//! whole layer can hide an error inside the layer. Therefore, if no layer differs, `bisect` still
+//! compares the nodes of the first layer of each kind. The compiler cannot fuse an exposed value
+//! with its consumer, so a difference can disappear while all values are exposed. In this case,
+//! `bisect` exposes the values one at a time.
 //!
 //! The allowed difference of a node is the sum of two numbers. The first number is the error bound
 //! of the node's operation. The second number is the effect of operands that already differ. The
@@ -156,7 +157,8 @@ impl Bisection<'_> {
     }
 
     /// Finds the first node of a function whose values differ by more than the allowed difference.
-    /// If `plain` is set, it contains the results of the tested variant without exposed values.
+    /// The argument `plain` contains the results of the tested variant without exposed values, if
+    /// these results are known.
     fn first(
         &self,
         region: &Region,

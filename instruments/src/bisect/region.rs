@@ -27,8 +27,9 @@ impl Region {
         Self { trace: trace.with_entries(&[name]), arguments }
     }
 
-    /// Creates a separate program from a function that this function calls. In the separate
-    /// program, the called function contains no further calls, because all calls are inlined.
+    /// Creates a separate program from a function that the function of this program calls. In the
+    /// separate program, the called function contains no further calls, because all calls are
+    /// inlined.
     pub fn of_call(&self, call: NodeId, arguments: Vec<Value>) -> Self {
         let node = self.function().node(call);
         let NodeKind::Call { function, .. } = &node.kind else { unreachable!("a call is looked into") };
@@ -60,7 +61,8 @@ impl Region {
         Self { trace: trace.inlined(), arguments }
     }
 
-    /// Returns the first call of each function that this function calls.
+    /// Finds all functions that the function of this program calls. Returns the first call of each
+    /// such function.
     pub fn first_calls(&self) -> Vec<NodeId> {
         let (function, mut seen) = (self.function(), HashSet::new());
         let is_first = |id: &NodeId| match &function.node(*id).kind {

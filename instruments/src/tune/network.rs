@@ -129,7 +129,7 @@ impl Maker<'_> {
     /// Returns the allowed difference of logits between two settings. The compiled programs can
     /// differ in the order of additions. In f32, the allowed difference is 3e-5 of the largest
     /// logit, as in the comparison with transformers. The allowed difference is larger for 16-bit
-    /// element types and for 8-bit activations, because their roundings are coarser.
+    /// element types and for 8-bit activations, because such numbers are rounded more coarsely.
     fn bound(&self) -> Bound {
         let share = match (self.plan.weights.quantize.rounds(), self.plan.element) {
             (false, ElementType::F32) => 3e-5,

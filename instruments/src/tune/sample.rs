@@ -98,8 +98,8 @@ pub(super) fn panels(format: WeightFormat, inputs: usize, count: usize, random: 
 
 /// Builds a program with the entry points [`ONE`] and [`ALL`], for inputs of the given types. The
 /// callback `one` builds a copy of the operation from the inputs and the index of the copy. The
-/// program begins with the second input, and each copy adds its result to this sum, like a residual
-/// connection. Therefore, no two copies run in parallel.
+/// copies form a sum, like residual connections. The sum begins with the second input, and each
+/// copy adds its result to the sum. Therefore, no two copies run in parallel.
 pub(super) fn chained(
     path: &str,
     types: &[TensorType],

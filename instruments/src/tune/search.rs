@@ -203,7 +203,7 @@ fn go_on(answer: ControlFlow<()>) -> Result<(), TuneError> {
     if answer.is_break() { Err(TuneError::Stopped) } else { Ok(()) }
 }
 
-/// Returns the time of a fused operation in seconds, as the cost model estimates it.
+/// Estimates the time of a fused operation with the cost model, in seconds.
 fn seconds(work: &Tunable, target: &Target) -> f64 {
     let cost = |op: Op, operands: &[&TensorType], result: &TensorType| {
         let operands: Vec<_> = operands.iter().map(|ty| CostOperand { ty, splat: false }).collect();

@@ -2,8 +2,8 @@
 //! operation runs a small helper module. This crate compiles the helper module when the operation
 //! is first called for a tensor type.
 //!
-//! Each device runs the helper module on the part of the tensor that it stores. Therefore, the
-//! types in the helper module are the types of these parts.
+//! Each device runs the helper module on its part of the tensor. Therefore, the types in the helper
+//! module are the types of these parts.
 
 use std::rc::Rc;
 

@@ -193,8 +193,8 @@ mod tests {
 
     use super::*;
 
-    /// The expected offsets and sizes come from the C header of version 0.114. They were measured
-    /// with libclang on 64-bit Linux.
+    /// The expected offsets and sizes come from the C header of version 0.114. These numbers were
+    /// measured with libclang on 64-bit Linux.
     #[test]
     #[cfg(target_pointer_width = "64")]
     fn layouts_equal_the_headers() {
