@@ -1,4 +1,4 @@
-//! Installs the HTTP clients with which tests call `tracewright serve`.
+//! Installs HTTP clients, with which tests call `tracewright serve`.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,8 @@ use crate::step::{starts, step};
 const NPM: [&str; 4] =
     ["openai@7.59.0", "@sparticuz/chromium@147.0.0", "puppeteer-core@24.43.1", "axe-core@4.14.1"];
 
-/// Installs the clients that tests of `tracewright serve` run: Python packages, and packages of npm if node exists.
+/// Installs the clients that tests of `tracewright serve` run. The clients are Python packages, and
+/// npm packages if node exists.
 pub fn install(root: &Path) -> Result<(), Error> {
     let (folder, pins) = (root.join(".tracewright/clients"), root.join("tests/oracle/clients.txt"));
     python::install(&folder, &pins, "60 MB")?;

@@ -1,6 +1,7 @@
-//! Measures how a model serves several texts: `serving MODEL QUANT ROUNDS`, for example `serving DIR q4 7`.
+//! Measures the speed at which a model serves several texts in parallel. Run
+//! `serving MODEL QUANT ROUNDS`, for example `serving DIR q4 7`.
 //!
-//! All figures are medians of rounds that run alternately.
+//! The program alternates between the measured variants, and reports the median of all rounds.
 use std::error::Error;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -20,13 +21,13 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const SLOTS: usize = 8;
 const PROMPT: usize = 512;
-/// More steps than the prompt has chunks.
+/// The number of steps in a run. This number is larger than the number of chunks in the prompt.
 const STEPS: usize = 40;
 const ANSWER: usize = 97;
 /// The length of a common beginning of two prompts.
 const COMMON: usize = 1000;
 
-/// Drafts what a run without drafts chose.
+/// Drafts the tokens that an earlier run without drafts generated, so every draft is correct.
 struct Oracle(Vec<u32>);
 
 impl Drafter for Oracle {
@@ -52,7 +53,7 @@ fn go(_: usize, _: u32) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// The time of some calls in seconds, and of the longest step.
+/// Returns the total time of `steps` steps and the time of the longest step, in seconds.
 fn timed(batch: &mut Batch<'_>, steps: usize) -> Result<(f64, f64)> {
     let (start, mut longest) = (Instant::now(), 0.0f64);
     for _ in 0..steps {
@@ -84,7 +85,8 @@ fn load(model: &Path, quantize: &str, batch: usize) -> Result<BuiltProgram> {
     Ok(build_program(&traced, &checkpoint, ProgramOptions { weights, target, ignorable, ..options })?)
 }
 
-/// The step of one text in eight slots, relative to that in a program with one slot.
+/// Measures the time per step of one text in a program with eight slots, relative to the time in a
+/// program with one slot.
 fn one_of_eight(one: &Network, eight: &Network, rounds: usize) -> Result<()> {
     let mut batches = [one, eight].map(Batch::new);
     for batch in &mut batches {
@@ -101,7 +103,7 @@ fn one_of_eight(one: &Network, eight: &Network, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// Seven texts, while a prompt arrives.
+/// Measures how much a new prompt slows down the generation of seven other texts.
 fn beside_a_prompt(eight: &Network, rounds: usize) -> Result<()> {
     let prompt = prompt(eight, PROMPT, 3);
     let (mut wholes, mut gaps) = (Vec::new(), Vec::new());
@@ -129,7 +131,8 @@ fn beside_a_prompt(eight: &Network, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// Eight prompts of 128 tokens, and 64 tokens behind each.
+/// Measures the throughput for eight texts. The program reads a prompt of 128 tokens for each text,
+/// and then generates 64 tokens.
 fn eight_texts(eight: &Network, rounds: usize) -> Result<()> {
     let mut rates = Vec::new();
     for _ in 0..rounds {
@@ -143,7 +146,7 @@ fn eight_texts(eight: &Network, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// Drafts that are always right.
+/// Measures the speedup of speculative decoding if all drafts are correct.
 fn right_drafts(one: &Network, rounds: usize) -> Result<()> {
     let prompt = prompt(one, 16, 1);
     let go = |_| ControlFlow::Continue(());
@@ -163,7 +166,8 @@ fn right_drafts(one: &Network, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// The first tokens of two prompts with a common beginning. The second prompt reuses the state of the first.
+/// Measures the time until the first token for two prompts with a common beginning. The second
+/// prompt reuses the KV cache of the first prompt.
 fn common_beginning(eight: &Network, rounds: usize) -> Result<()> {
     let mut ratios = Vec::new();
     for round in 0..rounds {
