@@ -111,7 +111,7 @@ pub enum ProfileError {
     },
     #[error(
         "the profile belongs to another network, `{model}`, or the network's declaration has changed since: the \
-        trace of `{entry}` has the blake3 hash {found} in the profile, expected {expected}"
+        trace of `{entry}` has the blake3 hash {found}, but the profile contains the hash {expected}"
     )]
     Network {
         model: String,
@@ -207,7 +207,7 @@ impl Profile {
         let here = variant(plan);
         let differs = |name: &&str| {
             let (there, here) = (self.variant.get(*name)?, here.get(*name)?);
-            (there != here).then(|| format!("`{name}` is {there} in it, and {here} here"))
+            (there != here).then(|| format!("`{name}` is {there} in the profile and {here} in the network"))
         };
         let differences: Vec<String> = COMPARED.iter().filter_map(differs).collect();
         if !differences.is_empty() {
