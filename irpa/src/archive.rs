@@ -1,11 +1,12 @@
 //! Reads parameter archives. The reader maps a file into memory and verifies the whole structure of
 //! the file. After this verification, the caller can access the entries of the archive.
 
+use crate::mapped::MappedFile;
 use crate::progress::{Tracker, Watch};
 use crate::weight_files::refuse_stand_in;
 use crate::{ArchiveError, ArchiveRule, Damage};
 use byteorder::{ByteOrder, LittleEndian};
-use memmap2::Mmap;
+use errors::WithPath as _;
 use ops::{ElementType, TensorType};
 use serde::{Deserialize, Serialize};
 use std::{fmt::Display, ops::Range, path::Path, path::PathBuf, sync::Arc};
@@ -31,7 +32,7 @@ const PIECE: usize = 16 << 20;
 #[derive(Clone, Debug)]
 pub struct Archive {
     path: PathBuf,
-    map: Arc<Mmap>,
+    map: Arc<MappedFile>,
     entries: Arc<[Entry]>,
 }
 
@@ -71,7 +72,7 @@ impl Archive {
     /// integer overflow crashes IREE's reader.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
-        let map = crate::map(path)?;
+        let map = MappedFile::open(path)?;
         refuse_stand_in(path, &map)?;
         let entries = verify(path, &map)?.into();
         Ok(Self { path: path.into(), map, entries })
@@ -105,6 +106,17 @@ impl Archive {
             EntryData::Range(range) => self.map.get(range.clone()),
             EntryData::Splat { .. } => None,
         }
+    }
+
+    /// Passes the data of the entry with this name to `read`. Unlike the data that [`data`](Self::data)
+    /// returns, these bytes do not stay in the memory of the process. The result is `None` if `data`
+    /// returns `None`.
+    ///
+    /// # Errors
+    /// Returns an error if the system cannot map the file again.
+    pub fn read_once<R>(&self, name: &str, read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, ArchiveError> {
+        let Some(EntryData::Range(range)) = self.get(name).map(|entry| &entry.data) else { return Ok(None) };
+        Ok(Some(self.map.read_once(range.clone(), read).with_path("map", &self.path)?))
     }
 
     /// Returns an identifier of the archive. The identifier is the blake3 hash of all bytes before

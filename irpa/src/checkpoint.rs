@@ -4,12 +4,13 @@
 use crate::error::{ArchiveError, RowsProblem};
 use crate::gguf::{BlockFormat, Gguf, ScaledFloats, StoredNumbers};
 use crate::index::PassedOver;
+use crate::mapped::MappedFile;
 use crate::progress::Watch;
 use crate::rows::{BLOCKS, BlockRows};
 use crate::unsupported::UnsupportedFormat;
 use crate::weight_files::{WeightFiles, rejected};
 use crate::write::{NewEntry, WriteOptions, write};
-use memmap2::Mmap;
+use errors::WithPath as _;
 use ops::format::Quantized;
 use ops::{ElementType, TensorType};
 use safetensors::{Dtype, SafeTensors};
@@ -36,7 +37,7 @@ use std::{
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     path: PathBuf,
-    pub(crate) files: Vec<(PathBuf, Arc<Mmap>)>,
+    pub(crate) files: Vec<(PathBuf, Arc<MappedFile>)>,
     pub(crate) tensors: BTreeMap<String, CheckpointTensor>,
     passed_over: Option<PassedOver>,
 }
@@ -363,6 +364,17 @@ impl Checkpoint {
         Ok(&self.files[tensor.file].1[tensor.range.clone()])
     }
 
+    /// Passes the stored bytes of the tensor with this name to `read`. Unlike the bytes that
+    /// [`data`](Self::data) returns, these bytes do not stay in the memory of the process.
+    ///
+    /// # Errors
+    /// Returns an error if the tensor does not exist, or if the system cannot map the file again.
+    pub fn read_once<R>(&self, name: &str, read: impl FnOnce(&[u8]) -> R) -> Result<R, ArchiveError> {
+        let tensor = self.require(name)?;
+        let (path, file) = &self.files[tensor.file];
+        Ok(file.read_once(tensor.range.clone(), read).with_path("map", path)?)
+    }
+
     /// Returns a reader for the numbers of the tensor with this name, in the order in which the
     /// file stores them.
     pub fn numbers(&self, name: &str) -> Result<TensorNumbers<'_>, ArchiveError> {
@@ -403,7 +415,7 @@ impl Checkpoint {
 
     /// Maps a file into memory and returns the tensors of the file.
     pub(crate) fn add_file(&mut self, path: PathBuf) -> Result<Vec<CheckpointTensor>, ArchiveError> {
-        let map = crate::map(&path)?;
+        let map = MappedFile::open(&path)?;
         if let Some(format) = UnsupportedFormat::of_file(&path, &map) {
             return Err(ArchiveError::Foreign { path, format });
         }

@@ -18,11 +18,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use files::{BrokenLink, limits};
-use memmap2::Mmap;
 use safetensors::Dtype;
 
 use crate::ArchiveError;
 use crate::error::GgufProblem;
+use crate::mapped::MappedFile;
 use crate::weight_files::refuse_stand_in;
 
 const MAGIC: &[u8; 4] = b"GGUF";
@@ -45,7 +45,7 @@ const RANK: u32 = 4;
 #[derive(Clone, Debug)]
 pub struct Gguf {
     path: PathBuf,
-    map: Arc<Mmap>,
+    map: Arc<MappedFile>,
     keys: BTreeMap<String, ValuePlace>,
     tensors: Vec<GgufTensor>,
 }
@@ -202,7 +202,7 @@ impl Gguf {
     /// are invalid, the error lists all problems.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
-        let map = crate::map(path)?;
+        let map = MappedFile::open(path)?;
         refuse_stand_in(path, &map)?;
         let refuse = |problems| ArchiveError::Gguf { path: path.into(), problems };
         let mut reader = Reader { bytes: &map, at: 0, problems: Vec::new() };
@@ -225,7 +225,7 @@ impl Gguf {
     /// Returns an error if the file cannot be read, or if a key is invalid.
     pub fn open_keys(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
-        let map = crate::map(path)?;
+        let map = MappedFile::open(path)?;
         refuse_stand_in(path, &map)?;
         let mut reader = Reader { bytes: &map, at: 0, problems: Vec::new() };
         match reader.head() {
@@ -272,7 +272,7 @@ impl Gguf {
         &self.map[tensor.range.clone()]
     }
 
-    pub(crate) fn map(&self) -> &Arc<Mmap> {
+    pub(crate) fn map(&self) -> &Arc<MappedFile> {
         &self.map
     }
 }

@@ -32,6 +32,7 @@ mod error;
 mod gguf;
 mod hub;
 mod index;
+mod mapped;
 mod progress;
 mod rows;
 mod shards;
@@ -54,21 +55,6 @@ pub use safetensors::Dtype;
 pub use unsupported::UnsupportedFormat;
 
 pub use write::{ARCHIVE, NewEntry, Sink, WriteOptions, write};
-
-use errors::WithPath as _;
-use memmap2::Mmap;
-use std::{fs::File, path::Path, sync::Arc};
-
-fn map(path: &Path) -> Result<Arc<Mmap>, ArchiveError> {
-    let file = files::regular(path).and_then(|()| File::open(path)).with_path("open", path)?;
-    // SAFETY: the mapping is read-only and private to the value returned. What the type system cannot see is
-    // another process that changes the file meanwhile: archives are published by rename and never modified in
-    // place, checkpoints are read-only by convention, and no decision made while verifying is trusted to hold
-    // for the bytes of the data themselves, which are plain numbers.
-    #[allow(unsafe_code)]
-    let map = unsafe { Mmap::map(&file) };
-    Ok(Arc::new(map.with_path("map", path)?))
-}
 
 #[cfg(test)]
 mod tests;

@@ -300,7 +300,7 @@ impl Uploads<'_> {
             Ok(())
         };
         for parameter in stored {
-            put(parameter, checkpoint.data(&parameter.key)?)?;
+            checkpoint.read_once(&parameter.key, |bytes| put(parameter, bytes))??;
         }
         if made.is_empty() {
             return Ok((weights, None));
@@ -319,7 +319,7 @@ impl Uploads<'_> {
                 expected: parameter.ty.to_string(),
                 found: "missing".into(),
             };
-            put(parameter, archive.data(&parameter.key).ok_or_else(missing)?)?;
+            archive.read_once(&parameter.key, |bytes| put(parameter, bytes))?.ok_or_else(missing)??;
         }
         Ok((weights, Some(archive)))
     }
