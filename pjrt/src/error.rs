@@ -131,7 +131,7 @@ pub enum PjrtError {
         status: PjrtStatus,
     },
     /// Devices store different rows of a tensor, so a single device cannot copy a range of rows.
-    #[error("the devices have different rows of the tensor of type `{ty}`, expected all rows on each device")]
+    #[error("the tensor of type `{ty}` is divided along its first axis, expected all rows on each device")]
     DividedRows { ty: TensorType },
     /// The plugin has no functions that store and load executables.
     #[error("the plugin for `{platform}` cannot store executables")]
