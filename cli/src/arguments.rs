@@ -112,11 +112,11 @@ pub struct DeviceArguments {
     pub numerics: NumericsArguments,
 }
 
-/// Selects whether the bits of logits may depend on the number of tokens per call.
+/// Whether the number of tokens per call may change the bits of logits.
 #[derive(Args, Clone)]
 pub struct NumericsArguments {
-    /// `invariant` computes the same bits for any number of tokens per call, also on processors with AMX, where
-    /// prefill becomes slower [default: fast]
+    /// With `invariant`, the logits have the same bits for any number of tokens per call; `invariant` makes
+    /// prefill slower on processors with AMX [default: fast]
     #[arg(long, value_name = "fast|invariant", value_parser = numerics)]
     pub numerics: Option<Numerics>,
 }
@@ -167,7 +167,7 @@ impl MeshArguments {
         self.mesh.is_some() || !self.shard.is_empty()
     }
 
-    /// The mesh of `--mesh` and the rules of `--shard`, or `None` for a single device.
+    /// Returns the mesh of `--mesh` and the rules of `--shard`, or `None` if neither option is set.
     pub fn rules(&self) -> Result<Option<(&Mesh, &[ShardRule])>, ConsoleError> {
         for axis in self.shard.iter().flat_map(|rule| &rule.axes) {
             let of_axis = self.shard.iter().filter(|rule| rule.axes.contains(axis));

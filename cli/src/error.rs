@@ -34,7 +34,7 @@ pub enum Error {
     /// An error of the library, which has its own error code.
     #[error(transparent)]
     Library(AnyCoded),
-    #[error("interrupted")]
+    #[error("the command was interrupted")]
     Interrupted,
     /// Two variants of a network compute different values. `path` is the field path of the first
     /// node whose values differ.

@@ -11,7 +11,8 @@ use tracewright::model::Speculation as Speculate;
 #[cfg(not(feature = "iree"))]
 type Speculate = String;
 
-/// A sampling step, which changes or filters the logits. The names are the same as in llama.cpp.
+/// A sampling step, which changes or filters the logits. Sampling steps have the same names as in
+/// llama.cpp.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Step {
@@ -67,8 +68,8 @@ pub struct SamplingArguments {
     /// tokens, -1 for all tokens
     #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     pub repeat_last_n: i64,
-    /// Divide the positive logits of earlier tokens by this value, and multiply the negative logits
-    /// of earlier tokens by this value; 1 changes nothing
+    /// Repetition penalty: divide the positive logits of earlier tokens by this value, and multiply
+    /// the negative logits of earlier tokens; 1 changes nothing
     #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
     pub repeat_penalty: f32,
     /// Subtract this value from a token's logit for each earlier occurrence of the token
@@ -170,7 +171,8 @@ mod wanted {
     }
 
     impl SamplingArguments {
-        /// The sampling settings that the flags set, checked before the slow compilation begins.
+        /// Returns the sampling settings that the flags set. The function checks the settings
+        /// before the slow compilation begins.
         fn sampling(&self) -> Result<Sampling, Error> {
             // -1 is all of them, as in llama.cpp.
             let last_n = |n: i64| usize::try_from(n).ok();
@@ -251,7 +253,8 @@ mod wanted {
             }
         }
 
-        /// The schema or grammar that the answer must follow, if you set one.
+        /// Returns the schema or grammar that the answer must follow, or `None` if no flag sets a
+        /// schema or grammar.
         fn follow(&self, model: &Path, tokenizer: Option<&Tokenizer>) -> Result<Option<Follow>, Error> {
             let (flag, path, follow): (_, _, fn(String) -> Follow) = match (&self.json_schema, &self.grammar)
             {
@@ -266,7 +269,7 @@ mod wanted {
             Ok(Some(follow(read_stream(path, limits::GRAMMAR)?)))
         }
 
-        /// The generation options that the flags set, for a model with the given tokenizer.
+        /// Returns the generation options that the flags set, for a model with the given tokenizer.
         pub fn options(&self, model: &Path, tokenizer: Option<&Tokenizer>) -> Result<GenerateOptions, Error> {
             let sampling = self.sampling()?;
             let repeats = sampling.dry.multiplier != 0.0;
@@ -279,8 +282,8 @@ mod wanted {
             })
         }
 
-        /// Checks whether a model supports the options. An error about a schema or a grammar
-        /// contains the path of the file with the schema or grammar.
+        /// Checks whether a model supports the generation options. An error about a schema or a
+        /// grammar contains the path of the file with the schema or grammar.
         pub fn check(&self, opening: &Opening, options: &GenerateOptions) -> Result<(), Error> {
             let path = self.json_schema.as_ref().or(self.grammar.as_ref());
             opening.check_options(options).map_err(|source| match path {

@@ -56,8 +56,8 @@ pub struct NetworkArguments {
 }
 
 impl NetworkArguments {
-    /// The weight formats and the use of kernels that the options set, for a checkpoint whose
-    /// weights have the format `stored`.
+    /// Returns the weight formats that the options set, and whether they allow kernels. `stored` is
+    /// the weight format of the checkpoint.
     ///
     /// # Errors
     /// Returns an error if the file of `--quant-map` cannot be read.
@@ -67,7 +67,7 @@ impl NetworkArguments {
         Ok(Weights { quantize: self.quantization()?.unwrap_or(stored), kernels, activations })
     }
 
-    /// The weight formats that the options set, or `None` for the formats of the checkpoint.
+    /// Returns the weight formats that the options set, or `None` if the options set no formats.
     ///
     /// # Errors
     /// Returns an error if the file of `--quant-map` cannot be read.
@@ -99,7 +99,7 @@ pub struct ModelArguments {
 }
 
 impl ModelArguments {
-    /// The plan of a model for a given context.
+    /// Returns the plan of a model for a given context.
     ///
     /// # Errors
     /// Returns an error if the model is not a language model, or if the context or the chunk is out

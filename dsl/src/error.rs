@@ -227,7 +227,7 @@ pub enum TraceErrorKind {
     )]
     Stranger,
     /// The Rust code uses a tensor handle while no `trace` is open.
-    #[error("this code uses a tensor outside of the closure of `trace`")]
+    #[error("this code uses a tensor outside of the closure that `trace` calls")]
     Closed,
     /// `trace` is called within `trace`.
     #[error("this code calls `trace` while the same thread records another trace")]

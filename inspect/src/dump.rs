@@ -103,7 +103,7 @@ impl DumpArguments {
         }
     }
 
-    /// The kind of the output file, which decides which existing files the output may replace.
+    /// Returns the kind of the output file. The output may replace only files of the same kind.
     fn kind(&self) -> FileKind {
         match self.emit {
             _ if self.explain.is_some() => output::EXPLANATION,
@@ -118,8 +118,9 @@ impl DumpArguments {
     }
 }
 
-/// The model options, with the options of the profile as defaults. The function ignores each value
-/// of the profile that cannot be parsed. A later comparison with the profile reports such a value.
+/// Returns the model options. The profile sets each option that the user did not set. The function
+/// ignores values of the profile that cannot be parsed, because a later comparison with the profile
+/// reports these values.
 fn as_profiled(asked: &ModelArguments, profile: &Profile) -> ModelArguments {
     let said = |name: &str| profile.variant.get(name).map_or("", String::as_str);
     let ModelArguments { network, context, chunk, kv } = asked.clone();
@@ -217,7 +218,7 @@ fn shown(
     Ok(if emit == Emit::Svg { report.svg(graph) } else { report.dot(graph) })
 }
 
-/// The trace after the compiler passes up to a stage.
+/// Returns the trace after all compiler passes up to `stage`.
 fn carried(plan: &Plan, trace: &Trace, stage: Stage) -> Result<Trace, PlanError> {
     Ok(match stage {
         Stage::Traced => trace.clone(),
@@ -226,7 +227,8 @@ fn carried(plan: &Plan, trace: &Trace, stage: Stage) -> Result<Trace, PlanError>
     })
 }
 
-/// The function that computes a layer, in the last entry point that contains the layer.
+/// Returns the name of the function that computes a layer, in the last entry point that contains
+/// the layer.
 fn function_of(trace: &Trace, layer: usize) -> Result<String, InspectError> {
     let mut layers = BTreeSet::new();
     let mut found = None;
@@ -250,7 +252,7 @@ fn function_of(trace: &Trace, layer: usize) -> Result<String, InspectError> {
     })
 }
 
-/// A trace that contains only the function `name`.
+/// Returns a trace that contains only the function `name`.
 fn alone(trace: &Trace, name: &str) -> Trace {
     let functions = trace.functions.iter().filter(|function| function.name == name).cloned().collect();
     Trace { functions, entries: Vec::new() }

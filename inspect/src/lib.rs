@@ -60,7 +60,7 @@ pub fn main(read: ReadModel) -> ExitCode {
 }
 
 /// Runs `trace-dump` with the command-line arguments `words`, and returns the exit code. The first
-/// word is the name of the program.
+/// item of `words` is the name of the program.
 pub fn run(read: ReadModel, words: impl IntoIterator<Item = OsString>) -> u8 {
     let Arguments { command, dump } = console::parsed(command(), words);
     let result = match command {

@@ -99,11 +99,12 @@ struct Finding {
     why: String,
     /// The code of the error that corresponds to the finding.
     code: Option<Code>,
-    /// The field paths or weight names that the finding concerns, with the number of occurrences.
+    /// The field paths or weight names that the finding concerns, and how often each of them
+    /// occurs.
     places: BTreeMap<String, usize>,
 }
 
-/// The findings for each target.
+/// The findings of `lint` for each target.
 struct Lint {
     model: String,
     targets: Vec<(LintTarget, Vec<Finding>)>,
@@ -167,9 +168,9 @@ impl Lint {
     }
 }
 
-/// If the features of the processor are unknown, returns the target with only the features that its
-/// text adds with `+`. The compiler knows the other features of the processor, but `lint` does not
-/// call the compiler.
+/// If the features of the target's processor are unknown, returns the target with only the features
+/// that the user added to the name of the target, such as `+avx2`. The compiler knows the other
+/// features of the processor, but `lint` does not call the compiler.
 fn with_named_features(target: Target) -> Target {
     let Some(changes) = target.changes.as_deref().filter(|_| target.features.is_none()) else {
         return target;
@@ -278,14 +279,15 @@ fn counted(places: impl Iterator<Item = String>) -> BTreeMap<String, usize> {
 fn served(op: &Op) -> Option<&'static str> {
     Some(match op {
         Op::Sdpa(_) => "attention writes its scores to memory, and also reads masked keys and values",
-        Op::Append(_) => "each step reads and writes the whole cache to change one position",
+        Op::Append(_) => "each decode call reads and writes the whole KV cache to change one position",
         Op::RmsNorm(_) | Op::Rope(_) => "the operation is computed alone, and not fused into a matmul",
         Op::Linear(_) => "the compiler generates the matmul, and the weights are not packed",
         _ => return None,
     })
 }
 
-/// The operations for which Tracewright has kernels, but which no kernel computes on this target.
+/// Reports the operations for which Tracewright has kernels, but which no kernel computes on this
+/// target.
 fn unserved(simplified: &Trace, expanded: &Trace, has_kernels: bool, wanted: bool) -> Vec<Finding> {
     let mut found: BTreeMap<&'static str, (&'static str, Vec<String>)> = BTreeMap::new();
     for function in &simplified.functions {
@@ -316,8 +318,8 @@ fn unserved(simplified: &Trace, expanded: &Trace, has_kernels: bool, wanted: boo
         .collect()
 }
 
-/// Whether a kernel computes the operation, or the operation is still in the expanded function
-/// `written`.
+/// Returns whether the expanded function `written` computes the operation `op` with a kernel, or
+/// still contains `op` itself.
 fn has_kernel(written: &Function, op: &Op, provenance: &Provenance) -> bool {
     written.ids().any(|id| {
         let node = written.node(id);
@@ -332,7 +334,8 @@ fn has_kernel(written: &Function, op: &Op, provenance: &Provenance) -> bool {
     })
 }
 
-/// The weights that are not stored in the format of `--quant`, or that are stored with padding.
+/// Reports the weights that are not stored in the format of `--quant`, or that are stored with
+/// padding.
 fn stored(plan: &Plan, trace: &Trace, expanded: &Expanded) -> Vec<Finding> {
     let mut found = Vec::new();
     let rounds = plan.weights.quantize.rounds();
@@ -376,7 +379,7 @@ fn stored(plan: &Plan, trace: &Trace, expanded: &Expanded) -> Vec<Finding> {
     found
 }
 
-/// Findings about weights that no kernel reads, and that the compiler must therefore widen or pack.
+/// Reports the weights that no kernel reads, and that the compiler must therefore widen or pack.
 fn compiler(expanded: &Expanded, target: &Target) -> Vec<Finding> {
     let mut found = Vec::new();
     let bf16 = || {

@@ -51,15 +51,15 @@ impl Kind {
     }
 }
 
-/// An operation, with facts that are derived from its valid examples.
+/// An operation, and facts that `ops` derives from the valid examples of the operation.
 struct Listed {
     said: Documented,
     kind: Kind,
     operands: BTreeSet<usize>,
     /// The element types of the first operand, or of the result if the operation has no operand.
     elements: Vec<ElementType>,
-    /// The StableHLO operations that the operation is lowered to; for a composite, the operations that the
-    /// composite expands to.
+    /// Contains the names of the StableHLO operations to which the compiler lowers the operation. For a
+    /// composite, contains the operations to which the composite expands.
     becomes: BTreeSet<String>,
 }
 
@@ -158,7 +158,7 @@ impl Listed {
     }
 }
 
-/// The operation of a valid example, and the types of the operation's operands.
+/// Returns the operation of a valid example, and the types of its operands.
 fn read(example: &Example) -> Option<(Op, Vec<TensorType>)> {
     example.result.ok()?;
     let op = Op::parse(&mut Reader::new(example.op)).ok()?;
@@ -166,7 +166,7 @@ fn read(example: &Example) -> Option<(Op, Vec<TensorType>)> {
     Some((op, types.collect::<Option<_>>()?))
 }
 
-/// The statements that the module needs before the operation's own statement.
+/// The StableHLO statements that a module needs before the operation's own statement.
 struct Before(Vec<String>);
 
 impl Statements for Before {

@@ -1,4 +1,5 @@
-//! `trace-dump stats` prints the operations and the memory traffic of a call, and the shortest possible time.
+//! `trace-dump stats` prints the number of operations, the memory traffic and the shortest possible time of a
+//! call.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -46,7 +47,8 @@ struct Call<'a> {
     /// The number of operations in a call. An operation of a shared layer function is counted once
     /// for each layer.
     operations: usize,
-    /// The estimated time of each class of operations, in seconds.
+    /// The estimated time in seconds of all operations of a class, such as the matmuls. The keys
+    /// are the names of the classes.
     seconds: BTreeMap<&'static str, f64>,
 }
 

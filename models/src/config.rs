@@ -80,7 +80,7 @@ pub enum ConfigError {
     },
     /// The weights are quantized by a method that Tracewright does not support.
     #[error(
-        "`{}`: the checkpoint is quantized (`{key}`, method `{method}`), which Tracewright does not support; use the unquantized checkpoint, or create such a checkpoint with `model.dequantize()` and `save_pretrained` in transformers",
+        "`{}`: the checkpoint is quantized (`{key}`, method `{method}`), which Tracewright does not support; use the unquantized checkpoint, or create such a checkpoint with `model.dequantize()` and `save_pretrained` of the library transformers",
         .path.display()
     )]
     Quantized {

@@ -13,7 +13,7 @@ pub(crate) const HEAD: &str = "lm_head.weight";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`lm_head.weight` differs from `{embedding}` in `{}`, but the configuration ties the two tensors; \
-    Tracewright uses `lm_head.weight` for the head, as transformers does",
+    Tracewright uses `lm_head.weight` for the head, as the library transformers does",
     .path.display()
 )]
 pub struct UntiedHead {

@@ -331,7 +331,7 @@ fn m19_a_key_that_cannot_be_used_is_named() {
     check(
         json!({"quantization_config": {"quant_method": "gptq", "bits": 4}}),
         expect![
-            "`config.json`: the checkpoint is quantized (`quantization_config`, method `gptq`), which Tracewright does not support; use the unquantized checkpoint, or create such a checkpoint with `model.dequantize()` and `save_pretrained` in transformers"
+            "`config.json`: the checkpoint is quantized (`quantization_config`, method `gptq`), which Tracewright does not support; use the unquantized checkpoint, or create such a checkpoint with `model.dequantize()` and `save_pretrained` of the library transformers"
         ],
     );
     for (key, value, named) in [

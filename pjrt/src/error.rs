@@ -132,9 +132,8 @@ pub enum PjrtError {
         action: String,
         status: PjrtStatus,
     },
-    /// Different devices store different rows of a tensor, so a device cannot copy an arbitrary
-    /// range of rows.
-    #[error("the devices have different rows of the tensor of type `{ty}`, expected all rows on each device")]
+    /// Devices store different rows of a tensor, so a single device cannot copy a range of rows.
+    #[error("the tensor of type `{ty}` is divided along its first axis, expected all rows on each device")]
     DividedRows { ty: TensorType },
     /// The plugin has no functions that store and load executables.
     #[error("the plugin for `{platform}` cannot store executables")]

@@ -156,8 +156,8 @@ pub struct ProfileArguments {
     pub trace: Option<PathBuf>,
 }
 
-/// The options that define the variants of a model. The benchmark measures each combination of the
-/// values of these options.
+/// The options that define the variants of a model. A benchmark of a model measures each
+/// combination of the values that these options have.
 #[derive(Args)]
 pub struct VariantArguments {
     /// Element types of weights and activations: f32, f16, bf16; separate several values with

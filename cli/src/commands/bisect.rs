@@ -14,8 +14,8 @@ pub struct Arguments {
     #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
     pub tokens: Vec<u32>,
     /// Variant that the compiled model is compared with: the reference evaluator, or the same model
-    /// without simplification, without kernels or without quantization. A file contains activations
-    /// of transformers, which tests/oracle/activations.py wrote
+    /// without simplification, without kernels or without quantization. A FILE contains activations
+    /// that the library transformers computed, and that tests/oracle/activations.py wrote
     #[arg(
         long,
         value_name = "evaluator|unsimplified|no-kernels|dense|FILE.safetensors",
@@ -180,7 +180,7 @@ mod run {
         }
     }
 
-    /// The plan with weights in the network's element type, unless `--quant` sets another format.
+    /// Returns the plan with unquantized weights, unless `--quant` sets a format.
     fn unrounded(plan: Plan, network: &NetworkArguments) -> Result<Plan, Error> {
         let quantize = network.quantization().map_err(PlanError::from)?.unwrap_or(Quantization::Computed);
         Ok(Plan { weights: Weights { quantize, ..plan.weights }, ..plan })
@@ -202,8 +202,8 @@ mod run {
         }
     }
 
-    /// Reads a file with activations of transformers. Returns an error if the file belongs to other
-    /// tokens than `tokens`.
+    /// Reads a file with activations that the library transformers computed. Returns an error if
+    /// the activations belong to other tokens than `tokens`.
     fn activations(path: &Path, tokens: &[u32]) -> Result<Activations, Error> {
         let activations = Activations::open(path)?;
         match activations.tokens() {

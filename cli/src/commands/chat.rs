@@ -210,8 +210,8 @@ mod run {
             self.system = message;
         }
 
-        /// Answers a message of the user. If an error concerns only this message, the function
-        /// prints the error, and the chat continues without the message.
+        /// Answers a message of the user. If an error concerns only the user's message, the
+        /// function prints the error, and the chat continues without the message.
         fn answer(&mut self, message: &str) -> Result<(), Error> {
             self.interrupt.clear();
             let Err(error) = self.generate(message) else { return Ok(()) };
@@ -249,7 +249,7 @@ mod run {
             Ok(())
         }
 
-        /// A text that recommends a new chat or a larger context.
+        /// Returns a text that recommends a new chat or a larger context.
         fn room(&self) -> String {
             let raised = self.limit.raised().map(|raised| format!("; {raised}"));
             format!("/reset begins a new chat{}", raised.unwrap_or_default())
@@ -281,8 +281,8 @@ mod run {
     }
 
     enum Input {
-        /// A terminal with a history of typed lines, and the path of the history file, or `None`
-        /// without a history file.
+        /// A terminal with a history of typed lines. The path is the path of the history file, or
+        /// `None` if the chat saves no history.
         Terminal(Box<DefaultEditor>, Option<PathBuf>),
         Lines(io::Stdin),
     }

@@ -171,7 +171,7 @@ mod run {
         Ok(opening)
     }
 
-    /// The texts, converted to the token ids that the network reads.
+    /// The token ids of the texts to embed.
     struct Texts {
         tokens: Vec<Vec<u32>>,
         /// The original number of tokens of each text, or `None` if the text was not cut.

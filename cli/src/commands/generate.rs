@@ -174,7 +174,8 @@ mod run {
         }
     }
 
-    /// The tokens of the prompt, and the generation options after a check against the tokenizer.
+    /// Returns the tokens of the prompt and the generation options. The function checks whether the
+    /// tokenizer supports the options.
     fn prepare(opening: &Opening, arguments: &Arguments) -> Result<(Vec<u32>, GenerateOptions), Error> {
         let prompt = prompt(opening, arguments)?;
         let options = GenerateOptions {
@@ -265,8 +266,8 @@ mod run {
         if prompt.is_empty() { Err(GenerateError::EmptyPrompt.into()) } else { Ok(prompt) }
     }
 
-    /// A safetensors file with the logits from which each token was chosen, and the logits after each token
-    /// of the prompt.
+    /// Returns the bytes of a safetensors file. The file contains the logits from which each token was
+    /// chosen, and the logits after each token of the prompt.
     fn logits_file(logits: &[Vec<f32>], scored: Option<&[Vec<f32>]>) -> Result<Vec<u8>, SafeTensorError> {
         let mut tensors: Vec<(&str, Vec<usize>, Vec<u8>)> = Vec::new();
         for (name, rows) in [("logits", Some(logits)), ("prompt_logits", scored)] {
@@ -281,7 +282,8 @@ mod run {
         safetensors::serialize(views, None)
     }
 
-    /// The most likely tokens at each position, in the format that OpenAI and llama.cpp use for `logprobs`.
+    /// Lists the most likely tokens at each position, in the format that OpenAI and llama.cpp use for
+    /// `logprobs`.
     fn logprobs(logprobs: &[TokenLogprobs], tokenizer: Option<&Tokenizer>) -> Value {
         let pieces = tokenizer.map(Tokenizer::pieces).unwrap_or_default();
         let one = |Logprob { token, logprob }: &Logprob| {

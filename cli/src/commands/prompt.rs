@@ -26,8 +26,8 @@ pub struct Arguments {
     pub messages: Option<PathBuf>,
     #[command(flatten)]
     pub template: TemplateArguments,
-    /// Render the template in this process, which the operating system ends at the limits of time
-    /// and memory
+    /// Render the template in this process; the operating system ends the process if the template
+    /// takes too much time or memory
     #[arg(long, hide = true)]
     pub limited: bool,
 }

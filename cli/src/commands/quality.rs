@@ -36,7 +36,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The path of the reference model, and the weight format of the reference model.
+    /// Returns the path and the weight format of the reference model.
     #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "models are compared by running them"))]
     fn reference(&self) -> (PathBuf, Quantization) {
         match self.against.parse() {
@@ -115,7 +115,8 @@ mod run {
         }
     }
 
-    /// The formats of a model's quantized matrices. The keys are patterns of matrix names.
+    /// Returns the formats of a model's quantized matrices. The keys of the map are patterns of
+    /// weight names.
     fn matrices(model: &Model) -> BTreeMap<String, WeightFormat> {
         let module = model.info().build.as_ref().and_then(|build| build.module.as_ref());
         let parameters = module.map_or(&[][..], |module| &module.parameters);

@@ -147,7 +147,8 @@ mod run {
         }
     }
 
-    /// The formats of the quantized matrices. The keys are patterns of matrix names.
+    /// Returns the formats of the quantized matrices. The keys of the map are patterns of weight
+    /// names.
     fn formats(plan: &Plan) -> Result<BTreeMap<String, WeightFormat>, Error> {
         let expanded = plan.expand(&plan.record(&plan.steps())?.trace)?;
         let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;

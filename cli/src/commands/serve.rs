@@ -153,7 +153,8 @@ mod run {
         }
     }
 
-    /// The default options of requests, checked before the slow compilation begins.
+    /// Returns the default options of requests. The function checks the options before the slow
+    /// compilation begins.
     fn prepare(opening: &Opening, arguments: &Arguments) -> Result<GenerateOptions, Error> {
         let model: &Path = &arguments.models[0].path;
         let options = arguments.sampling.options(model, opening.tokenizer())?;

@@ -57,7 +57,7 @@ mod run {
     /// A text, and the ids of its tokens.
     type Tokenized = (String, Vec<u32>);
 
-    /// The tokens of each text, and the bytes of each token in the model's vocabulary.
+    /// Returns the tokens of each text, and the bytes of each token in the model's vocabulary.
     fn tokenize(
         model: &Path,
         texts: Vec<String>,

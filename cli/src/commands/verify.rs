@@ -99,8 +99,8 @@ fn line(arguments: &Arguments, verified: &Verified, seconds: f64) -> String {
     line
 }
 
-/// The result of `verify` as JSON. After an error, the number of verified bytes is unknown and
-/// therefore null.
+/// Returns the result of `verify` as JSON. After an error, the number of verified bytes is unknown,
+/// and is null in the JSON.
 fn json(arguments: &Arguments, verified: Result<&Verified, &Error>, seconds: f64) -> Value {
     let (verified, error) = (verified.ok(), verified.err());
     let damage = |damage: &Damage| {
@@ -120,7 +120,7 @@ fn json(arguments: &Arguments, verified: Result<&Verified, &Error>, seconds: f64
     })
 }
 
-/// The damaged tensors that an error lists.
+/// Returns the damaged tensors that an error lists.
 fn damaged(error: &Error) -> &[Damage] {
     match error.library().and_then(AnyCoded::find) {
         Some(ArchiveError::Content { damaged, .. }) => damaged,

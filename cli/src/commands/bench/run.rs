@@ -34,7 +34,7 @@ use crate::interrupt::Interrupt;
 use crate::{build, plugins, progress};
 
 impl Arguments {
-    /// The measurement options of this benchmark.
+    /// Returns the measurement options of the selected benchmark.
     fn bench(&self) -> &BenchArguments {
         match self {
             Self::Decode(DecodeBench { of, .. }) | Self::Prefill(PrefillBench { of, .. }) => &of.bench,
@@ -162,7 +162,7 @@ fn suite(bench: &Bench<'_>, of: &ModelBench) -> Result<(), Error> {
 /// Number of tokens that `bench suite` decodes per round.
 const SUITE_TOKENS: usize = 16;
 
-/// The values of an option, or a single `None` if the option is not set.
+/// Returns the values of an option, or a single `None` if the option is not set.
 fn each<T: Copy>(asked: &[T]) -> Vec<Option<T>> {
     if asked.is_empty() { vec![None] } else { asked.iter().copied().map(Some).collect() }
 }
@@ -331,8 +331,8 @@ impl<'a> Bench<'a> {
         self.plans(of)?.into_iter().map(with_weights).collect()
     }
 
-    /// If `--trace` is set, creates the profile file before the compilation begins. `measured` is
-    /// the number of variants to measure, which must then be 1.
+    /// If `--trace` is set, creates the profile file before the compilation begins. With `--trace`,
+    /// the number of variants to measure (`measured`) must be 1.
     fn trace(
         &self,
         profile: &ProfileArguments,
@@ -350,7 +350,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Runs the measurements, and prints the results. If `trace` is set, writes the profile of the
-    /// single case to this file.
+    /// single variant to the file `trace`.
     fn profiled(
         &self,
         cases: Vec<Case<'_>>,
@@ -370,8 +370,8 @@ impl<'a> Bench<'a> {
         shown(&report)
     }
 
-    /// Runs the measurements, and prints the results on stdout. The function writes the result
-    /// files before stdout, because a write to a closed stdout fails.
+    /// Runs the measurements, and prints the results on stdout. The function writes all files
+    /// before it prints, because a write to a closed stdout fails.
     fn report(&self, cases: Vec<Case<'_>>) -> Result<(), Error> {
         shown(&self.measured(cases)?)
     }
