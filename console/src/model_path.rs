@@ -13,9 +13,10 @@ use tracewright::irpa::{ArchiveError, HubFolder, UnsupportedFormat};
 use crate::error::ConsoleError;
 use crate::network::preset;
 
-/// Returns the local path of a model. The name of a model on the hub, or its folder in the hub's
-/// cache, becomes the path of the snapshot. The function rejects known file formats that
-/// Tracewright does not support. The reader of the model checks all other files.
+/// Returns the local path of a model. If `model` is a name on the Hugging Face hub or a folder in
+/// the hub's cache, the function returns the path of the downloaded snapshot. The function rejects
+/// known file formats that Tracewright does not support. The function does not check files of other
+/// formats.
 pub fn resolved(model: &Path) -> Result<PathBuf, ConsoleError> {
     if let Some(target) = BrokenLink::at(model) {
         let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, target);
