@@ -12,11 +12,12 @@ use crate::{
     Drafter, GenerateError, InputPart, Network, SavedSequence, Schedule, SequenceInput, TokenLogprobs,
 };
 
-/// Texts that a network continues in parallel. Each decode call reads the weights once for all texts.
+/// A list of texts that a network continues in parallel. Each decode call reads the weights once
+/// for all texts.
 ///
 /// Each text occupies one row of the batch and has its own position. A text can join the batch
-/// while other texts are generating. When a text ends, another text can use the row. A text gets
-/// the same tokens as if the text were alone in the batch.
+/// while other texts are generating. When a text ends, another text can use the row of the batch. A
+/// text gets the same tokens as if the text were alone in the batch.
 ///
 /// ```no_run
 /// use std::ops::ControlFlow;
@@ -56,8 +57,10 @@ impl<'a, E: Executor> Batch<'a, E> {
         self
     }
 
-    /// Keeps copies of the state of sliding windows and recurrent layers, so that [`join_seen`](Self::join_seen) can reuse this
-    /// state. The batch makes a copy after each chunk of a prompt that joins through [`join_seen`](Self::join_seen).
+    /// Keeps copies of the state of sliding windows and recurrent layers, so that
+    /// [`join_seen`](Self::join_seen) can reuse this state. If a prompt joins through
+    /// [`join_seen`](Self::join_seen), the batch copies the state after each call that processes a
+    /// chunk of the prompt.
     #[must_use]
     pub fn keep_prefixes(mut self) -> Self {
         self.rows.keeps_prefixes = true;
@@ -203,8 +206,8 @@ impl<'a, E: Executor> Batch<'a, E> {
         self.running.get(row).and_then(Option::as_ref).map_or(&[], Generation::logprobs)
     }
 
-    /// Cancels all texts and removes all tokens from the batch. Call this function after a failed
-    /// call.
+    /// Cancels all texts and removes all tokens from the batch. Use this function after a call of
+    /// the network has failed.
     pub fn clear(&mut self) {
         self.running.iter_mut().for_each(|text| *text = None);
         (0..self.running.len()).for_each(|row| self.rows.truncate(row, 0));

@@ -101,8 +101,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
     }
 }
 
-/// Returns the number of rows of the batch from the first to the last given row. The given rows are
-/// in ascending order.
+/// Returns the number of consecutive rows of the batch, from the first to the last given row. The
+/// given rows are in ascending order.
 fn span(rows: &[usize]) -> usize {
     match rows {
         [first, .., last] => last - first + 1,

@@ -21,8 +21,8 @@ use vocabulary::Vocabulary;
 /// Builds constraints for the tokens of one model.
 pub struct Constrainer {
     factory: ParserFactory,
-    /// An artificial stop token for a model without stop tokens. The model never chooses this
-    /// token.
+    /// An artificial stop token for a model without stop tokens. The model never chooses the
+    /// artificial stop token.
     end: Option<u32>,
     whitespace_flexible: bool,
 }
@@ -224,8 +224,8 @@ impl Allowed {
     }
 }
 
-/// Returns the first part of llguidance's error message. The rest of the message contains internals
-/// or the lines of the grammar.
+/// Returns the first part of llguidance's error message. The function omits the rest of the
+/// message, which contains internals of llguidance or lines of the grammar.
 fn brief(why: &str) -> String {
     let is_shown = |line: &&str| {
         let number =

@@ -24,8 +24,8 @@ pub(crate) fn read_json(model: &Path, name: &str) -> Result<Option<Value>, Gener
 }
 
 /// Reads selected keys from a JSON file of a model. The result is `None` if the model has no such
-/// file. The function skips all other keys without building their values, because a
-/// `tokenizer_config.json` can list tens of thousands of tokens.
+/// file. The function skips keys that are not selected, because a `tokenizer_config.json` can list
+/// tens of thousands of tokens.
 pub(crate) fn read_keys(
     model: &Path,
     name: &str,
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use crate::stop_tokens;
 
-    /// Python writes these files, and Python's JSON can contain `Infinity` and `NaN`.
+    /// Python writes the files of a model, and Python's JSON can contain `Infinity` and `NaN`.
     #[test]
     fn numbers_that_are_not_finite_are_read() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Reuses the state of a common prefix. If two texts begin with the same tokens, Tracewright copies
-//! the state of these tokens instead of computing the state again.
+//! Reuses the state of a prefix that two texts have in common. If two texts begin with the same
+//! tokens, Tracewright copies the state of these tokens instead of computing the state again.
 
 use std::ops::Range;
 
@@ -26,11 +26,11 @@ pub(crate) struct Adopted {
     /// The number of the text's first tokens that the state of the row already contains.
     pub seen: usize,
     /// The number of tokens that the text has in common with another text. The value is `None` if
-    /// an additional snapshot at this position would not save enough work.
+    /// an additional snapshot after these common tokens would not save enough work.
     pub parts_at: Option<usize>,
 }
 
-/// The state of a row of the batch after a prefix of the row's tokens.
+/// A row of the batch that contains the state after a prefix of the new text.
 struct Prefix {
     row: usize,
     length: usize,
@@ -38,7 +38,7 @@ struct Prefix {
     /// these tokens exists.
     shared: usize,
     /// The index of the snapshot that contains tensors that later calls have overwritten. The value
-    /// is `None` if the row's current tensors are still valid.
+    /// is `None` if the current state tensors of the row are still valid.
     snapshot: Option<usize>,
 }
 
@@ -83,8 +83,8 @@ impl<B> Row<B> {
 }
 
 impl<E: Executor> Network<E> {
-    /// Whether the current state of a sequence always contains the state after fewer tokens. The
-    /// current state contains all earlier states for KV caches without a sliding window.
+    /// Whether the current state of a sequence always contains the state after any smaller number
+    /// of tokens. Without a sliding window, a KV cache contains all earlier states.
     fn keeps_all(&self) -> bool {
         self.state().iter().filter_map(|tensor| tensor.part()).all(keeps_all)
     }
@@ -99,10 +99,10 @@ impl<E: Executor> Network<E> {
         if 2 * copied <= all { SMALL_SNAPSHOTS } else { SNAPSHOTS }
     }
 
-    /// Returns the positions at which calls must end while they process a prompt of `length` tokens: the
-    /// position `parts_at`, and positions near the end of a long prompt if a recurrent layer has a
-    /// small state. Without these positions, a text that shares most of the prompt would compute up to
-    /// a chunk of tokens again.
+    /// Returns the positions of a prompt of `length` tokens at which calls must end. The positions
+    /// are `parts_at`, and positions near the end of a long prompt if a recurrent layer has a small
+    /// state. Without the positions near the end, a text that shares most of the prompt would
+    /// compute up to a chunk of tokens again.
     pub(crate) fn ends(&self, length: usize, parts_at: Option<usize>) -> Vec<usize> {
         let chunk = self.chunk();
         let step = chunk / (SNAPSHOTS / 2);

@@ -1,7 +1,7 @@
 //! Stores a sequence and its state in a file.
 //!
-//! The file contains a mark, the length of a header, the header in JSON, the bytes of the state, and the
-//! BLAKE3 hash of all these bytes.
+//! The file contains magic bytes, the length of a header, the header in JSON, the bytes of the
+//! state, and a BLAKE3 hash of everything before the hash.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,8 @@ use crate::executor::Executor;
 use crate::snapshot::{Snapshot, keeps_all};
 use crate::{GenerateError, Network, SavedFault};
 
-/// The first bytes of the file. The last of these bytes is the version of the format.
+/// The magic bytes at the start of the file. The last of the magic bytes is the version of the file
+/// format.
 const MARK: [u8; 8] = *b"TWSEQ\0\0\x01";
 const HASH: usize = 32;
 
@@ -35,7 +36,7 @@ pub(crate) struct Header {
     /// A fingerprint that identifies the weights.
     pub model: String,
     pub tokens: Vec<u32>,
-    /// The position after the last position that a call has written.
+    /// The first position that no call has written.
     pub written: usize,
     /// The name and the number of bytes of each state tensor.
     pub tensors: Vec<(String, usize)>,
@@ -107,8 +108,8 @@ impl SavedSequence {
 
 impl KeptTensor {
     /// Returns the name of a state tensor in a saved sequence. The name does not depend on the
-    /// batch size. If the tensor stores each position separately, the name does not depend on the
-    /// context length either.
+    /// batch size. For a tensor that stores each position separately, the name also does not depend
+    /// on the context length.
     fn saved_name(&self, context: usize) -> String {
         let slots = self.part().filter(|&part| keeps_all(part));
         let axis = slots.and_then(|part| Some(part.slots(context, self.ty.rank())?.1));

@@ -11,15 +11,15 @@ use crate::entry::KeptTensor;
 use crate::executor::Executor;
 use crate::{GenerateError, Network};
 
-/// The used bytes in one row of a state tensor. The rest of the row belongs to positions without
-/// tokens.
+/// The used bytes in one row of a state tensor. The unused bytes of the row belong to positions
+/// without tokens.
 pub(crate) type UsedBytes = Arc<Vec<u8>>;
 
 /// The state of one sequence after its first `length` tokens. `T` stores one row of a state tensor.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot<T = UsedBytes> {
     pub length: usize,
-    /// The position after the last position that calls had written at the time of the snapshot.
+    /// The first position that no call had written at the time of the snapshot.
     pub written: usize,
     /// One row of each state tensor, or `None` for a tensor that the snapshot omits.
     pub tensors: Vec<Option<T>>,
@@ -41,8 +41,8 @@ impl<B> Clone for KeptRow<B> {
     }
 }
 
-/// Whether a state tensor stores each position separately. A tensor with separate positions also
-/// contains the state after fewer tokens.
+/// Whether a state tensor stores each position separately. If a tensor stores positions separately,
+/// the tensor also contains the state after any smaller number of tokens.
 pub(crate) fn keeps_all(part: Part) -> bool {
     matches!(part.kind, StateKind::Kv(_))
 }
@@ -65,8 +65,8 @@ impl KeptTensor {
         (0..lines).map(|i| first + i * line..first + i * line + used).collect()
     }
 
-    /// Shortens a saved row of a state tensor to fewer tokens. `from` and `to` are pairs of the
-    /// number of tokens and the position after the last written position.
+    /// Shortens a saved row of a state tensor to fewer tokens. `from` and `to` are pairs: a number
+    /// of tokens, and the first position that no call has written.
     pub fn shortened<B>(
         &self,
         saved: &KeptRow<B>,

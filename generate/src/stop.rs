@@ -52,8 +52,7 @@ pub struct StopStrings {
 /// The result of searching a piece of text for stop strings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopMatch {
-    /// Text that is certainly not part of a stop string. The text before a possible stop string can
-    /// be empty.
+    /// Text that is certainly not part of a stop string; the text can be empty.
     Text(String),
     /// The text before a stop string. No text follows after a stop string.
     Stop(String),
