@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::models::Loaded;
 
-/// Returns the list `logprobs.content` of a chat answer.
+/// Returns the list for the field `logprobs.content` of a chat answer.
 pub fn content(loaded: &Loaded, logprobs: &[TokenLogprobs]) -> Vec<Value> {
     let entry = |one: &TokenLogprobs| {
         let mut entry = token(loaded, &one.chosen);

@@ -32,7 +32,7 @@ pub fn check_names(names: &[String]) -> Result<(), ServeError> {
     again.map_or(Ok(()), |(_, name)| Err(ServeError::Name { name: name.clone() }))
 }
 
-/// A loaded model, with additional data for creating answers.
+/// A loaded model, and data that the server needs to create answers.
 pub struct Loaded {
     pub name: String,
     pub model: Model,
