@@ -24,7 +24,7 @@ use crate::limit::Limit;
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "some are errors of commands that need IREE"))]
 pub enum Error {
-    /// The command needs the IREE runtime, but this binary was built without it.
+    /// The command needs the IREE runtime, but this binary was built without IREE.
     #[cfg(not(feature = "iree"))]
     #[error(
         "`{command}` needs the IREE runtime, but this binary was built without the IREE runtime; \

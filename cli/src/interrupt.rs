@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 
-/// The name of threads on which Tracewright catches panics and converts them to errors.
+/// The name of the threads on which Tracewright catches panics and converts the panics to errors.
 pub const CAUGHT: &str = "text";
 
 /// A flag that Ctrl-C sets. Long operations check the flag and stop if the flag is set.

@@ -131,11 +131,12 @@ mod tests {
 
     use super::*;
 
-    /// Counts how often tests record a model. A test that reads this counter locks `COUNTING`.
+    /// Counts how often tests record a model. A test that reads the counter of recorded models
+    /// locks `COUNTING`.
     static TRACED: AtomicUsize = AtomicUsize::new(0);
     static COUNTING: Mutex<()> = Mutex::new(());
 
-    /// A model that counts how often it is recorded.
+    /// A model that counts how often Tracewright records the model.
     struct Counted(ModelConfig);
 
     impl Architecture for Counted {

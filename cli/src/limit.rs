@@ -8,7 +8,7 @@ use tracewright::Plan;
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
     pub tokens: usize,
-    /// The model's own limit, if it is known.
+    /// The model's own limit, if this limit is known.
     pub longest: Option<usize>,
     pub set_by: SetBy,
 }

@@ -228,7 +228,7 @@ pub fn watch(interrupt: &Interrupt) -> WatchOpen {
     WatchOpen::new(move |step| steps.watch(step))
 }
 
-/// The number of tokens that a model can take, and the cause of this limit.
+/// The largest number of tokens that a model can take, and the cause of this limit.
 pub fn limit(opening: &Opening) -> Limit {
     let set_by = if opening.is_export() { SetBy::Export } else { SetBy::Flag("--context") };
     Limit { tokens: opening.context(), longest: opening.max_context(), set_by }
@@ -272,8 +272,8 @@ pub fn print_commands(
     Ok(())
 }
 
-/// Checks that the requested layout equals the layout of an export. The library checks all other
-/// options.
+/// Checks that the requested layout of weights equals the layout in an export. The library itself
+/// compares all other options with the export.
 fn check_layout(manifest: &IreeManifest, asked: Option<LayoutChoice>) -> Result<(), ModelError> {
     match asked.map(|layout| layout.to_string()).filter(|layout| *layout != manifest.layout) {
         Some(asked) => {

@@ -41,7 +41,7 @@ pub enum ConsoleError {
     File(#[from] FileError),
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The network cannot be built with these options.
+    /// The network cannot be built with the given options.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The weights cannot be read.

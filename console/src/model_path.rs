@@ -64,7 +64,7 @@ fn hub_name(path: &Path) -> Option<ModelName> {
 /// package `huggingface_hub`.
 ///
 /// # Errors
-/// Returns an error if no variable names the cache and there is no home folder.
+/// Returns an error if no environment variable names the cache and the user has no home folder.
 pub fn hub() -> Result<Hub, HubError> {
     let home = etcetera::choose_base_strategy().ok().map(|strategy| strategy.cache_dir());
     Hub::of_variables(|name| std::env::var_os(name), home.as_deref())
