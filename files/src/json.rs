@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use serde::de::DeserializeOwned;
 
-/// The words for numbers that only Python's JSON contains.
+/// The words that Python's JSON contains for numbers that are not finite.
 const NOT_FINITE: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
 /// Returns the JSON object that replaces `Infinity`, `-Infinity` or `NaN`. Hugging Face

@@ -46,7 +46,7 @@ impl FileKind {
 pub struct NotReplaced {
     /// The target of the link, if the path is a link.
     pub leads_to: Option<PathBuf>,
-    /// The name of the kind of file that may be replaced. If no existing file may be replaced, this
+    /// The name of the kind of file that may be replaced. If no existing file may be replaced, the
     /// name is empty.
     pub expected: &'static str,
 }

@@ -82,8 +82,8 @@ pub const LAYERS: usize = 4096;
 /// The largest number of positions that a network may have.
 pub const POSITIONS: usize = 1 << 30;
 
-/// The largest value of any other number in a configuration, such as a number of features or heads,
-/// or a token id.
+/// The largest value of most numbers in a configuration, such as a number of features or heads, or
+/// a token id.
 pub const EXTENT: usize = 1 << 24;
 
 /// The largest number of features of a head. For each position, the tables of the rotary embedding

@@ -88,8 +88,8 @@ mod tests {
         assert!(FolderLock::take(folder.path()).unwrap().is_some());
     }
 
-    /// A run that unlocks the folder removes the lock file. Other runs may have opened this lock
-    /// file shortly before.
+    /// A run that unlocks the folder removes the lock file. Another run may have opened the lock
+    /// file shortly before the removal.
     #[test]
     fn of_many_at_once_one_has_the_folder() {
         use std::sync::atomic::{AtomicUsize, Ordering};
