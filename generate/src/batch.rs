@@ -86,7 +86,7 @@ impl<'a, E: Executor> Batch<'a, E> {
     ///
     /// # Errors
     /// Returns the same errors as [`join`](Self::join), or an error if the network does not take
-    /// such an input. After an error, the row of the batch stays free.
+    /// features, an encoder's input or adapters. After an error, the row of the batch stays free.
     pub fn join_input(
         &mut self,
         input: &SequenceInput<'_>,
@@ -180,8 +180,8 @@ impl<'a, E: Executor> Batch<'a, E> {
         row.map(drop).ok_or(GenerateError::Full { rows: self.running.len() })
     }
 
-    /// Starts a text in a row of the batch. The state of this row already contains the first `seen`
-    /// tokens of the prompt.
+    /// Starts a text in a row of the batch. The state of the row `row` already contains the first
+    /// `seen` tokens of the prompt.
     fn begin(
         &mut self,
         row: usize,
@@ -214,7 +214,7 @@ impl<'a, E: Executor> Batch<'a, E> {
     }
 
     /// Cancels the text in a row of the batch, and returns the tokens so far. The result is `None`
-    /// if no text uses this row.
+    /// if no text uses this row of the batch.
     pub fn leave(&mut self, row: usize) -> Option<Generated> {
         let generation = self.running.get_mut(row)?.take()?;
         // The text is cancelled, so the network need not process the rest of its tokens.

@@ -48,10 +48,10 @@ impl Constrainer {
         Ok(Self { factory, end, whitespace_flexible: false })
     }
 
-    /// Sets whether an answer in JSON may contain whitespace outside strings. By default, the
-    /// answer contains no such whitespace, because small models write endless whitespace. A schema
-    /// can override this setting with `whitespace_flexible` or `whitespace_pattern` under
-    /// `x-guidance`.
+    /// Sets whether an answer in JSON may contain whitespace outside strings. By default,
+    /// whitespace outside strings is not allowed, because small models write endless whitespace. A
+    /// schema can override the setting for whitespace with `whitespace_flexible` or
+    /// `whitespace_pattern` under `x-guidance`.
     #[must_use]
     pub fn whitespace_flexible(self, flexible: bool) -> Self {
         Self { whitespace_flexible: flexible, ..self }

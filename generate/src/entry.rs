@@ -110,8 +110,8 @@ pub(crate) fn encodes(signature: &Signature) -> bool {
     signature.results.iter().any(|result| matches!(result.role, Role::Memory { .. }))
 }
 
-/// Finds the argument or result with a given role. Exactly one argument or result must have this
-/// role.
+/// Finds the argument or result with a given role. Exactly one argument or result must have the
+/// given role.
 pub(crate) fn only<'a>(
     entry: &Signature,
     list: &'a [Argument],

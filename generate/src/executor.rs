@@ -112,7 +112,7 @@ pub trait Executor {
     }
 
     /// Writes rows that a call has changed back into the whole tensor, beginning with the row
-    /// `first`. The call must have received these rows from [`rows`](Self::rows).
+    /// `first`. The call must have received the rows from [`rows`](Self::rows).
     ///
     /// # Errors
     /// Returns an error if the tensor cannot be written.

@@ -293,7 +293,8 @@ impl Generation {
     }
 
     /// Returns the tokens that the grammar requires after the chosen token. If the caller needs
-    /// logits, the returned list is empty, and the network processes these tokens one by one.
+    /// logits, the returned list is empty, and the network processes the required tokens one by
+    /// one.
     fn force(&mut self) -> Result<Vec<u32>, GenerateError> {
         let Some(guide) = &mut self.guide else { return Ok(Vec::new()) };
         let most = self.options.max_tokens - self.generated.tokens.len() - 1;

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use crate::GenerateError;
 
 /// Creates the content of the Hugging Face file `name` from the metadata of a GGUF file. The result
-/// is `None` if the metadata do not contain this content.
+/// is `None` if the metadata do not contain the content of this file.
 pub fn gguf_text(path: &Path, name: &str) -> Result<Option<String>, GenerateError> {
     let file = Gguf::open(path)?;
     let vocabulary = Vocabulary::read(&file)?;
@@ -309,7 +309,7 @@ struct Words {
     patterns: &'static [&'static str],
     /// Whether a word that is itself in the vocabulary becomes one token, without applying merges.
     whole_first: bool,
-    /// Whether a text begins with a special token. This value is the default if the metadata do not
+    /// Whether a text begins with a special token. The field is the default if the metadata do not
     /// declare whether a text begins with a special token.
     add_bos: bool,
 }
@@ -322,7 +322,7 @@ const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\
 
 impl Words {
     /// Returns the rules for a value of `tokenizer.ggml.pre`. The result is `None` if no supported
-    /// family uses this value.
+    /// tokenizer family uses the given value.
     fn of(pre: &str) -> Option<Self> {
         let (patterns, whole_first, add_bos): (&[&str], bool, bool) = match pre {
             "gpt-2" | "gpt2" | "phi-2" | "olmo" => (&[GPT2], false, false),

@@ -44,7 +44,7 @@ pub(crate) struct StepResults<B> {
 }
 
 impl Network {
-    /// Creates a network from a compiled program whose entry points have these signatures.
+    /// Creates a network from a compiled program whose entry points have the given signatures.
     ///
     /// # Errors
     /// Returns an error if an entry point lacks a necessary argument or result.
@@ -59,18 +59,21 @@ impl Network {
 
 impl<E: Executor> Network<E> {
     /// Whether the program has an entry point that returns the logits after each token.
-    /// [`Session::score`](crate::Session::score) needs such an entry point.
+    /// [`Session::score`](crate::Session::score) needs an entry point that returns the logits after
+    /// each token.
     pub fn has_scorer(&self) -> bool {
         self.only(EntryKind::Scorer).is_ok()
     }
 
     /// Whether the program has an entry point that verifies draft tokens.
-    /// [`Session::speculate`](crate::Session::speculate) needs such an entry point.
+    /// [`Session::speculate`](crate::Session::speculate) needs an entry point that verifies draft
+    /// tokens.
     pub fn has_verifier(&self) -> bool {
         self.verifier().is_some()
     }
 
-    /// Creates a network whose entry points have these signatures. `executor` calls the entry points.
+    /// Creates a network whose entry points have the given signatures. `executor` calls the entry
+    /// points.
     ///
     /// # Errors
     /// Returns an error if an entry point lacks a necessary argument or result, or if no entry

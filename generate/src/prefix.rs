@@ -26,7 +26,7 @@ pub(crate) struct Adopted {
     /// The number of the text's first tokens that the state of the row already contains.
     pub seen: usize,
     /// The number of tokens that the text has in common with another text. The value is `None` if
-    /// an additional snapshot after these common tokens would not save enough work.
+    /// an additional snapshot after the common tokens would not save enough work.
     pub parts_at: Option<usize>,
 }
 
@@ -37,8 +37,8 @@ struct Prefix {
     /// The number of tokens that the row and the new text have in common, even if no state for all
     /// these tokens exists.
     shared: usize,
-    /// The index of the snapshot that contains tensors that later calls have overwritten. The value
-    /// is `None` if the current state tensors of the row are still valid.
+    /// The index of the snapshot with copies of the state tensors that later calls have
+    /// overwritten. The value is `None` if the current state tensors of the row are still valid.
     snapshot: Option<usize>,
 }
 
@@ -193,8 +193,8 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(self.network.saved(model, &tokens[..state.length], state))
     }
 
-    /// Loads a saved sequence into one of the `free` rows of the batch. Returns the index of this
-    /// row, or `None` if no row is free.
+    /// Loads a saved sequence into one of the `free` rows of the batch. Returns the index of the
+    /// chosen row, or `None` if no row is free.
     ///
     /// # Errors
     /// Returns an error if the sequence belongs to another network.

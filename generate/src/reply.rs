@@ -21,8 +21,8 @@ use crate::{
 pub struct GenerateOptions {
     /// The largest number of new tokens.
     pub max_tokens: usize,
-    /// The settings of the sampler. [`dry_breakers`](Self::dry_breakers) replaces the DRY breakers in these
-    /// settings.
+    /// The settings of the sampler. [`dry_breakers`](Self::dry_breakers) replaces the DRY breakers
+    /// in the sampler's settings.
     pub sampling: Sampling,
     /// Texts that interrupt a repetition in the DRY penalty. `None` selects [`Breakers::USUAL`].
     pub dry_breakers: Option<Vec<String>>,
@@ -139,7 +139,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Includes the names of these special tokens in the text of the answer.
+    /// Includes the names of the given special tokens in the text of the answer.
     #[must_use]
     pub fn showing(mut self, special_tokens: &[String]) -> Self {
         self.detokenizer = self.detokenizer.map(|stream| stream.showing(special_tokens));
@@ -177,7 +177,7 @@ impl<'a> Reply<'a> {
         self.stopped
     }
 
-    /// Returns all text that was returned so far.
+    /// Returns all text of the answer that earlier calls have returned.
     pub fn text(&self) -> &str {
         &self.text
     }

@@ -33,8 +33,8 @@ pub(crate) struct Row<B> {
     /// Whether the row of the batch keeps snapshots for other texts that begin with the same
     /// tokens.
     pub is_kept: bool,
-    /// The positions at which a call must end, in ascending order. After a call that ends at one of
-    /// these positions, Tracewright keeps a snapshot of the row's state.
+    /// The positions at which a call must end, in ascending order. After a call that ends at a
+    /// position in this list, Tracewright keeps a snapshot of the row's state.
     pub ends: Vec<usize>,
     /// The number of the last call that processed tokens of this row.
     pub used: u64,
@@ -133,8 +133,9 @@ impl<B> Row<B> {
         Feed { tokens: &self.tokens[range.clone()], features, start: range.start, adapter: self.adapter }
     }
 
-    /// Removes all tokens except the first `length` tokens. If the state cannot be rewound to this
-    /// length, the sequence continues from the longest usable snapshot, or from position 0.
+    /// Removes all tokens except the first `length` tokens. If the state cannot be rewound to
+    /// `length` tokens, the sequence continues from the longest usable snapshot, or from position
+    /// 0.
     pub fn truncate(&mut self, length: usize, rewinds: impl Fn(usize, usize) -> bool) {
         self.tokens.truncate(length);
         self.features.split_off(&length);

@@ -21,8 +21,8 @@ use crate::{GenerateError, Network, SavedFault};
 const MARK: [u8; 8] = *b"TWSEQ\0\0\x01";
 const HASH: usize = 32;
 
-/// The tokens of a sequence, and the state after these tokens. A text that begins with these tokens
-/// reuses the state.
+/// The tokens of a sequence, and the state after these tokens. A text that begins with the saved
+/// tokens reuses the saved state.
 #[derive(Clone, Debug)]
 pub struct SavedSequence {
     pub(crate) header: Header,
@@ -100,7 +100,7 @@ impl SavedSequence {
         Ok(Self { path: Some(path.into()), ..read })
     }
 
-    /// Creates an error about this sequence.
+    /// Creates an error about this saved sequence.
     pub fn refuse(&self, fault: SavedFault) -> GenerateError {
         GenerateError::Saved { path: self.path.clone().unwrap_or_default(), fault }
     }
@@ -127,7 +127,7 @@ impl KeptTensor {
 }
 
 impl<E: Executor> Network<E> {
-    /// Creates a saved sequence from these tokens and this state.
+    /// Creates a saved sequence from tokens and the state after these tokens.
     pub(crate) fn saved(&self, model: &str, tokens: &[u32], state: Snapshot) -> SavedSequence {
         let names = self.state().iter().map(|tensor| tensor.saved_name(self.context()));
         let sizes = state.tensors.iter().map(|tensor| tensor.as_ref().map_or(0, |tensor| tensor.len()));

@@ -65,7 +65,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         self.rows[row].seen == self.rows[row].tokens.len()
     }
 
-    /// Appends tokens to a row of the batch. The next calls process these tokens.
+    /// Appends tokens to a row of the batch. The next calls of the network process the appended
+    /// tokens.
     ///
     /// # Errors
     /// Returns an error if the tokens exceed the context, or if a token is not in the vocabulary.
@@ -140,7 +141,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
     }
 
     /// Removes all tokens of a row of the batch except the first `length` tokens. If the row's
-    /// state cannot be rewound to this length, the next calls process the first `length` tokens
+    /// state cannot be rewound to `length` tokens, the next calls process the first `length` tokens
     /// again.
     pub fn truncate(&mut self, row: usize, length: usize) {
         self.rows[row].truncate(length, |written, to| self.network.rewinds(written, to));
@@ -153,8 +154,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         one.features.split_off(&one.seen);
     }
 
-    /// Processes the next tokens of all rows of the batch. Rows without new tokens do not change.
-    /// The function returns one output per row.
+    /// Processes the next tokens of all rows of the batch. Rows of the batch without new tokens do
+    /// not change. The function returns one output per row.
     ///
     /// # Errors
     /// Returns an error if the call fails. After a failed call the state is lost, and the next calls process

@@ -54,8 +54,8 @@ impl<'a, E: Executor> Session<'a, E> {
         self.rows.tokens(ROW)
     }
 
-    /// Removes all tokens after the first `length` tokens. If the state of a layer cannot be rewound to this
-    /// length, the next call processes the first `length` tokens again.
+    /// Removes all tokens after the first `length` tokens. If the state of a layer cannot be
+    /// rewound to `length` tokens, the next call processes the first `length` tokens again.
     pub fn truncate(&mut self, length: usize) {
         self.rows.truncate(ROW, length);
     }

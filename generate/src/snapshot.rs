@@ -49,8 +49,8 @@ pub(crate) fn keeps_all(part: Part) -> bool {
 
 impl KeptTensor {
     /// Returns the byte ranges of a tensor that contain the state of one row of the batch after
-    /// `length` tokens. Calls have written all positions below `written`. The first axis of the
-    /// tensor is the batch.
+    /// `length` tokens. Earlier calls have written all positions below `written`. The first axis of
+    /// the tensor is the batch.
     pub fn ranges(&self, row: usize, length: usize, written: usize, context: usize) -> Vec<Range<usize>> {
         let bytes = self.ty.bytes() / self.ty.shape[0];
         let first = row * bytes;
@@ -121,8 +121,8 @@ impl KeptTensor {
 
 impl<E: Executor> Network<E> {
     /// Copies the state of one row of the batch after its first `length` tokens. `wanted` selects
-    /// the state tensors to copy. Calls have written all positions below `written`. The copies are
-    /// on the device if the host cannot read the device's memory directly.
+    /// the state tensors to copy. Earlier calls have written all positions below `written`. The
+    /// copies are on the device if the host cannot read the device's memory directly.
     pub(crate) fn save(
         &self,
         state: &[E::Buffer],

@@ -184,7 +184,7 @@ impl Tokenizer {
         self.inner.token_to_id(name).filter(|&token| self.is_special(token))
     }
 
-    /// Whether a token represents one byte, such as `<0x0A>`. Several such tokens together can
+    /// Whether a token represents one byte, such as `<0x0A>`. Several byte tokens together can
     /// represent one character.
     fn is_byte(&self, token: u32) -> bool {
         let text = self.inner.id_to_token(token);

@@ -59,8 +59,8 @@ impl XlaFunction {
 }
 
 impl Xla {
-    /// Creates an executor from entry points by name. The entry points and their weights must be on devices of
-    /// this client.
+    /// Creates an executor from entry points by name. The entry points and their weights must be on
+    /// devices of `client`.
     pub fn new(client: &Client, functions: HashMap<String, XlaFunction>) -> Self {
         Self { client: client.clone(), functions, expected: RefCell::new(None) }
     }

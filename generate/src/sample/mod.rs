@@ -232,7 +232,8 @@ impl Sampler {
         self.step += 1;
     }
 
-    /// Chooses a token from the logits of one position. `seen` contains the tokens before this position.
+    /// Chooses a token from the logits of one position. `seen` contains the tokens before the
+    /// position of the chosen token.
     ///
     /// # Errors
     /// Returns an error if a logit is NaN or plus infinity, or if all logits are minus infinity.
@@ -332,7 +333,7 @@ fn fraction(random: &mut ChaCha8Rng) -> f64 {
 }
 
 /// Divides the logits by the temperature. With the temperature 0, only the token with the largest
-/// logit remains. If several tokens have this logit, the token with the lowest id remains.
+/// logit remains. If several tokens have the largest logit, the token with the lowest id remains.
 fn heat(candidates: &mut Vec<Candidate>, temperature: f32) {
     if temperature > 0.0 {
         candidates.iter_mut().for_each(|candidate| candidate.logit /= f64::from(temperature));
