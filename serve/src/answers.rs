@@ -34,7 +34,7 @@ pub struct Answers {
     events: UnboundedReceiver<(usize, TextEvent)>,
     updates: VecDeque<(usize, Update)>,
     readers: Vec<AnswerReader>,
-    /// The number of pieces of text that each answer has sent.
+    /// The number of pieces of text that the engine has sent for each answer.
     pieces: Vec<usize>,
     /// The number of answers that have not ended.
     open: usize,

@@ -213,8 +213,8 @@ pub fn usage(usage: Usage) -> Value {
     })
 }
 
-/// Returns the last events of a streamed answer. If the client requested token counts, the first of
-/// these events contains the counts. The very last event of a streamed answer is `[DONE]`.
+/// Returns the last events of a streamed answer. If the client requested token counts, the first
+/// returned event contains the counts. The very last event of a streamed answer is `[DONE]`.
 pub fn last_events(chunk: Option<Value>, total: Usage) -> Vec<Sent> {
     let with_usage = chunk.map(|mut chunk| {
         chunk["usage"] = usage(total);

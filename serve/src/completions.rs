@@ -168,8 +168,8 @@ fn prompts(loaded: &Loaded, given: &Value) -> Result<Vec<Prompt>, Failure> {
     list.into_iter().map(prompt).collect()
 }
 
-/// Reads a list of token ids. The result is `None` if the value is not such a list, or if the
-/// model's vocabulary lacks one of the token ids.
+/// Reads a list of token ids. The result is `None` if the value is not a list of token ids, or if
+/// the model's vocabulary lacks one of the token ids.
 pub fn token_ids(given: &Value, loaded: &Loaded) -> Option<Vec<u32>> {
     let vocabulary = loaded.model.info().vocabulary as u64;
     let id = |id: &Value| id.as_u64().filter(|&id| id < vocabulary).map(|id| id as u32);

@@ -9,7 +9,8 @@ use crate::ApiKeys;
 /// Options of a [`Server`](crate::Server).
 #[derive(Clone)]
 pub struct ServeOptions {
-    /// The options for generating an answer. A request can override these options.
+    /// The options for generating an answer. A request can override the server's options for
+    /// generating an answer.
     pub defaults: GenerateOptions,
     /// The API keys that clients can use. Without API keys, each client that can reach the port has
     /// access.

@@ -38,7 +38,7 @@ pub struct ResponseFields {
     parallel_tool_calls: Option<bool>,
     /// The format of the answer: `{"format": {"type": "json_schema", "schema": …}}`.
     text: Option<Value>,
-    /// An object with reasoning options. The field `effort` of this object sets the variable
+    /// An object with reasoning options. The field `effort` in `reasoning` sets the variable
     /// `reasoning_effort` of the chat template.
     reasoning: Option<Value>,
     /// The server does not support the field `previous_response_id`, because the server stores no

@@ -42,8 +42,8 @@ pub fn router(app: &Arc<App>) -> Router {
     }
 }
 
-/// Lists all paths that require a key. The router and the OpenAPI document both use this list of
-/// paths.
+/// Lists all paths that require a key. The router and the OpenAPI document both use the list of
+/// paths that require a key.
 fn endpoints() -> Vec<Endpoint> {
     let of = |path, about, route, body| Endpoint { path, about, route, body };
     let sampled = |one| vec![one, schema::<SamplingFields>()];
@@ -104,7 +104,7 @@ fn schema<T: JsonSchema>() -> Schema {
     settings.into_generator().into_root_schema_for::<T>()
 }
 
-/// Creates the CORS headers, which allow web pages of these origins to read answers.
+/// Creates the CORS headers, which allow web pages of the given origins to read answers.
 fn cors(origins: &[String]) -> CorsLayer {
     let origin = match origins.iter().any(|origin| origin == "*") {
         true => AllowOrigin::any(),

@@ -56,8 +56,8 @@ pub fn is_known(tools: &[Value], name: &str) -> bool {
     tools.iter().any(|tool| tool["function"]["name"] == name)
 }
 
-/// Whether a text begins like the JSON of a function call, which is an object whose first key is a
-/// key of a call. Returns `None` if the text is too short for a decision.
+/// Whether a text begins like the JSON of a function call: an object whose first key is, for
+/// example, `name` or `arguments`. Returns `None` if the text is too short for a decision.
 pub fn looks_like_calls(text: &str) -> Option<bool> {
     const KEYS: [&str; 5] = ["\"name\"", "\"type\"", "\"function\"", "\"arguments\"", "\"parameters\""];
     let rest = text.strip_prefix('[').unwrap_or(text).trim_start();

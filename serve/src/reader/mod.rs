@@ -125,13 +125,13 @@ impl AnswerReader {
         Self { reading, state, rest: String::new(), space: String::new(), has_reasoned: false, calls: 0 }
     }
 
-    /// Adds a piece of text, and returns the parts that no later text can change.
+    /// Adds a piece of text, and returns the parts of the answer that no later text can change.
     pub fn push(&mut self, piece: &str) -> Vec<Update> {
         self.rest.push_str(piece);
         self.read(false)
     }
 
-    /// Ends the text, and returns the remaining parts.
+    /// Ends the text, and returns the remaining parts of the answer.
     pub fn finish(&mut self) -> Vec<Update> {
         self.read(true)
     }
