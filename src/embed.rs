@@ -193,8 +193,8 @@ impl<'a> Embedder<'a> {
     }
 }
 
-/// Checks that a program can process these texts. Each text must have at most `length` tokens, and
-/// each token id must be below `vocabulary`.
+/// Checks that a program can process the given texts. Each text must have at most `length` tokens,
+/// and each token id must be below `vocabulary`.
 ///
 /// # Errors
 /// Returns an error about the first text that the program cannot process.

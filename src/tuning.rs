@@ -1,4 +1,4 @@
-//! Applies the tuner's measurements to a plan.
+//! Applies the tuner's measurements to the plan of a network.
 
 #[cfg(feature = "iree")]
 use std::path::Path;

@@ -70,7 +70,7 @@ pub enum ExportError {
         /// The processor features that the module needs and this machine lacks.
         missing: Vec<String>,
     },
-    /// The plan cannot be recorded or lowered.
+    /// The network of the plan cannot be recorded or lowered.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The version of the compiler cannot be determined.

@@ -50,7 +50,7 @@ pub enum XlaError {
     #[error("the path `{}` is not valid UTF-8, but the manifest contains the checkpoint's path; rename the \
         checkpoint", .0.display())]
     Unnamed(PathBuf),
-    /// The plan cannot be recorded or lowered.
+    /// The network of the plan cannot be recorded or lowered.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The sharding rules cannot partition a tensor.
@@ -129,8 +129,8 @@ pub fn check_model(model: &Path) -> Result<(), XlaError> {
     if Gguf::is_at(model) { Err(XlaError::Gguf(model.to_owned())) } else { Ok(()) }
 }
 
-/// Returns the rules that partition tensors over the axes of a mesh. The returned list begins with
-/// the rules in `asked`; the network's own rules apply to all other axes.
+/// Returns the rules that partition tensors over the axes of a mesh. The rules in `asked` take
+/// precedence over the network's own rules.
 pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<ShardRule> {
     let known = lower::divisible_axes(&recorded.trace);
     let is_asked = |axis: &str| asked.iter().any(|rule| rule.axes.iter().any(|asked| asked == axis));

@@ -70,8 +70,8 @@ pub struct Completion {
     pub text: String,
     /// The tokens of the text, the reason for the end, and timings.
     pub generated: Generated,
-    /// Whether a stop string ended the text. After a stop string, the text of all tokens is longer
-    /// than `text`.
+    /// Whether a stop string ended the text. If a stop string ended the text, the text of all
+    /// tokens is longer than `text`.
     pub is_cut: bool,
     /// Number of tokens in the prompt, including the tokens whose state was reused.
     pub prompt_tokens: usize,

@@ -27,7 +27,8 @@ use crate::export::IreeManifest;
 /// [`Model::open`] reads the files and builds the network in one call. Use `Opening` if your
 /// program chooses options from the files, for example a context that fits the length of a prompt.
 pub struct Opening {
-    /// The options for the model. You can change these options before you build the network.
+    /// The options for the model. You can change the options for the model before you build the
+    /// network.
     pub options: OpenOptions,
     source: Source,
     text: ModelText,
@@ -124,7 +125,7 @@ impl Opening {
         self.source.sentence()
     }
 
-    /// Checks that the model supports these options.
+    /// Checks that the model supports the given options for generating text.
     ///
     /// # Errors
     /// Returns an error if a setting is out of range, a schema or a grammar is not supported, or an option

@@ -67,8 +67,8 @@ pub struct OpenOptions {
     /// The device that runs the network. The default device is the CPU, or the device for which the
     /// export was compiled.
     pub device: Option<DeviceName>,
-    /// The target for which the network is compiled. The default target is the selected device on
-    /// this machine.
+    /// The target for which the network is compiled. By default, the compiler builds the network
+    /// for the selected device on this machine.
     pub target: Option<Target>,
     /// Whether, on processors with AMX, the bits of logits may depend on the number of tokens per
     /// call.
@@ -78,7 +78,7 @@ pub struct OpenOptions {
     /// network.
     pub plugin: Option<PathBuf>,
     /// The value of the environment variable `XLA_FLAGS`, which the plugin reads. The cache key of
-    /// an executable contains these XLA flags. By default, the string of XLA flags is empty.
+    /// an executable contains the XLA flags. By default, the string of XLA flags is empty.
     pub xla_flags: String,
     /// A grid of the plugin's devices with named axes, over which XLA partitions the network. The
     /// mesh begins with the plugin's first device. By default, the network runs on one device.
@@ -138,7 +138,7 @@ pub enum Speculation {
     #[default]
     Off,
     /// Draft tokens are copied from the text. If the last tokens also occur earlier in the prompt
-    /// or the answer, the drafter proposes the tokens that followed there.
+    /// or the answer, the drafter proposes the tokens after the earlier occurrence.
     Lookup,
     /// A smaller model with the same tokenizer proposes draft tokens.
     Draft(PathBuf),

@@ -184,7 +184,7 @@ impl Drop for Running {
 }
 
 impl Pieces {
-    /// Ends the generation after the next token. The iterator still returns the text up to this
+    /// Ends the generation after the next token. The iterator still returns the text up to the last
     /// token, and [`completion`](Self::completion) reports
     /// [`Finish::Cancelled`](generate::Finish::Cancelled).
     pub fn cancel(&self) {

@@ -57,8 +57,9 @@ impl XlaPlugin {
         &self.client
     }
 
-    /// Adapts a plan [for XLA](crate::export::xla::planned) to this plugin's platform. If a mesh is
-    /// given, the plan uses no kernels, because only modules for a single device can call kernels.
+    /// Adapts a plan [for XLA](crate::export::xla::planned) to the platform of this plugin. If a
+    /// mesh is given, the plan uses no kernels, because only modules for a single device can call
+    /// kernels.
     pub fn plan(&self, plan: Plan, mesh: Option<&Mesh>) -> Plan {
         let is_cuda = self.client.platform() == "cuda" && mesh.is_none();
         if is_cuda { for_cuda(plan) } else { plan }
@@ -91,7 +92,7 @@ pub struct XlaTools<'a> {
     /// The plugin, which must be started with enough devices.
     pub plugin: &'a XlaPlugin,
     /// The device that runs the program. By default, the first device runs the program. If XLA uses
-    /// a mesh, the mesh begins with this device.
+    /// a mesh, the mesh begins with the selected device.
     pub device: Option<DeviceName>,
     /// The cache folder for executables, and for archives of computed weights.
     pub cache: &'a Path,
