@@ -1,6 +1,6 @@
 //! Builds a callable program from a trace and a checkpoint. [`build_program`] runs all stages of a
-//! build. [`Build`] runs the stages one by one, for callers such as an export. A cache folder keeps
-//! compiled modules and archives.
+//! build. [`Build`] runs the stages of a build one by one; an export, for example, needs only some
+//! stages. A cache folder keeps compiled modules and archives of weights.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -25,21 +25,21 @@ use trace::{Parameter, Trace};
 use crate::footprint::TooLarge;
 use crate::{Expanded, Footprint, Lowered, Memory, Program};
 
-/// The compiler and the cache folder of a build, and a function that receives the steps of the
+/// The compiler and the cache folder of a build, and a function that receives each step of the
 /// build.
 pub struct BuildTools<'a> {
-    /// The `iree-compile` that compiles the module.
+    /// The compiler `iree-compile`, which compiles the module.
     pub compiler: &'a Compiler,
-    /// The cache folder for compiled modules and archives. The name of each cached file is a hash
-    /// of the file's inputs. You can delete the cache folder at any time.
+    /// The cache folder for compiled modules and archives of weights. The name of each cached file
+    /// is a hash of the file's inputs. You can delete the cache folder at any time.
     pub cache: &'a Path,
     /// A function that receives each step of the build and can stop the build. With `None`, the
     /// build reports no steps.
     pub watch: Option<WatchSteps<'a>>,
 }
 
-/// A function that receives each step of a build. The function returns [`ControlFlow::Break`] to stop the
-/// build.
+/// A function that receives each step of a build. To stop the build, the function returns
+/// [`ControlFlow::Break`].
 pub type WatchSteps<'a> = &'a mut dyn FnMut(BuildStep) -> ControlFlow<()>;
 
 /// A step of a build that can take a long time.
@@ -77,11 +77,13 @@ pub enum BuildStep {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct ProgramOptions<'a> {
-    /// The compiler, the cache folder, and the function that receives the steps of the build.
+    /// The compiler and the cache folder of the build, and the function that receives each step of
+    /// the build.
     pub tools: BuildTools<'a>,
     /// The target for which the module is compiled. The default target is this machine.
     pub target: Target,
-    /// The rules that simplify the trace. By default, the exact rules apply.
+    /// The rules that simplify the trace. By default, Tracewright applies only rules that keep
+    /// every bit of the results.
     pub rules: Rules,
     /// The storage format of weights, and whether Tracewright's kernels or the compiler's own code
     /// compute matmuls. By default, kernels compute matmuls, and weights have the element type of
@@ -90,11 +92,12 @@ pub struct ProgramOptions<'a> {
     /// The device that runs the network. By default, the network runs on all threads of this machine's
     /// processor.
     pub device: Device,
-    /// The memory into which the network must fit. With `None`, the build does not check the
-    /// memory. The default limit is the memory that this process may use.
+    /// The memory into which the network must fit. If the limit is `None`, the build does not check
+    /// whether the network fits into memory. The default limit is the memory that this process may
+    /// use.
     pub memory: Option<Memory>,
     /// Tensors that the checkpoint may contain in addition to the parameters of the network. By
-    /// default, the checkpoint may contain no other tensors.
+    /// default, the checkpoint may contain only the parameters of the network.
     pub ignorable: Vec<Ignorable>,
 }
 
@@ -182,11 +185,12 @@ pub enum LoadError {
 }
 
 /// Lowers the trace of a network's entry points, and loads the program. If the cache lacks the
-/// compiled module or the archive, the function compiles the module or bakes the archive first.
+/// compiled module or the archive of weights, the function first creates the missing file.
 ///
 /// # Errors
 /// Returns the error of the first stage that fails. If the checkpoint does not match the trace's
-/// parameters, the error lists all differences and is returned before the slow compilation begins.
+/// parameters, the function returns an error before the slow compilation begins. The error lists
+/// all differences between the checkpoint and the parameters.
 pub fn build_program(
     traced: &Traced,
     checkpoint: &Checkpoint,
@@ -241,8 +245,9 @@ impl<'a, 't> Build<'a, 't> {
     /// cache contains the compiled module. `recorded` is the trace before lowering.
     ///
     /// # Errors
-    /// Returns the compiler's error. If the checkpoint does not match the parameters, the error
-    /// lists all differences and is returned before the slow compilation begins.
+    /// Returns the compiler's error. If the checkpoint does not match the parameters, the function
+    /// returns an error before the slow compilation begins. The error lists all differences between
+    /// the checkpoint and the parameters.
     pub fn new(
         lowered: Lowered,
         recorded: &Trace,
@@ -256,7 +261,7 @@ impl<'a, 't> Build<'a, 't> {
         Ok(Self { lowered, options, compiled, checkpoint, checked, tools })
     }
 
-    /// Bakes the weights, and writes the archive to `path`.
+    /// Converts the weights of the checkpoint, and writes the archive of weights to `path`.
     ///
     /// # Errors
     /// Returns an error if a weight cannot be computed or the file cannot be written.
@@ -270,7 +275,7 @@ impl<'a, 't> Build<'a, 't> {
     }
 
     /// Returns the archive of the weights in the cache. If the cache lacks the archive, the
-    /// function bakes the archive, and also returns statistics about baking.
+    /// function writes the archive, and also returns statistics about writing.
     ///
     /// # Errors
     /// Returns an error if a weight cannot be computed or the file cannot be written.
@@ -290,7 +295,7 @@ impl<'a, 't> Build<'a, 't> {
     }
 }
 
-/// Returns the options with which the compiler compiles a lowered network for its target.
+/// Returns the compiler's options for a lowered network and the target of this network.
 pub fn compile_options(lowered: &Lowered, compiler: &Compiler) -> Result<CompileOptions, CompileError> {
     // The options fit the largest weight, because matmuls with the largest weights take most of the
     // time.
@@ -328,8 +333,8 @@ pub fn compile(
 }
 
 impl<'a> BuildTools<'a> {
-    /// Creates build tools with the given compiler and cache folder, without a function that
-    /// receives the steps of the build.
+    /// Creates build tools with the given compiler and cache folder; no function receives the steps
+    /// of the build.
     pub fn new(compiler: &'a Compiler, cache: &'a Path) -> Self {
         Self { compiler, cache, watch: None }
     }
@@ -346,8 +351,9 @@ impl<'a> BuildTools<'a> {
     }
 }
 
-/// Returns the archive of the given parameters in the cache. If the archive is missing, the
-/// function calls `bake` to write the archive, and also returns the statistics of `bake`.
+/// Returns the archive from the cache that contains the given parameters. If the archive is
+/// missing, the function calls `bake` to write the archive, and also returns the statistics of
+/// `bake`.
 ///
 /// # Errors
 /// Returns an error if a file cannot be read or written, or `bake` fails.
@@ -374,9 +380,9 @@ pub(crate) fn cached_archive(
 
 /// Returns the archive's name in the cache, which is a hash of the checkpoint's files and of the
 /// parameters. The hash identifies a checkpoint file by its path, size and modification time, and
-/// on Unix also by its inode and change time. If another program rewrites a file, at least one of
-/// these values changes. Hashing gigabytes of weights at every start would take longer than loading
-/// the weights.
+/// on Unix also by its inode and change time. If another program rewrites a checkpoint file, the
+/// size, the times or the inode change. Hashing gigabytes of weights at every start would take
+/// longer than loading the weights.
 fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<String, LoadError> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&ROUNDING.to_le_bytes());
@@ -408,7 +414,8 @@ fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<Stri
 ///
 /// # Errors
 /// Returns an error if the archive lacks a parameter, or contains the parameter with a different
-/// type. IREE itself would not detect a missing parameter or a wrong type.
+/// type. The function compares names and types, because IREE itself would not detect a missing
+/// parameter or a wrong type.
 pub fn map_parameters<'a>(
     archive: &Archive,
     expected: impl Iterator<Item = (&'a str, String)>,

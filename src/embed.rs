@@ -34,9 +34,9 @@ use trace::{Role, Signature};
 use crate::plan::rounded_up;
 use crate::program::{CallError, Program};
 
-/// Returns the number of tokens to which Tracewright pads texts of at most `tokens` tokens. The
-/// padded length is a power of two, but at most `longest`. Powers of two keep the number of
-/// different modules small.
+/// Returns the padded length for texts that have at most `tokens` tokens. The padded length is a
+/// power of two, but at most `longest`. Because padded lengths are powers of two, Tracewright
+/// compiles only a few different modules.
 pub fn length_for(tokens: usize, longest: usize) -> usize {
     rounded_up(tokens, 32, longest)
 }
@@ -153,8 +153,8 @@ impl<'a> Embedder<'a> {
     /// program is smaller than the number of texts, the function calls the program several times.
     ///
     /// # Errors
-    /// Returns an error if a text has no tokens, too many tokens, or an unknown token, or if a call fails or
-    /// returns a number that is not finite.
+    /// Returns an error if a text has no tokens, too many tokens or an unknown token. The function
+    /// also returns an error if a call fails or returns a number that is not finite.
     pub fn embed(&self, texts: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, EmbedError> {
         check_texts(texts, self.length, self.vocabulary)?;
         let mut vectors: Vec<Vec<f32>> = Vec::with_capacity(texts.len());
@@ -170,9 +170,9 @@ impl<'a> Embedder<'a> {
         Ok(vectors)
     }
 
-    /// Computes the embeddings in one call of the program. The function fills unused sequences of
-    /// the batch with a text of one token, and ignores the results of these sequences. Without this
-    /// token, the mean over zero tokens would be NaN.
+    /// Computes the embeddings in one call of the program. If the batch has unused sequences, the
+    /// function fills these sequences with a text of one token, and ignores their results. For a
+    /// text without tokens, the mean over zero tokens would be NaN.
     fn call(&self, texts: &[Vec<u32>]) -> Result<Array, EmbedError> {
         let row = |row: usize| texts.get(row).map_or(&[0][..], Vec::as_slice);
         let padded = |tokens: &[u32]| {
@@ -193,8 +193,8 @@ impl<'a> Embedder<'a> {
     }
 }
 
-/// Checks that a program can process these texts. Each text must have at most `length` tokens, and
-/// each token id must be below `vocabulary`.
+/// Checks that a program can process the given texts. Each text must have at most `length` tokens,
+/// and each token id must be below `vocabulary`.
 ///
 /// # Errors
 /// Returns an error about the first text that the program cannot process.

@@ -36,13 +36,15 @@ pub struct Plan {
     pub context: usize,
     /// The number of tokens that a prefill call processes for each sequence.
     pub chunk: usize,
-    /// The number of sequences that a call processes. The default number is 1.
+    /// The number of sequences that a call processes. By default, a call processes one sequence.
     pub batch: usize,
-    /// The storage format of cached keys and values. The default format is the element type.
+    /// The storage format of cached keys and values. By default, keys and values have the network's
+    /// element type.
     pub kv: KvFormat,
     /// The target for which the network is compiled. The default target is this machine.
     pub target: Target,
-    /// The rules that simplify the trace. By default, the exact rules apply.
+    /// The rules that simplify the trace. By default, Tracewright applies only rules that keep
+    /// every bit of the results.
     pub rules: Rules,
     /// The storage format of weights, and whether kernels compute matmuls. By default, kernels
     /// compute matmuls. The default storage format is the checkpoint's quantization, or the element
@@ -50,10 +52,10 @@ pub struct Plan {
     pub weights: Weights,
 }
 
-/// The reason why a plan is impossible, or cannot be recorded or lowered.
+/// The reason why a plan is impossible, or why its network cannot be recorded or lowered.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// The context is longer than the model or the chunk allows.
+    /// The requested context is longer than the model or the chunk allows.
     #[error(
         "the option `context` is {found}, expected 1 to {longest} tokens, the longest context that the model supports"
     )]
@@ -63,15 +65,15 @@ pub enum PlanError {
         /// The longest possible context, in tokens.
         longest: usize,
     },
-    /// The chunk is longer than the context.
+    /// The requested number of tokens per prefill call (the chunk) is larger than the context.
     #[error("the option `chunk` is {found}, expected 1 to {context} tokens, the length of the context")]
     Chunk {
-        /// The chunk that the caller requested, in tokens.
+        /// The requested number of tokens per prefill call.
         found: usize,
         /// The context of the plan, in tokens.
         context: usize,
     },
-    /// The requested length of texts is larger than the model allows.
+    /// The requested length of texts is larger than the model's limit.
     #[error(
         "the option `length` is {found}, expected 1 to {longest} tokens, the longest text that the model supports"
     )]
@@ -90,7 +92,7 @@ pub enum PlanError {
     /// The recorded trace cannot be lowered.
     #[error(transparent)]
     Lower(#[from] LowerError),
-    /// Two entry points declare a parameter with different types.
+    /// Two entry points of a network declare the same parameter with different types.
     #[error(transparent)]
     Parameter(#[from] ParameterConflict),
     /// The file with the formats of weight matrices cannot be read.
@@ -98,8 +100,8 @@ pub enum PlanError {
     QuantMap(#[from] QuantMapError),
 }
 
-/// The default number of tokens per prefill call. With about this many tokens or more, computation
-/// limits the speed of matmuls instead of memory.
+/// The default number of tokens per prefill call. Below about this number of tokens, the memory
+/// limits the speed of matmuls; above this number, the computation limits the speed.
 const CHUNK: usize = 128;
 
 impl Plan {
@@ -135,7 +137,8 @@ impl Plan {
     }
 
     /// Returns a context length for `tokens` tokens. The context is a power of two, but at most
-    /// `longest`. Powers of two keep the number of different modules small.
+    /// `longest`. Because contexts are powers of two, Tracewright compiles only a few different
+    /// modules.
     pub fn context_for(tokens: usize, longest: usize) -> usize {
         rounded_up(tokens, 512, longest)
     }
@@ -162,14 +165,14 @@ impl Plan {
     }
 
     /// Returns the entry point that verifies draft tokens. Reading the weights from memory takes
-    /// most of the time of a call. So a call for several draft tokens takes little longer than a
-    /// call for a single token.
+    /// most of the time of a call. So a call that verifies several draft tokens takes little longer
+    /// than a call for a single token.
     pub fn verifier(&self) -> Vec<EntryPoint> {
         const WIDTH: usize = 8;
         self.remembering(vec![EntryPoint::verify(self.batch, WIDTH.min(self.context), self.context)])
     }
 
-    /// Returns the same entry points as [`steps`](Self::steps), with another chunk and another
+    /// Returns the same entry points as [`steps`](Self::steps), but with the given chunk and
     /// context.
     pub fn steps_of(&self, chunk: usize, context: usize) -> Vec<EntryPoint> {
         let mut entries = self.model.entry_points(self.batch, chunk, context);
@@ -177,8 +180,8 @@ impl Plan {
         self.remembering(entries)
     }
 
-    /// Applies the settings of a tuning to the plan. If you pass a `chunk`, the plan does not use
-    /// the chunk of the tuning.
+    /// Applies measured settings, such as the tile sizes of kernels, to the plan. If `chunk` is
+    /// set, the plan ignores the tuning's number of tokens per prefill call.
     pub fn tuned(self, tuning: Tuning, chunk: Option<usize>) -> Self {
         let measured = tuning.chunk.filter(|_| chunk.is_none());
         let chunk = measured.map_or(self.chunk, |chunk| chunk.get().min(self.context));
@@ -193,7 +196,8 @@ impl Plan {
     /// Returns the options with which Tracewright simplifies a trace of this plan.
     ///
     /// # Errors
-    /// Returns an error if the storage formats name matrices that the trace does not have.
+    /// Returns an error if a storage format is set for a weight matrix that the trace does not
+    /// contain.
     pub fn simplification(&self, trace: &Trace) -> Result<Options, PlanError> {
         let quantize = self.weights.quantize.resolved(trace).map_err(LowerError::from)?;
         Ok(Options { formats: quantize.formats(), ..Options::new(self.rules, &self.target) })
@@ -220,8 +224,8 @@ impl Plan {
         Ok(self.model.trace(self.element, entries)?)
     }
 
-    /// Simplifies a trace of this plan, and expands the trace to primitives. The trace contains all entry
-    /// points that [`trace`](Self::trace) returns, or some of these entry points.
+    /// Simplifies a trace of this plan, and expands the trace to primitives. The trace contains all
+    /// or some of the entry points that [`trace`](Self::trace) records.
     ///
     /// # Errors
     /// Returns an error if the trace cannot be lowered.
@@ -237,8 +241,8 @@ impl Plan {
         Ok(StagedTrace::new(trace, self.rules, self.target.clone(), self.weights.clone())?)
     }
 
-    /// Simplifies and lowers a trace of this plan. The trace contains all entry points that
-    /// [`trace`](Self::trace) returns, or some of these entry points.
+    /// Simplifies and lowers a trace of this plan. The trace contains all or some of the entry
+    /// points that [`trace`](Self::trace) records.
     ///
     /// # Errors
     /// Returns an error if the trace cannot be lowered.

@@ -5,8 +5,8 @@ use ops::{Array, TensorType};
 use runtime::{Buffer, Runtime};
 use trace::{Argument, Role, Signature};
 
-/// A compiled network with its weights, loaded on a device. You can call the entry points of the
-/// program.
+/// A compiled network with its weights, loaded on a device. You can call the entry points of a
+/// `Program`.
 pub struct Program {
     loaded: LoadedProgram,
     signatures: Vec<Signature>,
@@ -47,14 +47,14 @@ pub enum CallError {
     Name {
         /// Name of the entry point.
         entry: String,
-        /// Describes the problem, and continues the text of the message.
+        /// The end of the error message, which describes the problem.
         what: &'static str,
         /// The name of the argument.
         name: String,
         /// The arguments of the entry point, with their types.
         arguments: Vec<String>,
     },
-    /// The element type, the shape or the axes of an argument are wrong.
+    /// The element type, the shape or the axis names of an argument are wrong.
     #[error("the entry point `{entry}`: the argument `{name}` is {found}, expected {expected}")]
     Argument {
         /// Name of the entry point.
@@ -90,8 +90,8 @@ impl Program {
         &self.signatures
     }
 
-    /// Returns this program as a language model that predicts the next token. IREE must have loaded
-    /// the program.
+    /// Returns this program as a language model that predicts the next token. The function supports
+    /// only programs that IREE has loaded.
     ///
     /// # Errors
     /// Returns an error if an entry point lacks an argument or a result, if a necessary entry point
@@ -233,7 +233,7 @@ fn listed(signature: &Signature) -> Vec<String> {
 }
 
 /// Checks that a value has the declared element type and shape of an argument. If the axes of the
-/// value have names, the function also checks these names.
+/// value have names, the function also compares the names of the axes.
 fn check(entry: &str, array: &Array, argument: &Argument) -> Result<(), CallError> {
     let named = array.axes().iter().map(String::as_str).eq(argument.axes.iter().map(|axis| &**axis));
     if *array.ty() == argument.ty && (array.axes().is_empty() || named) {

@@ -21,7 +21,7 @@ pub enum QuantMapError {
         /// The JSON error, with its line and column.
         source: serde_json::Error,
     },
-    /// A value in the file is not the name of a storage format.
+    /// The JSON file contains a value that is not the name of a storage format.
     #[error("`{}`: the format of `{pattern}` is `{found}`, expected none, q8, q4 or q4_k", .path.display())]
     Format {
         /// The path of the file.
@@ -38,7 +38,7 @@ pub enum QuantMapError {
 /// the network as the storage format.
 ///
 /// # Errors
-/// Returns an error if the file does not contain such an object.
+/// Returns an error if the file does not map patterns of weight names to storage formats.
 pub fn read_quant_map(path: &Path) -> Result<BTreeMap<String, Option<WeightFormat>>, QuantMapError> {
     let bytes = files::read(path, limits::CONFIG)?;
     let words: BTreeMap<String, String> = serde_json::from_slice(&bytes)

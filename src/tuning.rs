@@ -1,4 +1,4 @@
-//! Applies the tuner's measurements to a plan.
+//! Applies the tuner's measurements to the plan of a network.
 
 #[cfg(feature = "iree")]
 use std::path::Path;
@@ -17,25 +17,25 @@ pub use ::tuning::*;
 /// The source of the kernels' tile sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TuningSource {
-    /// The measurements of `tracewright tune` with the same compiler on this machine. Kernels
-    /// without a measurement use default settings.
+    /// The measurements of `tracewright tune` with the same compiler on this machine. A kernel
+    /// without a measurement uses default settings.
     Measured,
-    /// The same given settings for all kernels.
+    /// All kernels use the same given settings.
     Given(Tuning),
 }
 
-/// The settings of kernels for a target.
+/// The settings of kernels, such as tile sizes, for a target.
 pub enum Tunings {
-    /// The same settings for all networks and kernels.
+    /// All networks and kernels use the same settings.
     Given(Tuning),
-    /// The fastest measured settings of each network and kernel.
+    /// Each network and kernel uses the fastest settings that the tuner measured.
     Measured(TuningDb),
 }
 
 #[cfg(feature = "iree")]
 impl TuningSource {
-    /// Reads the settings for a target and a compiler. The tuner stores measurements in the cache
-    /// folder.
+    /// Reads the kernels' settings for a target and a compiler. The tuner stores measurements in
+    /// the cache folder.
     ///
     /// # Errors
     /// Returns an error if the compiler's version cannot be determined, or a file cannot be read.
@@ -83,7 +83,7 @@ impl Tunings {
 }
 
 /// Returns the name under which the measurements of a plan's network are stored. The name depends
-/// on the operations of a decode step and on the weight formats, but not on the context or the
+/// on the operations of a decode call and on the weight formats, but not on the context or the
 /// chunk.
 ///
 /// # Errors

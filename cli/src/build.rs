@@ -53,7 +53,7 @@ impl TuningSource {
         })
     }
 
-    /// Reads the tunings for a target, and warns about damaged files.
+    /// Reads the tile sizes of kernels for a target, and warns about damaged tuning files.
     pub fn read(&self, target: &Target, tools: (&Compiler, &Path)) -> Result<Tunings, Error> {
         let tunings = self.resolved()?.read(target, tools)?;
         report_damage(tunings.damaged());
@@ -62,8 +62,8 @@ impl TuningSource {
 }
 
 impl TuningArguments {
-    /// Reads the tunings that `--tuning` selects. Without this flag, the function reads the tunings
-    /// that `tracewright tune` measured.
+    /// Reads the tile sizes of kernels from the source that `--tuning` selects. Without `--tuning`,
+    /// the function reads the measurements of `tracewright tune`.
     pub fn read(&self, target: &Target, tools: (&Compiler, &Path)) -> Result<Tunings, Error> {
         self.source.as_ref().unwrap_or(&TuningSource::Measured).read(target, tools)
     }
@@ -102,7 +102,7 @@ pub fn cache_folder(arguments: &CompileArguments) -> Result<PathBuf, Error> {
 }
 
 impl DeviceArguments {
-    /// Returns the device that `--device` names. Without this flag, the function returns the CPU.
+    /// Returns the device that `--device` names. Without `--device`, the function returns the CPU.
     pub fn name(&self) -> DeviceName {
         self.device.unwrap_or(DeviceName::CPU)
     }
@@ -140,7 +140,8 @@ impl DeviceArguments {
     }
 }
 
-/// Returns how many milliseconds loading and compiling the program took, in this order.
+/// Returns two durations in milliseconds: first of loading the program, then of compiling the
+/// program.
 pub fn build_times(build: Option<&BuildInfo>) -> [f64; 2] {
     build.map_or([0.0; 2], |build| [build.load, build.compile].map(milliseconds))
 }

@@ -1,4 +1,4 @@
-//! The errors of commands, and the flags that can fix an error.
+//! Defines the errors of commands, and names the flags that can fix an error.
 
 use std::io;
 use std::path::PathBuf;
@@ -24,14 +24,14 @@ use crate::limit::Limit;
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "some are errors of commands that need IREE"))]
 pub enum Error {
-    /// The command needs the IREE runtime, but this binary was built without it.
+    /// The command needs the IREE runtime, but this binary was built without IREE.
     #[cfg(not(feature = "iree"))]
     #[error(
         "`{command}` needs the IREE runtime, but this binary was built without the IREE runtime; \
          run `cargo xtask demo`, or run `cargo xtask setup` and then `cargo build --release --features iree`"
     )]
     WithoutIree { command: &'static str },
-    /// An error of the library, which has its own error code.
+    /// The library returned an error, which already has an error code.
     #[error(transparent)]
     Library(AnyCoded),
     #[error("the command was interrupted")]
@@ -108,7 +108,8 @@ impl<E: Coded + Send + Sync + 'static> From<E> for Error {
     }
 }
 
-/// Converts an error of the library. The converted error names command-line options.
+/// Converts an error of the library. The converted error names command-line options instead of
+/// fields.
 #[cfg(feature = "iree")]
 fn in_options(error: ModelError) -> Error {
     let usage = |what: String| Error::Library(AnyCoded::new(usage(what)));
@@ -201,7 +202,8 @@ impl CommandError for Error {
     }
 }
 
-/// Returns the help text of the first pattern that matches an error.
+/// Compares an error with several patterns, and returns the help text of the first pattern that
+/// matches.
 macro_rules! helps {
     ($error:ident: $($pattern:pat => $help:literal;)+) => {
         $(if matches!($error.find(), Some($pattern)) {

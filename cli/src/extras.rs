@@ -1,4 +1,5 @@
-//! Inputs of a chat template in addition to the messages: tools, documents and variables.
+//! Reads the inputs that a chat template receives in addition to the messages: tools, documents and
+//! variables.
 
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use tracewright::generate::Chat;
 use crate::arguments::{TemplateArguments, Thinking};
 use crate::error::Error;
 
-/// The variable that `--thinking` sets.
+/// The name of the chat template's variable that `--thinking` sets.
 const THINKING: &str = "enable_thinking";
 
 impl TemplateArguments {
@@ -36,7 +37,7 @@ pub struct Extras {
 }
 
 impl Extras {
-    /// Reads the files that the arguments name.
+    /// Reads the tools, documents and variables from the files that the arguments name.
     pub fn read(arguments: &TemplateArguments) -> Result<Self, Error> {
         let TemplateArguments { tools, documents, thinking, template_var } = arguments;
         let mut variables = Map::new();

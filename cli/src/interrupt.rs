@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use crate::error::Error;
 
-/// The name of threads on which Tracewright catches panics and converts them to errors.
+/// The name of the threads on which Tracewright catches panics and converts the panics to errors.
 pub const CAUGHT: &str = "text";
 
-/// A flag that Ctrl-C sets. Long operations check this flag.
+/// A flag that Ctrl-C sets. Long operations check the flag and stop if the flag is set.
 #[derive(Clone, Default)]
 pub struct Interrupt {
     pub asked: Arc<AtomicBool>,
-    /// Whether the program only waits for the user. While the program waits, the first Ctrl-C ends
-    /// the process.
+    /// Whether the program is only waiting for the user's next input. While the program waits for
+    /// input, the first Ctrl-C ends the process.
     idle: Arc<AtomicBool>,
 }
 
@@ -46,7 +46,7 @@ impl Interrupt {
         self.asked.store(false, Ordering::SeqCst);
     }
 
-    /// Sets whether the program only waits for the user.
+    /// Sets whether the program is only waiting for the user's next input.
     #[cfg(feature = "iree")]
     pub fn wait(&self, idle: bool) {
         self.idle.store(idle, Ordering::SeqCst);
@@ -58,8 +58,8 @@ impl Interrupt {
     }
 
     /// Runs `work` on another thread until the work ends or you press Ctrl-C. Use this function for
-    /// operations that never check the flag. Use this function also to parse untrusted texts: a
-    /// deeply nested text needs the large stack of this thread.
+    /// operations that never check the interrupt flag. Use this function also to parse untrusted
+    /// texts, because a deeply nested text needs the large stack of the other thread.
     pub fn or<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
         const ROOM: usize = 256 << 20;
         const LOOK: Duration = Duration::from_millis(50);

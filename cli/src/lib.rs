@@ -1,7 +1,7 @@
 //! The command line `tracewright`: generate text, compute embeddings, export models, and more.
 //!
-//! The caller of [`main`] decides which networks the command line supports. To get a command line for your own
-//! network, write a `main` with a function that reads its configuration:
+//! The caller of [`main`] decides which networks the command line supports. To get a command line
+//! for your own network, call [`main`] with a function that reads the network's configuration:
 //!
 //! ```no_run
 //! use std::process::ExitCode;
@@ -60,7 +60,7 @@ pub use inspect::main as trace_dump;
 use interrupt::{CAUGHT, Interrupt};
 use tracewright::models::ReadModel;
 
-/// The inputs of every command in addition to its arguments.
+/// The inputs that every command gets in addition to its command-line arguments.
 #[derive(Clone)]
 struct Invocation {
     read: ReadModel,
@@ -72,12 +72,13 @@ pub fn main(read: ReadModel) -> ExitCode {
     run(read, std::env::args_os(), Vec::new()).into()
 }
 
-/// Runs [`main`] with the given command line, and returns the exit code. The first word is the
-/// program's name.
+/// Runs [`main`] with the given command line, and returns the exit code. The first of the `words`
+/// is the program's name.
 ///
-/// Some commands start the command line again, in another process. `again` contains the words that
-/// start the command line from another program, such as a Python interpreter. If `again` is empty,
-/// these commands start the current program again.
+/// Some commands run Tracewright's command line a second time, in another process. If the command
+/// line runs inside another program, such as a Python interpreter, `again` contains the words of
+/// the command that starts the second process. If `again` is empty, the second process runs the
+/// current program.
 pub fn run(read: ReadModel, words: impl IntoIterator<Item = OsString>, again: Vec<OsString>) -> u8 {
     #[cfg(feature = "iree")]
     load::start_again_by(again);
@@ -130,11 +131,12 @@ mod tests {
 
     use super::*;
 
-    /// Counts how often tests record a model. A test that reads this counter locks `COUNTING`.
+    /// Counts how often tests record a model. A test that reads the counter of recorded models
+    /// locks `COUNTING`.
     static TRACED: AtomicUsize = AtomicUsize::new(0);
     static COUNTING: Mutex<()> = Mutex::new(());
 
-    /// A model that counts how often it is recorded.
+    /// A model that counts how often Tracewright records the model.
     struct Counted(ModelConfig);
 
     impl Architecture for Counted {
@@ -177,8 +179,8 @@ mod tests {
         TRACED.load(Ordering::SeqCst)
     }
 
-    /// A small checkpoint can declare a huge network in its `config.json`. Recording this network
-    /// would take long.
+    /// A small checkpoint can declare a huge network in its `config.json`. Recording such a huge
+    /// network would take long.
     #[test]
     fn sizes_that_the_weights_do_not_have_are_refused_before_recording() {
         let _counting = COUNTING.lock().unwrap();

@@ -82,8 +82,8 @@ pub fn read_any(
     Ok(opening)
 }
 
-/// Calls `prepare` with a model's files and the arguments, and returns the result. If you press
-/// Ctrl-C first, the function returns an error.
+/// Calls `prepare` with a model's files and the arguments, and returns the result of `prepare`. If
+/// you press Ctrl-C before `prepare` ends, the function returns an error.
 pub fn prepared<A: Clone + Send + 'static, T: Send + 'static>(
     opening: Opening,
     arguments: &A,
@@ -144,8 +144,8 @@ impl Tools {
         }
     }
 
-    /// Returns the error for a model that could not be built. A missing compiler replaces the error
-    /// of the compilation.
+    /// Returns the error for a model that could not be built. If the compiler is missing, the
+    /// function returns the error about the missing compiler instead of the compilation's error.
     pub fn error(self, error: ModelError) -> Error {
         match (error, self.missing) {
             (ModelError::Load(LoadError::Compile(_)), Some(missing)) => missing,
@@ -195,19 +195,19 @@ pub fn choose(
     Ok(())
 }
 
-/// The words that start this command line in another process. Without these words, Tracewright
-/// starts the current program.
+/// The words of the command that runs Tracewright's command line in another process. If the list of
+/// words is not set, Tracewright starts the current program.
 static AGAIN: OnceLock<Vec<OsString>> = OnceLock::new();
 
-/// Sets the words that start this command line in another process.
+/// Sets the words of the command that runs Tracewright's command line in another process.
 pub fn start_again_by(words: Vec<OsString>) {
     // If a process sets the words several times, only the first call has an effect.
     let _ = AGAIN.set(words);
 }
 
-/// Returns the command that starts this command line in a second process, to render chat templates.
-/// The second process has limits on time and memory, and does not get Tracewright's environment
-/// variables.
+/// Returns the command that runs Tracewright's command line in a second process, which renders chat
+/// templates. The second process has limits on time and memory, and does not get Tracewright's
+/// environment variables.
 pub fn template_program() -> Result<TemplateProgram, Error> {
     let names = std::env::vars_os().map(|(name, _)| name);
     let (program, first) = match AGAIN.get().and_then(|words| words.split_first()) {
@@ -228,7 +228,7 @@ pub fn watch(interrupt: &Interrupt) -> WatchOpen {
     WatchOpen::new(move |step| steps.watch(step))
 }
 
-/// The number of tokens that a model can take, and the cause of this limit.
+/// The largest number of tokens that a model can take, and the cause of this limit.
 pub fn limit(opening: &Opening) -> Limit {
     let set_by = if opening.is_export() { SetBy::Export } else { SetBy::Flag("--context") };
     Limit { tokens: opening.context(), longest: opening.max_context(), set_by }
@@ -272,8 +272,8 @@ pub fn print_commands(
     Ok(())
 }
 
-/// Checks that the requested layout equals the layout of an export. The library checks all other
-/// options.
+/// Checks that the requested layout of weights equals the layout in an export. The library itself
+/// compares all other options with the export.
 fn check_layout(manifest: &IreeManifest, asked: Option<LayoutChoice>) -> Result<(), ModelError> {
     match asked.map(|layout| layout.to_string()).filter(|layout| *layout != manifest.layout) {
         Some(asked) => {
@@ -292,7 +292,7 @@ pub fn say_ends(options: &GenerateOptions, model: &Model) {
     });
 }
 
-/// A file that stores a sequence from one run to the next.
+/// A file in which one run stores a sequence of tokens for the next run.
 pub struct SequenceFile {
     /// The sequence that the file contained before this run.
     pub saved: Option<SavedSequence>,
@@ -310,7 +310,7 @@ impl SequenceFile {
         Ok(Self { saved, file })
     }
 
-    /// Returns the number of saved tokens. The context must have room for these tokens.
+    /// Returns the number of saved tokens. The context must have room for the saved tokens.
     pub fn tokens(file: Option<&Self>) -> usize {
         file.and_then(|file| file.saved.as_ref()).map_or(0, |saved| saved.tokens().len())
     }

@@ -1,4 +1,4 @@
-//! The program `tracewright`, which supports the network families of the crate `models`.
+//! The program `tracewright` supports the network families of the crate `models`.
 
 use std::process::ExitCode;
 

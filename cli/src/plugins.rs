@@ -31,7 +31,7 @@ pub fn package_folders() -> Vec<PathBuf> {
     folders
 }
 
-/// Returns the flags in the environment variable `XLA_FLAGS`.
+/// Returns the value of the environment variable `XLA_FLAGS`.
 pub fn flags() -> String {
     env::var_os("XLA_FLAGS").unwrap_or_default().to_string_lossy().into_owned()
 }

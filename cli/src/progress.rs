@@ -16,7 +16,7 @@ pub fn bytes(what: &'static str, total: u64) -> ProgressBar {
     bar.with_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// Creates a spinner for a step whose length is unknown.
+/// Creates a spinner for a task whose duration is unknown.
 #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "only the compiler takes an unknown time"))]
 pub fn spinner(what: impl Into<String>) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(what.into());
@@ -45,7 +45,7 @@ pub fn watch(bar: &ProgressBar, interrupt: &Interrupt) -> impl FnMut(irpa::Progr
     }
 }
 
-/// Shows a bar or a spinner for each step of building a network.
+/// Shows a progress bar or a spinner for each step of building a network.
 #[cfg(feature = "iree")]
 pub struct Steps {
     interrupt: Interrupt,

@@ -1,4 +1,4 @@
-//! Errors that the command lines `tracewright` and `trace-dump` share, and functions that print
+//! Defines the errors that the command lines `tracewright` and `trace-dump` share, and prints
 //! errors.
 
 use std::error::Error;
@@ -41,7 +41,7 @@ pub enum ConsoleError {
     File(#[from] FileError),
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The network cannot be built with these options.
+    /// The network cannot be built with the given options.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The weights cannot be read.
@@ -82,8 +82,8 @@ pub trait CommandError: Error + 'static {
     }
 }
 
-/// Returns help texts that name options of both `tracewright` and `trace-dump` that can fix an
-/// error.
+/// Returns help texts for an error, which name only options that `tracewright` and `trace-dump`
+/// share.
 pub fn help(error: &AnyCoded) -> Vec<String> {
     let help = if let Some(error) = error.find() {
         match error {

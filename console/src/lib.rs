@@ -1,4 +1,4 @@
-//! Code that the command lines `tracewright` and `trace-dump` share. This code parses the options
+//! Code that the command lines `tracewright` and `trace-dump` share. The crate parses the options
 //! of networks, resolves the paths of models, and prints errors.
 
 /// Prints a line on stderr like `eprintln`. The macro ignores a closed stderr, and escapes control characters

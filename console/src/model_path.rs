@@ -13,9 +13,10 @@ use tracewright::irpa::{ArchiveError, HubFolder, UnsupportedFormat};
 use crate::error::ConsoleError;
 use crate::network::preset;
 
-/// Returns the local path of a model. The name of a model on the hub, or its folder in the hub's
-/// cache, becomes the path of the snapshot. The function rejects known file formats that
-/// Tracewright does not support. The reader of the model checks all other files.
+/// Returns the local path of a model. If `model` is a name on the Hugging Face hub or a folder in
+/// the hub's cache, the function returns the path of the downloaded snapshot. The function rejects
+/// known file formats that Tracewright does not support. The function does not check files of other
+/// formats.
 pub fn resolved(model: &Path) -> Result<PathBuf, ConsoleError> {
     if let Some(target) = BrokenLink::at(model) {
         let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, target);
@@ -63,7 +64,7 @@ fn hub_name(path: &Path) -> Option<ModelName> {
 /// package `huggingface_hub`.
 ///
 /// # Errors
-/// Returns an error if no variable names the cache and there is no home folder.
+/// Returns an error if no environment variable names the cache and the user has no home folder.
 pub fn hub() -> Result<Hub, HubError> {
     let home = etcetera::choose_base_strategy().ok().map(|strategy| strategy.cache_dir());
     Hub::of_variables(|name| std::env::var_os(name), home.as_deref())

@@ -16,8 +16,8 @@ pub fn preset(model: &Path) -> Option<&'static Preset> {
     if model.exists() { None } else { model.to_str().and_then(Preset::named) }
 }
 
-/// Reads the network at a path, or the network of the preset with this name. The function reads no
-/// weights.
+/// Reads the network at a path, or the network of the preset with this name. The function reads
+/// only the configuration, and no weights.
 ///
 /// # Errors
 /// Returns an error if the configuration is invalid.

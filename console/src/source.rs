@@ -10,9 +10,10 @@ use tracewright::files::{self, limits};
 /// The largest number of source lines that an error shows.
 const SHOWN: usize = 3;
 
-/// Reads a Rust file of the network. The nodes of a network name files in the form
-/// `models/src/llama.rs`. The current folder must be the folder of the file's crate, or a parent of
-/// that folder. The function returns `None` if the file cannot be read.
+/// Reads a Rust source file that declares a part of the network. A node of a network refers to its
+/// source file by a path such as `models/src/llama.rs`. The current folder must be the folder of
+/// the file's crate, or a parent of that folder. The function returns `None` if the file cannot be
+/// read.
 pub fn read(file: &str) -> Option<String> {
     let path = Path::new(file);
     if path.is_absolute() {
@@ -42,7 +43,7 @@ pub fn show(places: &[Place]) {
     }
 }
 
-/// Formats a line of a file, and the fields that this line declares or computes.
+/// Formats a source line, and lists the fields of the network that this line declares or computes.
 fn snippet(file: &str, line: u32, paths: &[&str], text: &str) -> Option<String> {
     let shown = escaped(text.lines().nth((line as usize).checked_sub(1)?)?);
     let start = shown.len() - shown.trim_start().len();

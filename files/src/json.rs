@@ -6,12 +6,12 @@ use std::ops::Range;
 
 use serde::de::DeserializeOwned;
 
-/// The words for numbers that only Python's JSON contains.
+/// The words that Python's JSON contains for numbers that are not finite.
 const NOT_FINITE: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
-/// Returns the JSON object that replaces `Infinity`, `-Infinity` or `NaN`. transformers 5 writes
-/// the same object (`PreTrainedConfig._encode_special_floats`). A parser of numbers or strings
-/// rejects this object.
+/// Returns the JSON object that replaces `Infinity`, `-Infinity` or `NaN`. Hugging Face
+/// transformers 5 writes the same object (`PreTrainedConfig._encode_special_floats`). A parser that
+/// expects a number or a string rejects the object that replaces `Infinity`.
 fn not_finite(word: &str) -> String {
     format!("{{\"__float__\":\"{word}\"}}")
 }
@@ -23,7 +23,7 @@ pub fn as_written(value: &str) -> String {
 }
 
 /// Parses JSON that Python may have written. The function converts a number that is not finite to
-/// an object such as `{"__float__": "Infinity"}`, which transformers 5 writes for it.
+/// an object such as `{"__float__": "Infinity"}`, as Hugging Face transformers 5 does.
 ///
 /// # Errors
 /// Returns the same errors as `serde_json::from_str`, with positions in `text`.
@@ -94,7 +94,7 @@ mod tests {
         json!({ "__float__": word })
     }
 
-    /// Each left side is the output of Python's `json.dumps` for the right side.
+    /// Checks texts that Python's `json.dumps` writes for numbers that are not finite.
     #[test]
     fn numbers_that_are_not_finite_are_read() {
         let cases = [
@@ -118,8 +118,8 @@ mod tests {
         }
     }
 
-    /// Python's `json.loads` rejects the same texts. The error has the same position as in a text
-    /// with a finite number.
+    /// Checks texts that Python's `json.loads` also rejects. Each error must have the same position
+    /// as in a text with a finite number.
     #[test]
     fn errors_are_where_they_are_in_the_file() {
         let cases = [

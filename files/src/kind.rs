@@ -20,8 +20,8 @@ impl FileKind {
     /// The kind of a new file that must not replace any file, not even an empty file.
     pub const NEW: Self = Self { name: "", is: |_| false };
 
-    /// The kind of files in a folder into which only Tracewright writes. A new file of this kind
-    /// replaces any existing file, even a damaged file.
+    /// The kind of files in a folder into which only Tracewright writes. A new file in
+    /// Tracewright's cache replaces any existing file, even a damaged file.
     pub const CACHED: Self = Self { name: "a file of the cache", is: |_| true };
 
     /// A file with a sequence of tokens and its KV cache.
@@ -46,8 +46,8 @@ impl FileKind {
 pub struct NotReplaced {
     /// The target of the link, if the path is a link.
     pub leads_to: Option<PathBuf>,
-    /// The name of the kind of file that may be replaced. The name is empty if no file may be
-    /// replaced.
+    /// The name of the kind of file that may be replaced. If no existing file may be replaced, the
+    /// name is empty.
     pub expected: &'static str,
 }
 

@@ -19,7 +19,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Creates a temporary folder in `folder`, and removes the temporary folders of killed runs there.
+    /// Creates a temporary folder in `folder`, and removes temporary folders of killed runs from
+    /// `folder`.
     ///
     /// # Errors
     /// Returns an error if `folder` does not exist or cannot be written.

@@ -15,7 +15,7 @@ mod owned;
 mod read;
 mod stand_in;
 
-/// The files in a model's folder that contain the tokenizer, the chat template and the stop tokens.
+/// The names of the files that contain a model's tokenizer, chat template and stop tokens.
 pub const TOKENIZER_FILES: &[&str] = &[
     "config.json",
     "generation_config.json",

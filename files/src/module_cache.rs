@@ -1,4 +1,4 @@
-//! A cache of compiled modules on disk, which finds a module by the hash of its input.
+//! A cache of compiled modules on disk, which finds a module by a hash of the compiler's input.
 
 use std::fs;
 use std::io;

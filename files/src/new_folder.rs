@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use errors::{FileError, WithPath as _};
 
-/// A new folder, and the parent folders that were created together with the new folder.
+/// A new folder, with all parent folders that Tracewright created for the new folder.
 #[derive(Debug)]
 pub struct NewFolder {
     /// The created folders, the innermost first.

@@ -26,7 +26,7 @@ impl StandIn {
         }
     }
 
-    /// A description of the placeholder and how to get the file, for messages.
+    /// Describes the placeholder, and explains how to get the file.
     pub fn what(self) -> &'static str {
         match self {
             Self::LfsPointer => {
@@ -39,7 +39,7 @@ impl StandIn {
         }
     }
 
-    /// Returns the error for a caller that wants to read the file.
+    /// Returns the error for a caller that tries to read a file but finds the placeholder.
     pub fn error(self) -> io::Error {
         io::Error::new(io::ErrorKind::InvalidData, self)
     }

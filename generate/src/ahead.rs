@@ -1,9 +1,10 @@
 //! Starts the next decode call before the host has read the result of the last call. So the device
-//! does not wait for the host.
+//! does not wait for the host between two decode calls.
 //!
-//! The early call processes the most likely token. If the sampler chooses another token, a second
-//! call computes the same position again. Until this second call, the KV cache contains a wrong
-//! vector after the last valid position. No call reads this vector.
+//! The call that starts early processes the most likely token. If the sampler chooses another
+//! token, a second call computes the same position again. Between the two calls for the same
+//! position, the KV cache contains a wrong vector after the last valid position. No call reads the
+//! wrong vector.
 
 use ops::TensorType;
 use pjrt::PjrtBuffer;

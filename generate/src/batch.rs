@@ -12,11 +12,12 @@ use crate::{
     Drafter, GenerateError, InputPart, Network, SavedSequence, Schedule, SequenceInput, TokenLogprobs,
 };
 
-/// Texts that a network continues in parallel. Each decode call reads the weights once for all texts.
+/// A list of texts that a network continues in parallel. Each decode call reads the weights once
+/// for all texts.
 ///
 /// Each text occupies one row of the batch and has its own position. A text can join the batch
-/// while other texts are generating. When a text ends, another text can use the row. A text gets
-/// the same tokens as if the text were alone in the batch.
+/// while other texts are generating. When a text ends, another text can use the row of the batch. A
+/// text gets the same tokens as if the text were alone in the batch.
 ///
 /// ```no_run
 /// use std::ops::ControlFlow;
@@ -56,8 +57,10 @@ impl<'a, E: Executor> Batch<'a, E> {
         self
     }
 
-    /// Keeps copies of the state of sliding windows and recurrent layers, so that [`join_seen`](Self::join_seen) can reuse this
-    /// state. The batch makes a copy after each chunk of a prompt that joins through [`join_seen`](Self::join_seen).
+    /// Keeps copies of the state of sliding windows and recurrent layers, so that
+    /// [`join_seen`](Self::join_seen) can reuse this state. If a prompt joins through
+    /// [`join_seen`](Self::join_seen), the batch copies the state after each call that processes a
+    /// chunk of the prompt.
     #[must_use]
     pub fn keep_prefixes(mut self) -> Self {
         self.rows.keeps_prefixes = true;
@@ -83,7 +86,7 @@ impl<'a, E: Executor> Batch<'a, E> {
     ///
     /// # Errors
     /// Returns the same errors as [`join`](Self::join), or an error if the network does not take
-    /// such an input. After an error, the row of the batch stays free.
+    /// features, an encoder's input or adapters. After an error, the row of the batch stays free.
     pub fn join_input(
         &mut self,
         input: &SequenceInput<'_>,
@@ -177,8 +180,8 @@ impl<'a, E: Executor> Batch<'a, E> {
         row.map(drop).ok_or(GenerateError::Full { rows: self.running.len() })
     }
 
-    /// Starts a text in a row of the batch. The state of this row already contains the first `seen`
-    /// tokens of the prompt.
+    /// Starts a text in a row of the batch. The state of the row `row` already contains the first
+    /// `seen` tokens of the prompt.
     fn begin(
         &mut self,
         row: usize,
@@ -203,15 +206,15 @@ impl<'a, E: Executor> Batch<'a, E> {
         self.running.get(row).and_then(Option::as_ref).map_or(&[], Generation::logprobs)
     }
 
-    /// Cancels all texts and removes all tokens from the batch. Call this function after a failed
-    /// call.
+    /// Cancels all texts and removes all tokens from the batch. Use this function after a call of
+    /// the network has failed.
     pub fn clear(&mut self) {
         self.running.iter_mut().for_each(|text| *text = None);
         (0..self.running.len()).for_each(|row| self.rows.truncate(row, 0));
     }
 
     /// Cancels the text in a row of the batch, and returns the tokens so far. The result is `None`
-    /// if no text uses this row.
+    /// if no text uses this row of the batch.
     pub fn leave(&mut self, row: usize) -> Option<Generated> {
         let generation = self.running.get_mut(row)?.take()?;
         // The text is cancelled, so the network need not process the rest of its tokens.

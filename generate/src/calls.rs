@@ -83,12 +83,12 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(if cost(&apart) < cost(&together) { apart } else { together })
     }
 
-    /// Returns an entry point of the given kind that processes all these sequences in one call.
+    /// Returns an entry point of the given kind that processes all given sequences in one call.
     fn covering(&self, kind: EntryKind, rows: &[usize]) -> Result<&'a EntryPoint, GenerateError> {
         self.network.of_kind(kind, span(rows)).map_or_else(|| self.network.only(kind), Ok)
     }
 
-    /// Returns the call that processes the planned tokens of these sequences.
+    /// Returns the call that processes the planned tokens of the given sequences.
     fn call_of(&self, entry: &'a EntryPoint, rows: &[usize], planned: &[usize]) -> EntryCall<'a> {
         let lowest = rows.first().copied().unwrap_or_default();
         let first = lowest.min(planned.len() - entry.rows);
@@ -101,8 +101,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
     }
 }
 
-/// Returns the number of rows of the batch from the first to the last given row. The given rows are
-/// in ascending order.
+/// Returns the number of consecutive rows of the batch, from the first to the last given row. The
+/// given rows are in ascending order.
 fn span(rows: &[usize]) -> usize {
     match rows {
         [first, .., last] => last - first + 1,

@@ -1,4 +1,4 @@
-//! Finds the chat template of a model in the same files as transformers does.
+//! Finds the chat template of a model in the same files as the library Hugging Face transformers.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use template::ChatTemplate;
 use crate::GenerateError;
 use crate::model_file::{read_json, read_keys, read_text};
 
-/// The number of characters of an invalid value that an error shows.
+/// An error message shows at most this number of characters of an invalid value.
 const SHOWN: usize = 300;
 
 /// Reads the chat template of a model. In a model folder, the template is in `chat_template.jinja`
@@ -19,8 +19,8 @@ const SHOWN: usize = 300;
 /// the metadata.
 ///
 /// # Errors
-/// Returns an error if there is no chat template, or if a file has a structure that transformers does not
-/// write.
+/// Returns an error if there is no chat template, or if a file has a structure that Hugging Face
+/// transformers does not write.
 pub fn chat_template(model: &Path) -> Result<ChatTemplate, GenerateError> {
     const FILE: &str = "chat_template.jinja";
     const CONFIG: &str = "tokenizer_config.json";
@@ -43,8 +43,8 @@ pub fn chat_template(model: &Path) -> Result<ChatTemplate, GenerateError> {
     Ok(ChatTemplate::from_file(path, templates, tokens)?)
 }
 
-/// Returns the names and texts of the templates in a `tokenizer_config.json`. The value is a
-/// string, or a list of `{"name", "template"}`.
+/// Returns the names and texts of the templates in a `tokenizer_config.json`. The value of
+/// `chat_template` is a string, or a list of `{"name", "template"}`.
 fn named_templates(path: &Path, found: Option<&Json>) -> Result<Vec<(String, String)>, GenerateError> {
     let bad = |found: &Json| {
         let expected = "a text or a list of objects with `name` and `template`";
@@ -63,12 +63,12 @@ fn named_templates(path: &Path, found: Option<&Json>) -> Result<Vec<(String, Str
     }
 }
 
-/// Returns the keys `*_token` of a tokenizer configuration. The value of such a key is a string, or
-/// an object with the key `content`.
+/// Returns the keys `*_token` of a tokenizer configuration. The value of a key `*_token` is a
+/// string, or an object with the key `content`.
 ///
 /// # Errors
-/// Returns an error if the value of a standard key is not a string, an object or null. Without this
-/// error, the rendered text would lack the token.
+/// Returns an error if the value of a standard key is not a string, an object or null. If the
+/// function ignored an invalid value, the rendered text would lack the token.
 fn special_tokens(path: &Path, config: &Json) -> Result<Map<String, Json>, GenerateError> {
     const KNOWN: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
     let text = |value: &Json| value.as_str().or_else(|| value.get("content")?.as_str()).map(Json::from);

@@ -21,8 +21,8 @@ use vocabulary::Vocabulary;
 /// Builds constraints for the tokens of one model.
 pub struct Constrainer {
     factory: ParserFactory,
-    /// An artificial stop token for a model without stop tokens. The model never chooses this
-    /// token.
+    /// An artificial stop token for a model without stop tokens. The model never chooses the
+    /// artificial stop token.
     end: Option<u32>,
     whitespace_flexible: bool,
 }
@@ -48,10 +48,10 @@ impl Constrainer {
         Ok(Self { factory, end, whitespace_flexible: false })
     }
 
-    /// Sets whether an answer in JSON may contain whitespace outside strings. By default, the
-    /// answer contains no such whitespace, because small models write endless whitespace. A schema
-    /// can override this setting with `whitespace_flexible` or `whitespace_pattern` under
-    /// `x-guidance`.
+    /// Sets whether an answer in JSON may contain whitespace outside strings. By default,
+    /// whitespace outside strings is not allowed, because small models write endless whitespace. A
+    /// schema can override the setting for whitespace with `whitespace_flexible` or
+    /// `whitespace_pattern` under `x-guidance`.
     #[must_use]
     pub fn whitespace_flexible(self, flexible: bool) -> Self {
         Self { whitespace_flexible: flexible, ..self }
@@ -224,8 +224,8 @@ impl Allowed {
     }
 }
 
-/// Returns the first part of llguidance's error message. The rest of the message contains internals
-/// or the lines of the grammar.
+/// Returns the first part of llguidance's error message. The function omits the rest of the
+/// message, which contains internals of llguidance or lines of the grammar.
 fn brief(why: &str) -> String {
     let is_shown = |line: &&str| {
         let number =

@@ -10,8 +10,8 @@ use crate::GenerateError;
 use crate::network::integers;
 
 /// A tensor of an [`Xla`](crate::Xla). A new tensor stays in host memory until a call takes the
-/// tensor as an argument. The call moves the tensor to the devices that the entry point uses for
-/// this argument.
+/// tensor as an argument. A call moves the tensor to the devices on which the entry point expects
+/// the argument.
 pub enum XlaBuffer {
     /// A tensor of zeros whose memory is not allocated yet.
     Zeros(TensorType),
@@ -57,8 +57,8 @@ impl DeviceTensor {
         act(self.0.buffer.borrow().as_ref().ok_or_else(lost)?).map_err(Into::into)
     }
 
-    /// Returns all bytes of the tensor. The bytes of a small tensor are copied from the device only
-    /// once.
+    /// Returns all bytes of the tensor. The function copies the bytes of a small tensor from the
+    /// device only once.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>, GenerateError> {
         if let Some(bytes) = &*self.0.bytes.borrow() {
             return Ok(bytes.clone());

@@ -1,4 +1,4 @@
-//! An entry point of a network, with its arguments and results sorted by role.
+//! Sorts the arguments and results of a network's entry point by role.
 
 use std::ops::Range;
 
@@ -7,9 +7,9 @@ use trace::{Argument, Part, Role, Signature};
 
 use crate::GenerateError;
 
-/// The fixed cost of a call, in units of the cost of one token. The fixed cost was measured with
-/// Tracewright's kernels: a call with 128 tokens takes as long as eight calls with one token.
-/// Without these kernels the fixed cost is lower.
+/// The fixed cost of a call, in units of the cost of one token. With Tracewright's kernels, a call
+/// with 128 tokens took as long as eight calls with one token. Without Tracewright's kernels, the
+/// fixed cost of a call is lower.
 const CALL: usize = 16;
 
 /// A tensor that stays on the device between calls: the state of a layer, or the output of an encoder.
@@ -50,13 +50,13 @@ pub(crate) enum EntryKind {
     /// The entry point chooses a token after each token.
     Each,
     /// The entry point returns the logits after each token, and the most likely next token after
-    /// each token. This entry point verifies draft tokens.
+    /// each token. An entry point of the kind `Verifier` verifies draft tokens.
     Verifier,
     /// The entry point runs the encoder, whose output stays on the device.
     Encoder,
 }
 
-/// An entry point, with the indices of its arguments and results by role.
+/// Contains the indices of an entry point's arguments and results, by role.
 #[derive(Clone, Debug)]
 pub(crate) struct EntryPoint {
     pub name: String,
@@ -110,8 +110,8 @@ pub(crate) fn encodes(signature: &Signature) -> bool {
     signature.results.iter().any(|result| matches!(result.role, Role::Memory { .. }))
 }
 
-/// Finds the argument or result with a given role. Exactly one argument or result must have this
-/// role.
+/// Finds the argument or result with a given role. Exactly one argument or result must have the
+/// given role.
 pub(crate) fn only<'a>(
     entry: &Signature,
     list: &'a [Argument],
@@ -215,7 +215,7 @@ impl EntryPoint {
         })
     }
 
-    /// Returns the cost of a call, in units of the cost of one token. A part of the cost is fixed,
+    /// Returns the cost of a call, in units of the cost of one token. Every call has a fixed cost,
     /// because every call reads all weights.
     pub fn cost(&self) -> usize {
         CALL + self.rows * self.chunk
@@ -231,7 +231,7 @@ impl EntryPoint {
     }
 }
 
-/// Finds the result that returns each tensor of `all`.
+/// For each tensor of `all`, finds the result that returns the tensor.
 fn returned(
     signature: &Signature,
     all: &[KeptTensor],

@@ -85,7 +85,7 @@ pub enum GenerateError {
         or the compiled program are broken"
     )]
     Logit {
-        /// The index of the next token among the new tokens, counted from 0.
+        /// The number of tokens that the model had generated before the error.
         step: u64,
         /// The token id of the bad logit.
         token: usize,
@@ -141,10 +141,10 @@ pub enum GenerateError {
     EntryPoint {
         /// Name of the entry point.
         name: String,
-        /// Describes the problem, and continues the text of the message.
+        /// The end of the error message, which describes the problem.
         why: String,
     },
-    /// The decoder runs before an encoder has filled its state.
+    /// A call of the decoder needs the encoder's output, but the encoder has not run yet.
     #[error(
         "the network reads the output of its encoder, but no call has run the encoder; call `Session::encode` \
         first, or set the source in `SequenceInput`"
@@ -161,7 +161,7 @@ pub enum GenerateError {
     /// The program lacks an entry point that the request needs.
     #[error("the program has no entry point {}", for_what(.role))]
     NoEntryPoint {
-        /// The role of an argument or result that the missing entry point must have.
+        /// The role that an argument or a result of the missing entry point must have.
         role: Role,
     },
     /// The evaluator cannot run an entry point.
@@ -202,7 +202,7 @@ pub enum GenerateError {
     /// A JSON schema is invalid, or uses an unsupported feature.
     #[error("Tracewright cannot follow the schema: {why}")]
     Schema {
-        /// The reason that the library llguidance gives.
+        /// The error message of the library llguidance.
         why: String,
     },
     /// A grammar is not valid.
@@ -210,15 +210,15 @@ pub enum GenerateError {
     Grammar {
         /// The line and the column of the error, counted from 1.
         at: Option<(usize, usize)>,
-        /// The reason that the library llguidance gives.
+        /// The error message of the library llguidance.
         why: String,
     },
     /// The library llguidance exceeded a limit while following a schema or a grammar.
     #[error("step {step}: the text cannot continue as the schema or the grammar requires: {why}")]
     Constraint {
-        /// The index of the next token among the new tokens, counted from 0.
+        /// The number of tokens that the model had generated before the error.
         step: u64,
-        /// The reason that the library llguidance gives.
+        /// The error message of the library llguidance.
         why: String,
     },
     /// No token of the vocabulary can continue the text as the constraint requires.
@@ -227,7 +227,7 @@ pub enum GenerateError {
         grammar, or use only characters that the tokenizer knows"
     )]
     NothingAllowed {
-        /// The index of the next token among the new tokens, counted from 0.
+        /// The number of tokens that the model had generated before the error.
         step: u64,
     },
     /// All logits are minus infinity, so no token can be chosen.
@@ -235,7 +235,7 @@ pub enum GenerateError {
         "step {step}: all {count} logits are -inf, expected at least one finite logit; the weights or the compiled program are broken"
     )]
     NoCandidate {
-        /// The index of the next token among the new tokens, counted from 0.
+        /// The number of tokens that the model had generated before the error.
         step: u64,
         /// The number of logits per token.
         count: usize,
@@ -275,7 +275,7 @@ pub enum SavedFault {
         /// The state tensor that the network has instead.
         expected: String,
     },
-    /// The file contains tokens, but no messages of a conversation.
+    /// The file contains tokens, but does not contain the messages of a conversation.
     #[error("the file is not a saved conversation, expected messages in addition to the tokens")]
     NoConversation,
     /// The sequence has more tokens than the network can take.

@@ -64,8 +64,8 @@ pub trait Executor {
         Ok(self.read(buffer)?[bytes].to_vec())
     }
 
-    /// Replaces the bytes of a tensor from `offset` on. Tracewright calls this function only if
-    /// tensors are [in host memory](Self::is_in_host_memory).
+    /// Replaces the bytes of a tensor from `offset` on. Tracewright writes bytes into a tensor only
+    /// if tensors are [in host memory](Self::is_in_host_memory).
     ///
     /// # Errors
     /// Returns an error if the tensor cannot be written.
@@ -112,7 +112,7 @@ pub trait Executor {
     }
 
     /// Writes rows that a call has changed back into the whole tensor, beginning with the row
-    /// `first`. The call must have received these rows from [`rows`](Self::rows).
+    /// `first`. The call must have received the rows from [`rows`](Self::rows).
     ///
     /// # Errors
     /// Returns an error if the tensor cannot be written.
@@ -126,13 +126,13 @@ pub trait Executor {
         self.write_range(ty, buffer, ty.with_rows(first).bytes(), &self.read(&rows)?)
     }
 
-    /// Whether the host can read and write tensors as fast as its own memory. If the host cannot do
-    /// this, Tracewright copies the state of a text only on the device.
+    /// Whether the host can read and write tensors as fast as its own memory. If the host cannot
+    /// access tensors fast, Tracewright copies the state of a text only on the device.
     fn is_in_host_memory(&self) -> bool {
         true
     }
 
-    /// Calls an entry point, and returns the results.
+    /// Calls an entry point of the program, and returns the results.
     ///
     /// # Errors
     /// Returns an error if the call fails.

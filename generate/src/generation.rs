@@ -1,4 +1,5 @@
-//! Continues one text: [`TokenOptions`] sets the options, and [`Generated`] contains the result.
+//! Continues one text: [`TokenOptions`] contains the options for generating a text, and
+//! [`Generated`] contains the generated text.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -27,8 +28,8 @@ pub struct TokenOptions {
     pub stop_tokens: Vec<u32>,
     /// Whether to keep the logits from which each token was chosen.
     pub keep_logits: bool,
-    /// How many of the most likely tokens the result lists per position, with their probabilities.
-    /// With `None`, the result contains no probabilities.
+    /// For each position, the result contains this number of the most likely tokens and their
+    /// probabilities. With `None`, the result contains no probabilities.
     pub logprobs: Option<usize>,
     /// A constraint that the generated text must follow. The text ends when the constraint allows
     /// no further token.
@@ -79,8 +80,8 @@ pub struct Generated {
     pub prefill_tokens: usize,
     /// The time from the start until the network had processed the prompt.
     pub prefill: Duration,
-    /// The number of calls after the prompt. There are fewer calls than tokens if a call processes several
-    /// tokens that a grammar forces or a drafter proposes.
+    /// The number of calls after the prompt. A call can process several tokens if a grammar
+    /// requires or a drafter proposes these tokens.
     pub decode_steps: usize,
     /// The total time of all calls after the prompt.
     pub decode: Duration,
@@ -132,8 +133,8 @@ pub(crate) enum StepOutput {
     /// The logits after the last token. With [`StepRequest::All`], the list contains the logits
     /// after each token of the call.
     Logits(Vec<Vec<f32>>),
-    /// The first output follows the last token before a draft, and each further output follows a
-    /// token of the draft.
+    /// The first output is the network's output after the last token before a draft, and each
+    /// further output is the output after a token of the draft.
     Verified(Vec<StepOutput>),
 }
 
@@ -143,8 +144,8 @@ pub(crate) struct Generation {
     sampler: Sampler,
     guide: Option<Guide>,
     generated: Generated,
-    /// Tokens that the grammar requires next. The network still has to process these tokens,
-    /// because the caller needs their logits.
+    /// Tokens that the grammar requires next. The network processes the required tokens one by one,
+    /// because the caller needs the logits.
     forced: VecDeque<u32>,
     /// Whether the network has processed the whole prompt.
     begun: bool,
@@ -178,8 +179,8 @@ impl Generation {
     }
 
     /// Returns the outputs that this text needs from the next call. Without sampling, the compiled
-    /// module computes the argmax. So the call copies only eight bytes to the host: the token and
-    /// its logit.
+    /// module computes the argmax. If the module computes the argmax, the call copies only eight
+    /// bytes to the host: the token and the token's logit.
     pub fn want(&self) -> StepRequest {
         let reads_logits = self.keeps_logits() || self.guide.is_some();
         match self.options.sampling.takes_the_likeliest() && !reads_logits {
@@ -209,9 +210,9 @@ impl Generation {
         self.begun
     }
 
-    /// Returns the largest number of draft tokens for which the text has room. The call that
-    /// verifies a draft chooses one additional token. While the network processes the prompt, the
-    /// text has no room for draft tokens.
+    /// Returns the largest number of draft tokens for which the text has room. If a call verifies a
+    /// draft, this call also chooses one additional token. While the network processes the prompt,
+    /// the text has no room for draft tokens.
     pub fn room_for_draft(&self) -> usize {
         match self.begun {
             true => self.options.max_tokens.saturating_sub(self.generated.tokens.len() + 1),
@@ -292,7 +293,8 @@ impl Generation {
     }
 
     /// Returns the tokens that the grammar requires after the chosen token. If the caller needs
-    /// logits, the returned list is empty, and the network processes these tokens one by one.
+    /// logits, the returned list is empty, and the network processes the required tokens one by
+    /// one.
     fn force(&mut self) -> Result<Vec<u32>, GenerateError> {
         let Some(guide) = &mut self.guide else { return Ok(Vec::new()) };
         let most = self.options.max_tokens - self.generated.tokens.len() - 1;

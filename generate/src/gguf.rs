@@ -1,8 +1,9 @@
 //! Converts the tokenizer of a GGUF file to the tokenizer files of a Hugging Face model.
 //!
-//! The file `docs/gguf.md` of ggml describes the metadata keys. llama.cpp (`src/llama-vocab.cpp`)
-//! defines the meaning of `tokenizer.ggml.pre` and whether a text begins with a special token.
-//! Tests check that the tokens equal the tokens of llama.cpp.
+//! The file `docs/gguf.md` of ggml describes the keys of GGUF metadata. llama.cpp
+//! (`src/llama-vocab.cpp`) defines the meaning of `tokenizer.ggml.pre` and whether a text begins
+//! with a special token. Tests check that the converted tokenizers produce the same tokens as
+//! llama.cpp.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,8 +14,8 @@ use serde_json::{Map, Value, json};
 
 use crate::GenerateError;
 
-/// Returns the content that the model file `name` would have, converted from the metadata of a GGUF
-/// file. The result is `None` if the metadata do not contain this content.
+/// Creates the content of the Hugging Face file `name` from the metadata of a GGUF file. The result
+/// is `None` if the metadata do not contain the content of this file.
 pub fn gguf_text(path: &Path, name: &str) -> Result<Option<String>, GenerateError> {
     let file = Gguf::open(path)?;
     let vocabulary = Vocabulary::read(&file)?;
@@ -48,7 +49,7 @@ struct Vocabulary<'a> {
 }
 
 /// The texts of tokens that end a model's turn even if no metadata key names these tokens.
-/// llama.cpp stops at the same tokens.
+/// llama.cpp also ends a text at these tokens.
 const ENDS: &[&str] = &[
     "<|eot_id|>",
     "<|im_end|>",
@@ -158,7 +159,7 @@ impl<'a> Vocabulary<'a> {
         config.into()
     }
 
-    /// Returns the content of a `tokenizer.json`, in the format of transformers.
+    /// Returns the content of a `tokenizer.json`, in the format of Hugging Face transformers.
     fn tokenizer(&self) -> Result<Value, GenerateError> {
         let added = |special: bool| {
             move |(id, content): (usize, &str)| {
@@ -308,8 +309,8 @@ struct Words {
     patterns: &'static [&'static str],
     /// Whether a word that is itself in the vocabulary becomes one token, without applying merges.
     whole_first: bool,
-    /// Whether a text begins with a special token. This default applies if no metadata key declares
-    /// whether the text begins with a special token.
+    /// Whether a text begins with a special token. The field is the default if the metadata do not
+    /// declare whether a text begins with a special token.
     add_bos: bool,
 }
 
@@ -321,7 +322,7 @@ const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\
 
 impl Words {
     /// Returns the rules for a value of `tokenizer.ggml.pre`. The result is `None` if no supported
-    /// family uses this value.
+    /// tokenizer family uses the given value.
     fn of(pre: &str) -> Option<Self> {
         let (patterns, whole_first, add_bos): (&[&str], bool, bool) = match pre {
             "gpt-2" | "gpt2" | "phi-2" | "olmo" => (&[GPT2], false, false),

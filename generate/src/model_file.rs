@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use crate::GenerateError;
 use crate::gguf::gguf_text;
 
-/// Reads a JSON file of a model. The result is `None` if the model has no such file.
+/// Reads a JSON file of a model. The result is `None` if the model has no file with this name.
 pub(crate) fn read_json(model: &Path, name: &str) -> Result<Option<Value>, GenerateError> {
     let Some(text) = read_file(model, name, files::read_json)? else { return Ok(None) };
     let value =
@@ -23,9 +23,9 @@ pub(crate) fn read_json(model: &Path, name: &str) -> Result<Option<Value>, Gener
     Ok(Some(value))
 }
 
-/// Reads selected keys from a JSON file of a model. The result is `None` if the model has no such
-/// file. The function skips all other keys without building their values, because a
-/// `tokenizer_config.json` can list tens of thousands of tokens.
+/// Reads selected keys from a JSON file of a model. The result is `None` if the model has no file
+/// with this name. The function skips keys that are not selected, because a `tokenizer_config.json`
+/// can list tens of thousands of tokens.
 pub(crate) fn read_keys(
     model: &Path,
     name: &str,
@@ -77,7 +77,7 @@ impl<'de> Visitor<'de> for Wanted {
 }
 
 /// Reads a text file of a model with at most `limit` bytes. The result is `None` if the model has
-/// no such file.
+/// no file with this name.
 pub(crate) fn read_text(model: &Path, name: &str, limit: u64) -> Result<Option<String>, GenerateError> {
     read_file(model, name, |path| files::read_text(path, limit))
 }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use crate::stop_tokens;
 
-    /// Python writes these files, and Python's JSON can contain `Infinity` and `NaN`.
+    /// Python writes the files of a model, and Python's JSON can contain `Infinity` and `NaN`.
     #[test]
     fn numbers_that_are_not_finite_are_read() {
         let folder = tempfile::tempdir().unwrap();

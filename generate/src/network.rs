@@ -17,11 +17,12 @@ pub struct Network<E: Executor = Iree> {
     pub(crate) executor: E,
     /// The entry points that choose a token, sorted by the number of tokens that they take.
     steps: Vec<EntryPoint>,
-    /// Entry points that take features instead of tokens, and otherwise equal the entry points in
-    /// `steps`.
+    /// The entry points that take features instead of tokens, but otherwise equal the entry points
+    /// in `steps`.
     feature_steps: Vec<EntryPoint>,
-    /// Entry points of other kinds, sorted by their number of rows. The list contains at most one
-    /// entry point of each kind for each number of rows.
+    /// Entry points that are not in `steps` or `feature_steps`, sorted by the number of rows of the
+    /// batch that they compute. For each number of rows of the batch, the list contains at most one
+    /// entry point of each kind.
     others: Vec<EntryPoint>,
     shared: Shared,
 }
@@ -36,14 +37,14 @@ pub(crate) struct Feed<'a> {
     pub adapter: u32,
 }
 
-/// The results of a call, except the new state.
+/// The results of a network call, except the new state.
 pub(crate) struct StepResults<B> {
     pub logits: Option<B>,
     pub token: Option<B>,
 }
 
 impl Network {
-    /// Creates a network from a compiled program whose entry points have these signatures.
+    /// Creates a network from a compiled program whose entry points have the given signatures.
     ///
     /// # Errors
     /// Returns an error if an entry point lacks a necessary argument or result.
@@ -58,18 +59,21 @@ impl Network {
 
 impl<E: Executor> Network<E> {
     /// Whether the program has an entry point that returns the logits after each token.
-    /// [`Session::score`](crate::Session::score) needs such an entry point.
+    /// [`Session::score`](crate::Session::score) needs an entry point that returns the logits after
+    /// each token.
     pub fn has_scorer(&self) -> bool {
         self.only(EntryKind::Scorer).is_ok()
     }
 
     /// Whether the program has an entry point that verifies draft tokens.
-    /// [`Session::speculate`](crate::Session::speculate) needs such an entry point.
+    /// [`Session::speculate`](crate::Session::speculate) needs an entry point that verifies draft
+    /// tokens.
     pub fn has_verifier(&self) -> bool {
         self.verifier().is_some()
     }
 
-    /// Creates a network whose entry points have these signatures. `executor` calls the entry points.
+    /// Creates a network whose entry points have the given signatures. `executor` calls the entry
+    /// points.
     ///
     /// # Errors
     /// Returns an error if an entry point lacks a necessary argument or result, or if no entry
@@ -133,16 +137,16 @@ impl<E: Executor> Network<E> {
         check_tokens(tokens, seen, self.shared.context, self.shared.vocabulary)
     }
 
-    /// Whether a call can compute a few rows of the batch without the other rows. In such a call,
-    /// the other rows of the batch take no time.
+    /// Whether a call can compute a few rows of the batch without the other rows. If a call
+    /// computes only a few rows of the batch, the other rows take no time.
     pub(crate) fn serves_parts(&self) -> bool {
         self.steps.iter().any(|entry| entry.rows < self.shared.batch)
     }
 
     /// Chooses the entry point that computes `positions` new positions for `span` consecutive rows
-    /// of the batch. If the positions fill the longest chunk, the function chooses an entry point
-    /// with this chunk. If the positions do not fill the longest chunk, the function chooses the
-    /// entry point with the lowest cost.
+    /// of the batch. If `positions` is at least the largest chunk, the function chooses an entry
+    /// point with the largest chunk. If `positions` is smaller, the function chooses the entry
+    /// point with the lowest cost.
     pub(crate) fn step(
         &self,
         span: usize,

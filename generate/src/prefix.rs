@@ -1,5 +1,5 @@
-//! Reuses the state of a common prefix. If two texts begin with the same tokens, Tracewright copies
-//! the state of these tokens instead of computing the state again.
+//! Reuses the state of a prefix that two texts have in common. If two texts begin with the same
+//! tokens, Tracewright copies the state of these tokens instead of computing the state again.
 
 use std::ops::Range;
 
@@ -26,19 +26,19 @@ pub(crate) struct Adopted {
     /// The number of the text's first tokens that the state of the row already contains.
     pub seen: usize,
     /// The number of tokens that the text has in common with another text. The value is `None` if
-    /// an additional snapshot at this position would not save enough work.
+    /// an additional snapshot after the common tokens would not save enough work.
     pub parts_at: Option<usize>,
 }
 
-/// The state of a row of the batch after a prefix of the row's tokens.
+/// A row of the batch that contains the state after a prefix of the new text.
 struct Prefix {
     row: usize,
     length: usize,
     /// The number of tokens that the row and the new text have in common, even if no state for all
     /// these tokens exists.
     shared: usize,
-    /// The index of the snapshot that contains tensors that later calls have overwritten. The value
-    /// is `None` if the row's current tensors are still valid.
+    /// The index of the snapshot with copies of the state tensors that later calls have
+    /// overwritten. The value is `None` if the current state tensors of the row are still valid.
     snapshot: Option<usize>,
 }
 
@@ -83,8 +83,8 @@ impl<B> Row<B> {
 }
 
 impl<E: Executor> Network<E> {
-    /// Whether the current state of a sequence always contains the state after fewer tokens. The
-    /// current state contains all earlier states for KV caches without a sliding window.
+    /// Whether the current state of a sequence always contains the state after any smaller number
+    /// of tokens. Without a sliding window, a KV cache contains all earlier states.
     fn keeps_all(&self) -> bool {
         self.state().iter().filter_map(|tensor| tensor.part()).all(keeps_all)
     }
@@ -193,8 +193,8 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(self.network.saved(model, &tokens[..state.length], state))
     }
 
-    /// Loads a saved sequence into one of the `free` rows of the batch. Returns the index of this
-    /// row, or `None` if no row is free.
+    /// Loads a saved sequence into one of the `free` rows of the batch. Returns the index of the
+    /// chosen row, or `None` if no row is free.
     ///
     /// # Errors
     /// Returns an error if the sequence belongs to another network.

@@ -21,8 +21,8 @@ use crate::{
 pub struct GenerateOptions {
     /// The largest number of new tokens.
     pub max_tokens: usize,
-    /// The settings of the sampler. [`dry_breakers`](Self::dry_breakers) replaces the DRY breakers in these
-    /// settings.
+    /// The settings of the sampler. [`dry_breakers`](Self::dry_breakers) replaces the DRY breakers
+    /// in the sampler's settings.
     pub sampling: Sampling,
     /// Texts that interrupt a repetition in the DRY penalty. `None` selects [`Breakers::USUAL`].
     pub dry_breakers: Option<Vec<String>>,
@@ -34,8 +34,8 @@ pub struct GenerateOptions {
     pub follow: Option<Follow>,
     /// Whether JSON that [`follow`](Self::follow) requires may contain whitespace outside strings.
     pub whitespace_flexible: bool,
-    /// How many of the most likely tokens the result lists per position, with their probabilities.
-    /// With `None`, the result contains no probabilities.
+    /// For each position, the result contains this number of the most likely tokens and their
+    /// probabilities. With `None`, the result contains no probabilities.
     pub logprobs: Option<usize>,
     /// Whether to keep the logits from which each token was chosen, as f32 [tokens, vocabulary].
     pub keep_logits: bool,
@@ -119,7 +119,7 @@ impl GenerateOptions {
 /// Converts the tokens of an answer to text, one by one. A `Reply` returns a piece of text as soon
 /// as no later token can change this piece. A `Reply` also finds stop strings.
 ///
-/// Without a tokenizer, the text of a token is the token id and a space.
+/// If the model has no tokenizer, the text of a token is the token id and a space.
 #[derive(Clone, Debug)]
 pub struct Reply<'a> {
     detokenizer: Option<Stream<'a>>,
@@ -139,7 +139,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Includes the names of these special tokens in the text of the answer.
+    /// Includes the names of the given special tokens in the text of the answer.
     #[must_use]
     pub fn showing(mut self, special_tokens: &[String]) -> Self {
         self.detokenizer = self.detokenizer.map(|stream| stream.showing(special_tokens));
@@ -159,8 +159,8 @@ impl<'a> Reply<'a> {
         Ok(self.take(&piece, false))
     }
 
-    /// Ends the answer, and returns the rest of the text. The rest was held back because a
-    /// character or a stop string could have been incomplete.
+    /// Ends the answer, and returns the rest of the text. A `Reply` holds back text as long as a
+    /// character or a stop string could be incomplete.
     ///
     /// # Errors
     /// Returns an error if the pieces of text differ from the text of all tokens together.
@@ -177,13 +177,14 @@ impl<'a> Reply<'a> {
         self.stopped
     }
 
-    /// Returns all text that was returned so far.
+    /// Returns all text of the answer that earlier calls have returned.
     pub fn text(&self) -> &str {
         &self.text
     }
 
     /// Sets the reason for the end to [`Finish::Stop`] if a stop string ended the text. Without
-    /// this correction, the reason is [`Finish::Cancelled`].
+    /// this function, a text that ends at a stop string would have the reason
+    /// [`Finish::Cancelled`].
     pub fn finished(&self, generated: Generated) -> Generated {
         if self.stopped { Generated { finish: Finish::Stop, ..generated } } else { generated }
     }

@@ -30,10 +30,11 @@ pub(crate) struct Row<B> {
     pub before_draft: Option<Snapshot<KeptRow<B>>>,
     /// Snapshots of the sequence's state at earlier positions, in ascending order of the positions.
     pub snapshots: Vec<Snapshot<KeptRow<B>>>,
-    /// Whether the row keeps snapshots, because other texts may begin with the same tokens.
+    /// Whether the row of the batch keeps snapshots for other texts that begin with the same
+    /// tokens.
     pub is_kept: bool,
-    /// The positions at which a call must end, in ascending order. After such a call, Tracewright keeps
-    /// a snapshot of the row's state.
+    /// The positions at which a call must end, in ascending order. After a call that ends at a
+    /// position in this list, Tracewright keeps a snapshot of the row's state.
     pub ends: Vec<usize>,
     /// The number of the last call that processed tokens of this row.
     pub used: u64,
@@ -110,8 +111,8 @@ impl<B> Row<B> {
         (self.seen < self.tokens.len()).then(|| self.features.contains_key(&self.seen))
     }
 
-    /// Returns how many of the next unprocessed positions have features if `of_features` is true,
-    /// or tokens otherwise.
+    /// Returns the number of consecutive unprocessed positions that have features. If `of_features`
+    /// is false, the function returns the number of positions that have tokens instead.
     pub fn next(&self, of_features: bool) -> usize {
         let is = |position: &usize| self.features.contains_key(position) == of_features;
         (self.seen..self.tokens.len()).take_while(is).count()
@@ -132,8 +133,9 @@ impl<B> Row<B> {
         Feed { tokens: &self.tokens[range.clone()], features, start: range.start, adapter: self.adapter }
     }
 
-    /// Removes all tokens except the first `length` tokens. If the state cannot be rewound to this
-    /// length, the sequence continues from the longest usable snapshot, or from position 0.
+    /// Removes all tokens except the first `length` tokens. If the state cannot be rewound to
+    /// `length` tokens, the sequence continues from the longest usable snapshot, or from position
+    /// 0.
     pub fn truncate(&mut self, length: usize, rewinds: impl Fn(usize, usize) -> bool) {
         self.tokens.truncate(length);
         self.features.split_off(&length);

@@ -1,7 +1,7 @@
 //! Stores a sequence and its state in a file.
 //!
-//! The file contains a mark, the length of a header, the header in JSON, the bytes of the state, and the
-//! BLAKE3 hash of all these bytes.
+//! The file contains magic bytes, the length of a header, the header in JSON, the bytes of the
+//! state, and a BLAKE3 hash of everything before the hash.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,13 @@ use crate::executor::Executor;
 use crate::snapshot::{Snapshot, keeps_all};
 use crate::{GenerateError, Network, SavedFault};
 
-/// The first bytes of the file. The last of these bytes is the version of the format.
+/// The magic bytes at the start of the file. The last of the magic bytes is the version of the file
+/// format.
 const MARK: [u8; 8] = *b"TWSEQ\0\0\x01";
 const HASH: usize = 32;
 
-/// The tokens of a sequence, and the state after these tokens. A text that begins with these tokens
-/// reuses the state.
+/// The tokens of a sequence, and the state after these tokens. A text that begins with the saved
+/// tokens reuses the saved state.
 #[derive(Clone, Debug)]
 pub struct SavedSequence {
     pub(crate) header: Header,
@@ -35,7 +36,7 @@ pub(crate) struct Header {
     /// A fingerprint that identifies the weights.
     pub model: String,
     pub tokens: Vec<u32>,
-    /// The position after the last position that a call has written.
+    /// The first position that no call has written.
     pub written: usize,
     /// The name and the number of bytes of each state tensor.
     pub tensors: Vec<(String, usize)>,
@@ -99,7 +100,7 @@ impl SavedSequence {
         Ok(Self { path: Some(path.into()), ..read })
     }
 
-    /// Creates an error about this sequence.
+    /// Creates an error about this saved sequence.
     pub fn refuse(&self, fault: SavedFault) -> GenerateError {
         GenerateError::Saved { path: self.path.clone().unwrap_or_default(), fault }
     }
@@ -107,8 +108,8 @@ impl SavedSequence {
 
 impl KeptTensor {
     /// Returns the name of a state tensor in a saved sequence. The name does not depend on the
-    /// batch size. If the tensor stores each position separately, the name does not depend on the
-    /// context length either.
+    /// batch size. For a tensor that stores each position separately, the name also does not depend
+    /// on the context length.
     fn saved_name(&self, context: usize) -> String {
         let slots = self.part().filter(|&part| keeps_all(part));
         let axis = slots.and_then(|part| Some(part.slots(context, self.ty.rank())?.1));
@@ -126,7 +127,7 @@ impl KeptTensor {
 }
 
 impl<E: Executor> Network<E> {
-    /// Creates a saved sequence from these tokens and this state.
+    /// Creates a saved sequence from tokens and the state after these tokens.
     pub(crate) fn saved(&self, model: &str, tokens: &[u32], state: Snapshot) -> SavedSequence {
         let names = self.state().iter().map(|tensor| tensor.saved_name(self.context()));
         let sizes = state.tensors.iter().map(|tensor| tensor.as_ref().map_or(0, |tensor| tensor.len()));

@@ -17,7 +17,7 @@
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SequenceInput<'a> {
-    /// The parts of the text's beginning, in the order of their positions.
+    /// The parts with tokens and the parts with features, in the order of their positions.
     pub parts: Vec<InputPart<'a>>,
     /// The input of the encoder, if the network has an encoder.
     pub source: Option<EncoderInput<'a>>,
@@ -34,7 +34,7 @@ pub enum InputPart<'a> {
     Features {
         /// The feature values of all positions, one position after another.
         numbers: &'a [f32],
-        /// The token id that represents each of these positions in the text.
+        /// The token id that represents each position with features in the text.
         placeholder: u32,
     },
 }

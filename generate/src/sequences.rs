@@ -23,7 +23,8 @@ pub(crate) struct Sequences<'a, E: Executor> {
     /// The state tensors. The list of state tensors is empty before the first call, and after a
     /// failed call that consumed the state.
     pub state: Vec<E::Buffer>,
-    /// The tensors that the encoder returned. The list of tensors is empty before the encoder runs.
+    /// The tensors that the encoder returned. Before the encoder runs, this list of tensors is
+    /// empty.
     pub memory: Vec<E::Buffer>,
     /// One drafter for each row of the batch. Without speculation, the list of drafters is empty.
     pub drafters: Vec<Box<dyn Drafter + 'a>>,
@@ -32,7 +33,7 @@ pub(crate) struct Sequences<'a, E: Executor> {
     /// Whether Tracewright keeps the state of ended texts for later texts that begin with the same
     /// tokens.
     pub keeps_prefixes: bool,
-    /// The number of calls so far.
+    /// The number of network calls so far.
     pub clock: u64,
 }
 
@@ -64,7 +65,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         self.rows[row].seen == self.rows[row].tokens.len()
     }
 
-    /// Appends tokens to a row of the batch. The next calls process these tokens.
+    /// Appends tokens to a row of the batch. The next calls of the network process the appended
+    /// tokens.
     ///
     /// # Errors
     /// Returns an error if the tokens exceed the context, or if a token is not in the vocabulary.
@@ -74,8 +76,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Appends positions with features to a row of the batch. The token of each of these positions is
-    /// `placeholder`.
+    /// Appends positions with features to a row of the batch. Each position with features has the
+    /// token id `placeholder`.
     ///
     /// # Errors
     /// Returns an error if the positions exceed the context, or if the network takes no features of this
@@ -99,8 +101,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
     }
 
     /// Runs the encoder for a row of the batch, and resets the row to position 0. One call of the
-    /// encoder computes all rows. So the call also computes the encoder inputs of the other rows
-    /// again.
+    /// encoder computes all rows. So a call of the encoder also computes the outputs of the other
+    /// rows again.
     ///
     /// # Errors
     /// Returns an error if the network has no encoder, the input is too long, or the call fails.
@@ -139,7 +141,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
     }
 
     /// Removes all tokens of a row of the batch except the first `length` tokens. If the row's
-    /// state cannot be rewound to this length, the next calls process the first `length` tokens
+    /// state cannot be rewound to `length` tokens, the next calls process the first `length` tokens
     /// again.
     pub fn truncate(&mut self, row: usize, length: usize) {
         self.rows[row].truncate(length, |written, to| self.network.rewinds(written, to));
@@ -152,8 +154,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         one.features.split_off(&one.seen);
     }
 
-    /// Processes the next tokens of all rows of the batch. Rows without new tokens do not change.
-    /// The function returns one output per row.
+    /// Processes the next tokens of all rows of the batch. Rows of the batch without new tokens do
+    /// not change. The function returns one output per row.
     ///
     /// # Errors
     /// Returns an error if the call fails. After a failed call the state is lost, and the next calls process
@@ -232,9 +234,9 @@ impl<'a, E: Executor> Sequences<'a, E> {
         }
     }
 
-    /// Prepares the state of consecutive rows, beginning with the row `first`, for a call. If the
-    /// row has draft tokens, the function copies state that the call overwrites and that rewinding
-    /// needs.
+    /// Prepares the state of consecutive rows, beginning with the row `first`, for a call. If a row
+    /// of the batch has draft tokens, the function copies the state that the call overwrites,
+    /// because Tracewright needs this state if draft tokens are rejected.
     fn prepare(&mut self, first: usize, ranges: &[Range<usize>]) -> Result<(), GenerateError> {
         if self.state.is_empty() {
             self.state = self.network.empty()?;
@@ -341,8 +343,9 @@ impl<'a, E: Executor> Sequences<'a, E> {
     }
 
     /// Returns the most likely token, if the token's logit is finite. If any logit is NaN, the
-    /// compiled module returns the token of the NaN, so checking one logit covers all logits. If
-    /// the logit is not finite, the function returns all logits, and sampling fails with an error.
+    /// compiled module returns the token with this logit, so the function needs to check only one
+    /// logit. If the logit is not finite, the function returns all logits, and sampling fails with
+    /// an error.
     fn favoured(&self, token: u32, place: usize, logits: &E::Buffer) -> Result<StepOutput, GenerateError> {
         let vocabulary = self.network.vocabulary();
         if token as usize >= vocabulary {
@@ -358,7 +361,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
     }
 
     /// Runs one decode step for the texts in `running`, which has one element per row of the batch.
-    /// The step drafts tokens, calls the network, and appends the chosen tokens. The function
+    /// The function drafts tokens, calls the network, and appends the chosen tokens. The function
     /// removes ended texts from `running` and returns them.
     ///
     /// # Errors

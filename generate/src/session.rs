@@ -54,8 +54,8 @@ impl<'a, E: Executor> Session<'a, E> {
         self.rows.tokens(ROW)
     }
 
-    /// Removes all tokens after the first `length` tokens. If the state of a layer cannot be rewound to this
-    /// length, the next call processes the first `length` tokens again.
+    /// Removes all tokens after the first `length` tokens. If the state of a layer cannot be
+    /// rewound to `length` tokens, the next call processes the first `length` tokens again.
     pub fn truncate(&mut self, length: usize) {
         self.rows.truncate(ROW, length);
     }
@@ -73,8 +73,8 @@ impl<'a, E: Executor> Session<'a, E> {
     /// Appends `tokens`, and returns the most likely next token after each appended token.
     ///
     /// # Errors
-    /// Returns an error if the module has no entry point that returns these tokens, the tokens
-    /// exceed the context, or a call fails.
+    /// Returns an error if the module has no entry point that chooses a token after each token, the
+    /// tokens exceed the context, or a call fails.
     pub fn favoured(&mut self, tokens: &[u32]) -> Result<Vec<u32>, GenerateError> {
         self.rows.network.only(EntryKind::Each)?;
         Ok(self.show(StepRequest::Each, |rows| rows.push(ROW, tokens))?.1)
@@ -128,8 +128,8 @@ impl<'a, E: Executor> Session<'a, E> {
         self.rows.adapt(ROW, adapter);
     }
 
-    /// Calls `push`, which appends positions to the session, and returns the requested outputs for
-    /// these positions.
+    /// Calls `push`, which appends positions to the session, and returns the network's outputs for
+    /// the appended positions.
     fn show(
         &mut self,
         want: StepRequest,
@@ -155,7 +155,7 @@ impl<'a, E: Executor> Session<'a, E> {
         Ok((logits, favoured))
     }
 
-    /// Processes tokens again whose state was lost.
+    /// If the state of the session was lost, processes the session's tokens again.
     fn flush(&mut self) -> Result<(), GenerateError> {
         while !self.rows.is_settled(ROW) {
             self.rows.step(StepRequest::Nothing)?;

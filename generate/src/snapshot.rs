@@ -11,15 +11,15 @@ use crate::entry::KeptTensor;
 use crate::executor::Executor;
 use crate::{GenerateError, Network};
 
-/// The used bytes in one row of a state tensor. The rest of the row belongs to positions without
-/// tokens.
+/// The used bytes in one row of a state tensor. The unused bytes of the row belong to positions
+/// without tokens.
 pub(crate) type UsedBytes = Arc<Vec<u8>>;
 
 /// The state of one sequence after its first `length` tokens. `T` stores one row of a state tensor.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot<T = UsedBytes> {
     pub length: usize,
-    /// The position after the last position that calls had written at the time of the snapshot.
+    /// The first position that no call had written at the time of the snapshot.
     pub written: usize,
     /// One row of each state tensor, or `None` for a tensor that the snapshot omits.
     pub tensors: Vec<Option<T>>,
@@ -41,16 +41,16 @@ impl<B> Clone for KeptRow<B> {
     }
 }
 
-/// Whether a state tensor stores each position separately. A tensor with separate positions also
-/// contains the state after fewer tokens.
+/// Whether a state tensor stores each position separately. If a tensor stores positions separately,
+/// the tensor also contains the state after any smaller number of tokens.
 pub(crate) fn keeps_all(part: Part) -> bool {
     matches!(part.kind, StateKind::Kv(_))
 }
 
 impl KeptTensor {
     /// Returns the byte ranges of a tensor that contain the state of one row of the batch after
-    /// `length` tokens. Calls have written all positions below `written`. The first axis of the
-    /// tensor is the batch.
+    /// `length` tokens. Earlier calls have written all positions below `written`. The first axis of
+    /// the tensor is the batch.
     pub fn ranges(&self, row: usize, length: usize, written: usize, context: usize) -> Vec<Range<usize>> {
         let bytes = self.ty.bytes() / self.ty.shape[0];
         let first = row * bytes;
@@ -65,8 +65,8 @@ impl KeptTensor {
         (0..lines).map(|i| first + i * line..first + i * line + used).collect()
     }
 
-    /// Shortens a saved row of a state tensor to fewer tokens. `from` and `to` are pairs of the
-    /// number of tokens and the position after the last written position.
+    /// Shortens a saved row of a state tensor to fewer tokens. `from` and `to` are pairs: a number
+    /// of tokens, and the first position that no call has written.
     pub fn shortened<B>(
         &self,
         saved: &KeptRow<B>,
@@ -121,8 +121,8 @@ impl KeptTensor {
 
 impl<E: Executor> Network<E> {
     /// Copies the state of one row of the batch after its first `length` tokens. `wanted` selects
-    /// the state tensors to copy. Calls have written all positions below `written`. The copies are
-    /// on the device if the host cannot read the device's memory directly.
+    /// the state tensors to copy. Earlier calls have written all positions below `written`. The
+    /// copies are on the device if the host cannot read the device's memory directly.
     pub(crate) fn save(
         &self,
         state: &[E::Buffer],

@@ -128,9 +128,9 @@ impl Tokenizer {
         self.inner.get_vocab_size(true)
     }
 
-    /// Returns the bytes that each token adds to a text, by token id. For a special token, the
-    /// function returns a byte that never occurs in a text, followed by the token's name. For an
-    /// unused token id, the function returns no bytes.
+    /// Returns a list that maps each token id to the bytes that the token adds to a text. For a
+    /// special token, the function returns a byte that never occurs in a text, followed by the
+    /// token's name. For an unused token id, the function returns no bytes.
     ///
     /// # Errors
     /// Returns an error if the bytes of the tokens cannot be determined.
@@ -155,9 +155,9 @@ impl Tokenizer {
         bytes.map_err(|source| GenerateError::NoBytes { source })
     }
 
-    /// Returns the bytes of each token, by token id. For special tokens, the function returns the
-    /// name of the token. If the bytes cannot be determined, the function returns the names of all
-    /// tokens.
+    /// Returns a list that maps each token id to the bytes of the token. For special tokens, the
+    /// function returns the name of the token. If the bytes cannot be determined, the function
+    /// returns the names of all tokens.
     pub fn pieces(&self) -> Vec<Vec<u8>> {
         let name = |token| self.inner.id_to_token(token).unwrap_or_default().into_bytes();
         let Ok(mut pieces) = self.bytes() else { return (0..self.vocab_size() as u32).map(name).collect() };
@@ -184,7 +184,7 @@ impl Tokenizer {
         self.inner.token_to_id(name).filter(|&token| self.is_special(token))
     }
 
-    /// Whether a token represents one byte, such as `<0x0A>`. Several such tokens together can
+    /// Whether a token represents one byte, such as `<0x0A>`. Several byte tokens together can
     /// represent one character.
     fn is_byte(&self, token: u32) -> bool {
         let text = self.inner.id_to_token(token);
@@ -192,19 +192,19 @@ impl Tokenizer {
     }
 }
 
-/// Decodes tokens one by one. The pieces together equal the result of [`Tokenizer::decode`] for all
-/// tokens.
+/// Decodes tokens one by one. All pieces of text together equal the result of [`Tokenizer::decode`]
+/// for all tokens.
 ///
-/// The stream returns a piece as soon as no later token can change the piece. So a piece never ends
-/// within a character or within a run of byte tokens. Most decoders drop the leading space of the
-/// first token. Therefore the stream decodes new tokens together with the tokens of the previous
-/// piece, and then removes the text of the previous piece.
+/// The stream returns a piece of text as soon as no later token can change the piece. So a piece of
+/// text never ends within a character or between two adjacent byte tokens. Most decoders drop the
+/// leading space of the first token. Therefore the stream decodes new tokens together with the
+/// tokens of the previous piece, and then removes the text of the previous piece.
 #[derive(Debug, Clone)]
 pub struct Stream<'a> {
     tokenizer: &'a Tokenizer,
     /// All tokens except special tokens, which have no text.
     tokens: Vec<u32>,
-    /// The index of the previous piece's first token.
+    /// The index of the first token of the previous piece of text.
     context: usize,
     /// The index of the first token whose text has not been returned yet.
     fresh: usize,
@@ -259,7 +259,7 @@ impl Stream<'_> {
     ///
     /// # Errors
     /// Returns an error if the pieces of text differ from the text of all tokens together. Some
-    /// decoders depend on the whole text.
+    /// decoders depend on the whole text, so the pieces can differ from the text of all tokens.
     pub fn finish(self) -> Result<String, GenerateError> {
         let all = self.tokenizer.decode(&self.tokens)?;
         let rest = all.strip_prefix(&self.emitted).map(str::to_string);
@@ -441,7 +441,8 @@ mod tests {
         assert!(WithCauses(&error).to_string().contains("`model.dropout` leaves out merges"), "{error}");
     }
 
-    /// Tables for constraints and probabilities have one element per token id.
+    /// Tracewright limits token ids, because its tables for constraints and probabilities have one
+    /// element per token id.
     #[test]
     fn ids_are_bounded() {
         let with = |id: usize| {

@@ -28,7 +28,7 @@ pub struct XlaFunction {
     /// The compiled entry point. The executable takes the arguments of the entry point first, and
     /// then the weights.
     executable: Executable,
-    /// The placement of each argument of the entry point.
+    /// The devices and the partitioning of each argument of the entry point.
     arguments: Vec<Placement>,
     weights: Vec<Rc<PjrtBuffer>>,
     /// The arguments and results of a decode call that can start early, or `None` if calls cannot
@@ -59,8 +59,8 @@ impl XlaFunction {
 }
 
 impl Xla {
-    /// Creates an executor from entry points by name. The entry points and their weights must be on devices of
-    /// this client.
+    /// Creates an executor from entry points by name. The entry points and their weights must be on
+    /// devices of `client`.
     pub fn new(client: &Client, functions: HashMap<String, XlaFunction>) -> Self {
         Self { client: client.clone(), functions, expected: RefCell::new(None) }
     }
@@ -70,8 +70,8 @@ impl Xla {
         &self.client
     }
 
-    /// Moves an argument to the devices. If the tensor has another placement on the devices, the
-    /// function copies the tensor.
+    /// Moves an argument to the devices. If the tensor is on other devices or partitioned
+    /// differently, the function copies the tensor.
     fn placed(&self, placement: &Placement, buffer: XlaBuffer) -> Result<PjrtBuffer, GenerateError> {
         Ok(match buffer {
             XlaBuffer::Zeros(ty) => self.client.zeros(placement, &ty)?,
@@ -225,7 +225,7 @@ impl Xla {
     }
 
     /// Starts a call that processes the most likely tokens. The call replaces the state on the
-    /// device by the state after these tokens.
+    /// device by the state after the most likely tokens.
     fn started(
         &self,
         function: &XlaFunction,

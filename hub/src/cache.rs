@@ -1,6 +1,6 @@
-//! Reads the folders of the Hugging Face cache. Each model has a folder `models--org--name`. This
-//! folder contains the files under their hashes, called blobs, and one snapshot folder per commit,
-//! which contains links to the blobs.
+//! Reads the folders of the Hugging Face cache. Each model has a folder `models--org--name`. The
+//! folder of a model contains the files under their hashes, called blobs, and one snapshot folder
+//! per commit with links to the blobs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use errors::WithPath as _;
 use crate::select::{INDEX, Selection, select, shards};
 use crate::{Hub, HubError, ModelName};
 
-/// The beginning of the name of each model's folder.
+/// The name of each model's folder in the cache begins with this text.
 const MODELS: &str = "models--";
 
 /// The largest size in bytes of a file with an access token or with the id of a commit.
@@ -40,7 +40,7 @@ pub struct CachedSnapshot {
 
 impl CachedSnapshot {
     /// Returns the local path of a model: the snapshot folder, or a GGUF file. The result is `None`
-    /// if the snapshot does not contain all files of the model.
+    /// if a file of the model is missing in the snapshot.
     ///
     /// # Errors
     /// Returns an error if several GGUF files match the name.
@@ -62,7 +62,7 @@ impl CachedSnapshot {
 }
 
 impl Hub {
-    /// Returns the folder of a repository in the cache. The folder may not exist yet.
+    /// Returns the folder of a repository in the cache. The returned folder may not exist yet.
     pub(crate) fn folder(&self, repository: &str) -> PathBuf {
         self.cache.join(format!("{MODELS}{}", repository.replace('/', "--")))
     }

@@ -22,7 +22,8 @@ type Watch<'a> = &'a mut dyn FnMut(Fetched<'_>) -> ControlFlow<()>;
 /// first byte arrives.
 const ATTEMPTS: u32 = 5;
 
-/// The pause after the first failure of a download. Each further failure doubles the pause.
+/// The pause after the first failure of a download. Each further failure doubles the pause before
+/// the next attempt.
 const PAUSE: Duration = Duration::from_millis(500);
 
 const BLOCK: usize = 1 << 18;
@@ -35,8 +36,9 @@ impl Hub {
     /// cache, the function compares the file's hash with the hub's hash.
     ///
     /// # Errors
-    /// Returns an error if the hub has no such model or file or cannot be reached, a file is damaged, the
-    /// cache cannot be written, or `watch` stops the download.
+    /// Returns an error if the hub lacks the model or a file, or cannot be reached. The function
+    /// also returns an error if a file is damaged, the cache cannot be written, or `watch` stops
+    /// the download.
     pub fn fetch(&self, name: &ModelName, watch: Watch<'_>) -> Result<PathBuf, HubError> {
         match self.find(name)? {
             Some(path) => Ok(path),
@@ -224,7 +226,7 @@ impl Download<'_> {
         Ok(hash.digits())
     }
 
-    /// Opens one connection, and appends the received bytes to a partial file.
+    /// Opens one connection to the hub, and appends the received bytes to a partial file.
     fn some(
         &mut self,
         file: &Described,
@@ -282,10 +284,10 @@ impl Download<'_> {
     }
 }
 
-/// The hash of the bytes of a file that have arrived.
+/// Hashes the bytes of a file as they arrive from the hub.
 enum Hash {
     Large(Sha256),
-    /// Git's hash, which is the SHA-1 of the file's length followed by the file's content.
+    /// Git's hash of a file, which is the SHA-1 of the file's length and content.
     Small(Sha1),
 }
 

@@ -21,8 +21,7 @@ pub use name::ModelName;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The settings of the Hugging Face hub: the address of the hub, and the folder of downloaded
-/// models.
+/// Contains the address of the Hugging Face hub, and the folder of downloaded models.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hub {
     /// The cache folder. The cache contains a folder `models--org--name` for each model.

@@ -11,8 +11,8 @@ pub struct ModelName {
     /// The revision, which is a branch, a tag or a commit. The default revision is the branch
     /// `main`.
     pub revision: Option<String>,
-    /// A file of the repository, or a part of a GGUF file's name such as `Q4_K_M`. Without a file,
-    /// the name means the whole model.
+    /// A file of the repository, or a part of a GGUF file's name such as `Q4_K_M`. If `file` is
+    /// `None`, the name refers to the whole model.
     pub file: Option<String>,
 }
 

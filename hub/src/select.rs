@@ -2,8 +2,8 @@
 
 use crate::{HubError, ModelName};
 
-/// Additional files of models for the Python package sentence-transformers. Tracewright reads these
-/// files if the repository contains them.
+/// Models for the Python package sentence-transformers have these additional files. If a repository
+/// contains files for sentence-transformers, Tracewright reads these files.
 const SENTENCE_FILES: [&str; 3] =
     ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"];
 
@@ -18,8 +18,8 @@ pub const WHOLE: &str = "model.safetensors";
 pub enum Selection {
     /// One GGUF file, which contains the whole model.
     Gguf(String),
-    /// The files of a model folder. If the list contains an index, this index names further files
-    /// to download, which are called shards.
+    /// The files of a model folder. If the list contains an index file, the index names further
+    /// weight files to download, which are called shards.
     Folder { files: Vec<String>, has_index: bool },
 }
 
@@ -86,7 +86,7 @@ fn one_gguf(name: &ModelName, mut found: Vec<String>) -> Result<Option<Selection
 }
 
 /// Returns the names of the weight files that an index lists, without duplicates. The result is
-/// `None` if the text is not an index.
+/// `None` if the text is not a valid index of weight files.
 pub fn shards(index: &[u8]) -> Option<Vec<String>> {
     let index: serde_json::Value = serde_json::from_slice(index).ok()?;
     let map = index.get("weight_map")?.as_object()?;

@@ -30,7 +30,8 @@ pub fn raised(error: ModelError) -> PyErr {
     })
 }
 
-/// Rewrites a help text for Python: `context=N` replaces the flag `--context N`.
+/// Replaces command-line flags in a help text by Python's keyword arguments: `context=N` replaces
+/// the flag `--context N`.
 fn in_python(help: &str) -> String {
     let parts = help.split('`').enumerate().map(|(number, part)| match part.strip_prefix("--") {
         // A part with an odd number was between backticks.

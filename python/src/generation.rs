@@ -19,8 +19,8 @@ pub struct PyGeneration {
     /// The number of tokens in the prompt.
     #[pyo3(get)]
     prompt_tokens: usize,
-    /// The iterator over the pieces, or `None` after a signal handler raised an exception and ended
-    /// the generation.
+    /// The iterator over the pieces of text. The value is `None` after a signal handler raised an
+    /// exception and so ended the generation.
     pieces: Mutex<Option<Pieces>>,
 }
 
@@ -48,7 +48,8 @@ impl PyGeneration {
         }
     }
 
-    /// Returns `fact` of the whole text, or `None` if the text has not ended.
+    /// Calls `fact` with the completed generation, or returns `None` if the generation has not
+    /// ended.
     fn known<T: Send>(&self, py: Python<'_>, fact: impl FnOnce(&Completion) -> T + Send) -> Option<T> {
         py.detach(|| self.pieces().as_ref().and_then(Pieces::completion).map(fact))
     }
@@ -71,7 +72,7 @@ impl PyGeneration {
         self.known(py, |completion| completion.text.clone()).ok_or_else(ended)
     }
 
-    /// Ends the text after the next token. The iterator still yields the text up to this token.
+    /// Ends the text after the next token. The iterator still yields the text up to the last token.
     fn cancel(&self, py: Python<'_>) {
         py.detach(|| self.pieces().iter().for_each(Pieces::cancel));
     }

@@ -27,7 +27,7 @@ mod _native {
     const __version__: &str = env!("CARGO_PKG_VERSION");
 
     /// Runs the command line `tracewright`, and returns the exit code. `again` contains the words
-    /// that start this command line in another process.
+    /// of the command that runs Tracewright's command line in another process.
     #[pyfunction]
     fn run(py: Python<'_>, words: Vec<OsString>, again: Vec<OsString>) -> u8 {
         py.detach(|| tracewright_cli::run(tracewright::models::read, words, again))

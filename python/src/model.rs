@@ -183,7 +183,7 @@ impl PyModel {
         py.detach(|| Ok(self.tokenizer(&model)?.decode(&tokens)?)).map_err(raised)
     }
 
-    /// The largest number of tokens in a sequence, prompt and answer together.
+    /// The largest number of tokens in a sequence; a sequence contains the prompt and the answer.
     #[getter]
     fn context(&self) -> PyResult<usize> {
         Ok(self.model()?.info().context)
@@ -232,7 +232,8 @@ impl PyModel {
 }
 
 impl Drop for PyModel {
-    /// Waits for the device without holding the lock of the Python interpreter.
+    /// Releases the model, and waits for the device without holding the lock of the Python
+    /// interpreter.
     fn drop(&mut self) {
         Python::attach(|py| self.close(py));
     }

@@ -41,7 +41,8 @@ fn unknown(name: &str) -> PyErr {
     PyTypeError::new_err(format!("there is no option `{name}`"))
 }
 
-/// Returns the keyword arguments of a call. The result leaves out arguments whose value is `None`.
+/// Returns the keyword arguments of a call. The returned list omits arguments whose value is
+/// `None`.
 fn given<'py>(arguments: Option<&Bound<'py, PyDict>>) -> PyResult<Vec<(String, Bound<'py, PyAny>)>> {
     let all = arguments.into_iter().flatten().filter(|(_, argument)| !argument.is_none());
     all.map(|(name, argument)| Ok((name.extract()?, argument))).collect()

@@ -1,5 +1,5 @@
-//! Waits without holding the lock of the Python interpreter. Other Python threads can run, and
-//! Ctrl-C interrupts the wait.
+//! Waits for the model without holding the lock of the Python interpreter. While Tracewright waits,
+//! other Python threads can run, and Ctrl-C interrupts the wait.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::task::Poll;
@@ -14,8 +14,8 @@ use crate::error::raised;
 /// The time between two checks for signals such as Ctrl-C.
 pub const MOMENT: Duration = Duration::from_millis(50);
 
-/// Calls `wait` until it returns a result, or until a signal handler raises an exception such as
-/// `KeyboardInterrupt`. Each call of `wait` lasts at most a [`MOMENT`].
+/// Calls `wait` until `wait` returns a result, or until a signal handler raises an exception such
+/// as `KeyboardInterrupt`. Each call of `wait` lasts at most a [`MOMENT`].
 pub fn until<T: Send>(py: Python<'_>, mut wait: impl FnMut() -> Poll<T> + Send) -> PyResult<T> {
     loop {
         match py.detach(&mut wait) {
@@ -26,7 +26,7 @@ pub fn until<T: Send>(py: Python<'_>, mut wait: impl FnMut() -> Poll<T> + Send) 
 }
 
 /// Runs `work` on a separate thread, and returns the result. If a signal handler raises an
-/// exception, the work continues, and its result is dropped.
+/// exception, `work` continues on its thread, and the function drops the result of `work`.
 pub fn result<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<T, ModelError> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Checks which clients may use the server, by API keys, host names and origins of requests.
+//! Checks the API key, the host name and the origin of each request.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -67,8 +67,8 @@ impl fmt::Debug for ApiKeys {
 
 /// Rejects requests from web pages whose origin is not allowed. If only this machine can reach the
 /// server, the function also rejects requests whose `Host` header is a domain name other than
-/// `localhost`. This check stops DNS rebinding, an attack by a web page whose domain name resolves
-/// to this machine.
+/// `localhost`. The check of the `Host` header stops DNS rebinding, an attack by a web page whose
+/// domain name resolves to this machine.
 pub fn check_origin(headers: &HeaderMap, is_local: bool, allowed: &[String]) -> Result<(), Failure> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let host = text(header::HOST).unwrap_or_default();

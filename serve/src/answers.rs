@@ -34,7 +34,7 @@ pub struct Answers {
     events: UnboundedReceiver<(usize, TextEvent)>,
     updates: VecDeque<(usize, Update)>,
     readers: Vec<AnswerReader>,
-    /// The number of pieces of text that each answer has sent.
+    /// The number of pieces of text that the engine has sent for each answer.
     pieces: Vec<usize>,
     /// The number of answers that have not ended.
     open: usize,
@@ -100,8 +100,8 @@ impl Answers {
         self.readers.len()
     }
 
-    /// Returns the next part of an answer, and the index of this answer. The result is `None` after
-    /// the end of all answers.
+    /// Waits for the next update of any answer, and returns the update and the index of the answer.
+    /// The result is `None` after all answers have ended.
     pub async fn next(&mut self) -> Option<Result<(usize, Update), Failure>> {
         loop {
             if let Some(update) = self.updates.pop_front() {

@@ -59,8 +59,8 @@ impl App {
         place(&self.prepared, work).await
     }
 
-    /// Computes embeddings on another thread. Requests for embeddings have their own limit, so
-    /// these requests do not delay requests that prepare a prompt.
+    /// Computes embeddings on another thread. Requests for embeddings and requests for text have
+    /// separate limits, so embeddings do not delay requests for text.
     pub async fn embedding<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
@@ -69,7 +69,7 @@ impl App {
     }
 }
 
-/// Waits for a permit from `places`, and then runs `work` on a thread that may block.
+/// Waits for a permit of the semaphore `places`, and then runs `work` on a thread that may block.
 async fn place<T: Send + 'static>(
     places: &Semaphore,
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,

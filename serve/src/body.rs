@@ -66,7 +66,8 @@ pub fn fields<'a, T: Deserialize<'a>>(value: &'a Value) -> Result<T, Failure> {
     })
 }
 
-/// Converts the description of a Rust type to the name of a JSON type.
+/// Returns a description of a Rust type for users of JSON, such as "a whole number from 0" for
+/// `u64`.
 fn in_words(expected: &str) -> &str {
     match expected {
         "f32" | "f64" => "a number",

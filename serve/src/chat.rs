@@ -39,14 +39,15 @@ pub struct ChatFields {
     /// `[DONE]`.
     stream: Option<bool>,
     stream_options: Option<StreamFields>,
-    /// The largest number of new tokens. By default, an answer can fill the context.
+    /// The largest number of new tokens. Without a limit, an answer can fill the model's whole
+    /// context.
     max_tokens: Option<u64>,
-    /// The newer name for `max_tokens`.
+    /// This field is OpenAI's newer name for `max_tokens`.
     max_completion_tokens: Option<u64>,
-    /// Whether the answer contains the probability of each token.
+    /// Whether the answer contains the probability of each of its tokens.
     logprobs: Option<bool>,
     /// The number of most likely tokens that the answer contains per position, with their
-    /// probabilities. The maximum number is 20 tokens.
+    /// probabilities. The largest valid value of this field is 20.
     top_logprobs: Option<u64>,
     /// Functions that the model can call. The server ignores tools that are not functions.
     tools: Option<Vec<Value>>,
@@ -54,7 +55,7 @@ pub struct ChatFields {
     /// of a function to call.
     tool_choice: Option<Value>,
     /// Whether an answer can contain several function calls. By default, an answer can contain
-    /// several calls.
+    /// several function calls.
     parallel_tool_calls: Option<bool>,
     /// The format of the answer: `text`, `json_object`, or a `json_schema` that the answer must
     /// follow.
@@ -149,7 +150,7 @@ pub async fn apply_template(
     Ok(Json(json!({ "prompt": prompt })))
 }
 
-/// The fields that each event of a streamed answer contains.
+/// The fields that are the same in all events of a streamed answer.
 struct Head {
     loaded: Arc<Loaded>,
     id: String,
@@ -212,8 +213,8 @@ pub fn usage(usage: Usage) -> Value {
     })
 }
 
-/// Returns the last events of a stream. If the client requested token counts, the first event
-/// contains them. The last event is `[DONE]`.
+/// Returns the last events of a streamed answer. If the client requested token counts, the first
+/// returned event contains the counts. The very last event of a streamed answer is `[DONE]`.
 pub fn last_events(chunk: Option<Value>, total: Usage) -> Vec<Sent> {
     let with_usage = chunk.map(|mut chunk| {
         chunk["usage"] = usage(total);

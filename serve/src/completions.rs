@@ -42,14 +42,15 @@ pub struct CompletionFields {
     prompt: Value,
     stream: Option<bool>,
     stream_options: Option<StreamFields>,
-    /// The largest number of new tokens. The default limit is 16 tokens.
+    /// The largest number of new tokens. By default, an answer has at most 16 new tokens.
     max_tokens: Option<u64>,
     /// The number of most likely tokens that the answer contains per position, with their
-    /// probabilities. The maximum number is 20 tokens.
+    /// probabilities. The largest valid value of this field is 20.
     logprobs: Option<u64>,
     /// Whether the text of the answer begins with the prompt.
     echo: Option<bool>,
-    /// This field is not supported: a text in this field is an error.
+    /// The server does not support the field `suffix`, and rejects a request with a text in this
+    /// field.
     suffix: Option<String>,
 }
 
@@ -167,8 +168,8 @@ fn prompts(loaded: &Loaded, given: &Value) -> Result<Vec<Prompt>, Failure> {
     list.into_iter().map(prompt).collect()
 }
 
-/// Reads a list of token ids. The result is `None` if the value is not such a list, or if the
-/// model's vocabulary lacks one of the token ids.
+/// Reads a list of token ids. The result is `None` if the value is not a list of token ids, or if
+/// the model's vocabulary lacks one of the token ids.
 pub fn token_ids(given: &Value, loaded: &Loaded) -> Option<Vec<u32>> {
     let vocabulary = loaded.model.info().vocabulary as u64;
     let id = |id: &Value| id.as_u64().filter(|&id| id < vocabulary).map(|id| id as u32);
@@ -180,8 +181,8 @@ struct Completion {
     loaded: Arc<Loaded>,
     id: String,
     created: u64,
-    /// For each prompt, the text with which its answers begin. The first text of an answer is the
-    /// prompt or empty.
+    /// Contains, for each prompt, the text with which the answers to this prompt begin. If the
+    /// client sets `echo`, an answer begins with the prompt; otherwise the beginning is empty.
     echoes: Vec<String>,
     /// The number of answers to each prompt.
     count: usize,
@@ -228,7 +229,7 @@ impl Completion {
 struct Chunks {
     head: Completion,
     /// For each answer, the text that the server holds back until the probabilities of the text's
-    /// tokens arrive, and the number of characters before this text.
+    /// tokens arrive. The integer is the number of characters in the answer before this text.
     texts: Vec<(String, usize)>,
     with_logprobs: bool,
     includes_usage: bool,

@@ -29,8 +29,8 @@ pub struct EmbeddingFields {
     input: Value,
     /// The encoding of the embeddings: `float` or `base64`.
     encoding_format: Option<String>,
-    /// The number of dimensions of the embeddings. If the client sets this field, the number must
-    /// equal the model's own number of dimensions.
+    /// The number of dimensions of the embeddings. If the client sets the number of dimensions, the
+    /// number must equal the model's own number.
     dimensions: Option<u64>,
     /// The name of one of the model's prompts, such as `query`.
     prompt_name: Option<String>,

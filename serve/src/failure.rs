@@ -1,5 +1,5 @@
-//! [`Failure`] lists the reasons why a request fails. Each reason has an HTTP status, a code and a
-//! message.
+//! [`Failure`] lists the reasons why a request fails. Each reason for a failure has an HTTP status,
+//! a code and a message.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -61,7 +61,8 @@ pub enum Failure {
     Busy { most: usize },
     #[error("the model `{name}` cannot be loaded: {why}")]
     Load { name: String, why: String },
-    /// Another error of the model. The request may have caused this error.
+    /// The model reported an error for which `Failure` has no separate variant. The request may
+    /// have caused the model's error.
     #[error("{}", causes(.0.as_ref()))]
     Of(Arc<ModelError>),
     #[error("the server failed: {why}")]
@@ -97,7 +98,7 @@ impl From<GenerateError> for Failure {
 }
 
 impl Failure {
-    /// Creates the failure of a field with an invalid value.
+    /// Creates the failure for a request field with an invalid value.
     pub fn field(param: impl Into<String>, found: impl Into<String>, expected: impl Into<String>) -> Self {
         Self::Field { param: param.into(), found: found.into(), expected: expected.into() }
     }
@@ -215,8 +216,8 @@ impl IntoResponse for Failure {
     }
 }
 
-/// Whether the request causes this error. If the request causes the error, the same request always
-/// fails.
+/// Whether the request, and not the server, causes an error of the model. If the request causes the
+/// error, the same request always fails.
 fn is_of_request(error: &ModelError) -> bool {
     match error {
         ModelError::Generate(error) => {

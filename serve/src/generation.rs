@@ -1,5 +1,5 @@
 //! [`ChatRequest`] is a conversation that the model must answer. The handlers of all chat APIs
-//! convert requests to this type.
+//! convert requests to a `ChatRequest`.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::reader::{REASONING, Reading};
 use crate::sampling::SamplingFields;
 use crate::tools::OfferedTools;
 
-/// A conversation that the model must answer, from a request of any chat API.
+/// A conversation that the model must answer; the request can come from any chat API.
 pub struct ChatRequest {
     /// The messages, in the format that chat templates expect.
     pub messages: Vec<Value>,
@@ -109,8 +109,8 @@ pub fn max_tokens(param: &str, given: Option<u64>, context: usize) -> Result<usi
 }
 
 /// Reads a field that sets the format of an answer, and returns the JSON Schema for the answer. The
-/// type of the format is `text`, `json_object` or `json_schema`. The argument `schema` is the path
-/// of the JSON Schema inside the field.
+/// field's `type` is `text`, `json_object` or `json_schema`. The argument `schema` is the path of
+/// the JSON Schema inside the field.
 pub fn schema(param: &str, format: Option<&Value>, schema: &str) -> Result<Option<Value>, Failure> {
     let Some(format) = format.filter(|format| !format.is_null()) else { return Ok(None) };
     match format.get("type").and_then(Value::as_str) {

@@ -18,7 +18,7 @@ use crate::{ServeError, ServeOptions, ServedModel, routes};
 /// The largest number of open connections. Additional connections wait.
 const CONNECTIONS: usize = 4096;
 
-/// The interval at which the server checks whether to stop.
+/// The server checks at this interval whether the caller wants to stop the server.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A server that listens on a port, but does not accept connections yet.

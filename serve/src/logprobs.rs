@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::models::Loaded;
 
-/// Returns the list `logprobs.content` of a chat answer.
+/// Returns the list for the field `logprobs.content` of a chat answer.
 pub fn content(loaded: &Loaded, logprobs: &[TokenLogprobs]) -> Vec<Value> {
     let entry = |one: &TokenLogprobs| {
         let mut entry = token(loaded, &one.chosen);
@@ -21,7 +21,7 @@ fn token(loaded: &Loaded, one: &Logprob) -> Value {
 }
 
 /// Replaces minus infinity, the logarithm of the probability 0, by a finite number. JSON has no
-/// infinity, and OpenAI's API uses the same number.
+/// infinity, so the function uses the same finite number as OpenAI's API.
 pub fn finite(logprob: f64) -> f64 {
     if logprob.is_finite() { logprob } else { -9999.0 }
 }

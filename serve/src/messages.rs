@@ -248,8 +248,8 @@ struct MessageEvents {
     message: Value,
     /// The type of the content block that the server is sending.
     open: Option<&'static str>,
-    /// The index of the content block that the server is sending. Between two content blocks, the
-    /// field contains the index of the next block.
+    /// The index of the answer's content block that the server is sending. Between two content
+    /// blocks, `number` is the index of the next block.
     number: usize,
     usage: Usage,
     reason: EndReason,

@@ -12,7 +12,7 @@ use crate::ServeError;
 use crate::failure::{Failure, causes};
 use crate::ids::now;
 
-/// A function that opens a model. The server calls this function on a thread that may block.
+/// A function that opens a model. The server calls `OpenModel` on a thread that may block.
 pub type OpenModel = Box<dyn Fn() -> Result<Model, Box<dyn Error + Send + Sync>> + Send + Sync>;
 
 /// A model of the server, which requests select by name.
@@ -32,7 +32,7 @@ pub fn check_names(names: &[String]) -> Result<(), ServeError> {
     again.map_or(Ok(()), |(_, name)| Err(ServeError::Name { name: name.clone() }))
 }
 
-/// A loaded model, with additional data for creating answers.
+/// A loaded model, and data that the server needs to create answers.
 pub struct Loaded {
     pub name: String,
     pub model: Model,

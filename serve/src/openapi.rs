@@ -19,7 +19,7 @@ pub struct Endpoint {
     pub body: Vec<Schema>,
 }
 
-/// Creates the OpenAPI document of these paths.
+/// Creates the OpenAPI document of the given paths.
 pub fn document(endpoints: Vec<Endpoint>) -> Json<Value> {
     let paths: Map<String, Value> = endpoints.into_iter().map(path).collect();
     let error = json!({ "type": "object", "required": ["message", "type", "code", "param"], "properties": {

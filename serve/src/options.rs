@@ -9,7 +9,8 @@ use crate::ApiKeys;
 /// Options of a [`Server`](crate::Server).
 #[derive(Clone)]
 pub struct ServeOptions {
-    /// The options for generating an answer. A request can override these options.
+    /// The options for generating an answer. A request can override the server's options for
+    /// generating an answer.
     pub defaults: GenerateOptions,
     /// The API keys that clients can use. Without API keys, each client that can reach the port has
     /// access.
@@ -20,10 +21,9 @@ pub struct ServeOptions {
     /// The largest size of a request's body, in bytes.
     pub max_body: usize,
     /// The largest number of requests that the server accepts at the same time, including waiting
-    /// requests. Additional requests get the HTTP status 503.
+    /// requests. When the limit on requests is reached, further requests get the HTTP status 503.
     pub max_requests: usize,
-    /// The time limit for receiving the headers of a request. The same time limit applies to the
-    /// body.
+    /// The time limit for receiving the headers of a request, and also for receiving the body.
     pub read_timeout: Duration,
     /// The longest time that the server waits for running answers after the server has stopped
     /// accepting requests.

@@ -37,7 +37,7 @@ impl Dialogue {
         Err(Failure::Template { model: loaded.name.clone(), why })
     }
 
-    /// Renders the messages in the order that `arrange` returns.
+    /// Calls `arrange` to sort or join the messages, and renders the result with the chat template.
     fn rendered(&self, loaded: &Loaded, arrange: fn(&[Value]) -> Vec<Value>) -> Result<String, ModelError> {
         let mut chat = Chat {
             messages: self.messages.clone(),
@@ -72,8 +72,8 @@ impl Dialogue {
     }
 }
 
-/// Finds the variable that the chat template does not read, in the error message of the process
-/// that renders the template.
+/// Parses an error message of the process that renders the template, and returns the variable that
+/// the template does not read.
 fn unread_name(message: &str) -> Option<String> {
     let (_, rest) = message.strip_prefix("error[TW0821]")?.split_once("does not use `")?;
     Some(rest.split_once('`')?.0.to_owned())
@@ -119,8 +119,8 @@ pub fn check_length(loaded: &Loaded, tokens: usize) -> Result<(), Failure> {
     }
 }
 
-/// Returns the reason why the chat template rejects the messages. The result is `None` if the error
-/// has another cause.
+/// Returns the reason why the chat template rejects the messages. The result is `None` if the
+/// template did not reject the messages.
 fn template_refusal(error: &ModelError) -> Option<String> {
     match error {
         ModelError::Generate(GenerateError::Template(error)) => Some(causes(error)),

@@ -38,11 +38,13 @@ pub struct ResponseFields {
     parallel_tool_calls: Option<bool>,
     /// The format of the answer: `{"format": {"type": "json_schema", "schema": …}}`.
     text: Option<Value>,
-    /// An object with reasoning options. Its field `effort` sets a variable of the chat template.
+    /// An object with reasoning options. The field `effort` in `reasoning` sets the variable
+    /// `reasoning_effort` of the chat template.
     reasoning: Option<Value>,
-    /// This field is not supported, because the server stores no responses.
+    /// The server does not support the field `previous_response_id`, because the server stores no
+    /// responses.
     previous_response_id: Option<String>,
-    /// This field is not supported: only the value false is valid.
+    /// The server does not support the field `background`, and accepts only the value false.
     background: Option<bool>,
     metadata: Option<Value>,
 }
@@ -169,7 +171,7 @@ fn item(item: &Value, at: &str, messages: &mut Vec<Value>) -> Result<(), Failure
     Ok(())
 }
 
-/// The fields that each event about the whole response contains.
+/// The fields that are the same in all events about the whole response.
 struct Head {
     fields: Map<String, Value>,
 }
@@ -249,7 +251,7 @@ fn call_item(id: &str, status: &str, call: &ToolCall, arguments: &str) -> Value 
     json!({ "id": id, "type": "function_call", "status": status, "call_id": call_id, "name": name, "arguments": arguments })
 }
 
-/// The item that the server is sending.
+/// The output item that the server is currently sending.
 enum Open {
     Reasoning { id: String, text: String },
     Message { id: String, text: String },
@@ -279,7 +281,7 @@ impl ResponseEvents {
         Sent::Named(kind, fields)
     }
 
-    /// Creates an event about the current item.
+    /// Creates an event about the current output item.
     fn of_item(&mut self, kind: &'static str, mut fields: Value) -> Sent {
         fields["output_index"] = json!(self.output.len());
         self.event(kind, fields)
@@ -301,7 +303,7 @@ impl ResponseEvents {
         self.open = Some(Open::Reasoning { id, text: String::new() });
     }
 
-    /// Ends the current item.
+    /// Ends the current output item, and returns the events about this end.
     fn close(&mut self, out: &mut Vec<Sent>) {
         let item = match self.open.take() {
             None => return,

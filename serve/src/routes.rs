@@ -42,7 +42,8 @@ pub fn router(app: &Arc<App>) -> Router {
     }
 }
 
-/// Lists all paths that require a key. The router and the OpenAPI document use this list.
+/// Lists all paths that require a key. The router and the OpenAPI document both use the list of
+/// paths that require a key.
 fn endpoints() -> Vec<Endpoint> {
     let of = |path, about, route, body| Endpoint { path, about, route, body };
     let sampled = |one| vec![one, schema::<SamplingFields>()];
@@ -103,7 +104,7 @@ fn schema<T: JsonSchema>() -> Schema {
     settings.into_generator().into_root_schema_for::<T>()
 }
 
-/// Creates the CORS headers, which allow web pages of these origins to read answers.
+/// Creates the CORS headers, which allow web pages of the given origins to read answers.
 fn cors(origins: &[String]) -> CorsLayer {
     let origin = match origins.iter().any(|origin| origin == "*") {
         true => AllowOrigin::any(),
@@ -169,8 +170,8 @@ async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<
     }
 }
 
-/// Formats a model in the format of OpenAI's API. If the model is loaded, the result contains its
-/// sizes.
+/// Formats a model in the format of OpenAI's API. If the model is loaded, the result contains the
+/// sizes of the model.
 fn described(app: &App, name: &str) -> Value {
     let mut model =
         json!({ "id": name, "object": "model", "created": app.models.since, "owned_by": "tracewright" });

@@ -19,7 +19,7 @@ const ANSWERS: u64 = 16;
 /// The fields that all requests for generated text share.
 #[derive(Deserialize, JsonSchema)]
 pub struct SamplingFields {
-    /// The temperature. With the value 0, the sampler always takes the most likely token. The
+    /// The temperature. With the temperature 0, the sampler always takes the most likely token. The
     /// server's flags set the default values of all sampling fields.
     temperature: Option<f32>,
     top_p: Option<f32>,
@@ -28,22 +28,23 @@ pub struct SamplingFields {
     typical_p: Option<f32>,
     frequency_penalty: Option<f32>,
     presence_penalty: Option<f32>,
-    /// llama.cpp's name for `repetition_penalty`.
+    /// This field is llama.cpp's name for `repetition_penalty`.
     repeat_penalty: Option<f32>,
     repetition_penalty: Option<f32>,
     /// The seed of the random numbers. Requests with the same seed draw the same tokens. Without a
     /// seed, the server chooses a new seed for each request.
     seed: Option<i64>,
-    /// Stop strings: a text or a list of texts. The answer ends before the first stop string.
+    /// Stop strings: a text or a list of texts. The answer ends before the first stop string in its
+    /// text.
     stop: Option<Value>,
-    /// The number of answers to each prompt. The maximum number is 16 answers.
+    /// The number of answers to each prompt. The largest valid value of `n` is 16.
     n: Option<u64>,
     /// Whether the request can reuse the state of an earlier prompt that begins with the same
-    /// tokens. By default, the request can reuse such a state.
+    /// tokens. By default, the request can reuse the state of an earlier prompt.
     cache_prompt: Option<bool>,
     /// Whether the answer continues after the model's stop tokens.
     ignore_eos: Option<bool>,
-    /// This field is not supported: only an empty object is valid.
+    /// The server does not support the field `logit_bias`, and accepts only an empty object.
     logit_bias: Option<Value>,
 }
 

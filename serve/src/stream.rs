@@ -15,9 +15,9 @@ use crate::update::Update;
 
 /// A server-sent event for the client.
 pub enum Sent {
-    /// An event without a name, whose data is this value.
+    /// A server-sent event without a name; the event's data is this value.
     Data(Value),
-    /// An event with this name, whose data is this value.
+    /// A server-sent event with this name; the event's data is this value.
     Named(&'static str, Value),
     /// The last event of OpenAI's streams, whose data is `[DONE]`.
     Done,
@@ -25,11 +25,11 @@ pub enum Sent {
 
 /// Converts the updates of answers to the events that an API defines.
 pub trait Events: Send + 'static {
-    /// Returns the events that precede the first update.
+    /// Returns the events that the server sends before the first update of an answer.
     fn begin(&mut self) -> Vec<Sent>;
-    /// Returns the events for one update.
+    /// Returns the events for one update of an answer.
     fn update(&mut self, index: usize, update: Update) -> Vec<Sent>;
-    /// Returns the events that follow the last update.
+    /// Returns the events that the server sends after the last update of the answers.
     fn finish(&mut self) -> Vec<Sent>;
     /// Returns the events that report a failure. A failure ends the stream.
     fn fail(&mut self, failure: &Failure) -> Vec<Sent> {
@@ -37,8 +37,8 @@ pub trait Events: Send + 'static {
     }
 }
 
-/// If no event occurs for this time, the stream sends a comment. Without this comment, some proxies
-/// close the connection.
+/// If the server has no event for this duration, the stream sends a comment. Some proxies would
+/// close a connection on which no data arrives.
 const SILENCE: Duration = Duration::from_secs(15);
 
 struct State<E> {
@@ -48,7 +48,7 @@ struct State<E> {
     is_over: bool,
 }
 
-/// Creates a response that sends events as soon as they exist. If the client closes the connection, the
+/// Creates a response that sends each event immediately. If the client closes the connection, the
 /// generation stops.
 pub fn respond<E: Events>(answers: Answers, mut events: E) -> Response {
     let ready = events.begin().into();

@@ -22,9 +22,9 @@ pub struct TokenizeFields {
     content: Option<String>,
     /// The text to tokenize, in vLLM's API. By default, the result includes special tokens.
     prompt: Option<String>,
-    /// Whether to add special tokens.
+    /// Whether the result contains special tokens.
     add_special: Option<bool>,
-    /// vLLM's name for `add_special`.
+    /// This field is vLLM's name for `add_special`.
     add_special_tokens: Option<bool>,
 }
 

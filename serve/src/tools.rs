@@ -11,7 +11,7 @@ use crate::failure::Failure;
 pub struct OfferedTools {
     /// The functions that the prompt describes, in the format of OpenAI's API.
     pub offered: Vec<Value>,
-    /// Whether the answer must be a call of one of these functions.
+    /// Whether the answer must be a call of one of the offered functions.
     pub is_forced: bool,
 }
 
@@ -21,13 +21,13 @@ pub enum Choice {
     Auto,
     None,
     Required,
-    /// The answer must call this function.
+    /// The answer must call the function with this name.
     Named(String),
 }
 
 impl OfferedTools {
     /// Selects the functions that `choice` allows. `param` is the name of the request's field that
-    /// contains the choice.
+    /// contains `choice`.
     pub fn new(offered: Vec<Value>, choice: &Choice, param: &str) -> Result<Self, Failure> {
         let refuse = |found: &str, expected: &str| Err(Failure::field(param, found, expected));
         match choice {
@@ -76,8 +76,8 @@ impl OfferedTools {
     }
 }
 
-/// Forbids properties that the JSON Schema of the arguments does not declare. Without this change,
-/// a model could add endless properties.
+/// Forbids properties that the JSON Schema of the arguments does not declare. If undeclared
+/// properties were allowed, a model could add properties without end.
 fn closed(schema: &Value) -> Value {
     const SAYS: [&str; 6] =
         ["additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf"];

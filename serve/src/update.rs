@@ -1,8 +1,9 @@
-//! [`Update`] is a part of an answer. The events of all APIs are created from updates.
+//! [`Update`] is a part of an answer. For each API, the server converts updates to events of the
+//! API.
 
 use generate::TokenLogprobs;
 
-/// A part of an answer. The server can send each part immediately.
+/// A part of an answer that the server can send immediately.
 #[derive(Clone, Debug)]
 pub enum Update {
     /// Reasoning, which is text that the model writes before its answer.

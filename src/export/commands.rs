@@ -1,5 +1,4 @@
-//! Formats command lines for IREE's own tools, which compile and run the same files with the same
-//! results.
+//! Formats command lines of IREE's own tools, with which you can compile and run the same files.
 
 use std::path::Path;
 
@@ -25,8 +24,8 @@ pub fn compile(compiler: &Compiler, options: &CompileOptions, text: &Path, vmfb:
     format!("{} < {}", line(words), line([text.as_str()]))
 }
 
-/// Returns the command that calls an entry point once, at the beginning of a text. The call passes
-/// as many of the given tokens as fit into one call.
+/// Returns the command that calls an entry point once, at the beginning of a text. The command
+/// passes as many of the given tokens as fit into one call.
 pub fn call(vmfb: &Path, archive: &Path, entry: &Signature, tokens: &[u32]) -> String {
     let mut words = vec![
         "iree-run-module".to_owned(),
@@ -45,7 +44,7 @@ pub fn call(vmfb: &Path, archive: &Path, entry: &Signature, tokens: &[u32]) -> S
     line(words.iter().map(String::as_str))
 }
 
-/// Formats an argument for `iree-run-module`. For numbers that are missing on the command line,
+/// Formats an argument for `iree-run-module`. If numbers are missing on the command line,
 /// `iree-run-module` uses zero.
 fn input(argument: &Argument, entry: &Signature, tokens: &[u32]) -> String {
     let room = entry.arguments.iter().find(|argument| argument.role == Role::Tokens);

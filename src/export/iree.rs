@@ -1,6 +1,6 @@
 //! Writes and opens exports for IREE. An export is a folder with the module text, the compiled
-//! module, the archive of weights, tokenizer files and a manifest. This crate or `iree-run-module`
-//! runs the export without Python and without a compiler.
+//! module, the archive of weights, tokenizer files and a manifest. The crate `tracewright` or the
+//! tool `iree-run-module` runs the export without Python and without a compiler.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ pub enum ExportError {
         /// The processor features that the module needs and this machine lacks.
         missing: Vec<String>,
     },
-    /// The plan cannot be recorded or lowered.
+    /// The network of the plan cannot be recorded or lowered.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The version of the compiler cannot be determined.
@@ -87,8 +87,8 @@ pub enum ExportError {
     Load(#[from] LoadError),
 }
 
-/// Creates the manifest of an export. The hash of the archive is missing, because the archive is
-/// not written yet.
+/// Creates the manifest of an export. The manifest lacks the hash of the archive, because the
+/// archive is not written yet.
 fn manifest_of(
     plan: &Plan,
     build: &Build<'_, '_>,
@@ -128,8 +128,8 @@ fn manifest_of(
     })
 }
 
-/// Checks that this machine's processor can run the module. The function accepts all modules for
-/// other kinds of devices, such as GPUs.
+/// Checks that this machine's processor can run the module. For other kinds of devices, such as
+/// GPUs, the function checks nothing.
 ///
 /// # Errors
 /// Returns an error if the processor has another architecture, or lacks features that the module
@@ -149,7 +149,7 @@ pub fn check_cpu(manifest: &IreeManifest) -> Result<(), ExportError> {
     }
 }
 
-/// The files of an export, and the duration of each step of the export.
+/// Describes the files of a written export, and the duration of each step of the export.
 pub struct Exported {
     /// The module text that was compiled.
     pub module: Module,
@@ -163,18 +163,19 @@ pub struct Exported {
     pub wrote: Duration,
 }
 
-/// Lowers `plan`, compiles the module, bakes the weights, and writes the export folder `out`. The
-/// function also copies the tokenizer files of `model`, which is a folder or a GGUF file. The
+/// Lowers `plan`, compiles the module, converts the weights, and writes the export folder `out`.
+/// The function also copies the tokenizer files of `model`, which is a folder or a GGUF file. The
 /// tensors of `checkpoint` must have [the model's names](Plan::named).
 ///
 /// The function does not change the folder `out` before the module is compiled. If a step after the
-/// compilation fails, `out` is no longer an export. If such an error occurs and the function has
-/// created the folder, the function removes the folder again. The function removes all files of a
-/// previous export in `out`, and keeps all other files.
+/// compilation fails, `out` is no longer an export. If a step fails and the function has created
+/// the folder, the function removes the folder again. If `out` contains a previous export, the
+/// function removes all files of the previous export, and keeps all other files.
 ///
 /// # Errors
 /// Returns the error of the first stage that fails. If the checkpoint does not match the network's
-/// parameters, the error lists all differences and is returned before the slow compilation begins.
+/// parameters, the function returns an error before the slow compilation begins. The error lists
+/// all differences between the checkpoint and the parameters.
 pub fn export(
     plan: Plan,
     model: &Path,
@@ -211,8 +212,8 @@ pub fn export(
     Ok(Exported { module: lowered.module, options, compiled, baked, wrote: start.elapsed() })
 }
 
-/// Creates the tokenizer files of an export from the metadata of a GGUF file. Returns the text of
-/// each file by file name, or `None` if the model is a folder.
+/// Creates the tokenizer files of an export from the metadata of a GGUF file. Returns a map from
+/// file names to texts, or `None` if the model is a folder.
 fn made_of(model: &Path) -> Result<Option<BTreeMap<&'static str, String>>, ExportError> {
     if !Gguf::is_at(model) {
         return Ok(None);
@@ -226,11 +227,11 @@ fn made_of(model: &Path) -> Result<Option<BTreeMap<&'static str, String>>, Expor
     Ok(Some(made))
 }
 
-/// Copies the configuration, the tokenizer and the chat template of a model into a folder. For a GGUF file,
-/// the function creates these files from the metadata.
+/// Copies the configuration, the tokenizer and the chat template of a model into a folder. If the
+/// model is a GGUF file, the function creates the tokenizer files from the metadata.
 ///
 /// # Errors
-/// Returns an error if one of these files cannot be read or written.
+/// Returns an error if a file of the model cannot be read, or a copy cannot be written.
 pub fn put_model_files(model: &Path, out: &Path) -> Result<(), ExportError> {
     match made_of(model)? {
         Some(made) => made.iter().try_for_each(|(name, text)| dir::put(out, name, text.as_bytes()))?,
@@ -259,8 +260,8 @@ pub fn open(
     Ok((program, archive))
 }
 
-/// Verifies all hashes in an export folder: the hashes of the module, of the archive's table, and
-/// of each tensor.
+/// Verifies the hashes of the module, of the archive's table and of each tensor in an export
+/// folder.
 ///
 /// # Errors
 /// Returns an error if the folder is not an export, or a hash differs.
@@ -271,8 +272,8 @@ pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, Expor
     Ok(archive(folder, &manifest)?.verify_content(watch).map_err(LoadError::from)?)
 }
 
-/// Opens the archive of an export, and compares its hash with the manifest. The function reads only
-/// the archive's table.
+/// Opens the archive of an export, and compares the hash of the archive's table with the manifest.
+/// The function reads only the table of the archive, and no weights.
 fn archive(folder: &Path, manifest: &IreeManifest) -> Result<Archive, ExportError> {
     let path = folder.join(names::ARCHIVE);
     let archive = Archive::open(&path).map_err(LoadError::from)?;

@@ -1,6 +1,7 @@
 //! Writes exports for XLA. An export is a folder with a module for each entry point, and a
 //! manifest. The manifest describes each argument, how devices partition the argument, and the file
-//! and offset of each weight. `python/tracewright_xla` runs the export.
+//! and offset of each weight. The Python package in `python/tracewright_xla` runs an export for
+//! XLA.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -23,7 +24,7 @@ use trace::{Argument, Parameter, Trace};
 
 use crate::{DevicePartition, Expanded, Plan, PlanError};
 
-/// A program for XLA, which contains the text of its modules and the partitioning of arguments and
+/// Contains the text of the modules of a program for XLA, and the partitioning of arguments and
 /// results.
 pub struct XlaProgram {
     /// A module for each entry point.
@@ -49,7 +50,7 @@ pub enum XlaError {
     #[error("the path `{}` is not valid UTF-8, but the manifest contains the checkpoint's path; rename the \
         checkpoint", .0.display())]
     Unnamed(PathBuf),
-    /// The plan cannot be recorded or lowered.
+    /// The network of the plan cannot be recorded or lowered.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The sharding rules cannot partition a tensor.
@@ -93,14 +94,15 @@ pub enum XlaError {
     },
 }
 
-/// Whether a folder is an export for XLA. The function reads only the kind of export from the
-/// manifest, and does not check the rest of the manifest.
+/// Whether a folder is an export for XLA. The function reads only the kind of the export from the
+/// manifest, and checks nothing else.
 pub fn is_export(folder: &Path) -> bool {
     files::read_text(&folder.join(MANIFEST), limits::CONFIG).is_ok_and(|text| is_xla(&text))
 }
 
-/// Changes a plan into a plan for XLA. The weights keep the format of the checkpoint. Tracewright
-/// has kernels for XLA only [for CUDA](for_cuda).
+/// Changes a plan so that XLA can compile the plan's network. In a plan for XLA, the weights keep
+/// the format of the checkpoint. If XLA runs a network, Tracewright's kernels are available only
+/// [for CUDA](for_cuda).
 ///
 /// # Errors
 /// Returns an error if the plan contains quantized weights.
@@ -112,8 +114,9 @@ pub fn planned(plan: Plan) -> Result<Plan, XlaError> {
     Ok(Plan { target: Target::xla(), weights, ..plan })
 }
 
-/// Changes a plan for XLA ([`planned`]) into a plan for one device of XLA's CUDA platform. If the
-/// plan uses kernels, Tracewright's kernels for NVIDIA GPUs compute calls with few tokens in bf16.
+/// Changes a plan for XLA ([`planned`]) so that the network runs on one CUDA device. If the plan
+/// uses kernels, Tracewright's kernels for NVIDIA GPUs compute the calls that have few tokens and
+/// use bf16.
 pub fn for_cuda(plan: Plan) -> Plan {
     Plan { target: Target { device: DeviceKind::Cuda, ..plan.target }, ..plan }
 }
@@ -126,8 +129,8 @@ pub fn check_model(model: &Path) -> Result<(), XlaError> {
     if Gguf::is_at(model) { Err(XlaError::Gguf(model.to_owned())) } else { Ok(()) }
 }
 
-/// Returns the rules that partition tensors over the axes of a mesh. The rules in `asked` come
-/// first, and the network's own rules apply to all other axes.
+/// Returns the rules that partition tensors over the axes of a mesh. The rules in `asked` take
+/// precedence over the network's own rules.
 pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<ShardRule> {
     let known = lower::divisible_axes(&recorded.trace);
     let is_asked = |axis: &str| asked.iter().any(|rule| rule.axes.iter().any(|asked| asked == axis));
@@ -140,7 +143,7 @@ pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<S
 }
 
 /// Returns the memory and the number of operations of each device for a plan for XLA ([`planned`]).
-/// Without a mesh, the plan uses one device.
+/// If no mesh is given, the plan uses one device.
 ///
 /// ```
 /// use tracewright::Plan;
@@ -170,8 +173,8 @@ pub fn partition(plan: &Plan, mesh: Option<&Mesh>, asked: &[ShardRule]) -> Resul
 
 impl XlaProgram {
     /// Lowers a recorded trace for XLA. If `mesh` is given, the function partitions the program
-    /// over the devices of the mesh. `expanded` is the same trace, expanded to primitives for the
-    /// target of [`planned`]. The function reads no weights.
+    /// over the devices of the mesh. `expanded` is the recorded trace, expanded to primitive
+    /// operations for the target of [`planned`]. The function reads no weights.
     ///
     /// # Errors
     /// Returns an error if the trace cannot be lowered, or if the rules cannot partition the trace.
@@ -240,8 +243,8 @@ impl XlaProgram {
     }
 }
 
-/// Returns, for each axis of a tensor, the mesh axes that partition this axis. For an axis that no
-/// mesh axis partitions, the list of mesh axes is empty.
+/// Returns, for each axis of a tensor, the mesh axes that partition this axis. If no mesh axis
+/// partitions an axis, the list for this axis is empty.
 fn names(sharding: Option<&Sharding>, rank: usize) -> Vec<Vec<String>> {
     let of_axis = |axes: &Vec<targets::MeshAxis>| axes.iter().map(|axis| axis.name.clone()).collect();
     sharding.map_or(vec![Vec::new(); rank], |sharding| sharding.0.iter().map(of_axis).collect())
@@ -255,14 +258,14 @@ fn values(arguments: &[Argument], shardings: &[Sharding]) -> Vec<ManifestValue> 
 
 /// Writes the export folder `out` of a plan for XLA ([`planned`]), with the tokenizer files of
 /// `model`. The [rules](shard_rules) decide how a mesh partitions tensors. Weights stay in the
-/// checkpoint, whose tensors must have [the model's names](Plan::named). The export contains only
-/// weights that Tracewright computes from the checkpoint.
+/// checkpoint; the checkpoint's tensors must have [the model's names](Plan::named). The export
+/// contains only weights that Tracewright computes from the checkpoint.
 ///
 /// # Errors
-/// Returns an error if the mesh does not fit, or if a file cannot be written. If the checkpoint
-/// does not match the network's parameters, the error lists all differences and no file is written.
-/// If an error occurs while the function writes files, `out` is not an export. If such an error
-/// occurs and the function has created the folder, the function removes the folder again.
+/// Returns an error if the mesh cannot partition the network, or if a file cannot be written. If
+/// the checkpoint does not match the network's parameters, the error lists all differences and no
+/// file is written. If an error occurs while the function writes files, `out` is not an export. If
+/// writing fails and the function has created the folder, the function removes the folder again.
 pub fn export(
     plan: &Plan,
     model: &Path,
@@ -341,7 +344,7 @@ fn stored_weight(
 }
 
 /// Verifies all hashes in an export for XLA. The modules and the computed weights have hashes, but
-/// the checkpoint's own weights have none.
+/// the weights in the checkpoint have no hashes.
 ///
 /// # Errors
 /// Returns an error if the folder is not an export for XLA, or a hash differs.

@@ -1,4 +1,4 @@
-//! A conversation with a model, over several turns.
+//! Manages a conversation with a model over several turns.
 
 use generate::{Chat, Finish, GenerateOptions, SavedFault, SavedSequence};
 use serde::Deserialize;
@@ -9,8 +9,8 @@ use super::{Completion, Model, ModelError, Pieces, assistant, user};
 /// A conversation with a model. A clone is an independent conversation that begins with the same messages.
 ///
 /// In each turn, the network computes only the new tokens that the chat template adds. Some chat
-/// templates rewrite earlier messages, for example to remove old reasoning. After such a change,
-/// the network computes the tokens from the first difference on again.
+/// templates rewrite earlier messages, for example to remove old reasoning. If the template changes
+/// an earlier message, the network computes all tokens after the first difference again.
 ///
 /// ```no_run
 /// use tracewright::Model;
@@ -34,7 +34,7 @@ pub struct Conversation {
     pub variables: Map<String, Value>,
     /// The options with which the model generates all further answers.
     pub options: GenerateOptions,
-    /// The text that the tokenizer encodes as exactly `tokens`, if this text is known.
+    /// A text that the tokenizer encodes as exactly `tokens`, if such a text is known.
     shown: Option<String>,
     tokens: Vec<u32>,
 }

@@ -1,5 +1,6 @@
 //! Runs a model on the engine thread, which owns the runtime and the network. Requests arrive on a
-//! channel. Each request has a listener, which receives the pieces of the text.
+//! channel of the engine thread. Each request has a listener, which receives the pieces of the
+//! text.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -23,7 +24,7 @@ use super::{ModelError, OpenOptions, Speculation};
 use crate::embed::{Embedder, check_texts, length_for};
 use crate::xla::StartedPlugins;
 
-/// A job that a handle of a model sends to the engine thread.
+/// A job that a [`Model`](super::Model) sends to the engine thread.
 pub(super) enum Job {
     Generate(Box<GenerateJob>),
     Score(Vec<u32>, Sender<Result<Vec<Vec<f32>>, ModelError>>),
@@ -39,9 +40,9 @@ pub(super) struct GenerateJob {
     pub stop: Vec<String>,
     /// Whether the text can reuse the state of an earlier text that begins with the same tokens.
     pub continues: bool,
-    /// Another thread sets this flag to end the text.
+    /// Another thread sets this flag to end the generation of the text.
     pub cancelled: Arc<AtomicBool>,
-    /// Special tokens whose names the text must contain.
+    /// The special tokens whose names appear in the generated text.
     pub shown: Vec<String>,
     pub listener: Listener,
 }
@@ -53,8 +54,8 @@ pub(super) type Listener = Box<dyn FnMut(TextEvent) -> bool + Send>;
 pub enum TextEvent {
     /// A new piece of text that no later token can change. A piece of text can be empty.
     Piece(String),
-    /// The probabilities of the tokens that the sampler has chosen since the last event of this
-    /// kind, if the options request probabilities.
+    /// The probabilities of the tokens that the sampler has chosen since the last event with
+    /// probabilities, if the options request probabilities.
     Logprobs(Vec<TokenLogprobs>),
     /// The text has ended.
     Done(Box<Completion>),
@@ -69,24 +70,24 @@ pub struct Completion {
     pub text: String,
     /// The tokens of the text, the reason for the end, and timings.
     pub generated: Generated,
-    /// Whether a stop string ended the text. After a stop string, the text of all tokens is longer
-    /// than `text`.
+    /// Whether a stop string ended the text. If a stop string ended the text, the text of all
+    /// tokens is longer than `text`.
     pub is_cut: bool,
     /// Number of tokens in the prompt, including the tokens whose state was reused.
     pub prompt_tokens: usize,
-    /// The time from the moment when the text got a slot of the batch until the first token.
+    /// The time until the first token, beginning when the text got a slot of the batch.
     pub first_token: Option<Duration>,
     /// The number of bytes copied between host and device during the generation. The number of
     /// bytes includes the bytes of other texts that ran at the same time.
     pub transfers: Transfers,
 }
 
-/// Embeddings of texts, and the time that the computation took.
+/// Contains the embeddings of texts, and the time that the computation took.
 #[derive(Clone, Debug, Default)]
 pub struct Embedded {
     /// One embedding per text, each a list of f32 numbers.
     pub embeddings: Vec<Vec<f32>>,
-    /// The time that the calls of the network took.
+    /// The total time of the network calls that computed the embeddings.
     pub time: Duration,
     /// Information about building the network for these embeddings, or `None` if an earlier call
     /// built the network.
@@ -103,8 +104,8 @@ pub struct ModelInfo {
     pub vocabulary: usize,
     /// The number of texts that the model continues in parallel.
     pub slots: usize,
-    /// Information about building the network. An embedding model has no such information, because
-    /// its networks are built when the length of the texts is known.
+    /// Information about building the network. For an embedding model the field is `None`, because
+    /// Tracewright builds its networks when the length of the texts is known.
     pub build: Option<BuildInfo>,
     /// Warnings about the model's files.
     pub warnings: Vec<OpenWarning>,
@@ -181,7 +182,8 @@ type AnyNetwork = Network<AnyExecutor>;
 
 enum Engine {
     Text(Box<BuildInfo>, Box<AnyNetwork>),
-    /// An embedding network. A separate program is built for each length of texts.
+    /// An embedding network. Tracewright builds a separate embedding program for each padded length
+    /// of texts.
     Embedding(Box<dyn Architecture>),
 }
 
@@ -247,7 +249,7 @@ struct Texts<'a> {
 struct Running<'a> {
     reply: Reply<'a>,
     listener: Listener,
-    /// The number of tokens for which the listener has received the probabilities.
+    /// The number of tokens whose probabilities the listener has received.
     told: usize,
     cancelled: Arc<AtomicBool>,
     prompt_tokens: usize,
@@ -351,8 +353,8 @@ impl<'a> Texts<'a> {
         }
     }
 
-    /// Ends the texts that were cancelled before their first token. Any other cancelled text ends
-    /// at its next token.
+    /// Ends the texts that were cancelled before their first token. A cancelled text that already
+    /// has a token ends at its next token.
     fn leave(&mut self) {
         for slot in 0..self.running.len() {
             let leaves = |text: &Running| text.first_token.is_none() && text.is_cancelled();

@@ -53,14 +53,14 @@ pub enum ModelError {
     /// The checkpoint cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The archive in the cache is damaged. Delete the archive, and Tracewright bakes a new archive
-    /// at the next start.
+    /// The archive in the cache is damaged. If you delete the damaged archive, Tracewright writes a
+    /// new archive at the next start.
     #[error(transparent)]
     Cached(ArchiveError),
     /// The options set sizes that the model does not support, such as a context that is too long.
     #[error(transparent)]
     Plan(Box<PlanError>),
-    /// Compiling, baking or loading the network failed.
+    /// Compiling the network, converting the weights or loading the network failed.
     #[error(transparent)]
     Load(#[from] LoadError),
     /// The network cannot be lowered for XLA, or the checkpoint does not fit the network.
@@ -69,7 +69,7 @@ pub enum ModelError {
     /// XLA or its plugin failed.
     #[error(transparent)]
     Plugin(#[from] PjrtError),
-    /// The plugin is for another kind of device than the selected device.
+    /// The platform of the PJRT plugin and the selected device are different kinds of devices.
     #[error(
         "the plugin's platform is `{platform}`, but the device is `{device}`; name a plugin for this device"
     )]
@@ -172,7 +172,7 @@ pub enum ModelError {
         /// Name of the option in [`OpenOptions`](super::OpenOptions).
         option: &'static str,
     },
-    /// The target is for another kind of device than the selected device.
+    /// The compilation target and the selected device are different kinds of devices.
     #[error("the target is for {target}, but the device is {device}; name a target for this device")]
     Target {
         /// The kind of device that the target describes.

@@ -35,15 +35,15 @@ pub use source::{BuildInfo, choose_target};
 pub use crate::tuning::TuningSource;
 
 /// Stack size in bytes of threads that parse or render untrusted input, which may be deeply nested.
-/// The operating system allocates only the memory that a thread really uses.
+/// The operating system allocates only the part of a stack that the thread really uses.
 const STACK: usize = 256 << 20;
 
 /// An open model.
 ///
-/// A clone is another handle to the same model. Several threads can use handles of the same model
-/// at the same time. An engine thread runs the network and continues up to [`OpenOptions::slots`]
-/// texts in parallel. Additional texts wait for a slot. The engine thread ends after the last
-/// handle and the last [`Pieces`] were dropped.
+/// A clone of a `Model` is another handle to the same model. Several threads can use handles of the
+/// same model at the same time. An engine thread runs the network and continues up to
+/// [`OpenOptions::slots`] texts in parallel. Additional texts wait until a slot of the batch is
+/// free. The engine thread ends after the last handle and the last [`Pieces`] were dropped.
 ///
 /// ```no_run
 /// use tracewright::{Model, user};
@@ -92,9 +92,9 @@ impl Model {
     /// of `tracewright export`, or a name on the Hugging Face hub such as
     /// `HuggingFaceTB/SmolLM2-135M-Instruct`.
     ///
-    /// The first call bakes the weights and compiles the modules, which takes seconds to minutes. The cache
-    /// keeps the baked weights and the modules for later calls. You need `iree-compile` for all models except
-    /// exports.
+    /// The first call converts the weights and compiles the modules, which takes seconds to
+    /// minutes. The cache keeps the converted weights and the modules for later calls. You need
+    /// `iree-compile` for all models except exports.
     ///
     /// # Errors
     /// Returns an error if a file is missing or damaged, or the model is not supported.
@@ -105,8 +105,8 @@ impl Model {
     /// Opens a model like [`open`](Self::open), with the given options.
     ///
     /// # Errors
-    /// Returns the same errors as [`open`](Self::open). If the model is an export, an option that
-    /// differs from the export's value is also an error.
+    /// Returns the same errors as [`open`](Self::open). For an export, the function also returns an
+    /// error if an option differs from the export's value.
     pub fn open_with(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
         Opening::read(path, options)?.build()
     }
@@ -140,8 +140,8 @@ impl Model {
         Ok(self.continue_tokens(self.inner.text.tokenizer()?.encode_plain(&text)?))
     }
 
-    /// Starts a conversation with several turns. In each turn, the network computes only the new
-    /// tokens.
+    /// Starts a conversation with several turns. In each turn of the conversation, the network
+    /// computes only the new tokens.
     pub fn conversation(&self) -> Conversation {
         Conversation::new(self.clone())
     }
@@ -162,9 +162,9 @@ impl Model {
 
     /// Renders a conversation with the model's chat template, and returns the text.
     ///
-    /// A chat template is an untrusted program that comes with the model. The template runs under
-    /// limits, in a thread of this process or in the process that [`OpenOptions::template_program`]
-    /// sets.
+    /// A chat template is an untrusted program that comes with the model. Tracewright renders the
+    /// template under limits, in this process or with the program that
+    /// [`OpenOptions::template_program`] sets.
     ///
     /// # Errors
     /// Returns an error if there is no chat template, or if the template fails or rejects the conversation.
@@ -184,7 +184,8 @@ impl Model {
 
     /// Computes the logits after each token of `tokens`, as f32 [tokens, vocabulary].
     ///
-    /// The first call builds the entry point for scores, unless you set [`OpenOptions::score`].
+    /// The first call of `score` builds the entry point for scores, unless you set
+    /// [`OpenOptions::score`].
     ///
     /// # Errors
     /// Returns an error if `tokens` is longer than the context, or if the call fails.
@@ -219,8 +220,8 @@ impl Model {
     }
 
     /// Computes embeddings of texts, as f32 [texts, features]. `prompt_name` selects one of the
-    /// model's prompts, such as `query`. Without a name, the function uses the model's default
-    /// prompt.
+    /// model's prompts, such as `query`. If `prompt_name` is `None`, the function uses the model's
+    /// default prompt.
     ///
     /// # Errors
     /// Returns an error if the model does not compute embeddings or has no prompt with this name, or if a
@@ -277,7 +278,7 @@ impl Drop for Inner {
     }
 }
 
-/// Runs `work` on a thread with a large stack, for input that may be deeply nested.
+/// Runs `work` on a thread with a large stack, because the input of `work` may be deeply nested.
 fn with_room<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, ModelError> {
     thread::scope(|scope| {
         let worker = thread::Builder::new().name("text".into()).stack_size(STACK).spawn_scoped(scope, work);

@@ -21,13 +21,14 @@ use crate::build::BuildStep;
 use crate::export::IreeManifest;
 
 /// A model whose configuration, tokenizer and stop tokens are loaded, but whose network is not
-/// built yet. [`read`](Self::read) returns errors in the model's files before the slow compilation
+/// built yet. [`read`](Self::read) reports errors in the model's files before the slow compilation
 /// begins.
 ///
-/// [`Model::open`] reads the files and builds the network in one call. Use `Opening` if your program chooses
-/// options from the files, for example the context from the length of a prompt.
+/// [`Model::open`] reads the files and builds the network in one call. Use `Opening` if your
+/// program chooses options from the files, for example a context that fits the length of a prompt.
 pub struct Opening {
-    /// The options for the model. You can change these options before you build the network.
+    /// The options for the model. You can change the options for the model before you build the
+    /// network.
     pub options: OpenOptions,
     source: Source,
     text: ModelText,
@@ -41,8 +42,9 @@ impl Opening {
     /// files of the current snapshot.
     ///
     /// # Errors
-    /// Returns an error if a file is missing or damaged, the model cannot be downloaded, the model
-    /// is not supported, or an option differs from the value in an export.
+    /// Returns an error if a file is missing or damaged, or if the model cannot be downloaded or is
+    /// not supported. For an export, the function also returns an error if an option differs from
+    /// the export's value.
     pub fn read(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
         options.check_mesh()?;
         let path = located(path.as_ref(), &options)?;
@@ -123,7 +125,7 @@ impl Opening {
         self.source.sentence()
     }
 
-    /// Checks that the model supports these options.
+    /// Checks that the model supports the given options for generating text.
     ///
     /// # Errors
     /// Returns an error if a setting is out of range, a schema or a grammar is not supported, or an option
@@ -141,9 +143,9 @@ impl Opening {
     }
 
     /// Chooses a context for at least `tokens` tokens, unless the options set a context. The chosen
-    /// context is a power of two, which keeps the number of different modules in the cache small.
-    /// The context never exceeds the model's own limit. For an export, the function does not change
-    /// the context.
+    /// context is a power of two, so that Tracewright compiles only a few different modules. The
+    /// chosen context never exceeds the model's own limit. For an export, the function does not
+    /// change the context.
     pub fn fit_context(&mut self, tokens: usize) {
         if let (Source::Checkpoint(model), None) = (&self.source, self.options.context) {
             self.options.context = Some(Plan::context_for(tokens, model.max_context()));
@@ -174,8 +176,8 @@ impl Opening {
     /// Builds the network, and starts the engine thread.
     ///
     /// # Errors
-    /// Returns an error if the network or the network of the draft model does not fit into memory, or cannot
-    /// be compiled, baked or loaded.
+    /// Returns an error if the network or the network of the draft model does not fit into memory,
+    /// or cannot be compiled or loaded.
     pub fn build(self) -> Result<Model, ModelError> {
         let draft = self.draft()?;
         let Self { options, source, text, warnings } = self;

@@ -22,8 +22,8 @@ use super::{ModelError, TemplateProgram};
 use crate::build::BuildStep;
 use crate::tuning::TuningSource;
 
-/// Options of [`Model::open_with`](super::Model::open_with). `None` always selects the default
-/// value.
+/// Options of [`Model::open_with`](super::Model::open_with). A field with the value `None` selects
+/// the default value.
 ///
 /// An export contains the options with which the export was compiled. An option that differs from
 /// the export's value is an error.
@@ -43,22 +43,23 @@ pub struct OpenOptions {
     /// is 4096 tokens, or the model's own limit if this limit is smaller. For embedding models, the
     /// default context is the model's own limit.
     pub context: Option<usize>,
-    /// The number of tokens per prefill call. The default number is 128, or the number that
-    /// [`tuning`](Self::tuning) measured.
+    /// The number of tokens per prefill call. By default, a prefill call processes 128 tokens, or
+    /// the number that [`tuning`](Self::tuning) measured.
     pub chunk: Option<usize>,
-    /// The number of texts that the model continues in parallel. Additional texts wait for a free
-    /// slot. The default number is 1.
+    /// The number of texts that the model continues in parallel. Additional texts wait until one of
+    /// the running texts ends. By default, the model continues one text at a time.
     pub slots: usize,
     /// The storage format of weights. The default format is the checkpoint's own format.
     pub quantize: Option<Quantization>,
-    /// The integer type to which matmuls with quantized weights round their inputs. The default
-    /// integers have 8 bits. Integers with 16 bits reduce the error, but make prefill slower.
+    /// The integer type to which matmuls with quantized weights round their inputs. By default,
+    /// matmuls round their inputs to 8-bit integers. Rounding inputs to 16-bit integers reduces the
+    /// error, but makes prefill slower.
     pub activations: Option<ActivationBits>,
     /// Whether Tracewright's kernels compute matmuls and attention. By default, Tracewright uses
     /// kernels if the processor supports kernels.
     pub kernels: Option<bool>,
-    /// The storage format of cached keys and values. The default format is the element type of the
-    /// network.
+    /// The storage format of cached keys and values. By default, keys and values have the element
+    /// type of the network.
     pub kv: Option<KvFormat>,
     /// The rules that simplify the network. By default, Tracewright applies only rules that keep
     /// every bit of the results.
@@ -66,56 +67,60 @@ pub struct OpenOptions {
     /// The device that runs the network. The default device is the CPU, or the device for which the
     /// export was compiled.
     pub device: Option<DeviceName>,
-    /// The target for which the network is compiled. The default target is the selected device on
-    /// this machine.
+    /// The target for which the network is compiled. By default, the compiler builds the network
+    /// for the selected device on this machine.
     pub target: Option<Target>,
-    /// Whether the bits of logits may depend on the number of tokens per call, on processors with AMX.
+    /// Whether, on processors with AMX, the bits of logits may depend on the number of tokens per
+    /// call.
     pub numerics: Numerics,
     /// Path of a PJRT plugin. If you set a plugin, the plugin's XLA compiles and runs the network
     /// on the plugin's device. The plugin's code runs in this process. By default, IREE runs the
     /// network.
     pub plugin: Option<PathBuf>,
     /// The value of the environment variable `XLA_FLAGS`, which the plugin reads. The cache key of
-    /// an executable contains these flags. By default, the value is empty.
+    /// an executable contains the XLA flags. By default, the string of XLA flags is empty.
     pub xla_flags: String,
     /// A grid of the plugin's devices with named axes, over which XLA partitions the network. The
     /// mesh begins with the plugin's first device. By default, the network runs on one device.
     pub mesh: Option<Mesh>,
-    /// The rules that divide axes of tensors along axes of the mesh. These rules override or extend
-    /// the rules in the network's declaration.
+    /// The rules that divide axes of tensors along axes of the mesh. The rules in this list
+    /// override or extend the rules in the network's declaration.
     pub shard: Vec<ShardRule>,
-    /// The number of worker threads. The number 0 selects one thread per core. XLA ignores the
-    /// number of worker threads.
+    /// The number of worker threads. With 0 worker threads, Tracewright uses one thread per core.
+    /// XLA ignores the number of worker threads.
     pub threads: usize,
     /// The source of the tile sizes of kernels. By default, Tracewright uses the measurements of
     /// `tracewright tune` on this machine.
     pub tuning: Option<TuningSource>,
     /// Whether to build the entry point for [`score`](super::Model::score) together with the other
-    /// entry points. Without this option, the first call of `score` builds this entry point.
+    /// entry points. If `score` is false, the first call of [`score`](super::Model::score) builds
+    /// the entry point for scores.
     pub score: bool,
     /// The method that proposes draft tokens. One call of the model verifies several draft tokens.
     pub speculate: Speculation,
     /// Whether to compare all weights with the hashes in the archive before loading the weights.
     pub verify: bool,
-    /// Unknown keys of `config.json` that Tracewright ignores. All other unknown keys are errors.
+    /// Unknown keys of `config.json` that Tracewright ignores. Unknown keys that are not in this
+    /// list are errors.
     pub allow_config_keys: Vec<String>,
-    /// The function that reads a configuration. You can replace this function to add your own architectures.
+    /// The function that reads a configuration. To add your own architectures, you can set another
+    /// function.
     pub read: ReadModel,
     /// The compiler. By default, Tracewright runs `iree-compile` from the `PATH`. An export needs
     /// no compiler.
     pub compiler: Option<Compiler>,
-    /// The folder for compiled modules and baked archives. The default folder is `tracewright` in
-    /// the user's cache folder.
+    /// The cache folder for compiled modules and archives of converted weights. By default, the
+    /// cache folder is `tracewright` in the user's cache folder.
     pub cache: Option<PathBuf>,
     /// The Hugging Face hub from which Tracewright downloads models, and the cache of the hub. By
     /// default, Tracewright uses the public hub without a token, and the cache `huggingface/hub` in
     /// the user's cache folder.
     pub hub: Option<Hub>,
-    /// A program that renders chat templates in a separate process. By default, this process
-    /// renders chat templates under the limits of the template engine.
+    /// A program that renders chat templates in a separate process. By default, Tracewright renders
+    /// chat templates in this process, under the limits of the template engine.
     pub template_program: Option<TemplateProgram>,
     /// A function that receives each slow step of opening a model, and can stop these steps. By
-    /// default, no function receives the steps.
+    /// default, no function receives the steps of opening a model.
     pub watch: Option<WatchOpen>,
 }
 
@@ -129,11 +134,11 @@ pub struct OpenOptions {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Speculation {
-    /// There are no draft tokens, and each call generates one token.
+    /// No method proposes draft tokens, and each call of the network generates one token.
     #[default]
     Off,
     /// Draft tokens are copied from the text. If the last tokens also occur earlier in the prompt
-    /// or the answer, the drafter proposes the tokens that followed there.
+    /// or the answer, the drafter proposes the tokens after the earlier occurrence.
     Lookup,
     /// A smaller model with the same tokenizer proposes draft tokens.
     Draft(PathBuf),
@@ -167,16 +172,16 @@ impl fmt::Display for Speculation {
 #[error("`{0}` is not a drafting method, expected `off`, `lookup` or `draft=MODEL`")]
 pub struct UnknownSpeculation(String);
 
-/// A function that receives each step of opening a model. The thread that runs a step calls this
-/// function.
+/// A function that receives each step of opening a model. The thread that runs a step calls the
+/// function that receives the step.
 #[derive(Clone)]
 pub struct WatchOpen(Arc<Mutex<WatchStep>>);
 
 type WatchStep = dyn FnMut(BuildStep) -> ControlFlow<()> + Send;
 
 impl WatchOpen {
-    /// Wraps a function that receives the steps of opening a model. The function returns
-    /// [`ControlFlow::Break`] to stop opening the model.
+    /// Wraps a function that receives the steps of opening a model. To stop opening the model, the
+    /// wrapped function returns [`ControlFlow::Break`].
     pub fn new(watch: impl FnMut(BuildStep) -> ControlFlow<()> + Send + 'static) -> Self {
         Self(Arc::new(Mutex::new(watch)))
     }
@@ -195,8 +200,8 @@ impl fmt::Debug for WatchOpen {
     }
 }
 
-/// Returns the default folder for compiled modules and baked archives, which is in the user's cache
-/// folder. Returns `None` if there is no home folder.
+/// Returns the default folder for compiled modules and archives of converted weights, which is in
+/// the user's cache folder. Returns `None` if the user has no home folder.
 pub fn cache_folder() -> Option<PathBuf> {
     Some(etcetera::choose_base_strategy().ok()?.cache_dir().join("tracewright"))
 }
@@ -251,13 +256,13 @@ impl OpenOptions {
         self.compiler.clone().unwrap_or_else(|| Compiler::new("iree-compile"))
     }
 
-    /// Returns the folder for compiled modules and baked archives.
+    /// Returns the cache folder for compiled modules and archives of converted weights.
     pub(super) fn cache_folder(&self) -> Result<PathBuf, ModelError> {
         self.cache.clone().or_else(cache_folder).ok_or(ModelError::NoCache)
     }
 
-    /// Checks the options of a mesh. A mesh needs XLA. A mesh begins with the first device, so the
-    /// options must not select another device.
+    /// Checks the options for running a network on a mesh of devices. Only XLA can run a network on
+    /// a mesh. A mesh begins with the first device, so the options must not select another device.
     pub(super) fn check_mesh(&self) -> Result<(), ModelError> {
         let Some(mesh) = &self.mesh else {
             return match self.shard.first() {
@@ -292,14 +297,14 @@ impl OpenOptions {
         }
     }
 
-    /// Creates a function that forwards steps to [`watch`](Self::watch).
+    /// Creates a function that passes each build step to the function in [`watch`](Self::watch).
     pub(super) fn watch_steps(&self) -> impl FnMut(BuildStep) -> ControlFlow<()> + '_ {
         |step| self.watch.as_ref().map_or(ControlFlow::Continue(()), |watch| watch.tell(step))
     }
 }
 
-/// Caches the last options after their conversion to token ids. The conversion of a schema or a
-/// grammar is slow, and the turns of a chat usually use the same schema or grammar.
+/// Caches the result of the last conversion of options to token ids. The conversion of a schema or
+/// a grammar is slow, and the turns of a chat usually use the same schema or grammar.
 #[derive(Clone, Default)]
 pub(super) struct TokenOptionsCache(Arc<Mutex<Option<(GenerateOptions, TokenOptions)>>>);
 

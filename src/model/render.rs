@@ -14,17 +14,18 @@ use serde_json::{Map, Value};
 use super::{ModelError, with_room};
 
 /// A program that renders a model's chat template. The last argument of the program is the model's
-/// path. The program reads a [`TemplateRequest`] as JSON from stdin and prints the rendered text.
-/// If rendering succeeds, the program exits with 0. If rendering fails, the program prints a
-/// message on stderr and exits with 1. The command `tracewright prompt --limited` is such a
-/// program, and runs under memory and time limits of the operating system.
+/// path. The program reads a [`TemplateRequest`] as JSON from stdin, and prints the rendered text
+/// on stdout. If rendering succeeds, the program's exit code is 0. If rendering fails, the program
+/// prints a message on stderr, and the exit code is 1. An example is the command `tracewright
+/// prompt --limited`, which runs under memory and time limits of the operating system.
 #[derive(Clone, Debug)]
 pub struct TemplateProgram {
     /// Path or name of the executable.
     pub program: PathBuf,
-    /// Arguments before the model's path.
+    /// The program's arguments before the model's path.
     pub arguments: Vec<OsString>,
-    /// The names of environment variables that the program does not inherit from this process.
+    /// The names of environment variables that the template program does not inherit from this
+    /// process.
     pub without: Vec<OsString>,
 }
 

@@ -32,8 +32,9 @@ impl Request {
         self
     }
 
-    /// Reuses the state of an earlier text that begins with the same tokens as the prompt. The
-    /// network computes only the rest of the prompt.
+    /// Allows the model to reuse the state of an earlier text that begins with the same tokens as
+    /// the prompt. If the state of an earlier text is reused, the network computes only the rest of
+    /// the prompt.
     pub fn reuse(mut self) -> Self {
         self.continues = true;
         self
@@ -58,8 +59,8 @@ impl Request {
         self
     }
 
-    /// Ends the generation before the given text appears. You can call this method several times to
-    /// set several texts.
+    /// Sets a stop string: the generation ends before this text appears. To set several stop
+    /// strings, you can call this method several times.
     pub fn stop(mut self, text: impl Into<String>) -> Self {
         self.options.stop.push(text.into());
         self
@@ -71,7 +72,7 @@ impl Request {
         self
     }
 
-    /// Shows the names of these special tokens in the text, such as `[TOOL_CALLS]` before a
+    /// Includes the names of the given special tokens in the text, such as `[TOOL_CALLS]` before a
     /// function call. By default, special tokens have no text.
     pub fn show(mut self, special_tokens: Vec<String>) -> Self {
         self.shown = special_tokens;
@@ -95,8 +96,8 @@ impl Request {
 
     /// Starts the generation. `listener` receives the events of the text on the engine's thread,
     /// and returns whether the generation continues. The listener must not block, because all texts
-    /// of the model wait for the listener. The listener must not own the model. Dropping the result
-    /// stops the generation.
+    /// of the model wait for the listener. The listener must not own a handle of the model.
+    /// Dropping the result stops the generation.
     ///
     /// # Errors
     /// Returns the same errors as [`stream`](Self::stream).
@@ -183,15 +184,15 @@ impl Drop for Running {
 }
 
 impl Pieces {
-    /// Ends the generation after the next token. The iterator still returns the text up to this
+    /// Ends the generation after the next token. The iterator still returns the text up to the last
     /// token, and [`completion`](Self::completion) reports
     /// [`Finish::Cancelled`](generate::Finish::Cancelled).
     pub fn cancel(&self) {
         self.running.cancel();
     }
 
-    /// Returns the next item of the iterator, or `Pending` if no item arrives within `time`. After `Pending`,
-    /// the caller can do other work and call this function again.
+    /// Returns the next item of the iterator, or `Pending` if no item arrives within `time`. If the
+    /// result is `Pending`, the caller can do other work and then call this function again.
     pub fn next_within(&mut self, time: Duration) -> Poll<Option<Result<String, ModelError>>> {
         loop {
             let Some(events) = &self.events else { return Poll::Ready(None) };
@@ -205,8 +206,8 @@ impl Pieces {
         }
     }
 
-    /// Converts an event to an item of the iterator, or to `Pending` if the event contains no item.
-    /// A missing event means that the engine has stopped.
+    /// Converts an event of the engine to an item of the iterator, or to `Pending` if the event
+    /// contains no item. If `event` is `None`, the engine has stopped.
     fn take(&mut self, event: Option<TextEvent>) -> Poll<Option<Result<String, ModelError>>> {
         match event {
             // An event with probabilities contains no text.

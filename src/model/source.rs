@@ -1,5 +1,5 @@
-//! Loads the network at a path. Tracewright loads an export directly, but bakes and compiles a
-//! checkpoint first.
+//! Loads the network at a path. Tracewright loads an export directly, but first converts the
+//! weights and compiles the network of a checkpoint.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -28,7 +28,7 @@ use crate::{Plan, Program};
 /// The default value of [`OpenOptions::context`], in tokens.
 pub(super) const CONTEXT: usize = 4096;
 
-/// The kind of model at a path.
+/// The two kinds of models that a path can contain: an export or a checkpoint.
 pub(super) enum Source {
     /// An export, and the maximum context of the model if the export contains the model's
     /// configuration.
@@ -46,8 +46,8 @@ pub(super) struct Ready {
 /// Information about building and loading a network.
 #[derive(Clone, Debug)]
 pub struct BuildInfo {
-    /// The time for compiling the module, or for reading the module from the cache. For an export,
-    /// the compilation time is zero.
+    /// The time for compiling the module, or for reading the module from the cache. The compilation
+    /// time of an export is zero.
     pub compile: Duration,
     /// The time that loading the program took.
     pub load: Duration,
@@ -55,8 +55,8 @@ pub struct BuildInfo {
     pub module: Option<Module>,
     /// The options of IREE's compiler, or `None` for an export and for a network that XLA runs.
     pub options: Option<CompileOptions>,
-    /// Path of the archive with the weights. If XLA runs the network and there are no computed
-    /// weights, the field contains the path of the model.
+    /// Path of the archive with the weights. If XLA runs the network without computed weights, the
+    /// field contains the path of the model.
     pub archive: PathBuf,
     /// Statistics about writing the archive, or `None` if the archive already existed.
     pub baked: Option<Baked>,
@@ -64,7 +64,7 @@ pub struct BuildInfo {
     pub shards: Option<Shards>,
     /// The arguments and results of each entry point.
     pub signatures: Vec<Signature>,
-    /// Damaged files with the tuner's measurements, which Tracewright ignores.
+    /// The paths of damaged files with the tuner's measurements; Tracewright ignores these files.
     pub damaged: Vec<PathBuf>,
 }
 
@@ -138,8 +138,8 @@ pub(super) fn open_export(
     Ok(Ready { program, build })
 }
 
-/// Bakes, compiles and loads a checkpoint. If the options request scores, the program contains the
-/// entry point for scores.
+/// Converts the weights of a checkpoint, and compiles and loads its network. If the options request
+/// scores, the program contains the entry point for scores.
 pub(super) fn build_checkpoint(
     path: &Path,
     model: Box<dyn Architecture>,
@@ -208,7 +208,8 @@ fn build_in_xla(
     Ok(Ready { program: built.program, build })
 }
 
-/// Creates the plan for a model and the options. `quantize` is the storage format of weights.
+/// Creates the plan of a network from a model and the options. `quantize` is the storage format of
+/// weights.
 pub(super) fn planned(
     model: Box<dyn Architecture>,
     options: &OpenOptions,
@@ -239,8 +240,8 @@ pub(super) fn entries(plan: &Plan, options: &OpenOptions, score: bool) -> Vec<En
     entries
 }
 
-/// Bakes, compiles and loads a network. If the options request verification, the function compares
-/// the weights with the hashes in the archive.
+/// Converts the weights of a network, and compiles and loads the network. If the options request
+/// verification, the function compares the weights with the hashes in the archive.
 fn build(
     options: &OpenOptions,
     traced: &Traced,
@@ -285,8 +286,7 @@ fn verify(archive: &Archive, options: &OpenOptions) -> Result<(), ArchiveError> 
     archive.verify_content(Some(&mut watch)).map(drop)
 }
 
-/// Chooses the target for the compiler: the given target, or the description of the device on this
-/// machine.
+/// Returns the compiler's target: the given target, or a description of the device on this machine.
 ///
 /// # Errors
 /// Returns an error if the target is for another kind of device, or if the device is missing.
@@ -307,14 +307,14 @@ impl OpenOptions {
         Ok(Target { numerics: self.numerics, ..target })
     }
 
-    /// Reads the settings of kernels for a target.
+    /// Reads the tile sizes and other settings of kernels for a target.
     fn tunings(&self, target: &Target) -> Result<Tunings, ModelError> {
         let source = self.tuning.as_ref().unwrap_or(&TuningSource::Measured);
         Ok(source.read(target, (&self.compiler(), &self.cache_folder()?))?)
     }
 }
 
-/// Rejects options whose values differ from the values in the export.
+/// Returns an error if an option differs from the value in the export.
 fn check_as_exported(manifest: &IreeManifest, asked: &OpenOptions) -> Result<(), ModelError> {
     let given = [
         ("target", asked.target.is_some()),

@@ -12,7 +12,7 @@ use super::render::Renderer;
 use super::source::Source;
 use super::{ModelError, OpenOptions, with_room};
 
-/// The parts of a model that handle text.
+/// The tokenizer, the chat template and the stop tokens of a model.
 pub(super) struct ModelText {
     pub path: PathBuf,
     pub tokenizer: Option<Arc<Tokenizer>>,
@@ -38,7 +38,7 @@ impl ModelText {
         self.tokenizer.as_deref().ok_or_else(|| ModelError::NoTokenizer { path: self.path.clone() })
     }
 
-    /// Converts the options to options with token ids.
+    /// Converts options with strings to options with token ids.
     pub fn token_options(&self, options: &GenerateOptions) -> Result<TokenOptions, GenerateError> {
         self.token_options.get(options, self.tokenizer.as_deref(), &self.stop_tokens)
     }

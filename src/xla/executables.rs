@@ -14,8 +14,8 @@ use super::XlaPlugin;
 use crate::build::LoadError;
 use crate::model::ModelError;
 
-/// The version of the cache's format. If you change the format of the cache keys or the cached
-/// files, change this version.
+/// The version of the cache's format. If you change the format of cache keys or cached files,
+/// change this version too.
 const KEY_VERSION: &str = "tracewright executable 1";
 
 /// Compiles modules for the devices of a program, or loads the executables from the cache.
@@ -40,8 +40,8 @@ impl<'a> Executables<'a> {
     }
 
     /// Returns the executable of a module. If the cached executable cannot be read or loaded, the
-    /// function compiles the module and replaces the file in the cache. If the plugin cannot store
-    /// executables, the function writes no file.
+    /// function compiles the module and replaces the file in the cache. Some plugins cannot store
+    /// executables; then the function writes no file.
     pub fn get(&self, module: &Module) -> Result<Executable, ModelError> {
         let key = self.key(module);
         let stored = self.cache.load(&key).ok().flatten();
@@ -75,10 +75,10 @@ impl<'a> Executables<'a> {
     }
 }
 
-/// Returns the parts of the cache key that are the same for all modules. The key contains the size
-/// and the modification time of the plugin's file, because some plugins report the same version for
-/// different builds. Hashing the content of a plugin with several hundred megabytes would take too
-/// long.
+/// Returns the parts of the cache key that are the same for all modules. The cache key contains the
+/// size and the modification time of the plugin's file, because some plugins report the same
+/// version for different builds. Hashing the content of a plugin with several hundred megabytes
+/// would take too long.
 fn shared_parts(
     XlaPlugin { plugin, client, flags }: &XlaPlugin,
     devices: &Range<usize>,

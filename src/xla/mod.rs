@@ -25,13 +25,13 @@ use crate::{DevicePartition, Expanded, Footprint, Memory, Plan, PlanError, Progr
 use executables::Executables;
 
 /// XLA's CPU backend converts bf16 weights to f32 before a matmul. XLA's default scheduler, which
-/// optimizes for many cores, converts the weights of all layers before the first matmul. This
-/// conversion needs twice the memory of the weights. This setting selects a scheduler that converts
-/// each weight shortly before the matmul.
+/// optimizes for many cores, converts the weights of all layers before the first matmul. Converting
+/// all bf16 weights at once needs twice the memory of the weights. `CPU_SETTINGS` selects a
+/// scheduler that converts each weight shortly before the matmul.
 const CPU_SETTINGS: [(&str, &str); 1] = [("xla_cpu_scheduler_type", "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED")];
 
-/// A PJRT plugin that runs in this process, and the devices of the plugin. A clone refers to the
-/// same devices.
+/// A PJRT plugin that runs in this process, and the devices of the plugin. A clone of an
+/// `XlaPlugin` refers to the same devices.
 #[derive(Clone)]
 pub struct XlaPlugin {
     plugin: Plugin,
@@ -42,7 +42,7 @@ pub struct XlaPlugin {
 impl XlaPlugin {
     /// Loads the PJRT plugin at a path, and starts the plugin's platform with at least `devices`
     /// devices. The plugin's code runs in this process. `flags` is the value of the environment
-    /// variable `XLA_FLAGS`. The cache key of an executable contains these flags.
+    /// variable `XLA_FLAGS`. The cache key of an executable contains the XLA flags.
     ///
     /// # Errors
     /// Returns an error if the file is not a plugin, or the platform does not start.
@@ -57,16 +57,17 @@ impl XlaPlugin {
         &self.client
     }
 
-    /// Adapts a plan [for XLA](crate::export::xla::planned) to this plugin's platform. With a mesh,
-    /// the plan uses no kernels, because only modules for a single device can call kernels.
+    /// Adapts a plan [for XLA](crate::export::xla::planned) to the platform of this plugin. If a
+    /// mesh is given, the plan uses no kernels, because only modules for a single device can call
+    /// kernels.
     pub fn plan(&self, plan: Plan, mesh: Option<&Mesh>) -> Plan {
         let is_cuda = self.client.platform() == "cuda" && mesh.is_none();
         if is_cuda { for_cuda(plan) } else { plan }
     }
 }
 
-/// The running plugins, which all networks of one thread share. If each network started its own
-/// client, the first client would occupy all memory of a GPU.
+/// The running plugins, which all networks of one thread share. Networks share a plugin's client,
+/// because the first client of a GPU occupies the GPU's memory.
 #[derive(Default)]
 pub(crate) struct StartedPlugins(RefCell<Vec<(PathBuf, XlaPlugin)>>);
 
@@ -85,13 +86,13 @@ impl StartedPlugins {
     }
 }
 
-/// The settings of a build for XLA: the devices, the cache folder, and a function that receives the
-/// steps of the build.
+/// The devices and the cache folder of a build for XLA, and a function that receives each step of
+/// the build.
 pub struct XlaTools<'a> {
     /// The plugin, which must be started with enough devices.
     pub plugin: &'a XlaPlugin,
-    /// The device that runs the program. By default, the first device runs the program. A mesh
-    /// begins with this device.
+    /// The device that runs the program. By default, the first device runs the program. If XLA uses
+    /// a mesh, the mesh begins with the selected device.
     pub device: Option<DeviceName>,
     /// The cache folder for executables, and for archives of computed weights.
     pub cache: &'a Path,
@@ -115,8 +116,8 @@ pub struct BuiltXla {
     pub shards: Option<Shards>,
 }
 
-/// A network whose checkpoint is checked and whose modules are lowered to text. These stages of a
-/// build need no plugin.
+/// A network whose checkpoint is checked and whose modules are lowered to text. Checking the
+/// checkpoint and lowering the network need no plugin.
 pub struct XlaBuild<'a> {
     program: XlaProgram,
     expanded: &'a Expanded,
@@ -126,13 +127,14 @@ pub struct XlaBuild<'a> {
 
 impl<'a> XlaBuild<'a> {
     /// Lowers a recorded trace for XLA. If `mesh` is given, the function partitions the program
-    /// over the devices of the mesh. `expanded` is the same trace, expanded to primitives [for
-    /// XLA](crate::export::xla::planned). The tensors of `checkpoint` must have the names that the
-    /// network declares. `ignorable` lists additional tensors that the checkpoint may contain.
+    /// over the devices of the mesh. `expanded` is the recorded trace, expanded to primitive
+    /// operations [for XLA](crate::export::xla::planned). The tensors of `checkpoint` must have the
+    /// names that the network declares. `ignorable` lists additional tensors that the checkpoint
+    /// may contain.
     ///
     /// # Errors
-    /// Returns an error if the trace cannot be lowered or partitioned. If the checkpoint does not match the trace's
-    /// parameters, the error lists all differences.
+    /// Returns an error if the trace cannot be lowered or partitioned. If the checkpoint does not
+    /// match the parameters of the trace, the error lists all differences.
     pub fn new(
         expanded: &'a Expanded,
         recorded: &Trace,
@@ -197,7 +199,8 @@ impl<'a> XlaBuild<'a> {
     }
 }
 
-/// Checks that the network fits into the machine's memory. All devices of a CPU share this memory.
+/// Checks that the network fits into the machine's memory. All devices of XLA's CPU platform share
+/// the machine's memory.
 fn check_memory(expanded: &Expanded, shards: Option<&Shards>, memory: Memory) -> Result<(), ModelError> {
     let checked = match shards {
         Some(shards) => {
@@ -217,7 +220,7 @@ struct Places<'a> {
 }
 
 impl<'a> Places<'a> {
-    /// Selects the devices of the mesh, or the single device that the options name.
+    /// Selects the devices of the mesh, or the single device that the options select.
     fn new(
         client: &Client,
         device: Option<DeviceName>,
@@ -252,8 +255,8 @@ impl<'a> Places<'a> {
     }
 }
 
-/// Returns the index of the device with this name. Without a name, the function returns the first device of
-/// the plugin.
+/// Returns the index of the plugin's device with this name. If no name is given, the function
+/// returns the index of the plugin's first device.
 fn ordinal(client: &Client, device: Option<DeviceName>) -> Result<usize, ModelError> {
     let Some(DeviceName { kind, ordinal }) = device else { return Ok(0) };
     let platform = match kind {
@@ -268,7 +271,7 @@ fn ordinal(client: &Client, device: Option<DeviceName>) -> Result<usize, ModelEr
     }
 }
 
-/// The weights on the devices, by the name of the weight.
+/// Maps the name of each weight to the weight's tensor on the devices.
 type Weights<'a> = HashMap<&'a str, Rc<PjrtBuffer>>;
 
 /// Copies the weights of a checkpoint to devices.
@@ -282,8 +285,8 @@ struct Uploads<'a> {
 impl Uploads<'_> {
     /// Copies all weights to the devices, and returns the archive with the computed weights. If the
     /// checkpoint stores a weight in the network's type, the function copies the weight directly
-    /// from the memory-mapped file. The function computes all other weights once and stores them in
-    /// an archive in the cache.
+    /// from the memory-mapped file. If a weight must be computed, the function computes the weight
+    /// once and stores the result in an archive in the cache.
     fn all<'p>(
         &self,
         parameters: &'p [Parameter],

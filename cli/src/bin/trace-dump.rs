@@ -1,4 +1,4 @@
-//! The program `trace-dump`, which supports the network families of the crate `models`.
+//! The program `trace-dump` supports the network families of the crate `models`.
 
 use std::process::ExitCode;
 

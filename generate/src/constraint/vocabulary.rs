@@ -4,8 +4,8 @@ use llguidance::toktrie::{TokTrie, TokenId, TokenizerEnv};
 
 use crate::Tokenizer;
 
-/// The bytes of all tokens, and the tokenizer. The tokenizer encodes a text that the grammar
-/// requires.
+/// The bytes of all tokens, and the tokenizer. If the grammar requires a text, the tokenizer
+/// encodes this text.
 pub struct Vocabulary {
     trie: TokTrie,
     tokenizer: Tokenizer,

@@ -6,7 +6,8 @@ use std::cmp::Ordering;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
     pub token: u32,
-    /// The logit as f64, because a small temperature can exceed the range of f32.
+    /// The logit is an f64 number, because the division by a small temperature can exceed the range
+    /// of f32.
     pub logit: f64,
 }
 

@@ -1,7 +1,7 @@
 //! DRY ("don't repeat yourself") penalizes tokens that would continue a repetition.
 //!
-//! The author of DRY is p-e-w (text-generation-webui, 2024). This implementation has the same
-//! results as llama.cpp's sampler.
+//! The author of DRY is p-e-w (text-generation-webui, 2024). Tracewright's implementation of DRY
+//! has the same results as llama.cpp's sampler.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub struct Dry {
     /// The number of last tokens in which DRY searches for repetitions. With `None`, DRY searches
     /// all tokens.
     pub last_n: Option<usize>,
-    /// Texts that interrupt a repetition.
+    /// Texts that interrupt a repetition; DRY ignores repetitions across these texts.
     pub breakers: Breakers,
 }
 
@@ -52,8 +52,8 @@ impl Breakers {
     pub const USUAL: [&str; 4] = ["\n", ":", "\"", "*"];
 
     /// Finds tokens that contain one of `texts`, and tokens that end with the beginning of one of
-    /// `texts`. For a token that ends with the beginning of a text, the function stores the tokens
-    /// of the rest of this text. Empty texts are ignored.
+    /// `texts`. If a token ends with the beginning of a text, the function stores the tokens of the
+    /// rest of this text. Empty texts are ignored.
     ///
     /// # Errors
     /// Returns an error if the tokenizer cannot encode the rest of a text.
@@ -135,8 +135,9 @@ impl Dry {
     }
 }
 
-/// Searches the last `free` tokens. Returns, for each token, the length of the longest repetition
-/// that the token would continue. The function ignores repetitions shorter than `least` tokens.
+/// Searches the last `free` tokens for repetitions. Returns, for each token, the length of the
+/// longest repetition that the token would continue. The function ignores repetitions shorter than
+/// `least` tokens.
 fn repeated(seen: &[u32], free: usize, least: usize) -> BTreeMap<u32, usize> {
     let back: Vec<u32> = seen.iter().rev().copied().collect();
     let mut longest = BTreeMap::new();

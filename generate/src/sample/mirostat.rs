@@ -6,7 +6,7 @@ use super::candidates::{Candidate, likely_first, softmax};
 /// The settings of Mirostat, which controls how surprising the text is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mirostat {
-    /// Version 1 or 2 of the algorithm.
+    /// Selects version 1 or 2 of the Mirostat algorithm.
     pub version: MirostatVersion,
     /// The target surprise of a token in bits; τ in the paper.
     pub target: f32,
@@ -70,7 +70,8 @@ impl Surprise {
         libm::pow(ratio, 1.0 / exponent) as usize
     }
 
-    /// Updates the state with the probability that the chosen token had among the remaining tokens.
+    /// Updates Mirostat's state with the probability of the chosen token among the remaining
+    /// tokens.
     pub fn observe(&mut self, probability: f64) {
         let error = -libm::log2(probability) - f64::from(self.settings.target);
         self.allowed -= f64::from(self.settings.rate) * error;

@@ -1,12 +1,12 @@
 //! The sampler, which chooses the next token.
 //!
-//! Each sampling step has a source file. A step gives the same results as transformers
-//! (`generation/logits_process.py`). Steps that transformers lacks give the same results as
-//! llama.cpp. The default order is the order of llama.cpp ([`SamplingStep::ORDER`]): penalties,
-//! then steps that remove tokens, then the temperature. The temperature comes last, because then
-//! the temperature does not affect which tokens are removed. transformers applies the temperature
-//! earlier; [`Sampling::order`] can set the order of transformers. After all steps, the sampler
-//! draws one token.
+//! Each sampling step has a separate source file. A sampling step gives the same results as Hugging
+//! Face transformers (`generation/logits_process.py`). If Hugging Face transformers lacks a
+//! sampling step, the step gives the same results as llama.cpp. By default, the sampler runs the
+//! steps in the order of llama.cpp ([`SamplingStep::ORDER`]): penalties, then steps that remove
+//! tokens, then the temperature. The temperature comes last, because then the temperature does not
+//! affect which tokens are removed. Hugging Face transformers applies the temperature earlier;
+//! [`Sampling::order`] can set this order. After all steps, the sampler draws one token.
 
 mod candidates;
 mod cuts;
@@ -57,7 +57,8 @@ pub struct Sampling {
     /// The settings of Mirostat, which keeps the text near a target surprise. As in llama.cpp, Mirostat
     /// replaces all other steps except the temperature.
     pub mirostat: Option<Mirostat>,
-    /// The sampling steps in their order. The sampler skips a step that is not in the list.
+    /// The sampling steps in their order. The sampler skips each sampling step that is not in this
+    /// list.
     pub order: Vec<SamplingStep>,
     /// The seed of the random numbers. With the same seed, the sampler draws the same tokens on
     /// every machine.
@@ -137,8 +138,8 @@ impl SamplingStep {
 }
 
 impl Sampling {
-    /// Whether these settings always choose the most likely token. If the choice is always the most
-    /// likely token, the compiled program chooses the token, and the host needs no logits.
+    /// Whether these settings always choose the most likely token. If the most likely token is
+    /// always chosen, the compiled program chooses the token, and the host needs no logits.
     pub(crate) fn takes_the_likeliest(&self) -> bool {
         if self.temperature != 0.0 {
             return false;
@@ -225,13 +226,14 @@ impl Sampler {
         })
     }
 
-    /// Counts a token that the compiled program chose. The sampler needs the count for the number
-    /// of the token in error messages.
+    /// Counts a token that the compiled program chose. The sampler's error messages contain the
+    /// number of the token.
     pub(crate) fn pass(&mut self) {
         self.step += 1;
     }
 
-    /// Chooses a token from the logits of one position. `seen` contains the tokens before this position.
+    /// Chooses a token from the logits of one position. `seen` contains the tokens before the
+    /// position of the chosen token.
     ///
     /// # Errors
     /// Returns an error if a logit is NaN or plus infinity, or if all logits are minus infinity.
@@ -239,8 +241,8 @@ impl Sampler {
         self.choose_among(seen, logits, |_| true)
     }
 
-    /// Chooses a token like [`choose`](Self::choose), among the tokens for which `allowed` returns true. The
-    /// sampler removes all other tokens before the first step.
+    /// Chooses a token like [`choose`](Self::choose), among the tokens for which `allowed` returns
+    /// true. The sampler removes all other tokens before the first sampling step.
     ///
     /// # Errors
     /// Returns an error if a logit is NaN or plus infinity, or if all allowed logits are minus infinity.
@@ -331,7 +333,7 @@ fn fraction(random: &mut ChaCha8Rng) -> f64 {
 }
 
 /// Divides the logits by the temperature. With the temperature 0, only the token with the largest
-/// logit remains. If several tokens have this logit, the token with the lowest id remains.
+/// logit remains. If several tokens have the largest logit, the token with the lowest id remains.
 fn heat(candidates: &mut Vec<Candidate>, temperature: f32) {
     if temperature > 0.0 {
         candidates.iter_mut().for_each(|candidate| candidate.logit /= f64::from(temperature));

@@ -4,14 +4,14 @@ use super::candidates::Candidate;
 
 /// Penalties on the logits of tokens that occur among the last tokens of the text, including the prompt.
 ///
-/// The repetition penalty follows transformers' `RepetitionPenaltyLogitsProcessor` (Keskar et al.,
-/// "CTRL", 2019). The frequency penalty and the presence penalty follow OpenAI's API. The sampler
-/// applies the repetition penalty first, then the frequency penalty and the presence penalty, like
-/// llama.cpp.
+/// The repetition penalty equals `RepetitionPenaltyLogitsProcessor` of Hugging Face transformers
+/// (Keskar et al., "CTRL", 2019). The frequency penalty and the presence penalty are defined as in
+/// OpenAI's API. The sampler applies the repetition penalty first, then the frequency penalty and
+/// the presence penalty, like llama.cpp.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Penalties {
     /// The number of last tokens that the penalties consider. With `None`, the penalties consider
-    /// all tokens, like transformers.
+    /// all tokens, as in Hugging Face transformers.
     pub last_n: Option<usize>,
     /// The repetition penalty. The sampler divides positive logits by this number, and multiplies
     /// all other logits by this number. A penalty of 1 changes no logit.

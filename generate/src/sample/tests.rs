@@ -1,5 +1,5 @@
-//! Compares sampling steps with values computed by hand, and with the results of transformers and llama.cpp for the
-//! same logits.
+//! Compares sampling steps with values computed by hand, and with the results of Hugging Face
+//! transformers and llama.cpp for the same logits.
 
 use std::fs;
 use std::path::Path;
@@ -161,7 +161,8 @@ proptest! {
     }
 }
 
-/// Reads the results of transformers and llama.cpp that `tests/oracle/sampling.py` has recorded.
+/// Reads the results of Hugging Face transformers and llama.cpp that `tests/oracle/sampling.py` has
+/// recorded.
 fn golden() -> Value {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/sampling.json");
     serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap()

@@ -3,7 +3,7 @@
 use super::candidates::{Candidate, likely_first, softmax};
 
 /// The settings of XTC (p-e-w, text-generation-webui, 2024; implemented as in llama.cpp). With a
-/// configured probability, XTC removes the tokens above a threshold, except the least likely of
+/// configured probability, XTC removes the tokens above a threshold, but keeps the least likely of
 /// these tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Xtc {

@@ -2,17 +2,17 @@
 
 use super::{RowWork, Schedule};
 
-/// Each call processes all generating texts, and one chunk of one prompt. So a generating text
-/// waits for at most one chunk of a prompt before its next token. Prompts are processed one after
-/// another.
+/// Each call processes the unprocessed tokens of all generating texts, and one chunk of one prompt.
+/// So a generating text waits for at most one chunk of a prompt before its next token. Prompts are
+/// processed one after another.
 ///
-/// Some networks compute all rows of the batch in each call. For such a network, the schedule
-/// divides its limit of positions among all rows of the batch. The schedule splits prompts only
-/// while a text is generating.
+/// Some networks compute all rows of the batch in each call. If a network computes all rows in each
+/// call, the schedule divides the limit of positions among all rows of the batch. The schedule
+/// splits prompts only while a text is generating.
 #[derive(Clone, Copy, Debug)]
 pub struct Budgeted {
     positions: usize,
-    /// The row of the batch whose prompt is being read.
+    /// The row of the batch whose prompt the network is processing.
     reads: usize,
 }
 

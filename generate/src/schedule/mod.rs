@@ -9,7 +9,7 @@ pub use together::Together;
 /// The unprocessed tokens of one row of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowWork {
-    /// The number of tokens that the network has not processed yet.
+    /// The number of tokens in the row that the network has not processed yet.
     pub tokens: usize,
     /// Whether the network has processed the prompt in this row. After the prompt, each further
     /// call produces a token.

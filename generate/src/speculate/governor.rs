@@ -15,7 +15,8 @@ pub(crate) struct Governor {
 }
 
 impl Governor {
-    /// The additional cost of a call that verifies a draft, in calls that process one token.
+    /// The additional cost of a call that verifies a draft; the unit is the cost of a call that
+    /// processes one token.
     const COST: f64 = 1.0;
     /// The number of saved calls that a call without a draft adds to the balance.
     const INCOME: f64 = 0.01;
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     /// Returns the number of calls that a text loses because of rejected drafts. `right` maps the
-    /// index of a draft to the number of accepted tokens.
+    /// index of a draft to the number of the draft's accepted tokens.
     fn loss(tokens: usize, right: impl Fn(usize) -> usize) -> f64 {
         let (mut governor, mut lost, mut drafts, mut done) = (Governor::new(), 0.0, 0, 0);
         while done < tokens {

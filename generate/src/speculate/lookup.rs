@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use super::{Certainty, Drafter};
 use crate::GenerateError;
 
-/// The number of tokens at the end of the text that must also occur earlier in the text.
+/// The drafter proposes tokens if the last `GRAM` tokens of the text also occur earlier in the
+/// text.
 const GRAM: usize = 3;
 
-/// The number of tokens at the end of the text that must also occur earlier, if the draft must be
-/// nearly certain.
+/// If a draft must be nearly certain, the last `LONG` tokens must also occur earlier in the text.
 const LONG: usize = 8;
 
 /// A drafter that uses prompt lookup. If the last tokens of the text also occur earlier, the draft

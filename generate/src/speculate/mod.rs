@@ -2,7 +2,7 @@
 //! verifies all these tokens.
 //!
 //! At each position, the sampler uses the same logits and the same random numbers as without a
-//! draft. So a draft changes the number of calls, but does not change the chosen tokens.
+//! draft. So a draft changes the number of network calls, but does not change the chosen tokens.
 
 mod governor;
 mod lookup;
@@ -14,7 +14,7 @@ pub use model::DraftModel;
 
 use crate::GenerateError;
 
-/// How certain a drafter must be before it proposes a draft.
+/// How certain a drafter must be about the tokens that the drafter proposes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Certainty {
     /// The drafter may propose tokens that are only likely.

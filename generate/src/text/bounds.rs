@@ -1,6 +1,6 @@
-//! Checks the limits of a tokenizer file before the tokenizers library builds a tokenizer. The
-//! check comes first, because the library already encodes the added tokens while building the
-//! tokenizer.
+//! Checks the limits of a tokenizer file before the tokenizers library builds a tokenizer.
+//! Tracewright checks the limits first, because the tokenizers library already encodes the added
+//! tokens while building the tokenizer.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -12,7 +12,7 @@ use tokenizers::normalizers::{NormalizerWrapper, Precompiled};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::{DecoderWrapper, PostProcessor as _, PostProcessorWrapper, Result};
 
-/// The unparsed sections of the file that can change a text.
+/// The unparsed sections of a tokenizer file that can change a text.
 #[derive(Deserialize)]
 struct Parts<'a> {
     #[serde(borrow)]
@@ -69,8 +69,9 @@ fn newest<T: for<'a> Deserialize<'a> + serde::Serialize>(part: Value) -> serde_j
 }
 
 /// Returns the factor by which a section of the file can lengthen a text, by replacing, prepending
-/// or repeating text. The factors of consecutive steps multiply. Unicode's normal forms have the
-/// factor 1, because applying a normal form twice adds nothing.
+/// or repeating text. If a section contains consecutive steps, the function multiplies the factors
+/// of these steps. Unicode's normal forms have the factor 1, because applying a normal form twice
+/// adds nothing.
 fn growth(part: &Value) -> Result<usize> {
     let length = |name: &str| part[name].as_str().map_or(0, str::len);
     let list = |name: &str| part[name].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -141,8 +142,8 @@ fn texts(map: &[u8]) -> Result<&[u8]> {
         .ok_or_else(|| format!("{words} {length} bytes, expected at most {}", rest.len()).into())
 }
 
-/// Returns the factor by which a character map can lengthen a text. The factor is largest for an
-/// ASCII character, because one byte then becomes a whole text.
+/// Returns the factor by which a character map can lengthen a text. The factor is largest if the
+/// map replaces an ASCII character, because a single byte then becomes a whole text.
 fn charsmap_growth(map: &[u8]) -> Result<usize> {
     let longest = texts(map)?.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or_default();
     let map = Precompiled::from(map).map_err(|error| error.to_string())?;
@@ -170,7 +171,7 @@ mod tests {
     }
 
     /// Creates a character map with a trie and one text. If `letter` is given, the map replaces
-    /// this letter by the text. The map changes no other characters.
+    /// this letter by the text. The character map changes no other characters.
     fn trie(letter: Option<u8>, text: &str) -> Vec<u8> {
         let mut map = (256_u32 * 4).to_le_bytes().to_vec();
         let unit = |at: u8| match letter {

@@ -12,7 +12,7 @@ pub struct RawCall {
     pub arguments: String,
 }
 
-/// A format for function calls: the calls are in a block of text between two markers.
+/// A format in which a model writes function calls in a block of text between two markers.
 #[derive(Debug)]
 pub struct CallBlock {
     pub open: &'static str,
@@ -23,8 +23,8 @@ pub struct CallBlock {
     pub parse: fn(&str, &[Value]) -> Vec<RawCall>,
 }
 
-/// The formats of function calls of all supported models. A comment before each format names the
-/// models.
+/// The formats of function calls of all supported models. The comment before each format names the
+/// models that use the format.
 pub static BLOCKS: [CallBlock; 5] = [
     // Hermes, Qwen, SmolLM: JSON. Qwen3-Coder: `<function=NAME><parameter=KEY>VALUE</parameter></function>`.
     CallBlock { open: "<tool_call>", close: Some("</tool_call>"), parse: tagged },
@@ -56,8 +56,8 @@ pub fn is_known(tools: &[Value], name: &str) -> bool {
     tools.iter().any(|tool| tool["function"]["name"] == name)
 }
 
-/// Whether a text begins like the JSON of a function call, which is an object whose first key is a
-/// key of a call. Returns `None` if the text is too short for a decision.
+/// Whether a text begins like the JSON of a function call: an object whose first key is, for
+/// example, `name` or `arguments`. Returns `None` if the text is too short for a decision.
 pub fn looks_like_calls(text: &str) -> Option<bool> {
     const KEYS: [&str; 5] = ["\"name\"", "\"type\"", "\"function\"", "\"arguments\"", "\"parameters\""];
     let rest = text.strip_prefix('[').unwrap_or(text).trim_start();
@@ -115,7 +115,7 @@ fn tagged(text: &str, tools: &[Value]) -> Vec<RawCall> {
 }
 
 /// Parses a function call that begins with `NAME>`, followed by the arguments. The arguments are
-/// JSON, or parameters in tags.
+/// JSON, or parameters between XML-like tags.
 fn function(text: &str, tools: &[Value]) -> Vec<RawCall> {
     let Some((name, body)) = text.split_once('>') else { return Vec::new() };
     let (name, body) = (name.trim(), body.trim());

@@ -10,11 +10,11 @@ pub const MESSAGE: &str = "<|message|>";
 /// The tokens that end the text of a message.
 pub const ENDS: [&str; 5] = ["<|end|>", "<|call|>", "<|return|>", START, CHANNEL];
 
-/// All special tokens of the format.
+/// All special tokens of the harmony format.
 pub const MARKERS: [&str; 7] =
     ["<|end|>", "<|call|>", "<|return|>", "<|constrain|>", START, CHANNEL, MESSAGE];
 
-/// The part of a message that the reader is currently reading.
+/// The part of a harmony message that the reader is currently reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Harmony {
     /// The header before `<|message|>`, which contains the channel and the recipient.

@@ -1,8 +1,8 @@
 //! Splits the text of an answer into reasoning, content and function calls.
 //!
-//! The same [`AnswerReader`] reads streamed answers and whole answers. The result does not depend
-//! on how the text is divided into pieces. So a streamed answer has the same content and the same
-//! function calls as a whole answer. The reader returns each call once.
+//! The same [`AnswerReader`] reads streamed answers and whole answers. The reader's result does not
+//! depend on how the text is divided into pieces. So a streamed answer has the same content and the
+//! same function calls as a whole answer. The reader returns each function call once.
 
 mod calls;
 mod harmony;
@@ -15,7 +15,7 @@ use crate::update::{ToolCall, Update};
 use calls::{CallBlock, RawCall};
 use harmony::Harmony;
 
-/// Tells the reader which parts the text of an answer can contain.
+/// Describes to the reader which parts the text of an answer can contain.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     /// The functions that the model can call, as in OpenAI's API.
@@ -47,8 +47,8 @@ const OF_CALLS: [&str; 8] = [
 
 impl Reading {
     /// Returns the special tokens whose names the text must contain, because the reader needs these
-    /// names as markers. If the tokenizer defines a marker as an ordinary token, the text contains
-    /// the name in any case.
+    /// names as markers. If a marker is an ordinary token of the tokenizer, the text contains the
+    /// marker anyway.
     pub fn shown(&self, is_special: impl Fn(&str) -> bool) -> Vec<String> {
         if self.is_plain || self.is_call {
             return Vec::new();
@@ -69,23 +69,24 @@ impl Reading {
     }
 }
 
-/// The part of the answer to which the unread text belongs.
+/// The part of the answer to which the next unread text belongs.
 #[derive(Clone, Debug)]
 enum State {
     Start,
-    /// Reasoning, which ends at the given marker.
+    /// The unread text is reasoning, which ends at the given marker.
     Reasoning(&'static str),
-    /// The whitespace between the reasoning and the content.
+    /// The unread text begins with the whitespace between the reasoning and the content.
     Answer,
     Content,
-    /// The inside of a block with function calls.
+    /// The unread text is inside a block with function calls.
     Call(&'static CallBlock),
-    /// JSON that may be a function call. The JSON extends to the end of the text.
+    /// The unread text is JSON that may be a function call. The JSON extends to the end of the
+    /// answer.
     Json,
     Harmony(Harmony),
-    /// Content that extends to the end of the text.
+    /// The unread text is content that extends to the end of the answer.
     Plain,
-    /// A single function call in JSON, which the request requires.
+    /// The whole answer is a single function call in JSON, because the request requires a call.
     Forced,
 }
 
@@ -93,18 +94,18 @@ enum State {
 pub struct AnswerReader {
     reading: Reading,
     state: State,
-    /// Text for which the reader does not know yet whether it is reasoning, content or a call.
+    /// Unread text; the reader does not know yet whether the text is reasoning, content or a
+    /// function call.
     rest: String,
-    /// Whitespace at the end of the reasoning or the content. The reader drops this whitespace
-    /// unless more text follows.
+    /// Whitespace at the end of the reasoning or the content. If no more text follows, the reader
+    /// drops the whitespace.
     space: String,
     /// Whether the reader has returned any reasoning.
     has_reasoned: bool,
     calls: usize,
 }
 
-/// The result of a step of the reader: the reader can continue with the unread text, or must wait
-/// for more text.
+/// Whether the reader can continue with the unread text, or must wait for more text.
 #[derive(PartialEq)]
 enum Next {
     Goes,
@@ -124,13 +125,13 @@ impl AnswerReader {
         Self { reading, state, rest: String::new(), space: String::new(), has_reasoned: false, calls: 0 }
     }
 
-    /// Adds a piece of text, and returns the parts that no later text can change.
+    /// Adds a piece of text, and returns the parts of the answer that no later text can change.
     pub fn push(&mut self, piece: &str) -> Vec<Update> {
         self.rest.push_str(piece);
         self.read(false)
     }
 
-    /// Ends the text, and returns the remaining parts.
+    /// Ends the text, and returns the remaining parts of the answer.
     pub fn finish(&mut self) -> Vec<Update> {
         self.read(true)
     }

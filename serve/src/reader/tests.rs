@@ -171,7 +171,7 @@ fn ids_differ() {
 }
 
 proptest! {
-    /// However the text is divided into pieces, the reader returns the same parts.
+    /// The reader returns the same parts for every division of the text into pieces.
     #[test]
     fn pieces_do_not_matter(
         words in prop::collection::vec(prop::sample::select(vec![
