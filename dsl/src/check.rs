@@ -16,7 +16,7 @@ pub struct SignatureCheck<'a> {
     function: &'static str,
     dims: &'a Dims,
     free: Vec<Dim>,
-    /// The axes that `..` represents. The first argument with `..` sets these axes.
+    /// The axes that `..` in a signature represents. The first argument with `..` sets these axes.
     rest: Option<Vec<Dim>>,
 }
 

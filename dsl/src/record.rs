@@ -195,7 +195,7 @@ impl EntryRecorder {
 
 /// A type that can be an argument of an entry point. The recording creates the argument's value.
 pub trait EntryArgument: TraceArg {
-    /// Creates the argument. The name and axes of the argument can be unknown at this point.
+    /// Creates the argument, possibly before the argument's name and axes are known.
     #[doc(hidden)]
     fn argument(entry: &mut EntryRecorder) -> Self;
 }

@@ -100,7 +100,8 @@ impl<T: Element> Tensor<T> {
         Self::new(raw.unwrap_or(Raw::POISON))
     }
 
-    /// A constant of these numbers along one axis, rounded to the element type.
+    /// Creates a constant that contains the given numbers along one axis, rounded to the element
+    /// type.
     #[track_caller]
     pub fn numbers(values: &[f64], axis: Axis) -> Self {
         let ty = TensorType::new(T::TYPE, [values.len()]);
@@ -204,7 +205,7 @@ impl<T: Element> Tensor<T> {
     }
 
     /// Merges several axes into one axis. Along the merged axis, the index of the first axis in
-    /// `axes` varies slowest. The merged axis has the position of the foremost of the merged axes.
+    /// `axes` varies slowest. The merged axis has the position of the foremost axis in `axes`.
     #[track_caller]
     pub fn merge(self, merged: &[Axis], into: Axis) -> Self {
         let place = Location::caller();

@@ -183,7 +183,7 @@ fn state_axes(input: ParseStream) -> Result<Vec<StateAxis>> {
     }
 }
 
-/// The name of a state's Rust type for a word in `cache`. For example, `recurrent` becomes
+/// Converts a word in `cache` to the name of a state's Rust type. For example, `recurrent` becomes
 /// `Recurrent`.
 fn kind_of_state(word: &Ident) -> Ident {
     let text = word.to_string();

@@ -10,8 +10,8 @@ use crate::nn::Attend;
 /// [`trace::KvState`]), or the shape `[B, K, ring, E]` with a ring buffer (see
 /// [`trace::RingState`]).
 ///
-/// `cache { L of [K, E] }` declares a state of this kind. With a third axis, as in `[K, E, W]`, the values
-/// have W features.
+/// `cache { L of [K, E] }` declares the keys and values of L layers. With a third axis, as in `[K,
+/// E, W]`, the values have W features.
 #[derive(Clone, Copy, Debug)]
 pub struct Kv<T: Float> {
     /// The keys of the layer, with a slot for each position.
