@@ -64,7 +64,7 @@ impl DecoderConfig for Cohere2Config {
     }
 }
 
-/// Keys in published `config.json` files that transformers does not read.
+/// Keys that published `config.json` files contain but HF transformers does not read.
 const IGNORED: &[&str] = &[
     "cache_implementation",
     "layer_switch",
@@ -78,7 +78,7 @@ const IGNORED: &[&str] = &[
 ];
 
 /// Reads the `config.json` of a Command R7B model. Missing keys get the defaults of `Cohere2Config`
-/// in transformers.
+/// in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Cohere2Config {
     keys.ignore(IGNORED);
     let defaults = Defaults {

@@ -42,7 +42,8 @@ pub enum ConfigError {
         /// All problems in the file.
         problems: Vec<KeyProblem>,
     },
-    /// The modules of the embedding model in the file differ from the modules that the network has.
+    /// The modules that the file lists for an embedding model differ from the modules of the
+    /// network.
     #[error("`{}`: the model has the modules {found}, expected {expected}", .path.display())]
     Modules {
         /// Path of the configuration file.
@@ -111,7 +112,7 @@ impl ConfigError {
     }
 }
 
-/// Keys in most checkpoints that do not affect the computation.
+/// Keys that most `config.json` files contain and that do not affect the computation.
 pub const IGNORED: &[&str] = &[
     "_name_or_path",
     "architectures",
@@ -178,7 +179,7 @@ fn nearest_text(nearest: &Option<String>) -> String {
 /// read is an error.
 pub struct Keys {
     path: PathBuf,
-    /// The path of a nested object with a dot at the end, for example `rope_scaling.`.
+    /// The path of a nested object, followed by a dot, for example `rope_scaling.`.
     prefix: String,
     map: Map<String, Value>,
     known: RefCell<Vec<&'static str>>,
@@ -220,7 +221,8 @@ impl Keys {
         Self { path: path.into(), prefix: prefix.into(), map, known, problems }
     }
 
-    /// Removes a key that the caller has already read. Other code then treats the key as missing.
+    /// Removes a key that the caller has already read. After the removal, other code treats the key
+    /// as missing.
     #[must_use]
     pub fn without(mut self, key: &str) -> Self {
         self.map.remove(key);
@@ -411,7 +413,7 @@ impl Keys {
         number.unwrap_or(default)
     }
 
-    /// Records a problem if the value of the key is null, because transformers does not replace
+    /// Records a problem if the value of the key is null, because HF transformers does not replace
     /// null by the default.
     fn refuse_null(&self, key: &'static str, expected: &str) {
         if self.map.get(key).is_some_and(Value::is_null) {
@@ -455,7 +457,7 @@ impl Keys {
         }
     }
 
-    /// Reads the element type in `torch_dtype` (transformers 4) or `dtype` (transformers 5).
+    /// Reads the element type in `torch_dtype` (HF transformers 4) or `dtype` (HF transformers 5).
     pub fn element_type(&self) -> Option<ElementType> {
         let read = |key| {
             let word = self.optional_text(key)?;

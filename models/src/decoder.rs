@@ -159,8 +159,8 @@ impl<T: Float, C: DecoderConfig> LastNorm<T, C> {
     }
 }
 
-/// Reads the keys of a text network. If the model also has a vision tower, these keys are in the
-/// object `text_config`. The file may then contain the keys `beside` next to this object.
+/// Reads the keys of a text network. If the model also has a vision tower, the text keys are in the
+/// object `text_config`. The file may then contain the keys `beside` next to `text_config`.
 pub(crate) fn read_text_tower<C: DerefMut<Target = LlamaConfig>>(
     keys: &Keys,
     is_tied: bool,
@@ -200,8 +200,8 @@ pub struct LlamaConfig {
     pub rms_norm_eps: f64,
     /// The parameters of the rotary embedding.
     pub rope: RopeParameters,
-    /// The parameters of the rotary embedding in layers with an attention window, if they differ
-    /// from `rope`.
+    /// The rotary embedding's parameters in layers with an attention window, if these layers do not
+    /// use `rope`.
     pub local_rope: Option<RopeParameters>,
     /// The attention window of each layer, or `None` for a layer that sees all positions. With an
     /// empty list, all layers see all positions.
@@ -220,8 +220,8 @@ pub struct LlamaConfig {
     pub element: Option<ElementType>,
 }
 
-/// A family's defaults for keys of Llama that are missing in `config.json`, and the family's names
-/// and values of some keys.
+/// Contains a family's defaults for missing keys of Llama, and the family's names and values of
+/// some keys.
 pub(crate) struct Defaults {
     /// The accepted values of the key `hidden_act`. For a family without this key, the list is
     /// empty.
@@ -316,7 +316,7 @@ impl LlamaConfig {
         self.windows.get(layer).copied().flatten()
     }
 
-    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
+    /// Returns the sizes that Tracewright compares with the tensor shapes in the
     /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let head_dim = self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads);

@@ -1,7 +1,7 @@
 //! Presets, which are published configurations of the model families. Each preset has a name.
 //!
 //! A preset contains the `config.json` of a Hugging Face repository. The file
-//! `models/presets/parameters.txt` lists the parameters that transformers creates from this
+//! `models/presets/parameters.txt` lists the parameters that HF transformers creates from this
 //! `config.json`, with their names, shapes and total number. A test compares these parameters with
 //! the network in this crate.
 

@@ -1,4 +1,4 @@
-//! Computes the frequencies of rotary embeddings with the same rounding as transformers
+//! Computes the frequencies of rotary embeddings with the same rounding as HF transformers
 //! (`modeling_rope_utils.py`).
 
 use dsl::nn::RopeFrequencies;
@@ -28,7 +28,7 @@ pub enum RopeScaling {
         factor: f64,
     },
     /// NTK-aware interpolation. If the context is longer than the longest sequence in training, the
-    /// method enlarges the base of the frequencies (`_compute_dynamic_ntk_parameters`). In
+    /// method enlarges the base of the frequencies (`_compute_dynamic_ntk_parameters`). In HF
     /// transformers, the base grows with the length of the sequence. In Tracewright, the cosine and
     /// sine tables are constants for the context of the program.
     Dynamic {
@@ -58,10 +58,10 @@ pub enum RopeScaling {
         /// The divisor of the lowest frequencies.
         factor: f64,
         /// The interpolation starts at the pair of features that makes this number of turns in the
-        /// original context. Higher frequencies do not change.
+        /// original context. Frequencies of pairs with more turns do not change.
         beta_fast: f64,
         /// The interpolation ends at the pair of features that makes this number of turns in the
-        /// original context. The method divides lower frequencies by `factor`.
+        /// original context. The method divides frequencies of pairs with fewer turns by `factor`.
         beta_slow: f64,
         /// The number of tokens in the original context.
         original_max_position_embeddings: f64,
@@ -72,9 +72,9 @@ pub enum RopeScaling {
         attention_factor: f64,
     },
     /// The method divides each frequency by a separate factor (Ding et al., "LongRoPE", 2024;
-    /// `_compute_longrope_parameters`). transformers switches to the long factors when a sequence
-    /// exceeds the original context. In Tracewright, the cosine and sine tables are constants. A
-    /// program with a longer context uses the long factors from the first position on.
+    /// `_compute_longrope_parameters`). HF transformers switches to the long factors when a
+    /// sequence exceeds the original context. In Tracewright, the cosine and sine tables are
+    /// constants. A program with a longer context uses the long factors from the first position on.
     LongRope {
         /// The divisors in programs whose context is at most the original context.
         short_factor: Vec<f64>,
@@ -112,7 +112,7 @@ pub struct RopeDefaults {
     /// The largest number of tokens in a sequence before the context was extended. `None` selects
     /// `max_position_embeddings`.
     pub original_max_position_embeddings: Option<usize>,
-    /// The keys in the object of the rotary embedding that other code reads.
+    /// Keys that other code reads from the object of the rotary embedding.
     pub others: &'static [&'static str],
 }
 
@@ -148,8 +148,8 @@ impl RopeParameters {
         Self { theta, partial_rotary_factor: 1.0, scaling: RopeScaling::Default }
     }
 
-    /// Reads the keys of a rotary embedding: `rope_parameters` (transformers 5), or `rope_theta`
-    /// and `rope_scaling` (transformers 4).
+    /// Reads the keys of a rotary embedding: `rope_parameters` (HF transformers 5), or `rope_theta`
+    /// and `rope_scaling` (HF transformers 4).
     pub fn read(keys: &Keys, defaults: &RopeDefaults) -> Self {
         let outside = Outside::new(keys, "rope_theta", defaults);
         outside.read(
@@ -159,10 +159,10 @@ impl RopeParameters {
     }
 
     /// Reads the rotary embedding of layers with a sliding window, and the rotary embedding of the
-    /// other layers. `theta` contains the default bases of the two embeddings. In transformers 5,
-    /// `rope_parameters` contains an object for each kind of layer. In transformers 4,
-    /// `rope_local_base_freq` sets the base for layers with a sliding window. `rope_theta` and
-    /// `rope_scaling` then apply to the other layers.
+    /// other layers. `theta` contains the default bases of the two embeddings. In HF transformers
+    /// 5, `rope_parameters` contains an object for each kind of layer. In HF transformers 4,
+    /// `rope_local_base_freq` sets the base for layers with a sliding window. In HF transformers 4,
+    /// `rope_theta` and `rope_scaling` apply to layers without a sliding window.
     pub fn by_layer_type(keys: &Keys, theta: [f64; 2], max_position_embeddings: usize) -> [Self; 2] {
         let both = keys.object("rope_parameters");
         let one = |key| both.as_ref().and_then(|both| both.object(key));
@@ -375,8 +375,8 @@ impl<'a> Outside<'a> {
         Self { keys, theta, partial, original, defaults }
     }
 
-    /// Reads the object with the rotary embedding, which has one of two keys. If the two keys
-    /// exist, the objects must be equal.
+    /// Reads the object that describes the rotary embedding from the key in `new` or the key in
+    /// `old`. If the configuration has the two keys, their objects must be equal.
     fn read(&self, new: (&str, Option<Keys>), old: (&str, Option<Keys>)) -> RopeParameters {
         let [new, old] = [new, old].map(|(name, nested)| nested.map(|nested| self.nested(name, nested)));
         match (new, old) {

@@ -1,5 +1,5 @@
-//! Prepares texts for an embedding model like sentence-transformers. Tracewright puts a prompt
-//! before each text, and truncates a text that is too long.
+//! Prepares texts for an embedding model in the same way as sentence-transformers. Tracewright puts
+//! a prompt before each text, and truncates a text that is too long.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -44,7 +44,7 @@ impl DecoderConfig for SmolLm3Config {
 }
 
 /// Reads the `config.json` of a SmolLM3 model. Missing keys get the defaults of `SmolLM3Config` in
-/// transformers.
+/// HF transformers.
 pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     let rope = RopeDefaults { theta: 2e6, ..RopeDefaults::new(32_768) };
     let (num_key_value_heads, tie_word_embeddings) = (Some(4), true);
@@ -56,7 +56,7 @@ pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     let windows = keys.windows(llama.num_hidden_layers, window, |layer| {
         used && window.is_some() && rotary.get(layer) == Some(&false)
     });
-    // transformers does not read these two keys of the published `config.json`.
+    // HF transformers does not read these two keys of the published `config.json`.
     keys.ignore(&["max_window_layers", "pretraining_tp"]);
     SmolLm3Config {
         llama: LlamaConfig { attention_bias, attention_out_bias: attention_bias, mlp_bias, windows, ..llama },

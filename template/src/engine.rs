@@ -1,5 +1,5 @@
 //! Configures minijinja, the template engine. The configuration sets limits, and otherwise follows
-//! Jinja in transformers.
+//! Jinja in HF transformers.
 
 use files::limits;
 use minijinja::functions::Function;
