@@ -1,5 +1,5 @@
-//! The original text of a template. Error messages show parts of the original template, and not of the
-//! rewritten template.
+//! The original text of a template. Error messages show parts of the original template instead of
+//! parts of the rewritten template.
 
 use std::error::Error as _;
 use std::iter::successors;
@@ -22,7 +22,7 @@ const TAG: usize = 80;
 /// message.
 const WHY: usize = 300;
 
-/// A template with the file and the name of its origin.
+/// A template together with its name and its file.
 #[derive(Debug)]
 pub struct Source {
     /// The file of the template, if the template came from a file.
