@@ -1,4 +1,4 @@
-//! The trait [`CausalLm`] of all language models that predict the next token, and their entry points.
+//! Defines the trait [`CausalLm`] of models that predict the next token, and their entry points.
 
 use std::panic::Location;
 
@@ -61,7 +61,7 @@ pub trait CausalLm: Sized {
     }
 
     /// The last axis of the vectors that [`forward_features`](Self::forward_features) takes; `None` if the
-    /// root has no such function.
+    /// root block declares no such function.
     fn features(&self) -> Option<Dim> {
         None
     }
@@ -86,7 +86,7 @@ pub trait CausalLm: Sized {
     }
 
     /// The last axis of the features that [`encode_features`](Self::encode_features) takes; `None` if the
-    /// root has no such function.
+    /// root block declares no such function.
     fn encoder_features(&self) -> Option<Dim> {
         None
     }

@@ -17,7 +17,7 @@ use crate::{Dim, NamedType, Tensor, TraceErrorKind};
 pub enum TensorOrNumber<T: Element> {
     /// A tensor, whose axes Tracewright aligns by name with the axes of the first operand.
     Elements(Tensor<T>),
-    /// The same number for every element.
+    /// A number that applies to every element.
     Number(f64),
 }
 

@@ -128,7 +128,7 @@ pub enum TraceErrorKind {
         /// The line of Rust code that calls `rename`.
         at: Provenance,
     },
-    /// Each of two tensors has an axis that the other lacks.
+    /// Each of two tensors has an axis that the other tensor lacks.
     #[error("`{op}`: `{left}` and `{right}` each lack an axis that the other tensor has")]
     Axes {
         /// Name of the operation that failed.
@@ -139,7 +139,7 @@ pub enum TraceErrorKind {
         right: NamedType,
     },
     /// An activation lacks an axis of the other operand. Only a call of `.broadcast` may repeat an
-    /// activation along this axis.
+    /// activation along a missing axis.
     #[error(
         "`{op}`: `{small}` lacks the axis `{axis}` of `{large}`{}; call `.broadcast(other)` to repeat an \
         activation along an axis",

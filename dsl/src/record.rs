@@ -207,7 +207,7 @@ impl<T: Element> EntryArgument for Tensor<T> {
 }
 
 /// A function that Tracewright can record as an entry point. The first argument of the function is
-/// the network. The other arguments are [`EntryArgument`]s.
+/// the network. All arguments except the network are [`EntryArgument`]s.
 pub trait EntryFunction<M, Arguments> {
     #[doc(hidden)]
     fn call(self, model: &M, entry: &mut EntryRecorder) -> Vec<Raw>;

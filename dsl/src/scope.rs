@@ -77,7 +77,7 @@ pub trait Block: Sized + 'static {
 /// Converts a model's configuration to the configuration of another model. The first model can then
 /// use blocks of the other model as fields.
 pub trait Project<Target> {
-    /// The configuration for the other model's blocks.
+    /// Returns the configuration for the blocks of the other model.
     fn project(&self) -> Target;
 
     /// The configuration for the element `index` of a block array `[Block; L]`. Implement this

@@ -316,8 +316,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Concatenates tensors along an axis that all tensors have. All other axes of the tensors must
-    /// be equal.
+    /// Concatenates tensors along an axis that all tensors have. The tensors must have equal axes,
+    /// except for the axis of the concatenation.
     #[track_caller]
     pub fn concat(tensors: &[Self], axis: Axis) -> Self {
         let place = Location::caller();
@@ -386,7 +386,7 @@ impl<T: Element> Tensor<T> {
 }
 
 /// Computes an order in which the axes `merged` are next to each other, at the position of the
-/// foremost of these axes. Returns this order and the position.
+/// foremost of these axes. Returns the order of the axes, and the position of the merged axes.
 fn together(ty: &NamedType, merged: &[Axis]) -> Result<(Vec<Axis>, usize), Axis> {
     if let Some(missing) = merged.iter().find(|axis| ty.position(**axis).is_none()) {
         return Err(*missing);

@@ -105,8 +105,8 @@ struct Open {
 #[derive(Clone)]
 pub(crate) struct Body {
     pub(crate) function: FunctionId,
-    /// The value that the body returned. Each call of the body copies this value, and inserts the
-    /// tensors of the call's results.
+    /// The value that the body returned. Each call of the body copies the returned value, and
+    /// inserts the tensors of the call's results.
     pub(crate) returned: Rc<dyn Any>,
 }
 

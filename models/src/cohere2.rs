@@ -2,7 +2,8 @@
 //! §2.1. Field names follow the Hugging Face checkpoint (`modeling_cohere2.py`). The network
 //! differs from Llama in the layers. A layer applies attention and the feed-forward network in
 //! parallel to the output of one layer norm. In layers with an attention window, the rotary
-//! embedding rotates pairs of neighbouring features. The other layers have no rotary embedding.
+//! embedding rotates pairs of neighbouring features. Layers without an attention window have no
+//! rotary embedding.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{Float, Tensor, model};

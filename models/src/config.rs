@@ -335,7 +335,8 @@ impl Keys {
 
     /// The attention window of each of `layers` layers, or `None` for a layer that sees all
     /// positions. A layer has the window `window` if its type in the key `layer_types` is
-    /// `sliding_attention`. If the key is missing, `sliding` decides which layers have this window.
+    /// `sliding_attention`. If the key `layer_types` is missing, `sliding` decides which layers
+    /// have the window `window`.
     pub fn windows(
         &self,
         layers: usize,
@@ -475,8 +476,8 @@ impl Keys {
         self.agreed(("dtype", read("dtype")), ("torch_dtype", read("torch_dtype")))
     }
 
-    /// Chooses between the values of two keys with the same meaning. If the two keys exist, their
-    /// values must be equal.
+    /// Chooses between the values of two keys with the same meaning. If the configuration contains
+    /// the two keys, their values must be equal.
     pub fn agreed<T: PartialEq + Display>(
         &self,
         new: (&str, Option<T>),

@@ -223,8 +223,8 @@ pub struct LlamaConfig {
 /// Contains a family's defaults for missing keys of Llama, and the family's names and values of
 /// some keys.
 pub(crate) struct Defaults {
-    /// The accepted values of the key `hidden_act`. For a family without this key, the list is
-    /// empty.
+    /// The accepted values of the key `hidden_act`. For a family without the key `hidden_act`, the
+    /// list is empty.
     pub hidden_act: &'static [&'static str],
     /// The defaults of `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers` and
     /// `num_attention_heads`. With `None`, the five keys are required.

@@ -136,8 +136,8 @@ pub struct DeepseekV3Config {
     pub v_head_dim: usize,
     /// Whether the rotary embedding rotates pairs of neighbouring features.
     pub rope_interleave: bool,
-    /// The square of yarn's factor for long contexts. Attention multiplies the scores by this
-    /// square and by 1/√(features).
+    /// The square of yarn's factor for long contexts. Attention multiplies the scores by the square
+    /// of yarn's factor and by 1/√(features).
     pub loudness: f64,
 }
 

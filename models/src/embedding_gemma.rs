@@ -30,8 +30,7 @@ const TOKENS: Axis = Axis("S");
 /// The axis of the keys, which are tokens of the same text.
 const KEYS: Axis = Axis("N");
 
-/// Lists folders with further tensors of the network. The folders are next to the transformer's
-/// checkpoint.
+/// Lists the folders next to the transformer's checkpoint in which the network has further tensors.
 const FOLDERS: [&str; 2] = ["2_Dense", "3_Dense"];
 
 pub(crate) const FAMILY: Family = Family {

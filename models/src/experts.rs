@@ -116,7 +116,7 @@ pub(crate) fn route(
 }
 
 /// Converts a list of expert indices `[…, C]` to a mask `[…, C, X]`. For each index in the list,
-/// the mask is true at this expert only.
+/// the mask is true only at the expert with this index.
 #[track_caller]
 fn among(indices: Tensor<I32>, experts: usize) -> Tensor<dsl::Bool> {
     let expert = Tensor::<I32>::iota(X, experts);
@@ -144,9 +144,9 @@ fn within_groups(scores: Tensor<F32>, [groups, chosen]: [usize; 2]) -> Tensor<F3
 /// computes the outputs from expert weights. The first axis of each tensor in `weights` is the expert.
 ///
 /// If all tokens of a call together choose fewer experts than exist, the program reads only the
-/// weights of the chosen experts. Otherwise every expert processes every token, with weight 0 if
-/// the token did not choose the expert. The program always adds the outputs in the order of the
-/// experts, so reading fewer weights does not change any bit of the results.
+/// weights of the chosen experts. In a call with more tokens, every expert processes every token,
+/// with weight 0 if the token did not choose the expert. The program always adds the outputs in the
+/// order of the experts, so reading fewer weights does not change any bit of the results.
 #[track_caller]
 pub(crate) fn mixture<T: Float, const N: usize>(
     x: Tensor<T>,
@@ -374,11 +374,11 @@ pub(crate) fn chosen(keys: &Keys, key: &'static str, default: usize, experts: us
     chosen
 }
 
-/// Reads the keys of experts as in DeepSeek-V3 and later networks. These networks have sigmoid
-/// scores, groups of experts, a bias, shared experts, and first layers without experts. `all`,
-/// `chosen` and `features` are the default numbers of experts, of chosen experts and of an expert's
-/// features. `groups`, `chosen_groups`, `factor` and `dense` are the defaults for the groups, the
-/// weights' factor, and the number of layers without experts.
+/// Reads the keys of experts as in DeepSeek-V3 and later networks. DeepSeek-V3 has sigmoid scores,
+/// groups of experts, a bias, shared experts, and first layers without experts. `all`, `chosen` and
+/// `features` are the default numbers of experts, of chosen experts and of an expert's features.
+/// `groups`, `chosen_groups`, `factor` and `dense` are the defaults for the groups, the weights'
+/// factor, and the number of layers without experts.
 pub(crate) fn deepseek(
     keys: &Keys,
     llama: LlamaConfig,

@@ -25,7 +25,7 @@ pub struct Family {
     /// no key `architectures`.
     pub model_types: &'static [&'static str],
     /// A description of how the network differs from other networks. The documentation's table of
-    /// architectures contains this text.
+    /// architectures contains the description.
     pub about: &'static str,
     /// The prefixes of keys in checkpoints. Each pair contains a prefix in the checkpoint and the
     /// corresponding prefix in the network.
@@ -35,9 +35,9 @@ pub struct Family {
     /// Tensors that a checkpoint may contain in addition to the network's parameters and a tied
     /// output head.
     pub ignorable: &'static [Ignorable],
-    /// Whether a checkpoint may contain multi-token prediction layers after the last layer (Gloeckle et al.,
-    /// "Better & Faster Large Language Models via Multi-token Prediction", 2024). Tracewright ignores these
-    /// layers.
+    /// Whether a checkpoint may contain multi-token prediction layers after the last layer
+    /// (Gloeckle et al., "Better & Faster Large Language Models via Multi-token Prediction", 2024).
+    /// Tracewright ignores multi-token prediction layers.
     pub further_layers: bool,
     /// The methods of `quantization_config` whose tensors Tracewright reads.
     pub quantized: &'static [&'static str],
@@ -48,7 +48,7 @@ pub struct Family {
     pub is: fn(&Keys) -> bool,
     /// Returns the entry points of a program with the given sizes of batch, chunk and context.
     pub entry_points: fn(usize, usize, usize) -> Vec<EntryPoint>,
-    /// Lists folders with further tensors of the network. The folders are next to the checkpoint.
+    /// Lists the folders next to the checkpoint in which the network has further tensors.
     pub folders: &'static [&'static str],
     /// The description of the family's GGUF files, if llama.cpp supports the family.
     pub gguf: Option<GgufFamily>,

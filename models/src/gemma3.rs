@@ -188,8 +188,8 @@ pub(crate) const PREFIXES: &[(&str, &str)] = &[
     BASE[2],
 ];
 
-/// Tensors of the vision tower. A checkpoint may contain these tensors in addition to the network's
-/// parameters.
+/// Tensors of the vision tower. A checkpoint may contain tensors of the vision tower in addition to
+/// the network's parameters.
 pub(crate) const IGNORABLE: &[Ignorable] = &[
     Ignorable::Suffix(".rotary_emb.inv_freq"),
     Ignorable::Prefix("vision_tower."),
@@ -263,9 +263,9 @@ pub(crate) const fn gguf(architecture: &'static str) -> GgufFamily {
 }
 
 /// The keys of Gemma that Llama does not have. GGUF files do not contain the number whose square
-/// root divides the attention scores. In the largest network of each generation, which has
-/// `largest` layers, this number is `hidden_size / num_attention_heads`. In all other networks, the
-/// number is the number of features of a head (`gemma2.cpp`, `gemma3.cpp` in llama.cpp). If the
+/// root divides the attention scores. In the largest network of each generation, with `largest`
+/// layers, the number under the root is `hidden_size / num_attention_heads`. In smaller networks,
+/// the number is a head's number of features (`gemma2.cpp`, `gemma3.cpp` in llama.cpp). If the
 /// file contains a window but no pattern, all layers except every `period`-th layer have the
 /// window.
 pub(crate) fn gguf_keys(file: &Metadata<'_>, largest: usize, period: usize, slides: bool) -> Value {

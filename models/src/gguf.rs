@@ -53,8 +53,7 @@ pub struct GgufFamily {
 
 impl GgufFamily {
     /// Describes the GGUF files of a family that has Llama's keys and names, and whose sums stay
-    /// within the range of f16. The conversion to GGUF does not change the tensors of such a
-    /// network.
+    /// within the range of f16. The conversion to GGUF does not change the family's tensors.
     pub(crate) const fn llama(architecture: &'static str) -> Self {
         Self {
             architecture,

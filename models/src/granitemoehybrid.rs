@@ -1,7 +1,7 @@
 //! The Granite 4 hybrid network. Field names follow the published checkpoints
 //! (`modeling_granitemoehybrid.py`). Most layers contain a Mamba-2 block (Dao and Gu, "Transformers
 //! are SSMs", 2024, §7), and the other layers contain attention. Every layer has a feed-forward
-//! network. In the larger networks, every layer also has experts.
+//! network. In the larger Granite 4 networks, every layer also has experts.
 
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, silu};
 use dsl::{F32, Float, Project, Tensor, model};

@@ -3,9 +3,9 @@
 #![warn(missing_docs)]
 
 /// Makes a configuration an extension of another configuration. The macro implements `Deref` from
-/// the new configuration to the other configuration. The macro also implements [`dsl::Project`], so
-/// the network can have blocks of the other network as fields. With `through`, the network can also
-/// have blocks of a third network as fields.
+/// the new configuration to the extended configuration. The macro also implements [`dsl::Project`],
+/// so the new network can have blocks of the extended network as fields. With `through`, the new
+/// network can also have blocks of a third network as fields.
 macro_rules! descends {
     ($config:ident from $($field:tt).+: $base:ident $(, through $other:tt: $between:ident)?) => {
         impl std::ops::Deref for $config {

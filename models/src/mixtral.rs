@@ -77,8 +77,8 @@ model! {
         }
     }
 
-    /// The experts without the router. The block chooses experts by the given logits, and adds
-    /// their SwiGLU outputs.
+    /// The experts without the router. The block chooses experts by the given logits, and adds the
+    /// SwiGLU outputs of the chosen experts.
     pub Mixture<T: Float> {
         w1: Weight[X, F, D] at "*.w1.weight",
         w3: Weight[X, F, D] at "*.w3.weight",

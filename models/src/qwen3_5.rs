@@ -1,7 +1,7 @@
 //! The text network of Qwen3.5. Field names follow the Hugging Face checkpoint
 //! (`modeling_qwen3_5.py`). Three of every four layers have a gated DeltaNet (Yang et al., "Gated
-//! Delta Networks", 2024) instead of attention. The other layers have attention with an output
-//! gate.
+//! Delta Networks", 2024) instead of attention. Layers without a DeltaNet have attention with an
+//! output gate.
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, attend, silu};

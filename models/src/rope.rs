@@ -57,11 +57,12 @@ pub enum RopeScaling {
     Yarn {
         /// The divisor of the lowest frequencies.
         factor: f64,
-        /// The interpolation starts at the pair of features that makes this number of turns in the
-        /// original context. Frequencies of pairs with more turns do not change.
+        /// The interpolation starts at the pair of features that makes `beta_fast` turns in the
+        /// original context. A pair with more than `beta_fast` turns keeps its frequency.
         beta_fast: f64,
-        /// The interpolation ends at the pair of features that makes this number of turns in the
-        /// original context. The method divides frequencies of pairs with fewer turns by `factor`.
+        /// The interpolation ends at the pair of features that makes `beta_slow` turns in the
+        /// original context. The method divides the frequency of a pair with fewer than `beta_slow`
+        /// turns by `factor`.
         beta_slow: f64,
         /// The number of tokens in the original context.
         original_max_position_embeddings: f64,
@@ -376,7 +377,7 @@ impl<'a> Outside<'a> {
     }
 
     /// Reads the object that describes the rotary embedding from the key in `new` or the key in
-    /// `old`. If the configuration has the two keys, their objects must be equal.
+    /// `old`. If the configuration contains the two keys, their objects must be equal.
     fn read(&self, new: (&str, Option<Keys>), old: (&str, Option<Keys>)) -> RopeParameters {
         let [new, old] = [new, old].map(|(name, nested)| nested.map(|nested| self.nested(name, nested)));
         match (new, old) {

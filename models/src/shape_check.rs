@@ -27,7 +27,7 @@ pub enum Evidence {
     /// The size is the number of different integers that follow this prefix in the names of
     /// tensors.
     Numbers(&'static str),
-    /// The size is an extent of the first tensor whose name matches one of these patterns. In a
+    /// The size is an extent of the first tensor whose name matches a pattern in the list. In a
     /// pattern, `*` matches an integer. The number after a pattern is the index of the tensor's
     /// axis.
     Extent(&'static [(&'static str, usize)]),

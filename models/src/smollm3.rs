@@ -64,9 +64,9 @@ pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     }
 }
 
-/// Whether each layer has a rotary embedding. The key `no_rope_layers` contains 1 for layers **with**
-/// a rotary embedding. If this key is missing, all layers except every `no_rope_layer_interval`-th
-/// layer have a rotary embedding.
+/// Whether each layer has a rotary embedding. The key `no_rope_layers` contains 1 for layers
+/// **with** a rotary embedding. If the key `no_rope_layers` is missing, all layers except every
+/// `no_rope_layer_interval`-th layer have a rotary embedding.
 fn rotary(keys: &Keys, layers: usize) -> Vec<bool> {
     let interval = keys.optional_count("no_rope_layer_interval").unwrap_or(4);
     let by_interval = || (1..=layers).map(|layer| layer % interval != 0).collect();

@@ -107,8 +107,8 @@ impl Object for Method {
     }
 }
 
-/// The error message for a value that has no text. Python would print the memory address of such a
-/// value.
+/// The error message for a value that has no text. Python would print the memory address of a value
+/// without a text.
 pub fn without_text(value: &Value) -> String {
     if let Some(Method(name)) = value.downcast_object_ref() {
         return format!("the method `{name}` is not called, as in `{name}()`, and has no text");

@@ -176,11 +176,11 @@ fn unknown_default(statement: &str) -> Option<String> {
 /// removes white space before an `endraw` at the beginning of a line. Jinja keeps a line end after
 /// the tag `raw`, but removes a line end after other tags.
 struct Raw<'a> {
-    /// The trim sign of the first tag for the text before this tag: `-`, `+` or nothing.
+    /// The trim sign of the tag `raw` for the text before the block: `-`, `+` or nothing.
     before: &'a str,
     /// The trimmed text of the block, or the reason why Jinja rejects the block.
     text: Result<&'a str, &'static str>,
-    /// The trim sign of the second tag for the text after this tag: `-`, `+` or nothing.
+    /// The trim sign of the tag `endraw` for the text after the block: `-`, `+` or nothing.
     behind: &'a str,
     /// The number of bytes of the block, including the two tags.
     len: usize,

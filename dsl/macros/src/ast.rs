@@ -130,7 +130,8 @@ pub struct Leaf {
     pub name: Ident,
     /// The leaf's element type, if it differs from the model's element type.
     pub element: Option<Type>,
-    /// The axes before the arrow. Without an arrow, this list contains all axes of the leaf.
+    /// The axes before the arrow. If the declaration has no arrow, the list contains all axes of
+    /// the leaf.
     pub axes: Vec<Ident>,
     /// The arrow and the output axes after the arrow.
     pub outputs: Option<(Token![->], Vec<Ident>)>,
@@ -177,7 +178,7 @@ pub struct Argument {
 
 pub enum SignatureType {
     Tensor(TensorType),
-    /// A reference to a tensor, `&T[…]`. The macro always rejects this type.
+    /// A reference to a tensor, `&T[…]`. The macro always rejects a reference to a tensor.
     TensorReference(Token![&], TensorType),
     Tuple(Vec<SignatureType>),
     Rust(Type),

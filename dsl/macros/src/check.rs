@@ -562,7 +562,7 @@ impl Scan {
 }
 
 impl Extent {
-    /// Adds the dims that this extent names to `found`.
+    /// Adds to `found` the dims that the extent names.
     fn dims<'a>(&'a self, found: &mut Vec<&'a Ident>) {
         match self {
             Extent::Dim(name) => found.push(name),

@@ -342,8 +342,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Generates the method with the name of a field, such as `self.norm(x)`. Only fields that are
-    /// leaves or blocks of this `model!` have such a method.
+    /// Generates the method with the name of a field, such as `self.norm(x)`. Only leaves and
+    /// blocks of this `model!` have a method with the name of their field.
     fn call(&self, field: &Field) -> TokenStream {
         let (dsl, name) = (&self.dsl, &field.name);
         let docs = format!("Applies [`{name}`](Self#structfield.{name}).");

@@ -1,5 +1,5 @@
 //! The table of built-in leaves, such as `Linear`, with one line for each leaf. The macro takes all
-//! information about leaves from this table.
+//! information about leaves from the table.
 
 /// The syntax of a built-in leaf.
 pub struct LeafKind {

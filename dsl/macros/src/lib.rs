@@ -116,20 +116,20 @@ use proc_macro::TokenStream;
 /// `cache`, a function `forward` (tokens to features) and a function `logits` (features to logits).
 /// `cache { L of [H, E] within window }` declares a KV cache with H heads and E features for each
 /// of L layers. The configuration's method `window(i) -> Option<usize>` returns the number of
-/// positions that layer i sees. The cache of layer i stores only the positions that this window
-/// needs. In `cache { L of [H, E] if attends, L of recurrent [C, D] if recurs }`, the
+/// positions that layer i sees. The cache of layer i stores only the positions that the window of
+/// layer i needs. In `cache { L of [H, E] if attends, L of recurrent [C, D] if recurs }`, the
 /// configuration's methods `attends(i)` and `recurs(i)` decide whether layer i has a KV cache or a
 /// recurrent state. The full syntax of a state is `L of name: Kind<Element>[axes]`. `Kind` is a
 /// type in `nn::states`: `cache { L of delta: Recurrent<F32>[H, E], L of latent: Slots[R] }`. In
 /// `forward`, `cache.state(i)` returns the state of layer i that has no name. `cache.named(i,
 /// "delta")` returns the state of layer i with the name `delta`. Layers of two kinds can have heads
 /// of different sizes. For example, `L of [K = W, E = J] if …` gives the axes K and E the extents
-/// of the dims W and J. A layer can also attend to the keys and values of another layer j. The
-/// function of layer i then takes a `&Kv<T>` and calls `Kv::read`, and `forward` passes
-/// `cache.state(j)` to this function.
+/// of the dims W and J. A layer can also attend to the keys and values of another layer j. To read
+/// the keys and values of layer j, the function of the attending layer takes a `&Kv<T>` and calls
+/// `Kv::read`. The function `forward` passes `cache.state(j)` to the attending layer.
 ///
 /// **`shard`** declares which axes are partitioned over the axes of a device mesh: `shard { K, F, V
-/// over model; B over data }`. With this example, Tracewright partitions every weight, state,
+/// over model; B over data }`. In this example, Tracewright partitions every weight, state,
 /// argument and result that has the axis K, F, V or B. A rule of `shard` has no effect on a mesh
 /// without the rule's mesh axis.
 ///

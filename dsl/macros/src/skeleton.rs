@@ -90,7 +90,7 @@ fn stands(model: &Model, block: &Block, ty: &FieldType) -> bool {
     }
 }
 
-/// Whether the block `outer` is `wanted` or contains it.
+/// Whether the block `outer` is the block `wanted` or contains the block `wanted`.
 fn contains<'a>(model: &'a Model, outer: &'a Ident, wanted: &Ident, seen: &mut Vec<&'a Ident>) -> bool {
     if outer == wanted {
         return true;

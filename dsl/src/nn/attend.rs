@@ -162,11 +162,11 @@ impl<T: Float> Attend<T> {
 /// Computes attention of queries `[…, S, …, E]` over keys `[…, N, E]` and values `[…, N, E]` or
 /// `[…, N, W]`. The settings `at` contain the mask, the scale and the softcap.
 ///
-/// The last axis of k is the axis of features. All other axes that q and k share are batch axes.
-/// The remaining axis of k is the axis of keys. If the axis of keys is [`RING`], the keys are in a
-/// ring buffer. The remaining axes of q are the axis of queries and, optionally, an axis for the
-/// query heads that share a key head. The result has the axes of q, except that the last axis has
-/// the features of v.
+/// The last axis of k is the axis of features. Except for the axis of features, all axes that q and
+/// k share are batch axes. The one axis of k that q lacks is the axis of keys. If the axis of keys
+/// is [`RING`], the keys are in a ring buffer. The axes of q that k lacks are the axis of queries
+/// and, optionally, an axis for the query heads that share a key head. The result has the axes of
+/// q, except that the last axis has the features of v.
 #[track_caller]
 pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> Tensor<T> {
     let place = Location::caller();

@@ -42,7 +42,7 @@ impl Position {
 
     /// Selects the row of `table` for each position of `length` tokens. The first axis of the table
     /// is the position. The result is `[S, …]`, or `[B, S, …]` if sequences have different
-    /// positions. In these shapes, S is the axis `tokens`.
+    /// positions. In the result's shape, S is the axis `tokens`.
     #[track_caller]
     pub fn pick<T: Element>(self, table: Tensor<T>, tokens: Axis, length: usize) -> Tensor<T> {
         match (self.is_by_row(), length) {

@@ -28,7 +28,7 @@ pub struct Gemma4Config {
     /// Whether each layer has an additional embedding table for the tokens.
     pub has_per_layer: bool,
     /// The number of features of a per-layer embedding. The value is at least 1, even if the
-    /// network has no such embeddings.
+    /// network has no per-layer embeddings.
     pub per_layer_features: usize,
     pub vocab_size_per_layer_input: usize,
     pub has_experts: bool,

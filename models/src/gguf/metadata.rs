@@ -67,8 +67,8 @@ impl<'a> Metadata<'a> {
         typed
     }
 
-    /// Records a problem with a metadata key. Several keys of the configuration can read this
-    /// metadata key, but the method records the problem only once.
+    /// Records a problem with a metadata key. Several keys of the configuration can depend on one
+    /// metadata key, but the method records a problem with the metadata key only once.
     fn note(&self, problem: KeyProblem) {
         let mut problems = self.problems.borrow_mut();
         if !problems.contains(&problem) {

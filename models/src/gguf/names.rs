@@ -131,7 +131,7 @@ impl Renaming {
 }
 
 /// Restores the order of the rows in the query and key matrices. The conversion to GGUF interleaves
-/// these rows for kernels that rotate pairs of neighbouring features.
+/// the rows of query and key matrices for kernels that rotate pairs of neighbouring features.
 pub(crate) fn interleaved(
     part: &str,
     _end: &str,

@@ -27,8 +27,8 @@ impl<T: Float> Kv<T> {
     /// slots.
     ///
     /// `k` and `v` have an axis of new positions instead of the cache's axis of slots. The method
-    /// writes the token at position p to slot p. In a ring buffer of R slots, the method writes
-    /// this token to slot p mod R. The method skips tokens that are padding.
+    /// writes the token at position p to slot p. In a ring buffer of R slots, the method writes the
+    /// token at position p to slot p mod R. The method skips tokens that are padding.
     #[track_caller]
     pub fn append(&mut self, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> (Tensor<T>, Tensor<T>) {
         (self.k.append(k, at), self.v.append(v, at))
