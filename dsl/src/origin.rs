@@ -107,7 +107,8 @@ impl<'a> Origin<'a> {
         self.function.node(id).axes.iter().position(|name| *name == axis.0)
     }
 
-    /// The activations from which `node` is computed by elementwise functions and reductions only.
+    /// Returns the activations from which elementwise functions and reductions alone compute
+    /// `node`.
     fn sources(self, node: NodeId) -> BTreeSet<NodeId> {
         let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::new());
         let mut open = vec![node];

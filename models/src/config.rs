@@ -96,7 +96,7 @@ pub enum ConfigError {
 
 impl ConfigError {
     /// Renames the keys in this error for a file whose keys differ from `config.json`, such as a
-    /// GGUF file. `name` returns the name of a key in that file.
+    /// GGUF file. `name` converts a key of `config.json` to the key of the other file.
     pub(crate) fn named(mut self, name: impl Fn(&str) -> String) -> Self {
         if let Self::Keys { problems, .. } = &mut self {
             for problem in problems {
@@ -137,7 +137,7 @@ const AT_MOST: &[(&str, usize)] = &[
     ("max_position_embeddings", limits::POSITIONS),
 ];
 
-/// The largest number of characters of an invalid value that an error message shows.
+/// An error message shows at most this number of characters of an invalid value.
 const SHOWN: usize = 200;
 
 /// A problem with a key of a configuration.
@@ -333,7 +333,7 @@ impl Keys {
         self.agreed(new, old)
     }
 
-    /// The attention window of each of `layers` layers, or `None` for a layer that sees all
+    /// Returns the attention window of each of `layers` layers, or `None` for a layer that sees all
     /// positions. A layer has the window `window` if its type in the key `layer_types` is
     /// `sliding_attention`. If the key `layer_types` is missing, `sliding` decides which layers
     /// have the window `window`.

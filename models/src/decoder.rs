@@ -29,8 +29,8 @@ pub trait FeedForward<T: Float>: Block {
     fn forward(&self, x: Tensor<T>) -> Tensor<T>;
 }
 
-/// The configuration of a [`Decoder`], with the keys of Llama, and with functions that change a
-/// Llama network outside the layers.
+/// Configures a [`Decoder`]: contains the keys of Llama, and functions that change a Llama network
+/// outside of its layers.
 pub trait DecoderConfig: Deref<Target = LlamaConfig> + Clone + 'static {
     /// The kind of norm after the last layer. Layers declare their own norms.
     const NORM: Norm = Norm::Rms(WeightStyle::Scale);
@@ -245,7 +245,7 @@ impl Defaults {
         Self::of(RopeDefaults::new(max_position_embeddings))
     }
 
-    /// The defaults of Llama with other defaults for the rotary embedding.
+    /// Returns Llama's defaults, but with the given defaults of the rotary embedding.
     pub fn of(rope: RopeDefaults) -> Self {
         Self {
             hidden_act: &["silu"],

@@ -45,7 +45,7 @@ pub enum Scores {
     Sigmoid,
 }
 
-/// The divisor of the chosen experts' scores, which depends on the sum of these scores.
+/// The divisor of the chosen experts' scores. The divisor depends on the sum of the scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Divisor {
     /// The divisor is the sum of the scores plus this number, which avoids a division by 0.

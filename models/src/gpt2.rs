@@ -161,7 +161,7 @@ pub enum Activation {
 pub struct Gpt2Config {
     /// The number of token ids in the vocabulary.
     pub vocab_size: usize,
-    /// The largest number of tokens in a sequence, because each position has a learned embedding.
+    /// The number of learned position embeddings, which limits the number of tokens in a sequence.
     pub max_position_embeddings: usize,
     /// The number of features of the residual stream.
     pub hidden_size: usize,

@@ -16,8 +16,8 @@ use crate::gguf::{self, Renaming};
 use crate::shape_check::DeclaredSize;
 use crate::{Architecture, ModelConfig, UntiedHead};
 
-/// The storage formats for matmul weights that a checkpoint stores in quantized blocks. The result
-/// contains a format for each pattern of keys.
+/// Returns the storage formats of matmul weights that the checkpoint stores in quantized blocks.
+/// The result contains a format for each pattern of keys.
 ///
 /// Tracewright keeps blocks in the formats q8, q4 and q4_k. Tracewright converts blocks in other
 /// formats to q8, the format with the least loss. A weight has the same format in all layers.

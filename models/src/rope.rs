@@ -132,8 +132,7 @@ impl RopeDefaults {
     }
 }
 
-/// The keys about the rotary embedding that a configuration contains outside of the object
-/// `rope_parameters` or `rope_scaling`.
+/// Keys of the rotary embedding that are outside of the object `rope_parameters` or `rope_scaling`.
 struct Outside<'a> {
     keys: &'a Keys,
     /// The configuration key that contains the base of the frequencies, and the value of this key.
@@ -342,8 +341,8 @@ fn scalar_power(base: f32, exponent: f32) -> f32 {
     libm::pow(f64::from(base), f64::from(exponent)) as f32
 }
 
-/// The power base^exponent for a base above 1, with the rounding of torch's vector function. About
-/// one in sixty results is not the f32 number nearest to the exact power.
+/// Computes base^exponent for a base above 1, with the same rounding as torch's vector function.
+/// About one in sixty results is not the f32 number nearest to the exact power.
 ///
 /// The function computes `exp(exponent · log(base))`. Short polynomials in f32 compute the last
 /// terms of the series for exp and log. The method and the coefficients are the same as in Sleef's

@@ -127,8 +127,8 @@ impl ChatTemplate {
         template.map_err(|_| TemplateError::NoDefault { names: source::words(&names()) })
     }
 
-    /// The names of the inputs of a conversation that the template does not read: `tools`, or names
-    /// of variables.
+    /// Returns the names of the conversation's inputs that the template does not read: `tools`, or
+    /// names of variables.
     ///
     /// # Errors
     /// Returns an error if the model has no template for the conversation.

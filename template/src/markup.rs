@@ -98,7 +98,7 @@ fn numbered<'a>(text: &'a str, out: &mut String) -> &'a str {
         out.push_str("&#");
         return text;
     }
-    /// The characters that browsers use for the numbers from 128 to 159, as in Windows-1252.
+    /// Browsers decode references with numbers from 128 to 159 to these characters of Windows-1252.
     const WINDOWS: &str = "€\u{81}‚ƒ„…†‡ˆ‰Š‹Œ\u{8d}Ž\u{8f}\u{90}‘’“”•–—˜™š›œ\u{9d}žŸ";
     match u32::from_str_radix(number, base).unwrap_or(u32::MAX) {
         0 => out.push('\u{fffd}'),

@@ -143,8 +143,8 @@ pub fn reads(tag: &str, name: &str) -> bool {
     false
 }
 
-/// An error message if the default of a macro's argument refers to another argument. minijinja
-/// evaluates defaults before arguments.
+/// Returns an error message if the default of a macro's argument refers to another argument.
+/// minijinja evaluates defaults before arguments.
 fn unknown_default(statement: &str) -> Option<String> {
     let (keyword, rest) = statement.split_once(char::is_whitespace)?;
     let (_, arguments) = rest.split_once('(').filter(|_| keyword == "macro")?;
@@ -320,7 +320,7 @@ fn assignment(text: &str) -> Option<usize> {
     None
 }
 
-/// The change of the bracket depth after a character.
+/// Returns by how much a character changes the depth of brackets.
 fn nesting(c: char) -> i32 {
     i32::from("([{".contains(c)) - i32::from(")]}".contains(c))
 }

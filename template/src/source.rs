@@ -15,11 +15,11 @@ use crate::{TemplateError, TemplatePlace, engine};
 /// The name of the default template.
 pub const DEFAULT: &str = "default";
 
-/// The largest number of characters of a tag in an error message.
+/// An error message shows at most this number of characters of a tag.
 const TAG: usize = 80;
 
-/// The largest number of characters of a message from minijinja or from the template in an error
-/// message.
+/// An error message shows at most this number of characters of a message from minijinja or the
+/// template.
 const WHY: usize = 300;
 
 /// A template together with its name and its file.

@@ -208,7 +208,8 @@ impl Model {
         self.dims().any(|dim| dim.name == *axis)
     }
 
-    /// The checkpoint key of the field at the end of `path`, which starts in `block`.
+    /// Returns the checkpoint key of a field. The field path `path` leads from `block` to the
+    /// field.
     pub fn key(&self, block: &Block, path: &[Ident]) -> String {
         let mut block = Some(block);
         let level = |name: &Ident| {

@@ -52,7 +52,7 @@ impl Generator<'_> {
         }
     }
 
-    /// The text of an extent for error messages, written with the keys of the configuration.
+    /// Formats an extent for error messages, and replaces dims by the configuration's keys.
     pub(super) fn text(&self, extent: &Extent) -> String {
         let factor = |extent: &Extent| match extent {
             Extent::Sum(..) | Extent::Product(..) | Extent::Quotient(..) | Extent::Or(..) => {

@@ -309,7 +309,7 @@ fn field_type(input: ParseStream) -> Result<FieldType> {
     }
 }
 
-/// The element type in angle brackets after the name of a leaf or of a state type.
+/// Parses the element type in angle brackets after the name of a leaf or state type.
 fn own_element(arguments: &PathArguments) -> Result<Option<syn::Type>> {
     match arguments {
         PathArguments::None => Ok(None),

@@ -84,9 +84,9 @@ impl Gemma4Config {
         sizes
     }
 
-    /// The keys of tensors that published checkpoints contain but HF transformers does not read.
-    /// The ignored tensors are key and value matrices and norms in layers that read the keys and
-    /// values of an earlier layer.
+    /// The keys of tensors in published checkpoints that HF transformers ignores. The ignored
+    /// tensors are key and value matrices and norms in layers that read the keys and values of an
+    /// earlier layer.
     pub fn unread(&self) -> Vec<String> {
         let parts = ["k_proj", "v_proj", "k_norm", "v_norm"];
         let shared = self.first_shared..self.num_hidden_layers;
@@ -98,7 +98,7 @@ impl Gemma4Config {
 /// The configuration of one layer of a Gemma 4 network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gemma4Layer {
-    /// The configuration of the network, but with the head sizes of this layer.
+    /// The configuration of the network, but with the head sizes of the layer.
     pub network: Gemma4Config,
     /// Whether the values are equal to the keys before the norm and the rotary embedding.
     pub keys_are_values: bool,

@@ -9,7 +9,8 @@ use crate::element::F32;
 use crate::nn::Position;
 use crate::{Axis, Tensor};
 
-/// The tokens that a layer writes to its matrices, the recurrent state of linear attention.
+/// The tokens that a layer with linear attention writes to its recurrent state, which consists of
+/// matrices.
 #[derive(Clone, Copy, Debug)]
 pub struct MatrixTokens {
     /// The queries, `[B, S, H, D]`, which read from the matrix. The operation does not scale the

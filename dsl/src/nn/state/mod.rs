@@ -220,7 +220,7 @@ impl<S: State> AnyState for S {
 /// The states of all layers.
 pub struct Cache<T: Float> {
     states: Vec<Declared>,
-    /// The largest number of tokens in a sequence that fits into the cache.
+    /// The length of the longest sequence that fits into the cache, in tokens.
     pub context: usize,
     element: PhantomData<T>,
 }
@@ -251,19 +251,21 @@ impl<T: Float> Cache<T> {
         self.states.push(Declared { layer: arguments.layer, name: declared.name, state });
     }
 
-    /// The state of type `S` that the `cache` clause declares for this layer without a name.
+    /// Returns the state of type `S` without a name that the `cache` clause declares for the layer.
     #[track_caller]
     pub fn state<S: State>(&mut self, layer: usize) -> &mut S {
         self.find(layer, None, Location::caller())
     }
 
-    /// The state of type `S` that the `cache` clause declares for this layer with this name.
+    /// Returns the state of type `S` that the `cache` clause declares for the layer under the name
+    /// `name`.
     #[track_caller]
     pub fn named<S: State>(&mut self, layer: usize, name: &'static str) -> &mut S {
         self.find(layer, Some(name), Location::caller())
     }
 
-    /// The two states that the `cache` clause declares for this layer with these names.
+    /// Returns the two states that the `cache` clause declares for the layer under the names
+    /// `names`.
     #[track_caller]
     pub fn pair<A: State, B: State>(&mut self, layer: usize, names: [&'static str; 2]) -> (&mut A, &mut B) {
         let place = Location::caller();

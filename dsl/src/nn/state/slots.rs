@@ -26,7 +26,8 @@ pub enum Slots<T: Float> {
     Q8 {
         /// The quantized integers, `[B, K, N, E]`.
         integers: Tensor<I8>,
-        /// The scales, `[B, K, N]`. The product of an integer and its scale is the stored value.
+        /// The scales of the integers, `[B, K, N]`. The product of an integer and its scale is the
+        /// stored value.
         scales: Tensor<F32>,
     },
 }
