@@ -45,7 +45,8 @@ pub struct Recording<M> {
 /// and the name of the mesh axis that partitions these axes.
 pub type DeclaredShards = &'static [(&'static [&'static str], &'static str)];
 
-/// A finished recording, with the trace and facts about the trace.
+/// A finished recording, which contains the trace, the number of recorded bodies and the
+/// partitioned axes.
 #[derive(Clone, Debug)]
 pub struct Traced {
     /// The trace of all entry points.

@@ -20,7 +20,7 @@ pub struct Fitted {
     pub warnings: Vec<OpenWarning>,
 }
 
-/// A warning about the files of a model. Tracewright can use a model despite such a warning.
+/// A warning about the files of a model. Tracewright can use a model despite the warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenWarning {
     /// The checkpoint contains a weight of the output head, although the configuration ties the

@@ -57,7 +57,8 @@ pub struct OtherSize {
     pub claimed: usize,
     /// The size in the checkpoint.
     pub found: usize,
-    /// The tensor or the names that contain the size in the checkpoint.
+    /// The tensor or the range of tensor names in the checkpoint from which Tracewright reads the
+    /// size.
     pub shown: String,
 }
 

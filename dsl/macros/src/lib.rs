@@ -85,8 +85,8 @@ use proc_macro::TokenStream;
 ///   reveal the order of the axes. If you forget `transposed`, a square weight loads, but the
 ///   results are wrong. Only the code that wrote the checkpoint shows the order of the axes.
 /// - *One weight, many tensors:* `w1: Weight[X, F, D] at "experts.*.w1.weight"`. Tracewright
-///   replaces the `*` by the index along the first axis. The IRPA archive contains all tensors that
-///   match the `*` as one stacked tensor.
+///   replaces the `*` by the index along the first axis. In the IRPA archive, all tensors that
+///   match the pattern form one stacked tensor.
 /// - *Many weights, one tensor:* declare a dim that is a sum, and call `split` in the body of the function.
 ///
 ///   ```text

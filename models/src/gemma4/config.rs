@@ -84,7 +84,7 @@ impl Gemma4Config {
         sizes
     }
 
-    /// The keys of tensors in published checkpoints that HF transformers ignores. The ignored
+    /// The keys of tensors that HF transformers ignores in published checkpoints. The ignored
     /// tensors are key and value matrices and norms in layers that read the keys and values of an
     /// earlier layer.
     pub fn unread(&self) -> Vec<String> {
