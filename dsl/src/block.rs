@@ -15,8 +15,8 @@ use crate::tracer::{self, Body, Place, Raw, TraceKey, Tracer};
 use crate::{Axis, Dim, TraceErrorKind};
 
 /// Runs a function of a block. If the block is an element of a block array `[Block; L]`,
-/// Tracewright calls a recording of the function, which equal elements share. Otherwise Tracewright
-/// records the function's operations directly in the caller's trace.
+/// Tracewright calls a recording of the function, which equal elements share. For any other block,
+/// Tracewright records the function's operations directly in the caller's trace.
 #[doc(hidden)]
 #[track_caller]
 pub fn block<A: TraceArg, R: TraceArg>(
@@ -52,8 +52,8 @@ pub fn block<A: TraceArg, R: TraceArg>(
     }
 }
 
-/// Makes a block the owner of all nodes that Tracewright records from now on. `scope` is the scope
-/// of this block.
+/// Makes a block the owner of all nodes that Tracewright records from now on. `scope` is the field
+/// path of the block.
 fn enter(scope: &Scope) {
     tracer::with(|t| t.push_path(scope.path().clone()));
 }
@@ -91,9 +91,10 @@ impl Element<'_> {
             || !tracer::with(|t| t.admits(&self.tensors, self.place)).unwrap_or(false)
     }
 
-    /// Calls the function of an array element. If no equal element was recorded before, this method
-    /// first records the function. The method returns the result of the recording, and the tensors
-    /// that replace the tensors of this result. After an error, the list of tensors is empty.
+    /// Calls a function of an element of a block array. If no equal element was recorded before,
+    /// this method first records the function. The method returns the recorded result, and the
+    /// tensors that replace the tensors in the recorded result. After an error, the returned list
+    /// of tensors is empty.
     fn call(self, run: Run<'_>) -> (Rc<dyn Any>, Vec<Raw>) {
         let Self { scope, tensors, place, .. } = self;
         let found =

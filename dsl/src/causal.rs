@@ -1,4 +1,4 @@
-//! The trait [`CausalLm`] of all language models that predict the next token, and their entry points.
+//! Defines the trait [`CausalLm`] of models that predict the next token, and their entry points.
 
 use std::panic::Location;
 
@@ -48,7 +48,7 @@ pub trait CausalLm: Sized {
     ) -> Tensor<Self::Element>;
 
     /// Computes features from vectors `[B, S, D]` instead of token ids. If the root block of
-    /// [`model!`](crate::model) declares a function with this name, the function implements this method.
+    /// [`model!`](crate::model) declares a function `forward_features`, this function is the method.
     #[track_caller]
     fn forward_features(
         &self,
@@ -61,7 +61,7 @@ pub trait CausalLm: Sized {
     }
 
     /// The last axis of the vectors that [`forward_features`](Self::forward_features) takes; `None` if the
-    /// root has no such function.
+    /// root block declares no such function.
     fn features(&self) -> Option<Dim> {
         None
     }
@@ -86,7 +86,7 @@ pub trait CausalLm: Sized {
     }
 
     /// The last axis of the features that [`encode_features`](Self::encode_features) takes; `None` if the
-    /// root has no such function.
+    /// root block declares no such function.
     fn encoder_features(&self) -> Option<Dim> {
         None
     }
@@ -94,13 +94,13 @@ pub trait CausalLm: Sized {
     /// Computes logits over the vocabulary, `[…, V]`, from features `[…, D]`.
     fn logits(&self, features: Tensor<Self::Element>) -> Tensor<F32>;
 
-    /// Records the trace of the given entry points. The recording reads no weights.
+    /// Records the trace of the given entry points. The recording of a trace reads no weights.
     ///
     /// Each entry point takes `tokens: i32[B,S]`, `start` and `count` (`i32[]`, or `i32[B]` for several
     /// sequences), and then the state of each layer. The [`LogitsMode`] of the entry point selects whether
-    /// the results `logits` and `token` exist. After these results, the entry point returns the new state. An
-    /// entry point with [`EntryInput::Features`] takes `features` instead of `tokens`. An entry point without
-    /// logits takes no `start`, and fills the state of an encoder.
+    /// the results `logits` and `token` exist. After the logits and the token, the entry point returns the
+    /// new state. An entry point with [`EntryInput::Features`] takes `features` instead of `tokens`. An entry
+    /// point without logits takes no `start`, and fills the state of an encoder.
     ///
     /// # Errors
     /// Returns an error if a value in the configuration is invalid. If a function body contains
@@ -209,8 +209,8 @@ fn taken_input<M: CausalLm>(
     }
 }
 
-/// Creates an argument for each tensor of each layer's state. A result with the same name and role
-/// returns the new value of the state tensor.
+/// Creates an argument for each tensor of each layer's state. A result with the name and role of
+/// the argument returns the state tensor's new value.
 fn taken<T: Float>(
     entry: &mut EntryRecorder,
     state: Vec<(usize, LayerState)>,

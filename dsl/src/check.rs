@@ -16,7 +16,8 @@ pub struct SignatureCheck<'a> {
     function: &'static str,
     dims: &'a Dims,
     free: Vec<Dim>,
-    /// The axes that `..` represents. The first argument with `..` sets these axes.
+    /// The axes that `..` in a signature represents. The first argument with `..` sets the axes
+    /// that `..` represents.
     rest: Option<Vec<Dim>>,
 }
 

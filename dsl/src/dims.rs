@@ -11,8 +11,8 @@ impl Dims {
     /// Returns `axis` with the extent that `dims` declares.
     ///
     /// # Panics
-    /// Panics if `dims` does not declare this axis. [`model!`](crate::model) checks this condition at compile
-    /// time.
+    /// Panics if `dims` does not declare this axis. [`model!`](crate::model) checks at compile time
+    /// that `dims` declares the axis.
     pub fn dim(&self, axis: Axis) -> Dim {
         match self.0.iter().find(|d| d.axis == axis) {
             Some(dim) => *dim,
@@ -26,8 +26,8 @@ impl Dims {
     }
 }
 
-/// Computes the exact quotient `dividend / divisor`. Each argument is a pair of the number's text,
-/// for error messages, and the number.
+/// Computes the exact quotient `dividend / divisor`. Each argument is a pair: a text for error
+/// messages, and the number.
 ///
 /// # Errors
 /// Returns an error if the divisor is 0, or if the division has a remainder.

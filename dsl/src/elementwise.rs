@@ -17,7 +17,7 @@ use crate::{Dim, NamedType, Tensor, TraceErrorKind};
 pub enum TensorOrNumber<T: Element> {
     /// A tensor, whose axes Tracewright aligns by name with the axes of the first operand.
     Elements(Tensor<T>),
-    /// The same number for every element.
+    /// A number that applies to every element.
     Number(f64),
 }
 
@@ -148,8 +148,8 @@ impl<T: Element> Tensor<T> {
         elementwise("compare", (self.into(), other.into()), Compare { direction }, place)
     }
 
-    /// Repeats this tensor along the axes that only `like` has. In the result, the axes that only
-    /// this tensor has come first. The axes of `like` follow in their order. The outer sum of `a`
+    /// Repeats this tensor along the axes that only `like` has. The result begins with the axes
+    /// that only this tensor has. The axes of `like` follow in their order. The outer sum of `a`
     /// and `b` is `a.broadcast(b) + b.broadcast(a)`.
     #[track_caller]
     pub fn broadcast<U: Element>(self, like: Tensor<U>) -> Self {

@@ -2,7 +2,7 @@
 
 use trace::KvFormat;
 
-/// The logits and tokens that an entry point returns.
+/// Selects the logits and tokens that an entry point returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogitsMode {
     /// Returns the logits after the last real token, and the most likely next token.
@@ -58,8 +58,7 @@ pub struct EntryPoint {
 }
 
 impl EntryPoint {
-    /// Creates an entry point that takes tokens, and whose KV cache has the element type of the
-    /// network.
+    /// Creates an entry point that takes tokens. The KV cache has the element type of the network.
     pub fn new(name: &str, batch: usize, chunk: usize, context: usize, logits: LogitsMode) -> Self {
         let (input, kv) = (EntryInput::Tokens, KvFormat::default());
         Self { name: name.into(), batch, chunk, context, input, logits, kv }
@@ -71,8 +70,8 @@ impl EntryPoint {
         Self { input: EntryInput::Features, ..self }
     }
 
-    /// The number of tokens per call of `prefill_short`. A call with so few tokens costs little more than a
-    /// call with a single token, because reading the weights dominates.
+    /// The number of tokens per call of `prefill_short`. A call of `prefill_short` costs little
+    /// more than a call with a single token, because reading the weights takes most of the time.
     const SHORT: usize = 16;
 
     /// The standard entry points. `prefill` computes `chunk` tokens per call. `prefill_short`
@@ -87,10 +86,10 @@ impl EntryPoint {
         entries
     }
 
-    /// The entry points that serve only some consecutive sequences of this entry point's batch.
-    /// With these entry points, idle sequences cost no time. `decode` gets entry points for 1, 2,
-    /// 4, … and all sequences. `prefill` and `score` get an entry point for one sequence. `verify`
-    /// serves one sequence or all sequences.
+    /// Returns entry points that serve only some consecutive sequences of this entry point's batch.
+    /// An entry point for few sequences spends no time on idle sequences. `decode` gets entry
+    /// points for 1, 2, 4, … and all sequences. `prefill` and `score` get an entry point for one
+    /// sequence. `verify` serves one sequence or all sequences.
     ///
     /// ```
     /// use tracewright_dsl::EntryPoint;

@@ -128,7 +128,7 @@ pub enum TraceErrorKind {
         /// The line of Rust code that calls `rename`.
         at: Provenance,
     },
-    /// Each of two tensors has an axis that the other lacks.
+    /// Each of two tensors has an axis that the other tensor lacks.
     #[error("`{op}`: `{left}` and `{right}` each lack an axis that the other tensor has")]
     Axes {
         /// Name of the operation that failed.
@@ -138,8 +138,8 @@ pub enum TraceErrorKind {
         /// The type of the other tensor.
         right: NamedType,
     },
-    /// An activation lacks an axis of the other tensor. Only a call of `.broadcast` may repeat an
-    /// activation along this axis.
+    /// An activation lacks an axis of the other operand. Only a call of `.broadcast` may repeat an
+    /// activation along a missing axis.
     #[error(
         "`{op}`: `{small}` lacks the axis `{axis}` of `{large}`{}; call `.broadcast(other)` to repeat an \
         activation along an axis",
@@ -154,8 +154,8 @@ pub enum TraceErrorKind {
         small: NamedType,
         /// The type of the other tensor.
         large: NamedType,
-        /// The line of Rust code after which the activation lacks the axis, if an earlier tensor
-        /// had the axis.
+        /// The line of Rust code that removed the axis, if the activation was computed from a
+        /// tensor with the axis.
         lost: Option<Box<Provenance>>,
     },
     /// A tensor would have two axes with the same name.
@@ -240,7 +240,7 @@ pub enum TraceErrorKind {
     Unequal {
         /// The block and the function.
         block: String,
-        /// The field path of the element with different operations.
+        /// The field path of the array element whose operations differ.
         prefix: String,
     },
     /// A closure uses an argument of its entry point before a declared function has taken it.
@@ -256,7 +256,7 @@ pub enum TraceErrorKind {
         function: String,
         /// Name of the argument in question.
         argument: String,
-        /// The axis without a unique extent.
+        /// The axis that has no extent or two different extents.
         axis: Axis,
         /// The extent that another argument or `dims` sets.
         known: Option<usize>,
@@ -280,7 +280,7 @@ pub enum TraceErrorKind {
         /// The name of both entry points.
         name: String,
     },
-    /// A layer has no state with this kind and name.
+    /// A layer has no state with the requested kind and name.
     #[error(
         "layer {layer} has no state of the kind `{kind}`{}; declare the state in `cache`",
         .name.map_or_else(|| " without a name".to_owned(), |name| format!(" with the name `{name}`"))

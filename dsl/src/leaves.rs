@@ -34,7 +34,7 @@ impl WeightPath {
         Self { path: scope.path().clone(), home: scope.path().clone() }
     }
 
-    /// Reads a weight. Each item of `held` lists the axes that the checkpoint stores as one axis of
+    /// Reads a weight. Each item of `held` lists axes that the checkpoint merges into one axis of
     /// the weight.
     fn read(&self, t: &mut Tracer, name: &str, element: ElementType, held: &[&[Dim]], place: Place) -> Raw {
         let parameter = Parameter::new(self.key(name), TensorType::new(element, held_extents(held)));
@@ -46,13 +46,13 @@ impl WeightPath {
     }
 }
 
-/// The extents of the weight's axes. Each item of `held` lists the axes that the checkpoint stores
-/// as one axis.
+/// The extents of the weight's axes. Each item of `held` lists axes that the checkpoint merges into
+/// one axis.
 fn held_extents(held: &[&[Dim]]) -> Vec<usize> {
     held.iter().map(|dims| merged(dims).extent).collect()
 }
 
-/// The names of the weight's axes. Each item of `held` lists the axes that the checkpoint stores as
+/// The names of the weight's axes. Each item of `held` lists axes that the checkpoint merges into
 /// one axis.
 fn held_axes(held: &[&[Dim]]) -> Vec<AxisName> {
     let named = |dims: &&[Dim]| -> Vec<_> { dims.iter().map(|d| (d.axis.0, d.extent)).collect() };
@@ -79,9 +79,9 @@ fn made(
 /// axes.
 ///
 /// Some checkpoints store the matrix with the input axes first, such as GPT-2's `Conv1D` and most
-/// JAX models. Call [`transposed`](Self::transposed) for these checkpoints. The shape of a square
-/// matrix does not reveal the order of the axes. With a wrong setting, a square matrix loads
-/// without an error, but the results are wrong.
+/// JAX models. Call [`transposed`](Self::transposed) for a checkpoint that stores the input axes
+/// first. The shape of a square matrix does not reveal the order of the axes. If you set
+/// `transposed` wrongly, a square matrix loads without an error, but the results are wrong.
 #[derive(Clone, Debug)]
 pub struct Linear<T: Float> {
     stored: WeightPath,
@@ -128,8 +128,8 @@ impl<T: Float> Call<Tensor<T>> for Linear<T> {
     }
 }
 
-/// The single axis that replaces the axes `dims` in a matrix. The extent of the single axis is the
-/// product of the extents of `dims`.
+/// Returns the single axis that replaces the axes `dims` in a matrix. The extent of the new axis is
+/// the product of the extents of `dims`.
 fn merged(dims: &[Dim]) -> Dim {
     match dims {
         [one] => *one,

@@ -2,7 +2,8 @@
 //! [`Tensor`], and the functions of neural networks in [`nn`].
 //!
 //! Tracewright runs the body of a function such as `forward` once, with tensor handles instead of
-//! numbers. Each operation adds a node to a [`trace::Trace`]. This recording reads no weights.
+//! numbers. Each operation adds a node to a [`trace::Trace`]. Tracewright reads no weights during
+//! the recording.
 //!
 #![doc = include_str!("functions.md")]
 #![warn(missing_docs)]

@@ -1,6 +1,6 @@
-//! Finds the nodes from which a tensor is computed. These nodes decide whether Tracewright may
-//! repeat the tensor along a missing axis. The nodes also decide which line of code an error
-//! message names as the cause.
+//! Finds the nodes from which a tensor is computed. The nodes from which a tensor is computed
+//! decide whether Tracewright may repeat the tensor along a missing axis. Error messages name the
+//! line of code that removed an axis.
 //!
 //! Tracewright may repeat weights, constants, integers and booleans along any axis. An activation
 //! that lacks an axis usually lost this axis in a reduction. Tracewright may repeat the result of a
@@ -28,9 +28,9 @@ pub(crate) struct Origin<'a> {
 pub(crate) struct ActivationNodes(Vec<bool>);
 
 impl ActivationNodes {
-    /// Classifies the nodes that `function` received since the last call. Without this list, each
-    /// query would search all ancestors of a node, and the total time would be quadratic in the
-    /// number of layers.
+    /// Classifies the nodes that `function` received since the last call. Without a list of
+    /// classified nodes, each query would search all ancestors of a node, and the total time would
+    /// be quadratic in the number of layers.
     pub(crate) fn extend(&mut self, function: &Function) {
         for id in (self.0.len()..function.len()).map(NodeId::new) {
             let node = function.node(id);
@@ -107,7 +107,8 @@ impl<'a> Origin<'a> {
         self.function.node(id).axes.iter().position(|name| *name == axis.0)
     }
 
-    /// The activations from which `node` is computed by elementwise functions and reductions only.
+    /// Returns the activations from which elementwise functions and reductions alone compute
+    /// `node`.
     fn sources(self, node: NodeId) -> BTreeSet<NodeId> {
         let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::new());
         let mut open = vec![node];

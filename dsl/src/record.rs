@@ -45,7 +45,8 @@ pub struct Recording<M> {
 /// and the name of the mesh axis that partitions these axes.
 pub type DeclaredShards = &'static [(&'static [&'static str], &'static str)];
 
-/// A finished recording, with the trace and facts about the trace.
+/// A finished recording, which contains the trace, the number of recorded bodies and the
+/// partitioned axes.
 #[derive(Clone, Debug)]
 pub struct Traced {
     /// The trace of all entry points.
@@ -195,7 +196,7 @@ impl EntryRecorder {
 
 /// A type that can be an argument of an entry point. The recording creates the argument's value.
 pub trait EntryArgument: TraceArg {
-    /// Creates the argument. The name and axes of the argument can be unknown at this point.
+    /// Creates the argument, possibly before the argument's name and axes are known.
     #[doc(hidden)]
     fn argument(entry: &mut EntryRecorder) -> Self;
 }
@@ -207,7 +208,7 @@ impl<T: Element> EntryArgument for Tensor<T> {
 }
 
 /// A function that Tracewright can record as an entry point. The first argument of the function is
-/// the network. The other arguments are [`EntryArgument`]s.
+/// the network. All arguments except the network are [`EntryArgument`]s.
 pub trait EntryFunction<M, Arguments> {
     #[doc(hidden)]
     fn call(self, model: &M, entry: &mut EntryRecorder) -> Vec<Raw>;

@@ -26,7 +26,7 @@ impl Scope {
         Self { root: self.root.clone(), path: join(&self.path, field).into(), element: false }
     }
 
-    /// The scope of the element `index` of a field that is a block array.
+    /// Returns the scope of element `index` of the block array in the field `field`.
     pub fn element(&self, field: &str, index: usize) -> Self {
         let path = join(&join(&self.path, field), &index.to_string());
         Self { root: self.root.clone(), path: path.into(), element: true }
@@ -77,7 +77,7 @@ pub trait Block: Sized + 'static {
 /// Converts a model's configuration to the configuration of another model. The first model can then
 /// use blocks of the other model as fields.
 pub trait Project<Target> {
-    /// The configuration for the other model's blocks.
+    /// Returns the configuration for the blocks of the other model.
     fn project(&self) -> Target;
 
     /// The configuration for the element `index` of a block array `[Block; L]`. Implement this

@@ -100,7 +100,8 @@ impl<T: Element> Tensor<T> {
         Self::new(raw.unwrap_or(Raw::POISON))
     }
 
-    /// A constant of these numbers along one axis, rounded to the element type.
+    /// Creates a constant that contains the given numbers along one axis, rounded to the element
+    /// type.
     #[track_caller]
     pub fn numbers(values: &[f64], axis: Axis) -> Self {
         let ty = TensorType::new(T::TYPE, [values.len()]);
@@ -204,7 +205,7 @@ impl<T: Element> Tensor<T> {
     }
 
     /// Merges several axes into one axis. Along the merged axis, the index of the first axis in
-    /// `axes` varies slowest. The merged axis has the position of the foremost of the merged axes.
+    /// `axes` varies slowest. The merged axis has the position of the foremost axis in `axes`.
     #[track_caller]
     pub fn merge(self, merged: &[Axis], into: Axis) -> Self {
         let place = Location::caller();
@@ -315,8 +316,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Concatenates tensors along an axis that all tensors have. All other axes of the tensors must
-    /// be equal.
+    /// Concatenates tensors along an axis that all tensors have. The tensors must have equal axes,
+    /// except for the axis of the concatenation.
     #[track_caller]
     pub fn concat(tensors: &[Self], axis: Axis) -> Self {
         let place = Location::caller();
@@ -385,7 +386,7 @@ impl<T: Element> Tensor<T> {
 }
 
 /// Computes an order in which the axes `merged` are next to each other, at the position of the
-/// foremost of these axes. Returns this order and the position.
+/// foremost of these axes. Returns the order of the axes, and the position of the merged axes.
 fn together(ty: &NamedType, merged: &[Axis]) -> Result<(Vec<Axis>, usize), Axis> {
     if let Some(missing) = merged.iter().find(|axis| ty.position(**axis).is_none()) {
         return Err(*missing);

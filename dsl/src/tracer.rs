@@ -34,7 +34,7 @@ impl Raw {
     pub(crate) const POISON: Self = Self { node: u32::MAX, function: u32::MAX, trace: u32::MAX };
 
     /// A placeholder for an argument of an entry point. The declared function that takes the
-    /// argument replaces this handle, and sets the name and axes.
+    /// argument replaces the placeholder, and sets the name and axes.
     pub(crate) const ARGUMENT: Self = Self { node: u32::MAX - 1, function: u32::MAX, trace: u32::MAX };
 
     pub(crate) fn id(self) -> NodeId {
@@ -52,8 +52,8 @@ pub(crate) struct TraceKey {
     pub pattern: String,
     pub arguments: TypeId,
     pub types: Vec<(TensorType, Vec<AxisName>)>,
-    /// Whether each argument is an activation. A body may implicitly repeat all other arguments
-    /// along missing axes.
+    /// Whether each argument is an activation. A body may implicitly repeat an argument along
+    /// missing axes only if the argument is no activation.
     pub activations: Vec<bool>,
     pub data: Vec<u8>,
 }
@@ -81,7 +81,7 @@ pub(crate) struct Tracer {
     /// The Rust files seen so far, and their names in the trace.
     files: Vec<(&'static str, Arc<str>)>,
     /// A cache of the last node's field path: the number of the function, the path, and the path
-    /// relative to the function. The next node usually has the same path.
+    /// relative to the function. The next node usually has the same field path as the last node.
     last_path: Option<(u32, Rc<str>, Arc<str>)>,
     next_function: u32,
     body_runs: usize,
@@ -105,8 +105,8 @@ struct Open {
 #[derive(Clone)]
 pub(crate) struct Body {
     pub(crate) function: FunctionId,
-    /// The value that the body returned. Each call copies this value with the tensors of the call's
-    /// results.
+    /// The value that the body returned. Each call of the body copies the returned value, and
+    /// inserts the tensors of the call's results.
     pub(crate) returned: Rc<dyn Any>,
 }
 
@@ -432,8 +432,8 @@ impl Tracer {
         raw
     }
 
-    /// Appends the nodes that a function in `trace::functions` builds. The functions in that module
-    /// refer to axes by their indices.
+    /// Appends the nodes that a function in `trace::functions` builds. The functions in
+    /// `trace::functions` refer to axes by their indices.
     pub(crate) fn build(
         &mut self,
         operands: &[Raw],

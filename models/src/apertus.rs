@@ -21,7 +21,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Llama's layer with other names of the norms.
+    /// Llama's layer with other names for the norms.
     pub Layer<T: Float>(LlamaConfig): AttentionBlock<T> {
         // The axis O has one element, which is a trained parameter of the activation.
         dims { D = hidden_size, F = intermediate_size, O = 1 }
@@ -50,7 +50,7 @@ model! {
     }
 
     /// The activation function xIELU (Huang and Schlag, "Deriving Activation Functions Using
-    /// Integration", 2024; `XIELUActivation` in transformers).
+    /// Integration", 2024; `XIELUActivation` in HF transformers).
     pub Xielu {
         alpha_p: Weight[O],
         alpha_n: Weight[O],
@@ -77,9 +77,9 @@ fn expm1<T: Float>(x: Tensor<T>) -> Tensor<T> {
 }
 
 /// Reads the `config.json` of an Apertus model. Missing keys get the defaults of `ApertusConfig` in
-/// transformers.
+/// HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
-    // transformers does not read these keys of the published checkpoints.
+    // HF transformers does not read these keys of the published checkpoints.
     keys.ignore(&["hidden_dropout"]);
     keys.always("mlp_bias", false);
     keys.always("post_norm", false);

@@ -2,7 +2,8 @@
 //! §2.1. Field names follow the Hugging Face checkpoint (`modeling_cohere2.py`). The network
 //! differs from Llama in the layers. A layer applies attention and the feed-forward network in
 //! parallel to the output of one layer norm. In layers with an attention window, the rotary
-//! embedding rotates pairs of neighbouring features. The other layers have no rotary embedding.
+//! embedding rotates pairs of neighbouring features. Layers without an attention window have no
+//! rotary embedding.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{Float, Tensor, model};
@@ -64,7 +65,7 @@ impl DecoderConfig for Cohere2Config {
     }
 }
 
-/// Keys in published `config.json` files that transformers does not read.
+/// Keys that published `config.json` files contain but HF transformers does not read.
 const IGNORED: &[&str] = &[
     "cache_implementation",
     "layer_switch",
@@ -78,7 +79,7 @@ const IGNORED: &[&str] = &[
 ];
 
 /// Reads the `config.json` of a Command R7B model. Missing keys get the defaults of `Cohere2Config`
-/// in transformers.
+/// in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Cohere2Config {
     keys.ignore(IGNORED);
     let defaults = Defaults {

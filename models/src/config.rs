@@ -42,7 +42,8 @@ pub enum ConfigError {
         /// All problems in the file.
         problems: Vec<KeyProblem>,
     },
-    /// The modules of the embedding model in the file differ from the modules that the network has.
+    /// The modules that the file lists for an embedding model differ from the modules of the
+    /// network.
     #[error("`{}`: the model has the modules {found}, expected {expected}", .path.display())]
     Modules {
         /// Path of the configuration file.
@@ -95,7 +96,7 @@ pub enum ConfigError {
 
 impl ConfigError {
     /// Renames the keys in this error for a file whose keys differ from `config.json`, such as a
-    /// GGUF file. `name` returns the name of a key in that file.
+    /// GGUF file. `name` converts a key of `config.json` to the key of the other file.
     pub(crate) fn named(mut self, name: impl Fn(&str) -> String) -> Self {
         if let Self::Keys { problems, .. } = &mut self {
             for problem in problems {
@@ -111,7 +112,7 @@ impl ConfigError {
     }
 }
 
-/// Keys in most checkpoints that do not affect the computation.
+/// Keys that most `config.json` files contain and that do not affect the computation.
 pub const IGNORED: &[&str] = &[
     "_name_or_path",
     "architectures",
@@ -136,7 +137,7 @@ const AT_MOST: &[(&str, usize)] = &[
     ("max_position_embeddings", limits::POSITIONS),
 ];
 
-/// The largest number of characters of an invalid value that an error message shows.
+/// An error message shows at most this number of characters of an invalid value.
 const SHOWN: usize = 200;
 
 /// A problem with a key of a configuration.
@@ -178,7 +179,7 @@ fn nearest_text(nearest: &Option<String>) -> String {
 /// read is an error.
 pub struct Keys {
     path: PathBuf,
-    /// The path of a nested object with a dot at the end, for example `rope_scaling.`.
+    /// The path of a nested object, followed by a dot, for example `rope_scaling.`.
     prefix: String,
     map: Map<String, Value>,
     known: RefCell<Vec<&'static str>>,
@@ -220,7 +221,8 @@ impl Keys {
         Self { path: path.into(), prefix: prefix.into(), map, known, problems }
     }
 
-    /// Removes a key that the caller has already read. Other code then treats the key as missing.
+    /// Removes a key that the caller has already read. After the removal, other code treats the key
+    /// as missing.
     #[must_use]
     pub fn without(mut self, key: &str) -> Self {
         self.map.remove(key);
@@ -331,9 +333,10 @@ impl Keys {
         self.agreed(new, old)
     }
 
-    /// The attention window of each of `layers` layers, or `None` for a layer that sees all
+    /// Returns the attention window of each of `layers` layers, or `None` for a layer that sees all
     /// positions. A layer has the window `window` if its type in the key `layer_types` is
-    /// `sliding_attention`. If the key is missing, `sliding` decides which layers have this window.
+    /// `sliding_attention`. If the key `layer_types` is missing, `sliding` decides which layers
+    /// have the window `window`.
     pub fn windows(
         &self,
         layers: usize,
@@ -411,7 +414,7 @@ impl Keys {
         number.unwrap_or(default)
     }
 
-    /// Records a problem if the value of the key is null, because transformers does not replace
+    /// Records a problem if the value of the key is null, because HF transformers does not replace
     /// null by the default.
     fn refuse_null(&self, key: &'static str, expected: &str) {
         if self.map.get(key).is_some_and(Value::is_null) {
@@ -455,7 +458,7 @@ impl Keys {
         }
     }
 
-    /// Reads the element type in `torch_dtype` (transformers 4) or `dtype` (transformers 5).
+    /// Reads the element type in `torch_dtype` (HF transformers 4) or `dtype` (HF transformers 5).
     pub fn element_type(&self) -> Option<ElementType> {
         let read = |key| {
             let word = self.optional_text(key)?;
@@ -473,8 +476,8 @@ impl Keys {
         self.agreed(("dtype", read("dtype")), ("torch_dtype", read("torch_dtype")))
     }
 
-    /// Chooses between the values of two keys with the same meaning. If the two keys exist, their
-    /// values must be equal.
+    /// Chooses between the values of two keys with the same meaning. If the configuration contains
+    /// the two keys, their values must be equal.
     pub fn agreed<T: PartialEq + Display>(
         &self,
         new: (&str, Option<T>),

@@ -29,8 +29,8 @@ pub trait FeedForward<T: Float>: Block {
     fn forward(&self, x: Tensor<T>) -> Tensor<T>;
 }
 
-/// The configuration of a [`Decoder`], with the keys of Llama, and with functions that change a
-/// Llama network outside the layers.
+/// Configures a [`Decoder`]: contains the keys of Llama, and functions that change a Llama network
+/// outside of its layers.
 pub trait DecoderConfig: Deref<Target = LlamaConfig> + Clone + 'static {
     /// The kind of norm after the last layer. Layers declare their own norms.
     const NORM: Norm = Norm::Rms(WeightStyle::Scale);
@@ -159,8 +159,8 @@ impl<T: Float, C: DecoderConfig> LastNorm<T, C> {
     }
 }
 
-/// Reads the keys of a text network. If the model also has a vision tower, these keys are in the
-/// object `text_config`. The file may then contain the keys `beside` next to this object.
+/// Reads the keys of a text network. If the model also has a vision tower, the text keys are in the
+/// object `text_config`. The file may then contain the keys `beside` next to `text_config`.
 pub(crate) fn read_text_tower<C: DerefMut<Target = LlamaConfig>>(
     keys: &Keys,
     is_tied: bool,
@@ -200,8 +200,8 @@ pub struct LlamaConfig {
     pub rms_norm_eps: f64,
     /// The parameters of the rotary embedding.
     pub rope: RopeParameters,
-    /// The parameters of the rotary embedding in layers with an attention window, if they differ
-    /// from `rope`.
+    /// The rotary embedding's parameters in layers with an attention window, if these layers do not
+    /// use `rope`.
     pub local_rope: Option<RopeParameters>,
     /// The attention window of each layer, or `None` for a layer that sees all positions. With an
     /// empty list, all layers see all positions.
@@ -220,11 +220,11 @@ pub struct LlamaConfig {
     pub element: Option<ElementType>,
 }
 
-/// A family's defaults for keys of Llama that are missing in `config.json`, and the family's names
-/// and values of some keys.
+/// Contains a family's defaults for missing keys of Llama, and the family's names and values of
+/// some keys.
 pub(crate) struct Defaults {
-    /// The accepted values of the key `hidden_act`. For a family without this key, the list is
-    /// empty.
+    /// The accepted values of the key `hidden_act`. For a family without the key `hidden_act`, the
+    /// list is empty.
     pub hidden_act: &'static [&'static str],
     /// The defaults of `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers` and
     /// `num_attention_heads`. With `None`, the five keys are required.
@@ -245,7 +245,7 @@ impl Defaults {
         Self::of(RopeDefaults::new(max_position_embeddings))
     }
 
-    /// The defaults of Llama with other defaults for the rotary embedding.
+    /// Returns Llama's defaults, but with the given defaults of the rotary embedding.
     pub fn of(rope: RopeDefaults) -> Self {
         Self {
             hidden_act: &["silu"],
@@ -316,7 +316,7 @@ impl LlamaConfig {
         self.windows.get(layer).copied().flatten()
     }
 
-    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
+    /// Returns the sizes that Tracewright compares with the tensor shapes in the
     /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let head_dim = self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads);

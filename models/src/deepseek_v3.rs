@@ -136,8 +136,8 @@ pub struct DeepseekV3Config {
     pub v_head_dim: usize,
     /// Whether the rotary embedding rotates pairs of neighbouring features.
     pub rope_interleave: bool,
-    /// The square of yarn's factor for long contexts. Attention multiplies the scores by this
-    /// number in addition to 1/√(features).
+    /// The square of yarn's factor for long contexts. Attention multiplies the scores by the square
+    /// of yarn's factor and by 1/√(features).
     pub loudness: f64,
 }
 
@@ -149,8 +149,7 @@ impl DeepseekV3Config {
         self.loudness / ((self.qk_nope_head_dim + self.qk_rope_head_dim) as f64).sqrt()
     }
 
-    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
-    /// checkpoint.
+    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let mut sizes = self.experts.sizes();
         sizes.retain(|size| !size.key.contains("head_dim"));
@@ -178,7 +177,7 @@ pub(crate) struct LatentDefaults {
 }
 
 /// Reads the `config.json` of a DeepSeek-V3 model. Missing keys get the defaults of
-/// `DeepseekV3Config` in transformers.
+/// `DeepseekV3Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> DeepseekV3Config {
     let defaults = LatentDefaults {
         sizes: [129_280, 7168, 18_432, 61, 128],
@@ -188,7 +187,7 @@ pub(crate) fn read(keys: &Keys) -> DeepseekV3Config {
         experts: [256, 8, 2048],
         routing: ([8, 4], 2.5, 3),
     };
-    // Published files contain these keys, but transformers does not read them.
+    // Published files contain these keys, but HF transformers does not read them.
     keys.ignore(&["aux_loss_alpha", "ep_size", "moe_layer_freq", "seq_aux"]);
     read_with(keys, &defaults)
 }

@@ -30,7 +30,7 @@ const TOKENS: Axis = Axis("S");
 /// The axis of the keys, which are tokens of the same text.
 const KEYS: Axis = Axis("N");
 
-/// The folders next to the transformer's checkpoint that contain further tensors of the network.
+/// Lists the folders next to the transformer's checkpoint in which the network has further tensors.
 const FOLDERS: [&str; 2] = ["2_Dense", "3_Dense"];
 
 pub(crate) const FAMILY: Family = Family {
@@ -50,7 +50,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// The network computes embeddings with the Euclidean length 1 from texts. The first `count`
+    /// A network that computes an embedding of Euclidean length 1 for each text. The first `count`
     /// tokens of each text are real, and the later tokens are padding.
     pub EmbeddingGemma<T: Float>(EmbeddingGemmaConfig) {
         dims {
@@ -131,7 +131,8 @@ impl DenseActivation {
     }
 }
 
-/// The configuration of an EmbeddingGemma model, from several files in the model's folder.
+/// The configuration of an EmbeddingGemma model, which Tracewright reads from several files in the
+/// model's folder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbeddingGemmaConfig {
     /// The configuration of the transformer. In a layer with an attention window w, a token sees

@@ -43,7 +43,7 @@ model! {
 }
 
 /// Reads the keys that ERNIE 4.5 models with experts and without experts share. `sizes` contains
-/// the defaults of the five size keys.
+/// the defaults of five keys, in the order of [`Defaults::sizes`].
 pub(crate) fn shared(keys: &Keys, sizes: [usize; 5], defaults: Defaults) -> LlamaConfig {
     let bias = keys.flag("use_bias", false);
     let defaults = Defaults { sizes: Some(sizes), rms_norm_eps: 1e-5, tie_word_embeddings: true, ..defaults };
@@ -61,7 +61,7 @@ pub(crate) fn rope() -> RopeDefaults {
 }
 
 /// Reads the `config.json` of an ERNIE 4.5 model. Missing keys get the defaults of `Ernie4_5Config`
-/// in transformers.
+/// in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { num_key_value_heads: Some(2), head_dim: Some(128), ..Defaults::of(rope()) };
     shared(keys, [103_424, 1024, 3072, 18, 16], defaults)

@@ -59,7 +59,7 @@ model! {
 }
 
 /// Reads the `config.json` of an ERNIE 4.5 model with experts. Missing keys get the defaults of
-/// `Ernie4_5_MoeConfig` in transformers.
+/// `Ernie4_5_MoeConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     keys.ignore(experts::IGNORED);
     // Tracewright does not support `use_bias`, which adds a bias to the output head.
@@ -84,9 +84,9 @@ pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     }
 }
 
-/// Whether each of `layers` layers has experts. The configuration sets the first layer with
-/// experts, the last layer with experts, and the interval between such layers. The value −1 selects
-/// the last layer of the network.
+/// Returns for each of `layers` layers whether the layer has experts. The configuration sets the
+/// first layer with experts, the last layer with experts, and the interval between such layers. The
+/// value −1 of `moe_layer_end_index` selects the last layer of the network.
 fn sparse(keys: &Keys, layers: usize) -> Vec<bool> {
     let first = keys.optional_integer("moe_layer_start_index").unwrap_or(1);
     let last = keys.get("moe_layer_end_index").filter(|last| last.as_i64() != Some(-1));

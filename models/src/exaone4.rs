@@ -42,14 +42,14 @@ model! {
 }
 
 /// Reads the `config.json` of an EXAONE 4.0 model. Missing keys get the defaults of `Exaone4Config`
-/// in transformers.
+/// in HF transformers.
 pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     let defaults = Defaults { num_key_value_heads: Some(32), rms_norm_eps: 1e-5, ..Defaults::new(2048) };
     let llama = LlamaConfig::shared(keys, defaults);
     let window = keys.nullable_count("sliding_window", Some(4096));
     let period = match keys.get("layer_types") {
-        // Published files also contain a pattern such as `LLLG`. transformers reads only the list
-        // of layer types.
+        // Published files also contain a pattern such as `LLLG`. HF transformers reads only the
+        // list of layer types.
         Some(_) => {
             keys.ignore(&["sliding_window_pattern"]);
             None

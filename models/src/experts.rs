@@ -45,12 +45,12 @@ pub enum Scores {
     Sigmoid,
 }
 
-/// The divisor of the chosen experts' scores, which depends on the sum of these scores.
+/// The divisor of the chosen experts' scores. The divisor depends on the sum of the scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Divisor {
-    /// The sum of the scores plus this number, which avoids a division by 0.
+    /// The divisor is the sum of the scores plus this number, which avoids a division by 0.
     SumPlus(f64),
-    /// The larger of the sum of the scores and this number.
+    /// The divisor is the sum of the scores or this number, whichever is larger.
     SumAtLeast(f64),
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn route(
 }
 
 /// Converts a list of expert indices `[…, C]` to a mask `[…, C, X]`. For each index in the list,
-/// the mask is true at this expert only.
+/// the mask is true only at the expert with this index.
 #[track_caller]
 fn among(indices: Tensor<I32>, experts: usize) -> Tensor<dsl::Bool> {
     let expert = Tensor::<I32>::iota(X, experts);
@@ -144,9 +144,9 @@ fn within_groups(scores: Tensor<F32>, [groups, chosen]: [usize; 2]) -> Tensor<F3
 /// computes the outputs from expert weights. The first axis of each tensor in `weights` is the expert.
 ///
 /// If all tokens of a call together choose fewer experts than exist, the program reads only the
-/// weights of the chosen experts. Otherwise every expert processes every token, with weight 0 if
-/// the token did not choose the expert. These two methods add the outputs in the order of the
-/// experts, so the results are bit-identical.
+/// weights of the chosen experts. In a call with more tokens, every expert processes every token,
+/// with weight 0 if the token did not choose the expert. The program always adds the outputs in the
+/// order of the experts, so reading fewer weights does not change any bit of the results.
 #[track_caller]
 pub(crate) fn mixture<T: Float, const N: usize>(
     x: Tensor<T>,
@@ -170,8 +170,8 @@ pub(crate) fn mixture<T: Float, const N: usize>(
     (each.to::<F32>() * share.broadcast(each)).sum(experts).to()
 }
 
-/// The SwiGLU of `x` `[B, S, D]` in each expert. The weights are gate `[X, F, D]`, up `[X, F, D]`
-/// and down `[X, D, F]`.
+/// Computes the SwiGLU feed-forward network of each expert for `x` `[B, S, D]`. The weights are
+/// gate `[X, F, D]`, up `[X, F, D]` and down `[X, D, F]`.
 #[track_caller]
 pub(crate) fn swiglu<T: Float>(x: Tensor<T>, [gate, up, down]: [Tensor<T>; 3]) -> Tensor<T> {
     dot(silu(dot(x, gate, D)) * dot(x, up, D), down, F)
@@ -309,8 +309,7 @@ impl ExpertsConfig {
         self.sparse.get(layer).copied().unwrap_or_default()
     }
 
-    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
-    /// checkpoint.
+    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let mut sizes = self.llama.sizes();
         // `intermediate_size` is the size of dense layers, not of experts.
@@ -322,7 +321,7 @@ impl ExpertsConfig {
     }
 
     /// The configuration of a Llama network in which experts replace the feed-forward network of
-    /// each layer. The caller must then set the numbers of experts.
+    /// each layer. The caller must set the numbers of experts in the returned configuration.
     pub(crate) fn like_llama(llama: LlamaConfig, routing: Routing) -> Self {
         Self {
             num_experts: 1,
@@ -338,30 +337,29 @@ impl ExpertsConfig {
     }
 }
 
-/// The tensors whose shapes contain the number of experts, and the axis of this number.
+/// Each pair contains a tensor with an axis of experts, and the index of this axis.
 const ROUTERS: &[(&str, usize)] = &[
     ("model.layers.*.mlp.gate.weight", 0),
     ("model.layers.*.block_sparse_moe.gate.weight", 0),
     ("model.layers.*.feed_forward.gate.weight", 0),
 ];
 
-/// The tensors whose shapes contain the number of features of an expert, and the axis of this
-/// number.
+/// Each pair contains a tensor with an axis of an expert's features, and the index of this axis.
 const DOWN_PROJECTIONS: &[(&str, usize)] = &[
     ("model.layers.*.mlp.experts.*.down_proj.weight", 1),
     ("model.layers.*.block_sparse_moe.experts.*.w2.weight", 1),
     ("model.layers.*.feed_forward.experts.*.w2.weight", 1),
 ];
 
-/// The tensors of a checkpoint that transformers saved, which stacks all experts of a layer in one
-/// tensor. Published files have a tensor for each expert.
+/// Lists the tensors in which HF transformers stacks all experts of a layer. Published files have a
+/// tensor for each expert.
 pub(crate) const STACKS: Stacks = &[
     ("mlp.experts.gate_up_proj", &["mlp.experts.*.gate_proj.weight", "mlp.experts.*.up_proj.weight"]),
     ("mlp.experts.down_proj", &["mlp.experts.*.down_proj.weight"]),
 ];
 
 /// Reads the number of experts. The name of the key is `published`, or `num_local_experts` in a
-/// file that transformers 5 saved.
+/// file that HF transformers 5 saved.
 pub(crate) fn count(keys: &Keys, published: &'static str, default: usize) -> usize {
     let [published, saved] = [published, "num_local_experts"].map(|key| (key, keys.optional_count(key)));
     keys.agreed(published, saved).unwrap_or(default)
@@ -376,11 +374,11 @@ pub(crate) fn chosen(keys: &Keys, key: &'static str, default: usize, experts: us
     chosen
 }
 
-/// Reads the keys of experts as in DeepSeek-V3 and later networks. These networks have sigmoid
-/// scores, groups of experts, a bias, shared experts, and first layers without experts. The third
-/// argument contains the defaults for the numbers of experts, of chosen experts and of features.
-/// The fourth argument contains the defaults for the groups, the factor and the number of dense
-/// layers.
+/// Reads the keys of experts as in DeepSeek-V3 and later networks. DeepSeek-V3 has sigmoid scores,
+/// groups of experts, a bias, shared experts, and first layers without experts. `all`, `chosen` and
+/// `features` are the default numbers of experts, of chosen experts and of an expert's features.
+/// `groups`, `chosen_groups`, `factor` and `dense` are the defaults for the groups, the weights'
+/// factor, and the number of layers without experts.
 pub(crate) fn deepseek(
     keys: &Keys,
     llama: LlamaConfig,

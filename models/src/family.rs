@@ -9,23 +9,23 @@ pub(crate) use crate::gguf::{GgufFamily, Metadata, interleaved, joined};
 use crate::presets::Preset;
 pub(crate) use crate::presets::presets;
 
-/// Tensors of a checkpoint that contain several parameters. Each pair contains the suffix of the
-/// tensor's key, and the suffixes of the parameters' keys.
+/// Checkpoint tensors, each of which contains several parameters. Each pair contains the suffix of
+/// the tensor's key, and the suffixes of the parameters' keys.
 pub type Stacks = &'static [(&'static str, &'static [&'static str])];
 
-/// A family of networks, with the names of the family in files and the published sizes.
+/// Describes a family of networks by the family's names in files and its published sizes.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
     /// The family's names in the key `architectures` of a `config.json`.
     pub architectures: &'static [&'static str],
-    /// The names of transformers' model classes without an output head. transformers maps such a
-    /// class to the first architecture by the model type.
+    /// The names of HF transformers' model classes without an output head. By the model type, HF
+    /// transformers maps a class without a head to the first architecture.
     pub bases: &'static [&'static str],
     /// The family's values of the key `model_type`, which Tracewright reads if a `config.json` has
     /// no key `architectures`.
     pub model_types: &'static [&'static str],
     /// A description of how the network differs from other networks. The documentation's table of
-    /// architectures contains this text.
+    /// architectures contains the description.
     pub about: &'static str,
     /// The prefixes of keys in checkpoints. Each pair contains a prefix in the checkpoint and the
     /// corresponding prefix in the network.
@@ -35,20 +35,20 @@ pub struct Family {
     /// Tensors that a checkpoint may contain in addition to the network's parameters and a tied
     /// output head.
     pub ignorable: &'static [Ignorable],
-    /// Whether a checkpoint may contain multi-token prediction layers after the last layer (Gloeckle et al.,
-    /// "Better & Faster Large Language Models via Multi-token Prediction", 2024). Tracewright ignores these
-    /// layers.
+    /// Whether a checkpoint may contain multi-token prediction layers after the last layer
+    /// (Gloeckle et al., "Better & Faster Large Language Models via Multi-token Prediction", 2024).
+    /// Tracewright ignores multi-token prediction layers.
     pub further_layers: bool,
     /// The methods of `quantization_config` whose tensors Tracewright reads.
     pub quantized: &'static [&'static str],
-    /// Tensors of a checkpoint that contain several parameters.
+    /// Checkpoint tensors, each of which contains several parameters.
     pub stacks: Stacks,
     /// Decides whether a `config.json` belongs to this family. The function matters only if several
     /// families share an architecture name.
     pub is: fn(&Keys) -> bool,
-    /// A function that returns the entry points of a program for a batch, a chunk and a context.
+    /// Returns the entry points of a program with the given sizes of batch, chunk and context.
     pub entry_points: fn(usize, usize, usize) -> Vec<EntryPoint>,
-    /// Folders next to the checkpoint that contain further tensors of the network.
+    /// Lists the folders next to the checkpoint in which the network has further tensors.
     pub folders: &'static [&'static str],
     /// The description of the family's GGUF files, if llama.cpp supports the family.
     pub gguf: Option<GgufFamily>,
@@ -56,8 +56,9 @@ pub struct Family {
     pub presets: &'static [Preset],
 }
 
-/// The prefixes of keys in a checkpoint that transformers saved without an output head. Each pair
-/// contains the prefix in the checkpoint and the corresponding prefix in most networks.
+/// The prefixes of keys in a checkpoint that HF transformers saves for a model without an output
+/// head. Each pair contains the prefix in the checkpoint and the corresponding prefix in most
+/// networks.
 pub(crate) const BASE: &[(&str, &str)] =
     &[("embed_tokens.", "model.embed_tokens."), ("layers.", "model.layers."), ("norm.", "model.norm.")];
 

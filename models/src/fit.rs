@@ -1,5 +1,5 @@
-//! Reads a network together with the weights next to the network's configuration. Tracewright
-//! checks that the sizes in the configuration match the shapes of the weights.
+//! Reads a network's configuration, and the weights in the same folder. Tracewright checks that the
+//! sizes in the configuration match the shapes of the weights.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -20,7 +20,7 @@ pub struct Fitted {
     pub warnings: Vec<OpenWarning>,
 }
 
-/// A warning about the files of a model. Tracewright can use the model nevertheless.
+/// A warning about the files of a model. Tracewright can use a model despite the warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenWarning {
     /// The checkpoint contains a weight of the output head, although the configuration ties the
@@ -57,8 +57,8 @@ pub enum FitError {
 /// the weights before Tracewright records the network.
 ///
 /// # Errors
-/// Returns an error if the configuration is invalid, if the weights cannot be read, or if their
-/// shapes differ from the configuration.
+/// Returns an error if the configuration is invalid, if the weights cannot be read, or if the
+/// weights' shapes differ from the configuration.
 pub fn open(read: ReadModel, path: &Path, allowed_keys: &[String]) -> Result<Fitted, FitError> {
     match read(path, allowed_keys) {
         // Weights in an unsupported format often have no configuration. If the configuration is
@@ -76,11 +76,12 @@ pub fn open(read: ReadModel, path: &Path, allowed_keys: &[String]) -> Result<Fit
     }
 }
 
-/// Compares a network with the weights next to the network's configuration, if the folder contains
+/// Compares a network with the weights in the folder of its configuration, if the folder contains
 /// weights.
 ///
 /// # Errors
-/// Returns an error if the weights are damaged, or if their shapes differ from the configuration.
+/// Returns an error if the weights are damaged, or if the weights' shapes differ from the
+/// configuration.
 pub fn fit_beside(network: &mut dyn Architecture, path: &Path) -> Result<Vec<OpenWarning>, FitError> {
     if !path.is_dir() && !Gguf::is_at(path) {
         return Ok(Vec::new());

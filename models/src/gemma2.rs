@@ -1,7 +1,8 @@
 //! Gemma 2: "Gemma 2: Improving Open Language Models at a Practical Size" (2024), §2. Field names
-//! follow the Hugging Face checkpoint (`modeling_gemma2.py`). This file declares the differences
-//! from Gemma 3. Attention has no norms of queries and keys, and a soft bound on the scores. All
-//! layers have the same rotary embedding. Every other layer has an attention window.
+//! follow the Hugging Face checkpoint (`modeling_gemma2.py`). This file declares how Gemma 2
+//! differs from Gemma 3. Attention does not normalize queries and keys, and limits the scores with
+//! a soft bound. All layers have the same rotary embedding. Every other layer has an attention
+//! window.
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
@@ -26,13 +27,13 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 /// Reads the `config.json` of a Gemma 2 model. Missing keys get the defaults of `Gemma2Config` in
-/// transformers.
+/// HF transformers.
 pub(crate) fn read(keys: &Keys) -> GemmaConfig {
     keys.one_of("hidden_activation", &["gelu_pytorch_tanh"]);
     keys.always("use_bidirectional_attention", false);
     let (num_key_value_heads, head_dim, tie_word_embeddings) = (Some(4), Some(256), true);
-    // Published files contain this key next to `hidden_activation`. transformers does not read this
-    // key, so Tracewright also accepts "gelu".
+    // Published files contain this key next to `hidden_activation`. HF transformers does not read
+    // this key, so Tracewright also accepts "gelu".
     let hidden_act = &["gelu_pytorch_tanh", "gelu"];
     let defaults =
         Defaults { hidden_act, num_key_value_heads, head_dim, tie_word_embeddings, ..Defaults::new(8192) };
@@ -40,7 +41,7 @@ pub(crate) fn read(keys: &Keys) -> GemmaConfig {
     let llama = LlamaConfig::shared(keys, defaults);
     let window = keys.nullable_count("sliding_window", Some(4096));
     let windows = keys.windows(llama.num_hidden_layers, window, |layer| layer % 2 == 0);
-    // transformers does not read these two keys of published files.
+    // HF transformers does not read these two keys of published files.
     keys.ignore(&["cache_implementation", "sliding_window_size"]);
     GemmaConfig {
         llama: LlamaConfig { attention_bias, attention_out_bias: attention_bias, windows, ..llama },

@@ -1,5 +1,5 @@
-//! The text network of Gemma 3: "Gemma 3 Technical Report" (2025), §2. Field names follow the
-//! Hugging Face checkpoint (`modeling_gemma3.py`). This file declares the differences from Llama.
+//! The text network of Gemma 3: "Gemma 3 Technical Report" (2025), §2. Field names follow the Hugging
+//! Face checkpoint (`modeling_gemma3.py`). This file declares how Gemma 3 differs from Llama.
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu_tanh};
@@ -148,8 +148,8 @@ pub(crate) fn soft_cap<T: Float>(logits: Tensor<T>, bound: Option<f64>) -> Tenso
 pub struct GemmaConfig {
     /// The keys that Gemma shares with Llama.
     pub llama: LlamaConfig,
-    /// The rotary embedding of layers with an attention window, if these layers have another rotary
-    /// embedding than the other layers.
+    /// The rotary embedding of layers with an attention window, if it differs from the rotary
+    /// embedding of layers without a window.
     pub rope_local: Option<RopeParameters>,
     /// The number whose square root divides the attention scores.
     pub query_pre_attn_scalar: f64,
@@ -176,8 +176,8 @@ const IGNORED_BESIDE_TEXT: &[&str] = &[
 ];
 
 /// Prefixes of the text tower's keys in three kinds of checkpoints: published files with a vision
-/// tower, files that transformers 5 saved, and files without an output head. Each pair contains a
-/// prefix in the checkpoint and the corresponding prefix in the network.
+/// tower, files that HF transformers 5 saved, and files without an output head. Each pair contains
+/// a prefix in the checkpoint and the corresponding prefix in the network.
 pub(crate) const PREFIXES: &[(&str, &str)] = &[
     ("language_model.model.", "model."),
     ("model.language_model.", "model."),
@@ -188,8 +188,8 @@ pub(crate) const PREFIXES: &[(&str, &str)] = &[
     BASE[2],
 ];
 
-/// Tensors of the vision tower. A checkpoint may contain these tensors in addition to the network's
-/// parameters.
+/// Tensors of the vision tower. A checkpoint may contain tensors of the vision tower in addition to
+/// the network's parameters.
 pub(crate) const IGNORABLE: &[Ignorable] = &[
     Ignorable::Suffix(".rotary_emb.inv_freq"),
     Ignorable::Prefix("vision_tower."),
@@ -199,14 +199,14 @@ pub(crate) const IGNORABLE: &[Ignorable] = &[
 ];
 
 /// Reads the `config.json` of a Gemma 3 model, or the object `text_config` in this file. Missing
-/// keys get the defaults of `Gemma3TextConfig` in transformers.
+/// keys get the defaults of `Gemma3TextConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> GemmaConfig {
     read_text_tower(keys, true, IGNORED_BESIDE_TEXT, read_text)
 }
 
 fn read_text(keys: &Keys) -> GemmaConfig {
     keys.one_of("hidden_activation", &["gelu_pytorch_tanh"]);
-    // Published files contain this key, but transformers does not read it.
+    // Published files contain this key, but HF transformers does not read it.
     keys.ignore(&["cache_implementation"]);
     for key in ["attn_logit_softcapping", "use_bidirectional_attention"] {
         if let Some(found) = keys.get(key).filter(|found| found.as_bool() != Some(false)) {
@@ -263,9 +263,9 @@ pub(crate) const fn gguf(architecture: &'static str) -> GgufFamily {
 }
 
 /// The keys of Gemma that Llama does not have. GGUF files do not contain the number whose square
-/// root divides the attention scores. In the largest network of each generation, which has
-/// `largest` layers, this number is `hidden_size / num_attention_heads`. In all other networks, the
-/// number is the number of features of a head (`gemma2.cpp`, `gemma3.cpp` in llama.cpp). If the
+/// root divides the attention scores. In the largest network of each generation, with `largest`
+/// layers, the number under the root is `hidden_size / num_attention_heads`. In smaller networks,
+/// the number is a head's number of features (`gemma2.cpp`, `gemma3.cpp` in llama.cpp). If the
 /// file contains a window but no pattern, all layers except every `period`-th layer have the
 /// window.
 pub(crate) fn gguf_keys(file: &Metadata<'_>, largest: usize, period: usize, slides: bool) -> Value {

@@ -95,8 +95,8 @@ model! {
             self.norm(x)
         }
 
-        /// Computes the additional input of each layer. This input is the sum of a per-layer
-        /// embedding of the token and a projection of the token's main embedding.
+        /// Computes the additional input of each layer. The additional input is the sum of a
+        /// per-layer embedding of the token and a projection of the token's main embedding.
         fn beside(tokens: i32[B, S], x: T[B, S, D]) -> T[B, S, Z] {
             let (scale, own_scale) = ((self.dim(D) as f64).powf(-0.5), (self.dim(P) as f64).sqrt());
             let projected = self.per_layer_projection_norm(self.per_layer_model_projection(x) * scale);

@@ -1,6 +1,6 @@
 //! Reads models from GGUF files. The reader converts the metadata to the keys of a `config.json`,
-//! and gives the tensors the names of the network. The reader also undoes the changes that the
-//! conversion to GGUF made to the weights.
+//! and gives the tensors the names that the network declares. The reader also undoes the changes
+//! that the conversion to GGUF made to the weights.
 //!
 //! `docs/gguf.md` in ggml and `gguf-py/gguf/constants.py` in llama.cpp describe the metadata and
 //! the names of tensors.
@@ -53,8 +53,7 @@ pub struct GgufFamily {
 
 impl GgufFamily {
     /// Describes the GGUF files of a family that has Llama's keys and names, and whose sums stay
-    /// within the range of f16. The conversion to GGUF does not change the tensors of such a
-    /// network.
+    /// within the range of f16. The conversion to GGUF does not change the family's tensors.
     pub(crate) const fn llama(architecture: &'static str) -> Self {
         Self {
             architecture,

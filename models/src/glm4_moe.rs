@@ -71,15 +71,14 @@ impl Sparse for Glm4MoeConfig {
 }
 
 impl Glm4MoeConfig {
-    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
-    /// checkpoint.
+    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         self.experts.sizes()
     }
 }
 
 /// Reads the `config.json` of a GLM-4.5 model. Missing keys get the defaults of `Glm4MoeConfig` in
-/// transformers.
+/// HF transformers.
 pub(crate) fn read(keys: &Keys) -> Glm4MoeConfig {
     keys.ignore(experts::IGNORED);
     keys.ignore(experts::FURTHER_LAYERS);

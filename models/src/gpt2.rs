@@ -54,7 +54,7 @@ pub(crate) const FAMILY: Family = Family {
         },
         ..GgufFamily::llama("gpt2")
     }),
-    // The keys of the first published files have no prefix. The keys of files that transformers
+    // The keys of the first published files have no prefix. The keys of files that HF transformers
     // saves have a prefix.
     prefixes: &[("transformer.", "")],
     embedding: "wte.weight",
@@ -155,13 +155,13 @@ pub enum Activation {
     Silu,
 }
 
-/// The values in the `config.json` of a GPT-2 model (`configuration_gpt2.py`). The fields of this
-/// struct have the names that other families use for the corresponding keys.
+/// The values in the `config.json` of a GPT-2 model (`configuration_gpt2.py`). The fields of
+/// `Gpt2Config` have the names that other families use for the corresponding keys.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gpt2Config {
     /// The number of token ids in the vocabulary.
     pub vocab_size: usize,
-    /// The largest number of tokens in a sequence, because each position has a learned embedding.
+    /// The number of learned position embeddings, which limits the number of tokens in a sequence.
     pub max_position_embeddings: usize,
     /// The number of features of the residual stream.
     pub hidden_size: usize,
@@ -185,7 +185,7 @@ pub struct Gpt2Config {
     pub element: Option<ElementType>,
 }
 
-/// Keys that do not affect the computation, in addition to such keys of Llama.
+/// Keys of GPT-2 that do not affect the computation and that Llama does not have.
 const IGNORED: &[&str] = &[
     "attn_pdrop",
     "embd_pdrop",
@@ -200,7 +200,7 @@ const IGNORED: &[&str] = &[
     "summary_use_proj",
 ];
 
-/// Reads the `config.json` of a GPT-2 model. Missing keys get the defaults of `GPT2Config` in
+/// Reads the `config.json` of a GPT-2 model. Missing keys get the defaults of `GPT2Config` in HF
 /// transformers.
 pub(crate) fn read(keys: &Keys) -> Gpt2Config {
     keys.ignore(IGNORED);
@@ -241,8 +241,7 @@ impl Gpt2Config {
         1.0 / (root * depth as f64)
     }
 
-    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
-    /// checkpoint.
+    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let inner = &[("h.*.mlp.c_fc.weight", 1)];
         vec![

@@ -101,8 +101,7 @@ descends!(GptOssConfig from llama: LlamaConfig);
 impl DecoderConfig for GptOssConfig {}
 
 impl GptOssConfig {
-    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
-    /// checkpoint.
+    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let router = &[("model.layers.*.mlp.router.weight", 0)];
         let features = &[("model.layers.*.mlp.experts.down_proj", 1)];
@@ -115,10 +114,10 @@ impl GptOssConfig {
 }
 
 /// Reads the `config.json` of a gpt-oss model. Missing keys get the defaults of `GptOssConfig` in
-/// transformers.
+/// HF transformers.
 pub(crate) fn read(keys: &Keys) -> GptOssConfig {
     keys.ignore(experts::IGNORED);
-    // Published files contain these keys, but transformers does not read them.
+    // Published files contain these keys, but HF transformers does not read them.
     keys.ignore(&["experts_per_token", "initial_context_length"]);
     let defaults = Defaults {
         sizes: Some([201_088, 2880, 2880, 36, 64]),

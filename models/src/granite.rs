@@ -1,4 +1,4 @@
-//! Dense Granite models: Shen et al., "Power Scheduler" (2024), which transformers cites. Field
+//! Dense Granite models: Shen et al., "Power Scheduler" (2024), which HF transformers cites. Field
 //! names follow the Hugging Face checkpoint (`modeling_granite.py`). The network differs from Llama
 //! in four factors, for the embeddings, the attention scores, the residuals and the logits.
 
@@ -47,8 +47,8 @@ fn gguf(file: &Metadata<'_>) -> Value {
 }
 
 model! {
-    /// Llama's layer with a factor. The layer multiplies the outputs of attention and the
-    /// feed-forward network by this factor, and adds the products to the residual
+    /// Llama's layer with a factor on the residual branches. The layer multiplies the outputs of
+    /// attention and the feed-forward network by a factor, and adds the products to the residual
     /// (`GraniteDecoderLayer`).
     pub Layer<T: Float>(GraniteConfig): AttentionBlock<T> {
         dims { D = hidden_size }
@@ -99,7 +99,7 @@ impl DecoderConfig for GraniteConfig {
 }
 
 /// Reads the `config.json` of a Granite model. Missing keys get the defaults of `GraniteConfig` in
-/// transformers.
+/// HF transformers.
 pub(crate) fn read(keys: &Keys) -> GraniteConfig {
     GraniteConfig {
         llama: llama::read(keys),

@@ -1,7 +1,7 @@
 //! The Granite 4 hybrid network. Field names follow the published checkpoints
 //! (`modeling_granitemoehybrid.py`). Most layers contain a Mamba-2 block (Dao and Gu, "Transformers
 //! are SSMs", 2024, §7), and the other layers contain attention. Every layer has a feed-forward
-//! network. In the larger networks, every layer also has experts.
+//! network. In the larger Granite 4 networks, every layer also has experts.
 
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, silu};
 use dsl::{F32, Float, Project, Tensor, model};
@@ -88,7 +88,7 @@ model! {
     }
 
     /// A layer with attention or Mamba-2, and then a feed-forward network. The layer multiplies the
-    /// output of each of these blocks by a factor, and adds the product to the residual.
+    /// output of each block by a factor, and adds the product to the residual.
     pub Layer {
         input_layernorm: RmsNorm[D](eps = rms_norm_eps),
         self_attn: Attention<T>,
@@ -137,7 +137,7 @@ fn scaled<T: Float>(x: Tensor<T>, factor: f64) -> Tensor<T> {
 }
 
 /// The values in the `config.json` of a Granite 4 hybrid model. The fields have the names of the
-/// keys in `GraniteMoeHybridConfig` of transformers.
+/// keys in `GraniteMoeHybridConfig` of HF transformers.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "most fields are keys")]
 pub struct GraniteMoeHybridConfig {
@@ -202,7 +202,7 @@ alternates!(GraniteMoeHybridConfig);
 const IGNORED: &[&str] = &["mamba_chunk_size", "init_method"];
 
 /// Reads the `config.json` of a Granite 4 hybrid model. Missing keys get the defaults of
-/// `GraniteMoeHybridConfig` in transformers.
+/// `GraniteMoeHybridConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> GraniteMoeHybridConfig {
     keys.ignore(IGNORED);
     keys.ignore(experts::IGNORED);
@@ -210,7 +210,7 @@ pub(crate) fn read(keys: &Keys) -> GraniteMoeHybridConfig {
     let granite = granite::read(keys);
     let layers = granite.num_hidden_layers;
     let listed = keys.get("layer_types").and_then(Value::as_array);
-    // The name of the key in published files, and the name in files that transformers 5 saves.
+    // The name of the key in published files, and the name in files that HF transformers 5 saves.
     let kinds =
         match listed.is_some_and(|types| types.iter().any(|kind| kind == "mamba" || kind == "attention")) {
             true => ["attention", "mamba"],

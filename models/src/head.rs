@@ -8,8 +8,8 @@ use irpa::Checkpoint;
 /// The key of the output head's weight.
 pub(crate) const HEAD: &str = "lm_head.weight";
 
-/// An output head in a checkpoint whose configuration ties the head to the embedding table.
-/// Tracewright prints the text of this error as a warning.
+/// A checkpoint contains an output head, although the configuration ties the head to the embedding
+/// table. Tracewright prints the text of this error as a warning.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`lm_head.weight` differs from `{embedding}` in `{}`, but the configuration ties the two tensors; \

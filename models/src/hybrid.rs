@@ -5,8 +5,8 @@ use std::ops::DerefMut;
 use crate::config::Keys;
 use crate::decoder::{LlamaConfig, read_text_tower};
 
-/// Implements the methods `attends` and `recurs`, which decide which state a layer has. The
-/// configuration must have the field `attention`.
+/// Implements the methods `attends` and `recurs`, which select the kind of state that a layer has.
+/// The configuration must have the field `attention`.
 macro_rules! alternates {
     ($config:ident) => {
         impl $config {
@@ -25,9 +25,9 @@ macro_rules! alternates {
 
 pub(crate) use alternates;
 
-/// Reads from the key `layer_types` whether each of `layers` layers has attention. Returns `None`
-/// if the key is missing. `kinds` contains the name of layers with attention, then the name of
-/// recurrent layers.
+/// Reads from the key `layer_types`, for each of `layers` layers, whether the layer has attention.
+/// Returns `None` if the key is missing. `kinds` contains the name of layers with attention, then
+/// the name of recurrent layers.
 pub(crate) fn attention(keys: &Keys, layers: usize, kinds: [&str; 2]) -> Option<Vec<bool>> {
     let types = keys.layer_types_of(layers, kinds)?;
     Some(types.iter().map(|kind| kind == kinds[0]).collect())

@@ -1,6 +1,6 @@
 //! LFM2: "LFM2 Technical Report" (2025), §2. Field names follow the Hugging Face checkpoint
-//! (`modeling_lfm2.py`). Most layers mix neighbouring tokens with a short gated convolution. The
-//! other layers have the same attention as Qwen3.
+//! (`modeling_lfm2.py`). Most layers mix neighbouring tokens with a short gated convolution. Layers
+//! without a convolution have the same attention as Qwen3.
 
 use std::iter;
 
@@ -223,8 +223,7 @@ pub struct Lfm2Config {
 
 descends!(Lfm2Config from experts: ExpertsConfig);
 
-/// Keys in published `config.json` files that transformers does not read, in addition to such keys
-/// of Llama.
+/// Keys that only published LFM2 files contain and that HF transformers does not read.
 const IGNORED: &[&str] = &[
     "block_dim",
     "block_mlp_init_scale",
@@ -240,7 +239,7 @@ const IGNORED: &[&str] = &[
     "use_pos_enc",
 ];
 
-/// Reads the `config.json` of an LFM2 model. Missing keys get the defaults of `Lfm2Config` in
+/// Reads the `config.json` of an LFM2 model. Missing keys get the defaults of `Lfm2Config` in HF
 /// transformers.
 pub(crate) fn read(keys: &Keys) -> Lfm2Config {
     keys.ignore(IGNORED);
@@ -250,7 +249,7 @@ pub(crate) fn read(keys: &Keys) -> Lfm2Config {
 }
 
 /// Reads the keys that all LFM2 networks share. The result describes a network without experts.
-/// `sizes` contains the defaults of the five size keys.
+/// `sizes` contains the defaults of five keys, in the order of [`Defaults::sizes`].
 pub(crate) fn shared(keys: &Keys, sizes: [usize; 5]) -> Lfm2Config {
     let rope = RopeDefaults { theta: 1e6, ..RopeDefaults::new(128_000) };
     let defaults = Defaults {
@@ -274,8 +273,7 @@ pub(crate) fn shared(keys: &Keys, sizes: [usize; 5]) -> Lfm2Config {
 }
 
 impl Lfm2Config {
-    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
-    /// checkpoint.
+    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         match self.experts.sparse.contains(&true) {
             true => self.experts.sizes(),
@@ -299,9 +297,9 @@ fn intermediate_size(keys: &Keys, size: usize) -> usize {
     }
 }
 
-/// Reads from the key `layer_types` whether each of `layers` layers has attention. If the key
-/// `layer_types` is missing, the function reads the key `full_attn_idxs`. If the two keys are
-/// missing, all layers have attention.
+/// Reads from the key `layer_types`, for each of `layers` layers, whether the layer has attention.
+/// If the key `layer_types` is missing, the function reads the key `full_attn_idxs`. If
+/// `layer_types` and `full_attn_idxs` are missing, all layers have attention.
 fn attention(keys: &Keys, layers: usize) -> Vec<bool> {
     let mut attention = vec![false; layers];
     let listed = keys.layers("full_attn_idxs", layers, |layer| attention[layer] = true);

@@ -1,6 +1,6 @@
 //! LFM2 with experts: "LFM2 Technical Report" (2025), §2. Field names follow the Hugging Face
-//! checkpoint (`modeling_lfm2_moe.py`). The network differs from LFM2 in the layers after the first
-//! layers, which have experts. A router chooses the experts by sigmoid scores and a bias.
+//! checkpoint (`modeling_lfm2_moe.py`). The network differs from LFM2 in the experts, which all
+//! layers except the first layers have. A router chooses the experts by sigmoid scores and a bias.
 
 use crate::config::Keys;
 use crate::experts::{self, Divisor, ExpertsConfig, Routing, Scores};
@@ -30,7 +30,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 /// Reads the `config.json` of an LFM2 model with experts. Missing keys get the defaults of
-/// `Lfm2MoeConfig` in transformers.
+/// `Lfm2MoeConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Lfm2Config {
     keys.ignore(experts::IGNORED);
     let config = lfm2::shared(keys, [65_536, 2048, 7168, 32, 32]);

@@ -16,7 +16,7 @@ use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
 pub(crate) const FAMILY: Family = Family {
     about: "short convolutions between attention layers, some with a window; gated heads",
     prefixes: crate::lfm2::FAMILY.prefixes,
-    // The first name is the key in published checkpoints, and the second name is the key in
+    // The first name is the key in published checkpoints, and the second name is the key in HF
     // transformers.
     stacks: &[("self_attn.g_proj.weight", &["self_attn.gate_proj.weight"])],
     ..Family::of(&["Lfm3ForCausalLM"], &["Lfm3Model"], &["lfm3"])
@@ -137,7 +137,7 @@ pub struct Lfm3Config {
 
 descends!(Lfm3Config from lfm2: Lfm2Config);
 
-/// Reads the `config.json` of an LFM3 model. Missing keys get the defaults of `Lfm3Config` in
+/// Reads the `config.json` of an LFM3 model. Missing keys get the defaults of `Lfm3Config` in HF
 /// transformers.
 pub(crate) fn read(keys: &Keys) -> Lfm3Config {
     let defaults = Defaults {

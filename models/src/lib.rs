@@ -3,9 +3,9 @@
 #![warn(missing_docs)]
 
 /// Makes a configuration an extension of another configuration. The macro implements `Deref` from
-/// the new configuration to the other configuration. The macro also implements [`dsl::Project`], so
-/// the network can have blocks of the other network as fields. With `through`, the network can also
-/// have blocks of a third network as fields.
+/// the new configuration to the extended configuration. The macro also implements [`dsl::Project`],
+/// so the new network can have blocks of the extended network as fields. With `through`, the new
+/// network can also have blocks of a third network as fields.
 macro_rules! descends {
     ($config:ident from $($field:tt).+: $base:ident $(, through $other:tt: $between:ident)?) => {
         impl std::ops::Deref for $config {
@@ -39,7 +39,7 @@ macro_rules! descends {
 /// Declares all model families. Each line contains the module of a family, the network, and the
 /// type of the configuration. The function `read` of the module creates the configuration from a
 /// `config.json`. With `beside`, the function also reads the files next to the `config.json`. The
-/// constant `FAMILY` of the module contains all other facts.
+/// constant `FAMILY` of the module contains all other facts about the family.
 macro_rules! families {
     ($($module:ident::$family:ident($config:ty) $($beside:ident)?;)+) => {
         $(
@@ -102,7 +102,8 @@ macro_rules! families {
     };
 }
 
-/// Calls the function `read` of a module with all keys, and checks the keys that are left.
+/// Calls the function `read` of a module with all keys, and checks the keys that `read` did not
+/// read.
 macro_rules! read {
     ($module:ident $keys:ident $allowed:ident) => {{
         let config = $module::read(&$keys);
@@ -207,7 +208,7 @@ struct Facts {
     vocabulary: usize,
     tied: bool,
     layers: usize,
-    /// The sizes that Tracewright can check against the tensor shapes in the checkpoint.
+    /// The sizes that Tracewright compares with the tensor shapes in the checkpoint.
     sizes: Vec<DeclaredSize>,
 }
 
@@ -349,8 +350,8 @@ pub trait Architecture: Send {
     /// Returns an error if a value in the configuration is invalid.
     fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError>;
 
-    /// The entry points of a program for a batch, a chunk and a context. By default, these are the
-    /// entry points of a language model.
+    /// Returns the entry points of a program with the given sizes of batch, chunk and context. By
+    /// default, the method returns the entry points of a language model.
     fn entry_points(&self, batch: usize, chunk: usize, context: usize) -> Vec<EntryPoint> {
         EntryPoint::all(batch, chunk, context)
     }
@@ -392,22 +393,22 @@ pub trait Architecture: Send {
         Ok(self.named(checkpoint))
     }
 
-    /// Unties the output head from the embedding table, as transformers does, if the
+    /// Unties the output head from the embedding table, as HF transformers does, if the
     /// [renamed](Self::named) checkpoint contains a different output head. Call this function
-    /// before [`trace`](Self::trace), because Tracewright otherwise rejects such a checkpoint. The
-    /// function returns a warning for the user.
+    /// before [`trace`](Self::trace), because Tracewright otherwise rejects a checkpoint with a
+    /// different output head. The function returns a warning for the user.
     fn settle_head(&mut self, _checkpoint: &Checkpoint) -> Option<UntiedHead> {
         None
     }
 
     /// The best storage format for matmul weights. The format differs from the network's element
-    /// type only if the checkpoint stores these weights with fewer bits.
+    /// type only if the checkpoint stores matmul weights with fewer bits.
     fn stored(&self) -> Quantization {
         Quantization::Computed
     }
 
-    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
-    /// checkpoint, for [`check_sizes`]. By default, the list is empty.
+    /// Returns the sizes that [`check_sizes`] compares with the tensor shapes in the checkpoint. By
+    /// default, the list is empty.
     fn sizes(&self) -> Vec<DeclaredSize> {
         Vec::new()
     }
@@ -439,8 +440,8 @@ pub fn check_embeds<'a>(
     Err(ConfigError::Generates { found: architecture(&keys), path: keys.path().to_owned() })
 }
 
-/// The architecture that a `config.json` declares. If this key is missing, the function returns the
-/// model type.
+/// The architecture that a `config.json` declares. If the key `architectures` is missing, the
+/// function returns the model type.
 fn architecture(keys: &Keys) -> String {
     // The value is usually a list. An error message shows any other value unchanged.
     let named =

@@ -78,13 +78,13 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Llama model. Missing keys get the defaults of `LlamaConfig` in
+/// Reads the `config.json` of a Llama model. Missing keys get the defaults of `LlamaConfig` in HF
 /// transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     if let Some(found) = keys.optional_count("pretraining_tp").filter(|&tp| tp != 1) {
         keys.refuse("pretraining_tp", found, "1");
     }
-    // Published SmolLM2 files contain this key, but transformers ignores its value.
+    // Published SmolLM2 files contain this key, but HF transformers ignores its value.
     keys.always("rope_interleaved", false);
     let attention_bias = keys.flag("attention_bias", false);
     LlamaConfig {

@@ -20,7 +20,7 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["MiniMaxM2ForCausalLM"], &["MiniMaxM2Model"], &["minimax_m2"])
 };
 
-/// Keys of published files that transformers does not read, each with the published value.
+/// Keys of published files that HF transformers does not read, each with the published value.
 const UNREAD: &[&str] = &[
     "attn_type_list",
     "layernorm_full_attention_beta",
@@ -40,7 +40,7 @@ const UNREAD: &[&str] = &[
 ];
 
 /// Reads the `config.json` of a MiniMax-M2 model. Missing keys get the defaults of
-/// `MiniMaxM2Config` in transformers.
+/// `MiniMaxM2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> OlmoeConfig {
     keys.ignore(experts::IGNORED);
     keys.ignore(UNREAD);

@@ -47,7 +47,7 @@ impl DecoderConfig for Ministral3Config {
 }
 
 /// Reads the `config.json` of a Ministral 3 model. Missing keys get the defaults of
-/// `Ministral3Config` in transformers.
+/// `Ministral3Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Ministral3Config {
     // The rope object also contains keys for the factor on queries.
     let rope = RopeDefaults {

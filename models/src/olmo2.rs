@@ -79,7 +79,7 @@ impl From<LlamaConfig> for Wide {
     }
 }
 
-/// Reads the `config.json` of an OLMo 2 model. Missing keys get the defaults of `Olmo2Config` in
+/// Reads the `config.json` of an OLMo 2 model. Missing keys get the defaults of `Olmo2Config` in HF
 /// transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::new(2048) };

@@ -16,14 +16,14 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["Olmo3ForCausalLM"], &["Olmo3Model"], &["olmo3"])
 };
 
-/// Reads the `config.json` of an OLMo 3 model. Missing keys get the defaults of `Olmo3Config` in
+/// Reads the `config.json` of an OLMo 3 model. Missing keys get the defaults of `Olmo3Config` in HF
 /// transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::new(2048) };
     let attention_bias = keys.flag("attention_bias", false);
     let mut local_rope = None;
     let llama = LlamaConfig::with_rope(keys, defaults, |keys, defaults| {
-        // In the keys of transformers 4, `rope_theta` does not change the base of layers with a
+        // In the keys of HF transformers 4, `rope_theta` does not change the base of layers with a
         // window. These layers have the default base (`convert_rope_params_to_dict`).
         let [local, global] = RopeParameters::by_layer_type(keys, [5e5; 2], defaults.max_position_embeddings);
         local_rope = Some(local);

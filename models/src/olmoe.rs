@@ -25,7 +25,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Attention with norms over the features of all heads together. Attention then clips the
+    /// Attention with norms over the features of all heads together. Attention clips the normalized
     /// queries, keys and values (`OlmoeAttention`).
     pub Attention<T: Float>(OlmoeConfig): AttentionBlock<T> {
         dims {
@@ -73,14 +73,13 @@ descends!(OlmoeConfig from experts.llama: LlamaConfig, through experts: ExpertsC
 impl DecoderConfig for OlmoeConfig {}
 
 impl OlmoeConfig {
-    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
-    /// checkpoint.
+    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         self.experts.sizes()
     }
 }
 
-/// Reads the `config.json` of an OLMoE model. Missing keys get the defaults of `OlmoeConfig` in
+/// Reads the `config.json` of an OLMoE model. Missing keys get the defaults of `OlmoeConfig` in HF
 /// transformers.
 pub(crate) fn read(keys: &Keys) -> OlmoeConfig {
     keys.ignore(experts::IGNORED);

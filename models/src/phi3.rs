@@ -72,7 +72,7 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Phi-3 model. Missing keys get the defaults of `Phi3Config` in
+/// Reads the `config.json` of a Phi-3 model. Missing keys get the defaults of `Phi3Config` in HF
 /// transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     for bias in ["attention_bias", "mlp_bias", "lm_head_bias"] {
@@ -89,7 +89,7 @@ pub(crate) fn read(keys: &Keys) -> LlamaConfig {
         keys.refuse("rope_scaling", "of another type", "null or of type longrope");
     }
     let window = keys.optional_count("sliding_window");
-    // transformers does not read these keys of published files.
+    // HF transformers does not read these keys of published files.
     keys.ignore(&["auto_map", "embd_pdrop", "full_attn_mod", "interpolate_factor", "resid_pdrop"]);
     LlamaConfig { windows: vec![window; llama.num_hidden_layers].into(), ..llama }
 }

@@ -1,9 +1,9 @@
 //! Presets, which are published configurations of the model families. Each preset has a name.
 //!
 //! A preset contains the `config.json` of a Hugging Face repository. The file
-//! `models/presets/parameters.txt` lists the parameters that transformers creates from this
-//! `config.json`, with their names, shapes and total number. A test compares these parameters with
-//! the network in this crate.
+//! `models/presets/parameters.txt` lists the parameters that HF transformers creates from the
+//! `config.json` of each preset, with their names, shapes and total number. A test compares the
+//! parameters in `parameters.txt` with the network in this crate.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ use crate::{FAMILIES, ModelConfig};
 pub struct Preset {
     /// The name of the preset in Tracewright, such as `llama-3.1-405b`.
     pub name: &'static str,
-    /// The repository on Hugging Face that publishes this `config.json`.
+    /// The repository on Hugging Face that publishes the preset's `config.json`.
     pub repository: &'static str,
     /// The text of the preset's `config.json`.
     pub config: &'static str,

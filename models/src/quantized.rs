@@ -1,5 +1,5 @@
 //! Models whose checkpoint contains matrices in quantized blocks. GGUF files and the output folders
-//! of `tracewright quantize` contain such matrices.
+//! of `tracewright quantize` contain quantized matrices.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,11 +16,11 @@ use crate::gguf::{self, Renaming};
 use crate::shape_check::DeclaredSize;
 use crate::{Architecture, ModelConfig, UntiedHead};
 
-/// The storage formats for matmul weights that a checkpoint stores in quantized blocks. The result
-/// contains a format for each pattern of keys.
+/// Returns the storage formats of matmul weights that the checkpoint stores in quantized blocks.
+/// The result contains a format for each pattern of keys.
 ///
-/// Tracewright keeps blocks in the formats q8, q4 and q4_k. Tracewright converts all other blocks
-/// to q8, the format with the least loss. A weight has the same format in all layers.
+/// Tracewright keeps blocks in the formats q8, q4 and q4_k. Tracewright converts blocks in other
+/// formats to q8, the format with the least loss. A weight has the same format in all layers.
 fn stored(checkpoint: &Checkpoint) -> Quantization {
     let mut blocks: BTreeMap<String, Vec<Option<BlockFormat>>> = BTreeMap::new();
     for tensor in checkpoint.tensors().filter(|tensor| tensor.shape.len() > 1) {

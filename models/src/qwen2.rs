@@ -24,7 +24,7 @@ pub(crate) const FAMILY: Family = Family {
 
 model! {
     /// Attention with biases for queries, keys and values, but without a bias for the output
-    /// (`Qwen2Attention`). No key of the configuration changes these biases.
+    /// (`Qwen2Attention`). No key of the configuration changes the biases of attention.
     pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -44,7 +44,7 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Qwen2 model. Missing keys get the defaults of `Qwen2Config` in
+/// Reads the `config.json` of a Qwen2 model. Missing keys get the defaults of `Qwen2Config` in HF
 /// transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     keys.always("use_mrope", false);

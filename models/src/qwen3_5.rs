@@ -1,7 +1,7 @@
 //! The text network of Qwen3.5. Field names follow the Hugging Face checkpoint
 //! (`modeling_qwen3_5.py`). Three of every four layers have a gated DeltaNet (Yang et al., "Gated
-//! Delta Networks", 2024) instead of attention. The other layers have attention with an output
-//! gate.
+//! Delta Networks", 2024) instead of attention. Layers without a DeltaNet have attention with an
+//! output gate.
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, attend, silu};
@@ -145,7 +145,7 @@ model! {
 }
 
 model! {
-    /// A gated DeltaNet, as in `Qwen3_5GatedDeltaNet` of transformers.
+    /// A gated DeltaNet, as in `Qwen3_5GatedDeltaNet` of HF transformers.
     pub DeltaNet<T: Float>(Qwen35Config): DeltaBlock<T> {
         dims {
             D = hidden_size,
@@ -176,7 +176,7 @@ model! {
 }
 
 /// The values in the `config.json` of a Qwen3.5 model. The fields have the names of the keys in
-/// `Qwen3_5TextConfig` of transformers.
+/// `Qwen3_5TextConfig` of HF transformers.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "most fields are keys")]
 pub struct Qwen35Config {
@@ -197,8 +197,7 @@ descends!(Qwen35Config from experts.llama: LlamaConfig, through experts: Experts
 alternates!(Qwen35Config);
 
 impl Qwen35Config {
-    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
-    /// checkpoint.
+    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         match self.experts.sparse.is_empty() {
             true => self.experts.llama.sizes(),
@@ -208,7 +207,7 @@ impl Qwen35Config {
 }
 
 /// Reads the `config.json` of a Qwen3.5 model, or the object `text_config` in this file. Missing
-/// keys get the defaults of `Qwen3_5TextConfig` in transformers.
+/// keys get the defaults of `Qwen3_5TextConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     hybrid::read_qwen(keys, |keys| {
         let sizes = Some([248_320, 4096, 12_288, 32, 16]);
@@ -226,8 +225,8 @@ pub(crate) fn defaults() -> Defaults {
 /// Reads the keys that all families with a DeltaNet share. The result describes a network without
 /// experts.
 pub(crate) fn shared(keys: &Keys, llama: LlamaConfig) -> Qwen35Config {
-    // Published files contain these keys, but transformers ignores the keys. The last two keys are
-    // for multi-token prediction.
+    // Published files contain these keys, but HF transformers ignores the keys. The last two keys
+    // are for multi-token prediction.
     keys.ignore(&["mlp_only_layers", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"]);
     keys.always("attn_output_gate", true);
     keys.one_of("mamba_ssm_dtype", &["float32"]);

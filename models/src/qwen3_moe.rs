@@ -19,7 +19,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 /// Reads the `config.json` of a Qwen3 model with experts. Missing keys get the defaults of
-/// `Qwen3MoeConfig` in transformers.
+/// `Qwen3MoeConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     keys.ignore(experts::IGNORED);
     // Either all layers have a window, or no layer has a window, so this key has no effect.
@@ -47,8 +47,8 @@ fn window(keys: &Keys) -> Option<usize> {
     window.filter(|_| used)
 }
 
-/// Whether each of `layers` layers has experts. Every `decoder_sparse_step`-th layer has experts,
-/// except the layers in the list `mlp_only_layers`.
+/// Returns for each of `layers` layers whether the layer has experts. Every
+/// `decoder_sparse_step`-th layer has experts, except the layers in the list `mlp_only_layers`.
 fn sparse(keys: &Keys, layers: usize) -> Vec<bool> {
     let step = keys.optional_count("decoder_sparse_step").unwrap_or(1);
     let mut sparse: Vec<bool> = (1..=layers).map(|layer| layer % step == 0).collect();

@@ -88,7 +88,7 @@ model! {
 }
 
 /// Reads the `config.json` of a Qwen3-Next model. Missing keys get the defaults of
-/// `Qwen3NextConfig` in transformers.
+/// `Qwen3NextConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     let sizes = Some([151_936, 2048, 5632, 48, 16]);
     let defaults = Defaults { sizes, num_key_value_heads: Some(2), ..qwen3_5::defaults() };
@@ -98,7 +98,7 @@ pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     if let Some(found) = keys.get("mlp_only_layers").filter(|found| *found != &serde_json::json!([])) {
         keys.refuse("mlp_only_layers", found, "an empty list: all layers have experts");
     }
-    // Published files contain this key, but transformers does not read this key. No layer has a
+    // Published files contain this key, but HF transformers does not read this key. No layer has a
     // window.
     keys.always("use_sliding_window", false);
     let normalizes = keys.flag("norm_topk_prob", true);

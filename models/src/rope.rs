@@ -1,4 +1,4 @@
-//! Computes the frequencies of rotary embeddings with the same rounding as transformers
+//! Computes the frequencies of rotary embeddings with the same rounding as HF transformers
 //! (`modeling_rope_utils.py`).
 
 use dsl::nn::RopeFrequencies;
@@ -28,7 +28,7 @@ pub enum RopeScaling {
         factor: f64,
     },
     /// NTK-aware interpolation. If the context is longer than the longest sequence in training, the
-    /// method enlarges the base of the frequencies (`_compute_dynamic_ntk_parameters`). In
+    /// method enlarges the base of the frequencies (`_compute_dynamic_ntk_parameters`). In HF
     /// transformers, the base grows with the length of the sequence. In Tracewright, the cosine and
     /// sine tables are constants for the context of the program.
     Dynamic {
@@ -57,11 +57,12 @@ pub enum RopeScaling {
     Yarn {
         /// The divisor of the lowest frequencies.
         factor: f64,
-        /// The interpolation starts at the pair of features that makes this number of turns in the
-        /// original context. Higher frequencies do not change.
+        /// The interpolation starts at the pair of features that makes `beta_fast` turns in the
+        /// original context. A pair with more than `beta_fast` turns keeps its frequency.
         beta_fast: f64,
-        /// The interpolation ends at the pair of features that makes this number of turns in the
-        /// original context. The method divides lower frequencies by `factor`.
+        /// The interpolation ends at the pair of features that makes `beta_slow` turns in the
+        /// original context. The method divides the frequency of a pair with fewer than `beta_slow`
+        /// turns by `factor`.
         beta_slow: f64,
         /// The number of tokens in the original context.
         original_max_position_embeddings: f64,
@@ -72,9 +73,9 @@ pub enum RopeScaling {
         attention_factor: f64,
     },
     /// The method divides each frequency by a separate factor (Ding et al., "LongRoPE", 2024;
-    /// `_compute_longrope_parameters`). transformers switches to the long factors when a sequence
-    /// exceeds the original context. In Tracewright, the cosine and sine tables are constants. A
-    /// program with a longer context uses the long factors from the first position on.
+    /// `_compute_longrope_parameters`). HF transformers switches to the long factors when a
+    /// sequence exceeds the original context. In Tracewright, the cosine and sine tables are
+    /// constants. A program with a longer context uses the long factors from the first position on.
     LongRope {
         /// The divisors in programs whose context is at most the original context.
         short_factor: Vec<f64>,
@@ -112,7 +113,7 @@ pub struct RopeDefaults {
     /// The largest number of tokens in a sequence before the context was extended. `None` selects
     /// `max_position_embeddings`.
     pub original_max_position_embeddings: Option<usize>,
-    /// The keys in the object of the rotary embedding that other code reads.
+    /// Keys that other code reads from the object of the rotary embedding.
     pub others: &'static [&'static str],
 }
 
@@ -131,8 +132,7 @@ impl RopeDefaults {
     }
 }
 
-/// The keys about the rotary embedding that a configuration contains outside of the object
-/// `rope_parameters` or `rope_scaling`.
+/// Keys of the rotary embedding that are outside of the object `rope_parameters` or `rope_scaling`.
 struct Outside<'a> {
     keys: &'a Keys,
     /// The configuration key that contains the base of the frequencies, and the value of this key.
@@ -148,8 +148,8 @@ impl RopeParameters {
         Self { theta, partial_rotary_factor: 1.0, scaling: RopeScaling::Default }
     }
 
-    /// Reads the keys of a rotary embedding: `rope_parameters` (transformers 5), or `rope_theta`
-    /// and `rope_scaling` (transformers 4).
+    /// Reads the keys of a rotary embedding: `rope_parameters` (HF transformers 5), or `rope_theta`
+    /// and `rope_scaling` (HF transformers 4).
     pub fn read(keys: &Keys, defaults: &RopeDefaults) -> Self {
         let outside = Outside::new(keys, "rope_theta", defaults);
         outside.read(
@@ -159,10 +159,10 @@ impl RopeParameters {
     }
 
     /// Reads the rotary embedding of layers with a sliding window, and the rotary embedding of the
-    /// other layers. `theta` contains the default bases of the two embeddings. In transformers 5,
-    /// `rope_parameters` contains an object for each kind of layer. In transformers 4,
-    /// `rope_local_base_freq` sets the base for layers with a sliding window. `rope_theta` and
-    /// `rope_scaling` then apply to the other layers.
+    /// other layers. `theta` contains the default bases of the two embeddings. In HF transformers
+    /// 5, `rope_parameters` contains an object for each kind of layer. In HF transformers 4,
+    /// `rope_local_base_freq` sets the base for layers with a sliding window. In HF transformers 4,
+    /// `rope_theta` and `rope_scaling` apply to layers without a sliding window.
     pub fn by_layer_type(keys: &Keys, theta: [f64; 2], max_position_embeddings: usize) -> [Self; 2] {
         let both = keys.object("rope_parameters");
         let one = |key| both.as_ref().and_then(|both| both.object(key));
@@ -341,8 +341,8 @@ fn scalar_power(base: f32, exponent: f32) -> f32 {
     libm::pow(f64::from(base), f64::from(exponent)) as f32
 }
 
-/// The power base^exponent for a base above 1, with the rounding of torch's vector function. About
-/// one in sixty results is not the f32 number nearest to the exact power.
+/// Computes base^exponent for a base above 1, with the same rounding as torch's vector function.
+/// About one in sixty results is not the f32 number nearest to the exact power.
 ///
 /// The function computes `exp(exponent · log(base))`. Short polynomials in f32 compute the last
 /// terms of the series for exp and log. The method and the coefficients are the same as in Sleef's
@@ -375,8 +375,8 @@ impl<'a> Outside<'a> {
         Self { keys, theta, partial, original, defaults }
     }
 
-    /// Reads the object with the rotary embedding, which has one of two keys. If the two keys
-    /// exist, the objects must be equal.
+    /// Reads the object that describes the rotary embedding from the key in `new` or the key in
+    /// `old`. If the configuration contains the two keys, their objects must be equal.
     fn read(&self, new: (&str, Option<Keys>), old: (&str, Option<Keys>)) -> RopeParameters {
         let [new, old] = [new, old].map(|(name, nested)| nested.map(|nested| self.nested(name, nested)));
         match (new, old) {

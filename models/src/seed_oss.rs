@@ -17,7 +17,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 /// Reads the `config.json` of a Seed-OSS model. Missing keys get the defaults of `SeedOssConfig` in
-/// transformers.
+/// HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     if let Some(found) = keys.optional_count("pretraining_tp").filter(|&tp| tp != 1) {
         keys.refuse("pretraining_tp", found, "1");

@@ -1,5 +1,5 @@
-//! Prepares texts for an embedding model like sentence-transformers. Tracewright puts a prompt
-//! before each text, and truncates a text that is too long.
+//! Prepares texts for an embedding model in the same way as sentence-transformers. Tracewright puts
+//! a prompt before each text, and truncates a text that is too long.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -90,8 +90,8 @@ impl SentenceConfig {
     }
 }
 
-/// Reads the key `prompts`, an object with a text for each name. In this object, the value null is
-/// the same as an empty text.
+/// Reads the key `prompts`, an object with a text for each name. In the object `prompts`, the value
+/// null is the same as an empty text.
 fn read_prompts(keys: &Keys) -> BTreeMap<String, String> {
     const EXPECTED: &str = "an object of strings";
     let Some(value) = keys.get("prompts") else { return BTreeMap::new() };

@@ -17,18 +17,19 @@ pub struct DeclaredSize {
     pub key: String,
     /// The value in the configuration.
     pub value: usize,
-    /// The names or shapes of tensors in the checkpoint that contain the size.
+    /// The tensor names or tensor shapes in the checkpoint from which Tracewright reads the size.
     pub shown: Evidence,
 }
 
-/// Names or shapes of tensors in a checkpoint that contain a size.
+/// Tensor names or tensor shapes in a checkpoint from which Tracewright reads a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evidence {
     /// The size is the number of different integers that follow this prefix in the names of
     /// tensors.
     Numbers(&'static str),
-    /// The size is an extent of the first tensor whose name matches one of these patterns. In a
-    /// pattern, `*` matches an integer. The number after the pattern is the index of the axis.
+    /// The size is an extent of the first tensor whose name matches a pattern in the list. In a
+    /// pattern, `*` matches an integer. The number after a pattern is the index of the tensor's
+    /// axis.
     Extent(&'static [(&'static str, usize)]),
 }
 
@@ -56,7 +57,8 @@ pub struct OtherSize {
     pub claimed: usize,
     /// The size in the checkpoint.
     pub found: usize,
-    /// The tensor or the names that contain the size in the checkpoint.
+    /// The tensor or the range of tensor names in the checkpoint from which Tracewright reads the
+    /// size.
     pub shown: String,
 }
 
@@ -75,8 +77,8 @@ impl DeclaredSize {
 
 /// Compares the [sizes in a configuration](crate::Architecture::sizes) with the header of the
 /// configuration's checkpoint. The tensors must have [the network's
-/// names](crate::Architecture::named). The prefix `model.` can be missing, as in models that
-/// compute embeddings. If the checkpoint lacks the tensors for a size, the function skips this
+/// names](crate::Architecture::named). The prefix `model.` of a name can be missing, as in models
+/// that compute embeddings. If the checkpoint lacks the tensors for a size, the function skips this
 /// size, because a later check reports all missing tensors.
 ///
 /// # Errors
@@ -115,8 +117,8 @@ fn names(name: &str) -> impl Iterator<Item = &str> {
     [Some(name), name.strip_prefix("model.")].into_iter().flatten()
 }
 
-/// The number of different integers that follow `prefix` in the names of tensors, and a text with
-/// the first and last of these names. Returns `None` if no name begins with the prefix.
+/// Counts the different integers that follow `prefix` in the names of tensors. Also returns a text
+/// with the first and the last name. Returns `None` if no name begins with the prefix.
 fn numbers(checkpoint: &Checkpoint, prefix: &str) -> Option<(usize, String)> {
     let number =
         |tensor: &CheckpointTensor| tensor.name.strip_prefix(prefix)?.split('.').next()?.parse().ok();

@@ -44,7 +44,7 @@ impl DecoderConfig for SmolLm3Config {
 }
 
 /// Reads the `config.json` of a SmolLM3 model. Missing keys get the defaults of `SmolLM3Config` in
-/// transformers.
+/// HF transformers.
 pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     let rope = RopeDefaults { theta: 2e6, ..RopeDefaults::new(32_768) };
     let (num_key_value_heads, tie_word_embeddings) = (Some(4), true);
@@ -56,7 +56,7 @@ pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     let windows = keys.windows(llama.num_hidden_layers, window, |layer| {
         used && window.is_some() && rotary.get(layer) == Some(&false)
     });
-    // transformers does not read these two keys of the published `config.json`.
+    // HF transformers does not read these two keys of the published `config.json`.
     keys.ignore(&["max_window_layers", "pretraining_tp"]);
     SmolLm3Config {
         llama: LlamaConfig { attention_bias, attention_out_bias: attention_bias, mlp_bias, windows, ..llama },
@@ -64,9 +64,9 @@ pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     }
 }
 
-/// Whether each layer has a rotary embedding. The key `no_rope_layers` contains 1 for layers **with**
-/// a rotary embedding. If this key is missing, all layers except every `no_rope_layer_interval`-th
-/// layer have a rotary embedding.
+/// Whether each layer has a rotary embedding. The key `no_rope_layers` contains 1 for layers
+/// **with** a rotary embedding. If the key `no_rope_layers` is missing, all layers except every
+/// `no_rope_layer_interval`-th layer have a rotary embedding.
 fn rotary(keys: &Keys, layers: usize) -> Vec<bool> {
     let interval = keys.optional_count("no_rope_layer_interval").unwrap_or(4);
     let by_interval = || (1..=layers).map(|layer| layer % interval != 0).collect();

@@ -15,7 +15,8 @@ pub enum Takes {
 }
 
 impl Takes {
-    /// Arranges the arguments in the order that the filter expects. The filtered value comes first.
+    /// Arranges the arguments in the order that the filter expects. The first argument is the value
+    /// that the filter processes.
     pub fn arrange(self, arguments: Vec<Value>) -> Result<Vec<Value>, Error> {
         let (Self::Places(names) | Self::Names(names)) = self else { return Ok(arguments) };
         let mut places = arguments;

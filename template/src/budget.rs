@@ -12,8 +12,8 @@ use crate::{globals, invalid};
 /// The limits on the size of a template's value.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// The largest total number of bytes in a value's strings. Strings within lists and
-    /// dictionaries also count.
+    /// The largest total number of bytes in a value's strings. The total includes strings within
+    /// lists and dictionaries.
     pub bytes: usize,
 }
 
@@ -124,8 +124,8 @@ pub fn joiner(arguments: &[Value]) -> Result<usize, Error> {
     joiner.map_or(Ok(0), |joiner| Ok(as_text(&joiner)?.len()))
 }
 
-/// Checks the first argument of Jinja's `slice` and `batch`. This argument sets the number of lists
-/// or items that the filters create.
+/// Checks the first argument of Jinja's `slice` and `batch`. The first argument of `slice` is a
+/// number of lists, and the first argument of `batch` is a number of items.
 pub fn check_count(arguments: &[Value]) -> Result<(), Error> {
     let is_large =
         |count: &Value| i64::try_from(count.clone()).is_ok_and(|count| count > limits::TEMPLATE_ITEMS as i64);

@@ -17,8 +17,8 @@ use crate::source::{self, Source};
 use crate::strftime::strftime;
 use crate::{TemplateError, engine, invalid};
 
-/// The keys from which templates read the reasoning in a message. The first key is the standard
-/// name.
+/// The keys from which templates read the reasoning in a message. The first key in the list is the
+/// standard name.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// A conversation, and additional variables for the template.
@@ -40,13 +40,13 @@ pub struct Chat {
 /// A model's chat template with its special tokens.
 ///
 /// A template is an untrusted program that comes with the model. Limits stop a template that
-/// creates huge values, recurses deeply or loops forever. Tracewright limits the number of steps,
-/// the number of operators in a tag, the sizes of named values, and the size of the output. These
-/// limits stop all known attacks. However, the limits do not prove that rendering is safe, because
-/// minijinja itself does not limit memory. For example, comparing a list that contains itself can
-/// still exhaust the stack. A filter such as `sort` on a long list can take much time and memory.
-/// If you render templates from unknown authors, use a separate process with limits of the
-/// operating system, as `tracewright prompt` does.
+/// creates huge values, recurses deeply or loops forever. Tracewright limits the number of executed
+/// instructions, the number of operators in a tag, the sizes of named values, and the size of the
+/// output. The limits stop all known attacks with a template. However, the limits do not prove that
+/// rendering is safe, because minijinja itself does not limit memory. For example, comparing a list
+/// that contains itself can still exhaust the stack. A filter such as `sort` on a long list can
+/// take much time and memory. If you render templates from unknown authors, use a separate process
+/// with limits of the operating system, as `tracewright prompt` does.
 ///
 /// ```
 /// use serde_json::{Map, json};
@@ -127,8 +127,8 @@ impl ChatTemplate {
         template.map_err(|_| TemplateError::NoDefault { names: source::words(&names()) })
     }
 
-    /// The names of the inputs of a conversation that the template does not read: `tools`, or names
-    /// of variables.
+    /// Returns the names of the conversation's inputs that the template does not read: `tools`, or
+    /// names of variables.
     ///
     /// # Errors
     /// Returns an error if the model has no template for the conversation.
@@ -217,8 +217,8 @@ impl io::Write for Bounded {
     }
 }
 
-/// Prepares a message for templates. The result contains no keys with the value null, and contains
-/// the message's reasoning under every key that templates read.
+/// Prepares a message for templates. The result contains no keys with the value null. The result
+/// contains the message's reasoning under every key from which templates read the reasoning.
 pub fn prepared(index: usize, message: &Json) -> Result<Map<String, Json>, TemplateError> {
     let Json::Object(message) = message else {
         return Err(TemplateError::Message { index, found: source::words(&message.to_string()) });

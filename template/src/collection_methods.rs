@@ -92,8 +92,8 @@ pub fn attribute(value: &Value, name: &str) -> Result<Value, Error> {
     }
 }
 
-/// The value of `x.name` for a method that the template does not call. This value is defined, but
-/// has no attributes.
+/// The value of `x.name` for a method that the template does not call. The value of an uncalled
+/// method is defined, but has no attributes.
 #[derive(Debug)]
 struct Method(String);
 
@@ -107,8 +107,8 @@ impl Object for Method {
     }
 }
 
-/// The error message for a value that has no text. Python would print the memory address of such a
-/// value.
+/// The error message for a value that has no text. Python would print the memory address of a value
+/// without a text.
 pub fn without_text(value: &Value) -> String {
     if let Some(Method(name)) = value.downcast_object_ref() {
         return format!("the method `{name}` is not called, as in `{name}()`, and has no text");
@@ -123,7 +123,7 @@ pub fn without_text(value: &Value) -> String {
 /// result is not a list, and the printed text contains a name such as `dict_keys`.
 #[derive(Debug)]
 pub struct View {
-    /// The name that Python prints for the view.
+    /// The name that Python prints for a dictionary view, such as `dict_keys`.
     pub name: &'static str,
     pub list: Value,
 }
@@ -133,7 +133,7 @@ impl View {
         Value::from_object(Self { name, list: items.collect() })
     }
 
-    /// The view in a value, if the value is a view.
+    /// The dictionary view in a value, or `None` if the value is not a view.
     pub fn of(value: &Value) -> Option<&Self> {
         value.downcast_object_ref()
     }
@@ -144,7 +144,8 @@ impl Object for View {
         ObjectRepr::Iterable
     }
 
-    /// minijinja would return the item with this index, but in Jinja such a value has no items.
+    /// minijinja would return the item with this index, but in Jinja a dictionary view has no items
+    /// by index.
     fn get_value(self: &Arc<Self>, _: &Value) -> Option<Value> {
         Some(Value::UNDEFINED)
     }

@@ -1,5 +1,5 @@
 //! Configures minijinja, the template engine. The configuration sets limits, and otherwise follows
-//! Jinja in transformers.
+//! Jinja in HF transformers.
 
 use files::limits;
 use minijinja::functions::Function;
@@ -174,8 +174,8 @@ where
     checked(environment, named, filter, |_| Ok(()), Ok);
 }
 
-/// Adds a filter that rejects values beyond the limits. For all other values, the filter returns
-/// the results of Jinja's filter.
+/// Adds a filter that rejects values beyond the limits. For values within the limits, the filter
+/// returns the results of Jinja's filter.
 fn checked<F, Rv, Args>(
     environment: &mut Environment<'static>,
     (name, takes): (&'static str, Takes),

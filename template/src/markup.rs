@@ -5,8 +5,8 @@ use minijinja::{Error, Value};
 use crate::str_methods::is_space;
 use crate::{invalid, repr_json};
 
-/// The names of the characters U+00A0 to U+00FF, in order. HTML also accepts these names without a
-/// semicolon.
+/// The names of the characters U+00A0 to U+00FF, in order. HTML does not require a semicolon after
+/// the name of a character from U+00A0 to U+00FF.
 const LATIN: &str = "nbsp iexcl cent pound curren yen brvbar sect uml copy ordf laquo not shy reg macr deg plusmn sup2 \
     sup3 acute micro para middot cedil sup1 ordm raquo frac14 frac12 frac34 iquest Agrave Aacute Acirc \
     Atilde Auml Aring AElig Ccedil Egrave Eacute Ecirc Euml Igrave Iacute Icirc Iuml ETH Ntilde Ograve \
@@ -98,7 +98,7 @@ fn numbered<'a>(text: &'a str, out: &mut String) -> &'a str {
         out.push_str("&#");
         return text;
     }
-    /// The characters that browsers use for the numbers from 128 to 159, as in Windows-1252.
+    /// Browsers decode references with numbers from 128 to 159 to these characters of Windows-1252.
     const WINDOWS: &str = "€\u{81}‚ƒ„…†‡ˆ‰Š‹Œ\u{8d}Ž\u{8f}\u{90}‘’“”•–—˜™š›œ\u{9d}žŸ";
     match u32::from_str_radix(number, base).unwrap_or(u32::MAX) {
         0 => out.push('\u{fffd}'),

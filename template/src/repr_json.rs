@@ -12,7 +12,7 @@ use crate::collection_methods::{self, View};
 use crate::invalid;
 
 /// Python's `json.dumps` with `ensure_ascii=False`. Jinja's filter `tojson` escapes text for HTML,
-/// but this filter does not.
+/// but the filter `tojson` of HF transformers does not.
 pub fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
     let option = |name: &str| options.get::<Option<Value>>(name);
     let indent = match option("indent")? {
@@ -226,7 +226,7 @@ fn quoted(text: &str, ascii: bool, out: &mut String) {
 
 /// Whether `repr` prints a character without an escape. Rust uses the same Unicode categories as
 /// Python, but escapes a combining character at the beginning of a text. Therefore the function
-/// puts a letter before the character.
+/// puts a letter before each tested character.
 fn is_printable(c: char) -> bool {
     String::from_iter(['a', c]).escape_debug().count() == 2
 }

@@ -54,14 +54,14 @@ pub struct Tag {
 ///   becomes the scope `{% with %}` … `{% endwith %}`.
 /// - `x[a:b:c]` becomes `x.__slice__(a, b, c)`.
 /// - `'…' % x` becomes `'…'.__mod__(x)`.
-/// - `x.items` without a call becomes `x.__getattr__('items')`. The same rule applies to every name
-///   of a Python method.
+/// - `x.items` without a call becomes `x.__getattr__('items')`. Every other name of a Python method
+///   is rewritten in the same way as `items`.
 /// - The list of a `for` gets the filter [`LOOPED`].
-/// - A `raw` block keeps its text. The block gets trim signs with which minijinja trims the text
-///   like Jinja; see [`Raw`].
+/// - A `raw` block keeps its text. A `raw` block gets trim signs with which minijinja trims the
+///   text like Jinja; see [`Raw`].
 /// - Named values, and results of operators within brackets, get the filter [`BOUNDED`]. minijinja
 ///   does not limit concatenation. Only a named value, an argument or an item of a list can double
-///   repeatedly, so the filter finds each such value.
+///   repeatedly, so the filter checks each value that can double.
 pub fn translate(source: &str) -> (Translated, Vec<Tag>) {
     let mut out = String::with_capacity(source.len());
     let (mut at, mut between, mut line) = (0, 0, 1);
@@ -121,8 +121,8 @@ pub fn translate(source: &str) -> (Translated, Vec<Tag>) {
     (Translated { text: out, between: between.max(source.len() - at) }, tags)
 }
 
-/// Whether a tag can read a variable. In such a tag, the variable's name occurs outside of strings,
-/// and the name is no attribute, no filter and no target of `set`.
+/// Whether a tag can read a variable. A tag can read a variable if the variable's name occurs
+/// outside of strings, and if the name is no attribute, no filter and no target of `set`.
 pub fn reads(tag: &str, name: &str) -> bool {
     if tag.starts_with("{#") || Raw::at(tag).is_some() {
         return false;
@@ -143,8 +143,8 @@ pub fn reads(tag: &str, name: &str) -> bool {
     false
 }
 
-/// An error message if the default of a macro's argument refers to another argument. minijinja
-/// evaluates defaults before arguments.
+/// Returns an error message if the default of a macro's argument refers to another argument.
+/// minijinja evaluates defaults before arguments.
 fn unknown_default(statement: &str) -> Option<String> {
     let (keyword, rest) = statement.split_once(char::is_whitespace)?;
     let (_, arguments) = rest.split_once('(').filter(|_| keyword == "macro")?;
@@ -173,14 +173,14 @@ fn unknown_default(statement: &str) -> Option<String> {
 }
 
 /// A `raw` block of a template. Jinja trims the text of the block at a tag with a `-`. Jinja also
-/// removes white space before an `endraw` at the beginning of a line. After the tag `raw`, Jinja
-/// keeps a line end, which Jinja removes after other tags.
+/// removes white space before an `endraw` at the beginning of a line. Jinja keeps a line end after
+/// the tag `raw`, but removes a line end after other tags.
 struct Raw<'a> {
-    /// The trim sign of the first tag for the text before this tag: `-`, `+` or nothing.
+    /// The trim sign of the tag `raw` for the text before the block: `-`, `+` or nothing.
     before: &'a str,
     /// The trimmed text of the block, or the reason why Jinja rejects the block.
     text: Result<&'a str, &'static str>,
-    /// The trim sign of the second tag for the text after this tag: `-`, `+` or nothing.
+    /// The trim sign of the tag `endraw` for the text after the block: `-`, `+` or nothing.
     behind: &'a str,
     /// The number of bytes of the block, including the two tags.
     len: usize,
@@ -236,8 +236,8 @@ fn after_sign(text: &str) -> (&str, &str) {
     text.split_at(usize::from(text.starts_with(['-', '+'])))
 }
 
-/// The number of constructs in a tag for which minijinja recurses. These are operators, including
-/// words such as `and`, and also calls, filters and attributes.
+/// The number of constructs in a tag for which minijinja recurses. Such constructs are operators,
+/// including words such as `and`, and also calls, filters and attributes.
 fn operators_in(tag: &str) -> usize {
     let mut scan = Scan::default();
     let (mut count, mut word) = (0, String::new());
@@ -320,7 +320,7 @@ fn assignment(text: &str) -> Option<usize> {
     None
 }
 
-/// The change of the bracket depth after a character.
+/// Returns by how much a character changes the depth of brackets.
 fn nesting(c: char) -> i32 {
     i32::from("([{".contains(c)) - i32::from(")]}".contains(c))
 }
@@ -345,12 +345,12 @@ struct Bracket {
     colons: Vec<usize>,
     /// The position after the last comma in the bracket.
     part: usize,
-    /// Whether the part after the last comma contains an operator.
+    /// Whether the text after the last comma contains an operator.
     joins: bool,
 }
 
 impl Bracket {
-    /// Adds the filter [`BOUNDED`] to the part after the last comma if this part contains
+    /// Adds the filter [`BOUNDED`] to the text after the last comma if this text contains
     /// operators.
     fn bound(&mut self, out: &mut String) {
         let part = &out[self.part..];
@@ -493,8 +493,8 @@ impl Scan {
         Self { depth: 1, ..Self::default() }
     }
 
-    /// Reads the next character, and returns whether the character is outside of strings. A closing
-    /// brace is already counted in the result.
+    /// Reads the next character, and returns whether the character is outside of strings. For the
+    /// brace that ends the tag, the function returns `false`.
     fn is_code(&mut self, c: char) -> bool {
         if let Some(quote) = self.quote {
             let ends = c == quote && !self.escaped;

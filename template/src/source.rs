@@ -1,5 +1,5 @@
-//! The original text of a template. Error messages show parts of the original template, and not of the
-//! rewritten template.
+//! The original text of a template. Error messages show parts of the original template instead of
+//! parts of the rewritten template.
 
 use std::error::Error as _;
 use std::iter::successors;
@@ -15,14 +15,14 @@ use crate::{TemplateError, TemplatePlace, engine};
 /// The name of the default template.
 pub const DEFAULT: &str = "default";
 
-/// The largest number of characters of a tag in an error message.
+/// An error message shows at most this number of characters of a tag.
 const TAG: usize = 80;
 
-/// The largest number of characters of a message from minijinja or from the template in an error
-/// message.
+/// An error message shows at most this number of characters of a message from minijinja or the
+/// template.
 const WHY: usize = 300;
 
-/// A template with the file and the name of its origin.
+/// A template together with its name and its file.
 #[derive(Debug)]
 pub struct Source {
     /// The file of the template, if the template came from a file.

@@ -110,8 +110,8 @@ fn of_none<T: Into<Value>>(args: &[Value], made: impl FnOnce() -> T) -> Result<V
     Ok(made().into())
 }
 
-/// Whether all characters of a text belong to a class. Returns an error if `is` returns `None` for
-/// a character, which means that Python's class of this character is unknown.
+/// Whether all characters of a text belong to a character class. Returns an error if `is` returns
+/// `None` for a character, which means that Python's class of this character is unknown.
 fn each(text: &str, args: &[Value], is: fn(char) -> Option<bool>) -> Result<Value, Error> {
     let () = from_args(args)?;
     if text.is_empty() || text.chars().any(|c| is(c) == Some(false)) {
@@ -144,7 +144,7 @@ fn is_digit(c: char) -> Option<bool> {
 }
 
 /// Whether Python treats a character as a number. Some East Asian characters are numbers in Python,
-/// so the result is `None` for these scripts.
+/// so the result is `None` for letters from East Asian scripts.
 fn is_number(c: char) -> Option<bool> {
     if c >= '\u{2e80}' && c.is_alphabetic() { None } else { Some(c.is_numeric()) }
 }
@@ -169,8 +169,8 @@ fn part(text: &str, start: Option<i64>, end: Option<i64>) -> Option<(usize, &str
     (start <= end).then(|| (start as usize, &text[byte(start)..byte(end)]))
 }
 
-/// Finds a text in a part of another text. The position counts the characters from the beginning of
-/// the other text.
+/// Finds a text in a part of another text. The position is a number of characters from the
+/// beginning of the searched text.
 fn position(
     text: &str,
     args: &[Value],

@@ -33,7 +33,7 @@ fn what_divides_is_not_zero() {
     }
 }
 
-/// minijinja 3.0.5 computes a remainder by the number of arguments, which must not be zero.
+/// minijinja 3.0.5 divides by the number of arguments, which must not be zero.
 #[test]
 fn what_cycles_is_something() {
     let source =

@@ -17,11 +17,11 @@ pub struct Block {
     pub attrs: Vec<Attribute>,
     pub vis: Visibility,
     pub name: Ident,
-    /// The block's own generic parameters. A block without its own parameters has those of the root
-    /// block.
+    /// The block's own generic parameters. A block without its own parameters has the parameters of
+    /// the root block.
     pub generics: Generics,
     pub config: Option<Type>,
-    /// The trait that the block's function `forward` implements.
+    /// The trait that the block implements with its function `forward`.
     pub role: Option<Path>,
     pub dims: Vec<Dims>,
     pub caches: Vec<Cache>,
@@ -46,14 +46,14 @@ pub struct Dim {
 pub enum Extent {
     /// A key of the configuration. The name of a key begins with a lower-case letter.
     Key(Ident),
-    /// A dim that is declared earlier. The name of a dim begins with an upper-case letter.
+    /// An earlier dim in `dims { … }`. The name of a dim begins with an upper-case letter.
     Dim(Ident),
     Integer(LitInt),
     Sum(Box<Extent>, Box<Extent>),
     Product(Box<Extent>, Box<Extent>),
     Quotient(Box<Extent>, Box<Extent>),
-    /// The extent `key or …`. The expression after `or` applies if the configuration's key is
-    /// `None`.
+    /// An extent with a default, for example `head_dim or D / H`. The expression after `or` applies
+    /// if the configuration's key is `None`.
     Or(Ident, Box<Extent>),
 }
 
@@ -75,7 +75,7 @@ pub struct ShardRule {
     pub over: Ident,
 }
 
-/// The declaration of a state, which all layers have or only the layers that a condition selects.
+/// Declares a state of all layers, or only of the layers that a condition selects.
 pub struct LayerState {
     pub layers: Ident,
     pub name: Option<Ident>,
@@ -84,9 +84,9 @@ pub struct LayerState {
     /// The state's element type, if it differs from the model's element type.
     pub element: Option<Type>,
     pub axes: Vec<StateAxis>,
-    /// The configuration's method that returns the size of a layer's attention window.
+    /// The method of the configuration that returns the size of a layer's attention window.
     pub window: Option<Ident>,
-    /// The configuration's method that decides whether a layer has this state.
+    /// The method of the configuration that decides whether a layer has this state.
     pub condition: Option<Ident>,
 }
 
@@ -130,7 +130,8 @@ pub struct Leaf {
     pub name: Ident,
     /// The leaf's element type, if it differs from the model's element type.
     pub element: Option<Type>,
-    /// The axes before the arrow. Without an arrow, this list contains all axes of the leaf.
+    /// The axes before the arrow. If the declaration has no arrow, the list contains all axes of
+    /// the leaf.
     pub axes: Vec<Ident>,
     /// The arrow and the output axes after the arrow.
     pub outputs: Option<(Token![->], Vec<Ident>)>,
@@ -177,7 +178,7 @@ pub struct Argument {
 
 pub enum SignatureType {
     Tensor(TensorType),
-    /// A reference to a tensor, `&T[…]`. The macro always rejects this type.
+    /// A reference to a tensor, `&T[…]`. The macro always rejects a reference to a tensor.
     TensorReference(Token![&], TensorType),
     Tuple(Vec<SignatureType>),
     Rust(Type),
@@ -207,7 +208,8 @@ impl Model {
         self.dims().any(|dim| dim.name == *axis)
     }
 
-    /// The checkpoint key of the field at the end of `path`, which starts in `block`.
+    /// Returns the checkpoint key of a field. The field path `path` leads from `block` to the
+    /// field.
     pub fn key(&self, block: &Block, path: &[Ident]) -> String {
         let mut block = Some(block);
         let level = |name: &Ident| {
@@ -246,15 +248,15 @@ impl Field {
         self.at.as_ref().map_or_else(|| self.name.unraw().to_string(), LitStr::value)
     }
 
-    /// Whether the key is a pattern for several tensors, as in `experts.*.w1.weight`.
+    /// Whether the key is a pattern that matches several tensors, as in `experts.*.w1.weight`.
     pub fn is_stacked(&self) -> bool {
         self.key().split('.').any(|level| level == "*")
     }
 }
 
 impl FieldType {
-    /// If the type is the name of a generic parameter, changes `Here` to `Elsewhere`. A block
-    /// outside this `model!` then sets the type.
+    /// Changes `Here` to `Elsewhere` if the type is the name of a generic parameter. A generic
+    /// parameter can be a block outside this `model!`.
     pub fn resolve(&mut self, generics: &Generics) {
         match self {
             FieldType::Here(name) if generics.type_params().any(|parameter| parameter.ident == *name) => {
@@ -265,7 +267,8 @@ impl FieldType {
         }
     }
 
-    /// The type of an array's elements. For any other field, this method returns the type itself.
+    /// The type of an array's elements. For a field that is not an array, the method returns the
+    /// field's type.
     pub fn element(&self) -> &FieldType {
         match self {
             FieldType::Array(element, _) => element.element(),

@@ -15,8 +15,8 @@ use super::leaf::{Axes, ELEMENTS, LEAVES, LeafKind, SettingKind, leaf_kind};
 /// Names that the macro gives to generated members of every block.
 pub const RESERVED: &[&str] = &["scope", "config", "dims", "forward", "build", "new", "record", "dim"];
 
-/// The largest number of arguments of a function. The dsl crate implements `TraceArg` for tuples up
-/// to this length.
+/// The largest number of arguments of a function. The limit is the length of the longest tuple for
+/// which the dsl crate implements `TraceArg`.
 const MOST_ARGUMENTS: usize = 8;
 
 pub fn check(model: &Model, errors: &mut Errors) {
@@ -360,8 +360,8 @@ fn signature(model: &Model, block: &Block, function: &Function, errors: &mut Err
     }
 }
 
-/// The element type that the user probably meant by a misspelt name, for an error message. For
-/// example, the message suggests `f32` for `float32`, and `i8` for `int8`.
+/// Suggests the element type that the user probably meant by a misspelt name. For example, an error
+/// message suggests `f32` for `float32`, and `i8` for `int8`.
 fn nearest_element(name: &Ident, elements: &[&str]) -> String {
     let short = name.to_string().replace("bfloat", "bf").replace("float", "f").replace("int", "i");
     match elements.contains(&&*short) {
@@ -494,9 +494,9 @@ fn usage(model: &Model, errors: &mut Errors) {
     }
 }
 
-/// Reports misspelt names of dims. Free axes need no declaration, so an unknown axis can be legal. The macro
-/// treats an unknown axis as a misspelt dim if only one place names the axis, no body uses it, and a dim has
-/// nearly the same name.
+/// Reports misspelt names of dims. Free axes need no declaration, so an unknown axis can be legal.
+/// The macro treats an unknown axis as misspelt if only one tensor type names the axis, no body
+/// uses the axis, and a dim has nearly the same name.
 fn misspelt_axes(model: &Model, scans: &[Scan], errors: &mut Errors) {
     let functions = model.blocks.iter().flat_map(|block| &block.functions);
     let axes: Vec<&Ident> = functions.flat_map(Function::tensors).flat_map(|tensor| &tensor.axes).collect();
@@ -516,8 +516,8 @@ fn misspelt_axes(model: &Model, scans: &[Scan], errors: &mut Errors) {
     }
 }
 
-/// Whether two names differ only in the case of letters. If the two names have at least four
-/// letters, they may also differ in one letter.
+/// Whether two names differ only in the case of letters. Two names with at least four letters may
+/// also differ in one letter.
 fn is_misspelt(name: &str, known: &str) -> bool {
     let letters = |name: &str| name.replace(|c: char| c.is_ascii_digit(), "");
     let long = name.len().min(known.len()) >= 4;
@@ -525,8 +525,8 @@ fn is_misspelt(name: &str, known: &str) -> bool {
     name.eq_ignore_ascii_case(known) || near
 }
 
-/// The names in a function's body. The scan reads tokens and no syntax tree, so the scan also finds
-/// names in the arguments of macros.
+/// The names in a function's body. The scan reads tokens instead of a syntax tree, so the scan also
+/// finds names in the arguments of macros.
 #[derive(Default)]
 struct Scan {
     /// Each field or method `name` in an expression `self.name`.
@@ -562,7 +562,7 @@ impl Scan {
 }
 
 impl Extent {
-    /// Adds the dims that this extent names to `found`.
+    /// Adds to `found` the dims that the extent names.
     fn dims<'a>(&'a self, found: &mut Vec<&'a Ident>) {
         match self {
             Extent::Dim(name) => found.push(name),

@@ -6,8 +6,8 @@ use proc_macro2::TokenStream;
 use quote::ToTokens;
 
 /// The errors so far, each with the location of the user's tokens that caused the error. You must
-/// call [`check`](Errors::check) at the end. Without this call, the macro would report no error,
-/// and a wrong network would compile.
+/// call [`check`](Errors::check) after the last check of a declaration. Without a call of `check`,
+/// the macro would report no error, and a wrong network would compile.
 #[derive(Default)]
 pub struct Errors {
     found: Vec<syn::Error>,
@@ -47,7 +47,7 @@ impl Errors {
 }
 
 /// The end of an error message about an unknown name. If a known name is similar, the text is `;
-/// did you mean …?`, and otherwise it lists the known names.
+/// did you mean …?`. Otherwise the text lists the known names.
 pub fn suggestion<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.into_iter().collect();
     let distance = |name: &str| strsim::damerau_levenshtein(&unknown.to_lowercase(), &name.to_lowercase());

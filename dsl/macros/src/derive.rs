@@ -1,5 +1,5 @@
 //! Generates the code for `#[derive(TraceArg)]`, which flattens the fields in the order of their
-//! declaration. For an enum, the code adds the index of the variant before the fields.
+//! declaration. For an enum, the generated code adds the index of the variant before the fields.
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};

@@ -7,8 +7,8 @@ use super::ast::*;
 use super::generate::{Generator, config, local};
 
 impl Generator<'_> {
-    /// Generates the Rust expression for the extent of a dim. The expression is part of the
-    /// generated function `__dims`.
+    /// Generates the Rust expression for the extent of a dim. The generated expression is part of
+    /// the function `__dims`.
     pub(super) fn extent(&self, extent: &Extent) -> TokenStream {
         let dsl = &self.dsl;
         match extent {
@@ -52,7 +52,7 @@ impl Generator<'_> {
         }
     }
 
-    /// The text of an extent for error messages, written with the keys of the configuration.
+    /// Formats an extent for error messages, and replaces dims by the configuration's keys.
     pub(super) fn text(&self, extent: &Extent) -> String {
         let factor = |extent: &Extent| match extent {
             Extent::Sum(..) | Extent::Product(..) | Extent::Quotient(..) | Extent::Or(..) => {

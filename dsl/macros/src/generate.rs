@@ -143,7 +143,8 @@ impl Generator<'_> {
         config.is_some_and(|config| root.generics.type_params().any(|parameter| parameter.ident == config))
     }
 
-    /// Generates code for the root block alone: the extents, `new`, and `CausalLm` if there is a cache.
+    /// Generates the code that only the root block needs: the extents, `new`, and `CausalLm` if
+    /// there is a cache.
     fn root(&self) -> TokenStream {
         let Self { model, dsl } = self;
         let root = model.root();
@@ -186,7 +187,7 @@ impl Generator<'_> {
                 }
 
                 /// Builds the model for a configuration, and starts to record the model's entry
-                /// points. The recording reads no weights.
+                /// points. Tracewright reads no weights during the recording.
                 ///
                 /// # Errors
                 /// Returns an error if an extent from the configuration contradicts `dims`.
@@ -200,8 +201,8 @@ impl Generator<'_> {
         }
     }
 
-    /// The rules of the `shard` clause. Each rule is a pair of the partitioned axes and the mesh
-    /// axis.
+    /// The rules of the `shard` clause. Each rule of `shard` is a pair of the partitioned axes and
+    /// the mesh axis.
     pub(super) fn shards(&self) -> TokenStream {
         let rules = self.model.root().shards.iter().flat_map(|section| &section.rules).map(|rule| {
             let axes = rule.axes.iter().map(Ident::to_string);
@@ -211,8 +212,8 @@ impl Generator<'_> {
         quote!(&[#(#rules),*])
     }
 
-    /// The name of a function, with the span of the user's code. The caller has checked that this
-    /// function exists.
+    /// The name of a function, with the span of the user's code. The caller has checked that
+    /// `block` declares the function.
     pub(super) fn named(&self, block: &Block, function: &str) -> Ident {
         let written = block.function(function).map(|function| function.name.clone());
         written.unwrap_or_else(|| Ident::new(function, Span::call_site()))
@@ -341,8 +342,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Generates the method with the name of a field, such as `self.norm(x)`. Only fields that are
-    /// leaves or blocks of this `model!` have such a method.
+    /// Generates the method with the name of a field, such as `self.norm(x)`. Only leaves and
+    /// blocks of this `model!` have a method with the name of their field.
     fn call(&self, field: &Field) -> TokenStream {
         let (dsl, name) = (&self.dsl, &field.name);
         let docs = format!("Applies [`{name}`](Self#structfield.{name}).");
@@ -387,9 +388,10 @@ impl Generator<'_> {
         }
     }
 
-    /// Generates a public and a private Rust function for each declared function. The public
-    /// function checks arguments and results, and reuses a recording if an equal element of a block
-    /// array was recorded before. The private function contains the body of the declared function.
+    /// Generates a public and a private Rust function for each declared function. The generated
+    /// public function checks arguments and results, and reuses a recording if an equal element of
+    /// a block array was recorded before. The generated private function contains the body of the
+    /// declared function.
     fn function(&self, block: &Block, function: &Function) -> TokenStream {
         let Function { attrs, name, .. } = function;
         let title = format!("{}::{name}", block.name);
@@ -572,7 +574,8 @@ pub(super) fn local(name: &Ident) -> Ident {
     format_ident!("__{}", name)
 }
 
-/// The expression that reads a key of the configuration, with the span of the user's token.
+/// Generates an expression, with the span of the user's token, that reads a key of the
+/// configuration.
 pub(super) fn config(key: &Ident) -> TokenStream {
     quote_spanned!(key.span()=> config.#key)
 }

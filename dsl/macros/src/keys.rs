@@ -7,8 +7,8 @@ use super::ast::*;
 use super::context::{Errors, suggestion};
 use super::leaf::leaf_kind;
 
-/// Checks that `tied` names another leaf that stores a matrix of the same shape. The other leaf
-/// must be in this block or in a block that this block contains.
+/// Checks that `tied` names another leaf that stores a matrix of the same shape. The leaf that
+/// `tied` names must be in the block that contains the tied field, or in a nested block.
 pub fn ties(model: &Model, block: &Block, errors: &mut Errors) {
     for field in &block.fields {
         let Some(tied) = &field.tied else { continue };
@@ -104,7 +104,7 @@ fn matrix(leaf: &Leaf) -> String {
     }
 }
 
-/// Checks that each key is possible in a checkpoint, and that no two leaves share one.
+/// Checks that each key is possible in a checkpoint, and that no two leaves have the same key.
 pub fn keys(block: &Block, errors: &mut Errors) {
     for (index, field) in block.fields.iter().enumerate() {
         let Some(at) = &field.at else { continue };

@@ -1,5 +1,5 @@
 //! The table of built-in leaves, such as `Linear`, with one line for each leaf. The macro takes all
-//! information about leaves from this table.
+//! information about leaves from the table.
 
 /// The syntax of a built-in leaf.
 pub struct LeafKind {
@@ -12,16 +12,16 @@ pub struct LeafKind {
     /// Whether `tied` may occur in this leaf's declaration, and whether another leaf's `tied` may
     /// name this leaf.
     pub ties: bool,
-    /// The settings that may occur in the parentheses after the axes. Each pair is the name of a
-    /// builder method and the kind of that method's argument.
+    /// The settings that may occur in the parentheses after the axes. Each pair contains the name
+    /// of a builder method and the kind of that method's argument.
     pub settings: &'static [(&'static str, SettingKind)],
 }
 
 pub enum Axes {
     /// The leaf has input axes and output axes, as in `[D -> V]`.
     Arrow,
-    /// The leaf has exactly as many axes as this list, as in `[V, D]`. The listed names appear only
-    /// in error messages.
+    /// The leaf has one axis for each name in the list, as in `[V, D]`. The names in the list
+    /// appear only in error messages.
     Listed(&'static [&'static str]),
     /// The leaf has one or more axes, as in `[K, E]`.
     Several,
@@ -66,7 +66,7 @@ pub fn leaf_kind(name: &syn::Ident) -> Option<&'static LeafKind> {
 }
 
 /// The element types that a signature may name in addition to the model's element type. Each pair
-/// is the name in a signature and the name of the Rust type.
+/// contains the name in a signature and the name of the Rust type.
 pub const ELEMENTS: &[(&str, &str)] =
     &[("f32", "F32"), ("f16", "F16"), ("bf16", "Bf16"), ("i32", "I32"), ("i8", "I8"), ("bool", "Bool")];
 

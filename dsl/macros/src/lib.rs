@@ -64,12 +64,12 @@ use proc_macro::TokenStream;
 /// multiplies by 1 + w, where w is the weight. The other styles of an `RmsNorm` are `scale` and
 /// `wide`. A `LayerNorm` has a bias unless you write `LayerNorm[D](bias = false)`. A leaf can have
 /// another element type than the model: `Linear<F32>[…]`. To use a block that is declared
-/// elsewhere, write its path or its generic arguments, as in `other::Mlp<T>`. If that block's
-/// configuration has another type, implement `Project`. If the sizes differ between the elements of
-/// a block array, also implement `Project::project_at`. You call leaves and blocks of this `model!`
-/// as methods, as in `self.norm(x)`. You call the function `forward` of blocks from elsewhere, of
-/// type parameters and of array elements, as in `self.mlp.forward(x)`. `tied(a.b)` uses the weight
-/// of the leaf at the path `a.b`, relative to the block that contains the field.
+/// elsewhere, write its path or its generic arguments, as in `other::Mlp<T>`. If the configuration
+/// of a block from elsewhere has another type, implement `Project`. If the sizes differ between the
+/// elements of a block array, also implement `Project::project_at`. You call leaves and blocks of
+/// this `model!` as methods, as in `self.norm(x)`. You call the function `forward` of blocks from
+/// elsewhere, of type parameters and of array elements, as in `self.mlp.forward(x)`. `tied(a.b)`
+/// uses the weight of the leaf at the path `a.b`, relative to the block that contains the field.
 ///
 /// **Keys.** The path of a field is also the key of the field's weight in the checkpoint, and the
 /// name of the field in messages and dumps. If the checkpoint uses another key, add `at`:
@@ -83,10 +83,10 @@ use proc_macro::TokenStream;
 /// - *Transposed:* `Linear[D -> F](transposed)` or `(transposed if key)` reads a matrix whose first
 ///   axis is the axis of the inputs, like GPT-2's `Conv1D`. The shape of a square matrix does not
 ///   reveal the order of the axes. If you forget `transposed`, a square weight loads, but the
-///   results are wrong. Only the code that wrote the checkpoint shows which order is right.
+///   results are wrong. Only the code that wrote the checkpoint shows the order of the axes.
 /// - *One weight, many tensors:* `w1: Weight[X, F, D] at "experts.*.w1.weight"`. Tracewright
-///   replaces the `*` by the index along the first axis. The IRPA archive contains all these
-///   tensors as one stacked tensor.
+///   replaces the `*` by the index along the first axis. In the IRPA archive, all tensors that
+///   match the pattern form one stacked tensor.
 /// - *Many weights, one tensor:* declare a dim that is a sum, and call `split` in the body of the function.
 ///
 ///   ```text
@@ -101,43 +101,44 @@ use proc_macro::TokenStream;
 ///
 /// **Functions** take and return tensors (`T[B, S, D]`, `f32[B]`, `i32[]`) and Rust types that
 /// implement `TraceArg`. Tracewright checks the axes of the tensors when it traces the body. You
-/// pass values of other types by value or by `&`, and a state by `&mut`. An axis that `dims` does
-/// not declare is free. The first argument with a free axis sets the extent of this axis. The macro
-/// rejects a free axis as misspelt if only one place names the axis and its name is almost that of
-/// a dim. A tensor of the type `T[.., D]` may have any axes before D. In the body of a function,
-/// every axis is a constant, `self.dim(D)` is the extent of the axis D, and `self` is the block.
-/// The macro does not change the body.
+/// pass a tensor by value, a state that the function changes by `&mut`, and any other value by
+/// value or by `&`. An axis that `dims` does not declare is free. The first argument with a free
+/// axis sets the extent of this axis. The macro rejects a free axis as misspelt if only one tensor
+/// type names the axis and a dim has almost the same name. A tensor of the type `T[.., D]` may have
+/// any axes before D. In the body of a function, every axis is a constant, `self.dim(D)` is the
+/// extent of the axis D, and `self` is the block. The macro does not change the bodies of
+/// functions.
 ///
-/// You can record each function as an entry point of the compiled module:
+/// You can record each function of a block as an entry point of the compiled module:
 /// `Net::<F32>::record(&config)?.entry("predict", Net::predict, [("B", 8)])`.
 ///
 /// **`cache`** declares the state of each layer. The root block implements `CausalLm` if it has a
 /// `cache`, a function `forward` (tokens to features) and a function `logits` (features to logits).
 /// `cache { L of [H, E] within window }` declares a KV cache with H heads and E features for each
 /// of L layers. The configuration's method `window(i) -> Option<usize>` returns the number of
-/// positions that layer i sees. The cache of layer i stores only the positions that this window
-/// needs. In `cache { L of [H, E] if attends, L of recurrent [C, D] if recurs }`, the
+/// positions that layer i sees. The cache of layer i stores only the positions that the window of
+/// layer i needs. In `cache { L of [H, E] if attends, L of recurrent [C, D] if recurs }`, the
 /// configuration's methods `attends(i)` and `recurs(i)` decide whether layer i has a KV cache or a
 /// recurrent state. The full syntax of a state is `L of name: Kind<Element>[axes]`. `Kind` is a
 /// type in `nn::states`: `cache { L of delta: Recurrent<F32>[H, E], L of latent: Slots[R] }`. In
 /// `forward`, `cache.state(i)` returns the state of layer i that has no name. `cache.named(i,
-/// "delta")` returns the state of layer i with the name `delta`. Two kinds of layers can have heads
+/// "delta")` returns the state of layer i with the name `delta`. Layers of two kinds can have heads
 /// of different sizes. For example, `L of [K = W, E = J] if …` gives the axes K and E the extents
-/// of the dims W and J. A layer can also attend to the keys and values of another layer j. The
-/// function of such a layer takes `&Kv<T>` and calls `Kv::read`, and `forward` passes
-/// `cache.state(j)` to this function.
+/// of the dims W and J. A layer can also attend to the keys and values of another layer j. To read
+/// the keys and values of layer j, the function of the attending layer takes a `&Kv<T>` and calls
+/// `Kv::read`. The function `forward` passes `cache.state(j)` to the attending layer.
 ///
 /// **`shard`** declares which axes are partitioned over the axes of a device mesh: `shard { K, F, V
-/// over model; B over data }`. With this example, Tracewright partitions every weight, state,
-/// argument and result that has the axis K, F, V or B. A rule has no effect on a mesh that lacks
-/// the rule's mesh axis.
+/// over model; B over data }`. In this example, Tracewright partitions every weight, state,
+/// argument and result that has the axis K, F, V or B. A rule of `shard` has no effect on a mesh
+/// without the rule's mesh axis.
 ///
 /// **Parameters.** A block can take other blocks as type parameters after the element type. A trait
-/// bound declares the functions that such a block must have. If a block's function `forward`
-/// implements a trait, write this trait after the name and parameters of the block. An inner block
-/// without its own parameters has the parameters of the root block. The type of the configuration
-/// can also be a type parameter. The bounds of such a type parameter must include a `Deref` to a
-/// struct that has the keys as fields.
+/// bound on a type parameter declares the functions that the block must have. If a block's function
+/// `forward` implements a trait, write this trait after the name and parameters of the block. An
+/// inner block without its own parameters has the parameters of the root block. The type of the
+/// configuration can also be a type parameter. The bounds of the configuration's type parameter
+/// must include a `Deref` to a struct that has the keys as fields.
 ///
 /// ```text
 /// pub trait Maps<T: Float>: Block<Config = Config> { fn forward(&self, x: Tensor<T>) -> Tensor<T>; }

@@ -183,7 +183,7 @@ fn state_axes(input: ParseStream) -> Result<Vec<StateAxis>> {
     }
 }
 
-/// The name of a state's Rust type for a word in `cache`. For example, `recurrent` becomes
+/// Converts a word in `cache` to the name of a state's Rust type. For example, `recurrent` becomes
 /// `Recurrent`.
 fn kind_of_state(word: &Ident) -> Ident {
     let text = word.to_string();
@@ -309,7 +309,7 @@ fn field_type(input: ParseStream) -> Result<FieldType> {
     }
 }
 
-/// The element type in angle brackets after the name of a leaf or of a state type.
+/// Parses the element type in angle brackets after the name of a leaf or state type.
 fn own_element(arguments: &PathArguments) -> Result<Option<syn::Type>> {
     match arguments {
         PathArguments::None => Ok(None),

@@ -4,8 +4,8 @@ use proc_macro_crate::{FoundCrate, crate_name};
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::quote;
 
-/// The path of the dsl crate. If the user's crate depends on `tracewright-dsl`, this is the path of
-/// that crate, and otherwise of the module `dsl` of the crate `tracewright`.
+/// The path of the dsl crate. If the user's crate depends on `tracewright-dsl`, the path names
+/// `tracewright-dsl`. Otherwise the path names the module `dsl` of the crate `tracewright`.
 pub fn dsl() -> TokenStream {
     let named = |name: &str| Ident::new(name, Span::call_site());
     match crate_name("tracewright-dsl") {

@@ -1,5 +1,5 @@
-//! Expands an invalid declaration to structs and function signatures. Without these types, rustc
-//! would report an additional error wherever the user's code names a block.
+//! Expands an invalid declaration to structs and function signatures. Without the structs of a
+//! declaration, rustc would report an additional error wherever the user's code names a block.
 
 use proc_macro2::{Delimiter, Group, TokenStream};
 use quote::{format_ident, quote};
@@ -12,8 +12,8 @@ use super::generate::generate;
 use super::leaf::{ELEMENTS, leaf_kind};
 
 /// The structs and function signatures of a declaration, as far as the macro can parse the
-/// declaration. The bodies of these functions never run. The result is empty if the root block has
-/// no configuration type or no element type.
+/// declaration. The bodies of the generated functions never run. The result is empty if the root
+/// block has no configuration type or no element type.
 pub fn skeleton(mut model: Model) -> TokenStream {
     let Some(element) = header(&model) else { return TokenStream::new() };
     mend(&mut model, &element);
@@ -90,7 +90,7 @@ fn stands(model: &Model, block: &Block, ty: &FieldType) -> bool {
     }
 }
 
-/// Whether the block `outer` is `wanted` or contains it.
+/// Whether the block `outer` is the block `wanted` or contains the block `wanted`.
 fn contains<'a>(model: &'a Model, outer: &'a Ident, wanted: &Ident, seen: &mut Vec<&'a Ident>) -> bool {
     if outer == wanted {
         return true;

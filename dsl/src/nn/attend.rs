@@ -35,11 +35,11 @@ pub struct Attend<T: Float> {
     /// The factor by which the queries of each position are multiplied: `[S]`, or `[B, S]` if each
     /// sequence has its own position. `None` selects the factor 1.
     pub temperature: Option<Tensor<T>>,
-    /// An additional score for each query head. The softmax includes this score as if an additional
-    /// key had the value 0. With `None`, the attention has no such score.
+    /// An additional score for each query head. The softmax treats the additional score like the
+    /// score of a key whose value vector is 0. With `None`, the attention has no additional score.
     pub sinks: Option<Tensor<T>>,
     /// The bound on the absolute value of the attention scores. Each score becomes `softcap ·
-    /// tanh(score / softcap)`. With `None`, the scores have no bound.
+    /// tanh(score / softcap)`. With `None`, the attention scores have no bound.
     pub softcap: Option<f64>,
 }
 
@@ -55,7 +55,7 @@ pub struct RopeFrequencies {
 }
 
 impl<T: Float> Attend<T> {
-    /// Settings of causal attention without a rotary embedding. The queries are on the axis
+    /// Creates settings of causal attention without a rotary embedding. The queries are on the axis
     /// `queries` and have the positions `at`.
     pub fn causal(at: Position, queries: Axis) -> Self {
         let layout = RopeLayout::HalfSplit;
@@ -73,8 +73,8 @@ impl<T: Float> Attend<T> {
         }
     }
 
-    /// Settings of causal attention with a rotary embedding. The axis `queries` has `length`
-    /// queries with the positions `at`. The rotary tables cover `context` positions.
+    /// Creates settings of causal attention with a rotary embedding. The axis `queries` has
+    /// `length` queries with the positions `at`. The rotary tables cover `context` positions.
     #[track_caller]
     pub fn rotary(
         at: Position,
@@ -130,15 +130,15 @@ impl<T: Float> Attend<T> {
         Self { temperature: Some(factors), ..self }
     }
 
-    /// Adds a score for each query head. The softmax includes this score as if an additional key
-    /// had the value 0. `sinks` has the axes of the query heads, in the order of [`attend`]: first
-    /// the key heads, then the query heads of each group.
+    /// Adds a score for each query head. The softmax treats the additional score like the score of
+    /// a key whose value vector is 0. `sinks` has the axes of the query heads, in the order of
+    /// [`attend`]: first the key heads, then the query heads of each group.
     pub fn with_sinks(self, sinks: Tensor<T>) -> Self {
         Self { sinks: Some(sinks), ..self }
     }
 
     /// Replaces each score by `softcap · tanh(score / softcap)`, which is at most `softcap`. With
-    /// `None`, the scores have no bound.
+    /// `None`, the attention scores have no bound.
     pub fn capped(self, softcap: Option<f64>) -> Self {
         Self { softcap, ..self }
     }
@@ -159,13 +159,14 @@ impl<T: Float> Attend<T> {
     }
 }
 
-/// Computes attention of queries `[…, S, …, E]` over keys `[…, N, E]` and values `[…, N, E]` or `[…, N, W]`.
-/// The mask, scale and softcap come from `at`.
+/// Computes attention of queries `[…, S, …, E]` over keys `[…, N, E]` and values `[…, N, E]` or
+/// `[…, N, W]`. The settings `at` contain the mask, the scale and the softcap.
 ///
-/// The last axis of k is the axis of features. All other axes that q and k share are batch axes.
-/// The remaining axis of k is the axis of keys. If the axis of keys is [`RING`], the keys are in a
-/// ring buffer. The remaining axes of q are the axis of queries and, optionally, an axis for the
-/// query heads that share a key head. The result has the axes of q, but the features of v.
+/// The last axis of k is the axis of features. Except for the axis of features, all axes that q and
+/// k share are batch axes. The one axis of k that q lacks is the axis of keys. If the axis of keys
+/// is [`RING`], the keys are in a ring buffer. The axes of q that k lacks are the axis of queries
+/// and, optionally, an axis for the query heads that share a key head. The result has the axes of
+/// q, except that the last axis has the features of v.
 #[track_caller]
 pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> Tensor<T> {
     let place = Location::caller();
@@ -239,7 +240,7 @@ pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>
 }
 
 /// Reorders the axes of the sinks to the order of the query head axes `heads`. The sinks have all
-/// axes in `heads`, or only the last axes.
+/// axes in `heads`, or only the last axes in `heads`.
 fn of_heads(t: &mut Tracer, raw: Raw, heads: &[Axis], place: Place) -> Raw {
     let Some(ty) = t.named_type(raw, place) else { return Raw::POISON };
     let own = heads.iter().copied().filter(|axis| ty.position(*axis).is_some());

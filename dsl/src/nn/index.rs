@@ -44,8 +44,8 @@ impl<T: Element> Tensor<T> {
     }
 
     /// Selects one element along an axis, and removes the axis. The program computes the index at
-    /// run time. If `index` has axes of this tensor, such as `[B]`, each element along these axes
-    /// has its own index.
+    /// run time. If `index` shares an axis such as B with this tensor, each element along B has its
+    /// own index.
     #[track_caller]
     pub fn at(self, axis: Axis, index: Tensor<I32>) -> Self {
         let place = Location::caller();
@@ -62,8 +62,8 @@ impl<T: Element> Tensor<T> {
     }
 
     /// Selects elements along `axis` by `indices`. The program clamps an index that is out of
-    /// range. If `indices` has other axes of this tensor, such as `[B]`, each element along these
-    /// axes has its own indices. In the result, the remaining axes of `indices` replace `axis`.
+    /// range. If `indices` shares another axis such as B with this tensor, each element along B has
+    /// its own indices. In the result, the remaining axes of `indices` replace `axis`.
     #[track_caller]
     pub fn take(self, axis: Axis, indices: Tensor<I32>) -> Self {
         let place = Location::caller();
@@ -107,7 +107,7 @@ impl<T: Element> Tensor<T> {
         self.apply(place, |t, raw, ty| broadcast(t, raw, &ty, dims, place))
     }
 
-    /// Applies `join` to each pair of an element of this tensor and an element of `other`. The result has the
+    /// Applies `join` to every pair of elements from this tensor and `other`. The result has the
     /// axes of `other`, then the axes of this tensor.
     #[track_caller]
     pub(super) fn outer<U: Element>(

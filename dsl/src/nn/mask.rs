@@ -16,9 +16,9 @@ pub const RING: Axis = Axis(trace::RingState::AXIS);
 #[derive(Clone, Debug)]
 pub struct Mask<T: Float> {
     pub(super) terms: Vec<MaskTerm>,
-    /// The length tensors of the conditions that have lengths, in the order of `terms`.
+    /// The tensor of lengths for each condition with lengths, in the order of `terms`.
     pub(super) lengths: Vec<Tensor<I32>>,
-    /// The score tensors of the additive conditions, in the order of `terms`.
+    /// The tensor of scores for each condition that adds scores, in the order of `terms`.
     pub(super) added: Vec<Tensor<T>>,
 }
 

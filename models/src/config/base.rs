@@ -1,8 +1,8 @@
-//! Checks the keys of transformers' base class for configurations. `config.to_dict()` writes these
-//! keys for every model.
+//! Checks the keys of HF transformers' base class for configurations. `config.to_dict()` writes the
+//! keys of the base class for every model.
 //!
-//! The list contains the keys of `PreTrainedConfig` in transformers 5.24, and the additional keys
-//! of `PretrainedConfig` in transformers 4.x.
+//! The list contains the keys of `PreTrainedConfig` in HF transformers 5.24, and the additional
+//! keys of `PretrainedConfig` in HF transformers 4.x.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ use super::storage::QUANTIZATION;
 
 /// Keys that do not affect the logits, whatever value they have.
 const ANY: &[&str] = &[
-    // These keys set how transformers loads a model, and which results a call returns.
+    // These keys set how HF transformers loads a model, and which results a call returns.
     "_attn_implementation",
     "_attn_implementation_autoset",
     "_attn_implementation_internal",
@@ -29,8 +29,8 @@ const ANY: &[&str] = &[
     "torchscript",
     "use_bfloat16",
     "xla_device",
-    // With this key, transformers computes feed-forward networks in chunks of positions, with the
-    // same results.
+    // With this key, HF transformers computes feed-forward networks in chunks of positions, with
+    // the same results.
     "chunk_size_feed_forward",
     // Only encoder-decoder models read this key.
     "is_decoder",
@@ -45,7 +45,7 @@ const ANY: &[&str] = &[
     "decoder_start_token_id",
     "sep_token_id",
     "tokenizer_class",
-    // Generation: transformers 5 drops these keys, and 4 saves them in `generation_config.json`.
+    // Generation: HF transformers 5 drops these keys, and 4 saves them in `generation_config.json`.
     "assistant_confidence_threshold",
     "assistant_lookbehind",
     "bad_words_ids",
@@ -108,7 +108,8 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Checks the keys of transformers' base class. An allowed value has no further effect.
+/// Checks the keys of HF transformers' base class. A key of the base class with an allowed value
+/// has no further effect.
 pub(crate) fn read_base(keys: &Keys) {
     keys.ignore(ANY);
     // Earlier code has rejected any of these keys whose value is not null.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::{ConfigError, Keys};
 
 /// The keys that declare a quantization. The second item of a pair is the quantization method, if
-/// the key implies a method. The keys are from transformers, from early versions of
+/// the key implies a method. The keys are from HF transformers, from early versions of
 /// compressed-tensors, and from MLX.
 pub(super) const QUANTIZATION: [(&str, Option<&str>); 3] = [
     ("quantization_config", None),
@@ -13,8 +13,8 @@ pub(super) const QUANTIZATION: [(&str, Option<&str>); 3] = [
     ("quantization", Some("mlx")),
 ];
 
-/// Rejects a model if its weights are quantized by a method that is not in `read`. The function
-/// also checks the keys of the text tower.
+/// Rejects a model if its weights are quantized by a method that the list `read` does not contain.
+/// The function also checks the keys of the text tower.
 ///
 /// # Errors
 /// The error contains the key and the quantization method.

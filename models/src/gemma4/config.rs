@@ -28,7 +28,7 @@ pub struct Gemma4Config {
     /// Whether each layer has an additional embedding table for the tokens.
     pub has_per_layer: bool,
     /// The number of features of a per-layer embedding. The value is at least 1, even if the
-    /// network has no such embeddings.
+    /// network has no per-layer embeddings.
     pub per_layer_features: usize,
     pub vocab_size_per_layer_input: usize,
     pub has_experts: bool,
@@ -61,8 +61,7 @@ impl Gemma4Config {
         layer < self.first_shared && self.window(layer).is_none()
     }
 
-    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
-    /// checkpoint.
+    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let mut sizes = self.llama.sizes();
         sizes.retain(|size| !size.key.contains("head_dim"));
@@ -85,8 +84,9 @@ impl Gemma4Config {
         sizes
     }
 
-    /// The keys of tensors that published checkpoints contain but transformers does not read. These tensors
-    /// are key and value matrices and norms in layers that read the keys and values of an earlier layer.
+    /// The keys of tensors that HF transformers ignores in published checkpoints. The ignored
+    /// tensors are key and value matrices and norms in layers that read the keys and values of an
+    /// earlier layer.
     pub fn unread(&self) -> Vec<String> {
         let parts = ["k_proj", "v_proj", "k_norm", "v_norm"];
         let shared = self.first_shared..self.num_hidden_layers;
@@ -98,9 +98,9 @@ impl Gemma4Config {
 /// The configuration of one layer of a Gemma 4 network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gemma4Layer {
-    /// The configuration of the network, but with the head sizes of this layer.
+    /// The configuration of the network, but with the head sizes of the layer.
     pub network: Gemma4Config,
-    /// Whether the layer uses the keys before the norm and the rotary embedding as values.
+    /// Whether the values are equal to the keys before the norm and the rotary embedding.
     pub keys_are_values: bool,
 }
 
@@ -141,7 +141,7 @@ const IGNORED_BESIDE_TEXT: &[&str] = &[
 ];
 
 /// Reads the `config.json` of a Gemma 4 model, or the object `text_config` in this file. Missing
-/// keys get the defaults of `Gemma4TextConfig` in transformers.
+/// keys get the defaults of `Gemma4TextConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Gemma4Config {
     read_text_tower(keys, true, IGNORED_BESIDE_TEXT, read_text)
 }
@@ -175,7 +175,7 @@ fn read_text(keys: &Keys) -> Gemma4Config {
     let layers = llama.num_hidden_layers;
     let window = Some(keys.optional_count("sliding_window").unwrap_or(512));
     let windows = keys.windows(layers, window, |layer| (layer + 1) % 6 != 0);
-    // transformers rejects an attention window in the last layer.
+    // HF transformers rejects an attention window in the last layer.
     let last = layers.saturating_sub(1);
     let windows = windows.iter().enumerate().map(|(layer, window)| window.filter(|_| layer < last)).collect();
     let attention_bias = keys.flag("attention_bias", false);
@@ -218,7 +218,7 @@ fn read_text(keys: &Keys) -> Gemma4Config {
 
 /// Reads the number of features of a head and the number of key-value heads in layers without an
 /// attention window. `sizes` contains the values from published files. The key `per_layer_config`
-/// of transformers 5 overrides these values.
+/// of HF transformers 5 overrides the values in `sizes`.
 fn global_sizes(keys: &Keys, llama: &LlamaConfig, sizes: [usize; 2]) -> [usize; 2] {
     let Some(listed) = keys.get("per_layer_config") else { return sizes };
     let global: Vec<String> = (0..llama.num_hidden_layers)

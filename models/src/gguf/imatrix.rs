@@ -1,5 +1,5 @@
 //! Reads importance matrices, which are files of `llama-imatrix` (`tools/imatrix/imatrix.cpp` in
-//! llama.cpp). Such a file contains the mean squares of the inputs of each matmul.
+//! llama.cpp). An importance matrix contains the mean squares of each matmul's inputs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -36,8 +36,8 @@ const COUNTS: &str = ".counts";
 /// The smallest importance of an input, as a fraction of the mean importance.
 const LEAST: f32 = 1e-6;
 
-/// Reads the mean squares of the inputs of each matrix. The result contains the matrices under the
-/// keys of the network of `model`.
+/// Reads the mean squares of the inputs of each matrix. The keys of the result are the names of the
+/// matrices in the network of `model`.
 ///
 /// # Errors
 /// Returns an error if `path` is not an importance matrix, or belongs to another network.

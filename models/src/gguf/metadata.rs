@@ -67,8 +67,8 @@ impl<'a> Metadata<'a> {
         typed
     }
 
-    /// Records a problem with a metadata key. Several keys of the configuration can read this
-    /// metadata key, but the method records the problem only once.
+    /// Records a problem with a metadata key. Several keys of the configuration can depend on one
+    /// metadata key, but the method records a problem with the metadata key only once.
     fn note(&self, problem: KeyProblem) {
         let mut problems = self.problems.borrow_mut();
         if !problems.contains(&problem) {
@@ -207,7 +207,7 @@ impl<'a> Metadata<'a> {
         self.typed(key, expected, |value| matches!(value, GgufValue::Bool(true)).then_some(()));
     }
 
-    /// The keys that all families share, together with the keys `own` of this family.
+    /// Returns the keys that all families share, together with the keys `own` of this family.
     pub(crate) fn shared(&self, own: Value) -> Value {
         self.always("attention.causal", "true: these networks look back only");
         let shared = json!({
@@ -223,8 +223,8 @@ impl<'a> Metadata<'a> {
         joined([shared, own])
     }
 
-    /// The keys that all families derived from Llama share, together with the keys `own` of this
-    /// family.
+    /// Returns the keys that all families derived from Llama share, together with the keys `own` of
+    /// this family.
     pub(crate) fn llama(&self, own: Value) -> Value {
         let (width, heads) = (self.count("embedding_length"), self.count("attention.head_count"));
         let features = self.features();
@@ -254,8 +254,8 @@ impl<'a> Metadata<'a> {
         self.shared(joined([llama, own, rope]))
     }
 
-    /// The keys of a rotary embedding that rotates all `features` of a head. The embedding divides
-    /// each frequency by a factor from the metadata or from a tensor.
+    /// Returns the keys of a rotary embedding that rotates all `features` features of a head. The
+    /// embedding divides each frequency by a factor from the metadata or from a tensor.
     pub(crate) fn rope(&self, features: Option<usize>) -> Value {
         let context = self.optional_count("rope.scaling.original_context_length");
         // If the file contains a factor but no type, the factor divides all frequencies. With the

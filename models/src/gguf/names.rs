@@ -98,7 +98,8 @@ impl Renaming {
         key.split(" × ").map(own).collect::<Vec<_>>().join(" × ")
     }
 
-    /// Renames the tensors of a file. If the network has no such tensor, the tensor keeps its name.
+    /// Renames the tensors of a file. If the network has no corresponding tensor, the tensor of the
+    /// file keeps its name.
     pub(crate) fn apply(&self, checkpoint: Checkpoint) -> Checkpoint {
         checkpoint.revised(|tensor| self.revise(tensor)).apart(self.stacks)
     }
@@ -130,7 +131,7 @@ impl Renaming {
 }
 
 /// Restores the order of the rows in the query and key matrices. The conversion to GGUF interleaves
-/// these rows for kernels that rotate pairs of neighbouring features.
+/// the rows of query and key matrices for kernels that rotate pairs of neighbouring features.
 pub(crate) fn interleaved(
     part: &str,
     _end: &str,

@@ -22,8 +22,8 @@ pub enum Kind {
     Experts,
 }
 
-/// The names of each kind of block in the key `layers_block_type`, and the kind's letter in the key
-/// `hybrid_override_pattern`.
+/// Lists the name of each kind of block in the key `layers_block_type`, and the letter of the kind
+/// in the key `hybrid_override_pattern`.
 const KINDS: &[(Kind, &[&str], char)] = &[
     (Kind::Mamba, &["linear_attention", "mamba"], 'M'),
     (Kind::Attention, &["full_attention", "attention"], '*'),
@@ -90,8 +90,7 @@ impl NemotronHConfig {
         self.kinds.get(layer) == Some(&Kind::Mamba)
     }
 
-    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
-    /// checkpoint.
+    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         vec![
             DeclaredSize::numbers("layers_block_type", self.num_hidden_layers, "model.layers."),
@@ -116,7 +115,7 @@ impl NemotronHConfig {
     }
 }
 
-/// Ignored keys, which affect only training or other implementations.
+/// Keys that Tracewright ignores, because the keys affect only training or other implementations.
 const IGNORED: &[&str] = &[
     "attention_bias",
     "chunk_size",
@@ -144,13 +143,13 @@ const IGNORED: &[&str] = &[
 ];
 
 /// Reads the `config.json` of a Nemotron-H model. Missing keys get the defaults of
-/// `NemotronHConfig` in transformers.
+/// `NemotronHConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> NemotronHConfig {
     keys.ignore(IGNORED);
     keys.ignore(experts::IGNORED);
     keys.one_of("mlp_hidden_act", &["relu2"]);
     keys.one_of("mamba_hidden_act", &["silu"]);
-    // transformers always stores a separate head matrix.
+    // HF transformers always stores a separate head matrix.
     keys.always("tie_word_embeddings", false);
     if let Some(found) = keys.get("sliding_window") {
         keys.refuse("sliding_window", found, "null");

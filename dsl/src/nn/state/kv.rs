@@ -10,8 +10,8 @@ use crate::nn::Attend;
 /// [`trace::KvState`]), or the shape `[B, K, ring, E]` with a ring buffer (see
 /// [`trace::RingState`]).
 ///
-/// `cache { L of [K, E] }` declares a state of this kind. With a third axis, as in `[K, E, W]`, the values
-/// have W features.
+/// `cache { L of [K, E] }` declares the keys and values of L layers. With a third axis, as in `[K,
+/// E, W]`, the values have W features.
 #[derive(Clone, Copy, Debug)]
 pub struct Kv<T: Float> {
     /// The keys of the layer, with a slot for each position.
@@ -27,8 +27,8 @@ impl<T: Float> Kv<T> {
     /// slots.
     ///
     /// `k` and `v` have an axis of new positions instead of the cache's axis of slots. The method
-    /// writes the token at position p to slot p. In a ring buffer of R slots, the method writes
-    /// this token to slot p mod R. The method skips tokens that are padding.
+    /// writes the token at position p to slot p. In a ring buffer of R slots, the method writes the
+    /// token at position p to slot p mod R. The method skips tokens that are padding.
     #[track_caller]
     pub fn append(&mut self, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> (Tensor<T>, Tensor<T>) {
         (self.k.append(k, at), self.v.append(v, at))

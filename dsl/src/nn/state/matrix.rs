@@ -9,7 +9,8 @@ use crate::element::F32;
 use crate::nn::Position;
 use crate::{Axis, Tensor};
 
-/// The tokens that a layer writes to its matrices, the recurrent state of linear attention.
+/// The tokens that a layer with linear attention writes to its recurrent state, which consists of
+/// matrices.
 #[derive(Clone, Copy, Debug)]
 pub struct MatrixTokens {
     /// The queries, `[B, S, H, D]`, which read from the matrix. The operation does not scale the
@@ -19,8 +20,7 @@ pub struct MatrixTokens {
     pub key: Tensor<F32>,
     /// The values, `[B, S, H, G, E]`. G value heads share a key head.
     pub value: Tensor<F32>,
-    /// The logarithm of the factor by which each token multiplies the matrix to decay it, `[B, S,
-    /// H, G]`.
+    /// The logarithm of the factor with which each token decays the matrix, `[B, S, H, G]`.
     pub decay: Tensor<F32>,
     /// The factor by which a token's value is multiplied, `[B, S, H, G]`.
     pub rate: Tensor<F32>,
@@ -30,7 +30,7 @@ impl Recurrent<F32> {
     /// Writes tokens to matrices `[B, H, G, D, E]`, and returns the vectors that the tokens'
     /// queries read, `[B, S, H, G, E]`. `axis` is the axis S of the tokens. Each token first decays
     /// the matrix. The token then adds the outer product of its key and its value, multiplied by
-    /// the rate (Mamba-2). See [`LinearAttention`].
+    /// the token's `rate` (Mamba-2). See [`LinearAttention`].
     #[track_caller]
     pub fn write(&mut self, tokens: MatrixTokens, axis: Axis, at: Position) -> Tensor<F32> {
         self.written(false, tokens, axis, at)

@@ -24,13 +24,13 @@ use crate::{Axis, Dim, Tensor, TraceErrorKind};
 
 macro_rules! states {
     ($($file:ident::$ty:ident is [$($kind:ident),*];)+) => {
-        /// The types of state that the `cache` clause can name. `model!` looks up these types in
-        /// this module.
+        /// The types of state that the `cache` clause can name. `model!` looks up the types of
+        /// state in this module.
         pub mod states {
             $(pub use super::$file::$ty;)+
         }
 
-        /// Causes a compile error if this list has no type for a variant of [`trace::StateKind`].
+        /// Causes a compile error if `states!` lists no type for a variant of [`trace::StateKind`].
         #[allow(dead_code, unreachable_patterns, reason = "several types write one kind")]
         const fn is_written(kind: StateKind) {
             match kind { $($(StateKind::$kind(_) => {})*)+ }
@@ -60,7 +60,7 @@ pub trait State: TraceArg {
     fn take(declared: &LayerState, arguments: &mut StateArguments<'_>) -> Self;
 
     /// Creates a placeholder for a state that the network does not declare. The caller has already
-    /// reported the error.
+    /// reported that the state is missing.
     #[doc(hidden)]
     fn missing() -> Self;
 }
@@ -139,9 +139,9 @@ pub struct StateArguments<'a> {
     pub(crate) format: KvFormat,
     pub(crate) sizes: Sizes,
     /// Whether the entry point fills the state of an encoder. If the value is `false`, the entry
-    /// point takes this state as an argument.
+    /// point takes the state as an argument.
     pub(crate) fills: bool,
-    /// The state tensors that exist so far.
+    /// The state tensors that have been created so far.
     pub(crate) kept: &'a mut Vec<StateTensor>,
 }
 
@@ -220,7 +220,7 @@ impl<S: State> AnyState for S {
 /// The states of all layers.
 pub struct Cache<T: Float> {
     states: Vec<Declared>,
-    /// The largest number of tokens in a sequence that fits into the cache.
+    /// The length of the longest sequence that fits into the cache, in tokens.
     pub context: usize,
     element: PhantomData<T>,
 }
@@ -251,19 +251,21 @@ impl<T: Float> Cache<T> {
         self.states.push(Declared { layer: arguments.layer, name: declared.name, state });
     }
 
-    /// The state of type `S` that the `cache` clause declares for this layer without a name.
+    /// Returns the state of type `S` without a name that the `cache` clause declares for the layer.
     #[track_caller]
     pub fn state<S: State>(&mut self, layer: usize) -> &mut S {
         self.find(layer, None, Location::caller())
     }
 
-    /// The state of type `S` that the `cache` clause declares for this layer with this name.
+    /// Returns the state of type `S` that the `cache` clause declares for the layer under the name
+    /// `name`.
     #[track_caller]
     pub fn named<S: State>(&mut self, layer: usize, name: &'static str) -> &mut S {
         self.find(layer, Some(name), Location::caller())
     }
 
-    /// The two states that the `cache` clause declares for this layer with these names.
+    /// Returns the two states that the `cache` clause declares for the layer under the names
+    /// `names`.
     #[track_caller]
     pub fn pair<A: State, B: State>(&mut self, layer: usize, names: [&'static str; 2]) -> (&mut A, &mut B) {
         let place = Location::caller();

@@ -26,7 +26,8 @@ pub enum Slots<T: Float> {
     Q8 {
         /// The quantized integers, `[B, K, N, E]`.
         integers: Tensor<I8>,
-        /// The scales, `[B, K, N]`. The product of an integer and its scale is the stored value.
+        /// The scales of the integers, `[B, K, N]`. The product of an integer and its scale is the
+        /// stored value.
         scales: Tensor<F32>,
     },
 }
@@ -167,7 +168,7 @@ impl<T: Element> Tensor<T> {
     }
 
     /// Reorders the axes of `new` like the axes of this state. Also returns the axis of new
-    /// positions in `new`, and the axis of slots that this axis replaces.
+    /// positions in `new`, and the state's axis of slots.
     fn aligned_with(self, new: Self, place: Place) -> Option<(Self, Dim, Dim)> {
         let (slots, rows) = (self.dims(place), new.dims(place));
         let lacks = |a: &[Dim], b: &[Dim]| -> Vec<Dim> {
