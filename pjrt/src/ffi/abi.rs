@@ -19,8 +19,8 @@ pub type Raw = *mut Opaque;
 pub type Function<A> = unsafe extern "C" fn(*mut A) -> Raw;
 
 /// Declares structs that begin with the size of the struct and a list of extensions. The generated
-/// function `new` sets the size, and sets all other fields to zero. A zero is a null pointer, the
-/// number 0 or a missing function.
+/// function `new` sets the size, and sets all other fields to zero. A zero in a field means a null
+/// pointer, the number 0 or a missing function.
 macro_rules! sized {
     ($($name:ident { $($field:ident: $ty:ty),* $(,)? })*) => { $(
         #[repr(C)]
@@ -109,8 +109,8 @@ pub struct ApiVersion {
     pub minor: c_int,
 }
 
-/// The first fields of a plugin's table of functions. These fields are the same in every version of
-/// the API.
+/// The first fields of a plugin's table of functions. The first fields are the same in every
+/// version of the API.
 #[repr(C)]
 pub struct Header {
     pub size: usize,
@@ -148,7 +148,8 @@ macro_rules! table {
     };
 }
 
-/// A function in the table, with the `N` unused functions before this function.
+/// The place of a used function in the table, and of the `N` unused functions before the used
+/// function.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Entry<const N: usize, F> {
@@ -193,8 +194,8 @@ mod tests {
 
     use super::*;
 
-    /// The expected offsets and sizes come from the C header of version 0.114. These numbers were
-    /// measured with libclang on 64-bit Linux.
+    /// The expected offsets and sizes come from the C header of version 0.114. The offsets and
+    /// sizes were measured with libclang on 64-bit Linux.
     #[test]
     #[cfg(target_pointer_width = "64")]
     fn layouts_equal_the_headers() {
