@@ -52,8 +52,8 @@ impl StatusCode {
     ];
 }
 
-/// An error that IREE reported. The type contains the status code, and the message without source
-/// locations and stack traces.
+/// An error that IREE reported. A [`Status`] contains the status code of the error, and the message
+/// without source locations and stack traces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     pub code: StatusCode,
@@ -62,7 +62,7 @@ pub struct Status {
 
 impl Status {
     /// Parses the text of an IREE error, which has the form `FILE:LINE: CODE; message; message…`.
-    /// The text can also contain stack frames on separate lines.
+    /// The text of an IREE error can also contain stack frames on separate lines.
     pub(crate) fn new(code: u32, text: &str) -> Self {
         let index = (code as usize).wrapping_sub(1);
         let code = StatusCode::ALL.get(index).copied().unwrap_or(StatusCode::Unknown);
@@ -113,7 +113,8 @@ pub enum RuntimeError {
     #[error("there is no device `{wanted}`: the {kind} driver finds {}", list(found), kind = wanted.kind)]
     NoDevice {
         wanted: DeviceName,
-        /// The names of all available devices of this kind, in the order of their numbers.
+        /// The names of all available devices of the same kind, in the order of the devices'
+        /// numbers.
         found: Vec<String>,
     },
     /// The device does not report the functions that it executed.
@@ -129,7 +130,7 @@ pub enum RuntimeError {
     },
     #[error("a buffer of type `{0}` does not fit into the address space")]
     TooLarge(TensorType),
-    /// The number of bytes differs from the size of the tensor's type.
+    /// The number of given bytes differs from the number of bytes that the tensor's type requires.
     #[error("a tensor of the type `{ty}` takes {expected} bytes, found {found}")]
     Length { ty: TensorType, expected: usize, found: usize },
     /// IREE rejected a scope of parameters.
@@ -156,7 +157,7 @@ pub enum RuntimeError {
         with {wheel}: {0}", wheel = crate::WHEEL
     )]
     OtherVersion(Status),
-    /// The module cannot be loaded for another reason.
+    /// The module cannot be loaded for a reason that has no separate error.
     #[error("cannot load the module: {0}")]
     Load(Status),
     /// The module exports no function with this name.
@@ -166,7 +167,7 @@ pub enum RuntimeError {
         /// The names of the exported functions.
         exports: Vec<String>,
     },
-    /// The number of arguments differs from the number that the function expects.
+    /// The number of arguments in a call differs from the number that the function expects.
     #[error("function `{function}` takes {expected} arguments, found {found}: `{declaration}`")]
     Arity {
         function: String,
