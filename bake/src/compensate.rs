@@ -15,8 +15,8 @@ use rayon::prelude::*;
 /// calls this constant `percdamp`.
 const DAMPING: f64 = 0.01;
 
-/// The number of matrix rows that one thread rounds together. The thread reads each row of the
-/// factor U once for all of these matrix rows.
+/// The number of matrix rows that one thread rounds together. A thread reads each row of the matrix
+/// U only once for all matrix rows that the thread rounds.
 const TOGETHER: usize = 16;
 
 /// The known statistics of a matmul's inputs.
@@ -155,8 +155,8 @@ fn round_rows(
     }
 }
 
-/// Recomputes the scale and the minimum of a group in a block. This is necessary because rounding
-/// the columns before the group has changed the group's numbers.
+/// Recomputes the scale and the minimum of a group in a block. The old scale and minimum no longer
+/// fit, because rounding earlier columns has changed the group's numbers.
 fn refit(block: &mut Quantized, group: usize, numbers: &[f32], weights: &[f32]) {
     if let Quantized::SuperBlock(block) = block {
         block.refit(group, numbers, weights);

@@ -43,8 +43,8 @@ pub enum Ignorable {
         prefix: &'static str,
         from: usize,
     },
-    /// A tensor that the network declares with the given key, but that the simplifier removed. No
-    /// output of the network depends on such a tensor.
+    /// A tensor that the network declares with the given key, but that the simplifier removed. The
+    /// simplifier removes tensors on which no output of the network depends.
     Unread(String),
     /// A copy of another tensor. For example, some checkpoints contain a tied weight twice.
     EqualTo {
@@ -80,7 +80,8 @@ pub struct Baked {
     pub ignored: Vec<String>,
 }
 
-/// The result of [`check`] for a checkpoint without problems. Pass the result to [`write()`].
+/// The result of [`check`] for a checkpoint without problems. Pass the result of [`check`] to
+/// [`write()`].
 #[derive(Clone, Debug)]
 pub struct Checked(Baked);
 
@@ -92,8 +93,8 @@ impl Checked {
     }
 }
 
-/// The source format and the target format of a tensor that the checkpoint stores in quantized
-/// blocks.
+/// Contains the source format and the target format of a tensor that the checkpoint stores in
+/// quantized blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FromBlocks {
     pub from: BlockFormat,
@@ -232,7 +233,8 @@ pub fn unread(recorded: &[Parameter], parameters: &[Parameter]) -> Vec<Ignorable
 /// Compares a checkpoint with the parameters of a model.
 ///
 /// # Errors
-/// Returns an error if the checkpoint and the parameters differ. The error lists all differences.
+/// Returns an error if the checkpoint and the parameters differ. The error lists all differences
+/// between the checkpoint and the parameters.
 pub fn check(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],

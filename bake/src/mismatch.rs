@@ -56,8 +56,8 @@ pub enum Problem {
 /// The declaration of a checkpoint's tensor in a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declared {
-    /// The names of the tensor's axes. The list is empty if a recipe computes a parameter from this
-    /// tensor.
+    /// The names of the tensor's axes. The list of axis names is empty if a recipe computes a
+    /// parameter from the tensor.
     pub axes: Vec<AxisName>,
     pub provenance: Provenance,
 }
@@ -144,7 +144,7 @@ impl Problem {
 }
 
 /// Formats each problem as a line. If several problems differ only in the number of the layer, the
-/// function formats one line for all these problems.
+/// function formats a single line for these problems.
 pub(crate) fn list(problems: &[Problem]) -> String {
     let mut count: HashMap<String, usize> = HashMap::new();
     let patterns: Vec<String> = problems.iter().map(|problem| problem.of_all_layers().to_string()).collect();

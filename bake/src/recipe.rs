@@ -12,7 +12,7 @@ use ops::ops::{Binary, BinaryKind, Constant, Convert, Pack, Permute, Quantize, R
 use ops::{ElementType, Literal, Op, TensorType, Value, WeightFormat};
 use trace::{Parameter, Recipe};
 
-/// The number of elements of a result that are computed together.
+/// The number of elements of a recipe's result that the evaluator computes together.
 const PIECE: usize = 1 << 14;
 
 /// Writes the data of a parameter.
@@ -197,7 +197,7 @@ struct PieceReader<'a> {
 }
 
 enum PieceSource<'a> {
-    /// The numbers of a tensor, and the element type to which the reader rounds these numbers.
+    /// The numbers of a tensor, and the element type to which the reader rounds the numbers.
     Source(TensorNumbers<'a>, Option<ElementType>),
     Op(Cow<'a, Op>, Vec<PieceReader<'a>>),
 }
