@@ -16,8 +16,8 @@ use trace::Provenance;
 pub trait Coded: Error {
     fn code(&self) -> Code;
 
-    /// The error that this error only wraps. A wrapper has the same error code and refers to the
-    /// same source lines as the wrapped error.
+    /// Returns the wrapped error, if this error is only a wrapper. A wrapper has the same error
+    /// code and refers to the same source lines as the wrapped error.
     fn passed_on(&self) -> Option<&(dyn Coded + 'static)> {
         None
     }
@@ -194,7 +194,7 @@ impl fmt::Display for Code {
     }
 }
 
-/// The text is not the code of a known error.
+/// The given text is not the code of a known error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no error with the code `{0}`; run `tracewright explain` without a code to list all codes")]
 pub struct UnknownCode(pub String);
