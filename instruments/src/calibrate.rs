@@ -52,7 +52,7 @@ pub enum CalibrateError {
         consecutive layers; quantize without a calibration text"
     )]
     Between { path: String },
-    /// The text is shorter than one window.
+    /// The calibration text is shorter than one window.
     #[error("the text has {found} tokens, expected at least the {window} tokens of one window")]
     Short { found: usize, window: usize },
     /// The callback that observes the calibration stopped the calibration.
@@ -252,7 +252,7 @@ type InputSums = (Vec<String>, Vec<f32>);
 /// windows.
 type Values = HashMap<NodeId, Vec<Array>>;
 
-/// The layers of an entry point, and the values that these layers read.
+/// Describes the layers of an entry point, and the values that the layers read.
 struct Layers {
     /// The nodes that call layers, in the order of execution.
     calls: Vec<NodeId>,
@@ -354,8 +354,8 @@ fn with_outputs(region: &Region, mut function: Function, outputs: Vec<(String, N
     region.with(vec![function])
 }
 
-/// Returns the inputs of all matmuls in a function. For each input, the list contains the keys of
-/// the weight matrices that multiply this input.
+/// Returns the inputs of all matmuls in a function. For each input of a matmul, the list contains
+/// the keys of the weight matrices that multiply this input.
 fn matmul_inputs(function: &Function) -> Vec<(NodeId, Vec<String>)> {
     let mut inputs: BTreeMap<NodeId, Vec<String>> = BTreeMap::new();
     for id in function.ids() {

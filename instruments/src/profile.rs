@@ -282,8 +282,8 @@ impl ProfiledPlace {
     }
 }
 
-/// The options that must be equal in the profile and in the network. If one option in the result
-/// differs, the nodes of the profiled network and of the other network don't correspond.
+/// The options that must be equal in the profile and in the network. If two networks differ in one
+/// of the returned options, the nodes of the two networks don't correspond.
 const COMPARED: [&str; 7] = ["dtype", "quant", "kv", "kernels", "simplify", "context", "batch"];
 
 pub(crate) fn variant(plan: &Plan) -> BTreeMap<&'static str, String> {

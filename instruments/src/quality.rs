@@ -127,7 +127,7 @@ impl QualityReport {
 /// The reason why two models cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum QualityError {
-    /// The text is shorter than one window.
+    /// The text of the comparison is shorter than one window.
     #[error("the text has {found} tokens, expected at least the {window} tokens of one window")]
     Short { found: usize, window: usize },
     /// The windows are too short, so the comparison has no positions.
@@ -139,7 +139,7 @@ pub enum QualityError {
     /// A logit is not a finite number.
     #[error("the logits after token {position} of window {window} are not finite")]
     NotFinite {
-        /// The index of the window. The first window has the index 0.
+        /// The index of the window in the text. The first window has the index 0.
         window: usize,
         /// The position in the window. The first position is 0.
         position: usize,

@@ -247,7 +247,7 @@ pub fn fits(context: usize, depth: usize, tokens: usize) -> Result<(), BenchErro
 ///
 /// # Errors
 /// Returns an error if the last chunk of the prompt is shorter than `chunk`, because another entry
-/// point of the module reads a shorter chunk. A profile contains only one entry point.
+/// point of the module reads a shorter chunk. A profile describes only one entry point.
 pub fn whole_chunks(tokens: usize, chunk: usize) -> Result<usize, BenchError> {
     match tokens % chunk {
         0 => Ok(tokens / chunk),

@@ -88,8 +88,8 @@ pub struct Case<'a> {
     /// The number of bytes and of arithmetic operations in one unit of work, such as a decode step.
     pub work: Workload,
     pub run: Run<'a>,
-    /// The same computation on a device that counts calls of each compiled function, if such a
-    /// device exists.
+    /// The same computation on a device that counts calls of each compiled function. The field is
+    /// `None` if no device can count calls.
     pub watched: Option<Watched<'a>>,
 }
 
@@ -111,7 +111,7 @@ pub struct Watched<'a> {
 /// computation in seconds.
 pub type Run<'a> = Box<dyn FnMut() -> Result<f64, BenchError> + 'a>;
 
-/// The names of a measured operation and of a variant.
+/// Identifies a measured operation and a variant of this operation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Label {
     /// The name of the measured operation, such as `decode` or `matmul`.
@@ -122,13 +122,14 @@ pub struct Label {
     pub flags: Vec<String>,
 }
 
-/// The amount of work in one measured unit. A unit is a decode step, a prompt or a matmul.
+/// The amount of work in one measured unit of work. A unit of work is a decode step, a prompt or a
+/// matmul.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Workload {
     pub tokens: Option<f64>,
     pub flops: Option<f64>,
-    /// The number of bytes that one unit reads. In most units of work, most of the bytes are
-    /// weights.
+    /// The number of bytes that one unit of work, such as a decode step, reads. In most units of
+    /// work, most of the bytes are weights.
     pub bytes: Option<f64>,
 }
 
@@ -149,7 +150,7 @@ pub struct Measured {
     /// field contains the median of this quotient over all rounds.
     pub ratio_to_first: f64,
     /// The compiled functions that the device executes in one unit of work, such as a decode step.
-    /// The first function is the slowest function.
+    /// The first function in the list is the slowest function.
     pub dispatches: Vec<Dispatch>,
 }
 
@@ -299,7 +300,7 @@ pub fn measure(
 }
 
 /// Returns the compiled functions that a device executes in one unit of work, such as a decode
-/// step. The first function is the slowest function.
+/// step. The first function in the list is the slowest function.
 fn dispatches(watched: Watched<'_>) -> Result<Vec<Dispatch>, BenchError> {
     let Watched { runtime, mut run, before, units, paths } = watched;
     // The first run causes page faults, so the function does not count it. The run also processes the tokens

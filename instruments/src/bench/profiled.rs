@@ -119,7 +119,8 @@ impl Costs {
         Self { functions, entry, layers: calls.collect() }
     }
 
-    /// Returns the cost of the operations at a source location, and the most expensive of these operations.
+    /// Returns the total cost of all operations at a source location, and the name of the most
+    /// expensive operation at this location.
     fn at(&self, layer: Option<&str>, at: &Declared) -> Option<(Cost, &str)> {
         let layer = layer.and_then(|layer| self.layers.get(layer));
         let functions = layer.into_iter().chain([&self.entry]).filter_map(|&index| self.functions.get(index));

@@ -56,9 +56,9 @@ impl Activations {
         (value.data.len() == ty.count()).then(|| Value { ty: ty.clone(), data: value.data })
     }
 
-    /// Runs an entry point that computes the logits of all tokens, and compares the values of all
-    /// nodes with the activations of the other program. Tracewright and the other program must
-    /// compute in the element type `element`.
+    /// Runs an entry point that computes the logits of all tokens. Then compares the values of all
+    /// nodes with the activations that the other program computed. Tracewright and the other
+    /// program must compute in the element type `element`.
     ///
     /// # Errors
     /// Returns an error if the variant cannot run.
@@ -160,8 +160,8 @@ fn apart(computed: ElementType, element: ElementType) -> Bound {
     share(if computed == ElementType::F32 { APART } else { narrow }, element)
 }
 
-/// The values of the nodes in a function, and the list of nodes for which the other program has
-/// activations.
+/// Contains the values of the nodes in a function, and the list of nodes for which the other
+/// program computed activations.
 struct Known<'r> {
     region: &'r Region,
     values: BTreeMap<NodeId, Value>,

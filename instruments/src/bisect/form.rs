@@ -32,7 +32,7 @@ pub trait Form {
     /// entry points.
     ///
     /// # Errors
-    /// Returns an error if the trace cannot run in this way.
+    /// Returns an error if this variant cannot run the trace.
     fn run(&self, trace: &Trace, arguments: &[Value]) -> Result<Vec<Vec<Value>>, BisectError>;
 }
 
@@ -61,7 +61,7 @@ impl<'a> CheckpointValues<'a> {
     }
 }
 
-/// The reference evaluator, which computes operations as they are defined.
+/// The reference evaluator, which computes each operation exactly as the operation is defined.
 pub struct EvaluatedForm<'a> {
     pub values: &'a CheckpointValues<'a>,
     /// The storage formats of the weights. If this field is set, the evaluator first rewrites the

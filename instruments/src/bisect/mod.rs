@@ -14,7 +14,7 @@
 //!
 //! The allowed difference of a node is the sum of two numbers. The first number is the error bound
 //! of the node's operation. The second number is the effect of operands that already differ between
-//! the two variants. The evaluator computes the effect of these operands.
+//! the two variants. The evaluator computes the effect of operands that already differ.
 
 mod activations;
 mod baseline;
@@ -123,8 +123,8 @@ pub struct Finding {
 pub struct Bisected {
     /// The number of nodes that were compared.
     pub compared: usize,
-    /// The first node whose values differ by more than the allowed difference, if such a node
-    /// exists.
+    /// The first node whose values differ by more than the allowed difference. The field is `None`
+    /// if no node differs.
     pub finding: Option<Finding>,
     /// Contains the name of each result of the entry point, and the difference between the two
     /// variants' values of this result.

@@ -16,8 +16,8 @@ pub(crate) struct Region {
 /// as additional results.
 pub(crate) struct Probed {
     pub trace: Trace,
-    /// Contains the index of the entry point and the index of the result that return each exposed
-    /// node's value.
+    /// For each exposed node, contains the index of the entry point that returns the node's value,
+    /// and the index of this result.
     pub places: Vec<(usize, usize)>,
 }
 

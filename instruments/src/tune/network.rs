@@ -20,8 +20,8 @@ use tracewright::{Plan, PlanError};
 /// The numbers of tokens per prefill call that the tuner tries.
 const CHUNKS: [usize; 5] = [32, 64, 128, 256, 512];
 
-/// The number of tokens in the prompt. The prompt's length is not a multiple of the chunk size,
-/// because most real prompts have such lengths.
+/// The number of tokens in the prompt. The prompt ends with an incomplete chunk, as most real
+/// prompts do.
 const PROMPT: usize = 500;
 
 const STEPS: usize = 16;
@@ -93,14 +93,14 @@ impl<'a> TunedNetwork<'a> {
 }
 
 /// Contains a network that is built with default settings, and the logits that this network
-/// computes. The tuner compares networks that are built with other settings with this network.
+/// computes. The tuner compares this network with networks that are built with other settings.
 pub struct NetworkTrials<'a> {
     maker: Maker<'a>,
     usual: Network,
     expected: Vec<Value>,
 }
 
-/// Builds networks with different settings, and calls these networks.
+/// Builds a network with different settings, and calls the built networks.
 struct Maker<'a> {
     plan: &'a Plan,
     context: usize,

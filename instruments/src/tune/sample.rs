@@ -79,7 +79,7 @@ pub(super) fn copies(work: usize, bytes: usize) -> usize {
 }
 
 /// The number of distinct random panels that a packed weight repeats. Because this number is prime,
-/// a panel differs from its neighbours in every row and column of the weight.
+/// neighbouring panels of the weight are always different.
 const PANELS: usize = 251;
 
 /// Creates random packed weights with `count` panels.

@@ -37,7 +37,7 @@ pub struct Trial<'a> {
     /// The name of the fused operation, or the name of the network.
     pub name: &'a str,
     /// For a fused operation, the estimated time as a fraction of the time of all fused operations.
-    /// For a network, the number 1.
+    /// The field is 1 for a network.
     pub share: f64,
     /// Contains the settings and the result of the trial. The field is `None` before the first
     /// trial.
@@ -50,7 +50,8 @@ pub type WatchTrials<'a> = &'a mut dyn FnMut(Trial<'_>) -> ControlFlow<()>;
 
 impl Tuned {
     /// Returns the fused operations that kernels compute on the plan's target, together with the
-    /// known measurements of each kernel. The list begins with the most expensive operation.
+    /// known measurements of each kernel. The most expensive operation is the first operation in
+    /// the list.
     ///
     /// # Errors
     /// Returns an error if the plan cannot be recorded or lowered.
@@ -99,9 +100,9 @@ impl Tuned {
     }
 }
 
-/// Implemented by a fused operation and by a network, whose fastest settings the tuner searches.
+/// A trait for fused operations and networks, whose fastest settings the tuner searches.
 trait Tunes {
-    /// The type of the settings, such as a tiling of a kernel.
+    /// The type of the settings, such as the type of a kernel's tiling.
     type Way: Clone + PartialEq + fmt::Display + Serialize;
 
     fn share(&self) -> f64;

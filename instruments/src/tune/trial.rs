@@ -41,7 +41,7 @@ pub struct Workbench<'a> {
 }
 
 /// A test program with a fused operation, which is loaded with the default tiling. The tuner
-/// compares programs with other tilings with this program.
+/// compares this program with programs that have other tilings.
 pub struct Trials<'a> {
     bench: &'a Workbench<'a>,
     name: String,
@@ -158,7 +158,7 @@ pub(super) fn in_turn(
 }
 
 /// Measures `count` pairs of times. Each pair contains a time with the default tiling and a time
-/// with the other tiling.
+/// with the tested tiling.
 fn pairs(
     usual: &mut dyn FnMut() -> Result<f64, TuneError>,
     other: &mut dyn FnMut() -> Result<f64, TuneError>,
