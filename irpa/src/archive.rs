@@ -48,7 +48,7 @@ pub struct Entry {
     /// recipe.
     pub recipe: Option<String>,
     /// The names of the checkpoint's tensors that the recipe reads. The list is empty if the
-    /// metadata do not contain these names.
+    /// metadata contain no names of tensors.
     pub sources: Vec<String>,
     pub data: EntryData,
 }
@@ -101,8 +101,8 @@ impl Archive {
         Some(&self.entries[index])
     }
 
-    /// Returns the data of the entry with this name. The result is `None` if the archive has no
-    /// entry with the given name, or if the entry repeats a pattern.
+    /// Returns the data of the entry with the given name. The result is `None` if the archive has
+    /// no entry with the given name, or if the entry repeats a pattern.
     pub fn data(&self, name: &str) -> Option<&[u8]> {
         match &self.get(name)?.data {
             EntryData::Range(range) => self.map.get(range.clone()),
@@ -110,9 +110,9 @@ impl Archive {
         }
     }
 
-    /// Passes the data of the entry with this name to `read`. Unlike the data that
+    /// Passes the data of the entry with the given name to `read`. Unlike the data that
     /// [`data`](Self::data) returns, the passed bytes do not stay in the memory of the process. The
-    /// result is `None` if the archive has no data for this name.
+    /// result is `None` if the archive has no data for the given name.
     ///
     /// # Errors
     /// Returns an error if the system cannot map the file again.
@@ -168,7 +168,7 @@ impl Archive {
     }
 }
 
-/// The result of successfully comparing all data with the hashes.
+/// The result of [`Archive::verify_content`] if all data match the hashes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     pub entries: usize,

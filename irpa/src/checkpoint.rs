@@ -56,8 +56,8 @@ pub struct CheckpointTensor {
     /// Describes how the order of a tensor's numbers in the file differs from the order in the
     /// model.
     pub arranged: StoredOrder,
-    /// Whether a shard contains the tensor, but the index does not list the tensor. Such tensors
-    /// exist in fine-tuned checkpoints whose shards replace tensors of another checkpoint.
+    /// Whether a shard contains the tensor, but the index does not list the tensor. Unlisted
+    /// tensors exist in fine-tuned checkpoints whose shards replace tensors of another checkpoint.
     pub unlisted: bool,
     pub(crate) file: usize,
     /// The location of the scales for [`StoredNumbers::Mxfp4`]: the index of the file, and the
@@ -222,7 +222,7 @@ impl Checkpoint {
     }
 
     /// Adds the tensors of another checkpoint, which is in the subfolder `folder` of this
-    /// checkpoint's folder. The function adds `folder` and a dot in front of the names of these
+    /// checkpoint's folder. The function adds `folder` and a dot in front of the names of the added
     /// tensors.
     ///
     /// # Errors
@@ -341,7 +341,7 @@ impl Checkpoint {
         &self.files[tensor.file].0
     }
 
-    /// Returns the type of the tensor with this name.
+    /// Returns the type of the tensor with the given name.
     ///
     /// The function returns an error for an unsupported element type.
     pub fn ty(&self, name: &str) -> Result<TensorType, ArchiveError> {
@@ -359,14 +359,14 @@ impl Checkpoint {
         }
     }
 
-    /// Returns the stored bytes of the tensor with this name. The bytes of the tensor are
+    /// Returns the stored bytes of the tensor with the given name. The bytes of the tensor are
     /// little-endian, and may be unaligned in memory.
     pub fn data(&self, name: &str) -> Result<&[u8], ArchiveError> {
         let tensor = self.require(name)?;
         Ok(&self.files[tensor.file].1[tensor.range.clone()])
     }
 
-    /// Passes the stored bytes of the tensor with this name to `read`. Unlike the bytes that
+    /// Passes the stored bytes of the tensor with the given name to `read`. Unlike the bytes that
     /// [`data`](Self::data) returns, the passed bytes do not stay in the memory of the process.
     ///
     /// # Errors
@@ -377,8 +377,8 @@ impl Checkpoint {
         Ok(file.read_once(tensor.range.clone(), read).with_path("map", path)?)
     }
 
-    /// Returns a reader for the numbers of the tensor with this name, in the order in which the
-    /// file stores them.
+    /// Returns a reader for the numbers of the tensor with the given name. The reader returns the
+    /// numbers in the order of the file.
     pub fn numbers(&self, name: &str) -> Result<TensorNumbers<'_>, ArchiveError> {
         let tensor = self.require(name)?;
         let (bytes, stored) = (self.data(name)?, tensor.stored);

@@ -36,7 +36,7 @@ pub enum ArchiveError {
     DiskFull {
         path: PathBuf,
         needed: u64,
-        /// The number of free bytes, if the file system reports this number.
+        /// The number of free bytes on the disk, if the file system reports this number.
         available: Option<u64>,
     },
     /// The progress callback stopped the operation.
@@ -57,8 +57,8 @@ pub enum ArchiveError {
     SourceLength {
         name: String,
         expected: u64,
-        /// The number of bytes that the caller wrote. If the caller writes too many bytes, this
-        /// number includes only the writes up to the first write that exceeds the planned size.
+        /// The number of bytes that the caller wrote. If the caller writes too many bytes, the
+        /// writer stops counting after the first write that exceeds the planned size.
         found: u64,
     },
     /// Tracewright cannot convert numbers of the element type `from` to the element type `to`.
@@ -156,7 +156,7 @@ impl ArchiveError {
     }
 }
 
-/// The rules of the archive format. [`Archive::open`](crate::Archive::open) checks these rules.
+/// Lists the rules of the archive format that [`Archive::open`](crate::Archive::open) checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ArchiveRule {
@@ -360,7 +360,7 @@ pub enum IndexProblem {
     #[error("tensor `{name}` is not in shard `{shard}`")]
     MissingTensor {
         name: String,
-        /// The name of the shard that the index lists for this tensor.
+        /// The name of the shard that the index lists for the tensor.
         shard: String,
     },
 }

@@ -70,7 +70,7 @@ pub enum StoredNumbers {
     /// a row. Each row begins with a new block, and zeros fill the last block of a row.
     Rows(BlockFormat, usize),
     /// The numbers are four-bit floats, and each byte contains two numbers. Another tensor contains
-    /// the scales of these numbers.
+    /// the scales of the four-bit floats.
     Mxfp4,
 }
 
@@ -148,7 +148,8 @@ impl Kind {
         })
     }
 
-    /// Returns the size of a value of this type in bytes. The result is `None` for a string.
+    /// Returns the size in bytes that each value of the type `self` has. The result is `None` for
+    /// the type of strings.
     fn bytes(self) -> Option<usize> {
         Some(match self {
             Self::U8 | Self::I8 | Self::Bool => 1,
@@ -159,8 +160,8 @@ impl Kind {
         })
     }
 
-    /// Decodes a value of this type from `bytes`. For a string, `bytes` contains only the text,
-    /// without the preceding length.
+    /// Decodes a value of the type `self` from `bytes`. For a string, `bytes` contains only the
+    /// text, without the preceding length.
     fn value(self, bytes: &[u8]) -> GgufValue<'_> {
         let mut word = [0; 8];
         bytes.iter().zip(&mut word).for_each(|(byte, place)| *place = *byte);

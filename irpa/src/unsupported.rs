@@ -17,14 +17,14 @@ pub enum UnsupportedFormat {
     PyTorch,
     /// A folder with several GGUF files. To fix the error, pass the path of one GGUF file.
     Gguf(Vec<String>),
-    /// A placeholder instead of the weights. An incomplete download leaves such a placeholder file
-    /// behind.
+    /// A placeholder instead of the weights. A placeholder remains in the folder after an
+    /// incomplete download.
     StandIn(StandIn),
     /// An adapter for a base model, in the format of PEFT.
     Adapter {
         /// The kind of adapter, such as `LORA`.
         kind: String,
-        /// The name of the base model, if the adapter contains this name.
+        /// The name of the base model, if the adapter's configuration contains this name.
         base: Option<String>,
     },
     /// Several models in one folder, in the format of diffusers.

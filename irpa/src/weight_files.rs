@@ -15,7 +15,7 @@ pub(crate) struct WeightFiles {
     /// The file that Tracewright reads. The field contains the path of the single safetensors file,
     /// or the path of the index if the weights are in several files.
     pub file: PathBuf,
-    /// The index in the same folder as a single safetensors file. Tracewright ignores this index.
+    /// An index in the same folder as a single safetensors file. Tracewright ignores such an index.
     pub index: Option<PathBuf>,
 }
 
@@ -65,8 +65,8 @@ pub(crate) fn rejected(path: &Path, bytes: &[u8], error: SafeTensorError) -> Arc
     }
 }
 
-/// Returns an error if a file is a placeholder instead of weights. An incomplete download leaves
-/// such a placeholder behind.
+/// Returns an error if a file is a placeholder instead of weights. A placeholder remains in the
+/// folder after an incomplete download.
 pub(crate) fn refuse_stand_in(path: &Path, bytes: &[u8]) -> Result<(), ArchiveError> {
     match StandIn::of(bytes) {
         None | Some(StandIn::Empty) => Ok(()),

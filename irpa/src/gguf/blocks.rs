@@ -242,8 +242,8 @@ fn five_bits(block: &[u8], out: &mut [f32; LONG]) {
     }
 }
 
-/// Decodes Q6_K. Each half of a block contains 128 numbers. The lower four bits of these numbers
-/// are in 64 bytes, and the upper two bits are in 32 bytes.
+/// Decodes Q6_K. Each half of a block contains 128 six-bit numbers. The lower four bits of the 128
+/// numbers are in 64 bytes, and the upper two bits are in 32 bytes.
 fn six_bits(block: &[u8], out: &mut [f32; LONG]) {
     let (low, rest) = block.split_at(LONG / 2);
     let (high, rest) = rest.split_at(LONG / 4);
