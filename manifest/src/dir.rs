@@ -18,10 +18,10 @@ pub mod names {
     pub const MODULE: &str = "model.vmfb";
     pub const ARCHIVE: &str = "model.irpa";
     /// The name of the archive with the weights that recipes compute from checkpoint tensors. Only
-    /// exports for XLA contain such an archive.
+    /// exports for XLA contain this archive.
     pub const MADE: &str = "made.irpa";
-    /// The files that Tracewright needs for loading a tokenizer. If the model's folder contains
-    /// files of a tokenizer, the exporter copies these files.
+    /// The files that Tracewright needs for loading a tokenizer. The exporter copies the
+    /// tokenizer's files that exist in the model's folder.
     pub const COPIED: &[&str] = files::TOKENIZER_FILES;
 }
 
