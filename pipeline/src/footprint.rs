@@ -91,7 +91,7 @@ pub struct Memory {
     pub available: u64,
 }
 
-/// The error that a program does not fit into memory.
+/// The error about a program that does not fit into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{what} needs {} of memory (weights {}, state {}, activations {}), but only {} are available",
@@ -272,7 +272,7 @@ impl Expanded {
     }
 }
 
-/// Returns the keys of all weights from which functions only look up rows. An example is an
+/// Returns the keys of all weights from which functions only look up rows, such as the key of an
 /// embedding matrix.
 pub(crate) fn only_looked_up(trace: &Trace) -> BTreeSet<String> {
     let (mut looked_up, mut read) = (BTreeSet::new(), BTreeSet::new());
@@ -330,7 +330,7 @@ fn computed(trace: &Trace) -> Vec<usize> {
 
 struct Computed {
     /// The size of all values that the function computes, plus the size of the values in the
-    /// largest called function. This sum excludes the arguments of the function.
+    /// largest called function. The field excludes the sizes of the function's arguments.
     bytes: usize,
     /// For each result, contains the index of the argument whose memory the result reuses, or
     /// `None`.

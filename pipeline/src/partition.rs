@@ -38,7 +38,7 @@ pub struct CallCost {
     /// The number of new tokens that the call processes in all sequences together.
     pub tokens: usize,
     /// The size of all state and of all weights that the call reads, in bytes. If the call only
-    /// looks up rows of a weight, this size includes only these rows.
+    /// looks up rows of a weight, the field includes only the size of the looked-up rows.
     pub read: usize,
     /// The peak size of all activations that exist at the same time during the call, in bytes.
     pub activations: usize,
