@@ -32,7 +32,7 @@ pub struct Plugin {
 }
 
 /// A client of a plugin, which owns the plugin's devices in this process. All executables and
-/// tensors on these devices belong to this client. A clone refers to the same client.
+/// tensors on the client's devices belong to the client. A clone refers to the same client.
 #[derive(Clone)]
 pub struct Client(Rc<Inner>);
 
@@ -166,7 +166,8 @@ impl Client {
         &self.0.platform
     }
 
-    /// Returns the version of the platform. The format of this text depends on the plugin.
+    /// Returns the version of the platform. Each plugin uses a different format for the version of
+    /// its platform.
     pub fn platform_version(&self) -> &str {
         &self.0.platform_version
     }

@@ -150,7 +150,7 @@ pub enum PjrtError {
         expected: Range<usize>,
         found: Range<usize>,
     },
-    /// The placement cannot divide a tensor of this type into equal parts.
+    /// The placement cannot divide a tensor of the type `ty` into equal parts.
     #[error("a tensor of type `{ty}` cannot be divided into {parts:?} parts")]
     Placement {
         ty: TensorType,

@@ -183,7 +183,7 @@ mod tests {
     }
 
     /// Creates the parts of a tensor whose elements are the numbers 0, 1, 2 and so on. The function
-    /// compares the methods of [`Placement`] on these parts.
+    /// compares the methods of [`Placement`] on the parts of this tensor.
     fn parts(placement: &Placement, shape: &[usize]) -> Vec<Vec<u8>> {
         let ty = TensorType::new(ElementType::I8, shape);
         let bytes: Vec<u8> = (0..ty.count() as u8).collect();

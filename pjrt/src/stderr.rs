@@ -10,8 +10,8 @@ use rustix::stdio::{dup2_stderr, stderr};
 
 /// On processors with AVX-512, XLA prints an error of about 2,500 characters for each executable
 /// that XLA loads. XLA's error message is wrong, because the executable works. XLA searches for
-/// LLVM's tuning preferences in the list of processor features, but the list does not contain these
-/// preferences. See <https://github.com/openxla/xla/issues/44565>.
+/// LLVM's tuning preferences in the list of processor features, but this list contains only
+/// features. See <https://github.com/openxla/xla/issues/44565>.
 const PREFERENCE: &str = "Target machine feature +prefer-no-";
 
 /// The text of the warning that the library Abseil prints before its first message.

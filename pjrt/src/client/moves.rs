@@ -1,6 +1,6 @@
 //! Creates, copies and changes tensors on devices, without copying numbers to the host. To create,
 //! copy or change a tensor, this crate runs a small helper module on the devices. This crate
-//! compiles a helper module when it is first needed for a tensor type.
+//! compiles a helper module once for each tensor type, before the first use of the module.
 //!
 //! Each device runs the helper module on its part of the tensor. Therefore, the types in the helper
 //! module are the types of the parts, and not the types of whole tensors.
@@ -137,8 +137,8 @@ impl PjrtBuffer {
         Self { client: self.client.clone(), parts, ty, placement: self.placement.clone() }
     }
 
-    /// Checks that rows with the type `ty` fit into this tensor from the row `first` on. Each
-    /// device must store a part of every row.
+    /// Checks that rows with the type `ty` fit into this tensor, beginning with the row `first`.
+    /// Each device must store a part of every row.
     fn check_rows(&self, first: usize, ty: &TensorType) -> Result<(), PjrtError> {
         let count = ty.shape.first().copied().unwrap_or_default();
         if self.placement.divides_rows() {

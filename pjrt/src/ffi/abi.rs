@@ -118,8 +118,8 @@ pub struct Header {
     pub version: ApiVersion,
 }
 
-/// The names of the functions that store and load executables. A plugin without these functions can
-/// still run modules.
+/// The names of the plugin functions that store and load executables. A plugin that cannot store
+/// and load executables can still run modules.
 const OPTIONAL: [&str; 2] = ["executable_serialize", "executable_deserialize_and_load"];
 
 /// Declares the table of functions. Each line contains the number of unused functions before a used
@@ -148,8 +148,7 @@ macro_rules! table {
     };
 }
 
-/// The place of a used function in the table, and of the `N` unused functions before the used
-/// function.
+/// A part of the table that consists of `N` unused functions, followed by a used function.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Entry<const N: usize, F> {

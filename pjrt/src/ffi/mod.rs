@@ -21,15 +21,15 @@ use ops::{ElementType, TensorType};
 use crate::error::{PjrtError, PjrtStatus};
 use crate::library_file::missing_end;
 
-/// The oldest supported minor version of the C API. In this oldest version, the last fields of the
-/// C API's structs are the same as in the structs of `abi`.
+/// The oldest supported minor version of the C API. In the oldest supported version, the last
+/// fields of the C API's structs are the same as in the structs of `abi`.
 pub const OLDEST_MINOR: i32 = 106;
 
 /// The supported major version of the C API. In other major versions, the structs have different
 /// fields.
 const MAJOR: i32 = 0;
 
-/// The maximum length of a plugin's message, in bytes. The crate shortens longer messages, because
+/// The maximum length of a plugin's message, in bytes. This crate shortens longer messages, because
 /// some messages of XLA contain the text of a whole module.
 const MESSAGE_LIMIT: usize = 2000;
 
@@ -205,8 +205,8 @@ fn element_code(element: ElementType) -> Option<c_int> {
     })
 }
 
-/// Declares an owner type for an object that belongs to a client. When a value of the owner type is
-/// dropped, it destroys the object.
+/// Declares an owner type for an object that belongs to a client. A value of the owner type
+/// destroys the object when the value is dropped.
 macro_rules! owner {
     ($name:ident, $args:ident, $field:ident, $function:ident) => {
         impl Drop for $name {
