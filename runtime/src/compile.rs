@@ -17,7 +17,7 @@ const KEY_VERSION: &str = "tracewright module 1";
 pub struct ModuleText<'a> {
     pub text: &'a str,
     /// The text of the module without source locations. Source locations do not affect the
-    /// computation, so the key in the cache is a hash of the text without source locations.
+    /// computation, so the key in the cache depends only on the text without source locations.
     pub text_without_locs: &'a str,
 }
 

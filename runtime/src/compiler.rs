@@ -18,8 +18,8 @@ use targets::{Backend, DeviceKind, Target};
 use crate::child::{self, Stopped};
 use crate::error::Status;
 
-/// The Python package that contains `iree-compile`. The version of this package is the same as the
-/// version of the runtime.
+/// The Python package that contains `iree-compile`. The version of the package is the same as the
+/// version of IREE's runtime.
 pub const WHEEL: &str = "iree-base-compiler==3.13.0";
 
 /// The folder of the Python package that contains the compiler.
@@ -56,7 +56,7 @@ pub enum CompileError {
     NotFound { places: Vec<PathBuf> },
     #[error("cannot run `{}`", path.display())]
     Spawn { path: PathBuf, source: io::Error },
-    /// The program is not `iree-compile`, because it does not print a version of `iree-compile`.
+    /// The program is not `iree-compile`, because the program prints no version of `iree-compile`.
     #[error("`{}` is not `iree-compile`: the program answers `--version` with `{answer}`", path.display())]
     NotACompiler { path: PathBuf, answer: String },
     /// The compilation exceeded the time limit and was stopped.
@@ -88,8 +88,8 @@ pub enum CompileError {
 }
 
 impl CompileError {
-    /// Replaces the path of the log file in this error with `path`. Returns false if this kind of
-    /// error has no log file.
+    /// Replaces the path of the log file in this error with `path`. Returns false if the error
+    /// refers to no log file.
     pub(crate) fn keeps_log(&mut self, path: &Path) -> bool {
         match self {
             Self::TimedOut { log, .. }
@@ -292,8 +292,8 @@ impl Compiler {
         Ok(Target { features: Some(features), ..target.clone() })
     }
 
-    /// Asks the compiler for the features that code for this target may use. For processors, the
-    /// result contains LLVM's names of the features. For other devices, the result contains the
+    /// Asks the compiler for the features that code for the given target may use. For processors,
+    /// the result contains LLVM's names of the features. For other devices, the result contains the
     /// number formats in which the device computes, such as `fp16`, and the widths of numbers that
     /// the device can store, such as `b8`.
     pub fn features(&self, target: &Target) -> Result<Vec<String>, CompileError> {

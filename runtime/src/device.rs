@@ -29,9 +29,8 @@ pub enum Device {
 }
 
 impl Device {
-    /// Selects the device with the given name. If the name is the CPU's name, the result is a pool
-    /// of `workers` threads. If `workers` is 0, the pool has as many threads as this process may
-    /// use.
+    /// Selects the device with the given name. The name of the CPU selects a pool of `workers`
+    /// threads. If `workers` is 0, the pool has as many threads as this process may use.
     pub fn of(name: DeviceName, workers: usize) -> Self {
         match name.kind {
             DeviceKind::Cpu => Self::LocalTask { workers },

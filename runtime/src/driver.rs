@@ -58,8 +58,8 @@ pub(crate) fn code(kind: DeviceKind) -> Result<u32, RuntimeError> {
     }
 }
 
-/// Creates the error for a driver that does not start. The function removes the list of paths in
-/// which IREE searched for a library from IREE's message.
+/// Creates the error for a driver that does not start. The function shortens IREE's message,
+/// because the message lists all paths in which IREE searched.
 pub(crate) fn does_not_start(kind: DeviceKind, Status { code, message }: Status) -> RuntimeError {
     let said = message.split(" Tried: ").next().unwrap_or_default();
     let message = said.trim_end_matches(':').to_owned();

@@ -86,8 +86,8 @@ impl fmt::Display for Status {
     }
 }
 
-/// An error while a program is loaded or called. After such an error, you can still use the runtime
-/// and all other programs.
+/// An error while a program is loaded or called. After an error of the type [`RuntimeError`], you
+/// can still use the runtime and all other programs.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
     /// IREE cannot create the device.
@@ -99,14 +99,15 @@ pub enum RuntimeError {
         `{0}`"
     )]
     DriverNotBuilt(DeviceKind),
-    /// This binary can compile and export programs for this kind of device, but cannot run such
-    /// programs.
+    /// Without the driver, this binary can compile and export programs for this kind of device, but
+    /// cannot run the programs.
     #[error(
         "this binary compiles and exports programs for {0} devices, but cannot run such programs; run the programs \
         with IREE's `iree-run-module`"
     )]
     NotRun(DeviceKind),
-    /// The driver fails, or the system library for this kind of device is missing.
+    /// The driver for this kind of device fails, or the system library that the driver needs is
+    /// missing.
     #[error("the {kind} driver does not start ({needs}): {status}", needs = needs(*kind))]
     Driver { kind: DeviceKind, status: Status },
     /// The machine has no device with the given name.
@@ -160,7 +161,7 @@ pub enum RuntimeError {
     /// The module cannot be loaded for a reason that has no separate error.
     #[error("cannot load the module: {0}")]
     Load(Status),
-    /// The module exports no function with this name.
+    /// The module exports no function with the name `name`.
     #[error("the module has no function `{name}`; the module has {}", list(exports))]
     NoFunction {
         name: String,

@@ -220,8 +220,8 @@ unsafe extern "C" {
     fn tw_call_release(call: *mut RawCall);
 }
 
-/// The maximum length of a status text, in bytes. This crate truncates longer texts. The status
-/// texts of IREE itself have a few hundred bytes.
+/// The maximum length of a status text, in bytes. This crate truncates longer status texts. The
+/// status texts of IREE itself have a few hundred bytes.
 const STATUS_TEXT_LIMIT: usize = 4096;
 
 fn check(status: *mut RawStatus) -> Result<(), Status> {
@@ -447,7 +447,7 @@ extern "C" fn release_bytes(owner: *mut c_void) {
 
 impl Parameters {
     /// Creates a scope of parameters, which refer to ranges of shared bytes. The shared bytes stay
-    /// alive as long as a program or a buffer uses these bytes.
+    /// alive as long as a program or a buffer uses the bytes.
     pub(crate) fn new(parameters: &crate::Parameters) -> Result<Self, RuntimeError> {
         let scope = &parameters.scope;
         let refused = |status| RuntimeError::Parameters { scope: scope.clone(), status };
@@ -495,8 +495,8 @@ impl Parameters {
 }
 
 impl Program {
-    /// Loads a module, and runs the initializers of the module. If the function fails, the Boolean
-    /// is true if IREE had verified the bytes of the module before the error.
+    /// Loads a module, and runs the initializers of the module. If loading fails, the Boolean in
+    /// the error is true if IREE had verified the bytes of the module before the failure.
     pub(crate) fn load(
         runtime: &Runtime,
         vmfb: &[u8],

@@ -16,7 +16,7 @@ pub const PARAMETER_ALIGNMENT: usize = 64;
 ///
 /// If the address of a parameter is a multiple of [`PARAMETER_ALIGNMENT`], IREE reads the parameter
 /// directly from the shared bytes. IREE copies a parameter with any other address. The shared bytes
-/// are released together with the last program and the last buffer that use these bytes.
+/// are released when no program and no buffer uses the bytes any more.
 #[derive(Clone)]
 pub struct Parameters {
     /// The name of the scope, as in `#flow.parameter.named<"scope"::"name">`.
@@ -39,8 +39,8 @@ pub enum ParameterData {
 }
 
 impl Parameters {
-    /// Returns the names of the parameters whose data are not aligned to [`PARAMETER_ALIGNMENT`]
-    /// bytes. IREE copies these parameters.
+    /// Returns the names of the parameters that IREE copies. IREE copies a parameter if its data
+    /// are not aligned to [`PARAMETER_ALIGNMENT`] bytes.
     pub fn misaligned(&self) -> impl Iterator<Item = &str> {
         let base = (*self.bytes).as_ref().as_ptr() as usize;
         self.entries.iter().filter_map(move |(name, entry)| match entry {

@@ -163,8 +163,8 @@ pub struct VmFunction {
 }
 
 impl VmFunction {
-    /// Returns the type of the function in MLIR notation. The text is empty if the module does not
-    /// contain the type.
+    /// Returns the type of the function in MLIR notation. The result is empty if the module does
+    /// not contain the type of the function.
     pub fn declaration(&self) -> &str {
         &self.export().declaration
     }
