@@ -27,11 +27,11 @@ const FOLDER: &str = "tuning";
 
 const EXTENSION: &str = "tuning";
 
-/// The largest ratio at which a setting is faster than the default settings. A ratio divides the
-/// time with a setting by the time with the default settings. The ratio of the shortest times and
-/// the median ratio of all pairs of measurements must be at most [`FASTER`]. In addition, the ratio
-/// must be below 1 in three quarters of the pairs of measurements. The shortest times are important
-/// because other processes can make runs longer, but never shorter.
+/// The largest ratio at which a setting is faster than the default settings. A ratio is the time
+/// with a setting, divided by the time with the default settings. The ratio of the shortest times
+/// and the median ratio of all pairs of measurements must be at most [`FASTER`]. In addition, the
+/// ratio must be below 1 in three quarters of the pairs of measurements. The shortest times are
+/// important because other processes can make runs longer, but never shorter.
 pub const FASTER: f64 = 0.97;
 
 /// The result of a trial, which measures one setting.
@@ -118,9 +118,9 @@ impl<Way: Clone + PartialEq> Record<Way> {
         Self { name: name.into(), usual, tried: Vec::new() }
     }
 
-    /// Returns the record with the given name and the given default settings. If the folder
-    /// contains no record with these defaults, the function returns an empty record. Measurements
-    /// with other default settings are not comparable.
+    /// Returns the record with the given name and the given default settings. If `records` contains
+    /// no record with the given name and default settings, the function returns an empty record.
+    /// Measurements with other default settings are not comparable.
     pub fn known(records: &BTreeMap<String, Self>, name: &str, usual: Way) -> Self {
         let found = records.get(name).filter(|record| record.usual == usual);
         found.cloned().unwrap_or_else(|| Self::new(name, usual))
