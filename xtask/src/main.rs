@@ -36,7 +36,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Install the pinned tools (IREE, cmake, ninja) into `.tracewright/venv`, if they are not installed yet.
+    /// Install the pinned tools (IREE, cmake, ninja) into `.tracewright/venv`, if the tools are not
+    /// installed yet.
     Setup {
         /// Also install a Vulkan driver that needs no GPU, if the system has no Vulkan driver
         /// (Debian's packages, without root).
@@ -112,7 +113,7 @@ enum Chore {
     },
     /// Run the runtime's tests with its C code under AddressSanitizer, which finds memory errors and leaks.
     Sanitize,
-    /// Fuzz a function that reads files with libFuzzer, and keep the inputs that cause a failure.
+    /// Use libFuzzer to fuzz a function that reads files, and keep the inputs that cause a failure.
     Fuzz(Fuzz),
 }
 

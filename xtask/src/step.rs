@@ -1,5 +1,5 @@
-//! Runs the commands of a chore. Each command is a step of the chore, which has a name and runs as
-//! a child process. The module reports the time of each step.
+//! Runs the commands of a chore. Each command is one step of the chore. A step has a name and runs
+//! as a child process. The module reports the time of each step.
 
 use std::ffi::OsStr;
 use std::io;

@@ -11,14 +11,14 @@ use errors::WithPath as _;
 use crate::error::Error;
 use crate::python::{lock, run};
 
-/// The Debian package that contains the driver. The program also installs the dependencies of this
-/// package.
+/// The Debian package that contains the driver. The program also installs all Debian packages that
+/// the driver's package depends on.
 const DRIVER: &str = "mesa-vulkan-drivers";
 
 const HOW: &str = "`dnf install mesa-vulkan-drivers vulkan-loader`, `pacman -S vulkan-swrast vulkan-icd-loader` or the like";
 
-/// The name of a file that the program writes at the end of the installation. If this file is
-/// missing, the installation was not finished.
+/// The name of a file that the program writes at the end of the installation. If the file is
+/// missing, the installation of the driver was not finished.
 const STAMP: &str = "installed.txt";
 
 /// The environment variables with which programs find the Vulkan driver. The list is empty if the
