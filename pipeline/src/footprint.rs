@@ -386,7 +386,8 @@ fn readers(function: &Function, live: &[bool]) -> Vec<usize> {
 
 /// Describes where the result of an operation is stored in memory.
 enum Room {
-    /// The result is stored in the memory of the call's arguments.
+    /// The result needs no memory. For example, the result is a constant, which is a part of the
+    /// module.
     None,
     /// The result is stored in the memory of another node.
     Of(NodeId),
