@@ -175,8 +175,8 @@ pub struct IreeManifest {
     pub tuning: Tuning,
     /// The blake3 hash of the compiled module.
     pub module_blake3: String,
-    /// A blake3 hash of the archive's header and table, which `irpa::Archive::table_blake3`
-    /// computes. This hash depends on the hash of each tensor.
+    /// A blake3 hash of all bytes of the archive before the tensors' data, which
+    /// `irpa::Archive::table_blake3` computes. This hash depends on the hash of each tensor.
     pub archive_blake3: String,
     /// The functions of the compiled module that a program can call.
     pub entry_points: Vec<IreeEntry>,
