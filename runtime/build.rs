@@ -13,7 +13,8 @@ const CARRIER: &str = "=0.5.0";
 
 /// The name of an environment variable that contains the path of a folder. If the variable is set,
 /// the build script links the libraries in this folder instead of building the libraries again. An
-/// earlier build writes such a folder to `target/…/build/tracewright-runtime-…/out/native`.
+/// earlier build has stored its libraries in the folder
+/// `target/…/build/tracewright-runtime-…/out/native`.
 const BUILT: &str = "TRACEWRIGHT_NATIVE";
 
 fn main() {
@@ -87,8 +88,8 @@ fn sources(native: &Path) -> Result<String, String> {
         .try_fold(CARRIER.to_owned(), |all, name| Ok(all + &read(name)?))
 }
 
-/// Checks that a folder contains libraries that were built from the same sources with the required
-/// drivers.
+/// Checks that a folder contains libraries that were built from the current sources with the
+/// required drivers.
 fn reusable(folder: &Path, sources: &str, drivers: &[&str]) -> Result<(), String> {
     let read = |name: &str| {
         let path = folder.join(name);
@@ -150,9 +151,9 @@ fn compile(package: &Path, out: &Path, drivers: &[&str]) -> Result<(), String> {
 }
 
 /// Returns the folder with IREE's source code, which is in the package `eerie-sys` of cargo's
-/// registry. To find this package, the function runs `cargo metadata` on a temporary package that
-/// depends only on `eerie-sys`. The manifest of this crate is not suitable, because other
-/// dependencies of the crate may be unavailable.
+/// registry. To find the package `eerie-sys`, the function runs `cargo metadata` on a temporary
+/// package that depends only on `eerie-sys`. The manifest of this crate is not suitable, because
+/// other dependencies of the crate may be unavailable.
 fn iree_source(out: &Path) -> Result<PathBuf, String> {
     let folder = out.join("carrier");
     let write = |name: &str, text: &str| {
@@ -224,7 +225,7 @@ fn variable(name: &str) -> Result<String, String> {
 }
 
 /// Runs the command and returns its output. If the command fails, the error contains the whole
-/// output.
+/// output of the command.
 fn run(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|e| format!("cannot run {command:?}: {e}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

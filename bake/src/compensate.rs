@@ -10,12 +10,13 @@ use ops::WeightFormat;
 use ops::format::{GROUP, Group, Quantized};
 use rayon::prelude::*;
 
-/// The damping of the second moments. [`Moments::new`] adds this fraction of the diagonal's mean to
-/// each element on the diagonal. The GPTQ implementation calls this constant `percdamp`.
+/// The damping factor of the second moments. [`Moments::new`] multiplies the mean of the diagonal
+/// by this factor, and adds the product to each element on the diagonal. The GPTQ implementation
+/// calls this constant `percdamp`.
 const DAMPING: f64 = 0.01;
 
-/// The number of matrix rows that one thread rounds together. The thread reads each row of the
-/// factor U once for all of these matrix rows.
+/// The number of matrix rows that one thread rounds together. A thread reads each row of the matrix
+/// U only once for all matrix rows that the thread rounds.
 const TOGETHER: usize = 16;
 
 /// The known statistics of a matmul's inputs.
@@ -28,7 +29,8 @@ pub enum Importance {
     Moments(Moments),
 }
 
-/// The second moments H of a matmul's inputs. The type stores the upper triangular matrix U with `UᵀU = H⁻¹`.
+/// The second moments H of a matmul's inputs. The type [`Moments`] stores the upper triangular
+/// matrix U with `UᵀU = H⁻¹`.
 pub struct Moments {
     /// The matrix U, f32 `[inputs, inputs]`.
     factor: Vec<f32>,
@@ -153,8 +155,8 @@ fn round_rows(
     }
 }
 
-/// Recomputes the scale and the minimum of a group in a block. Rounding of earlier columns has
-/// changed the group's numbers since the block was created.
+/// Recomputes the scale and the minimum of a group in a block. The old scale and minimum no longer
+/// fit, because rounding earlier columns has changed the group's numbers.
 fn refit(block: &mut Quantized, group: usize, numbers: &[f32], weights: &[f32]) {
     if let Quantized::SuperBlock(block) = block {
         block.refit(group, numbers, weights);

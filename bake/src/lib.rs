@@ -29,22 +29,22 @@ pub use recipe::{read, value};
 /// A tensor that a checkpoint may contain although the model does not read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ignorable {
-    /// A tensor whose key has this suffix. An example is a table of rotary frequencies that the
-    /// model computes itself.
+    /// A tensor whose key ends with the given text. For example, `bake` ignores a checkpoint's
+    /// table of rotary frequencies, because the model computes this table itself.
     Suffix(&'static str),
-    /// A tensor whose key has this prefix. An example is the vision encoder in a multimodal
-    /// checkpoint.
+    /// A tensor whose key begins with the given text. For example, `bake` ignores the vision
+    /// encoder in a multimodal checkpoint.
     Prefix(&'static str),
-    /// A tensor whose key has this prefix, followed by a layer number of at least `from`. An
-    /// example is the prefix `model.layers.` with the number 46. Layers with such numbers are for
-    /// multi-token prediction.
+    /// A tensor whose key begins with `prefix`, followed by a layer number of at least `from`. For
+    /// example, `bake` ignores the layers after the last layer of the model, because these layers
+    /// are for multi-token prediction.
     LayersFrom {
         /// The prefix before the layer number.
         prefix: &'static str,
         from: usize,
     },
-    /// A tensor that the network declares under this key. The simplifier removed the tensor,
-    /// because no output of the network depends on this tensor.
+    /// A tensor that the network declares with the given key, but that the simplifier removed. The
+    /// simplifier removes tensors on which no output of the network depends.
     Unread(String),
     /// A copy of another tensor. For example, some checkpoints contain a tied weight twice.
     EqualTo {
@@ -80,19 +80,21 @@ pub struct Baked {
     pub ignored: Vec<String>,
 }
 
-/// The result of [`check`] for a checkpoint without problems. [`write()`] requires this result.
+/// The result of [`check`] for a checkpoint without problems. Pass the result of [`check`] to
+/// [`write()`].
 #[derive(Clone, Debug)]
 pub struct Checked(Baked);
 
 impl Checked {
-    /// The statistics of the conversion that [`write()`] will do. The field `bytes` is still 0.
+    /// The statistics of the conversion that [`write()`] will do. The field [`bytes`](Baked::bytes)
+    /// is 0, because only [`write()`] counts the written bytes.
     pub fn planned(&self) -> &Baked {
         &self.0
     }
 }
 
-/// The source format and the target format of a tensor that the checkpoint stores in quantized
-/// blocks.
+/// Contains the source format and the target format of a tensor that the checkpoint stores in
+/// quantized blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FromBlocks {
     pub from: BlockFormat,
@@ -218,8 +220,8 @@ fn entry(parameter: &Parameter) -> NewEntry {
 }
 
 /// Returns the tensors that the network declares and the simplifier removed. A checkpoint may
-/// contain these tensors. The argument `recorded` contains the parameters of the recorded trace.
-/// The argument `parameters` contains the parameters of the simplified trace.
+/// contain the removed tensors. The argument `recorded` contains the parameters of the recorded
+/// trace. The argument `parameters` contains the parameters of the simplified trace.
 pub fn unread(recorded: &[Parameter], parameters: &[Parameter]) -> Vec<Ignorable> {
     fn keys(of: &[Parameter]) -> BTreeSet<&str> {
         of.iter().flat_map(Parameter::sources).map(|(key, _)| key).collect()
@@ -231,7 +233,8 @@ pub fn unread(recorded: &[Parameter], parameters: &[Parameter]) -> Vec<Ignorable
 /// Compares a checkpoint with the parameters of a model.
 ///
 /// # Errors
-/// Returns an error if the checkpoint and the parameters differ. The error lists all differences.
+/// Returns an error if the checkpoint and the parameters differ. The error lists all differences
+/// between the checkpoint and the parameters.
 pub fn check(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],

@@ -29,8 +29,8 @@ pub enum Problem {
     Missing {
         key: String,
         ty: TensorType,
-        /// The key in the checkpoint that is most similar to the missing key. The search ignores
-        /// keys that a parameter reads.
+        /// The key in the checkpoint that is most similar to the missing key. The search for a
+        /// similar key ignores the keys of tensors that the model reads.
         nearest: Option<String>,
     },
     /// The checkpoint contains a tensor that the model does not read.
@@ -56,8 +56,8 @@ pub enum Problem {
 /// The declaration of a checkpoint's tensor in a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declared {
-    /// The names of the tensor's axes. The list is empty if a recipe computes a parameter from this
-    /// tensor.
+    /// The names of the tensor's axes. The list of axis names is empty if a recipe computes a
+    /// parameter from the tensor.
     pub axes: Vec<AxisName>,
     pub provenance: Provenance,
 }
@@ -123,8 +123,8 @@ fn begin(prefix: &str) -> String {
 }
 
 impl Problem {
-    /// Returns the same problem with `*` instead of the numbers in the keys. The result is equal
-    /// for all layers with the same problem.
+    /// Replaces the numbers in the keys of a problem with `*`, and returns the changed problem. If
+    /// several layers have the same problem, the results for these layers are equal.
     fn of_all_layers(&self) -> Self {
         let pattern = |key: &String| key_pattern(key);
         let mut problem = self.clone();
@@ -144,7 +144,7 @@ impl Problem {
 }
 
 /// Formats each problem as a line. If several problems differ only in the number of the layer, the
-/// function formats one line for all these problems.
+/// function formats a single line for these problems.
 pub(crate) fn list(problems: &[Problem]) -> String {
     let mut count: HashMap<String, usize> = HashMap::new();
     let patterns: Vec<String> = problems.iter().map(|problem| problem.of_all_layers().to_string()).collect();
@@ -166,9 +166,10 @@ pub(crate) struct Moved<'a> {
 }
 
 impl<'a> Moved<'a> {
-    /// Finds an old prefix and a new prefix for the missing keys. If the new prefix replaces the
-    /// old prefix, as many missing keys as possible become unread keys of the checkpoint. The
-    /// replacement must match at least two keys. The function replaces at most the first two
+    /// Finds an old prefix and a new prefix for the missing keys. The function chooses the two
+    /// prefixes so that replacing the old prefix turns as many missing keys as possible into keys
+    /// of unread tensors in the checkpoint. Returns `None` if no replacement turns at least two
+    /// missing keys into keys of unread tensors. The function replaces at most the first two
     /// components of a missing key, because the other components identify the parameter.
     pub(crate) fn find(missing: &[&'a str], unread: &[&'a str]) -> Option<Self> {
         let cuts = |key: &str| {
@@ -204,8 +205,8 @@ impl<'a> Moved<'a> {
     }
 }
 
-/// Returns the declarations of all tensors that the parameters in `trace` read. The keys of the map
-/// are the keys of the tensors.
+/// Returns the declarations of all tensors that the parameters in `trace` read. The returned map
+/// contains each declaration under the key of the declared tensor.
 pub(crate) fn declarations(trace: &Trace) -> BTreeMap<String, Declared> {
     // An earlier check rejects a trace that declares a key with two types.
     let Ok(reads) = trace.reads() else { return BTreeMap::new() };

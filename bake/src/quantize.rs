@@ -83,8 +83,8 @@ impl<'a> Quantizer<'a> {
         left.map(|(key, source)| (key.clone(), 4 * source.ty.count())).collect()
     }
 
-    /// Quantizes the matrix with this key. The function does nothing if `formats` contains no
-    /// format for this matrix.
+    /// Quantizes the matrix with the given key. The function does nothing if `formats` contains no
+    /// format for the matrix.
     ///
     /// # Errors
     /// Returns an error if the checkpoint does not contain the matrix.

@@ -42,12 +42,12 @@ struct RandomTensor<'a> {
 }
 
 /// A callback that receives the number of bytes of each tensor. The callback can also stop the
-/// function that calls the callback.
+/// function that writes the tensors.
 pub type WatchBytes<'a> = &'a (dyn Fn(usize) -> ControlFlow<()> + Sync);
 
 impl RandomTensor<'_> {
-    /// Computes the bytes of the tensor. Each tensor has a separate stream of random numbers, so
-    /// the content of a tensor does not depend on other tensors.
+    /// Generates the random bytes of a tensor. Each tensor has a separate stream of random numbers,
+    /// so the content of a tensor does not depend on other tensors.
     fn bytes(&self) -> Vec<u8> {
         if (self.watch)(0).is_break() {
             return Vec::new(); // The file is thrown away.
@@ -118,7 +118,7 @@ impl View for &RandomTensor<'_> {
 }
 
 /// Returns a folder in the cache that contains random weights for a configuration. The cache
-/// contains one such folder for each combination of a seed and a list of parameters.
+/// contains one folder with random weights for each combination of a seed and a list of parameters.
 ///
 /// # Errors
 /// Returns the same errors as [`write_random`].

@@ -12,7 +12,7 @@ use ops::ops::{Binary, BinaryKind, Constant, Convert, Pack, Permute, Quantize, R
 use ops::{ElementType, Literal, Op, TensorType, Value, WeightFormat};
 use trace::{Parameter, Recipe};
 
-/// The number of elements of a result that are computed together.
+/// The number of elements of a recipe's result that the evaluator computes together.
 const PIECE: usize = 1 << 14;
 
 /// Writes the data of a parameter.
@@ -176,7 +176,7 @@ struct Panel<'p, 'a> {
 
 impl Panel<'_, '_> {
     /// Returns quantized numbers of the checkpoint from the given row and column on. The result is
-    /// `None` if `format` cannot store these numbers unchanged.
+    /// `None` if `format` cannot store the quantized numbers unchanged.
     fn quantized(&self, format: WeightFormat, row: usize, column: usize) -> Option<Quantized> {
         let together = format.together()?.min(self.inputs - column);
         let stored = self.made.quantized((self.first + row) * self.inputs + column, together)?;
@@ -189,22 +189,22 @@ impl Panel<'_, '_> {
     }
 }
 
-/// Reads any range of a recipe's result. The reader knows the type of each operation, and can
-/// access the numbers of the source tensors.
+/// Reads any range of a recipe's result. The reader contains the result type of each operation in
+/// the recipe, and reads the numbers of the source tensors.
 struct PieceReader<'a> {
     ty: TensorType,
     from: PieceSource<'a>,
 }
 
 enum PieceSource<'a> {
-    /// The numbers of a tensor, and the element type to which the reader rounds these numbers.
+    /// The numbers of a tensor, and the element type to which the reader rounds the numbers.
     Source(TensorNumbers<'a>, Option<ElementType>),
     Op(Cow<'a, Op>, Vec<PieceReader<'a>>),
 }
 
 impl<'a> PieceReader<'a> {
     /// Creates a reader for the result of a recipe. Set `grouped` if the archive stores the result
-    /// in quantized groups. If `grouped` is set, the reader does not round numbers from the
+    /// in quantized groups. If `grouped` is true, the reader does not round numbers from the
     /// checkpoint's quantized blocks to an element type.
     fn new(recipe: &'a Recipe, checkpoint: &'a Checkpoint, grouped: bool) -> Result<Self, ArchiveError> {
         match recipe {
@@ -285,7 +285,7 @@ impl<'a> PieceReader<'a> {
     }
 
     /// Returns the quantized integers and the scale of `count` numbers from the index `start` on.
-    /// The result is `None` unless the checkpoint quantizes exactly these numbers together.
+    /// The result is `None` unless the `count` numbers form one quantized group in the checkpoint.
     fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         match &self.from {
             PieceSource::Source(numbers, _) => numbers.quantized(start, count),
@@ -393,8 +393,8 @@ impl<'a> PieceReader<'a> {
         }
     }
 
-    /// Reads elements of an operand. If an index on an axis of the result increases by 1, the index
-    /// in the operand's data increases by this axis' number in `moves`.
+    /// Reads elements of an operation's operand. If an index on an axis of the result increases by
+    /// 1, the index in the operand's data increases by this axis' number in `moves`.
     fn read_strided(&self, moves: &[usize], operand: &PieceReader<'_>, start: usize, out: &mut [f32]) {
         let shape = &self.ty.shape;
         let own = strides(shape);

@@ -16,8 +16,8 @@ use trace::Provenance;
 pub trait Coded: Error {
     fn code(&self) -> Code;
 
-    /// The error that this error only wraps. A wrapper has the same code and the same places as the
-    /// wrapped error.
+    /// Returns the wrapped error, if this error is only a wrapper. A wrapper has the same error
+    /// code and refers to the same source lines as the wrapped error.
     fn passed_on(&self) -> Option<&(dyn Coded + 'static)> {
         None
     }
@@ -90,9 +90,10 @@ impl fmt::Display for AnyCoded {
     }
 }
 
-/// Assigns codes to the variants of an error type. First list the variants that only wrap another
-/// error. Then list each code with its variants. After `@`, give the source lines that the error
-/// refers to. The macro generates an exhaustive match, so a variant without a code doesn't compile.
+/// Assigns codes to the variants of an error type. In the call of the macro, first list the
+/// variants that only wrap another error. Below the wrapping variants, list each error code with
+/// its variants. After `@`, give the source lines that the error refers to. The macro generates an
+/// exhaustive match, so a variant without a code doesn't compile.
 #[macro_export]
 macro_rules! coded {
     ($($error:ident: $($passed:ident)* { $($code:ident: $($own:ident)+;)* } $(@ $places:expr;)?)+) => {
@@ -193,7 +194,7 @@ impl fmt::Display for Code {
     }
 }
 
-/// The text is not the code of a known error.
+/// The given text is not the code of a known error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no error with the code `{0}`; run `tracewright explain` without a code to list all codes")]
 pub struct UnknownCode(pub String);

@@ -1,5 +1,5 @@
 //! Lists the codes of errors from the compiler, the runtime, text generation and the crates that
-//! depend on these parts.
+//! depend on the compiler or the runtime.
 
 use generate::{GenerateError, TemplateError};
 use pjrt::PjrtError;

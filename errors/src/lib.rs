@@ -76,8 +76,8 @@ impl fmt::Display for WithCauses<'_> {
     }
 }
 
-/// The largest number of items that an error message lists. The error value itself contains all
-/// items.
+/// The largest number of items that an error message lists. The error value contains all items,
+/// although its message does not list all items.
 pub const LISTED: usize = 50;
 
 /// Displays at most [`LISTED`] items on separate lines. If there are more items, the last line

@@ -1,9 +1,9 @@
 //! Computes the second moments of every matmul's inputs. The module splits a text into windows, and
 //! runs the network on each window.
 //!
-//! The network runs layer by layer. One layer processes all windows before the next layer is built.
-//! Therefore, the memory contains the weights of only one layer, and the activations between two
-//! layers.
+//! The network runs layer by layer. A layer processes all windows of the text before the next layer
+//! is built. Therefore, the memory contains the weights of only one layer, and the activations
+//! between two layers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
@@ -25,8 +25,8 @@ use crate::bisect::{BisectError, TokenCall, signature};
 
 /// The settings for a calibration. The calibrated network computes in f32.
 pub struct Calibration<'a> {
-    /// The plan of the network. The context length and the chunk size of the plan are equal to the
-    /// length of a window.
+    /// The plan of the network. The plan's context length and chunk size are equal to the length of
+    /// a window of the text.
     pub plan: &'a Plan,
     /// The checkpoint of the network. The tensors of the checkpoint have the names that the network
     /// declares.
@@ -52,7 +52,7 @@ pub enum CalibrateError {
         consecutive layers; quantize without a calibration text"
     )]
     Between { path: String },
-    /// The text is shorter than one window.
+    /// The calibration text is shorter than one window.
     #[error("the text has {found} tokens, expected at least the {window} tokens of one window")]
     Short { found: usize, window: usize },
     /// The callback that observes the calibration stopped the calibration.
@@ -66,7 +66,7 @@ impl From<BisectError> for CalibrateError {
     }
 }
 
-/// The second moments of the inputs of a layer's matmuls.
+/// Contains the second moments of the inputs that a layer's matmuls read.
 pub struct LayerMoments {
     /// Each element contains the second moments of one input, and the keys of all weight matrices
     /// that multiply this input.
@@ -154,8 +154,8 @@ impl Calibration<'_> {
     }
 
     /// Runs one layer on all windows. The function stores the results of the layer in `values`, and
-    /// returns XᵀX for each input X of a matmul. The layer executes the function that the call
-    /// `first` calls, with the weights of the call `call`.
+    /// returns XᵀX for each input X of a matmul. The argument `first` is a call whose function the
+    /// layer executes, and `call` is the call whose weights the layer reads.
     fn layer(
         &self,
         entry: &Region,
@@ -226,7 +226,7 @@ impl Calibration<'_> {
         Ok(inputs.into_iter().zip(sums).map(|((_, keys), sums)| (named(keys), sums)).collect())
     }
 
-    /// Builds and loads a part of the network.
+    /// Builds and loads the program `part`, such as one layer of the network.
     fn built(&self, part: &Trace, checkpoint: &Checkpoint) -> Result<Program, CalibrateError> {
         let (compiler, cache) = self.tools;
         let weights = Weights { quantize: Quantization::Computed, ..self.plan.weights.clone() };
@@ -245,20 +245,21 @@ impl Calibration<'_> {
 /// The name of the entry point that reads the tokens of a window.
 const ENTRY: &str = "prefill";
 
-/// The keys of the weight matrices that multiply the same input X, and the matrix XᵀX.
+/// Contains the matrix XᵀX for an input X, and the keys of all weight matrices that multiply X.
 type InputSums = (Vec<String>, Vec<f32>);
 
 /// Maps each node to its values. A node has either one value per window, or a single value for all
 /// windows.
 type Values = HashMap<NodeId, Vec<Array>>;
 
-/// The layers of an entry point, and the values that these layers read.
+/// Describes the layers of an entry point, and the values that the layers read.
 struct Layers {
     /// The nodes that call layers, in the order of execution.
     calls: Vec<NodeId>,
     /// Maps each layer function to the first node that calls this function.
     first: HashMap<FunctionId, NodeId>,
-    /// The nodes that a layer reads and that do not depend on the result of a layer.
+    /// Contains each node that a layer reads and that does not depend on a layer's result, such as
+    /// the embeddings of the tokens.
     before: BTreeSet<NodeId>,
     /// The nodes in `before` whose values depend on the tokens, so each window has a separate
     /// value.
@@ -315,7 +316,8 @@ impl Layers {
         Ok(layers)
     }
 
-    /// Returns the index and the node of each result of a call that a later layer reads.
+    /// Returns the results of the layer `call` that later layers read. The list contains the index
+    /// and the node of each result.
     fn results(&self, function: &Function, call: NodeId) -> Vec<(usize, NodeId)> {
         let result = |id: NodeId| match &function.node(id).kind {
             NodeKind::Result { index } if function.operands(id) == [call] => Some((*index, id)),
@@ -338,7 +340,7 @@ fn callee(function: &Function, call: NodeId) -> FunctionId {
     }
 }
 
-/// Returns the prefix of the weights' keys for a call of a layer.
+/// Returns the prefix of the keys of all weights that a call of a layer reads.
 fn prefix(function: &Function, call: NodeId) -> String {
     match &function.node(call).kind {
         NodeKind::Call { prefix, .. } => format!("{prefix}."),
@@ -352,8 +354,8 @@ fn with_outputs(region: &Region, mut function: Function, outputs: Vec<(String, N
     region.with(vec![function])
 }
 
-/// Returns the inputs of all matmuls in a function. For each input, the list contains the keys of
-/// the weight matrices that multiply this input.
+/// Returns the inputs of all matmuls in a function. For each input of a matmul, the list contains
+/// the keys of the weight matrices that multiply this input.
 fn matmul_inputs(function: &Function) -> Vec<(NodeId, Vec<String>)> {
     let mut inputs: BTreeMap<NodeId, Vec<String>> = BTreeMap::new();
     for id in function.ids() {

@@ -18,7 +18,7 @@ use trace::Trace;
 
 use tracewright::Plan;
 
-/// The version of the format.
+/// The version of the profile's file format.
 const SCHEMA: u64 = 1;
 
 /// The JSON key of the profile in a file with trace events.
@@ -41,7 +41,7 @@ pub struct Profile {
     pub variant: BTreeMap<String, String>,
     /// The hash of the recorded entry point.
     pub recorded: String,
-    /// The time of one call in seconds. The number is the median of several calls, which run on a
+    /// The time of one call in seconds. This time is the median of several calls, which run on a
     /// device without counters for compiled functions.
     pub seconds: f64,
     /// The dispatches of the call, in the order in which the program executes them.
@@ -52,7 +52,7 @@ pub struct Profile {
 pub struct ProfiledDispatch {
     /// The name of the compiled function in the module.
     pub function: String,
-    /// The layer that contains the dispatch. The string is the prefix of the layer's parameter
+    /// The layer that contains the dispatch. The field contains the prefix of the layer's parameter
     /// keys, such as `model.layers.3`.
     pub layer: Option<String>,
     /// The number of executions per call of the entry point. If several dispatches execute the same
@@ -61,9 +61,10 @@ pub struct ProfiledDispatch {
     /// The total time of all executions of the dispatch, in seconds.
     pub seconds: f64,
     /// The number of bytes that the operations of the dispatch read and write, according to the
-    /// cost model. The number is unknown if another dispatch computes some of these operations.
+    /// cost model. The field is `None` if another dispatch computes some operations of this
+    /// dispatch.
     pub bytes: Option<f64>,
-    /// The number of multiplications and additions, if this number is known.
+    /// The number of multiplications and additions in the dispatch, if this number is known.
     pub flops: Option<f64>,
     /// The source locations of the operations that the dispatch computes.
     pub places: Vec<ProfiledPlace>,
@@ -77,10 +78,10 @@ pub struct ProfiledPlace {
     pub file: String,
     pub line: u32,
     /// The most expensive recorded operation at this source location. The field is `None` if the
-    /// location has no recorded operation.
+    /// trace contains no operation with this source location.
     pub operation: Option<String>,
     /// The fraction of the dispatch's cost that the operations at this source location cause. The
-    /// cost model estimates this fraction, because the times of fused operations cannot be measured
+    /// cost model estimates the fraction, because the times of fused operations cannot be measured
     /// separately.
     pub share: f64,
 }
@@ -168,8 +169,8 @@ impl Profile {
     /// Returns the text of a profile file. The text contains the profile, and trace events that
     /// show the dispatches of a call on one track.
     ///
-    /// The format is the JSON Object Format of Google's "Trace Event Format". All times are in
-    /// microseconds.
+    /// The text has the JSON Object Format of Google's "Trace Event Format". All times of the trace
+    /// events are in microseconds.
     pub fn text(&self) -> String {
         let named = |what: &str, name: String| json!({ "name": what, "ph": "M", "pid": 1, "tid": 1, "args": { "name": name } });
         let mut events = vec![
@@ -197,7 +198,7 @@ impl Profile {
     ///
     /// # Errors
     /// Returns an error if the options, the entry point or the recorded operations differ. The
-    /// error contains the differences.
+    /// error lists the options that differ.
     pub fn check(&self, plan: &Plan, trace: &Trace) -> Result<(), ProfileError> {
         let entries = || trace.entries.iter().map(|&id| &trace.function(id).name);
         if !entries().any(|name| *name == self.entry) {
@@ -281,8 +282,8 @@ impl ProfiledPlace {
     }
 }
 
-/// The options that must be equal in the profile and in the network. If one of these options
-/// differs, the nodes of the two networks don't correspond.
+/// The options that must be equal in the profile and in the network. If two networks differ in one
+/// of the returned options, the nodes of the two networks don't correspond.
 const COMPARED: [&str; 7] = ["dtype", "quant", "kv", "kernels", "simplify", "context", "batch"];
 
 pub(crate) fn variant(plan: &Plan) -> BTreeMap<&'static str, String> {

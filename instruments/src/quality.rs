@@ -1,9 +1,9 @@
 //! Compares the next-token distributions of a model with the distributions of a reference model.
 //! The two models read the windows of a text.
 //!
-//! Each window begins with an empty KV cache. As in `llama-perplexity`, the comparison uses only
-//! the positions in the second half of a window. The tokens in the first half are the context for
-//! these positions.
+//! The KV cache is empty at the beginning of each window. As in `llama-perplexity`, the comparison
+//! uses only the positions in the second half of a window. The tokens in the first half of a window
+//! are only context for the positions in the second half.
 
 use std::fs;
 use std::ops::{ControlFlow, Range};
@@ -43,7 +43,7 @@ impl Windows {
         windows.map(|window| self.first.into_iter().chain(window.iter().copied()).collect()).collect()
     }
 
-    /// Returns the positions of a window that the comparison uses. At each of these positions, the
+    /// Returns the positions of a window that the comparison uses. At each returned position, the
     /// model predicts the next token of the window.
     fn counted(&self) -> Range<usize> {
         self.length / 2..self.length.saturating_sub(1)
@@ -76,8 +76,8 @@ pub struct QualityReport {
     pub quality: Quality,
     pub bytes: Option<u64>,
     pub reference_bytes: Option<u64>,
-    /// The error that the quantization of each matrix causes. The list is empty if this error was
-    /// not measured.
+    /// The error that the quantization of each matrix causes. The list is empty if `quality` did
+    /// not measure the error of each matrix.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<LayerQuality>,
 }
@@ -94,7 +94,7 @@ pub struct LayerQuality {
 
 impl QualityReport {
     /// # Errors
-    /// Returns an error if the archive of a model no longer exists.
+    /// Returns an error if the archive of one of the two models no longer exists.
     pub fn new(quality: Quality, model: &Model, reference: &Model) -> Result<Self, FileError> {
         let bytes = |model: &Model| {
             let archive = model.info().build.as_ref().map(|build| &build.archive);
@@ -127,7 +127,7 @@ impl QualityReport {
 /// The reason why two models cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum QualityError {
-    /// The text is shorter than one window.
+    /// The text of the comparison is shorter than one window.
     #[error("the text has {found} tokens, expected at least the {window} tokens of one window")]
     Short { found: usize, window: usize },
     /// The windows are too short, so the comparison has no positions.
@@ -139,7 +139,7 @@ pub enum QualityError {
     /// A logit is not a finite number.
     #[error("the logits after token {position} of window {window} are not finite")]
     NotFinite {
-        /// The index of the window. The first window has the index 0.
+        /// The index of the window in the text. The first window has the index 0.
         window: usize,
         /// The position in the window. The first position is 0.
         position: usize,
@@ -190,7 +190,7 @@ pub fn compare(
     Ok(sum.finish())
 }
 
-/// The intermediate results of a comparison, summed over all positions so far.
+/// Contains the intermediate results of a comparison, summed over all positions so far.
 #[derive(Default)]
 struct Comparison {
     kl: Vec<f64>,
@@ -215,7 +215,8 @@ impl Comparison {
         Some(())
     }
 
-    /// Returns the result over all positions. The function requires at least one position.
+    /// Returns the result over all positions. Before you call this function, add at least one
+    /// position.
     fn finish(mut self) -> Quality {
         self.kl.sort_by(f64::total_cmp);
         let count = self.kl.len() as f64;

@@ -1,5 +1,6 @@
-//! Reads parameter archives. The reader maps a file into memory and verifies the whole structure of
-//! the file. After this verification, the caller can access the entries of the archive.
+//! Reads parameter archives. The reader maps an archive into memory and verifies the whole
+//! structure of the archive. After the verification, the caller can access the entries of the
+//! archive.
 
 use crate::mapped::MappedFile;
 use crate::progress::{Tracker, Watch};
@@ -13,7 +14,7 @@ use std::{fmt::Display, ops::Range, path::Path, path::PathBuf, sync::Arc};
 
 pub(crate) const MAGIC: [u8; 4] = *b"IRPA";
 pub(crate) const HEADER_SIZE: u64 = 88;
-/// The size of the fields that every type of entry begins with, in bytes.
+/// The size in bytes of the fields that are at the beginning of every entry.
 pub(crate) const COMMON_SIZE: u64 = 60;
 pub(crate) const SKIP: u32 = 0;
 pub(crate) const SPLAT: u32 = 1;
@@ -25,7 +26,7 @@ pub(crate) const DATA_ALIGNMENT: u64 = 64;
 pub(crate) const FILE_ALIGNMENT: u64 = 4096;
 pub(crate) const PATTERN_SIZES: [usize; 5] = [1, 2, 4, 8, 16];
 
-/// The number of bytes that all threads together hash before the progress callback is called.
+/// The number of bytes that all threads together hash between two calls of the progress callback.
 const PIECE: usize = 16 << 20;
 
 /// A verified, memory-mapped parameter archive. All clones share one memory mapping.
@@ -41,13 +42,13 @@ pub struct Entry {
     pub name: String,
     /// The type of the tensor. The type is known only if the entry has metadata from Tracewright.
     pub ty: Option<TensorType>,
-    /// The hash of the data in hexadecimal, if the metadata of the entry contain this hash.
+    /// The hash of the data as a hexadecimal number, if the metadata of the entry contain a hash.
     pub blake3: Option<String>,
     /// The recipe that computed the data from tensors of the checkpoint, if the metadata contain a
     /// recipe.
     pub recipe: Option<String>,
-    /// The names of the checkpoint's tensors that the recipe reads, if the metadata list these
-    /// names.
+    /// The names of the checkpoint's tensors that the recipe reads. The list is empty if the
+    /// metadata contain no names of tensors.
     pub sources: Vec<String>,
     pub data: EntryData,
 }
@@ -55,21 +56,22 @@ pub struct Entry {
 /// The location of an entry's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryData {
-    /// The bytes are in this range of the file. The start of the range is a multiple of 64.
+    /// The bytes of the entry are in the given range of the file. The start of the range is a
+    /// multiple of 64.
     Range(Range<usize>),
-    /// The bytes repeat a pattern. The file contains only the pattern.
+    /// The bytes of the entry repeat a pattern. The file contains only the pattern.
     Splat {
         /// The pattern, of 1, 2, 4, 8 or 16 bytes.
         pattern: Vec<u8>,
-        /// The size of the entry in bytes. This size is a multiple of the pattern's size.
+        /// The size of the entry in bytes, which is a multiple of the pattern's size.
         length: u64,
     },
 }
 
 impl Archive {
-    /// Maps the archive into memory, and checks every byte outside of the tensors' data. These
-    /// checks protect IREE, because IREE's reader checks very little. For example, a range with an
-    /// integer overflow crashes IREE's reader.
+    /// Maps the archive into memory, and checks every byte outside of the tensors' data. The checks
+    /// of the archive protect IREE, because IREE's reader checks very little. For example, IREE's
+    /// reader crashes if the end of a range overflows.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         let map = MappedFile::open(path)?;
@@ -83,8 +85,8 @@ impl Archive {
     }
 
     /// Returns the bytes of the whole file without a copy. The memory mapping exists until the last
-    /// clone of the result is dropped. If another process truncates the file, reading the missing
-    /// pages kills this process.
+    /// clone of the result is dropped. If another process truncates the mapped file, the operating
+    /// system kills this process when this process reads the missing bytes.
     pub fn bytes(&self) -> Arc<dyn AsRef<[u8]> + Send + Sync> {
         self.map.clone()
     }
@@ -99,8 +101,8 @@ impl Archive {
         Some(&self.entries[index])
     }
 
-    /// Returns the data of the entry with this name. The result is `None` if there is no such
-    /// entry, or if the entry repeats a pattern.
+    /// Returns the data of the entry with the given name. The result is `None` if the archive has
+    /// no entry with the given name, or if the entry repeats a pattern.
     pub fn data(&self, name: &str) -> Option<&[u8]> {
         match &self.get(name)?.data {
             EntryData::Range(range) => self.map.get(range.clone()),
@@ -108,9 +110,9 @@ impl Archive {
         }
     }
 
-    /// Passes the data of the entry with this name to `read`. Unlike the data that [`data`](Self::data)
-    /// returns, these bytes do not stay in the memory of the process. The result is `None` if `data`
-    /// returns `None`.
+    /// Passes the data of the entry with the given name to `read`. Unlike the data that
+    /// [`data`](Self::data) returns, the passed bytes do not stay in the memory of the process. The
+    /// result is `None` if the archive has no data for the given name.
     ///
     /// # Errors
     /// Returns an error if the system cannot map the file again.
@@ -120,8 +122,8 @@ impl Archive {
     }
 
     /// Returns an identifier of the archive. The identifier is the blake3 hash of all bytes before
-    /// the tensors' data. These bytes include the hash of each tensor. Therefore, if every tensor
-    /// has a hash, archives with different data have different identifiers.
+    /// the tensors' data. The bytes before the data include the hash of each tensor. Therefore, if
+    /// every tensor has a hash, archives with different data have different identifiers.
     pub fn table_blake3(&self) -> String {
         // The start of the storage segment. An earlier check guarantees that the start lies inside the file.
         let front = LittleEndian::read_u64(&self.map[72..80]) as usize;
@@ -166,7 +168,7 @@ impl Archive {
     }
 }
 
-/// The result of successfully comparing all data with the hashes.
+/// The result of [`Archive::verify_content`] if all data match the hashes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     pub entries: usize,
@@ -184,7 +186,8 @@ impl Entry {
     }
 }
 
-/// The JSON in the metadata of an entry. IREE ignores this JSON.
+/// The JSON object that Tracewright stores in the metadata of an archive's entry. IREE ignores the
+/// JSON object.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct ArchiveMetadata {
     pub dtype: String,
@@ -197,14 +200,14 @@ pub(crate) struct ArchiveMetadata {
     pub sources: Vec<String>,
 }
 
-/// Returns the size of a tensor in bytes. The result is `None` if the number overflows.
+/// Returns the size of a tensor in bytes. The result is `None` if the size overflows.
 pub(crate) fn byte_length(ty: &TensorType) -> Option<u64> {
     let count = ty.shape.iter().try_fold(1u64, |count, &extent| count.checked_mul(extent as u64))?;
     Some(count.checked_mul(ty.element.bits() as u64)?.div_ceil(8))
 }
 
-/// The table record of one entry. All ranges are relative to the start of the file. An earlier
-/// check guarantees that each range lies inside its segment.
+/// One record of the archive's table of entries. All ranges in a record are relative to the start
+/// of the file. An earlier check guarantees that each range lies inside its segment.
 struct Record {
     name: Range<u64>,
     metadata: Range<u64>,
@@ -313,8 +316,8 @@ impl Verifier<'_> {
         self.check(self.u64(24) == 0, 24, ArchiveRule::Flags, 0, format_args!("{:#x}", self.u64(24)))
     }
 
-    /// Reads the header and the table of entries. Returns the entries, and all ranges of the file
-    /// that the header, the table and the entries occupy.
+    /// Reads the header and the table of entries. Returns the entries of the archive, and all
+    /// ranges of the file that the header, the table and the entries occupy.
     fn table(&self) -> Result<(Vec<Record>, Vec<Range<u64>>), ArchiveError> {
         self.header()?;
         let entries = self.segment(40, HEADER_SIZE, ENTRY_ALIGNMENT)?;
@@ -417,8 +420,8 @@ impl Verifier<'_> {
         }
     }
 
-    /// Reads a range. The file contains the offset and the length of the range at the position
-    /// `field`. The offset is relative to `segment`.
+    /// Reads a range. The position `field` of the file contains the offset and the length of the
+    /// range. The offset is relative to the start of `segment`.
     fn range(&self, field: u64, segment: &Range<u64>) -> Result<Range<u64>, ArchiveError> {
         let (offset, length) = (self.u64(field), self.u64(field + 8));
         let size = segment.end - segment.start;
@@ -450,8 +453,8 @@ impl Verifier<'_> {
         Ok(EntryData::Splat { pattern: pattern.into(), length })
     }
 
-    /// Checks that the ranges in `claims` do not overlap, and that all bytes between these ranges
-    /// are zero.
+    /// Checks that the ranges in `claims` do not overlap, and that all bytes between the ranges are
+    /// zero.
     fn coverage(&self, mut claims: Vec<Range<u64>>) -> Result<(), ArchiveError> {
         claims.retain(|claim| !claim.is_empty());
         claims.sort_unstable_by_key(|claim| claim.start);

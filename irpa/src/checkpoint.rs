@@ -22,8 +22,8 @@ use std::{
     sync::Arc,
 };
 
-/// A memory-mapped checkpoint, which maps names to tensors. The tensors can be in one or several
-/// files.
+/// A memory-mapped checkpoint, which maps names to tensors. The tensors of a checkpoint can be in
+/// one or several files.
 ///
 /// ```no_run
 /// use tracewright_irpa::{ArchiveError, Checkpoint};
@@ -48,38 +48,38 @@ pub struct CheckpointTensor {
     /// The name of the tensor in the file. Several tensors of the checkpoint can be parts of the
     /// same tensor in the file.
     pub source: String,
-    /// The storage format of the numbers. The format is either an element type or a format with
-    /// quantized blocks. Tracewright may not support this element type.
+    /// The storage format of the tensor's numbers, which is either an element type or a format with
+    /// quantized blocks. The element type can be a type that Tracewright does not support.
     pub stored: StoredNumbers,
     pub shape: Vec<usize>,
     pub range: Range<usize>,
-    /// The difference between the order of the numbers in the file and the order in the model.
+    /// Describes how the order of a tensor's numbers in the file differs from the order in the
+    /// model.
     pub arranged: StoredOrder,
-    /// Whether a shard contains the tensor, but the index does not list the tensor. A fine-tuned
-    /// checkpoint can contain such tensors, because its shards replace tensors of another
-    /// checkpoint.
+    /// Whether a shard contains the tensor, but the index does not list the tensor. Unlisted
+    /// tensors exist in fine-tuned checkpoints whose shards replace tensors of another checkpoint.
     pub unlisted: bool,
     pub(crate) file: usize,
-    /// The location of the scales for [`StoredNumbers::Mxfp4`]. The first field is the index of the
-    /// file, and the second field is the range of bytes in this file.
+    /// The location of the scales for [`StoredNumbers::Mxfp4`]: the index of the file, and the
+    /// range of bytes in this file.
     pub(crate) scales: Option<(usize, Range<usize>)>,
 }
 
-/// The difference between the order of the numbers in the file and the order in the model. For
-/// example, the conversion to GGUF changes the order of some tensors.
+/// Describes how the order of a tensor's numbers in the file differs from the order in the model.
+/// For example, the conversion to GGUF changes the order of some tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoredOrder {
     /// The file stores the numbers in the order of the model.
     #[default]
     Same,
-    /// The rows of the matrix belong to `heads` attention heads, and the rows of each head are
-    /// interleaved. The file stores the first half of the rows at even positions, and the second
-    /// half at odd positions. As a result, the two rows of each pair that RoPE rotates are
-    /// neighbours.
+    /// The rows of the matrix belong to `heads` attention heads, and the file interleaves the rows
+    /// of each head. For each head, the file stores the first half of the rows at even positions,
+    /// and the second half at odd positions. As a result, the two rows of each pair that RoPE
+    /// rotates are neighbours in the file.
     PermutedRope { heads: usize },
-    /// The file stores the transposed matrix. The last two axes of the tensor are exchanged.
+    /// The file stores the transposed matrix, so the last two axes of the tensor are exchanged.
     Transposed,
-    /// The file stores each number plus 1.
+    /// The file stores each number increased by 1.
     PlusOne,
 }
 
@@ -94,8 +94,8 @@ pub struct TensorNumbers<'a> {
 
 impl TensorNumbers<'_> {
     /// Reads the numbers of the tensor from the index `start` on. If the tensor is stored in
-    /// quantized blocks, the function computes the same f32 numbers as ggml. For an unsupported
-    /// element type, all numbers are 0.
+    /// quantized blocks, the function computes the same f32 numbers as ggml. If Tracewright does
+    /// not support the element type, the function writes zeros.
     ///
     /// # Panics
     /// Panics if the tensor has fewer than `start + out.len()` numbers.
@@ -150,9 +150,9 @@ impl Checkpoint {
     /// contains.
     ///
     /// If a directory contains both a safetensors file and an index, the function reads the
-    /// safetensors file, as transformers does. See [`passed_over`](Self::passed_over). If several
-    /// shards contain the same tensor, the function reads the tensor from the shard that the index
-    /// lists.
+    /// safetensors file, as Hugging Face transformers does. See [`passed_over`](Self::passed_over).
+    /// If several shards contain the same tensor, the function reads the tensor from the shard that
+    /// the index lists.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         if Gguf::is_at(path) {
@@ -180,8 +180,8 @@ impl Checkpoint {
     }
 
     /// Returns the index that Tracewright ignored because the same directory contains a single
-    /// safetensors file. The result is `None` if there is no such index, or if its shards contain
-    /// the same weights.
+    /// safetensors file. The result is `None` if Tracewright ignored no index, or if the shards of
+    /// the index contain the same weights as the single file.
     pub fn passed_over(&self) -> Option<&PassedOver> {
         self.passed_over.as_ref()
     }
@@ -205,8 +205,8 @@ impl Checkpoint {
 
     /// Replaces each tensor with the result of `revise`. The callback `revise` can change the name,
     /// the stored order and the shape, but not the number of elements. If `revise` returns `None`,
-    /// the tensor is removed. If another tensor already has the new name, the tensor stays
-    /// unchanged.
+    /// the tensor is removed. If another tensor already has the new name, the function does not
+    /// change the tensor.
     #[must_use]
     pub fn revised(mut self, revise: impl Fn(CheckpointTensor) -> Option<CheckpointTensor>) -> Self {
         let mut tensors = BTreeMap::new();
@@ -222,7 +222,8 @@ impl Checkpoint {
     }
 
     /// Adds the tensors of another checkpoint, which is in the subfolder `folder` of this
-    /// checkpoint's folder. The names of the added tensors get the prefix `folder` with a dot.
+    /// checkpoint's folder. The function adds `folder` and a dot in front of the names of the added
+    /// tensors.
     ///
     /// # Errors
     /// Returns an error if the subfolder contains no checkpoint, or if the checkpoint cannot be
@@ -256,12 +257,13 @@ impl Checkpoint {
         self
     }
 
-    /// Splits tensors that contain several weights, such as a stack of expert matrices. Each pair
-    /// in `stacks` contains the suffix of the tensor's name and the suffixes of the parts. If the
-    /// suffixes of the parts contain a `*`, the function first splits the tensor into slices along
-    /// the first axis. Then the function divides each slice equally among the suffixes. In the name
-    /// of a part, the index of the slice replaces the `*`. If a tensor cannot be divided equally,
-    /// the tensor stays unchanged.
+    /// Splits tensors that contain several weights, such as a stack of expert matrices, into one
+    /// tensor per weight. Each pair in `stacks` contains the suffix of the tensor's name, and the
+    /// suffixes of the weights' names. If the suffixes of the weights contain a `*`, the function
+    /// first splits the tensor into slices along the first axis. Then the function divides each
+    /// slice into equal parts, one part for each suffix. In the name of a weight, the index of the
+    /// slice replaces the `*`. If a tensor cannot be divided equally, the function does not change
+    /// the tensor.
     #[must_use]
     pub fn apart(mut self, stacks: &[(&str, &[&str])]) -> Self {
         for name in self.tensors.keys().cloned().collect::<Vec<_>>() {
@@ -339,7 +341,7 @@ impl Checkpoint {
         &self.files[tensor.file].0
     }
 
-    /// Returns the type of the tensor with this name.
+    /// Returns the type of the tensor with the given name.
     ///
     /// The function returns an error for an unsupported element type.
     pub fn ty(&self, name: &str) -> Result<TensorType, ArchiveError> {
@@ -357,15 +359,15 @@ impl Checkpoint {
         }
     }
 
-    /// Returns the stored bytes of the tensor with this name. The bytes are little-endian, and may
-    /// be unaligned in memory.
+    /// Returns the stored bytes of the tensor with the given name. The bytes of the tensor are
+    /// little-endian, and may be unaligned in memory.
     pub fn data(&self, name: &str) -> Result<&[u8], ArchiveError> {
         let tensor = self.require(name)?;
         Ok(&self.files[tensor.file].1[tensor.range.clone()])
     }
 
-    /// Passes the stored bytes of the tensor with this name to `read`. Unlike the bytes that
-    /// [`data`](Self::data) returns, these bytes do not stay in the memory of the process.
+    /// Passes the stored bytes of the tensor with the given name to `read`. Unlike the bytes that
+    /// [`data`](Self::data) returns, the passed bytes do not stay in the memory of the process.
     ///
     /// # Errors
     /// Returns an error if the tensor does not exist, or if the system cannot map the file again.
@@ -375,8 +377,8 @@ impl Checkpoint {
         Ok(file.read_once(tensor.range.clone(), read).with_path("map", path)?)
     }
 
-    /// Returns a reader for the numbers of the tensor with this name, in the order in which the
-    /// file stores them.
+    /// Returns a reader for the numbers of the tensor with the given name. The reader returns the
+    /// numbers in the order of the file.
     pub fn numbers(&self, name: &str) -> Result<TensorNumbers<'_>, ArchiveError> {
         let tensor = self.require(name)?;
         let (bytes, stored) = (self.data(name)?, tensor.stored);
@@ -443,8 +445,8 @@ impl Checkpoint {
         Ok(tensors)
     }
 
-    /// Checks whether an archive may be written to `path`. This check protects the checkpoint, because the
-    /// checkpoint is memory-mapped and may be the only copy of the weights.
+    /// Checks whether an archive may be written to `path`. Overwriting a memory-mapped checkpoint
+    /// would destroy what may be the only copy of the weights.
     ///
     /// # Errors
     /// Returns an error if `path` is the index or another file of the checkpoint.
@@ -482,7 +484,7 @@ fn in_blocks(tensors: &mut [CheckpointTensor], text: &str) -> Result<(), RowsPro
 }
 
 impl CheckpointTensor {
-    /// Returns the parts into which [`Checkpoint::apart`] splits a tensor.
+    /// Returns the tensors into which [`Checkpoint::apart`] splits a tensor.
     fn pieces(&self, before: &str, parts: &[&str]) -> Option<Vec<Self>> {
         let numbered = parts.iter().any(|part| part.contains('*'));
         let (count, mut shape) = match numbered {

@@ -4,8 +4,8 @@ use crate::ArchiveError;
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 use ops::ElementType;
 
-/// The number of elements that are converted together. An intermediate buffer of this length fits
-/// into the processor's first-level cache.
+/// The number of elements that the conversion writes into an intermediate buffer. A buffer with
+/// this number of elements fits into the processor's first-level cache.
 const BLOCK: usize = 1024;
 
 /// Converts little-endian elements from one float type to another. The function rounds to nearest

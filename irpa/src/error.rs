@@ -36,7 +36,7 @@ pub enum ArchiveError {
     DiskFull {
         path: PathBuf,
         needed: u64,
-        /// The number of free bytes, if the file system reports this number.
+        /// The number of free bytes on the disk, if the file system reports this number.
         available: Option<u64>,
     },
     /// The progress callback stopped the operation.
@@ -58,10 +58,10 @@ pub enum ArchiveError {
         name: String,
         expected: u64,
         /// The number of bytes that the caller wrote. If the caller writes too many bytes, the
-        /// count ends with the first write that exceeds the planned size.
+        /// writer stops counting after the first write that exceeds the planned size.
         found: u64,
     },
-    /// Tracewright cannot convert between these two element types.
+    /// Tracewright cannot convert numbers of the element type `from` to the element type `to`.
     #[error(
         "cannot convert {from} to {to}: only f32, f16 and bf16 convert to each other; declare the tensor as {from}"
     )]
@@ -77,8 +77,8 @@ pub enum ArchiveError {
     #[error("`{path}` is not a readable GGUF file: {}", List(problems))]
     Gguf {
         path: PathBuf,
-        /// All problems in the file, in the order in which the reader found them. If a problem
-        /// prevents further reading, the list ends with this problem.
+        /// All problems in the GGUF file, in the order in which the reader found the problems. If a
+        /// problem prevents further reading, the list ends with this problem.
         problems: Vec<GgufProblem>,
     },
     /// The tensor is stored in quantized blocks, but the caller expects plain elements.
@@ -99,7 +99,7 @@ pub enum ArchiveError {
     #[error("`{path}` is {format}")]
     Foreign {
         path: PathBuf,
-        /// The unsupported format. The message of the format explains how to fix the error.
+        /// The unsupported format. The text of the format explains how to fix the error.
         format: UnsupportedFormat,
     },
     /// The path is a model folder in the Hugging Face cache, but Tracewright cannot tell which snapshot to use.
@@ -132,7 +132,7 @@ pub enum ArchiveError {
     SafetensorsLength {
         path: PathBuf,
         /// The expected size of the file, computed from the header. If the header itself is
-        /// truncated, this number is a lower bound.
+        /// truncated, the expected size is a lower bound.
         expected: u64,
         found: u64,
     },
@@ -156,7 +156,7 @@ impl ArchiveError {
     }
 }
 
-/// The rules of the archive format that [`Archive::open`](crate::Archive::open) checks.
+/// Lists the rules of the archive format that [`Archive::open`](crate::Archive::open) checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ArchiveRule {
@@ -262,10 +262,10 @@ pub enum GgufProblem {
         bytes; download the file again"
     )]
     CutOff {
-        /// The truncated item in the file, such as a tensor's name.
+        /// The item at which the file ends, such as a tensor's name.
         what: &'static str,
         at: u64,
-        /// The number of bytes that the item needs.
+        /// The number of bytes that the truncated item needs.
         needed: u64,
         size: u64,
     },
@@ -274,7 +274,7 @@ pub enum GgufProblem {
         /// The kind of item of which the file contains too many, such as tensors.
         what: &'static str,
         found: u64,
-        /// The largest number of such items that the reader accepts.
+        /// The largest number of items of the kind `what` that the reader accepts.
         most: usize,
     },
     /// A string in the file is not valid UTF-8.
@@ -333,7 +333,7 @@ pub enum GgufProblem {
     Beyond { name: String, end: Option<u64>, size: u64 },
 }
 
-/// An archive entry whose data have a different hash than the metadata declare.
+/// An archive entry whose data do not have the hash that the metadata declare.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the data of `{name}` at byte {offset} have the blake3 hash {found}, expected {expected}")]
 pub struct Damage {
@@ -347,7 +347,7 @@ pub struct Damage {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IndexProblem {
-    /// The index contains the path of a shard, expected a file name.
+    /// The index contains a path instead of the file name of a shard.
     #[error("shard `{0}` is not a plain file name")]
     ShardName(String),
     /// A shard that the index lists is missing.
@@ -360,7 +360,7 @@ pub enum IndexProblem {
     #[error("tensor `{name}` is not in shard `{shard}`")]
     MissingTensor {
         name: String,
-        /// The name of the shard that the index lists for this tensor.
+        /// The name of the shard that the index lists for the tensor.
         shard: String,
     },
 }

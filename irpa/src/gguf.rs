@@ -1,8 +1,8 @@
 //! Reads GGUF files, which contain metadata, a table of tensors, and the data of the tensors.
 //!
 //! `docs/gguf.md` of ggml describes the format. This reader supports versions 2 and 3 with
-//! little-endian numbers. The reader checks all counts and offsets before use. One error lists all
-//! problems with keys and tensors.
+//! little-endian numbers. The reader checks all counts and offsets before use. If keys or tensors
+//! of a file are invalid, one error lists all problems.
 
 mod blocks;
 
@@ -54,8 +54,8 @@ pub struct Gguf {
 pub struct GgufTensor {
     pub name: String,
     pub numbers: StoredNumbers,
-    /// The sizes of the axes, beginning with the outermost axis. The file stores these sizes in
-    /// reverse order.
+    /// The sizes of the axes, beginning with the outermost axis. A GGUF file stores the sizes of
+    /// the axes in reverse order.
     pub shape: Vec<usize>,
     pub range: Range<usize>,
 }
@@ -64,13 +64,13 @@ pub struct GgufTensor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredNumbers {
     Each(Dtype),
-    /// The file stores the numbers in quantized blocks. Each block has separate scales.
+    /// The file stores the numbers in quantized blocks, and each block contains its own scales.
     Blocks(BlockFormat),
-    /// The file stores the numbers in quantized blocks. The second field is the length of a row.
-    /// Each row begins with a new block, and zeros fill the last block of a row.
+    /// The file stores the rows of a matrix in quantized blocks. The second field is the length of
+    /// a row. Each row begins with a new block, and zeros fill the last block of a row.
     Rows(BlockFormat, usize),
     /// The numbers are four-bit floats, and each byte contains two numbers. Another tensor contains
-    /// the scales of these numbers.
+    /// the scales of the four-bit floats.
     Mxfp4,
 }
 
@@ -148,7 +148,8 @@ impl Kind {
         })
     }
 
-    /// Returns the size of a value of this type in bytes. The result is `None` for a string.
+    /// Returns the size in bytes that each value of the type `self` has. The result is `None` for
+    /// the type of strings.
     fn bytes(self) -> Option<usize> {
         Some(match self {
             Self::U8 | Self::I8 | Self::Bool => 1,
@@ -159,8 +160,8 @@ impl Kind {
         })
     }
 
-    /// Decodes a value of this type from `bytes`. For a string, `bytes` contains only the text,
-    /// without the preceding length.
+    /// Decodes a value of the type `self` from `bytes`. For a string, `bytes` contains only the
+    /// text, without the preceding length.
     fn value(self, bytes: &[u8]) -> GgufValue<'_> {
         let mut word = [0; 8];
         bytes.iter().zip(&mut word).for_each(|(byte, place)| *place = *byte);
@@ -184,7 +185,7 @@ impl Kind {
 
 impl Gguf {
     /// Whether the name or the first bytes of the file at `path` identify a GGUF file. The result
-    /// is also true for a broken link with the name of a GGUF file.
+    /// is also true if `path` is a broken link with the name of a GGUF file.
     pub fn is_at(path: &Path) -> bool {
         let begins = || {
             let mut magic = [0; 4];
@@ -218,8 +219,8 @@ impl Gguf {
         }
     }
 
-    /// Maps a file into memory, and reads only the keys of the metadata. The result contains no
-    /// tensors.
+    /// Maps a file into memory, and reads only the keys of the metadata. The returned value lists
+    /// no tensors.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, or if a key is invalid.
@@ -300,7 +301,8 @@ impl<'a> GgufArray<'a> {
         })
     }
 
-    /// Returns the elements of the array, if the elements are strings.
+    /// Returns the elements of an array in the metadata. The result is `None` if the elements are
+    /// not strings.
     pub fn texts(self) -> Option<impl Iterator<Item = &'a str>> {
         let text = |value| match value {
             GgufValue::Text(text) => text,
@@ -331,7 +333,7 @@ impl<'a> GgufArray<'a> {
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// The problems so far that do not prevent further reading.
+    /// The problems that the reader has found so far, and that do not prevent further reading.
     problems: Vec<GgufProblem>,
 }
 
@@ -545,7 +547,7 @@ impl Info {
 }
 
 impl StoredNumbers {
-    /// Returns the storage format that has this number in ggml's list of types.
+    /// Returns the storage format that has the given number in ggml's list of types.
     fn of(number: u32) -> Option<Self> {
         Some(match number {
             0 => Self::Each(Dtype::F32),

@@ -17,9 +17,9 @@ pub struct HubFolder {
 }
 
 impl HubFolder {
-    /// Returns the folder at `path`, if `path` is the folder of a model in the cache. Such a folder
-    /// contains a subfolder `snapshots`. In addition, the folder has a name such as
-    /// `models--org--name`, or contains another subfolder that the hub creates.
+    /// Returns the folder at `path`, if `path` is the folder of a model in the cache. The folder of
+    /// a model contains a subfolder `snapshots`. In addition, the folder of a model has a name such
+    /// as `models--org--name`, or contains another subfolder that the hub creates.
     pub fn at(path: &Path) -> Option<Self> {
         let folder = path.join("snapshots");
         let is_named = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("models--"));

@@ -28,7 +28,7 @@ impl Index {
 }
 
 /// An index that Tracewright ignores, because the same folder contains a single safetensors file.
-/// The shards of the index contain other weights than this file.
+/// The shards of the index contain other weights than the single safetensors file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassedOver {
     pub index: PathBuf,

@@ -2,9 +2,9 @@
 //!
 //! An [`Archive`] is a memory-mapped `.irpa` file that passed a verifier. The verifier is stricter
 //! than IREE's own reader, so IREE can read a verified file safely. [`write()`] first plans the
-//! layout of an archive, and then streams the data into a temporary file. The function renames this
-//! file when all data are written. A [`Checkpoint`] contains the tensors of safetensors files or of
-//! a [`Gguf`] file. [`convert_checkpoint`] writes a checkpoint to an archive.
+//! layout of an archive, and then streams the data into a temporary file. The function renames the
+//! temporary file when all data are written. A [`Checkpoint`] contains the tensors of safetensors
+//! files or of a [`Gguf`] file. [`convert_checkpoint`] writes a checkpoint to an archive.
 //!
 //! ```
 //! use ops::{ElementType, TensorType};

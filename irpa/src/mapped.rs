@@ -11,10 +11,10 @@ use memmap2::{Mmap, MmapOptions};
 
 use crate::ArchiveError;
 
-/// The size in bytes from which a tensor gets a mapping of its own in [`MappedFile::read_once`].
+/// The size in bytes from which [`MappedFile::read_once`] maps a range separately.
 const LARGE: usize = 1 << 20;
 
-/// A memory-mapped file. The value dereferences to the bytes of the file.
+/// A memory-mapped file. A `MappedFile` dereferences to the bytes of the file.
 #[derive(Debug)]
 pub(crate) struct MappedFile {
     file: File,
@@ -28,8 +28,9 @@ impl MappedFile {
         Ok(Arc::new(Self { file, map }))
     }
 
-    /// Passes the bytes of `range` to `read`. A large range gets a mapping of its own, which ends with
-    /// the function. So the bytes do not stay in the memory of this process.
+    /// Passes the bytes of `range` to `read`. The function maps a large range separately, and
+    /// unmaps the range at the end. Therefore, the bytes of the range do not stay in the memory of
+    /// this process.
     pub fn read_once<R>(&self, range: Range<usize>, read: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
         if range.len() < LARGE {
             return Ok(read(&self.map[range]));

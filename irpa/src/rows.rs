@@ -1,5 +1,5 @@
-//! Reads quantized matrices in a safetensors file. The metadata of such a file contain a JSON text
-//! with the format and the shape of each quantized matrix.
+//! Reads quantized matrices in a safetensors file. The metadata of the safetensors file contain a
+//! JSON text with the format and the shape of each quantized matrix.
 
 use ops::WeightFormat;
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ pub struct BlockRows {
 
 impl BlockRows {
     /// Returns the size of the matrix in bytes. The result is `None` if `format` is not the name of
-    /// a format, or if the number overflows.
+    /// a format, or if the size overflows.
     pub fn bytes(&self) -> Option<usize> {
         let (block, [rows, inputs]) = (self.blocks()?, self.shape);
         rows.checked_mul(inputs.div_ceil(block.numbers()))?.checked_mul(block.bytes())

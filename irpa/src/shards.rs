@@ -13,10 +13,10 @@ impl Checkpoint {
     /// other, the error lists all contradictions.
     ///
     /// If several shards contain a tensor with the same name, the function uses the tensor from the
-    /// shard that the index lists. Such duplicates exist if a checkpoint replaces some tensors of
-    /// another checkpoint. If the index does not list the tensor, the function uses the last shard
-    /// in the order of names. transformers 5.24 does the same (`modeling_utils.py`,
-    /// `merged_state_dict`).
+    /// shard that the index lists. Several shards can contain a tensor with the same name if a
+    /// checkpoint replaces some tensors of another checkpoint. If the index does not list the
+    /// tensor, the function uses the last shard in the order of names. Hugging Face transformers
+    /// 5.24 also uses the last shard (`modeling_utils.py`, `merged_state_dict`).
     pub(crate) fn add_shards(&mut self, path: &Path) -> Result<(), ArchiveError> {
         let index = Index::read(path)?;
         let mut problems = Vec::new();
@@ -75,8 +75,8 @@ fn is_plain(name: &str) -> bool {
 }
 
 /// The number of bytes at the beginning and at the end of a tensor that
-/// [`Checkpoint::differs_from`] compares. These bytes are enough to distinguish trained weights,
-/// and the comparison is fast.
+/// [`Checkpoint::differs_from`] compares. The first and last bytes are enough to distinguish
+/// trained weights, and comparing only these bytes is fast.
 const COMPARED: usize = 64;
 
 impl Checkpoint {

@@ -1,5 +1,5 @@
-//! Tests that need private items of the crate. The tests read malicious bytes, and write files to a
-//! full disk.
+//! Tests that need private items of the crate. The tests read archives with malicious bytes, and
+//! write files to a full disk.
 
 use crate::archive::verify;
 use crate::write::{ArchivePlan, Destination};

@@ -1,5 +1,5 @@
-//! Recognizes files in formats that Tracewright does not support. If you pass such a file instead
-//! of a checkpoint, the error explains how to fix the problem.
+//! Recognizes files in formats that Tracewright does not support. If you pass a file in an
+//! unsupported format instead of a checkpoint, the error explains how to fix the problem.
 
 use errors::{FileError, WithPath as _};
 use files::{StandIn, is_there, limits};
@@ -9,27 +9,28 @@ use std::{collections::BTreeSet, fmt, fs, path::Path};
 pub(crate) const SINGLE: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
-/// An unsupported format that Tracewright recognizes. The error about such a format explains how to
-/// fix the problem.
+/// An unsupported format that Tracewright recognizes. The error about an unsupported format
+/// explains how to fix the problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnsupportedFormat {
     PyTorch,
     /// A folder with several GGUF files. To fix the error, pass the path of one GGUF file.
     Gguf(Vec<String>),
-    /// A placeholder instead of the weights. An incomplete download leaves such a file behind.
+    /// A placeholder instead of the weights. A placeholder remains in the folder after an
+    /// incomplete download.
     StandIn(StandIn),
     /// An adapter for a base model, in the format of PEFT.
     Adapter {
         /// The kind of adapter, such as `LORA`.
         kind: String,
-        /// The name of the base model, if the adapter contains this name.
+        /// The name of the base model, if the adapter's configuration contains this name.
         base: Option<String>,
     },
     /// Several models in one folder, in the format of diffusers.
     Pipeline,
-    /// A zip or tar archive, or a compressed file. If you passed the folder that contains the file,
-    /// the field contains the name of the file.
+    /// A zip or tar archive, or a compressed file. If you passed a folder with a packed file, the
+    /// field contains the name of the packed file.
     Packed(Option<String>),
     /// An IREE parameter archive, which does not contain the configuration of a model.
     Archive,

@@ -12,17 +12,16 @@ use std::{
 
 /// The files with weights in a folder.
 pub(crate) struct WeightFiles {
-    /// The file that Tracewright reads. This file is either the single safetensors file or the
-    /// index of several files.
+    /// The file that Tracewright reads. The field contains the path of the single safetensors file,
+    /// or the path of the index if the weights are in several files.
     pub file: PathBuf,
-    /// The index in the same folder as a single safetensors file. Tracewright does not read weights
-    /// through this index.
+    /// An index in the same folder as a single safetensors file. Tracewright ignores such an index.
     pub index: Option<PathBuf>,
 }
 
 impl WeightFiles {
     /// Finds the files with weights. If a folder contains several checkpoints, the function prefers
-    /// the same file as transformers.
+    /// the same file as Hugging Face transformers.
     pub fn find(folder: &Path) -> Result<Self, ArchiveError> {
         let [single, index] =
             [SINGLE, INDEX].map(|name| Some(folder.join(name)).filter(|path| is_there(path)));
@@ -45,8 +44,8 @@ impl WeightFiles {
     }
 }
 
-/// Creates the error for a file that the safetensors crate rejects. Usually, such a file is
-/// truncated.
+/// Creates the error for a file that the safetensors crate rejects. Usually, the safetensors crate
+/// rejects a file because the file is truncated.
 pub(crate) fn rejected(path: &Path, bytes: &[u8], error: SafeTensorError) -> ArchiveError {
     let size = bytes.len() as u64;
     let expected = match (&error, bytes.first_chunk()) {
@@ -66,8 +65,8 @@ pub(crate) fn rejected(path: &Path, bytes: &[u8], error: SafeTensorError) -> Arc
     }
 }
 
-/// Returns an error if a file is a placeholder instead of weights. An incomplete download leaves
-/// such a file behind.
+/// Returns an error if a file is a placeholder instead of weights. A placeholder remains in the
+/// folder after an incomplete download.
 pub(crate) fn refuse_stand_in(path: &Path, bytes: &[u8]) -> Result<(), ArchiveError> {
     match StandIn::of(bytes) {
         None | Some(StandIn::Empty) => Ok(()),

@@ -1,5 +1,5 @@
 //! Writes parameter archives. The writer plans the layout of an archive from the names and types of
-//! the entries, and then streams the data.
+//! the entries. Then the writer streams the data of the entries.
 
 use crate::archive::{
     ArchiveMetadata, COMMON_SIZE, DATA, DATA_ALIGNMENT, DATA_SIZE, ENTRY_ALIGNMENT, FILE_ALIGNMENT,
@@ -43,7 +43,7 @@ impl NewEntry {
         Self::new(name, Content::Tensor(ty))
     }
 
-    /// Creates an entry for `length` bytes of an unknown type. The entry has no metadata.
+    /// Creates an entry for `length` bytes of an unknown type. The created entry has no metadata.
     pub fn raw(name: impl Into<String>, length: u64) -> Self {
         Self::new(name, Content::Raw(length))
     }
@@ -97,8 +97,8 @@ impl NewEntry {
         }
     }
 
-    /// Returns the metadata of the entry. The metadata contain zeros instead of the hash, because
-    /// the hash is known only after all data are written.
+    /// Returns the metadata of the entry. The returned metadata contain zeros instead of the hash,
+    /// because the hash is known only after all data are written.
     fn metadata(&self) -> Option<String> {
         let (ty, hashed) = match &self.content {
             Content::Tensor(ty) => (ty, true),
@@ -120,7 +120,7 @@ impl NewEntry {
 /// Options of [`write()`].
 pub struct WriteOptions<'a> {
     /// Whether the archive contains metadata with the type and the hash of each tensor. Tracewright
-    /// needs these metadata, but IREE does not.
+    /// needs the types and hashes, but IREE does not.
     pub metadata: bool,
     /// The callback that receives the progress. The callback can also stop the writer.
     pub watch: Option<Watch<'a>>,
@@ -132,15 +132,15 @@ impl Default for WriteOptions<'_> {
     }
 }
 
-/// The kind of file that a new archive may replace, which is only another archive.
+/// The kind of file that a new archive may replace. A new archive may replace only another archive.
 pub const ARCHIVE: FileKind = FileKind { name: "a parameter archive", is: |head| head.starts_with(b"IRPA") };
 
-/// Writes an archive whose entries are sorted by name. In this order, the function calls `source`
-/// for each entry with data. The callback `source` must write exactly as many bytes to the [`Sink`]
-/// as the type of the entry requires. The file appears at `path` only after all data are on disk.
-/// After an error, an old file at `path` is unchanged, and no new file remains. The function
-/// replaces an existing file only if the file is an archive or empty. The memory consumption does
-/// not depend on the size of the data.
+/// Writes an archive whose entries are sorted by name. The function calls `source` for each entry
+/// with data, in the order of the names. The callback `source` must write exactly as many bytes to
+/// the [`Sink`] as the type of the entry requires. The archive appears at `path` only after all
+/// data are on disk. After an error, an old file at `path` is unchanged, and no new file remains.
+/// The function replaces an existing file only if the file is an archive or empty. The function's
+/// memory consumption does not depend on the size of the data.
 pub fn write<E: From<ArchiveError>>(
     path: impl AsRef<Path>,
     entries: Vec<NewEntry>,
@@ -164,8 +164,8 @@ pub fn write<E: From<ArchiveError>>(
     Ok(())
 }
 
-/// Flushes written data to the disk while the caller computes the next data. Otherwise, the flush
-/// at the end of the file would have to write all data.
+/// Flushes written data to the disk while the caller computes the next data. Without this function,
+/// the flush at the end of the file would have to write all data.
 fn flushing<E: From<ArchiveError>>(
     file: &File,
     destination: &Destination<'_>,
@@ -247,8 +247,8 @@ pub(crate) struct ArchivePlan {
 
 struct Placed {
     entry: NewEntry,
-    /// The offset and the length of the entry's data in the file. The field is `None` for a
-    /// repeated pattern.
+    /// The offset and the length of the entry's data in the file. The field is `None` if the entry
+    /// repeats a pattern.
     data: Option<(u64, u64)>,
     /// The position in the file at which the hash of the data is stored. The field is `None` if the
     /// entry has no metadata.
@@ -345,7 +345,8 @@ impl ArchivePlan {
     }
 
     /// Streams the data of all entries, and then writes the header and the table at the beginning
-    /// of the file. Therefore, an unfinished file does not begin with the magic bytes.
+    /// of the file. Therefore, an unfinished archive does not begin with the magic bytes of the
+    /// format.
     pub fn stream<E: From<ArchiveError>>(
         mut self,
         destination: &Destination<'_>,
@@ -404,7 +405,7 @@ pub struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    /// Writes the next bytes of the entry. You can pass pieces of any size.
+    /// Writes the next bytes of the entry. You can pass any number of bytes in one call.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), ArchiveError> {
         let end = self.written + bytes.len() as u64;
         if end > self.length {

@@ -1,5 +1,5 @@
-//! Writes the folder of an export. At any time, the folder contains either a whole export or no
-//! export.
+//! Writes the folder of an export. At any time, the folder of an export contains either a whole
+//! export or no export.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -17,16 +17,16 @@ pub mod names {
     pub const TEXT: &str = "model.mlir";
     pub const MODULE: &str = "model.vmfb";
     pub const ARCHIVE: &str = "model.irpa";
-    /// The archive with the weights that recipes compute from checkpoint tensors. Only exports for
-    /// XLA contain this archive.
+    /// The name of the archive with the weights that recipes compute from checkpoint tensors. Only
+    /// exports for XLA contain this archive.
     pub const MADE: &str = "made.irpa";
-    /// The files that Tracewright needs for loading a tokenizer. The exporter copies these files if
-    /// they exist.
+    /// The files that Tracewright needs for loading a tokenizer. The exporter copies the
+    /// tokenizer's files that exist in the model's folder.
     pub const COPIED: &[&str] = files::TOKENIZER_FILES;
 }
 
-/// The names of all files in exports for IREE and for XLA. The list omits XLA's modules, because
-/// the manifest lists these modules.
+/// The names of all files in exports for IREE and for XLA. The list omits the modules for XLA,
+/// because the manifest lists the names of these modules.
 const ENGINES: &[&str] = &[TEXT, MODULE, ARCHIVE, MADE];
 
 /// The reason why an export cannot be written to a folder.
@@ -47,8 +47,8 @@ pub enum FolderError {
     Locked(PathBuf),
 }
 
-/// The keys that manifests for IREE and for XLA have in common. These keys are enough to find the
-/// files of an export.
+/// The keys that manifests for IREE and for XLA have in common. With these common keys, a program
+/// can find the files of an export.
 #[derive(Deserialize)]
 struct Written {
     /// The version of Tracewright. Only Tracewright's manifests contain this key.
@@ -71,9 +71,9 @@ pub struct ExportFolder<'a> {
 }
 
 impl<'a> ExportFolder<'a> {
-    /// Prepares an export of the model at `model` to the folder `path`. The export may write files
-    /// with the given names, the manifest, and [copied files](COPIED). The function returns an
-    /// error if `path` is the folder of the model, or if the folder contains files that do not
+    /// Prepares an export of the model at `model` to the folder `path`. The export may write the
+    /// manifest, files with the names in `names`, and [copied files](COPIED). The function returns
+    /// an error if `path` is the folder of the model, or if the folder contains files that do not
     /// belong to an earlier export.
     pub fn new(
         model: &Path,
@@ -108,7 +108,8 @@ impl<'a> ExportFolder<'a> {
     }
 
     /// Locks the folder, and calls `fill` to write the export. After an error, the function removes
-    /// all files of the export. If `fill` created the folder, `fill` also removes the folder.
+    /// all files of the export. If the function created the folder, the function also removes the
+    /// folder after an error.
     pub fn fill<T, E: From<FolderError>>(&self, fill: impl FnOnce(&Path) -> Result<T, E>) -> Result<T, E> {
         // Much may have come since it was asked for.
         self.check()?;
@@ -134,9 +135,10 @@ impl<'a> ExportFolder<'a> {
         Ok(self.clear(lock)?)
     }
 
-    /// Removes the files of an export, beginning with the manifest. With a manifest, a mixture of
-    /// old and new files would look like a valid export. If a file cannot be removed, the lock file
-    /// remains, and marks the other files as leftovers of an export.
+    /// Removes the files of an export, beginning with the manifest. The function removes the
+    /// manifest first, because a mixture of old and new files with a manifest would look like a
+    /// valid export. If the function cannot remove a file, the lock file remains, and marks the
+    /// other files as leftovers of an export.
     fn clear(&self, lock: FolderLock) -> Result<FolderLock, FileError> {
         let old = written(self.path)?.unwrap_or_default().into_iter().map(|name| self.path.join(name));
         match self.files().chain(old).try_for_each(|file| remove(&file)) {
@@ -156,8 +158,8 @@ fn remove(file: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Returns the names of all files of the export in a folder. These names depend on the engine of
-/// the export. The result is `None` if the folder contains no export.
+/// Returns the names of all files of the export in a folder. The names of the files depend on the
+/// engine of the export. The result is `None` if the folder contains no export.
 fn written(folder: &Path) -> Result<Option<Vec<String>>, FileError> {
     let path = folder.join(MANIFEST);
     if !path.is_file() {
@@ -183,7 +185,7 @@ pub fn copied(model: &Path) -> impl Iterator<Item = &'static str> {
     COPIED.iter().copied().filter(|name| is_there(&model.join(name)))
 }
 
-/// Copies files of the model into the folder of the export. The function [`copied`] selects these
+/// Copies files of the model into the folder of the export. The function [`copied`] selects the
 /// files.
 pub fn copy(model: &Path, out: &Path) -> Result<(), FileError> {
     copied(model).try_for_each(|name| put(out, name, &files::read(&model.join(name), limits::TOKENIZER)?))
@@ -213,8 +215,8 @@ mod tests {
         })
     }
 
-    /// The exporter compiles a network between the check and the write. During the compilation,
-    /// other programs can write files into the folder.
+    /// The exporter checks the folder, compiles the network, and then writes the files. During the
+    /// compilation, other programs can write files into the folder.
     #[test]
     fn what_came_since_it_was_asked_for_is_not_replaced() {
         let out = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
 //! Reads and writes the files of an export. The module [`dir`] handles the folder of an export. The
-//! types in this module define the file `manifest.json`. The JSON Schema of `manifest.json` is
+//! types of this crate define the file `manifest.json`. The JSON Schema of `manifest.json` is
 //! generated from these types.
 
 pub mod dir;
@@ -29,7 +29,7 @@ pub enum ManifestError {
     #[error("`{}` is not a manifest: {reason}; export the model again", .path.display())]
     Syntax {
         path: PathBuf,
-        /// The problem in the manifest.
+        /// A text that describes the problem in the manifest.
         reason: String,
     },
     /// The export is for XLA, but the caller can only run exports for IREE.
@@ -49,7 +49,8 @@ pub enum ManifestError {
     Module { path: PathBuf, expected: String, found: String },
 }
 
-/// The version of the manifest format for XLA. Programs that read a manifest reject other versions.
+/// The version of the manifest format for XLA. A program that reads manifests rejects a manifest
+/// with another version.
 pub const FORMAT: u32 = 2;
 
 /// The manifest of an export. Only exports for XLA have the key `engine`.
@@ -136,8 +137,8 @@ pub struct IreeManifest {
     #[serde(default = "cpu")]
     pub device: String,
     /// The architecture of the processor that runs the module, such as `x86_64` or `aarch64`. If
-    /// the device is not `cpu`, the value is the architecture of the compiling machine, and the
-    /// module runs on hosts of any architecture.
+    /// the device is not `cpu`, the value is the architecture of the compiling machine, although
+    /// the module runs on hosts of any architecture.
     pub architecture: String,
     /// The target triple in LLVM's notation, if you set a target triple for the export.
     pub target_triple: Option<String>,
@@ -145,8 +146,9 @@ pub struct IreeManifest {
     /// name of the device's architecture, such as `sm_80`.
     pub target_cpu: String,
     /// The features that the processor must have, in LLVM's notation. If the device is not `cpu`,
-    /// the list contains number formats in which the device computes, such as `fp16`. The list also
-    /// contains the widths of numbers that the device can store, such as `b8`.
+    /// the list contains the number formats in which the device computes, such as `fp16`. For such
+    /// a device, the list also contains the widths of numbers that the device can store, such as
+    /// `b8`.
     pub cpu_features: Vec<String>,
     /// The element type of weights and activations.
     pub dtype: String,
@@ -156,11 +158,11 @@ pub struct IreeManifest {
     pub chunk: usize,
     /// The simplification rules that were enabled for the export: off, exact or approximate.
     pub simplify: String,
-    /// The quantization format of matmul weights: q8, q4 or q4_k. If each weight keeps the format
-    /// of the checkpoint, the value is `stored`. If no weight is quantized, the value is null.
+    /// The quantization format of matmul weights: q8, q4 or q4_k. If each weight keeps its format
+    /// from the checkpoint, the value is `stored`. If no weight is quantized, the value is null.
     pub quant: Option<String>,
-    /// The storage format of the KV cache, which is `computed` or `q8`. The format `computed` is
-    /// the element type `dtype`.
+    /// The storage format of the KV cache, which is `computed` or `q8`. With the format `computed`,
+    /// the KV cache has the element type `dtype`.
     pub kv: String,
     /// Whether Tracewright's kernels compute matmuls and attention.
     pub kernels: bool,
@@ -168,20 +170,20 @@ pub struct IreeManifest {
     /// Tracewright's kernels. The value `plain` means that weights have the same order as in the
     /// checkpoint.
     pub layout: String,
-    /// The settings that the tuner chose for the export. In measurements, these settings were
-    /// faster than the defaults.
+    /// The settings that the tuner chose for the export. In the tuner's measurements, the chosen
+    /// settings were faster than the default settings.
     pub tuning: Tuning,
     /// The blake3 hash of the compiled module.
     pub module_blake3: String,
-    /// The result of `irpa::Archive::table_blake3` for the archive. This blake3 hash depends on the
-    /// hash of each tensor.
+    /// A blake3 hash of all bytes of the archive before the tensors' data, which
+    /// `irpa::Archive::table_blake3` computes. This hash depends on the hash of each tensor.
     pub archive_blake3: String,
     /// The functions of the compiled module that a program can call.
     pub entry_points: Vec<IreeEntry>,
     /// The names of the model's files that the export contains, such as the files of the tokenizer.
     #[serde(default)]
     pub copied: Vec<String>,
-    /// Maps the key of each parameter to its type. The module reads these parameters from the scope
+    /// Maps the key of each parameter to its type. The module reads the parameters from the scope
     /// `model`.
     pub parameters: BTreeMap<String, String>,
 }
@@ -265,17 +267,17 @@ pub struct ManifestValue {
     /// The name of the argument or result.
     pub name: String,
     /// The role of the argument or result, such as `tokens`, `start(context 512)` or
-    /// `state(kv.keys, layer 3)`. In an export for IREE, you pass an `i32[]` argument with the role
-    /// `start` or `count` as an integer and not as a tensor.
+    /// `state(kv.keys, layer 3)`. In an export for IREE, the caller passes an argument of the type
+    /// `i32[]` with the role `start` or `count` as an integer and not as a tensor.
     pub role: String,
     /// The type of the argument or result, such as `bf16[1,8,512,64]`.
     #[serde(rename = "type")]
     pub ty: String,
     /// The names of the axes of the argument or result.
     pub axes: Vec<String>,
-    /// The sharding of the argument or result in an export for XLA. For each axis, the list
-    /// contains the mesh axes that partition this axis. An export for IREE does not contain this
-    /// key.
+    /// The sharding of the argument or result in an export for XLA. For each tensor axis, the list
+    /// contains the mesh axes that partition this tensor axis. An export for IREE does not contain
+    /// this key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharding: Option<Vec<Vec<String>>>,
 }
@@ -287,7 +289,8 @@ pub struct XlaManifest {
     /// The engine of the export, which is always `xla`.
     #[cfg_attr(feature = "schema", schemars(extend("const" = ENGINE)))]
     pub engine: String,
-    /// The version of this manifest format. Programs that read a manifest reject other versions.
+    /// The version of the manifest format. A program that reads manifests rejects a manifest with
+    /// another version.
     #[cfg_attr(feature = "schema", schemars(extend("const" = FORMAT)))]
     pub format: u32,
     /// The version of Tracewright that wrote the export.
@@ -309,13 +312,13 @@ pub struct XlaManifest {
     /// The simplification rules that were enabled for the export: off, exact or approximate.
     pub simplify: String,
     /// The mesh that you requested for the export, such as `model=4,data=2`. The text is empty if
-    /// you requested a single device.
+    /// you did not request a mesh.
     pub mesh: String,
-    /// The mesh axes that the modules use. One axis of the requested mesh can be split into several
-    /// of these axes.
+    /// The mesh axes that the modules use. The exporter can split an axis of the requested mesh
+    /// into several mesh axes of the modules.
     pub axes: Vec<ManifestAxis>,
-    /// Notes about tensor axes that are shorter than the mesh axis of their sharding rule. Such a
-    /// tensor axis is partitioned over only a part of the mesh axis.
+    /// Notes about tensor axes that are shorter than the mesh axis of their sharding rule. A tensor
+    /// axis that is shorter than its mesh axis is partitioned over only a part of the mesh axis.
     pub notes: Vec<String>,
     /// The size of the weights on each device, in bytes.
     pub device_bytes: usize,
@@ -370,15 +373,15 @@ pub struct XlaWeight {
     #[serde(rename = "type")]
     pub ty: String,
     /// The sharding of the weight. For each axis of the weight, the list contains the mesh axes
-    /// that partition this axis.
+    /// that partition this tensor axis.
     pub sharding: Vec<Vec<String>>,
-    /// The name of the file that contains the weight. If `made` is true, this file is in the folder
-    /// of the export. Otherwise, this file is in the folder of the checkpoint.
+    /// The name of the file that contains the weight. If `made` is true, the file is in the folder
+    /// of the export. If `made` is false, the file is in the folder of the checkpoint.
     pub file: String,
-    /// The name of the tensor in the file. The weight can be only a part of this tensor.
+    /// The name of the tensor in the file. The weight can be only a part of the tensor.
     pub tensor: String,
-    /// Whether the exporter computed the weight from checkpoint tensors. In this case, the export
-    /// contains the weight.
+    /// Whether the exporter computed the weight from checkpoint tensors. The export contains only
+    /// computed weights, and the checkpoint contains all other weights.
     pub made: bool,
     /// The element type in which the file stores the tensor.
     pub stored: String,

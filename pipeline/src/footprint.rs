@@ -29,27 +29,28 @@ use crate::Expanded;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Footprint {
-    /// The weights of the program, by storage format. The program maps these weights into memory.
+    /// The weights of the program, by storage format. The program maps all weights into memory.
     pub weights: BTreeMap<WeightStorage, WeightTotal>,
-    /// The size of all weights that every call reads completely, in bytes. The number excludes
+    /// The size of all weights that every call reads completely, in bytes. The size excludes
     /// weights from which calls only look up rows, such as an embedding matrix.
     pub streamed: usize,
     /// The size of the weights that the compiled program copies and repacks at its start, in bytes.
-    /// The number is 0 if the archive already stores weights in the layout of the kernels. The
-    /// number is also 0 if the program reads the weights directly from the memory-mapped file.
+    /// The size is 0 if the archive already stores weights in the layout of the kernels. The size
+    /// is also 0 if the program reads the weights directly from the memory-mapped file.
     pub repacked: usize,
-    /// Maps each kind of state, such as `kv.keys`, to its size in bytes. All entry points share the
-    /// same state.
+    /// Maps each kind of state, such as `kv.keys`, to its size in bytes. All entry points of the
+    /// program share the same state.
     pub state: BTreeMap<String, usize>,
-    /// Maps each entry point to an upper bound of the memory for activations. A call needs this
-    /// memory in addition to weights and state.
+    /// Maps each entry point to an upper bound of the memory for activations. A call needs memory
+    /// for activations in addition to the memory for weights and state.
     ///
-    /// The bound is the sum of two sizes. The first size is the size of all values that the entry
-    /// point itself computes. The second size is the size of all values in the largest layer that
-    /// the entry point calls. Only one layer runs at a time, but the compiler may reorder
-    /// operations within a layer. Views need no memory. If no other operation reads an operand, an
-    /// operation can overwrite this operand. If a call updates a KV cache and also reads a part of
-    /// the cache, IREE copies the cache, so the bound includes the cache twice.
+    /// The upper bound is the size of all values that the entry point itself computes, plus the
+    /// size of all values in the largest layer that the entry point calls. The bound includes all
+    /// values of one layer, because only one layer runs at a time, and the compiler may reorder
+    /// operations within a layer. The bound includes no memory for views. The bound also includes
+    /// no memory for a result that can overwrite an operand, because no other operation reads the
+    /// operand. If a call updates a KV cache and also reads a part of the cache, IREE copies the
+    /// cache, so the bound includes the cache twice.
     pub activations: BTreeMap<String, usize>,
     /// The size of all constants in the compiled module, such as rotary tables, in bytes.
     pub constants: usize,
@@ -64,19 +65,19 @@ pub enum WeightStorage {
     Packed(WeightFormat),
     /// The weight is quantized and stored in the checkpoint's order.
     Grouped(WeightFormat),
-    /// The weight is stored in the element type of the network. The second field is the reason why
-    /// the weight is not packed or quantized.
+    /// The weight is stored in the element type of the network. The second field contains the
+    /// reason why the weight is not packed or quantized.
     Plain(ElementType, DenseReason),
 }
 
-/// All weights that have the same storage format.
+/// The total size and the keys of all weights that have the same storage format.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WeightTotal {
     pub keys: Vec<String>,
-    /// The patterns of the weights' keys in the checkpoint. A pattern contains `*` instead of a
-    /// layer's number.
+    /// The patterns that match the weights' keys in the checkpoint. A pattern contains `*` instead
+    /// of a layer's number.
     pub patterns: BTreeSet<String>,
-    /// The total size of these weights in bytes.
+    /// The total size of all weights with this storage format, in bytes.
     pub bytes: usize,
 }
 
@@ -86,11 +87,11 @@ pub struct Memory {
     /// The whole memory of the machine, or the memory limit of the process (`memory.max` of the
     /// control group).
     pub total: u64,
-    /// The memory that is free, plus the memory that the system can free.
+    /// The sum of the free memory and the memory that the operating system can free.
     pub available: u64,
 }
 
-/// The program does not fit into memory.
+/// The error about a program that does not fit into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{what} needs {} of memory (weights {}, state {}, activations {}), but only {} are available",
@@ -111,7 +112,7 @@ pub struct TooLarge {
 pub enum Phase {
     Running,
     Compiling,
-    /// Running the program on one device of a mesh.
+    /// The program runs on one device of a mesh.
     Device,
 }
 
@@ -129,7 +130,8 @@ const COMPILED_CONSTANT: usize = 8;
 const PROCESS: usize = 32 << 20;
 
 impl Footprint {
-    /// Returns the weights of each quantized format, if the program uses several quantized formats.
+    /// Returns each quantized format and the weights with this format, if the program uses several
+    /// quantized formats.
     pub fn mixture(&self) -> Vec<(WeightFormat, &WeightTotal)> {
         let quantized = |(stored_as, stored): (&WeightStorage, _)| Some((stored_as.quantized()?, stored));
         let formats: Vec<_> = self.weights.iter().filter_map(quantized).collect();
@@ -200,8 +202,7 @@ impl Footprint {
         self.state.values().sum()
     }
 
-    /// Returns the size of the activations in the entry point with the largest activations, in
-    /// bytes.
+    /// Returns the largest size of an entry point's activations, in bytes.
     pub fn activation_bytes(&self) -> usize {
         self.activations.values().copied().max().unwrap_or(0)
     }
@@ -271,8 +272,8 @@ impl Expanded {
     }
 }
 
-/// Returns the keys of the weights from which all functions only look up rows, such as the key of
-/// an embedding matrix.
+/// Returns the keys of all weights from which functions only look up rows, such as the key of an
+/// embedding matrix.
 pub(crate) fn only_looked_up(trace: &Trace) -> BTreeSet<String> {
     let (mut looked_up, mut read) = (BTreeSet::new(), BTreeSet::new());
     for function in &trace.functions {
@@ -329,9 +330,10 @@ fn computed(trace: &Trace) -> Vec<usize> {
 
 struct Computed {
     /// The size of all values that the function computes, plus the size of the values in the
-    /// largest called function. The number excludes the arguments of the function.
+    /// largest called function. The field excludes the sizes of the function's arguments.
     bytes: usize,
-    /// The index of the argument whose memory each result reuses, if any.
+    /// For each result, contains the index of the argument whose memory the result reuses, or
+    /// `None`.
     in_place: Vec<Option<usize>>,
 }
 
@@ -372,8 +374,8 @@ impl Computed {
     }
 }
 
-/// Returns the number of readers of each node. A reader is a live node that has the node as an
-/// operand, or a result of the function.
+/// Returns the number of readers of each node. A node is a reader of its operands, if the node is
+/// live. A result of the function is also a reader.
 fn readers(function: &Function, live: &[bool]) -> Vec<usize> {
     let mut readers = vec![0; function.len()];
     let ids = function.ids().filter(|id| live[id.index()]);
@@ -382,11 +384,12 @@ fn readers(function: &Function, live: &[bool]) -> Vec<usize> {
     readers
 }
 
-/// The memory that the result of an operation needs.
+/// Describes where the result of an operation is stored in memory.
 enum Room {
-    /// The result needs no memory in addition to the call's arguments.
+    /// The result needs no memory. For example, the result is a constant, which is a part of the
+    /// module.
     None,
-    /// The result uses the memory of another node.
+    /// The result is stored in the memory of another node.
     Of(NodeId),
     Own,
 }
@@ -409,9 +412,9 @@ impl Room {
     }
 }
 
-/// Returns the peak memory of a function on one device of a mesh, in bytes. The function must not
-/// contain calls, and executes the nodes in order. The argument `shardings` contains the sharding
-/// of each node.
+/// Returns the peak memory that `function` needs on one device of a mesh, in bytes. The argument
+/// `function` must not contain calls, and executes its nodes in order. The argument `shardings`
+/// contains the sharding of each node.
 pub(crate) fn peak(function: &Function, shardings: &[Sharding]) -> usize {
     let live = function.live();
     let readers = readers(function, &live);

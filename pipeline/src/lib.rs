@@ -1,6 +1,6 @@
 //! Turns a recorded network into the text of a module for the compiler, and into the list of
 //! weights for the archive. The crate also computes the memory that the program needs. All results
-//! depend only on the trace, which is recorded once.
+//! of the crate depend only on the recorded trace, so the network is recorded only once.
 
 pub mod footprint;
 pub mod partition;
@@ -19,39 +19,42 @@ use trace::{Parameter, Trace};
 pub use footprint::{Footprint, Memory};
 pub use partition::DevicePartition;
 
-/// A network that is lowered to a module for the compiler. The type also lists tensors that the
-/// module doesn't read, but that a checkpoint may contain.
+/// A network that is lowered to a module for the compiler. A [`Lowered`] also lists the tensors
+/// that a checkpoint may contain although the module doesn't read these tensors.
 pub struct Lowered {
-    /// The module, which consists of a text, entry points and parameters.
+    /// The lowered module, which consists of a text, entry points and parameters.
     pub module: Module,
     /// The target for which the module is lowered.
     pub target: Target,
     ignorable: Vec<Ignorable>,
 }
 
-/// A trace that is ready to be written as the text of a module. The trace is simplified, its
-/// weights are packed for a target, and its operations are primitives and kernel calls.
+/// A trace that is ready to be written as the text of a module. The trace is simplified and has
+/// packed weights. The trace contains only primitive operations and kernel calls.
 pub struct Expanded {
     pub trace: Trace,
-    /// Maps the key of each weight in the simplified network to the format of the weight. If the
-    /// weight is stored unquantized, the map contains the reason.
+    /// Maps the key of each weight in the simplified network to the quantized format of the weight.
+    /// If a weight is not quantized, the map contains the reason.
     pub formats: BTreeMap<String, Result<WeightFormat, DenseReason>>,
-    /// The target for which the trace is expanded.
+    /// The target for which Tracewright chose the kernels and the packed weight formats.
     pub target: Target,
     recorded: Vec<Parameter>,
 }
 
-/// The intermediate results of [`Expanded::new`], and a report about each simplification.
+/// Contains the intermediate results of [`Expanded::new`], and a report about each simplification
+/// of the trace.
 pub struct StagedTrace {
-    /// The simplified trace, which still contains composite operations, and the report about its
-    /// simplification.
+    /// Contains the simplified trace, which still contains composite operations, and the report
+    /// about its simplification.
     pub simplified: (Trace, Report),
-    /// The expanded trace, and the report about the simplification of its primitive operations.
+    /// Contains the trace after the expansion to primitive operations, and the report about the
+    /// simplification of these primitive operations.
     pub expanded: (Expanded, Report),
 }
 
 impl StagedTrace {
-    /// Simplifies and expands a trace for a target, and returns the intermediate results.
+    /// Simplifies a trace for a target, expands composite operations to primitive operations, and
+    /// returns the intermediate results.
     ///
     /// # Errors
     /// Returns an error if the trace cannot be lowered.
@@ -69,7 +72,7 @@ impl StagedTrace {
 }
 
 impl Expanded {
-    /// Simplifies and expands a trace for a target.
+    /// Simplifies a trace for a target, and expands composite operations to primitive operations.
     ///
     /// # Errors
     /// Returns an error if the trace cannot be lowered.
@@ -106,8 +109,8 @@ impl Lowered {
     }
 
     /// Compares a checkpoint with the module's parameters. The argument `recorded` is the trace
-    /// before lowering. Error messages contain the source lines that declare the tensors in this
-    /// trace.
+    /// before lowering. Error messages contain the source lines that declare the tensors of the
+    /// recorded trace.
     ///
     /// # Errors
     /// Returns an error if the checkpoint and the parameters differ. The error lists all differences.

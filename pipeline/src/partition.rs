@@ -1,5 +1,5 @@
-//! Computes the memory, the arithmetic operations and the communication of one device in a mesh.
-//! The computation needs only the trace.
+//! Computes how much memory, computation and communication one device of a mesh needs for a
+//! program. The module reads only the trace.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,40 +12,39 @@ use trace::{Function, NodeId, NodeKind, Parameter, ParameterConflict, Role};
 use crate::Expanded;
 use crate::footprint::{Memory, Phase, TooLarge, only_looked_up, peak};
 
-/// The memory and the work of one device in a mesh. All devices of the mesh have the same memory
-/// and work.
+/// Contains the memory that one device of a mesh needs, and the work that this device does. All
+/// devices of the mesh need the same memory and do the same work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DevicePartition {
     pub devices: usize,
     /// The size of the weights on one device, in bytes.
     pub weights: usize,
     /// Maps the key of each weight that every device stores completely to the size of this weight
-    /// in bytes. The field `weights` includes these sizes.
+    /// in bytes. The field `weights` includes the sizes of these weights.
     pub replicated: BTreeMap<String, usize>,
     /// Maps each kind of state, such as `kv.keys`, to its size on one device in bytes.
     pub state: BTreeMap<String, usize>,
-    /// Notes about tensor axes that are shorter than the mesh axis of their sharding rule. Such a
-    /// tensor axis is partitioned over only a part of the mesh axis.
+    /// Notes about tensor axes that are shorter than the mesh axis of their sharding rule. A tensor
+    /// axis that is shorter than its mesh axis is partitioned over only a part of the mesh axis.
     pub notes: BTreeSet<ShardNote>,
     /// The cost of one call of each entry point.
     pub calls: Vec<CallCost>,
 }
 
-/// The cost of a call on one device.
+/// The cost of a call of an entry point on one device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallCost {
     pub entry: String,
     /// The number of new tokens that the call processes in all sequences together.
     pub tokens: usize,
     /// The size of all state and of all weights that the call reads, in bytes. If the call only
-    /// looks up rows of a weight, the number includes only these rows.
+    /// looks up rows of a weight, the field includes only the size of the looked-up rows.
     pub read: usize,
-    /// The size of all activations that exist at the same time, in bytes. The number is the maximum
-    /// over the call.
+    /// The peak size of all activations that exist at the same time during the call, in bytes.
     pub activations: usize,
     /// The number of multiplications, additions and elementary functions that the device computes.
     pub flops: f64,
-    /// The collectives, in the order in which the call runs them.
+    /// The collectives that the call runs, in the order of execution.
     pub collectives: Vec<Collective>,
 }
 
@@ -62,8 +61,8 @@ pub struct CallSeconds {
 }
 
 impl DevicePartition {
-    /// Computes the memory and the work of a program on each device. If `shards` has no mesh, the
-    /// result describes a single device.
+    /// Computes the memory that a program needs on each device, and the work that each device does.
+    /// If `shards` has no mesh, the result describes a single device.
     ///
     /// # Errors
     /// Returns an error if the trace declares the same parameter with two different types.
@@ -124,7 +123,7 @@ impl DevicePartition {
         self.state.values().sum()
     }
 
-    /// Returns the size of the activations in the call with the largest activations, in bytes.
+    /// Returns the largest size of a call's activations, in bytes.
     pub fn activation_bytes(&self) -> usize {
         self.calls.iter().map(|call| call.activations).max().unwrap_or(0)
     }
@@ -134,8 +133,8 @@ impl DevicePartition {
         (self.weights + self.state_bytes() + self.activation_bytes()) as u64
     }
 
-    /// Checks that the memory of one device is large enough. If the memory of `machine` is unknown,
-    /// the check succeeds.
+    /// Checks that the memory of one device is large enough for the program. If the size of the
+    /// machine's memory is unknown, the check succeeds.
     ///
     /// # Errors
     /// Returns an error if the program needs more memory than the device has.
@@ -143,10 +142,11 @@ impl DevicePartition {
         machine.memory.map_or(Ok(()), |total| self.fits(Phase::Device, 1, total))
     }
 
-    /// Checks that one memory is large enough for the data of all devices together.
+    /// Checks that a memory that all devices share is large enough for the data of all devices
+    /// together.
     ///
     /// # Errors
-    /// Returns an error if the devices together need more memory.
+    /// Returns an error if the devices together need more memory than `memory`.
     pub fn check_together(&self, memory: Memory) -> Result<(), TooLarge> {
         self.fits(Phase::Running, self.devices, memory.total)
     }

@@ -32,7 +32,7 @@ pub struct Plugin {
 }
 
 /// A client of a plugin, which owns the plugin's devices in this process. All executables and
-/// tensors on these devices belong to this client. A clone refers to the same client.
+/// tensors on the client's devices belong to the client. A clone refers to the same client.
 #[derive(Clone)]
 pub struct Client(Rc<Inner>);
 
@@ -46,11 +46,11 @@ struct Inner {
     helpers: RefCell<Helpers>,
 }
 
-/// The compiled helper modules that create, copy and change tensors. The key of a helper module
-/// contains the text of the module and the devices.
+/// Contains the compiled helper modules that create, copy and change tensors. The key of a helper
+/// module consists of the text of the module and the devices.
 type Helpers = HashMap<(String, Range<usize>), Rc<RawExecutable>>;
 
-/// A device, as its plugin describes it.
+/// The description of a device, which the plugin provides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PjrtDevice {
     /// The index of the device in the client's list of devices.
@@ -66,13 +66,13 @@ pub struct Executable {
     client: Client,
     raw: RawExecutable,
     devices: Range<usize>,
-    /// The type and the placement of each result. The type describes the whole tensor, even if
-    /// several devices store parts of the tensor.
+    /// The type and the placement of each result. The type of a result describes the whole tensor,
+    /// even if several devices store parts of the tensor.
     results: Vec<(TensorType, Placement)>,
 }
 
-/// A tensor on one or more devices. The type does not implement `Clone`, because a call may reuse the tensor's
-/// memory.
+/// A tensor on one or more devices. `PjrtBuffer` does not implement `Clone`, because a call may
+/// reuse the tensor's memory.
 pub struct PjrtBuffer {
     client: Client,
     /// The parts of the tensor. Each device of the placement stores one part.
@@ -82,7 +82,7 @@ pub struct PjrtBuffer {
     placement: Placement,
 }
 
-/// An argument of a call.
+/// An argument of a call of a program.
 pub enum PjrtArgument<'a> {
     /// The call consumes the tensor. If the argument has the attribute `tf.aliasing_output` in the
     /// module, a result reuses the memory of the tensor.
@@ -120,10 +120,11 @@ impl Plugin {
     }
 
     /// Starts the plugin's platform in this process, with at least the given number of devices. The
-    /// plugin for the CPU splits the processor into these devices, which share one memory.
+    /// plugin for the CPU splits the processor into several devices, which share one memory.
     ///
     /// # Errors
-    /// Returns an error if the platform does not start, or if the platform has fewer devices.
+    /// Returns an error if the platform does not start, or if the platform has fewer devices than
+    /// requested.
     pub fn client_with(&self, devices: usize) -> Result<Client, PjrtError> {
         let client = self.client()?;
         let is_cpu = client.platform() == "cpu";
@@ -165,7 +166,8 @@ impl Client {
         &self.0.platform
     }
 
-    /// Returns the version of the platform. The format of this text depends on the plugin.
+    /// Returns the version of the platform. Each plugin uses a different format for the version of
+    /// its platform.
     pub fn platform_version(&self) -> &str {
         &self.0.platform_version
     }
@@ -188,7 +190,7 @@ impl Client {
         })
     }
 
-    /// Compiles the text of a StableHLO module for the devices with these indices. For several
+    /// Compiles the text of a StableHLO module for the devices with the given indices. For several
     /// devices, XLA partitions the module. The module declares the sharding of each argument and
     /// each result in the syntax of Shardy. A call of the executable runs the module's function
     /// `main`.
@@ -217,7 +219,7 @@ impl Client {
     }
 
     /// Creates an executable, and asks the plugin for the types of the results. The callback
-    /// `refused` converts an error of the plugin.
+    /// `refused` converts an error that the plugin reports.
     fn loaded(
         &self,
         raw: RawExecutable,
@@ -304,8 +306,8 @@ impl Executable {
     }
 
     /// Starts a call of the program on all of its devices. This function can return before the call
-    /// ends. If you read a result, the read waits for the end of the call. If the call fails, the
-    /// read returns the error.
+    /// of the program ends. If you read a result, the read waits for the end of the call. If the
+    /// call fails, reading a result returns the error.
     ///
     /// # Errors
     /// Returns an error if an argument belongs to another client or is on other devices. The
@@ -356,8 +358,8 @@ impl PjrtBuffer {
         &self.placement
     }
 
-    /// Reads the little-endian bytes of the whole tensor. If several devices store the same part, the function
-    /// reads this part from only one device.
+    /// Reads the little-endian bytes of the whole tensor. If several devices store the same part of
+    /// the tensor, the function reads this part from only one device.
     ///
     /// # Errors
     /// Returns an error if the call that computes the tensor fails, or if copying the tensor to the
@@ -393,7 +395,8 @@ impl PjrtBuffer {
         Ok(bytes)
     }
 
-    /// Counts the copied bytes if a read from a device was successful.
+    /// Adds the number of copied bytes to the client's counter, if a read from a device was
+    /// successful.
     fn counted(&self, read: Result<(), PjrtStatus>, bytes: usize) -> Result<(), PjrtError> {
         read.map_err(|status| PjrtError::failed(format!("read a tensor of type `{}`", self.ty), status))?;
         let downloaded = &self.client.0.downloaded;

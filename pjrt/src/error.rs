@@ -18,7 +18,7 @@ impl PjrtStatus {
     /// The status code that a plugin returns if a device has no memory left.
     const EXHAUSTED: i32 = 8;
 
-    /// The names of the status codes. The first name belongs to the code 1.
+    /// The names of the status codes. The first name in the list belongs to the status code 1.
     const NAMES: [&str; 16] = [
         "CANCELLED",
         "UNKNOWN",
@@ -68,13 +68,13 @@ pub enum PjrtError {
     /// another platform, or requires a missing system library.
     #[error("the plugin `{}` cannot be loaded", .path.display())]
     Library { path: PathBuf, source: libloading::Error },
-    /// The end of the plugin file is missing.
+    /// The plugin file is truncated.
     #[error("the plugin `{}` is damaged: the file has {found} bytes, expected {expected}; install the plugin again", .path.display())]
     Cut {
         path: PathBuf,
-        /// The size that the headers of the file require, in bytes.
+        /// The size of the whole plugin file according to its headers, in bytes.
         expected: u64,
-        /// The size of the file in bytes.
+        /// The actual size of the plugin file, in bytes.
         found: u64,
     },
     /// The library is not a PJRT plugin.
@@ -90,7 +90,7 @@ pub enum PjrtError {
     )]
     Version {
         path: PathBuf,
-        /// The major and the minor version that the plugin implements.
+        /// The major and the minor version of the API that the plugin implements.
         found: (i32, i32),
     },
     /// The plugin's table of functions does not contain a required function.
@@ -132,7 +132,8 @@ pub enum PjrtError {
         action: String,
         status: PjrtStatus,
     },
-    /// Devices store different rows of a tensor, so a single device cannot copy a range of rows.
+    /// Different devices store different rows of a tensor, so a single device cannot copy a range
+    /// of rows.
     #[error("the tensor of type `{ty}` is divided along its first axis, expected all rows on each device")]
     DividedRows { ty: TensorType },
     /// The plugin has no functions that store and load executables.
@@ -141,7 +142,7 @@ pub enum PjrtError {
     /// An argument of a call belongs to another client than the program.
     #[error("the argument {index} belongs to another PJRT client than the program")]
     OtherClient { index: usize },
-    /// An argument or a result is on other devices than the program.
+    /// An argument or a result of a call is on other devices than the program.
     #[error("the tensor {index} is on the devices {found:?}, expected {expected:?}")]
     OtherDevices {
         index: usize,
@@ -149,11 +150,11 @@ pub enum PjrtError {
         expected: Range<usize>,
         found: Range<usize>,
     },
-    /// The placement cannot divide a tensor of this type into equal parts.
+    /// The placement cannot divide a tensor of the type `ty` into equal parts.
     #[error("a tensor of type `{ty}` cannot be divided into {parts:?} parts")]
     Placement {
         ty: TensorType,
-        /// The number of parts into which each axis is divided.
+        /// The number of parts into which the placement divides each axis of the tensor.
         parts: Vec<usize>,
     },
     /// The number of results in the module differs from the number of placements.
@@ -168,7 +169,8 @@ pub enum PjrtError {
     },
 }
 
-/// Returns the end of an error message, which names the package that you must install.
+/// Returns the end of an error message. The text contains the name of the package that you must
+/// install.
 fn install(package: Option<&str>) -> String {
     package.map_or_else(String::new, |package| format!("; install the package `{package}`"))
 }

@@ -24,9 +24,9 @@
 //! # Ok::<(), PjrtError>(())
 //! ```
 //!
-//! A program can be partitioned over several devices. The text of such a module contains shardings.
-//! A [`Placement`] describes the part of a tensor that each device stores. If a program runs on one
-//! device, each tensor has a single part.
+//! A program can be partitioned over several devices. The text of a partitioned module contains
+//! shardings. A [`Placement`] describes the part of a tensor that each device stores. If a program
+//! runs on one device, each tensor has a single part.
 //!
 //! You can use a client, and all objects of the client, only on the thread that created the client.
 //! The plugin itself uses further threads.

@@ -6,7 +6,7 @@
 /// Options of XLA's compiler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XlaOptions {
-    /// The names and values of XLA settings, such as `xla_cpu_scheduler_type`. These settings
+    /// The names and values of XLA settings, such as `xla_cpu_scheduler_type`. The given settings
     /// override XLA's default settings.
     pub settings: Vec<(String, String)>,
 }

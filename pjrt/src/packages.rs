@@ -16,8 +16,8 @@ pub struct PluginPackage {
     file: &'static str,
 }
 
-/// All Python packages with a plugin that Tracewright knows. If several packages contain a plugin
-/// for the same platform, Tracewright prefers the first package.
+/// Lists the Python packages from which Tracewright can load a plugin. If several packages contain
+/// a plugin for the same platform, Tracewright prefers the first package.
 pub const PACKAGES: [PluginPackage; 6] = [
     of("cpu", "fastatomstruct-xla-cpu", "fastatomstruct_xla_cpu/libpjrt_cpu.so"),
     of("cuda", "jax-cuda13-pjrt", "jax_plugins/xla_cuda13/xla_cuda_plugin.so"),

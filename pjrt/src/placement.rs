@@ -8,7 +8,7 @@ use targets::{Mesh, MeshAxis};
 
 use crate::error::PjrtError;
 
-/// The devices that store a tensor, and the part of the tensor on each device.
+/// Describes the devices that store a tensor, and the part of the tensor on each device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     devices: Range<usize>,
@@ -16,12 +16,12 @@ pub struct Placement {
     /// device stores the whole tensor.
     parts: Vec<usize>,
     /// The position of each device's part in the tensor. For each device, the list contains an
-    /// index along each axis.
+    /// index along each axis of the tensor.
     indices: Vec<Vec<usize>>,
 }
 
-/// The byte ranges of the whole tensor that together are one part of the tensor. All ranges have
-/// the same length. The order of the ranges is the order of the bytes in the part.
+/// The byte ranges of the whole tensor that together contain one part of the tensor. All byte
+/// ranges have the same length. The order of the ranges is the order of the bytes in the part.
 struct Runs {
     length: usize,
     /// The offset of each byte range in the whole tensor.
@@ -39,9 +39,10 @@ impl Placement {
         Self { indices: devices.clone().map(|_| Vec::new()).collect(), devices, parts: Vec::new() }
     }
 
-    /// Places one part of the tensor on each device of a mesh. The mesh begins with the first
-    /// device of the client. For each axis of the tensor, `axes` lists the mesh axes that partition
-    /// this tensor axis. The index along the first listed mesh axis changes slowest.
+    /// Places one part of the tensor on each device of a mesh. The first device of the mesh is the
+    /// first device of the client. For each axis of the tensor, `axes` lists the mesh axes that
+    /// partition this tensor axis. If several mesh axes partition a tensor axis, the index along
+    /// the first listed mesh axis changes slowest.
     pub fn new(mesh: &Mesh, axes: &[Vec<MeshAxis>]) -> Self {
         let index = |device: usize| {
             let along = |axes: &Vec<MeshAxis>| {
@@ -54,7 +55,7 @@ impl Placement {
         Self { indices: devices.clone().map(index).collect(), devices, parts }
     }
 
-    /// Returns the indices of the devices.
+    /// Returns the indices of the placement's devices.
     pub fn devices(&self) -> Range<usize> {
         self.devices.clone()
     }
@@ -117,8 +118,8 @@ impl Placement {
         Ok(())
     }
 
-    /// Returns one device for each different part of the tensor. The result contains the indices of
-    /// these devices in this placement.
+    /// Selects one device for each different part of the tensor, and returns the indices of the
+    /// selected devices in this placement.
     pub(crate) fn once(&self) -> impl Iterator<Item = usize> {
         (0..self.indices.len()).filter(|&place| !self.indices[..place].contains(&self.indices[place]))
     }
@@ -161,8 +162,8 @@ impl Placement {
     }
 }
 
-/// Returns the coordinate of a device along an axis of a mesh. From one device to the next, the
-/// coordinate along the last axis changes first.
+/// Returns the coordinate of a device along an axis of a mesh. Neighbouring devices of a mesh
+/// differ first in the coordinate along the last axis.
 fn coordinate(mesh: &Mesh, axis: &MeshAxis, device: usize) -> usize {
     let behind = mesh.axes.iter().rev().take_while(|other| other.name != axis.name);
     device / behind.map(|other| other.size).product::<usize>() % axis.size
@@ -182,7 +183,7 @@ mod tests {
     }
 
     /// Creates the parts of a tensor whose elements are the numbers 0, 1, 2 and so on. The function
-    /// compares the methods of [`Placement`] on these parts.
+    /// compares the methods of [`Placement`] on the parts of this tensor.
     fn parts(placement: &Placement, shape: &[usize]) -> Vec<Vec<u8>> {
         let ty = TensorType::new(ElementType::I8, shape);
         let bytes: Vec<u8> = (0..ty.count() as u8).collect();

@@ -9,8 +9,8 @@ use crate::device::Runtime;
 use crate::error::RuntimeError;
 use crate::ffi;
 
-/// The alignment of a tensor's first byte that is sufficient for the kernels of every device, in
-/// bytes.
+/// The alignment in bytes that the first byte of a tensor needs. This alignment is sufficient for
+/// the kernels of every device.
 const ALIGNMENT: usize = 256;
 
 /// A dense, row-major tensor in the memory of a device.
@@ -100,7 +100,7 @@ impl Buffer {
     }
 
     /// Copies the bytes of one element from the device. The argument `index` is the position of the
-    /// element in row-major order. The size of an element must be at least one byte.
+    /// element in row-major order. The element type of the tensor must have at least eight bits.
     ///
     /// # Errors
     /// Returns an error if the element does not exist, or if the device fails.
@@ -115,7 +115,7 @@ impl Buffer {
     /// Copies a range of the tensor's bytes from the device.
     ///
     /// # Errors
-    /// Returns an error if the tensor has fewer bytes, or if the device fails.
+    /// Returns an error if the range is not inside the tensor, or if the device fails.
     pub fn read_range(&self, range: Range<usize>) -> Result<Vec<u8>, RuntimeError> {
         let mut bytes = vec![0; range.len()];
         let read = self.raw.read(self.runtime.raw(), range.start, &mut bytes);
@@ -136,9 +136,10 @@ impl Buffer {
     }
 
     /// Returns `count` rows of the first axis, beginning with the row `first`, as a separate
-    /// tensor. You can pass the returned tensor to a call. If the first row is sufficiently
-    /// aligned, the returned tensor shares the memory of the rows. Otherwise, the returned tensor
-    /// is a copy. After the call, pass the changed rows to [`put_rows`](Self::put_rows).
+    /// tensor. You can pass the returned tensor as an argument to a call. If the first row is
+    /// sufficiently aligned, the returned tensor shares the memory of the rows. Otherwise, the
+    /// returned tensor is a copy of the rows. After the call, pass the changed rows to
+    /// [`put_rows`](Self::put_rows).
     ///
     /// # Errors
     /// Returns an error if the tensor has too few rows, or if the device fails.

@@ -18,8 +18,8 @@ pub(crate) enum Stopped {
     Interrupted,
 }
 
-/// Runs a command. The function ends the command and its child processes if the time limit is
-/// exceeded, or if `interrupt` is set.
+/// Runs a command. If the time limit is exceeded or `interrupt` is set, the function kills the
+/// process of the command and its child processes.
 pub(crate) fn run(
     command: &mut Command,
     limit: Duration,
@@ -41,8 +41,8 @@ pub(crate) fn run(
     }
 }
 
-/// A child process in a separate process group. When this value is dropped, the child process and
-/// its own child processes are killed. The same happens when this process ends for any reason.
+/// A child process in a separate process group. When this value is dropped or this process ends for
+/// any reason, the child process and its own child processes are killed.
 struct Group {
     child: Child,
     #[cfg_attr(not(unix), allow(dead_code, reason = "only Unix has groups"))]
@@ -69,9 +69,9 @@ fn in_group(command: &mut Command, number: u32) {
 }
 
 /// A shell that waits for the end of this process, and then kills its own process group. The child
-/// process starts in this process group, so the shell watches the child from the beginning. Without
-/// the shell, a SIGKILL of this process would leave the child running. Linux can notify a child
-/// when its parent ends, but cannot notify the child's own child processes.
+/// process starts in the process group of the shell, so killing the process group also kills the
+/// child process. Without the shell, a SIGKILL of this process would leave the child running. Linux
+/// can notify a child when its parent ends, but cannot notify the child's own child processes.
 ///
 /// The shell reads from a pipe, which the operating system closes when this process ends. On
 /// systems without a shell, the child process can outlive this process.

@@ -9,15 +9,15 @@ use files::{ModuleCache, Scratch};
 use crate::compiler::{CompileError, CompileOptions, Compiler};
 use crate::{cpu, program};
 
-/// The version of the keys and files in the cache. Change this version when the meaning or the
-/// format of the keys or files changes.
+/// The version of the keys and files in the cache. Change this version when you change the meaning
+/// or the format of the keys or files.
 const KEY_VERSION: &str = "tracewright module 1";
 
 #[derive(Clone, Copy, Debug)]
 pub struct ModuleText<'a> {
     pub text: &'a str,
     /// The text of the module without source locations. Source locations do not affect the
-    /// computation, so the key in the cache is computed from this text.
+    /// computation, so the key in the cache depends only on the text without source locations.
     pub text_without_locs: &'a str,
 }
 
@@ -28,7 +28,7 @@ pub struct Compiled {
     pub from_cache: bool,
     /// The time for compiling the module, or for reading the compiled module from the cache.
     pub wall: Duration,
-    /// The messages that the compiler printed during this compilation.
+    /// The messages that the compiler printed while compiling the module.
     pub log: String,
 }
 

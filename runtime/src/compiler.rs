@@ -1,5 +1,5 @@
-//! Finds and runs `iree-compile`. The module creates the flags for the compiler, and parses the
-//! compiler's messages.
+//! Finds and runs `iree-compile`. This Rust module also creates the flags for the compiler, and
+//! parses the compiler's messages.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,8 +18,8 @@ use targets::{Backend, DeviceKind, Target};
 use crate::child::{self, Stopped};
 use crate::error::Status;
 
-/// The Python package that contains `iree-compile`. The version of this package is the same as the
-/// version of the runtime.
+/// The Python package that contains `iree-compile`. The version of the package is the same as the
+/// version of IREE's runtime.
 pub const WHEEL: &str = "iree-base-compiler==3.13.0";
 
 /// The folder of the Python package that contains the compiler.
@@ -42,8 +42,8 @@ pub struct Compiler {
     pub timeout: Duration,
     /// A flag that another thread sets to end a running compilation.
     pub interrupt: Option<Arc<AtomicBool>>,
-    /// The version that the compiler reported. This field caches the version, because starting the
-    /// compiler takes time.
+    /// The version that the compiler reported. This field stores the version, because starting the
+    /// compiler only to get its version takes time.
     version: OnceLock<String>,
 }
 
@@ -56,7 +56,7 @@ pub enum CompileError {
     NotFound { places: Vec<PathBuf> },
     #[error("cannot run `{}`", path.display())]
     Spawn { path: PathBuf, source: io::Error },
-    /// The program does not print a version of `iree-compile`, so the program is another program.
+    /// The program is not `iree-compile`, because the program prints no version of `iree-compile`.
     #[error("`{}` is not `iree-compile`: the program answers `--version` with `{answer}`", path.display())]
     NotACompiler { path: PathBuf, answer: String },
     /// The compilation exceeded the time limit and was stopped.
@@ -67,8 +67,8 @@ pub enum CompileError {
     TimedOut { limit: Duration, log: PathBuf },
     #[error("the compilation was interrupted")]
     Interrupted,
-    /// A signal killed the compiler. For example, the compiler crashed, or the system was out of
-    /// memory.
+    /// A signal killed the compiler. For example, the operating system kills the compiler if the
+    /// compiler crashes or if the memory is full.
     #[error("`iree-compile` was killed by signal {signal}; its log is `{}`: {diagnostics}", log.display())]
     Killed { signal: i32, log: PathBuf, diagnostics: String },
     /// The compiler rejected the module. The field `place` contains the source line of the error,
@@ -88,8 +88,8 @@ pub enum CompileError {
 }
 
 impl CompileError {
-    /// Replaces the path of the log file in this error with `path`. Returns false if this kind of
-    /// error has no log file.
+    /// Replaces the path of the log file in this error with `path`. Returns false if the error
+    /// refers to no log file.
     pub(crate) fn keeps_log(&mut self, path: &Path) -> bool {
         match self {
             Self::TimedOut { log, .. }
@@ -132,15 +132,15 @@ fn check(target: &Target) -> Result<(), CompileError> {
 pub struct CompileOptions {
     pub target: Target,
     /// Whether the compiled program packs its weights for the processor's instructions at its
-    /// start. The packed weights are a copy in memory. If the field is false, the program reads
-    /// weights directly from the memory-mapped file.
+    /// start. The packed weights are a copy of the weights in memory. If the field is false, the
+    /// program reads weights directly from the memory-mapped file.
     pub tiled: bool,
-    /// Whether the compiler verifies the module after each pass. Without this verification, the
+    /// Whether the compiler verifies the module after each pass. If the field is false, the
     /// compiler still validates the input, and takes two thirds of the time. For valid modules, the
-    /// verification does not change the output. If a compilation without verification fails,
-    /// Tracewright repeats the compilation with verification to get a better message. Some compiler
-    /// bugs are found only by verification, so the tests of operations, kernels and legalizations
-    /// enable this verification.
+    /// verification does not change the compiled module. If a compilation without verification
+    /// fails, Tracewright repeats the compilation with verification to get a better message. Some
+    /// compiler bugs are found only by verification, so the tests of operations, kernels and
+    /// legalizations verify the module after each pass.
     pub verified: bool,
     /// Additional flags for `iree-compile`.
     pub flags: Vec<String>,
@@ -155,8 +155,8 @@ impl Default for CompileOptions {
 impl CompileOptions {
     /// Creates options with the flags that were fastest in measurements, followed by the flags from
     /// the target's tuning. The flag `--iree-opt-level=O1` avoids stack overflows in worker
-    /// threads. The other flag prevents the compiled program from transposing and copying weights
-    /// at its start.
+    /// threads. Another flag prevents the compiled program from transposing and copying weights at
+    /// its start.
     pub fn new(target: Target, tiled: bool) -> Self {
         let flags = ["--iree-opt-level=O1", "--iree-opt-aggressively-propagate-transposes"];
         let tuned = target.tuning.flags.iter().map(|flag| flag.flag());
@@ -164,15 +164,15 @@ impl CompileOptions {
         Self { target, tiled, verified: false, flags }
     }
 
-    /// Returns the options for another attempt after a failure. If the compiler could not tile a
-    /// matmul, the options disable tiling. After other failures, the options enable verification to
-    /// get a better message. The result is `None` if the system killed the compiler, or if
-    /// verification was already enabled.
+    /// Returns the options for another compilation after a failed compilation. If the compiler
+    /// could not tile a matmul, the returned options disable tiling. After other failures, the
+    /// returned options enable verification to get a better message. The result is `None` if the
+    /// system killed the compiler, or if verification was already enabled.
     ///
     /// iree-compile 3.13 packs a small operand of a tiled matmul as one vector, and then rejects
-    /// that vector. For example, the compiler rejects the vector `vector<8x2x4x64xf32>` on AVX2.
-    /// This vector contains the attention heads of 8 tokens in a Llama with 8 heads of 64 features
-    /// (docs/upstream/heads_side_by_side.mlir).
+    /// this vector type. For example, the compiler rejects the type `vector<8x2x4x64xf32>` on AVX2.
+    /// A vector of the type `vector<8x2x4x64xf32>` contains the attention heads of 8 tokens in a
+    /// Llama with 8 heads of 64 features (docs/upstream/heads_side_by_side.mlir).
     pub(crate) fn instead_after(&self, error: &CompileError) -> Option<Self> {
         const KILLED: i32 = 9;
         match error {
@@ -279,7 +279,8 @@ impl Compiler {
         Ok(CompileOptions::new(target, tiled))
     }
 
-    /// Returns the same target, with the list of features that the compiled code may use.
+    /// Completes the list of features that the compiled code may use, and returns the changed
+    /// target.
     ///
     /// # Errors
     /// Returns an error if the compiler does not know the target.
@@ -291,10 +292,10 @@ impl Compiler {
         Ok(Target { features: Some(features), ..target.clone() })
     }
 
-    /// Asks the compiler for the features that code for this target may use. For processors, the
-    /// result contains LLVM's names of the features. For other devices, the result contains number
-    /// formats in which the device computes, such as `fp16`. The result also contains the widths of
-    /// numbers that the device can store, such as `b8`.
+    /// Asks the compiler for the features that code for the given target may use. For processors,
+    /// the result contains LLVM's names of the features. For other devices, the result contains the
+    /// number formats in which the device computes, such as `fp16`, and the widths of numbers that
+    /// the device can store, such as `b8`.
     pub fn features(&self, target: &Target) -> Result<Vec<String>, CompileError> {
         let folder = Scratch::new_in(&std::env::temp_dir())?;
         let flags = vec!["--compile-to=preprocessing".into()];
@@ -386,7 +387,7 @@ fn device_features(text: &str) -> Vec<String> {
 /// executables of this environment.
 ///
 /// The environment's executable `iree-compile` is a Python script that starts the compiler.
-/// Therefore, starting the compiler directly is faster.
+/// Starting the compiler directly is faster than starting the Python script.
 fn in_environment(folder: &Path) -> Option<PathBuf> {
     let root = folder.parent()?;
     let versions = fs::read_dir(root.join("lib")).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -411,8 +412,9 @@ fn unknown_target(log: &str) -> Option<&str> {
     log.lines().find(|line| signs.iter().any(|sign| line.contains(sign))).map(str::trim)
 }
 
-/// Returns the source line of the first error with a source line. The compiler reports the file and
-/// the line from the source locations in the module. The names of these locations are field paths.
+/// Returns the source line of the first error for which the compiler reports a source line. The
+/// compiler takes the file and the line from the source locations in the module. The names of the
+/// source locations are field paths.
 fn place(diagnostics: &str, text: &str) -> Option<Place> {
     let located = diagnostics.lines().find_map(|said| {
         let (place, _) = said.split_once(": error: ")?;

@@ -19,7 +19,7 @@ pub enum Device {
     },
     LocalSync,
     /// A pool of threads that counts and times each executed function, for [`Runtime::executed`].
-    /// Counting takes time.
+    /// Counting makes the executed functions slower.
     Watched {
         /// The number of threads. The number 0 selects as many threads as this process may use.
         workers: usize,
@@ -29,7 +29,7 @@ pub enum Device {
 }
 
 impl Device {
-    /// Selects the device with the given name. For the CPU, the result is a pool of `workers`
+    /// Selects the device with the given name. The name of the CPU selects a pool of `workers`
     /// threads. If `workers` is 0, the pool has as many threads as this process may use.
     pub fn of(name: DeviceName, workers: usize) -> Self {
         match name.kind {
@@ -51,8 +51,8 @@ pub struct Transfers {
 
 /// A device, on which you can create buffers and load modules. A clone refers to the same device.
 ///
-/// You can use a runtime, and all objects created with the runtime, only on one thread, because
-/// IREE's contexts do not support several threads. The device itself uses further worker threads.
+/// You can use a [`Runtime`], and all objects that it creates, only on one thread, because IREE's
+/// contexts do not support several threads. The device itself uses further worker threads.
 ///
 /// ```
 /// use tracewright_runtime::{Device, Runtime, RuntimeError};

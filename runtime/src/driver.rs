@@ -13,8 +13,8 @@ pub struct DeviceInfo {
     pub device: DeviceName,
     /// The name of the device's hardware, as given by the manufacturer.
     pub name: String,
-    /// A path with which the driver identifies the device. The path does not depend on other
-    /// devices in the machine.
+    /// A path with which the driver identifies the device. The path of a device does not depend on
+    /// other devices in the machine.
     pub path: String,
     /// The names of the device's features in its programming interface, such as Vulkan.
     pub features: Vec<String>,
@@ -58,8 +58,8 @@ pub(crate) fn code(kind: DeviceKind) -> Result<u32, RuntimeError> {
     }
 }
 
-/// Creates the error for a driver that does not start. The function removes the list of all
-/// searched paths from IREE's message.
+/// Creates the error for a driver that does not start. The function shortens IREE's message,
+/// because the message lists all paths in which IREE searched.
 pub(crate) fn does_not_start(kind: DeviceKind, Status { code, message }: Status) -> RuntimeError {
     let said = message.split(" Tried: ").next().unwrap_or_default();
     let message = said.trim_end_matches(':').to_owned();
@@ -82,7 +82,7 @@ pub fn devices(kind: DeviceKind) -> Result<Vec<DeviceInfo>, RuntimeError> {
 /// Returns the properties of the device with the given name.
 ///
 /// # Errors
-/// Returns the same errors as [`devices`], or an error if no device has this number.
+/// Returns the same errors as [`devices`], or an error if no device has the given name.
 pub fn device(wanted: DeviceName) -> Result<DeviceInfo, RuntimeError> {
     let mut all = devices(wanted.kind)?;
     match wanted.ordinal < all.len() {

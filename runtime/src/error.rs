@@ -52,8 +52,8 @@ impl StatusCode {
     ];
 }
 
-/// An error that IREE reported. The type contains the status code, and the message without source
-/// locations and stack traces.
+/// An error that IREE reported. A [`Status`] contains the status code of the error, and the message
+/// without source locations and stack traces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     pub code: StatusCode,
@@ -62,7 +62,7 @@ pub struct Status {
 
 impl Status {
     /// Parses the text of an IREE error, which has the form `FILE:LINE: CODE; message; message…`.
-    /// The text can also contain stack frames on separate lines.
+    /// The text of an IREE error can also contain stack frames on separate lines.
     pub(crate) fn new(code: u32, text: &str) -> Self {
         let index = (code as usize).wrapping_sub(1);
         let code = StatusCode::ALL.get(index).copied().unwrap_or(StatusCode::Unknown);
@@ -86,8 +86,8 @@ impl fmt::Display for Status {
     }
 }
 
-/// An error while a program is loaded or called. After such an error, you can still use the runtime
-/// and all other programs.
+/// An error while a program is loaded or called. After an error of the type [`RuntimeError`], you
+/// can still use the runtime and all other programs.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
     /// IREE cannot create the device.
@@ -99,21 +99,23 @@ pub enum RuntimeError {
         `{0}`"
     )]
     DriverNotBuilt(DeviceKind),
-    /// This binary can compile and export programs for this kind of device, but cannot run such
-    /// programs.
+    /// Without the driver, this binary can compile and export programs for this kind of device, but
+    /// cannot run the programs.
     #[error(
         "this binary compiles and exports programs for {0} devices, but cannot run such programs; run the programs \
         with IREE's `iree-run-module`"
     )]
     NotRun(DeviceKind),
-    /// The driver fails, or the system library for this kind of device is missing.
+    /// The driver for this kind of device fails, or the system library that the driver needs is
+    /// missing.
     #[error("the {kind} driver does not start ({needs}): {status}", needs = needs(*kind))]
     Driver { kind: DeviceKind, status: Status },
     /// The machine has no device with the given name.
     #[error("there is no device `{wanted}`: the {kind} driver finds {}", list(found), kind = wanted.kind)]
     NoDevice {
         wanted: DeviceName,
-        /// The names of all available devices of this kind, in the order of their numbers.
+        /// The names of all available devices of the same kind, in the order of the devices'
+        /// numbers.
         found: Vec<String>,
     },
     /// The device does not report the functions that it executed.
@@ -129,7 +131,7 @@ pub enum RuntimeError {
     },
     #[error("a buffer of type `{0}` does not fit into the address space")]
     TooLarge(TensorType),
-    /// The number of bytes differs from the size of the tensor's type.
+    /// The number of given bytes differs from the number of bytes that the tensor's type requires.
     #[error("a tensor of the type `{ty}` takes {expected} bytes, found {found}")]
     Length { ty: TensorType, expected: usize, found: usize },
     /// IREE rejected a scope of parameters.
@@ -156,17 +158,17 @@ pub enum RuntimeError {
         with {wheel}: {0}", wheel = crate::WHEEL
     )]
     OtherVersion(Status),
-    /// The module cannot be loaded for another reason.
+    /// The module cannot be loaded for a reason that has no separate error.
     #[error("cannot load the module: {0}")]
     Load(Status),
-    /// The module exports no function with this name.
+    /// The module exports no function with the name `name`.
     #[error("the module has no function `{name}`; the module has {}", list(exports))]
     NoFunction {
         name: String,
         /// The names of the exported functions.
         exports: Vec<String>,
     },
-    /// The number of arguments differs from the number that the function expects.
+    /// The number of arguments in a call differs from the number that the function expects.
     #[error("function `{function}` takes {expected} arguments, found {found}: `{declaration}`")]
     Arity {
         function: String,

@@ -15,7 +15,8 @@ use ops::{ElementType, TensorType};
 use crate::error::{RuntimeError, Status};
 use crate::parameters::{ParameterData, SharedBytes};
 
-/// Declares an opaque C type and its owner type. The owner releases the C object exactly once.
+/// Declares an opaque C type and its owner type. A value of the owner type releases the C object
+/// exactly once.
 macro_rules! owner {
     ($(#[$doc:meta])* $owner:ident, $opaque:ident, $release:ident) => {
         #[repr(C)]
@@ -65,16 +66,19 @@ owner!(
     Program, RawProgram, tw_program_release
 );
 owner!(
-    /// One call of a function. The object stores the arguments and then the results.
+    /// One call of a function. The object first stores the arguments of the call, and later the
+    /// results.
     Call, RawCall, tw_call_release
 );
 
-/// A callback for each executed function. The arguments are a pointer to the list, the name of the
-/// function, the length of the name, the number of calls, and the total time in nanoseconds.
+/// The type of a callback that C calls for each executed function. The arguments are a pointer to
+/// the list, the name of the function, the length of the name, the number of calls, and the total
+/// time in nanoseconds.
 type TakeRow = extern "C" fn(*mut c_void, *const c_char, usize, u64, u64);
 
-/// A callback for each device of a driver. The arguments are a pointer to the list, and the three
-/// texts of a [`RawDevice`]. The length of each text follows after the text.
+/// The type of a callback that C calls for each device of a driver. The arguments are a pointer to
+/// the list, and the three texts of a [`RawDevice`]. The argument after each text is the length of
+/// the text.
 type TakeDevice =
     extern "C" fn(*mut c_void, *const c_char, usize, *const c_char, usize, *const c_char, usize);
 
@@ -216,8 +220,8 @@ unsafe extern "C" {
     fn tw_call_release(call: *mut RawCall);
 }
 
-/// The maximum length of a status text, in bytes. Longer texts are truncated. The texts of IREE
-/// itself have a few hundred bytes.
+/// The maximum length of a status text, in bytes. This crate truncates longer status texts. The
+/// status texts of IREE itself have a few hundred bytes.
 const STATUS_TEXT_LIMIT: usize = 4096;
 
 fn check(status: *mut RawStatus) -> Result<(), Status> {
@@ -233,8 +237,8 @@ fn check(status: *mut RawStatus) -> Result<(), Status> {
     Err(Status::new(code, text.trim_end_matches('\0')))
 }
 
-/// Returns LLVM's names of all CPU features that IREE can detect. The Boolean is true if this CPU
-/// has the feature.
+/// Returns LLVM's names of all CPU features that IREE can detect. The Boolean next to a feature's
+/// name is true if this CPU has the feature.
 pub(crate) fn cpu_features() -> Vec<(String, bool)> {
     let mut text = vec![0u8; 4096];
     // SAFETY: `text` has the capacity that is given.
@@ -366,7 +370,7 @@ impl Buffer {
     }
 
     /// Overwrites bytes of the buffer, beginning with the byte at `offset`. No other code may use
-    /// the buffer during the write, so the method requires `&mut self`.
+    /// the buffer while the method writes, so the method requires `&mut self`.
     pub(crate) fn write(&mut self, runtime: &Runtime, offset: usize, bytes: &[u8]) -> Result<(), Status> {
         let (data, size) = (bytes.as_ptr().cast(), bytes.len());
         // SAFETY: both objects are alive; IREE checks the range against the buffer's own length.
@@ -443,7 +447,7 @@ extern "C" fn release_bytes(owner: *mut c_void) {
 
 impl Parameters {
     /// Creates a scope of parameters, which refer to ranges of shared bytes. The shared bytes stay
-    /// alive as long as a program or a buffer uses these bytes.
+    /// alive as long as a program or a buffer uses the bytes.
     pub(crate) fn new(parameters: &crate::Parameters) -> Result<Self, RuntimeError> {
         let scope = &parameters.scope;
         let refused = |status| RuntimeError::Parameters { scope: scope.clone(), status };
@@ -491,8 +495,8 @@ impl Parameters {
 }
 
 impl Program {
-    /// Loads a module, and runs the initializers of the module. The Boolean in an error is true if
-    /// IREE verified the bytes of the module.
+    /// Loads a module, and runs the initializers of the module. If loading fails, the Boolean in
+    /// the error is true if IREE had verified the bytes of the module before the failure.
     pub(crate) fn load(
         runtime: &Runtime,
         vmfb: &[u8],
@@ -525,15 +529,15 @@ impl Program {
         unsafe { self.text(tw_program_export_name, ordinal) }
     }
 
-    /// Returns the type of the function in MLIR notation. The text is empty if the module does not
-    /// contain the type.
+    /// Returns the type of the function in MLIR notation. The result is empty if the module does
+    /// not contain the type of the function.
     pub(crate) fn export_declaration(&self, ordinal: usize) -> Result<String, Status> {
         // SAFETY: the shim's function of this signature, which sets a text that the module owns.
         unsafe { self.text(tw_program_export_declaration, ordinal) }
     }
 
     /// # Safety
-    /// The function `get` must return a text that lives as long as the program.
+    /// The text that the function `get` returns must live as long as the program.
     unsafe fn text(
         &self,
         get: unsafe extern "C" fn(*const RawProgram, usize, *mut *const c_char, *mut usize) -> *mut RawStatus,
@@ -582,7 +586,7 @@ impl Call {
         check(unsafe { tw_call_push_i32(self.0.as_ptr(), value) })
     }
 
-    /// Runs the function, waits for its end, and returns the results.
+    /// Calls the function, waits for its end, and returns the results.
     pub(crate) fn invoke(self) -> Result<Vec<RawValue>, Status> {
         // SAFETY: the call is alive.
         check(unsafe { tw_call_invoke(self.0.as_ptr()) })?;

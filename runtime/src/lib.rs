@@ -1,7 +1,7 @@
 //! Compiles MLIR modules, and calls the compiled modules through IREE.
 //!
-//! The crate has a part for compiling and a part for running. The two parts are connected by the
-//! compiled module, which is a `.vmfb` file.
+//! One part of the crate compiles modules to `.vmfb` files, and another part of the crate loads and
+//! runs these files.
 //!
 //! - [`compile`] runs `iree-compile` as a child process with a time limit, and stores compiled
 //!   modules in a [`ModuleCache`].
@@ -30,17 +30,17 @@
 //!
 //! This crate handles only bytes and types. The crate contains no knowledge about language models.
 //!
-//! **A call consumes its arguments.** A program may update an argument in place. Therefore, you
-//! cannot clone a [`Buffer`], and a call takes ownership of its arguments. No other buffer shares
-//! memory with the results of a call.
+//! **A call consumes its arguments.** A program may update an argument in place. Therefore,
+//! [`Buffer`] does not implement `Clone`, and a call takes ownership of its arguments. No other
+//! buffer shares memory with the results of a call.
 //!
 //! **A compiled module is native code.** Load only modules that you trust, as you would with executable files.
 //!
 //! Building this crate also builds IREE's runtime, which takes a minute or two. To reuse the
 //! libraries of an earlier build, set `TRACEWRIGHT_NATIVE` to its folder
-//! `target/…/build/tracewright-runtime-…/out/native`. The build then links the libraries in this
-//! folder. If the libraries were built from other sources or without a required driver, the build
-//! fails.
+//! `target/…/build/tracewright-runtime-…/out/native`. The build then links the libraries of the
+//! earlier build. If the libraries in the folder were built from other sources or without a
+//! required driver, the build fails.
 
 mod buffer;
 mod child;

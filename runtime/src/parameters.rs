@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes that stay at the same address as long as a reference exists, such as a memory-mapped file
-/// or a vector.
+/// Bytes that stay at the same address as long as a reference to the bytes exists. Examples are a
+/// memory-mapped file and a vector.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
-/// The alignment in memory that a parameter needs for use without a copy, in bytes.
+/// The alignment in bytes that a parameter needs in memory. IREE reads an aligned parameter without
+/// a copy.
 pub const PARAMETER_ALIGNMENT: usize = 64;
 
 /// A scope with named parameters, whose data are in shared bytes.
 ///
 /// If the address of a parameter is a multiple of [`PARAMETER_ALIGNMENT`], IREE reads the parameter
-/// directly from the shared bytes. Otherwise, IREE copies the parameter. The shared bytes are
-/// released together with the last program and the last buffer that use these bytes.
+/// directly from the shared bytes. IREE copies a parameter with any other address. The shared bytes
+/// are released when no program and no buffer uses the bytes any more.
 #[derive(Clone)]
 pub struct Parameters {
     /// The name of the scope, as in `#flow.parameter.named<"scope"::"name">`.
@@ -29,7 +30,7 @@ pub struct Parameters {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParameterData {
     Range(Range<usize>),
-    /// A repeated pattern instead of data from the shared bytes.
+    /// The content repeats a pattern instead of using data from the shared bytes.
     Splat {
         length: u64,
         /// The pattern, which has 1, 2, 4, 8 or 16 bytes.
@@ -38,8 +39,8 @@ pub enum ParameterData {
 }
 
 impl Parameters {
-    /// Returns the names of the parameters that IREE copies, because their data are not aligned to
-    /// [`PARAMETER_ALIGNMENT`] bytes.
+    /// Returns the names of the parameters that IREE copies. IREE copies a parameter if its data
+    /// are not aligned to [`PARAMETER_ALIGNMENT`] bytes.
     pub fn misaligned(&self) -> impl Iterator<Item = &str> {
         let base = (*self.bytes).as_ref().as_ptr() as usize;
         self.entries.iter().filter_map(move |(name, entry)| match entry {

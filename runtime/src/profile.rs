@@ -9,8 +9,8 @@ use crate::error::RuntimeError;
 /// A compiled function that a device executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Executed {
-    /// The name of the function in the module. The name is the name of a kernel, or a name that the
-    /// compiler generated for fused operations.
+    /// The name of the function in the module. The field contains the name of a kernel, or a name
+    /// that the compiler generated for fused operations.
     pub name: String,
     pub calls: u64,
     /// The total time of all calls of the function. A call begins with its first workgroup and ends
@@ -19,8 +19,9 @@ pub struct Executed {
 }
 
 impl Runtime {
-    /// Returns all functions that a [watched](crate::Device::Watched) device has executed since its
-    /// creation, sorted by name. IREE measures the times of these functions.
+    /// Returns all functions that the device has executed since its creation, sorted by name. The
+    /// device must be a [`Device::Watched`](crate::Device::Watched). IREE measures the times of the
+    /// executed functions.
     ///
     /// # Errors
     /// Returns an error if the device does not count and time functions.

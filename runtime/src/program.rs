@@ -72,8 +72,9 @@ fn exports(raw: &ffi::Program) -> Result<Vec<Export>, Status> {
     Ok(exports)
 }
 
-/// Checks whether a module is complete. A module is also a zip file. IREE does not read the zip
-/// directory at the end of the file, so IREE would not detect that the last bytes are missing.
+/// Checks whether a module is complete. A module is also a zip file. The zip directory is at the
+/// end of the file. IREE does not read the directory, so IREE would not detect that the last bytes
+/// are missing.
 fn check_end(vmfb: &[u8]) -> Result<(), Status> {
     const END_RECORD: usize = 22;
     let end = vmfb.len().saturating_sub(END_RECORD);
@@ -83,8 +84,8 @@ fn check_end(vmfb: &[u8]) -> Result<(), Status> {
     Ok(())
 }
 
-/// Checks whether the bytes are a complete module. The function accepts modules for other machines
-/// and modules with missing parameters.
+/// Checks whether the bytes are a complete module. The function also accepts modules for other
+/// machines and modules whose parameters are missing.
 pub(crate) fn check(vmfb: &[u8]) -> Result<(), Status> {
     check_end(vmfb)?;
     let runtime = ffi::Runtime::new(0, false)?;
@@ -95,8 +96,8 @@ pub(crate) fn check(vmfb: &[u8]) -> Result<(), Status> {
     }
 }
 
-/// Converts IREE's error about loading a module. The text of the message determines the kind of
-/// error.
+/// Converts IREE's error about loading a module. The text of IREE's message determines the kind of
+/// the new error.
 fn load_error((status, verified): (Status, bool)) -> RuntimeError {
     let says = |words: &[&str]| words.iter().any(|word| status.message.contains(word));
     if says(&[
@@ -162,8 +163,8 @@ pub struct VmFunction {
 }
 
 impl VmFunction {
-    /// Returns the type of the function in MLIR notation. The text is empty if the module does not
-    /// contain the type.
+    /// Returns the type of the function in MLIR notation. The result is empty if the module does
+    /// not contain the type of the function.
     pub fn declaration(&self) -> &str {
         &self.export().declaration
     }
@@ -222,9 +223,9 @@ impl VmFunction {
 /// The memory ranges that the results of a call occupy.
 ///
 /// If a function returns equal tensors, IREE can return the same buffer several times. IREE also
-/// returns constants and memory-mapped parameters without a copy. A later call that updates such a
-/// buffer in place would overwrite the other results or the parameter. Therefore, this crate copies
-/// such results, so no two results share memory.
+/// returns constants and memory-mapped parameters without a copy. If two results share a buffer, a
+/// later call that updates one result in place would overwrite the other result. Therefore, this
+/// crate copies results that share memory with another result, a constant or a parameter.
 #[derive(Default)]
 struct Taken(HashMap<usize, Vec<Range<usize>>>);
 

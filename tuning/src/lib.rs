@@ -1,6 +1,6 @@
 //! Stores the tuner's measurements on disk. Each machine has a folder, which contains a file for
-//! each network and for each fused operation. Every command that builds a network reads these
-//! files. The tuner is in the crate `instruments`, and writes these files.
+//! each network and for each fused operation. Every command that builds a network reads the files
+//! with measurements. The tuner, which is in the crate `instruments`, writes the files.
 
 mod settings;
 
@@ -27,23 +27,24 @@ const FOLDER: &str = "tuning";
 
 const EXTENSION: &str = "tuning";
 
-/// A setting is faster than the default settings if the ratio of the two times is at most this
-/// number. The ratio of the shortest times and the median ratio of all pairs must be at most this
-/// number. In addition, the ratio must be below 1 in three quarters of the pairs. The shortest
-/// times are important because other processes can make runs longer, but never shorter.
+/// The largest ratio at which a setting is faster than the default settings. A ratio is the time
+/// with a setting, divided by the time with the default settings. The ratio of the shortest times
+/// and the median ratio of all pairs of measurements must be at most [`FASTER`]. In addition, the
+/// ratio must be below 1 in three quarters of the pairs of measurements. The shortest times are
+/// important because other processes can make runs longer, but never shorter.
 pub const FASTER: f64 = 0.97;
 
 /// The result of a trial, which measures one setting.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// The program computes correct results. The fields contain ratios between the time with this
-    /// setting and the time with the default settings.
+    /// The program computes correct results. Each field contains a ratio: the time with the
+    /// measured setting divided by the time with the default settings.
     Ratio {
         median: f64,
         /// The upper quartile of the ratios of all pairs of measurements.
         upper_quartile: f64,
-        /// The ratio between the shortest time with this setting and the shortest time with the
+        /// The shortest time with the measured setting, divided by the shortest time with the
         /// default settings.
         shortest: f64,
     },
@@ -52,7 +53,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Returns the ratio to the time with the default settings, if the setting is clearly faster.
+    /// If the setting is clearly faster than the default settings, returns the time with this
+    /// setting divided by the time with the default settings.
     pub fn faster(&self) -> Option<f64> {
         match *self {
             Self::Ratio { median, upper_quartile, shortest } => {
@@ -65,26 +67,27 @@ impl Verdict {
 
 /// The folder that contains the tuner's measurements of one machine.
 ///
-/// A record is a file with two lines. The second line is the content, and the first line is the
-/// hash of the content. The tuner first writes a temporary file and then renames this file.
-/// Therefore, parallel or killed runs never leave partial records.
+/// Each record of measurements is a file with two lines. The second line of the file is the
+/// content, and the first line is the hash of the content. The tuner first writes a temporary file
+/// and then renames the temporary file. Therefore, parallel or killed runs never leave partial
+/// records.
 pub struct TuningCache {
     folder: PathBuf,
 }
 
-/// The measurements of one fused operation or one network. For a fused operation, the settings are
-/// [`Tiling`]s. For a network, the settings are [`BuildSettings`].
+/// The measurements of one fused operation or one network with different settings. For a fused
+/// operation, the settings are [`Tiling`]s. For a network, the settings are [`BuildSettings`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record<Way = Tiling> {
     /// The name of the fused operation, or the name of the network.
     pub name: String,
-    /// The default settings. All measured times are relative to the time with these settings.
+    /// The default settings. All measured times are divided by the time with the default settings.
     pub usual: Way,
     pub tried: Vec<TrialRecord<Way>>,
 }
 
-/// A setting, and the result of the trial that measured this setting.
+/// Contains a setting, and the result of the trial that measured this setting.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrialRecord<Way = Tiling> {
@@ -105,8 +108,8 @@ pub struct TuningDb {
     pub kernels: BTreeMap<String, Record<Tiling>>,
     /// The records of networks, by the name of the network.
     pub networks: BTreeMap<String, Record<BuildSettings>>,
-    /// The paths of invalid files in the folder, which were truncated or changed. Tracewright
-    /// ignores these files.
+    /// The paths of truncated or changed files in the folder of measurements. Tracewright ignores
+    /// these damaged files.
     pub damaged: Vec<PathBuf>,
 }
 
@@ -115,22 +118,23 @@ impl<Way: Clone + PartialEq> Record<Way> {
         Self { name: name.into(), usual, tried: Vec::new() }
     }
 
-    /// Returns the record with the given name and the given default settings. If there is no such
-    /// record, the function returns an empty record. Measurements with other default settings are
-    /// not comparable.
+    /// Returns the record with the given name and the given default settings. If `records` contains
+    /// no record with the given name and default settings, the function returns an empty record.
+    /// Measurements with other default settings are not comparable.
     pub fn known(records: &BTreeMap<String, Self>, name: &str, usual: Way) -> Self {
         let found = records.get(name).filter(|record| record.usual == usual);
         found.cloned().unwrap_or_else(|| Self::new(name, usual))
     }
 
-    /// Returns the fastest correct setting, and the ratio to the time with the default settings.
-    /// The result is `None` if no setting is faster than the default settings.
+    /// Returns the fastest correct setting, and the time with this setting divided by the time with
+    /// the default settings. The result is `None` if no setting is faster than the default
+    /// settings.
     pub fn best(&self) -> Option<(&Way, f64)> {
         let faster = self.tried.iter().filter_map(|tried| Some((&tried.way, tried.verdict.faster()?)));
         faster.min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
-    /// Returns the fastest correct setting. The result can be the default setting.
+    /// Returns the fastest correct setting. The fastest setting can be the default setting.
     pub fn fastest(&self) -> &Way {
         self.best().map_or(&self.usual, |(best, _)| best)
     }
@@ -142,8 +146,8 @@ impl<Way: Clone + PartialEq> Record<Way> {
 }
 
 impl TuningDb {
-    /// Returns the tuning for the network with the given name. If the name is `None`, the tuning
-    /// contains only the settings of kernels.
+    /// Returns the tuned settings for the network with the given name. If the name is `None`, the
+    /// result contains only the settings of kernels.
     pub fn tuning(&self, network: Option<&str>) -> Tuning {
         let best = |record: &Record| Some((record.name.clone(), *record.best()?.0));
         let kernels = self.kernels.values().filter_map(best).collect();
@@ -244,7 +248,7 @@ fn record(bytes: &[u8]) -> Option<Written> {
     written.then(|| serde_json::from_str(json).ok())?
 }
 
-/// The reason why a tuning file cannot be read.
+/// The reason why a file with tuned settings cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TuningFileError {
     #[error(transparent)]
@@ -253,11 +257,11 @@ pub enum TuningFileError {
     Syntax { path: PathBuf, source: serde_json::Error },
 }
 
-/// Reads a tuning from a file. The format of the file is the same as the format of the key `tuning`
-/// in a manifest.
+/// Reads tuned settings from a file. The format of the file is the same as the format of the key
+/// `tuning` in a manifest.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read or does not contain a valid tuning.
+/// Returns an error if the file cannot be read or does not contain valid settings.
 pub fn read_tuning(path: &Path) -> Result<Tuning, TuningFileError> {
     let bytes = files::read(path, limits::CONFIG)?;
     let tuning = serde_json::from_slice(&bytes);
@@ -280,7 +284,7 @@ mod tests {
         Verdict::Ratio { median, upper_quartile, shortest }
     }
 
-    /// Creates a record with `count` trials. The last trial is the fastest.
+    /// Creates a record with `count` trials. In the created record, the last trial is the fastest.
     fn tried(product: &str, count: usize) -> Record {
         let verdict = |i: usize| ratio(0.9 / i as f64, 0.9, 0.1);
         let tried = (1..=count).map(|i| TrialRecord { way: tiling(i), verdict: verdict(i) });

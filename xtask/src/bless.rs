@@ -11,8 +11,9 @@ use crate::chores::{cargo, setup};
 use crate::error::Error;
 use crate::step::{start_error, step};
 
-/// The tests that compare a result with an expected text. Each list contains arguments of
-/// `cargo test`. The list omits tests whose expected results come from other programs.
+/// The tests that compare a result with an expected text. Each inner list contains the arguments of
+/// `cargo test` for one test. The outer list omits tests whose expected results come from other
+/// programs.
 const GOLDENS: &[&[&str]] = &[
     &["--package", "tracewright-lower", "--package", "tracewright-models", "--package", "tracewright-report"],
     &["--package", "tracewright-dsl", "--package", "tracewright-console"],

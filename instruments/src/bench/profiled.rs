@@ -94,10 +94,10 @@ impl Language {
     }
 }
 
-/// The estimated costs of the operations in an entry point, by source location.
+/// Contains the estimated costs of an entry point's operations, by source location.
 struct Costs {
-    /// Maps each source location in a function to the cost of the operations at this location. The
-    /// map also contains the name and the cost of the most expensive operation at each location.
+    /// Contains one map for each function. The map gives the total cost of the operations at each
+    /// source location, and the name and the cost of the most expensive operation at this location.
     functions: Vec<BTreeMap<Declared, (Cost, String, f64)>>,
     entry: usize,
     /// Maps the prefix of a layer's parameter keys to the index of the function that computes the
@@ -119,7 +119,8 @@ impl Costs {
         Self { functions, entry, layers: calls.collect() }
     }
 
-    /// Returns the cost of the operations at a source location, and the most expensive of these operations.
+    /// Returns the total cost of all operations at a source location, and the name of the most
+    /// expensive operation at this location.
     fn at(&self, layer: Option<&str>, at: &Declared) -> Option<(Cost, &str)> {
         let layer = layer.and_then(|layer| self.layers.get(layer));
         let functions = layer.into_iter().chain([&self.entry]).filter_map(|&index| self.functions.get(index));

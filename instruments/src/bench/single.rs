@@ -22,7 +22,7 @@ use tracewright::build::{BuildTools, LoadError, ProgramOptions, compile, compile
 use tracewright::random::write_random;
 use tracewright::{Expanded, PlanError};
 
-/// The number of times that one run calls the operation.
+/// The number of times that one run of a benchmark calls the operation.
 const CALLS: usize = 8;
 
 const ENTRY: &str = "run";

@@ -6,11 +6,11 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Distribution {
     pub min: f64,
-    /// A quarter of the measurements are at most this value.
+    /// The lower quartile: a quarter of the measurements are at most this value.
     pub lower_quartile: f64,
-    /// Half of the measurements are at most this value.
+    /// The median: half of the measurements are at most this value.
     pub median: f64,
-    /// Three quarters of the measurements are at most this value.
+    /// The upper quartile: three quarters of the measurements are at most this value.
     pub upper_quartile: f64,
     pub max: f64,
 }
@@ -39,8 +39,8 @@ impl Distribution {
     }
 }
 
-/// Computes `of` for each pair of measurements from the same round, and returns the median of the
-/// results.
+/// Calls the function `of` with each pair of measurements from the same round, and returns the
+/// median of the results.
 pub(super) fn ratio(a: &[f64], b: &[f64], of: impl Fn(f64, f64) -> f64) -> f64 {
     Distribution::of(&a.iter().zip(b).map(|(a, b)| of(*a, *b)).collect::<Vec<_>>()).median
 }

@@ -13,7 +13,7 @@ use crate::profile::variant;
 use tracewright::build::{LoadError, compile, compile_options};
 use tracewright::{Expanded, Lowered, Plan, PlanError};
 
-/// A plan for a program, and the results of the stages that build this program.
+/// Contains a plan for a program, and the results of the stages that build the planned program.
 pub struct Stages {
     plan: Plan,
     recorded: trace::Trace,
@@ -33,8 +33,9 @@ impl Stages {
         Ok(Self { plan, recorded, expanded, lowered })
     }
 
-    /// Returns three cases. The first case records the network. The second case simplifies and
-    /// expands the trace. The third case writes the MLIR module.
+    /// Returns three benchmark cases. The first benchmark case records the network. The second
+    /// benchmark case simplifies the trace, and expands composite operations to primitive
+    /// operations. The third benchmark case writes the MLIR module.
     pub fn trace(&self) -> [Case<'_>; 3] {
         [
             self.case("record", Workload::default(), || {
@@ -53,8 +54,8 @@ impl Stages {
         ]
     }
 
-    /// Creates a case that compiles the entry points for text generation. The cache is empty before
-    /// each compilation.
+    /// Creates a benchmark case that compiles the entry points for text generation. The compiler's
+    /// cache is empty before each compilation.
     pub fn compile<'a>(&'a self, compiler: &'a Compiler) -> Case<'a> {
         self.case("compile", Workload::default(), move || {
             let cache = Scratch::new_in(&std::env::temp_dir())?;
@@ -65,8 +66,8 @@ impl Stages {
         })
     }
 
-    /// Creates a case that writes the archive into `folder`. The case reports the number of bytes
-    /// that are written per second.
+    /// Creates a benchmark case that writes the archive into `folder`. The case reports the number
+    /// of bytes that `bake` writes per second.
     pub fn bake<'a>(&'a self, checkpoint: &'a Checkpoint, folder: &'a Path) -> Case<'a> {
         let bytes: usize = self.lowered.module.parameters.iter().map(|p| p.ty.bytes()).sum();
         self.case("bake", Workload { bytes: Some(bytes as f64), ..Workload::default() }, move || {

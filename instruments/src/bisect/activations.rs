@@ -1,5 +1,6 @@
-//! Compares the values of a network with activations that another program, such as transformers,
-//! computed. The path of a module connects an activation to a node in the trace.
+//! Compares the values of a network with activations that another program, such as Hugging Face
+//! transformers, computed. An activation and a node in the trace belong together if they have the
+//! same module path.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,8 +13,9 @@ use super::difference::share;
 use super::region::Region;
 use super::{BisectError, Bisected, ComparedNode, Difference, Finding, Form, NamedNode, TokenCall, place};
 
-/// The inputs and outputs of all modules in another program. The path of a module, such as
-/// `model.layers.0.mlp`, is the key of the module's output.
+/// Contains the inputs and outputs of all modules that another program, such as Hugging Face
+/// transformers, computed. The path of a module, such as `model.layers.0.mlp`, is the key of the
+/// module's output.
 ///
 /// The script `tests/oracle/activations.py` writes the file of activations. For the module with the
 /// path `PATH`, the key `PATH` contains the output of the module, and the key `PATH:input` contains
@@ -22,8 +24,9 @@ pub struct Activations {
     file: Checkpoint,
 }
 
-/// The allowed difference from the other program, relative to the largest magnitude. The other
-/// program adds numbers in another order, so the other program rounds sums differently.
+/// The allowed difference between Tracewright's values and the other program's activations,
+/// relative to the largest magnitude. The other program adds numbers in another order, so its sums
+/// have other rounding errors.
 const APART: f64 = 3e-5;
 const APART_NARROW: f64 = 16.0;
 
@@ -46,16 +49,16 @@ impl Activations {
         Some(Value::from_bytes(self.file.ty(key).ok()?, self.file.data(key).ok()?))
     }
 
-    /// Returns the tensor under a key, reshaped to the shape of `ty`. The reshape is necessary
-    /// because the other program can merge several axes into one axis.
+    /// Returns the activation with the given key, reshaped to the shape of `ty`. The reshape is
+    /// necessary because the other program can merge several axes of an activation into one axis.
     fn shaped(&self, key: &str, ty: &TensorType) -> Option<Value> {
         let value = self.value(key)?;
         (value.data.len() == ty.count()).then(|| Value { ty: ty.clone(), data: value.data })
     }
 
-    /// Runs an entry point that computes the logits of all tokens, and compares the values of all
-    /// nodes with the activations of the other program. Tracewright and the other program must
-    /// compute in the element type `element`.
+    /// Runs an entry point that computes the logits of all tokens. Then compares the values of all
+    /// nodes with the activations that the other program computed. Tracewright and the other
+    /// program must compute in the element type `element`.
     ///
     /// # Errors
     /// Returns an error if the variant cannot run.
@@ -106,7 +109,7 @@ impl Activations {
         Ok(Known { region, values, points })
     }
 
-    /// Finds the first node whose value differs from the activation of the other program. To test a
+    /// Finds the first node whose value differs from the other program's activation. To test a
     /// single layer, the function runs the layer with the input that the other program computed.
     fn deepest(
         &self,
@@ -157,8 +160,8 @@ fn apart(computed: ElementType, element: ElementType) -> Bound {
     share(if computed == ElementType::F32 { APART } else { narrow }, element)
 }
 
-/// The values of the nodes in a function, and the list of nodes for which the other program has
-/// activations.
+/// Contains the values of the nodes in a function, and the list of nodes for which the other
+/// program computed activations.
 struct Known<'r> {
     region: &'r Region,
     values: BTreeMap<NodeId, Value>,
@@ -170,8 +173,9 @@ struct Point {
     difference: Difference,
 }
 
-/// Returns the nodes of a function for which another program can have activations. These nodes are
-/// the inputs and outputs of each module that reads weights, and the outputs of each layer.
+/// Returns the nodes of a function for which another program can have activations. The list
+/// contains the inputs and outputs of each module that reads weights, and the outputs of each
+/// layer.
 fn points_of(function: &Function, nodes: &[NodeId]) -> Vec<(NodeId, String)> {
     let path = |id: NodeId| function.node(id).provenance.path.to_string();
     let is_weight = |id: &NodeId| matches!(function.node(*id).kind, NodeKind::Parameter(_));
@@ -205,9 +209,9 @@ impl Known<'_> {
         function.operands(id).into_iter().map(value).collect()
     }
 
-    /// Creates the report about a node whose value differs from the activation. The report contains
-    /// the operation that computed the value, and all operations since the last node with an equal
-    /// value.
+    /// Creates the report about a node whose value differs from the other program's activation. The
+    /// report contains the operation that computed the value, and all operations since the last
+    /// node with an equal value.
     fn finding(&self, index: usize) -> Finding {
         let function = self.region.function();
         let known = |id: NodeId| {

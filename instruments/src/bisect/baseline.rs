@@ -19,17 +19,17 @@ use super::{
 };
 
 /// The allowed relative difference of a matmul that rounds its activations to 8-bit integers. A
-/// small rounding error before the matmul can change such an integer by 1.
+/// small rounding error before the matmul can change an 8-bit integer by 1.
 const ROUNDED_ACTIVATIONS: f64 = 0.06;
 
-/// The baseline for the comparison with a compiled network.
+/// The baseline with which `bisect` compares a compiled network.
 pub enum Baseline<'a> {
     Evaluator,
-    /// The same network, compiled without the simplifier.
+    /// The tested network, compiled without the simplifier.
     Unsimplified,
-    /// The same network, compiled without Tracewright's kernels.
+    /// The tested network, compiled without Tracewright's kernels.
     NoKernels,
-    /// The same network with weights that are not quantized.
+    /// The tested network with weights that are not quantized.
     Dense,
     Activations(&'a Activations),
 }
@@ -63,8 +63,8 @@ pub enum BisectEngine<'a> {
 }
 
 impl CompiledNetwork<'_> {
-    /// Calls the network and the baseline with the same tokens, and compares the values of each
-    /// call.
+    /// Calls the network and the baseline with the same tokens, and compares the values that each
+    /// call computes.
     ///
     /// # Errors
     /// Returns an error if the network or the baseline cannot run, or if `watch` stops the comparison.

@@ -1,29 +1,30 @@
 //! Computes the difference between the values of a node in two variants of a network, and the
-//! difference that is allowed.
+//! allowed difference.
 
 use ops::ops::Convert;
 use ops::{Bound, ElementType, Op, Value, WeightUse};
 use serde::Serialize;
 use trace::{Node, NodeKind};
 
-/// The allowed difference in the result of a layer. The constant counts units in the last place of
-/// the largest number. This limit is higher than the bound of a single operation, because a layer
-/// consists of many operations.
+/// The allowed difference in the result of a layer, in units in the last place of the largest
+/// number. A layer may differ more than a single operation, because a layer consists of many
+/// operations.
 const LAYER: f64 = 64.0;
 const NARROW_LAYER: f64 = 16.0;
 
-/// A safety factor for omitted roundings. One random sample estimates the difference that omitted
-/// roundings cause. The allowed difference is this estimate times the factor.
+/// A safety factor for roundings that a compiler omits. One random sample estimates the difference
+/// that omitted roundings cause. The allowed difference is the safety factor times this estimate.
 const SAMPLE: f64 = 4.0;
 
-/// The difference between the values of a node in two variants.
+/// Describes the difference between the values that two variants of a network compute for a node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
     /// The index of the element with the largest difference.
     pub at: Vec<usize>,
     pub subject: f64,
     pub reference: f64,
-    /// The largest difference, divided by the largest magnitude in the reference.
+    /// The largest difference of an element, divided by the largest magnitude in the reference
+    /// tensor.
     pub relative: f64,
     /// The number of elements whose difference exceeds the allowed difference.
     pub beyond: usize,
@@ -31,8 +32,8 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Compares two tensors. The argument `allowed` contains the allowed difference of each
-    /// element.
+    /// Compares two tensors. The argument `allowed` contains the allowed difference for each
+    /// element of the tensors.
     pub(super) fn of(subject: &Value, reference: &Value, allowed: Vec<f64>) -> Self {
         let pairs = || subject.data.iter().zip(&reference.data).map(|(&s, &r)| distance(s, r));
         let (largest, by) = pairs().enumerate().fold(
@@ -74,13 +75,14 @@ fn index(shape: &[usize], mut place: usize) -> Vec<usize> {
     index
 }
 
-/// The differences that are allowed in a correct network.
+/// Determines the differences that may occur between two correct variants of a network.
 #[derive(Clone, Copy, Debug)]
 pub struct Tolerance {
     /// The element type of the network.
     pub element: ElementType,
-    /// The allowed difference of a matmul if the two variants store its weight in different
-    /// formats. The difference is relative to the largest number in the result.
+    /// The allowed difference of a matmul's result if the two variants store the weight in
+    /// different formats. The field contains the quotient of the allowed difference and the largest
+    /// number in the result.
     pub products: Option<f64>,
     /// A factor that multiplies the calibrated bounds. The default is 1. With a smaller factor, you
     /// can find out how much two correct variants differ in practice (docs/dev/reliability.md).
@@ -88,13 +90,14 @@ pub struct Tolerance {
 }
 
 impl Tolerance {
-    /// Creates the tolerance for a network with this element type.
+    /// Creates the tolerance for a network with the given element type.
     pub fn new(element: ElementType, products: Option<f64>) -> Self {
         Self { element, products, calibrated: 1.0 }
     }
 
-    /// A safety factor for omitted roundings. One random sample estimates the difference that
-    /// omitted roundings cause. The allowed difference is this estimate times the factor.
+    /// A safety factor for roundings that a compiler omits. One random sample estimates the
+    /// difference that omitted roundings cause. The allowed difference is the safety factor times
+    /// this estimate.
     pub(super) fn sample(self) -> f64 {
         SAMPLE * self.calibrated
     }
@@ -124,8 +127,8 @@ impl Tolerance {
     }
 }
 
-/// Returns the allowed difference of each element. 8-bit integers are quantized numbers, so such
-/// integers may differ by 1.
+/// Returns the allowed difference of each element in a tensor. Two 8-bit integers may differ by 1,
+/// because 8-bit integers are quantized numbers.
 pub(super) fn allowances(bound: Bound, expected: &Value) -> Vec<f64> {
     match expected.ty.element {
         ElementType::I8 => vec![1.0; expected.data.len()],
@@ -138,8 +141,8 @@ pub(super) fn share(share: f64, element: ElementType) -> Bound {
     Bound::UlpsOfLargest(share / element.ulp(1.0))
 }
 
-/// Whether an element type is `f16` or `bf16`. If a compiler omits a rounding to such a type, the
-/// results differ visibly.
+/// Whether an element type is `f16` or `bf16`. If a compiler omits a rounding to `f16` or `bf16`,
+/// the results differ visibly.
 fn is_narrow(element: ElementType) -> bool {
     matches!(element, ElementType::F16 | ElementType::Bf16)
 }

@@ -1,5 +1,5 @@
-//! The ways in which Tracewright can run a trace. For example, the evaluator interprets the trace,
-//! and IREE compiles the trace.
+//! Declares the ways in which Tracewright can run a trace. For example, the evaluator interprets a
+//! trace, and IREE compiles a trace.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,8 @@ pub trait Form {
     /// The name of the variant in reports, such as `iree`.
     fn name(&self) -> &str;
 
-    /// Whether the variant computes each operation exactly as the operation is defined.
+    /// Whether the results are exactly the results that the definitions of the operations require.
+    /// Only the evaluator computes exact results.
     fn is_exact(&self) -> bool {
         false
     }
@@ -31,7 +32,7 @@ pub trait Form {
     /// entry points.
     ///
     /// # Errors
-    /// Returns an error if the trace cannot run in this variant.
+    /// Returns an error if this variant cannot run the trace.
     fn run(&self, trace: &Trace, arguments: &[Value]) -> Result<Vec<Vec<Value>>, BisectError>;
 }
 
@@ -60,11 +61,11 @@ impl<'a> CheckpointValues<'a> {
     }
 }
 
-/// The reference evaluator, which computes operations as they are defined.
+/// The reference evaluator, which computes each operation exactly as the operation is defined.
 pub struct EvaluatedForm<'a> {
     pub values: &'a CheckpointValues<'a>,
     /// The storage formats of the weights. If this field is set, the evaluator first rewrites the
-    /// trace for weights in these formats.
+    /// trace for weights in the given formats.
     pub stored: Option<(Weights, Target)>,
 }
 
@@ -103,7 +104,7 @@ pub struct CompiledForm<'a> {
     pub runtime: Runtime,
     pub checkpoint: &'a Checkpoint,
     pub rules: Rules,
-    /// The storage formats of the weights, and the choice between Tracewright's kernels and the
+    /// Contains the storage formats of the weights, and selects either Tracewright's kernels or the
     /// compiler's code for matmuls.
     pub weights: Weights,
     pub target: Target,

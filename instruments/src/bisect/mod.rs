@@ -5,16 +5,16 @@
 //! exposes the node as an additional result of the function that contains the node. An exposed
 //! result has the same meaning in every [`Form`], even if the simplifier changes the function.
 //! First, `bisect` compares the nodes of the entry point, in which each layer is one node. Then
-//! `bisect` selects the first layer that differs, and runs this layer in the two variants with the
-//! same arguments. Finally, `bisect` compares the nodes of this layer. The allowed difference of a
-//! whole layer can hide an error inside the layer. Therefore, if no layer differs, `bisect` still
-//! compares the nodes of the first layer of each kind. The compiler cannot fuse an exposed value
-//! with its consumer, so a difference can disappear while all values are exposed. In this case,
-//! `bisect` exposes the values one at a time.
+//! `bisect` selects the first layer whose values differ, and runs the selected layer in the two
+//! variants with the same arguments. Finally, `bisect` compares the nodes inside the selected
+//! layer. The allowed difference of a whole layer can hide an error inside the layer. Therefore, if
+//! no layer differs, `bisect` still compares the nodes of the first layer of each kind. The
+//! compiler cannot fuse an exposed value with its consumer, so a difference can disappear while all
+//! values are exposed. If a difference disappears, `bisect` exposes the values one at a time.
 //!
 //! The allowed difference of a node is the sum of two numbers. The first number is the error bound
-//! of the node's operation. The second number is the effect of operands that already differ. The
-//! evaluator computes this effect.
+//! of the node's operation. The second number is the effect of operands that already differ between
+//! the two variants. The evaluator computes the effect of operands that already differ.
 
 mod activations;
 mod baseline;
@@ -54,7 +54,7 @@ pub enum BisectError {
     Lower(#[from] LowerError),
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// XLA cannot build or run the program for a part of the network.
+    /// XLA cannot build or run the program for an entry point or a layer of the network.
     #[error(transparent)]
     Model(#[from] tracewright::ModelError),
     #[error(transparent)]
@@ -78,19 +78,19 @@ pub struct Bisection<'a> {
     /// The variant whose values are assumed to be correct.
     pub reference: &'a dyn Form,
     pub values: &'a CheckpointValues<'a>,
-    /// The differences that are allowed in a correct network.
+    /// Determines the differences that may occur between two correct variants of the network.
     pub tolerance: Tolerance,
 }
 
-/// The description of a node in reports.
+/// Describes a node of the network in a report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NamedNode {
     /// The field path of the node, such as `model.layers.0.self_attn`.
     pub path: String,
     pub file: String,
     pub line: u32,
-    /// The operation of the node with its attributes. If the node is a result of a layer, the text
-    /// contains the index of this result.
+    /// The operation of the node with its attributes. If the node is a result of a layer, the field
+    /// also contains the index of this result.
     pub op: String,
     #[serde(rename = "type")]
     pub ty: String,
@@ -114,8 +114,8 @@ pub struct Finding {
     /// Whether the values differ only if the compiler can fuse the operation with neighbouring
     /// operations.
     pub only_together: bool,
-    /// The number of compared nodes after this node, and how many of these later nodes exceed the
-    /// allowed difference.
+    /// Contains the number of nodes that `bisect` compared after the found node, and the number of
+    /// later nodes that exceed the allowed difference.
     pub after: [usize; 2],
 }
 
@@ -123,16 +123,17 @@ pub struct Finding {
 pub struct Bisected {
     /// The number of nodes that were compared.
     pub compared: usize,
-    /// The first node whose values differ by more than the allowed difference, if such a node
-    /// exists.
+    /// The first node whose values differ by more than the allowed difference. The field is `None`
+    /// if no node differs.
     pub finding: Option<Finding>,
-    /// The name of each result of the entry point, with the difference between the result's values.
+    /// Contains the name of each result of the entry point, and the difference between the two
+    /// variants' values of this result.
     pub results: Vec<(String, Difference)>,
     pub reference: Vec<Value>,
 }
 
 impl Bisection<'_> {
-    /// Runs an entry point of a recorded trace with `arguments` in the two variants, and compares
+    /// Runs an entry point of a recorded trace with `arguments` in the two variants. Then compares
     /// the values of the nodes.
     ///
     /// # Errors
@@ -157,8 +158,8 @@ impl Bisection<'_> {
     }
 
     /// Finds the first node of a function whose values differ by more than the allowed difference.
-    /// The argument `plain` contains the results of the tested variant without exposed values, if
-    /// these results are known.
+    /// The argument `plain` contains the results that the tested variant computes without exposed
+    /// values, if these results are known.
     fn first(
         &self,
         region: &Region,
@@ -196,8 +197,8 @@ impl Bisection<'_> {
         self.deepest(&apart, true, compared)
     }
 
-    /// Finds the first exposed node whose values differ. If the node is the result of a layer, the
-    /// function continues the search within this layer.
+    /// Finds the first exposed node whose values differ. If the found node is the result of a
+    /// layer, the function continues the search within this layer.
     fn deepest(
         &self,
         seen: &Seen<'_>,
@@ -232,7 +233,7 @@ impl Bisection<'_> {
         }))
     }
 
-    /// Finds the first node within a called function whose values differ. The two variants call the
+    /// Finds the first node whose values differ within a called function. The two variants call the
     /// function with the arguments that the tested variant computed.
     fn within(
         &self,
@@ -280,7 +281,7 @@ pub(crate) fn signature(trace: &Trace, entry: &str) -> Result<Signature, BisectE
     Ok(trace.entry(entry).ok_or_else(missing)?.signature())
 }
 
-/// Returns the results of the first entry point, for a trace with only one entry point.
+/// Returns the results of the only entry point in a trace.
 fn only(mut results: Vec<Vec<Value>>) -> Vec<Value> {
     results.swap_remove(0)
 }
@@ -300,8 +301,8 @@ struct Seen<'r> {
 impl Seen<'_> {
     /// Computes the difference between the values of a node. If all earlier nodes are equal, the
     /// allowed difference includes the effect of operands that differ slightly. If an earlier node
-    /// differs, the function doesn't add this effect, because the effect could explain every later
-    /// difference.
+    /// differs, the allowed difference doesn't include the effect of the operands, because this
+    /// effect could explain every later difference.
     fn difference(
         &self,
         bisection: &Bisection<'_>,
@@ -329,10 +330,10 @@ impl Seen<'_> {
         Ok(Difference::of(subject, reference, allowed))
     }
 
-    /// Returns the sum of two effects on each number of a node. The first effect comes from
-    /// operands that differ between the variants. The second effect comes from roundings of `f16`
-    /// or `bf16` operands that a compiler may omit. The function estimates the second effect with
-    /// one random sample.
+    /// Returns an estimate of how much the operands change each number of a node's value. The
+    /// estimate includes the effect of operands that differ between the variants. The estimate also
+    /// includes the effect of roundings to `f16` or `bf16` that a compiler may omit. The function
+    /// computes the effect of omitted roundings with one random sample.
     fn inherited(&self, bisection: &Bisection<'_>, id: NodeId) -> Result<Vec<f64>, BisectError> {
         let function = self.region.function();
         let node = function.node(id);

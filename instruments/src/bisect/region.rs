@@ -1,23 +1,23 @@
-//! Turns a function of a trace into a separate program, and exposes the values of nodes as results
-//! of this program.
+//! Turns a function of a trace into a separate program. The separate program returns the values of
+//! the function's nodes as additional results.
 
 use std::collections::HashSet;
 
 use ops::{ElementType, Op, Value};
 use trace::{Builder, Function, FunctionId, NodeId, NodeKind, Output, Trace};
 
-/// A separate program that contains one function, and the arguments for calling this function.
+/// Contains a separate program with one function, and the arguments for calling this function.
 pub(crate) struct Region {
     trace: Trace,
     pub arguments: Vec<Value>,
 }
 
-/// A trace with exposed nodes. The entry points of this trace return the values of these nodes as
-/// additional results.
+/// A trace with exposed nodes. The entry points of the trace return the values of the exposed nodes
+/// as additional results.
 pub(crate) struct Probed {
     pub trace: Trace,
-    /// The location of each node's value. The first number is the index of the entry point, and the
-    /// second number is the index of the result.
+    /// For each exposed node, contains the index of the entry point that returns the node's value,
+    /// and the index of this result.
     pub places: Vec<(usize, usize)>,
 }
 
@@ -27,9 +27,8 @@ impl Region {
         Self { trace: trace.with_entries(&[name]), arguments }
     }
 
-    /// Creates a separate program from a function that the function of this program calls. In the
-    /// separate program, the called function contains no further calls, because all calls are
-    /// inlined.
+    /// Creates a separate program from a function that this program calls. The method inlines all
+    /// calls in the called function, so the separate program contains no calls.
     pub fn of_call(&self, call: NodeId, arguments: Vec<Value>) -> Self {
         let node = self.function().node(call);
         let NodeKind::Call { function, .. } = &node.kind else { unreachable!("a call is looked into") };
@@ -61,8 +60,7 @@ impl Region {
         Self { trace: trace.inlined(), arguments }
     }
 
-    /// Finds all functions that the function of this program calls. Returns the first call of each
-    /// such function.
+    /// Returns the first call of each function that this program calls.
     pub fn first_calls(&self) -> Vec<NodeId> {
         let (function, mut seen) = (self.function(), HashSet::new());
         let is_first = |id: &NodeId| match &function.node(*id).kind {
@@ -82,8 +80,8 @@ impl Region {
     }
 
     /// Returns the nodes whose values a compiled program can expose, in the order of computation.
-    /// The list omits a constant whose elements are all equal, because such a constant cannot
-    /// differ.
+    /// The list omits each constant whose elements are all equal, because the value of such a
+    /// constant cannot differ.
     pub fn nodes(&self) -> Vec<NodeId> {
         let (function, live) = (self.function(), self.function().live());
         let shown = |id: &NodeId| match &function.node(*id).kind {
@@ -96,7 +94,7 @@ impl Region {
     }
 
     /// Exposes all given nodes as results of one function. As a consequence, the compiler cannot
-    /// fuse these nodes with each other.
+    /// fuse the exposed nodes with each other.
     pub fn together(&self, nodes: &[NodeId]) -> Probed {
         let mut function = self.function().clone();
         let places = nodes.iter().map(|&node| (0, result(&mut function, node))).collect();
@@ -117,7 +115,7 @@ impl Region {
         Probed { trace: self.with(functions), places }
     }
 
-    /// Returns a copy of the trace with other entry points.
+    /// Returns a copy of the program's trace with the entry points `entries`.
     pub fn with(&self, entries: Vec<Function>) -> Trace {
         let own = self.trace.entries[0].0 as usize;
         // A function comes after the functions that it calls, and no function calls an entry point.
@@ -129,8 +127,8 @@ impl Region {
     }
 }
 
-/// Returns the index of the result that contains the node's value. If there is no such result, the
-/// function adds the node as a result.
+/// Returns the index of the result that contains the node's value. If no result contains the node's
+/// value, the function adds the node as a result.
 fn result(function: &mut Function, node: NodeId) -> usize {
     if let Some(place) = function.outputs.iter().position(|output| output.node == node) {
         return place;

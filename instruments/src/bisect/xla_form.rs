@@ -1,4 +1,4 @@
-//! Runs a trace with XLA, for comparison with another variant.
+//! Runs a trace with XLA. `bisect` compares the results with another variant of the network.
 
 use bake::Ignorable;
 use files::Scratch;
@@ -20,7 +20,7 @@ pub struct XlaForm<'a> {
     pub device: Option<DeviceName>,
     pub checkpoint: &'a Checkpoint,
     pub rules: Rules,
-    /// The storage formats of the weights, and the choice between Tracewright's kernels and the
+    /// Contains the storage formats of the weights, and selects either Tracewright's kernels or the
     /// compiler's code for matmuls.
     pub weights: Weights,
     pub target: Target,

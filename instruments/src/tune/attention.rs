@@ -56,8 +56,8 @@ impl AttentionSample {
         if op.offset { (turns * keys).saturating_sub(queries) } else { 0 }
     }
 
-    /// Returns the rows of the result that the tuner checks. For each row, the list contains the
-    /// index of the row, the index of the key head and the index of the query.
+    /// Returns the rows of the attention's result that the tuner checks. For each row, the list
+    /// contains the index of the row, the index of the key head and the index of the query.
     fn rows(&self) -> Vec<[usize; 3]> {
         let [q, k] = [0, 1].map(|i| &self.attention.types[i]);
         let heads: usize = k.shape[..k.rank() - 2].iter().product();
@@ -88,9 +88,9 @@ impl Sample for AttentionSample {
         self.keys.parameters(stored.map(|(key, ty)| (key, ty.bytes())))
     }
 
-    /// Returns the queries, a tensor that the operation adds to the result, and the position of the
-    /// first query. The elements of the added tensor are small, because large elements would hide
-    /// an error in the result.
+    /// Returns the arguments of the attention operation: the queries, a tensor that the operation
+    /// adds to the result, and the position of the first query. The elements of the added tensor
+    /// are small, because large elements would hide an error in the result.
     fn arguments(&self, trial: u64) -> Vec<Value> {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(trial));
         let offset = self.offset() as f64;
@@ -113,8 +113,8 @@ impl Sample for AttentionSample {
         Value::new(TensorType::new(result.ty.element, [rows.len(), features]), data)
     }
 
-    /// Computes the checked rows of the result one by one. Each computation has only one query,
-    /// which keeps its original position.
+    /// Computes the checked rows of the attention's result one by one. Each computation has only
+    /// one query, which has the same position as in the whole attention operation.
     fn expected(&self) -> Result<Value, TuneError> {
         let given = self.arguments(0);
         let FusedAttention { op, types, quantized } = &self.attention;
@@ -182,8 +182,8 @@ fn types(FusedAttention { op, types, .. }: &FusedAttention) -> Vec<TensorType> {
     all
 }
 
-/// Builds a program with two entry points. One entry point reads a single KV cache, and the other
-/// entry point reads `caches` KV caches one after another.
+/// Builds a program with two entry points. One entry point of the program reads a single KV cache,
+/// and the other entry point reads `caches` KV caches one after another.
 fn traced(attention: &FusedAttention, caches: usize) -> Result<Trace, LowerError> {
     chained("attention", &types(attention), caches, |b, inputs, copy| {
         let mut read: Vec<NodeId> =

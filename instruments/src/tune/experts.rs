@@ -1,5 +1,5 @@
-//! Creates matmuls that multiply each row of the input with a different matrix, as in a mixture of
-//! experts. The tuner measures kernels with these matmuls.
+//! Creates the matmuls with which the tuner measures kernels for mixtures of experts. Each row of a
+//! matmul's input selects the expert matrix that multiplies this row.
 
 use lower::{FusedExperts, LowerError};
 use ops::format::PANEL;
@@ -46,8 +46,8 @@ impl ExpertsSample {
         self.panels().into_iter().flat_map(|panel| panel * PANEL..(panel + 1) * PANEL).collect()
     }
 
-    /// Returns the index of the expert matrix that multiplies a row. If the operation has an input
-    /// with indices, neighbouring rows get different matrices.
+    /// Returns the index of the expert matrix that multiplies a row of the input. If the operation
+    /// has an input with indices, different matrices multiply neighbouring rows.
     fn matrix(&self, row: usize) -> usize {
         let FusedExperts { op, indices, .. } = &self.experts;
         let step = if indices.is_some() { 3 } else { 1 };
@@ -70,8 +70,8 @@ impl Sample for ExpertsSample {
         self.weights.parameters((0..self.copies).map(|i| (key(i), bytes)))
     }
 
-    /// Returns the activations x, a tensor that the operation adds to the result, and the indices
-    /// of the expert matrices.
+    /// Returns the arguments of the operation: the activations x, a tensor that the operation adds
+    /// to the result, and the indices of the expert matrices.
     fn arguments(&self, trial: u64) -> Vec<Value> {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(trial));
         let argument = |ty: TensorType| match ty.element {
@@ -90,8 +90,8 @@ impl Sample for ExpertsSample {
         pick(&Value::new(ty, result.data.iter().copied()), &self.rows(), &self.columns())
     }
 
-    /// Computes some columns of each checked row in the result. The function multiplies each row
-    /// with panels of the expert matrix that belongs to the row.
+    /// Computes some columns of each checked row in the operation's result. The function multiplies
+    /// each checked row of the input with some panels of its expert matrix.
     fn expected(&self) -> Result<Value, TuneError> {
         let FusedExperts { op, x, .. } = &self.experts;
         let inputs = x.shape[x.rank() - 1];
@@ -139,8 +139,8 @@ fn types(experts: &FusedExperts) -> Vec<TensorType> {
     types
 }
 
-/// Builds a program with two entry points. One entry point reads a single stack of expert matrices,
-/// and the other entry point reads `stacks` stacks one after another.
+/// Builds a program with two entry points. One entry point of the program reads a single stack of
+/// expert matrices, and the other entry point reads `stacks` stacks one after another.
 fn traced(experts: &FusedExperts, stacks: usize) -> Result<Trace, LowerError> {
     let FusedExperts { op, x, .. } = experts;
     chained("experts", &types(experts), stacks, |b, inputs, index| {

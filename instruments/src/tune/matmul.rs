@@ -67,8 +67,8 @@ impl Sample for MatmulSample {
         self.weights.parameters((0..self.copies).map(|i| (key(i), self.weight_bytes())))
     }
 
-    /// Returns the activations x, a tensor that the operation adds to the result, and the weight of
-    /// the norm.
+    /// Returns the arguments of the matmul: the activations x, a tensor that the operation adds to
+    /// the result, and the weight of the fused norm.
     fn arguments(&self, trial: u64) -> Vec<Value> {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(trial));
         let centres = [0.0, 0.0, 1.0];
@@ -136,8 +136,8 @@ fn types(product: &FusedMatmul) -> Vec<TensorType> {
     types
 }
 
-/// Builds a program with two entry points. One entry point multiplies with a single weight, and the
-/// other entry point multiplies with `weights` weights one after another.
+/// Builds a program with two entry points. One entry point of the program multiplies with a single
+/// weight, and the other entry point multiplies with `weights` weights one after another.
 fn traced(product: &FusedMatmul, weights: usize) -> Result<Trace, LowerError> {
     chained("product", &types(product), weights, |b, inputs, index| {
         let ty = product.op.format.packed(product.op.outputs, product.x.shape[1]);

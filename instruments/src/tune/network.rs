@@ -1,5 +1,5 @@
-//! Tunes the settings of a whole network. These settings are the number of tokens per prefill call,
-//! and flags of the compiler.
+//! Tunes the settings of a whole network, which are the number of tokens per prefill call and the
+//! flags of the compiler.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -20,25 +20,26 @@ use tracewright::{Plan, PlanError};
 /// The numbers of tokens per prefill call that the tuner tries.
 const CHUNKS: [usize; 5] = [32, 64, 128, 256, 512];
 
-/// The number of tokens in the prompt. As for most real prompts, this number is not a multiple of
-/// the chunk size.
+/// The number of tokens in the prompt. The prompt ends with an incomplete chunk, as most real
+/// prompts do.
 const PROMPT: usize = 500;
 
 const STEPS: usize = 16;
 
-/// The number of decode steps whose logits the tuner compares.
+/// The number of decode steps at the end of the prompt whose logits the tuner compares.
 const COMPARED: usize = 3;
 
 /// The weights and the options with which the tuner builds and loads a network.
 #[derive(Clone, Copy)]
 pub struct Weighted<'a> {
     pub checkpoint: &'a Checkpoint,
-    /// Returns options that set the compiler, the cache and the memory. The plan sets all other
-    /// options.
+    /// Returns options that set the compiler, the cache and the memory. The plan of the network
+    /// sets all other build options.
     pub options: &'a dyn Fn() -> ProgramOptions<'a>,
 }
 
-/// A network, and the measurements of all settings that the tuner has tried for this network.
+/// Contains a network, and the measurements of all settings that the tuner has tried for this
+/// network.
 pub struct TunedNetwork<'a> {
     plan: &'a Plan,
     context: usize,
@@ -58,8 +59,9 @@ impl<'a> TunedNetwork<'a> {
         Ok(Self { plan, context: plan.context.min(2 * PROMPT), record })
     }
 
-    /// Returns the settings that the tuner should try next. The returned settings are new, and
-    /// differ from the best settings so far only in the chunk size or in one compiler flag.
+    /// Returns the settings that the tuner should try next. The tuner has not tried any of the
+    /// returned settings yet. Each returned setting differs from the best setting so far only in
+    /// the chunk size or in one compiler flag.
     pub fn left(&self) -> Vec<BuildSettings> {
         let best = self.record.fastest();
         let chunks = CHUNKS.into_iter().filter(|&chunk| chunk <= self.context).filter_map(NonZeroUsize::new);
@@ -90,15 +92,15 @@ impl<'a> TunedNetwork<'a> {
     }
 }
 
-/// A network with default settings, and the logits that this network computes. The tuner compares
-/// other settings with this network.
+/// Contains a network that is built with default settings, and the logits that this network
+/// computes. The tuner compares this network with networks that are built with other settings.
 pub struct NetworkTrials<'a> {
     maker: Maker<'a>,
     usual: Network,
     expected: Vec<Value>,
 }
 
-/// Builds networks with different settings, and calls these networks.
+/// Builds a network with different settings, and calls the built networks.
 struct Maker<'a> {
     plan: &'a Plan,
     context: usize,
@@ -126,10 +128,11 @@ impl Maker<'_> {
         Ok(loaded.program.network().map_err(BenchError::from)?)
     }
 
-    /// Returns the allowed difference of logits between two settings. The compiled programs can
-    /// differ in the order of additions. In f32, the allowed difference is 3e-5 of the largest
-    /// logit, as in the comparison with transformers. The allowed difference is larger for 16-bit
-    /// element types and for 8-bit activations, because such numbers are rounded more coarsely.
+    /// Returns the allowed difference between the logits of networks with different settings. The
+    /// compiled networks can differ in the order of additions. In f32, the allowed difference is
+    /// 3e-5 of the largest logit, as in the comparison with Hugging Face transformers. The allowed
+    /// difference is larger for 16-bit element types and for 8-bit activations, because 16-bit and
+    /// 8-bit numbers have larger rounding errors.
     fn bound(&self) -> Bound {
         let share = match (self.plan.weights.quantize.rounds(), self.plan.element) {
             (false, ElementType::F32) => 3e-5,
@@ -161,7 +164,7 @@ impl Maker<'_> {
     }
 
     /// Returns the geometric mean of the time to the first token and the time per further token. In
-    /// the geometric mean, these two times have the same influence.
+    /// the geometric mean, the two times have the same influence.
     fn seconds(&self, network: &Network) -> Result<f64, TuneError> {
         let prompt = self.prompt();
         let room = self.context - prompt.len();

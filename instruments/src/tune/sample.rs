@@ -17,19 +17,20 @@ use trace::{Builder, FunctionId, NodeId, NodeKind, Parameter, Trace};
 use super::TuneError;
 use crate::bench::entry;
 
-/// The total number of bytes that all copies of an operation read. This number exceeds the size of
-/// the processor's cache, so each copy reads its data from memory.
+/// The total number of bytes that all copies of a measured operation read. All copies together read
+/// more bytes than the processor's cache can store, so each copy reads its data from memory.
 const SPREAD: usize = 128 << 20;
 
-/// The largest number of multiplications and additions in one call that runs all copies. A single
-/// copy may exceed this limit.
+/// The largest number of multiplications and additions in one call that runs all copies of an
+/// operation. Only a single copy may exceed this limit.
 const WORK: usize = 1 << 31;
 
 /// The largest number of copies of an operation.
 const COPIES: usize = 64;
 
-/// The entry points of the test program. The entry point [`ONE`] runs one copy of the operation.
-/// The entry point [`ALL`] runs all copies, and each copy waits for the previous copy.
+/// The names of the test program's two entry points. The entry point [`ONE`] runs one copy of the
+/// operation. The entry point [`ALL`] runs all copies of the operation, and each copy waits for the
+/// previous copy.
 pub(super) const ONE: &str = "one";
 pub(super) const ALL: &str = "all";
 
@@ -41,8 +42,8 @@ pub(super) trait Sample {
     /// Returns the number of copies that the entry point [`ALL`] runs.
     fn copies(&self) -> usize;
 
-    /// Returns the weights of the operation. For attention, the function returns the keys and
-    /// values in the KV cache.
+    /// Returns the weights of the operation. For an attention operation, the function returns the
+    /// keys and values in the KV cache.
     fn parameters(&self) -> Parameters;
 
     /// Creates new random arguments for a trial.
@@ -71,14 +72,14 @@ pub(super) trait Sample {
     }
 }
 
-/// Returns the number of copies in [`ALL`] for an operation. One copy does `work` multiplications
-/// and reads `bytes` bytes.
+/// Returns the number of copies in [`ALL`] for an operation. One copy of the operation does `work`
+/// multiplications and reads `bytes` bytes.
 pub(super) fn copies(work: usize, bytes: usize) -> usize {
     (WORK / (2 * work).max(1)).min(SPREAD / bytes.max(1)).clamp(1, COPIES)
 }
 
-/// The number of distinct random panels, which repeat in the packed weight. This number is prime,
-/// so neighbouring panels differ everywhere in the weight.
+/// The number of distinct random panels that a packed weight repeats. Because this number is prime,
+/// neighbouring panels of the weight are always different.
 const PANELS: usize = 251;
 
 /// Creates random packed weights with `count` panels.
@@ -97,9 +98,10 @@ pub(super) fn panels(format: WeightFormat, inputs: usize, count: usize, random: 
 }
 
 /// Builds a program with the entry points [`ONE`] and [`ALL`], for inputs of the given types. The
-/// callback `one` builds a copy of the operation from the inputs and the index of the copy. The
-/// copies form a sum, like residual connections. The sum begins with the second input, and each
-/// copy adds its result to the sum. Therefore, no two copies run in parallel.
+/// callback `one` builds a copy of the operation from the inputs and the index of the copy. Each
+/// copy of the operation adds its result to a sum, as a residual connection does. The sum begins
+/// with the second input of the program. Two copies never run in parallel, because each copy reads
+/// the sum of the previous copies.
 pub(super) fn chained(
     path: &str,
     types: &[TensorType],
@@ -132,7 +134,7 @@ pub(super) fn key(index: usize) -> String {
     format!("weight{index}")
 }
 
-/// Bytes in memory whose address is aligned for parameters.
+/// Owns bytes in memory that are aligned as IREE requires for parameters.
 pub(super) struct Aligned {
     bytes: Arc<Vec<u8>>,
     start: usize,
@@ -152,7 +154,7 @@ impl Aligned {
         &self.bytes[self.start + from..][..length]
     }
 
-    /// Creates parameters with the given lengths in bytes. The parameters follow each other in
+    /// Creates parameters with the given lengths in bytes. The parameters are next to each other in
     /// memory.
     pub(super) fn parameters(&self, entries: impl IntoIterator<Item = (String, usize)>) -> Parameters {
         let mut at = self.start;
@@ -177,8 +179,8 @@ pub(super) fn numbers(ty: TensorType, centre: f32, random: &mut ChaCha8Rng) -> V
     Value::new(ty, (0..count).map(|_| f64::from(centre + number(random))))
 }
 
-/// Returns three indices below `count` that a test checks. These indices are the first index, the
-/// middle index and the last index.
+/// Returns the first, the middle and the last index below `count`. The tuner checks the results at
+/// these indices.
 pub(super) fn some(count: usize) -> Vec<usize> {
     const SAMPLE: usize = 3;
     let mut places: Vec<usize> = (0..SAMPLE).map(|i| i * (count - 1) / (SAMPLE - 1)).collect();

@@ -21,12 +21,14 @@ use tracewright::tuning::{BuildSettings, Record, TrialRecord, TuningCache, Tunin
 /// network.
 const KERNELS: f64 = 0.75;
 
-/// The fused operation that a kernel computes in a network, and the measurements of this kernel.
+/// Contains a fused operation that a kernel computes in a network, and the measurements of this
+/// kernel.
 pub struct Tuned {
     pub work: Tunable,
     pub tilings: Tilings,
     /// The estimated time of the operation, as a fraction of the time of all fused operations in an
-    /// entry point. The number is the mean over all entry points for text generation.
+    /// entry point. The field contains the mean of this fraction over all entry points for text
+    /// generation.
     pub share: f64,
     pub record: Record,
 }
@@ -34,9 +36,11 @@ pub struct Tuned {
 pub struct Trial<'a> {
     /// The name of the fused operation, or the name of the network.
     pub name: &'a str,
-    /// The estimated fraction of the total time.
+    /// For a fused operation, the estimated time as a fraction of the time of all fused operations.
+    /// The field is 1 for a network.
     pub share: f64,
-    /// The settings and the result of the trial. The field is `None` before the first trial.
+    /// Contains the settings and the result of the trial. The field is `None` before the first
+    /// trial.
     pub tried: Option<(&'a dyn fmt::Display, &'a Verdict)>,
 }
 
@@ -45,8 +49,9 @@ pub struct Trial<'a> {
 pub type WatchTrials<'a> = &'a mut dyn FnMut(Trial<'_>) -> ControlFlow<()>;
 
 impl Tuned {
-    /// Returns the fused operations that kernels compute on the plan's target. Each operation
-    /// includes the known measurements. The list begins with the most expensive operation.
+    /// Returns the fused operations that kernels compute on the plan's target, together with the
+    /// known measurements of each kernel. The most expensive operation is the first operation in
+    /// the list.
     ///
     /// # Errors
     /// Returns an error if the plan cannot be recorded or lowered.
@@ -78,8 +83,9 @@ impl Tuned {
         Ok(tuned)
     }
 
-    /// Returns the tilings that the tuner should try next. Each returned tiling is new, and differs
-    /// from the best tiling so far in only one parameter.
+    /// Returns the tilings that the tuner should try next. The tuner has not tried any of the
+    /// returned tilings yet. Each returned tiling differs from the best tiling so far in only one
+    /// parameter.
     pub fn left(&self) -> Vec<Tiling> {
         let Self { tilings, record, .. } = self;
         let best = record.fastest();
@@ -94,9 +100,9 @@ impl Tuned {
     }
 }
 
-/// A fused operation or a network whose settings the tuner can search.
+/// A trait for fused operations and networks, whose fastest settings the tuner searches.
 trait Tunes {
-    /// The type of the settings, such as a tiling of a kernel.
+    /// The type of the settings, such as the type of a kernel's tiling.
     type Way: Clone + PartialEq + fmt::Display + Serialize;
 
     fn share(&self) -> f64;

@@ -1,5 +1,5 @@
-//! Compares the speed of a kernel's tilings with the default tiling. A trial first checks the
-//! results of the kernel, and then measures its time.
+//! Compares the speed of a kernel with different tilings. A trial first checks the results of the
+//! kernel, and then measures its time.
 
 use std::cell::Cell;
 use std::iter::zip;
@@ -22,9 +22,9 @@ use super::matmul::MatmulSample;
 use super::sample::{ALL, ONE, Sample};
 use crate::bench::Distribution;
 
-/// The number of pairs of measurements for the first estimate.
+/// The number of pairs of measurements from which a trial computes the first estimate.
 const SCREENED: usize = 2;
-/// The number of pairs of measurements for the final result.
+/// The number of pairs of measurements from which a trial computes the final result.
 const PAIRS: usize = 9;
 
 /// The minimum time of one measurement, in seconds.
@@ -40,14 +40,14 @@ pub struct Workbench<'a> {
     pub seed: u64,
 }
 
-/// A fused operation that is loaded with the default tiling. The tuner compares other tilings with
-/// this program.
+/// A test program with a fused operation, which is loaded with the default tiling. The tuner
+/// compares this program with programs that have other tilings.
 pub struct Trials<'a> {
     bench: &'a Workbench<'a>,
     name: String,
     sample: Box<dyn Sample>,
     usual: Loaded,
-    /// The values that the evaluator computes for some elements of the result.
+    /// Contains the values that the evaluator computes for some elements of the operation's result.
     expected: Value,
     /// The arguments for calling the compiled programs.
     uploads: Uploads,
@@ -125,8 +125,9 @@ impl<'a> Trials<'a> {
     }
 
     /// Compares all elements of the result with the program that has the default tiling. The
-    /// function uses new arguments. With the previous arguments, the results of another program in
-    /// reused memory could look correct.
+    /// function calls the two programs with new arguments. With the previous arguments, memory that
+    /// a previous call wrote could contain correct results, although the tested program writes
+    /// nothing.
     fn differs_from_the_usual(&self, loaded: &Loaded) -> Result<Option<String>, TuneError> {
         self.tried.set(self.tried.get() + 1);
         let others = uploads(&self.sample.arguments(self.tried.get()));
@@ -136,8 +137,8 @@ impl<'a> Trials<'a> {
     }
 }
 
-/// Alternates between measurements of a tiling and of the default tiling, until the difference
-/// between the two times is clear.
+/// Measures the times with two tilings, a tested tiling and the default tiling, in alternation. The
+/// function stops early if the tested tiling is not faster in the first measurements.
 pub(super) fn in_turn(
     usual: &mut dyn FnMut() -> Result<f64, TuneError>,
     other: &mut dyn FnMut() -> Result<f64, TuneError>,
@@ -157,7 +158,7 @@ pub(super) fn in_turn(
 }
 
 /// Measures `count` pairs of times. Each pair contains a time with the default tiling and a time
-/// with the other tiling.
+/// with the tested tiling.
 fn pairs(
     usual: &mut dyn FnMut() -> Result<f64, TuneError>,
     other: &mut dyn FnMut() -> Result<f64, TuneError>,

@@ -14,13 +14,13 @@ const LONG: usize = SUPER_BLOCK;
 /// The format of a quantized block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlockFormat {
-    /// A block contains a scale and 32 signed four-bit integers. The file stores each integer plus
-    /// 8.
+    /// A block contains a scale and 32 signed four-bit integers. The file stores each four-bit
+    /// integer increased by 8.
     Q4_0,
     /// A block contains a scale, a minimum and 32 unsigned four-bit integers.
     Q4_1,
-    /// A block contains a scale and 32 signed five-bit integers. The file stores each integer plus
-    /// 16.
+    /// A block contains a scale and 32 signed five-bit integers. The file stores each five-bit
+    /// integer increased by 16.
     Q5_0,
     /// A block contains a scale, a minimum and 32 unsigned five-bit integers.
     Q5_1,
@@ -34,9 +34,9 @@ pub enum BlockFormat {
     /// minimum of six bits. The block has two further scales, which multiply the scales and the
     /// minima of the groups.
     Q5K,
-    /// A block contains 16 groups of 16 signed six-bit integers. The file stores each integer plus
-    /// 32. Each group has a scale of eight bits. The block has a further scale, which multiplies
-    /// the scales of the groups.
+    /// A block contains 16 groups of 16 signed six-bit integers. The file stores each six-bit
+    /// integer increased by 32. Each group has a scale of eight bits. The block has a further
+    /// scale, which multiplies the scales of the groups.
     Q6K,
     /// A block contains 32 four-bit floats (e2m1) and a scale, which is a power of two (OCP
     /// "Microscaling Formats (MX) Specification", 2023, §5.3).
@@ -56,7 +56,7 @@ impl BlockFormat {
         Self::Mxfp4,
     ];
 
-    /// Returns the block format that has this number in ggml's list of types.
+    /// Returns the block format that has the given number in ggml's list of types.
     pub(super) fn of(number: u32) -> Option<Self> {
         Some(match number {
             2 => Self::Q4_0,
@@ -107,8 +107,8 @@ impl BlockFormat {
         }
     }
 
-    /// Decodes the numbers from the index `start` on. The function uses the same f32 arithmetic as
-    /// ggml.
+    /// Decodes the numbers of the blocks in `bytes` from the index `start` on. The function uses
+    /// the same f32 arithmetic as ggml.
     ///
     /// # Panics
     /// Panics if `bytes` contains fewer than `start + out.len()` numbers.
@@ -215,8 +215,8 @@ impl BlockFormat {
 }
 
 /// Decodes a block of Q4_K. For Q5_K, the function decodes everything except the fifth bits. The
-/// lower halves of 32 bytes contain one group, and the upper halves of the same bytes contain the
-/// next group.
+/// lower four bits of 32 bytes contain one group of numbers, and the upper four bits of the same
+/// bytes contain the next group.
 fn with_minima(block: &[u8]) -> SuperBlock {
     let mut packed = [0; 12];
     packed.copy_from_slice(&block[4..16]);
@@ -229,8 +229,8 @@ fn with_minima(block: &[u8]) -> SuperBlock {
     }
 }
 
-/// Decodes a block of Q5_K. In the list of fifth bits, each byte contains the bits of one position
-/// in all eight groups.
+/// Decodes a block of Q5_K. Each byte of the fifth bits contains one bit for each of the eight
+/// groups. All bits of a byte belong to the same position in their groups.
 fn five_bits(block: &[u8], out: &mut [f32; LONG]) {
     let (four, high) = (with_minima(block), &block[16..16 + GROUP]);
     for (index, group) in out.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
@@ -242,8 +242,8 @@ fn five_bits(block: &[u8], out: &mut [f32; LONG]) {
     }
 }
 
-/// Decodes Q6_K. Each half of a block contains 128 numbers. The lower four bits of these numbers
-/// are in 64 bytes, and the upper two bits are in 32 bytes.
+/// Decodes Q6_K. Each half of a block contains 128 six-bit numbers. The lower four bits of the 128
+/// numbers are in 64 bytes, and the upper two bits are in 32 bytes.
 fn six_bits(block: &[u8], out: &mut [f32; LONG]) {
     let (low, rest) = block.split_at(LONG / 2);
     let (high, rest) = rest.split_at(LONG / 4);
@@ -258,7 +258,7 @@ fn six_bits(block: &[u8], out: &mut [f32; LONG]) {
     }
 }
 
-/// Returns twice the value of a four-bit float, which is an integer. The float has a sign, two
+/// Returns twice the value of a four-bit float. The result is an integer. The float has a sign, two
 /// exponent bits and one fraction bit.
 fn twice(code: u8) -> i8 {
     const MAGNITUDES: [i8; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
@@ -266,7 +266,7 @@ fn twice(code: u8) -> i8 {
     if code & 8 == 0 { magnitude } else { -magnitude }
 }
 
-/// Returns half of the group's scale. The scale is 2^(exponent − 127).
+/// Returns half of a group's scale. The scale of the group is 2^(exponent − 127).
 fn half_scale(exponent: u8) -> f32 {
     match exponent {
         0 | 1 => f32::from_bits(0x0020_0000 << exponent),
@@ -281,7 +281,8 @@ fn four_bit_floats(exponent: u8, codes: [u8; GROUP]) -> Option<Group> {
     (scale.to_f32() == half_scale(exponent)).then(|| Group { integers: codes.map(twice), scale })
 }
 
-/// Four-bit floats whose scales are in another tensor. The first float of each pair is in the lower bits of a byte.
+/// Four-bit floats whose scales are in another tensor. Each byte contains two floats, and the first
+/// float is in the lower four bits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScaledFloats<'a> {
     pub(crate) pairs: &'a [u8],
@@ -316,7 +317,7 @@ fn half(bytes: &[u8]) -> f16 {
     f16::from_le_bytes([bytes[0], bytes[1]])
 }
 
-/// Returns the lower halves of 16 bytes, followed by the upper halves of the same bytes.
+/// Returns the lower four bits of each of 16 bytes, followed by the upper four bits of each byte.
 fn nibbles(bytes: &[u8]) -> [u8; GROUP] {
     std::array::from_fn(|place| bytes[place % 16] >> (place / 16 * 4) & 15)
 }

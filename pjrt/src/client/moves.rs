@@ -1,9 +1,9 @@
-//! Creates, copies and changes tensors on devices, without copying numbers to the host. Each
-//! operation runs a small helper module. This crate compiles the helper module when the operation
-//! is first called for a tensor type.
+//! Creates, copies and changes tensors on devices, without copying numbers to the host. To create,
+//! copy or change a tensor, this crate runs a small helper module on the devices. This crate
+//! compiles a helper module once for each tensor type, before the first use of the module.
 //!
 //! Each device runs the helper module on its part of the tensor. Therefore, the types in the helper
-//! module are the types of these parts.
+//! module are the types of the parts, and not the types of whole tensors.
 
 use std::rc::Rc;
 
@@ -64,7 +64,7 @@ impl Client {
 }
 
 impl PjrtBuffer {
-    /// Copies the tensor. The copy is on the same devices as the tensor.
+    /// Copies the tensor. The copy of the tensor is on the same devices as the tensor.
     ///
     /// # Errors
     /// Returns an error if a device does not have enough memory.
@@ -118,8 +118,8 @@ impl PjrtBuffer {
     /// result reuses the memory of this tensor.
     ///
     /// # Errors
-    /// Returns an error for the same reasons as [`rows`](Self::rows). The function also returns an error if the
-    /// new rows have another type or are on other devices.
+    /// Returns an error for the same reasons as [`rows`](Self::rows). The function also returns an
+    /// error if the new rows have another type or are on other devices than this tensor.
     pub fn put_rows(self, first: usize, rows: &Self) -> Result<Self, PjrtError> {
         self.check_rows(first, &rows.ty)?;
         if self.placement != rows.placement {
@@ -137,8 +137,8 @@ impl PjrtBuffer {
         Self { client: self.client.clone(), parts, ty, placement: self.placement.clone() }
     }
 
-    /// Checks that rows with the type `ty` fit into this tensor from the row `first` on. Each
-    /// device must store a part of every row.
+    /// Checks that rows with the type `ty` fit into this tensor, beginning with the row `first`.
+    /// Each device must store a part of every row.
     fn check_rows(&self, first: usize, ty: &TensorType) -> Result<(), PjrtError> {
         let count = ty.shape.first().copied().unwrap_or_default();
         if self.placement.divides_rows() {
@@ -201,8 +201,8 @@ fn put_rows(into: &TensorType, rows: &TensorType) -> String {
     )
 }
 
-/// Returns the start indices of a slice that begins at the row `%first`, and the types of these
-/// indices.
+/// Returns the text of a slice's start indices, and the text of the indices' types. The slice
+/// begins at the row `%first`.
 fn starts(ty: &TensorType) -> (String, String) {
     let starts: Vec<&str> = (0..ty.rank()).map(|axis| if axis == 0 { "%first" } else { "%zero" }).collect();
     (starts.join(", "), vec!["tensor<i32>"; ty.rank()].join(", "))

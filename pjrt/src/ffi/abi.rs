@@ -19,8 +19,8 @@ pub type Raw = *mut Opaque;
 pub type Function<A> = unsafe extern "C" fn(*mut A) -> Raw;
 
 /// Declares structs that begin with the size of the struct and a list of extensions. The generated
-/// function `new` sets the size, and sets all other fields to zero. A zero is a null pointer, the
-/// number 0 or a missing function.
+/// function `new` sets the size, and sets all other fields to zero. A zero in a field means a null
+/// pointer, the number 0 or a missing function.
 macro_rules! sized {
     ($($name:ident { $($field:ident: $ty:ty),* $(,)? })*) => { $(
         #[repr(C)]
@@ -109,8 +109,8 @@ pub struct ApiVersion {
     pub minor: c_int,
 }
 
-/// The first fields of a plugin's table of functions. These fields are the same in every version of
-/// the API.
+/// The first fields of a plugin's table of functions. The first fields are the same in every
+/// version of the API.
 #[repr(C)]
 pub struct Header {
     pub size: usize,
@@ -118,8 +118,8 @@ pub struct Header {
     pub version: ApiVersion,
 }
 
-/// The names of the functions that store and load executables. A plugin without these functions can
-/// still run modules.
+/// The names of the plugin functions that store and load executables. A plugin that cannot store
+/// and load executables can still run modules.
 const OPTIONAL: [&str; 2] = ["executable_serialize", "executable_deserialize_and_load"];
 
 /// Declares the table of functions. Each line contains the number of unused functions before a used
@@ -148,7 +148,7 @@ macro_rules! table {
     };
 }
 
-/// A function in the table, with the `N` unused functions before this function.
+/// A part of the table that consists of `N` unused functions, followed by a used function.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Entry<const N: usize, F> {
@@ -193,8 +193,8 @@ mod tests {
 
     use super::*;
 
-    /// The expected offsets and sizes come from the C header of version 0.114. These numbers were
-    /// measured with libclang on 64-bit Linux.
+    /// The expected offsets and sizes come from the C header of version 0.114. The offsets and
+    /// sizes were measured with libclang on 64-bit Linux.
     #[test]
     #[cfg(target_pointer_width = "64")]
     fn layouts_equal_the_headers() {

@@ -1,8 +1,8 @@
 //! Calls the functions of a plugin. The module declares an owner type for each kind of object that
 //! a plugin creates.
 //!
-//! All methods of the owner types are safe for all arguments. An owner keeps the plugin and the
-//! client alive, and destroys its object exactly once.
+//! All methods of the owner types are safe for all arguments. A value of an owner type keeps the
+//! plugin and the client alive, and destroys its object exactly once.
 #![allow(unsafe_code)]
 
 mod abi;
@@ -21,16 +21,16 @@ use ops::{ElementType, TensorType};
 use crate::error::{PjrtError, PjrtStatus};
 use crate::library_file::missing_end;
 
-/// The oldest supported minor version of the C API. In this version, the structs of the C API have
-/// the same last fields as the structs in `abi`.
+/// The oldest supported minor version of the C API. In the oldest supported version, the last
+/// fields of the C API's structs are the same as in the structs of `abi`.
 pub const OLDEST_MINOR: i32 = 106;
 
 /// The supported major version of the C API. In other major versions, the structs have different
 /// fields.
 const MAJOR: i32 = 0;
 
-/// The maximum length of a plugin's message, in bytes. Longer messages are shortened, because some
-/// messages of XLA contain the text of a whole module.
+/// The maximum length of a plugin's message, in bytes. This crate shortens longer messages, because
+/// some messages of XLA contain the text of a whole module.
 const MESSAGE_LIMIT: usize = 2000;
 
 /// The addresses of the function tables of all initialized plugins. A process must initialize each
@@ -205,7 +205,8 @@ fn element_code(element: ElementType) -> Option<c_int> {
     })
 }
 
-/// Declares an owner type for an object that belongs to a client. The owner destroys the object.
+/// Declares an owner type for an object that belongs to a client. A value of the owner type
+/// destroys the object when the value is dropped.
 macro_rules! owner {
     ($name:ident, $args:ident, $field:ident, $function:ident) => {
         impl Drop for $name {
@@ -342,10 +343,11 @@ impl RawClient {
     ) -> Option<Result<RawTensor, PjrtStatus>> {
         /// The plugin copies the bytes of the tensor before the function returns.
         const DURING_CALL: c_int = 0;
-        /// The caller does not change the bytes of the tensor until the event `done`.
+        /// The caller does not change the bytes of the tensor before the plugin signals the event
+        /// `done`.
         const UNTIL_DONE: c_int = 1;
-        /// The largest tensor that the plugin copies immediately, in bytes. Decode calls upload
-        /// only small tensors, so a decode call does not wait for an upload.
+        /// The size of the largest tensor that the plugin copies immediately, in bytes. A decode
+        /// call does not wait for uploads, because a decode call uploads only smaller tensors.
         const COPIED: usize = 4096;
         assert!(bytes.len() == ty.bytes(), "the caller checked the length");
         let dims: Vec<i64> = ty.shape.iter().map(|&extent| extent as i64).collect();
@@ -442,8 +444,9 @@ impl RawExecutable {
     }
 }
 
-/// Creates the type of each result from the element types, the ranks and the sizes of the axes. The
-/// list `extents` contains the sizes of all results' axes one after another.
+/// Creates the type of each result of a program from the element types, the ranks and the sizes of
+/// the axes. The list `extents` contains the sizes of the first result's axes, then the sizes of
+/// the second result's axes, and so on.
 fn tensor_types(elements: &[c_int], ranks: &[usize], extents: &[i64]) -> Vec<Option<TensorType>> {
     let mut rest = extents;
     let mut types = Vec::with_capacity(ranks.len());
@@ -466,7 +469,8 @@ impl RawTensor {
         Rc::ptr_eq(&self.client, client)
     }
 
-    /// Copies the whole tensor into `bytes`. The slice `bytes` must have the size of the tensor.
+    /// Copies the whole tensor into `bytes`. The length of the slice `bytes` must be the size of
+    /// the tensor in bytes.
     pub fn read(&self, bytes: &mut [u8]) -> Result<(), PjrtStatus> {
         let mut args = abi::BufferToHost::new();
         args.buffer = self.raw;
@@ -477,7 +481,7 @@ impl RawTensor {
     }
 
     /// Copies bytes of the tensor into `bytes`, beginning with the byte `offset`. The plugin checks
-    /// that this range is inside the tensor.
+    /// that the range of bytes is inside the tensor.
     pub fn read_part(&self, offset: usize, bytes: &mut [u8]) -> Result<(), PjrtStatus> {
         let mut args = abi::BufferCopyRaw::new();
         (args.buffer, args.data) = (self.raw, bytes.as_mut_ptr().cast());

@@ -21,7 +21,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const SLOTS: usize = 8;
 const PROMPT: usize = 512;
-/// The number of steps in a run. This number is larger than the number of chunks in the prompt.
+/// The number of generation steps in a run. A prompt has fewer chunks than a run has steps, so the
+/// model reads the whole prompt during a run.
 const STEPS: usize = 40;
 const ANSWER: usize = 97;
 /// The length of a common beginning of two prompts.
@@ -53,7 +54,8 @@ fn go(_: usize, _: u32) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// Returns the total time of `steps` steps and the time of the longest step, in seconds.
+/// Runs `steps` generation steps of a batch. Returns the total time and the time of the longest
+/// step, in seconds.
 fn timed(batch: &mut Batch<'_>, steps: usize) -> Result<(f64, f64)> {
     let (start, mut longest) = (Instant::now(), 0.0f64);
     for _ in 0..steps {
