@@ -1,5 +1,5 @@
-//! A kernel that writes new vectors into the slots of a KV cache. The kernel reads and writes no
-//! other slots of the cache.
+//! A kernel that writes new vectors into the slots of a KV cache. The kernel neither reads nor
+//! writes the slots that keep their old vectors.
 
 use ops::ElementType;
 use ops::ops::Append;
@@ -10,8 +10,8 @@ use crate::kernel::{self, Kernel};
 use crate::lane;
 use crate::prologue::Prologue;
 
-/// An append of new key or value vectors to a KV cache. Before the append, the kernel can apply a
-/// norm and a rotary embedding to the new vectors.
+/// Appends new key or value vectors to a KV cache. Before the append, the kernel can apply a norm
+/// and a rotary embedding to the new vectors.
 #[derive(Clone, Copy)]
 pub(crate) struct Appending {
     element: Element,
@@ -26,7 +26,8 @@ pub(crate) struct Appending {
     ring: bool,
     /// The number of caches (one per head) that belong to one sequence.
     heads: usize,
-    /// The position of each token's new vectors in memory, if the vectors are in token order.
+    /// Describes where the new vectors of each token are in memory, if the token axis comes before
+    /// the head axis.
     by_token: Option<Tokens>,
     prologue: Prologue,
 }

@@ -1,6 +1,6 @@
 //! A kernel for linear attention, which processes one token after another. If you divide the same
 //! tokens into calls differently, the kernel still computes each number with the same operations.
-//! So the bits of the result are always the same.
+//! Therefore the result has the same bits for every division of the tokens into calls.
 
 use ops::TensorType;
 use ops::ops::{LinearAttention, LinearAttentionSizes};

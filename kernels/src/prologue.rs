@@ -13,7 +13,7 @@ pub(crate) struct Prologue {
 }
 
 impl Prologue {
-    /// The prologue of a fused operation; `None` if kernels do not support it.
+    /// The prologue of a fused operation; `None` if kernels do not support the prologue.
     pub(crate) fn of(work: &FusedOp<'_>) -> Option<Self> {
         let norm = work.norm.map(|(op, x)| Norm::of(op, x));
         let rotation = match work.rope {

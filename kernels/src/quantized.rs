@@ -6,8 +6,8 @@ use ops::format::{ActivationBits, GROUP};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::kernel::{self, Kernel};
 
-/// The length of the longest activation row that a matmul kernel quantizes itself. Such a quantized
-/// row must fit on a worker's stack.
+/// The length of the longest activation row that a matmul kernel quantizes itself. A quantized row
+/// of this length must fit on the stack of a worker thread.
 pub(crate) const LONGEST: usize = 16384;
 
 /// The kind of sum that the layout stores for each group of activations.

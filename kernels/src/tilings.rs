@@ -8,7 +8,8 @@ use targets::Tiling;
 pub struct Tilings {
     /// The name under which tuning files store measurements of the fused operation.
     pub work: String,
-    /// The tiling that the kernel uses if no measurement selects another tiling.
+    /// Returns the default tiling, which the kernel uses unless a tuning file selects another
+    /// tiling.
     pub usual: Tiling,
     parts: Vec<NonZeroUsize>,
     rows: Vec<NonZeroUsize>,

@@ -20,8 +20,8 @@ pub(crate) struct Fusion<'f> {
 pub(crate) struct Fusions<'f> {
     /// The fused operations. Each key in this map is the node whose value the kernel writes.
     written: BTreeMap<NodeId, Fusion<'f>>,
-    /// For each node, whether the node needs no code, because a kernel computes the node or no
-    /// other node needs it.
+    /// Whether each node needs no code: a kernel computes the node, or no other node reads the
+    /// node.
     within: Vec<bool>,
 }
 
@@ -98,14 +98,14 @@ impl<'f> Fusions<'f> {
     }
 }
 
-/// A fused operation after the prologue of its first operand is fused.
+/// A fused operation that already includes the prologue of its first operand.
 struct Prologue<'f> {
     work: FusedOp<'f>,
     within: Vec<NodeId>,
     operands: Vec<NodeId>,
 }
 
-/// A function, with the nodes that use each node.
+/// A function, and for each of its nodes a list of the nodes that use the node.
 pub(crate) struct NodeUses<'f> {
     pub(crate) function: &'f Function,
     pub(crate) users: Vec<Vec<NodeId>>,
@@ -152,8 +152,8 @@ impl<'f> NodeUses<'f> {
     }
 
     /// Fuses the rotary embedding and the norm before the first operand. For an append, the
-    /// function fuses the operations before the appended vectors. The function fuses these
-    /// operations only if the kernel supports them and no other node uses their results. The
+    /// function fuses the operations before the appended vectors. The function fuses operations
+    /// only if the kernel supports the operations, and if no other node uses their results. The
     /// function also fuses the permutation from token order to head order.
     fn before(&self, id: NodeId, mut work: FusedOp<'f>, kernels: &Kernels) -> Prologue<'f> {
         let mut operands = self.function.operands(id);
@@ -424,7 +424,7 @@ enum Outside {
     Operand(NodeId, Broadcast, ElementType),
 }
 
-/// The steps of an epilogue while the search collects these steps.
+/// The operations of an epilogue that the search has collected so far.
 struct Steps<'g, 'f> {
     growth: &'g Growth<'g, 'f>,
     tail: Epilogue,

@@ -76,7 +76,7 @@ impl Quantization {
     }
 
     /// If the formats depend on the network, returns a choice with a format for each matrix of the
-    /// recorded network. Otherwise, returns the same choice.
+    /// recorded network. If the formats do not depend on the network, returns the same choice.
     ///
     /// # Errors
     /// Returns an error if a pattern matches no matrix of the network.

@@ -260,8 +260,8 @@ fn declared_axes(trace: &Trace) -> BTreeMap<&str, Vec<&[AxisName]>> {
     declared
 }
 
-/// The axes of the queries that the keys do not have, in attention whose query heads share
-/// key-value heads.
+/// For attention whose query heads share key-value heads: the axes of the queries that the keys do
+/// not have.
 fn group_axes(function: &Function) -> Vec<&str> {
     let mut groups = Vec::new();
     for id in function.ids() {
@@ -355,7 +355,7 @@ impl<'a> Divider<'a> {
     }
 
     /// The part of a mesh axis over which Tracewright partitions the query heads of each key-value
-    /// head. The key-value heads do not use this part.
+    /// head. The key-value heads do not use this part of the mesh axis.
     fn rest(&mut self, axis: &str, extent: usize, taken: &[Option<usize>]) -> Option<Span> {
         let left = |(at, over): (usize, &MeshAxis)| {
             let from = taken[at].filter(|&parts| parts < over.size)?;

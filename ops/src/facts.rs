@@ -35,7 +35,7 @@ pub enum WeightUse {
 #[derive(Clone, Copy, Debug)]
 pub struct CostOperand<'a> {
     pub ty: &'a TensorType,
-    /// Whether all elements are the same constant. Such an operand needs no memory.
+    /// Whether all elements are the same constant. A constant operand needs no memory.
     pub splat: bool,
 }
 
@@ -45,8 +45,8 @@ pub struct OpWork {
     pub bytes: f64,
     /// The number of multiplications, additions and elementary functions.
     pub flops: f64,
-    /// The number of kernel launches. This number is a fraction if the compiler often fuses the
-    /// operation with a neighbouring operation.
+    /// The number of kernel launches. The number of launches is a fraction if the compiler often
+    /// fuses the operation with a neighbouring operation.
     pub dispatches: f64,
 }
 

@@ -58,7 +58,7 @@ macro_rules! operations {
             /// this compiler.
             Idiom(Idiom<'a>),
             /// The crate `bake` computes the operation when it writes an archive. No compiled
-            /// program contains such an operation.
+            /// program contains an operation that `bake` computes.
             Archive(LayoutOp<'a>),
             Kernel,
         }
@@ -174,8 +174,8 @@ macro_rules! operations {
                 match self { $(Self::$name(_) => $name::PICKS_ROWS),* }
             }
 
-            /// Whether the crate `bake` can compute any part of the result from parts of the float
-            /// operands with a bounded size.
+            /// Whether the crate `bake` can compute the result in pieces, and reads only a bounded
+            /// part of the float operands for each piece.
             pub fn bakes(&self) -> bool {
                 match self { $(Self::$name(op) => op.bakes()),* }
             }

@@ -1,5 +1,5 @@
-//! [`Operation`] is the trait of all operations. It contains the facts that each operation must
-//! declare.
+//! [`Operation`] is the trait of all operations. The trait contains the facts that each operation
+//! must declare.
 
 use std::fmt::{Debug, Display};
 use std::hash::Hash;
@@ -14,7 +14,8 @@ use crate::{
 pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     /// The largest allowed difference between IREE's result and the result of [`Operation::eval`].
     /// The bound is a few times the largest difference that was measured with IREE 3.13 on x86-64.
-    /// The inputs were the examples and, for composite operations, results of transformers.
+    /// The inputs of the measurement were the examples and, for composite operations, results of
+    /// the library HF transformers.
     const BOUND: Bound;
 
     /// Returns [`Operation::BOUND`], or a tighter bound for particular attributes.
@@ -28,7 +29,7 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     const IS_MAP: bool = matches!(Self::CLASS, OpClass::Elementwise);
 
     /// Whether the result is a part of the operand, or repeats elements of the operand. The
-    /// compiler never writes such a result to separate memory.
+    /// compiler never writes a mere part or repetition of an operand to separate memory.
     const IS_VIEW: bool = false;
 
     /// Whether each element of the result depends only on operand elements with the same index,
@@ -57,8 +58,8 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
 
     /// Evaluates the operation exactly as it is defined, without regard to speed. The types of the
     /// operands must be types that [`Operation::infer`] accepts, and `ty` must be the result of
-    /// `infer`. The function rounds each element to the element type. It rounds a sum only once,
-    /// after the exact addition of all terms.
+    /// `infer`. The function rounds each element to the element type. The function rounds a sum
+    /// only once, after the exact addition of all terms.
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value;
 
     /// The number of bytes and arithmetic operations that the operation needs, for a cost model.
@@ -69,8 +70,8 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
         }
     }
 
-    /// Whether the crate `bake` can compute any part of the result from parts of the float operands
-    /// with a bounded size.
+    /// Whether the crate `bake` can compute the result in pieces, and reads only a bounded part of
+    /// the float operands for each piece.
     fn bakes(&self) -> bool {
         false
     }
@@ -209,8 +210,8 @@ impl Bound {
 /// A use of an operation in the text form of traces.
 ///
 /// `op` contains the name and the attributes of the operation. An operand is a type, optionally
-/// with elements, such as `i32[2] 3,1`. If an operand has no elements, the tests generate them.
-/// `result` is an error, a type, or a type with the elements that NumPy computes.
+/// with elements, such as `i32[2] 3,1`. If an operand has no elements, the tests generate the
+/// elements. `result` is an error, a type, or a type with the elements that NumPy computes.
 #[derive(Clone, Copy, Debug)]
 pub struct Example {
     /// The name and the attributes of the operation: `narrow axis=1 start=2 length=4`.
@@ -245,7 +246,7 @@ pub enum InferError {
     /// The operation is not defined for the element type of an operand.
     #[error("`{op}` needs {expected} elements, found `{found}`")]
     Element { op: &'static str, expected: &'static str, found: TensorType },
-    /// The types of two operands must agree, but they differ.
+    /// The types of two operands differ, but must agree.
     #[error("`{op}`: {what}, found `{left}` and `{right}`")]
     Mismatch { op: &'static str, what: &'static str, left: TensorType, right: TensorType },
     /// An attribute names an axis that the operand does not have.

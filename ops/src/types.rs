@@ -20,8 +20,8 @@ pub enum ElementType {
     Bf16,
     I32,
     I8,
-    /// A 4-bit two's complement integer. A byte contains two integers, and the first integer is in
-    /// the low four bits. Only stored weights have this type.
+    /// A 4-bit two's complement integer. A byte contains two 4-bit integers, and the first integer
+    /// is in the low four bits. Only stored weights have 4-bit integers.
     I4,
     /// A boolean, which is stored in one byte.
     I1,
@@ -87,7 +87,7 @@ impl FromStr for ElementType {
     }
 }
 
-/// The type of a tensor: an element type and a static shape. The text form of such a type is, for
+/// The type of a tensor: an element type and a static shape. The text form of a tensor type is, for
 /// example, `bf16[2,3]`.
 ///
 /// ```
@@ -115,7 +115,7 @@ impl TensorType {
         self.shape.len()
     }
 
-    /// The number of elements. If this number does not fit into a `usize`, the result is
+    /// The number of elements. If the number of elements does not fit into a `usize`, the result is
     /// `usize::MAX`, which exceeds any memory.
     pub fn count(&self) -> usize {
         self.shape.iter().fold(1, |count, &extent| count.saturating_mul(extent))

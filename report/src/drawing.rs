@@ -92,7 +92,7 @@ fn described(boxes: &[NodeBox], edges: &[BoxEdge], fields: &BTreeSet<String>) ->
     graph
 }
 
-/// The key of a field's cluster. This key differs from the keys of all boxes.
+/// The key of a field's cluster. The key of a cluster differs from the keys of all boxes.
 fn key(field: &str) -> String {
     format!("field {field}")
 }

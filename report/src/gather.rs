@@ -113,8 +113,8 @@ fn graph_id(stage: Stage, function: &str) -> String {
     format!("{}/{function}", stage.name())
 }
 
-/// For each function, the key prefixes of the calls of the function. If several entry points use
-/// the same prefix, the list contains the prefix only once.
+/// For each function, the prefixes with which its calls begin the keys of parameters. If several
+/// entry points use the same prefix, the list contains the prefix only once.
 fn layers(trace: &Trace) -> Vec<Vec<String>> {
     let mut layers = vec![Vec::new(); trace.functions.len()];
     for caller in &trace.functions {
@@ -421,7 +421,7 @@ fn users(function: &Function, from: NodeId) -> Vec<String> {
     layers
 }
 
-/// The source lines that declare the nodes, and the lines before and after them.
+/// The source lines that declare the nodes, and the neighbouring lines.
 fn sources(trace: &Trace, read: ReadSource<'_>) -> BTreeMap<String, BTreeMap<u32, String>> {
     let mut lines: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
     for function in &trace.functions {

@@ -14,11 +14,12 @@ const FRAME: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// The compilation stages whose graphs the page shows. The page shows the last stage as StableHLO.
+/// The compilation stages whose graphs the HTML page shows. The HTML page shows the last
+/// compilation stage as StableHLO.
 const DRAWN: [Stage; 2] = [Stage::Traced, Stage::Simplified];
 
-/// The number of characters of a statement that the page shows. Statements with constants can be
-/// much longer.
+/// The HTML page shows at most this number of characters of a statement. Statements with constants
+/// can be much longer.
 const LONGEST: usize = 360;
 
 impl NetworkReport {

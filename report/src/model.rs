@@ -8,9 +8,9 @@ use tracewright::ops::OpClass;
 /// Everything that Tracewright knows about a network before you run it.
 ///
 /// The JSON form of a report is a graph collection of Google's Model Explorer, with additional
-/// fields. The Model Explorer reads `label` and `graphs`. For each node, it reads `id`, `label`,
-/// `namespace`, `incomingEdges`, `outputsMetadata`, `subgraphIds` and `attrs`. The guide
-/// `docs/guides/inspect.md` describes all fields.
+/// fields. The Model Explorer reads `label` and `graphs`. For each node, the Model Explorer reads
+/// `id`, `label`, `namespace`, `incomingEdges`, `outputsMetadata`, `subgraphIds` and `attrs`. The
+/// guide `docs/guides/inspect.md` describes all fields.
 #[derive(Clone, Debug, Serialize)]
 pub struct NetworkReport {
     pub label: String,
@@ -204,7 +204,7 @@ pub struct NodeFacts {
 pub struct EdgeFacts {
     /// The node that computes the operand.
     pub source_node_id: String,
-    /// The index of the operand among the results of this node.
+    /// The index of the operand among the results of the node that computes the operand.
     pub source_node_output_id: String,
     pub target_node_input_id: String,
 }
@@ -402,8 +402,8 @@ impl NetworkReport {
         self.graphs.iter().find(|graph| graph.stage == stage && graph.function == function)
     }
 
-    /// The graph that a report shows first: the function that decodes single tokens. Without such a
-    /// function, the graph is the last entry point.
+    /// The graph that a report shows first: the function that decodes single tokens. If no function
+    /// decodes single tokens, the report shows the last entry point first.
     pub fn shown_first(&self, stage: Stage) -> Option<&FunctionGraph> {
         let entries = || self.stage(stage).filter(|graph| graph.entry);
         entries().find(|graph| graph.function == "decode").or_else(|| entries().next_back())

@@ -1,8 +1,8 @@
 //! Decides which nodes of a function get a box in the drawing, and which text a box contains.
 //!
-//! A weight, a single number, a state, or a value that many nodes read gets no box. Its name is in
-//! the boxes of the nodes that read the value. Consecutive calls of the same function, such as the
-//! layers of a network, share a box.
+//! A weight, a single number, a state, or a value that many nodes read gets no box. If a value has
+//! no box, the boxes of the nodes that read the value contain its name. Consecutive calls of the
+//! same function, such as the layers of a network, share a box.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,8 @@ pub(crate) struct BoxEdge {
     pub points: Vec<[f64; 2]>,
 }
 
-/// If more nodes than this number read a value, the boxes of these nodes mention the value.
+/// If more than this number of nodes read a value, the boxes of the reading nodes mention the
+/// value.
 const READERS: usize = 5;
 
 /// The boxes and edges before dagre computes their positions.
@@ -198,8 +199,8 @@ impl<'a> Sketch<'a> {
         notes
     }
 
-    /// Names a box. The box of layers gets their numbers as its name, and the box of a node with
-    /// weights gets the name of the weights' field.
+    /// Names a box. A box of layers has the numbers of the layers as its name, and a box with
+    /// weights has the name of the weights' field.
     fn name(&mut self, index: usize, has_weights: bool) {
         let shape = &mut self.boxes[index];
         let Some(&main) = shape.nodes.first() else { return };
@@ -287,7 +288,7 @@ impl<'a> Sketch<'a> {
     }
 
     /// The fields that have several boxes but do not contain all boxes of the drawing. The drawing
-    /// shows the boxes of such a field next to each other.
+    /// shows the boxes of a field next to each other.
     pub fn clusters(&self) -> BTreeSet<String> {
         let mut sizes: BTreeMap<&String, usize> = BTreeMap::new();
         for name in self.boxes.iter().filter_map(|shape| shape.cluster.as_ref()) {
@@ -376,14 +377,14 @@ fn weight(node: &NodeFacts) -> String {
     node.types.first().map_or_else(|| name.to_owned(), |ty| format!("{name} {}", ty.named()))
 }
 
-/// The name of a value that many nodes read: `cos` for the rows of a rotary table, and otherwise
-/// the name of the operation that computes the value.
+/// The name of a value that many nodes read. The name is `cos` for the rows of a rotary table, and
+/// otherwise the name of the operation that computes the value.
 fn origin(graph: &FunctionGraph, node: &NodeFacts) -> String {
     let table = graph.operands(node).find_map(|operand| operand.label.strip_suffix(" table"));
     table.unwrap_or(&node.label).to_owned()
 }
 
-/// The names that the first caller of a function has for its arguments, by the node of the
+/// The names of a function's arguments in the first caller of the function, by the node of the
 /// argument.
 fn argument_names(report: &NetworkReport, graph: &FunctionGraph) -> BTreeMap<usize, String> {
     let mut names = BTreeMap::new();

@@ -46,8 +46,8 @@ impl Context {
 
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The type of the class. A class that contains a call has one type for each result of the
-    /// call.
+    /// The type of the expressions in the class. A class that contains a call has one type for each
+    /// result of the call.
     pub types: Arc<[TensorType]>,
     /// The value of the class, if the value is constant.
     pub constant: Option<Literal>,

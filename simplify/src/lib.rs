@@ -111,7 +111,7 @@ const GROWTH: f64 = 0.01;
 
 /// Returns the trace with the lowest cost that the search found. The simplified trace computes the
 /// same bits as the recorded trace, unless you selected approximate rules. If the search finds no
-/// better trace, the function returns the input.
+/// better trace, the function returns the trace that it received.
 pub fn simplify(trace: &Trace, options: &Options) -> (Trace, Report) {
     if options.rules == Rules::Off {
         return (trace.clone(), Report::default());

@@ -82,8 +82,8 @@ pub(crate) fn stored(recipe: &Recipe) -> Option<Parameter> {
 
 /// Returns the key of the first source tensor, and a description of the operations:
 /// `…q_proj.weight` and `+k_proj.weight+v_proj.weight`. Numbers and computed operands are in
-/// brackets. If an operation has operands before the first source tensor, the description has them
-/// before the operation: `norm.weight~(1.0)subtract`.
+/// brackets. If an operation has operands before the first source tensor, the description lists
+/// these operands before the operation: `norm.weight~(1.0)subtract`.
 fn describe(recipe: &Recipe) -> Option<(String, String)> {
     let (op, operands) = match recipe {
         Recipe::Source(key, _) => return Some((key.clone(), String::new())),

@@ -48,8 +48,8 @@ pub struct Target {
     /// The kind of device that runs the program.
     pub device: DeviceKind,
     pub machine: Machine,
-    /// The settings that were faster than the defaults in measurements on this machine. These
-    /// settings are empty unless you set them.
+    /// The settings that were faster than the defaults in measurements on this machine. The
+    /// measured settings are empty unless you set them.
     pub tuning: Tuning,
     /// Whether kernels may use instructions that add products in another order for many rows.
     pub numerics: Numerics,
@@ -127,8 +127,8 @@ impl Target {
         self.device == DeviceKind::Cpu && self.processor == "host"
     }
 
-    /// Rust's name for the processor architecture of the target. LLVM's name is different for only
-    /// one architecture.
+    /// Rust's name for the processor architecture of the target. Rust and LLVM have different names
+    /// for only one architecture.
     pub fn architecture(&self) -> &str {
         match self.triple.as_deref().and_then(|triple| triple.split('-').next()) {
             Some("arm64") => "aarch64",
@@ -146,11 +146,11 @@ impl Target {
     }
 
     /// Whether the program packs weights of an element type at load time, for matmuls without a
-    /// kernel. The program then needs memory for this packed copy of its weights.
+    /// kernel. A program that packs its weights at load time needs memory for the packed copy.
     ///
     /// IREE 3.13 has no efficient code for packed bf16 weights on processors without bf16
-    /// instructions. On such a processor, a matmul of 128 rows takes 60 times as long with packed
-    /// weights as without (the weight is 2048 × 8192, on AVX-512 without `avx512bf16`).
+    /// instructions. Without bf16 instructions, a matmul of 128 rows takes 60 times as long with
+    /// packed weights as without (the weight is 2048 × 8192, on AVX-512 without `avx512bf16`).
     pub fn repacks(&self, bf16: bool) -> bool {
         self.device == DeviceKind::Cpu && (!bf16 || self.has_bf16() == Some(true))
     }

@@ -54,7 +54,7 @@ pub enum NodeKind {
         /// The prefix of the parameters' keys for this call.
         prefix: String,
     },
-    /// The node is one result of a call. The call is the only operand of this node.
+    /// The node is one result of a call. The only operand of this node is the call.
     Result {
         index: usize,
     },
@@ -172,7 +172,7 @@ impl Function {
     }
 
     /// The operand indices at the edges that lead to a node, in ascending order. In a valid
-    /// function, these indices are 0, 1, ….
+    /// function, the operand indices of each node are 0, 1, ….
     pub(crate) fn positions(&self, id: NodeId) -> Vec<u32> {
         let mut positions: Vec<u32> = self.graph.edges_directed(id, Incoming).map(|e| *e.weight()).collect();
         positions.sort_unstable();

@@ -8,8 +8,8 @@ use ops::{Attribute as _, ElementType, ParseError, Reader, TensorType};
 use crate::axis::AxisName;
 use crate::state::{Part, StateName};
 
-/// The role of an argument or a result of an entry point. By these roles, the code that runs a
-/// program knows which argument or result contains what.
+/// The role of an argument or a result of an entry point. The role tells the code that runs a
+/// program which data an argument or a result contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     /// The argument or result has no special role.
@@ -19,9 +19,9 @@ pub enum Role {
     Tokens,
     /// Vectors `[B,S,D]` that replace the embeddings of tokens: S new positions for each sequence.
     Features,
-    /// The number of tokens that a sequence already has. This number is also the position of the
-    /// sequence's first new token. The type is `i32[]` for a single sequence, and otherwise
-    /// `i32[B]`.
+    /// The number of tokens that a sequence already has. The number of earlier tokens is also the
+    /// position of the sequence's first new token. The type is `i32[]` for a single sequence, and
+    /// otherwise `i32[B]`.
     Start {
         /// The largest number of tokens that a sequence can have.
         context: usize,
@@ -31,14 +31,15 @@ pub enum Role {
     /// `i32[B]`.
     Count,
     /// A tensor of the state that a layer keeps between calls. As an argument, the tensor contains
-    /// the state before the call; as a result, it contains the state after the call.
+    /// the state before the call; as a result, the tensor contains the state after the call.
     State {
         layer: usize,
         /// The name of the state's tensor, and the kind of state.
         part: Part,
     },
     /// The output of an encoder, which a layer reads. The entry point that runs the encoder returns
-    /// this output as a result. All other entry points only take the output as an argument.
+    /// the encoder's output as a result. All other entry points only take the encoder's output as
+    /// an argument.
     Memory {
         layer: usize,
         /// The name of the tensor, which is unique among the encoder outputs for the layer.
@@ -134,8 +135,8 @@ pub struct Argument {
 
 impl Argument {
     /// Whether the caller passes the argument as an `i32` in host memory. The host computes offsets
-    /// in tensors from this argument. If the argument were in device memory, the host would have to
-    /// read it from the device in every call.
+    /// in tensors from such an `i32` argument. If the argument were in device memory, the host
+    /// would have to read it from the device in every call.
     pub fn is_host_scalar(&self) -> bool {
         let position = matches!(self.role, Role::Start { .. } | Role::Count);
         position && self.ty.rank() == 0 && self.ty.element == ElementType::I32

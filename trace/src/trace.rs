@@ -161,7 +161,7 @@ impl Trace {
         Ok(self.reads()?.entries.into_values().map(|read| read.parameter).collect())
     }
 
-    /// Counts the parts of the trace.
+    /// Counts the functions, nodes and parameters of the trace.
     ///
     /// # Errors
     /// Returns an error if the trace declares a key with two types.

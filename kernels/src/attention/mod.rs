@@ -1,8 +1,9 @@
-//! A kernel for scaled dot-product attention. The kernel reads only the used part of a KV cache.
+//! A kernel for scaled dot-product attention. The kernel reads only the slots of a KV cache that
+//! contain tokens.
 //!
-//! The kernel processes 16 keys at a time and updates the softmax after each block. Milakov and
-//! Gimelshein, "Online normalizer calculation for softmax" (2018), and Dao et al., "FlashAttention"
-//! (2022), describe this method.
+//! The kernel processes 16 keys at a time and updates the softmax after each block. The method
+//! follows Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), and Dao et
+//! al., "FlashAttention" (2022).
 
 mod tiles;
 
@@ -23,8 +24,8 @@ use crate::tilings::{Tilings, count};
 
 const KEYS: usize = 16;
 
-/// The largest number of parts into which the kernel divides its work for the workers. With 64
-/// parts, all workers of a machine are busy.
+/// The kernel divides its work into at most this number of parts, which worker threads compute in
+/// parallel. With 64 parts, all worker threads of a machine are busy.
 const PARTS: usize = 64;
 
 /// The largest number of sums that a loop of the kernel carries from one iteration to the next.
@@ -58,9 +59,10 @@ pub(crate) struct Attention {
     /// Whether keys and values are integers with a scale per key.
     quantized: bool,
     heads: usize,
-    /// The position of each token's queries in memory, if the queries are in token order.
+    /// Describes where the queries of each token are in memory, if the token axis comes before the
+    /// head axis.
     tokens: Option<Tokens>,
-    /// Whether the kernel writes the result in token order instead of head order.
+    /// Whether the token axis of the result comes before the head axis.
     by_token: bool,
     /// The norm and the rotary embedding that the kernel applies to the queries.
     before: Prologue,
@@ -171,7 +173,8 @@ impl Attention {
         Tilings::new(self.name(), self.usual(), |tiling| self.fitted(tiling))
     }
 
-    /// The tiling that the kernel uses if no measurement selects another tiling.
+    /// Returns the default tiling, which the kernel uses unless a tuning file selects another
+    /// tiling.
     pub(crate) fn usual(&self) -> Tiling {
         // The kernel has at least two parts, so that two workers are busy.
         let most = self.plain_rows();
@@ -194,7 +197,7 @@ impl Attention {
     }
 
     /// Divides the queries of a key head into units, and returns the number of units and the number
-    /// of queries per unit. Without tile registers, a unit has `tile` queries.
+    /// of queries per unit. Without tile registers, a unit of work has `tile` queries.
     fn units(&self, tile: usize) -> (usize, usize) {
         let rows = if self.is_tiled() { self.tiled_rows() } else { tile };
         (self.rows().div_ceil(rows), rows)
@@ -513,21 +516,23 @@ impl Attention {
     }
 }
 
-/// Queries that read the same keys together. The state of these queries is in memory, so that the
-/// same code works for all queries.
+/// A group of queries that the kernel processes together, because they all read the same keys. The
+/// state of the queries is in memory, so that the same code works for all queries.
 struct Tile<'k> {
     rows: usize,
-    /// The memory of all queries, and the prologue that the kernel applies to a query.
+    /// The buffer that contains all queries, and the prologue that the kernel applies to each
+    /// query.
     read: Buffer<'k>,
     start: Start<'k>,
-    /// The queries after their prologue, and the positions of the queries relative to the keys.
+    /// The queries after the norm and the rotary embedding, and the positions of the queries
+    /// relative to the keys.
     queries: Buffer<'k>,
     positions: Buffer<'k>,
     /// The state of the softmax for each query. `largest` contains the largest score so far, with
     /// the same number in all 16 lanes. `totals` contains the sums of weights so far, where lane i
-    /// sums the weights of the keys i, i + 16, and so on. `kept` contains the factor for the
-    /// earlier sums, with the same number in all lanes. `weights` contains the weights of the last
-    /// 16 keys.
+    /// sums the weights of the keys i, i + 16, and so on. `kept` contains the factor by which the
+    /// kernel multiplies the earlier sums, with the same number in all lanes. `weights` contains
+    /// the weights of the last 16 keys.
     largest: Buffer<'k>,
     totals: Buffer<'k>,
     kept: Buffer<'k>,
@@ -556,7 +561,8 @@ impl<'k> Tile<'k> {
 }
 
 struct Row<'k> {
-    /// The index of the query in head order, and the index in token order, which the prologue uses.
+    /// Two indices of the query: one counts the heads first, and the other (for the prologue)
+    /// counts the tokens first.
     by_head: Value<'k>,
     by_token: Value<'k>,
     from: Value<'k>,
@@ -569,7 +575,7 @@ struct Row<'k> {
 /// Sixteen consecutive keys of a head.
 #[derive(Clone, Copy)]
 struct Keys<'k> {
-    /// The position in the sequence of the first of these keys.
+    /// The position in the sequence of the first of the 16 keys.
     first: Value<'k>,
     /// The index in the cache of the head's first key.
     base: Value<'k>,

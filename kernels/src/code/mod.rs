@@ -1,5 +1,6 @@
-//! A small language for writing kernels. Values have types, and a closure is the body of a loop.
-//! The output is MLIR text in the dialects `arith`, `vector`, `memref`, `scf` and `llvm`.
+//! A small language for writing kernels. In the kernel language, each value has a type, and a Rust
+//! closure writes the body of a loop. The output is MLIR text in the dialects `arith`, `vector`,
+//! `memref`, `scf` and `llvm`.
 //!
 //! A type error in a kernel is a bug in this crate, so the faulty statement panics. A test
 //! generates the MLIR text of every kernel, and so finds such errors.
@@ -119,7 +120,7 @@ pub(crate) struct Code {
     /// The SSA names of the constant indices, with the number that each name represents.
     places: RefCell<BTreeMap<usize, usize>>,
     /// The names of values that depend only on operands, by the right-hand side of their statement.
-    /// The statement of such a value is written only once in each body.
+    /// Each loop body contains at most one statement for the same value.
     written: RefCell<Vec<BTreeMap<String, usize>>>,
     /// Local memory, which the kernel allocates at its beginning. An allocation inside a loop would
     /// take more memory in every iteration.
@@ -401,7 +402,7 @@ impl Code {
     }
 
     /// Returns a value unchanged in a vector register of x86-64, but hides the value from LLVM's
-    /// optimizer. LLVM then keeps the order of the sums before and after this value. Without this
+    /// optimizer. LLVM then does not reorder the sums before and after the value. Without such a
     /// barrier, LLVM computes all products before the sums, and has to store the products in
     /// memory.
     pub(crate) fn opaque<'k>(&'k self, value: Value<'k>) -> Value<'k> {

@@ -42,7 +42,8 @@ pub(crate) fn granted(code: &Code) -> Value<'_> {
 
 impl<'k> Tiles<'k> {
     /// Sets the extents of the tile registers. The processor reads these extents from the first
-    /// cache line of `memory`. The instruction also sets all tile registers to zero.
+    /// cache line of `memory`. The instruction that sets the extents also sets all tile registers
+    /// to zero.
     pub(crate) fn configure(code: &'k Code, extents: Extents, memory: Buffer<'k>) -> Self {
         // The configuration contains the palette (1) and the start row (0). The bytes per row
         // follow from byte 16 on, with two bytes per register. The rows follow from byte 48 on,

@@ -9,8 +9,8 @@ pub(crate) struct X86 {
     avx512: bool,
     /// The vector width in bits of the dot product instruction for four pairs of bytes: 512 or 256.
     vnni: Option<usize>,
-    /// Whether the dot product instruction for two pairs of bf16 is fast. On AMD's cores, this
-    /// instruction takes as long as one f32 multiplication. On Intel's cores, this instruction
+    /// Whether the dot product instruction for two pairs of bf16 is fast. On AMD's cores, the bf16
+    /// dot product takes as long as one f32 multiplication. On Intel's cores, the bf16 dot product
     /// takes four times as long as one f32 multiplication. The code recognizes Intel's cores by
     /// `avx512fp16`, which AMD's cores lack.
     bf16: bool,

@@ -3,8 +3,8 @@
 //! first-level cache. The kernel then multiplies the block by all activation rows, and continues
 //! with the next block.
 //!
-//! Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008), describe this
-//! order of loops.
+//! The order of the loops follows Goto and van de Geijn, "Anatomy of High-Performance Matrix
+//! Multiplication" (2008).
 
 use ops::WeightFormat;
 use ops::format::PANEL;

@@ -37,7 +37,7 @@ pub(crate) struct Matmul<'a> {
     /// The stack of matrices, if the kernel multiplies each row by its own matrix.
     pub(crate) stack: Option<Stack>,
     /// The norm that the kernel applies to x; `None` if no norm is fused. For a single row of x,
-    /// each part of the work computes the norm again.
+    /// each worker repeats the computation of the norm.
     pub(crate) norm: Option<Norm>,
     /// The epilogue that the kernel applies to the sums of the matmul.
     pub(crate) tail: &'a Epilogue,
@@ -88,13 +88,13 @@ impl<'k> Rows<'k> {
     }
 }
 
-/// The smallest number of weight bytes that a part of the work reads. A part with fewer weight
-/// bytes would not be worth the time for starting a worker.
+/// The smallest number of weight bytes that a worker reads in one part of the matmul. For fewer
+/// weight bytes, starting a worker thread would cost more time than the worker saves.
 const PART: usize = 1 << 17;
 
-/// If every part quantizes or normalizes the whole activation row, this work is repeated. A part
-/// then reads at least this many weight bytes for each number of the row. Reading these bytes takes
-/// about ten times as long as the repeated work.
+/// If every worker quantizes or normalizes the whole activation row, the workers repeat the same
+/// work. Each worker then reads at least this many weight bytes for each number of the activation
+/// row. Reading the weight bytes then takes about ten times as long as the repeated work.
 const PART_QUANTIZES: usize = 200;
 const PART_NORMALIZES: usize = 100;
 
@@ -179,8 +179,8 @@ fn ask<'k>(code: &'k Code, weights: &[Panel<'k>], at: Value<'k>, lines: usize) {
 }
 
 impl Matmul<'_> {
-    /// The kernel that prepares the activations of several rows for all parts of the matmul. The
-    /// result is `None` if each part prepares activations itself.
+    /// The kernel that prepares the activations of several rows for all parts of the matmul.
+    /// Returns `None` if each worker prepares the activations itself.
     pub(crate) fn apart(&self) -> Option<ActivationPacking> {
         let &Self { rows, inputs, x, .. } = self;
         Some(if self.makes_tiles_of_numbers() {
@@ -273,8 +273,8 @@ impl Matmul<'_> {
         format!("product_{format}{words}_{rows}x{inputs}x{outputs}{stacked}_{x}_{y}{normed}_{isa}")
     }
 
-    /// The name under which tuning files store measurements of this matmul. The name also contains
-    /// whether the epilogue combines halves.
+    /// The name under which tuning files store measurements of this matmul. The name also records
+    /// whether the epilogue combines the two halves of the result.
     pub(crate) fn key(&self) -> String {
         format!("{}{}", self.name(), if self.tail.halves { "_halves" } else { "" })
     }
@@ -283,7 +283,8 @@ impl Matmul<'_> {
         Tilings::new(self.key(), self.usual(), |tiling| self.fitted(tiling))
     }
 
-    /// The tiling that the kernel uses if no measurement selects another tiling.
+    /// Returns the default tiling, which the kernel uses unless a tuning file selects another
+    /// tiling.
     pub(crate) fn usual(&self) -> Tiling {
         let &Self { format, rows, inputs, norm, .. } = self;
         let quantized = if format.element().is_none() && rows == 1 { inputs * PART_QUANTIZES } else { 0 };
@@ -308,7 +309,7 @@ impl Matmul<'_> {
         self.fitted(Tiling { parts: count(parts), rows: count(rows), panels: count(panels), ahead: AHEAD })
     }
 
-    /// Reduces the sizes of a tiling until they fit this matmul.
+    /// Reduces the sizes of a tiling until the sizes fit this matmul.
     fn fitted(&self, tiling: Tiling) -> Tiling {
         let (matrices, rows) = self.matrices();
         let columns = self.columns().div_ceil(PANEL);
@@ -485,8 +486,9 @@ impl Matmul<'_> {
         }
     }
 
-    /// Computes the outputs of some panels for a few activation rows, from `units` units of the
-    /// weights. `add` multiplies some units, and adds the products to the sums.
+    /// Computes the outputs of some panels for a few activation rows, where `units` is the length
+    /// of a weight row in units of columns. `add` multiplies the columns of some units, and adds
+    /// the products to the sums.
     ///
     /// For any number of activation rows, the kernel adds the products of a sum in the same order.
     /// Therefore the bits of an output row do not depend on the other rows.

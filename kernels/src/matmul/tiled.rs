@@ -144,10 +144,11 @@ impl Matmul<'_> {
         multiplied && self.stack.is_none() && self.rows >= FEWEST
     }
 
-    /// Whether the kernel dequantizes weights to bf16 and multiplies bf16 numbers. The kernel does
-    /// this if activations and results have the type bf16. For other types, the kernel multiplies
-    /// bytes, which is exact but takes twice as long. The kernel must store the products of each
-    /// group in memory to multiply them by the group's scale.
+    /// Whether the kernel dequantizes weights to bf16 and multiplies bf16 numbers. The kernel
+    /// multiplies bf16 numbers if activations and results have the type bf16. For other types, the
+    /// kernel multiplies bytes, which is exact but takes twice as long. The kernel must store the
+    /// integer products of each group in memory before it multiplies the products by the group's
+    /// scale.
     pub(super) fn makes_tiles_of_numbers(&self) -> bool {
         let groups = self.format.element().is_none();
         groups && self.is_narrow() && self.isa.tiles().bf16 && self.is_tiled()
@@ -162,8 +163,8 @@ impl Matmul<'_> {
         HELD.min(self.rows.next_multiple_of(ROWS))
     }
 
-    /// Computes the outputs of some panels for all activation rows. During this computation, the
-    /// sums of some rows are in memory.
+    /// Computes the outputs of some panels for all activation rows. While the kernel computes the
+    /// outputs, the sums of some activation rows are in memory.
     pub(super) fn tiles<'k>(
         &self,
         code: &'k Code,
@@ -377,9 +378,9 @@ impl Matmul<'_> {
     }
 
     /// Multiplies bytes with tile registers. The products of a group are integers. The kernel
-    /// multiplies these products by the group's scale before it adds the products of the next
-    /// group. The kernel converts the bytes of a panel to tiles once for all activation rows. A
-    /// store from a tile register takes some time. Therefore the kernel computes the products of
+    /// multiplies the products of a group by the group's scale before it adds the products of the
+    /// next group. The kernel converts the bytes of a panel to tiles once for all activation rows.
+    /// A store from a tile register takes some time. Therefore the kernel computes the products of
     /// the next groups while it scales the products of earlier groups.
     fn scaled_tiles<'k>(
         &self,
@@ -465,7 +466,7 @@ impl Matmul<'_> {
     }
 }
 
-/// Some columns of the weight, in tiles. The kernel multiplies these columns by all activation
+/// Some columns of the weight, in tiles. The kernel multiplies a block of columns by all activation
 /// rows, before it continues with the next columns.
 struct Block<'b, 'k> {
     /// The tiles of x, the number of tiles per row, the index of the block's first tile in the row,
@@ -478,7 +479,7 @@ struct Block<'b, 'k> {
     /// and a column.
     panels: usize,
     weight: &'b dyn Fn(Value<'k>, Value<'k>, usize) -> Value<'k>,
-    /// Additional work for each step of the multiplication.
+    /// A function that does additional work in each step of the multiplication.
     besides: &'b dyn Fn(Value<'k>, Value<'k>),
 }
 

@@ -41,8 +41,8 @@ pub(crate) fn convert(b: &mut Builder<'_>, op: &Append, operands: &[NodeId]) -> 
     b.op(Select {}, &[is_new, new, cache])
 }
 
-/// For each index of the leading axes, selects tokens of `new` along the last of the axes `lead` by
-/// their `indices`.
+/// Selects tokens of `new` by their `indices`, along the last axis of `lead` and separately for
+/// each index of the other axes of `lead`.
 fn picked(b: &mut Builder<'_>, new: NodeId, lead: &[usize], indices: NodeId) -> Result<NodeId, InferError> {
     let ty = b.ty(new).clone();
     let of_each = b.ty(indices).shape.clone();

@@ -8,8 +8,8 @@ use ops::ops::{
 use ops::{ElementType, InferError, TensorType};
 use trace::{Builder, NodeId};
 
-/// The number of tokens in a chunk, as in the function `torch_chunk_gated_delta_rule` of
-/// transformers.
+/// The number of tokens in a chunk, as in the function `torch_chunk_gated_delta_rule` of the
+/// library HF transformers.
 const CHUNK: usize = 64;
 
 /// The leading axes of the state matrices: sequences, key heads, and value heads per key head.
@@ -172,8 +172,8 @@ fn step(
 }
 
 /// Computes several tokens with matmuls. Returns the new state matrices and the outputs. Sources:
-/// Yang et al., "Gated Delta Networks" (2024), §3.3; without the delta rule, Dao and Gu,
-/// "Transformers are SSMs" (2024), §6.
+/// The algorithm is from Yang et al., "Gated Delta Networks" (2024), §3.3; without the delta rule,
+/// the algorithm is from Dao and Gu, "Transformers are SSMs" (2024), §6.
 fn chunk(
     b: &mut Builder<'_>,
     delta: bool,

@@ -77,8 +77,8 @@ fn with_sinks(b: &mut Builder<'_>, scores: NodeId, sinks: NodeId) -> Result<Node
 }
 
 /// The mask for the positional terms of attention, such as causal and window: `[queries, keys]`, or
-/// `[sequences, queries, keys]` if a term differs between sequences. `None` if the operation has no
-/// such terms.
+/// `[sequences, queries, keys]` if a term differs between sequences. The function returns `None` if
+/// the operation has no positional terms.
 fn visible(
     b: &mut Builder<'_>,
     terms: &[(MaskTerm, Option<NodeId>)],

@@ -6,8 +6,8 @@ use half::f16;
 
 use super::{GROUP, INTEGERS, sums};
 
-/// The starting points of the search. Each number is the multiple of the scale that the value
-/// farthest from zero becomes before rounding.
+/// The starting points of the search. Each starting point is the value farthest from zero, divided
+/// by the scale and not yet rounded.
 ///
 /// The search begins with −8. With −8, the value farthest from zero stays exact, and the search
 /// does not change values that were already in this format. Sixteen starting points from −9.5 to

@@ -107,7 +107,8 @@ struct Numbers {
     x: [f32; GROUP],
     /// The weight of each value's squared error.
     weights: [f32; GROUP],
-    /// The number of real values in the group; after these values, the array repeats one of them.
+    /// The number of real values in the group; the rest of the array repeats one of the real
+    /// values.
     count: usize,
 }
 
@@ -223,9 +224,9 @@ impl Numbers {
     }
 }
 
-/// The ranges that the search tries first. Each number is the number of integers by which the
-/// search widens the range of a group. A wider range of integers clips the outermost values, but
-/// represents the other values more precisely.
+/// The ranges that the search tries first. Each number in the list is the number of integers by
+/// which the search widens the range of a group. A wider range of integers clips the outermost
+/// values, but represents the other values more precisely.
 const WIDENED: [f32; 7] = [-1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0];
 
 /// How often the search fits the integers and the scale to each other.

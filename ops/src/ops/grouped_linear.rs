@@ -4,10 +4,10 @@ use super::quantize::{check_parts, ungrouped};
 use crate::format::{ActivationBits, WeightFormat, in_integers};
 
 operation! {
-    /// Computes `x · weightᵀ` over the last axis with a weight in groups. The operands are x `[…,
-    /// inputs]`, the integers and scales of the weight, and its counts if the format has minima;
-    /// the result is `[…, outputs]`. The operation rounds the activations to integers: see
-    /// [`in_integers`].
+    /// Computes `x · weightᵀ` over the last axis, with a weight that is quantized in groups. The
+    /// operands are x `[…, inputs]`, the integers and scales of the weight, and its counts if the
+    /// format has minima; the result is `[…, outputs]`. The operation rounds the activations to
+    /// integers: see [`in_integers`].
     GroupedLinear = "grouped_linear" {
         /// The storage format of the quantized weight.
         format: WeightFormat,

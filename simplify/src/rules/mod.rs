@@ -79,8 +79,8 @@ pub enum RuleKind {
         /// must have.
         splats: &'static [(&'static str, f64)],
     },
-    /// A rule that depends on the attributes of an operation. A function computes the equal
-    /// expressions.
+    /// A rule that depends on the attributes of an operation. The rule's function computes the
+    /// expressions that are equal to the operation.
     Attribute {
         equation: &'static str,
         op: &'static str,
@@ -137,7 +137,7 @@ impl Rules {
     }
 
     /// All rules except the rules that move computations from the program to `bake`. Without an
-    /// archive, every call of the program would repeat these computations.
+    /// archive, every call of the program would repeat the computations that such rules move.
     pub(crate) fn rewrites_without_archive(self) -> &'static [Rewrite<Term, Context>] {
         static EXACT: Rewrites = LazyLock::new(|| rewrites(without_archive(Rules::Exact)));
         static APPROXIMATE: Rewrites = LazyLock::new(|| rewrites(without_archive(Rules::Approximate)));
@@ -180,7 +180,7 @@ impl Rule {
     ///
     /// # Panics
     /// Panics if the parser rejects a pattern in the tables of rules. Any test of the rules would
-    /// find such a bug.
+    /// find a pattern that the parser rejects.
     pub fn rewrite(&self) -> Rewrite<Term, Context> {
         let made = match self.how {
             RuleKind::Text { left, right, splats } => {

@@ -352,8 +352,8 @@ fn dynamic_slice_constant(site: &Site<'_>) -> Vec<Tree> {
     vec![Tree::op(Narrow { axis, start, length }, [site.operands[0].into()])]
 }
 
-/// Moves a dynamic slice before an operation that computes single elements. The operation can also
-/// compute rows, if the slice does not cut the rows.
+/// Moves a dynamic slice before an operation that computes single elements. The rule also applies
+/// to an operation that computes rows, if the slice does not cut the rows.
 fn dynamic_slice_rows(site: &Site<'_>) -> Vec<Tree> {
     let slice = this!(site, DynamicSlice);
     let (x, start) = (site.operands[0], site.operands[1]);

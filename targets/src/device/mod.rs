@@ -33,10 +33,10 @@ struct Description {
     /// Returns the compiler flags for a target.
     flags: fn(&Target) -> Vec<String>,
     /// Returns the reason why a program for the device cannot have tensors of an element type. The
-    /// argument is the name of the type.
+    /// argument of the function is the name of the element type.
     lacks: fn(&Target, &str) -> Option<Unsupported>,
     /// Returns the reason why a program for the device cannot compute with an element type. The
-    /// argument is the name of the type.
+    /// argument of the function is the name of the element type.
     miscounts: fn(&str) -> Option<Unsupported>,
 }
 
@@ -51,7 +51,8 @@ pub enum Unsupported {
     Arithmetic,
 }
 
-/// The compiler flags for a device whose flags for target and features have a common prefix.
+/// Returns the compiler flags for a device whose target flag and features flag begin with the same
+/// prefix.
 fn flags_of(device: &str, name: &str, target: &Target) -> Vec<String> {
     let mut flags = vec![
         format!("--iree-hal-target-device={device}"),

@@ -24,10 +24,10 @@ const CAPABILITIES: [(&str, &str); 2] =
 
 /// Rejects element types that iree-compile 3.13 cannot compile for Vulkan devices. The compiler
 /// packs four bf16 into two 32-bit words, and cannot translate this operation to SPIR-V for any
-/// device ("failed to legalize operation 'vector.bitcast'"). The same error occurs for f16 if the
-/// target does not support storage with 16 bits. If a target does not support storage with the
-/// width of a type, programs read wrong numbers without an error. This concerns i8 in the baseline
-/// target, and i4 on all devices.
+/// device ("failed to legalize operation 'vector.bitcast'"). The SPIR-V error also occurs for f16
+/// if the target does not support storage with 16 bits. If a target does not support storage with
+/// the width of a type, programs read wrong numbers without an error. The affected types are i8 in
+/// the baseline target, and i4 on all devices.
 pub(super) fn lacks(target: &Target, element: &str) -> Option<Unsupported> {
     let lacks = |words: [&str; 2]| {
         let has = |word: &str| target.features.as_ref().is_none_or(|all| all.iter().any(|f| f == word));

@@ -8,10 +8,10 @@
 //!   new tokens (`count` 0) keeps its state, whatever its `start` is.
 //! - **Position 0 is empty.** If the `start` of a sequence is 0, the sequence reads nothing from
 //!   its state buffers. Therefore a new sequence can use the buffers of an old sequence, and the
-//!   program does not have to clear these buffers.
+//!   program does not have to clear the buffers.
 //!
-//! The kinds of state differ in the shapes of their tensors. They also differ in how far back a
-//! sequence can go.
+//! The kinds of state differ in the shapes of their tensors. The kinds of state also differ in the
+//! earliest position to which a sequence can go back.
 
 mod kv;
 mod name;
@@ -79,7 +79,7 @@ macro_rules! kinds {
         impl StateKind {
             /// Returns all axes of a tensor of this state. The layer declares only the axes `own`,
             /// and the kind of state adds the other axes. A tensor of scales does not have the last
-            /// of these axes.
+            /// axis of `own`.
             pub fn axes(self, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
                 match self { $(Self::$name(kind) => kind.axes(own, sizes),)+ }
             }

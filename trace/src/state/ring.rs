@@ -16,8 +16,8 @@ use super::{Kind, KvFormat, Sizes, StateAxis};
 pub struct RingState {
     /// The number of positions that a query sees, which includes the query's own position.
     pub window: usize,
-    /// The number of positions by which a sequence can go back. This is the largest number of new
-    /// tokens in a call.
+    /// The number of positions by which a sequence can go back. The slack is the largest number of
+    /// new tokens in a call.
     pub slack: usize,
     /// The storage format of the keys and values.
     pub format: KvFormat,
