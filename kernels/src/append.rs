@@ -33,8 +33,8 @@ pub(crate) struct Appending {
 }
 
 impl Appending {
-    /// Returns the append of `op`, or `None` if the kernel does not support `op` in this fused
-    /// operation.
+    /// Returns the append of `op`, or `None` if the kernel does not support `op` with this prologue
+    /// and epilogue.
     pub(crate) fn of(op: &Append, work: &FusedOp<'_>) -> Option<Self> {
         let axis = op.axis;
         let (cache, new, start) = (work.types[0], work.types[1], work.types[2]);

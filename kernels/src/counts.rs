@@ -1,5 +1,5 @@
 //! Unpacks the scales and minima of eight groups of a weight.
-//! `ops::format::SuperBlock::packed_counts` packs these scales and minima.
+//! `ops::format::SuperBlock::packed_counts` packs the scales and minima of a weight.
 
 use ops::format::PANEL;
 

@@ -73,9 +73,9 @@ impl<'a> FusedOp<'a> {
 }
 
 /// The elementwise operations that the kernel applies to each number of a result before it writes
-/// the number. Each elementwise operation is a step of the list, and can use the results of earlier
-/// steps. The kernel writes the result of the last step; without steps, the kernel writes the
-/// unchanged result.
+/// the number. Each elementwise operation can use the results of earlier operations in the list.
+/// The kernel writes the result of the last operation in the list; if the list is empty, the kernel
+/// writes the unchanged result.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epilogue {
     /// Whether the epilogue combines the two halves of the result's last axis, such as gate and up.
@@ -102,11 +102,11 @@ pub enum EpilogueOp {
     /// An operand of the epilogue.
     Operand(usize),
     Constant(Real),
-    /// The result of an earlier step, converted to another element type.
+    /// The result of an earlier operation, converted to another element type.
     Convert(usize),
-    /// An elementwise function of the result of one earlier step.
+    /// An elementwise function of the result of one earlier operation.
     Unary(UnaryKind, usize),
-    /// An elementwise function of the results of two earlier steps.
+    /// An elementwise function of the results of two earlier operations.
     Binary(BinaryKind, usize, usize),
 }
 

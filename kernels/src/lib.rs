@@ -67,7 +67,7 @@ pub struct Kernels {
     tuned: BTreeMap<String, Tiling>,
     called: BTreeMap<String, Kernel>,
     /// The epilogues of the kernels that the module calls. A kernel's name contains the index of
-    /// its epilogue in this list.
+    /// its epilogue in the list of epilogues.
     tails: Vec<Epilogue>,
 }
 

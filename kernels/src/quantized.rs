@@ -16,8 +16,8 @@ pub(crate) enum Sums {
     /// The sum of the activation bytes, multiplied by this factor, as i32. If the weight stores
     /// each byte with the factor subtracted, the sums of products start from this number.
     Times(i32),
-    /// The sum of the dequantized activations, as f32. The kernel multiplies this sum by the
-    /// minimum of a weight group.
+    /// The sum of the dequantized activations, as f32. The kernel multiplies the sum of the
+    /// activations by the minimum of a weight group.
     Numbers,
 }
 

@@ -16,8 +16,8 @@ use crate::{EntryShards, Sharding, Shards};
 pub struct Collectives {
     /// The sharding of each node's value, by node index.
     pub shardings: Vec<Sharding>,
-    /// For each node, the number of devices among which the computation of the node is divided. If
-    /// the mesh has more devices, the other devices repeat the same computation.
+    /// For each node, the number of devices among which the computation of the node is divided. Any
+    /// additional devices of the mesh repeat the same computation.
     pub parts: Vec<usize>,
     /// The collectives of the entry point, in execution order.
     pub collectives: Vec<Collective>,

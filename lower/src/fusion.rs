@@ -447,7 +447,7 @@ impl Steps<'_, '_> {
         Some(())
     }
 
-    /// The index of the step that computes the value of a node.
+    /// The index of the operation that computes the value of a node.
     fn place(&mut self, id: NodeId) -> Option<usize> {
         if let Some(&place) = self.places.get(&id) {
             return Some(place);

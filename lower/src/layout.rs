@@ -27,10 +27,10 @@ pub enum Quantization {
     /// matrices in 8 bits.
     Mixed(WeightFormat),
     /// Each pattern of weight keys selects the format of the matching weights, as in a quantized
-    /// checkpoint. All other weights have the element type of the network.
+    /// checkpoint. Weights that match no pattern have the element type of the network.
     ByKey(Arc<BTreeMap<String, WeightFormat>>),
     /// `formats` sets the formats for patterns of weight keys, where `None` selects the element
-    /// type of the network. `base` sets the format of all other weights.
+    /// type of the network. `base` sets the format of the weights that match no pattern.
     Mapped {
         base: Box<Quantization>,
         formats: Arc<BTreeMap<String, Option<WeightFormat>>>,
@@ -53,7 +53,7 @@ impl Quantization {
         if formats.is_empty() { Self::Computed } else { Self::ByKey(Arc::new(formats)) }
     }
 
-    /// Selects the formats of `base`, with other formats for the weights that match a pattern.
+    /// Selects the formats of `base`, except for the weights that match a pattern.
     pub fn mapped(base: Self, formats: BTreeMap<String, Option<WeightFormat>>) -> Self {
         Self::Mapped { base: Box::new(base), formats: Arc::new(formats) }
     }
@@ -69,7 +69,7 @@ impl Quantization {
         }
     }
 
-    /// Whether the values of some weights are rounded. Either Tracewright rounds these weights, or
+    /// Whether the values of some weights are rounded. Either Tracewright rounds the weights, or
     /// the checkpoint contains rounded weights.
     pub fn rounds(&self) -> bool {
         *self != Self::Computed

@@ -99,7 +99,7 @@ pub trait Primitive: Operation {
 }
 
 /// The text form of an operation: its name and its attributes. The macro
-/// [`operation!`](crate::operation!) implements this trait.
+/// [`operation!`](crate::operation!) implements the trait for each operation.
 pub trait Attributes: Sized {
     /// The name of the operation in the text form of traces.
     const NAME: &'static str;
@@ -173,8 +173,8 @@ pub enum Bound {
     /// Each element may differ by this number of units in the last place of the expected element.
     Ulps(f64),
     /// Each element may differ by this number of units in the last place of the largest expected
-    /// element. Use this bound for operations with sums, because a small result can be the
-    /// difference of large terms.
+    /// element. Use a bound relative to the largest element for operations with sums, because a
+    /// small result can be the difference of large terms.
     UlpsOfLargest(f64),
 }
 

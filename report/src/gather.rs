@@ -72,7 +72,8 @@ impl NetworkReport {
     }
 }
 
-/// The graphs of all functions at a stage; `report` describes the simplification before this stage.
+/// The graphs of all functions at a compilation stage; `report` describes the simplification before
+/// this stage.
 fn graphs(
     trace: &Trace,
     stage: Stage,

@@ -23,8 +23,8 @@ const DRAWN: [Stage; 2] = [Stage::Traced, Stage::Simplified];
 const LONGEST: usize = 360;
 
 impl NetworkReport {
-    /// Writes the report as an HTML page. If `first` is the name of a function, the page shows this
-    /// function first.
+    /// Writes the report as an HTML page. If `first` is the name of a function, the HTML page shows
+    /// this function first.
     pub fn html(&self, first: Option<&str>) -> String {
         let mut pictures = String::new();
         for graph in self.graphs.iter().filter(|graph| DRAWN.contains(&graph.stage)) {

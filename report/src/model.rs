@@ -14,8 +14,8 @@ use tracewright::ops::OpClass;
 #[derive(Clone, Debug, Serialize)]
 pub struct NetworkReport {
     pub label: String,
-    /// The graphs of every function at every stage. The graph of a function comes before the graphs
-    /// of its callers.
+    /// The graphs of every function at every compilation stage. The graph of a function comes
+    /// before the graphs of its callers.
     pub graphs: Vec<FunctionGraph>,
     /// The sizes and types of the network.
     pub network: NetworkFacts,
@@ -113,7 +113,7 @@ pub struct NetworkFacts {
     pub flops: f64,
 }
 
-/// The graph of one function of the trace at one stage.
+/// The graph of one function of the trace at one compilation stage.
 #[derive(Clone, Debug, Serialize)]
 pub struct FunctionGraph {
     /// The name of the stage and the name of the function: `traced/decode`.
@@ -129,12 +129,13 @@ pub struct FunctionGraph {
     pub layers: Vec<String>,
     /// The cost of one call, including the cost of the functions that this function calls.
     pub cost: CostFacts,
-    /// How often each rewrite rule matched between the previous stage and this stage.
+    /// How often each rewrite rule matched between the previous compilation stage and this stage.
     pub fired: BTreeMap<String, usize>,
     /// The nodes of the function. The operands of a node come before the node.
     pub nodes: Vec<NodeFacts>,
     pub results: Vec<ResultFacts>,
-    /// The StableHLO statements of the function; the list is empty except at the last stage.
+    /// The StableHLO statements of the function; the list is empty except at the last compilation
+    /// stage.
     pub statements: Vec<StatementFacts>,
 }
 

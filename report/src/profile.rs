@@ -25,8 +25,8 @@ impl NetworkReport {
         self.profile = Some(facts(profile, elsewhere));
     }
 
-    /// Sets the measured times of the nodes at a stage. Returns the sum of the seconds that the
-    /// function assigned to nodes.
+    /// Sets the measured times of the nodes at a compilation stage. Returns the sum of the seconds
+    /// that the function assigned to nodes.
     fn place(&mut self, stage: Stage, profile: &Profile) -> f64 {
         let index = |name: &str| {
             let of = |graph: &FunctionGraph| graph.stage == stage && graph.function == name;

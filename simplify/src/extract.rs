@@ -23,7 +23,7 @@ use trace::NodeKind;
 /// A class of equal expressions in the e-graph. The operands of an expression are indices in a list
 /// of classes.
 pub(crate) struct Class {
-    /// The id of the class in the e-graph.
+    /// The id of the class of equal expressions in the e-graph.
     pub id: Id,
     /// The expressions in the order of the e-graph, followed by expressions whose results the
     /// archive could store.
@@ -33,7 +33,7 @@ pub(crate) struct Class {
 /// An expression that the search can choose for a class.
 pub(crate) struct Candidate {
     pub kind: Arc<NodeKind>,
-    /// The indices of the classes of the operands.
+    /// The indices of the classes of equal expressions to which the operands belong.
     pub operands: Vec<usize>,
     pub cost: f64,
 }

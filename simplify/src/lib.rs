@@ -171,8 +171,8 @@ fn derived(trace: &Trace) -> impl Iterator<Item = &Parameter> {
 }
 
 /// The key of a recipe that the trace must not use. Recipes whose keys are in `recorded` always
-/// stay. The function returns a recipe if another recipe has the same key, if the recipe stores a
-/// tensor twice, or if it makes the archive too large.
+/// stay. The function returns a recipe if another recipe has the same key, or if the recipe stores
+/// a tensor twice or makes the archive too large.
 fn worst_recipe(trace: &Trace, recorded: &BTreeSet<&str>) -> Option<String> {
     derived(trace).next()?;
     let reads = match trace.reads() {

@@ -39,7 +39,7 @@ pub struct Target {
     /// For devices other than the CPU, this is the name that the compiler uses, such as `sm_80`.
     pub processor: String,
     /// Changes to the processor's features in LLVM's notation, such as `+sve,-sve2`. For devices
-    /// other than the CPU, this text lists all features beyond the compiler's baseline.
+    /// other than the CPU, the text lists all features beyond the compiler's baseline.
     pub changes: Option<String>,
     /// The processor features that the compiled code may use, by LLVM's name and sorted. For
     /// devices other than the CPU, the list contains the types for computations and the widths for
@@ -166,8 +166,8 @@ impl Target {
 /// Whether the bits of logits may depend on the number of tokens per call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Numerics {
-    /// On processors with AMX, the bits may depend on whether a call computes more than 16 tokens, because AMX's
-    /// tile instructions add products in another order than other instructions do.
+    /// On processors with AMX, the bits may depend on whether a call computes more than 16 tokens,
+    /// because AMX's tile instructions add products in another order.
     #[default]
     Fast,
     /// The bits depend only on the tokens of the sequence: kernels do not use AMX.

@@ -259,7 +259,7 @@ impl Recipe {
     /// Parses a recipe in the form that [`Recipe::print`] writes.
     ///
     /// # Errors
-    /// Returns an error if the text is not a recipe, or if it nests too many operations.
+    /// Returns an error if the text is not a recipe, or if the recipe nests too many operations.
     pub fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
         Self::parse_within(reader, DEEPEST)
     }

@@ -39,7 +39,7 @@ pub enum VerifyError {
         /// The entry point that reads the encoder's output.
         reader: String,
         memory: String,
-        /// The entry point that returns the output with a different type, and this type.
+        /// The entry point that returns the output with a different type, and the different type.
         filler: Option<(String, String)>,
     },
     /// The trace declares a parameter with two different types.

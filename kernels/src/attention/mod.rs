@@ -71,8 +71,8 @@ pub(crate) struct Attention {
 }
 
 impl Attention {
-    /// Returns the attention for `op`, or `None` if the kernel does not support `op` in this fused
-    /// operation.
+    /// Returns the attention for `op`, or `None` if the kernel does not support `op` with this
+    /// prologue and epilogue.
     pub(crate) fn of(isa: Isa, op: &Sdpa, work: &FusedOp<'_>) -> Option<Self> {
         let operands = &work.types[..];
         let (offset, terms) = op.operands(operands);
@@ -146,7 +146,7 @@ impl Attention {
     }
 
     /// The name under which tuning files store measurements of this attention. The prologue, the
-    /// sinks and the order of tokens do not affect this name.
+    /// sinks and the order of tokens do not affect the name in tuning files.
     pub(crate) fn name(&self) -> String {
         let mask = format!(
             "{}{}{}{}",
@@ -423,7 +423,7 @@ impl Attention {
         })
     }
 
-    /// The index of the key, and of its value, that belongs to this lane.
+    /// The index of the key, and of its value, in this lane of the vector.
     fn key<'k>(&self, code: &'k Code, keys: Keys<'k>, lane: Value<'k>) -> Value<'k> {
         let length = code.index(self.keys);
         let whole = self.keys.is_multiple_of(KEYS);
@@ -437,8 +437,8 @@ impl Attention {
     }
 
     /// Loads one number for each of 16 keys, with zeros for the lanes after the last key. If the
-    /// ring buffer wraps around within these 16 keys, the function copies the numbers through
-    /// `between`.
+    /// ring buffer wraps around within these 16 keys, the function copies the numbers through the
+    /// buffer `between`.
     fn of_keys<'k>(
         &self,
         code: &'k Code,

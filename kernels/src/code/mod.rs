@@ -2,8 +2,8 @@
 //! closure writes the body of a loop. The output is MLIR text in the dialects `arith`, `vector`,
 //! `memref`, `scf` and `llvm`.
 //!
-//! A type error in a kernel is a bug in this crate, so the faulty statement panics. A test
-//! generates the MLIR text of every kernel, and so finds such errors.
+//! A type error in a kernel is a bug in this crate, so the function that writes the faulty
+//! statement panics. A test generates the MLIR text of every kernel, and so finds type errors.
 
 mod buffer;
 mod value;

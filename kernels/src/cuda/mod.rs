@@ -1,4 +1,4 @@
-//! Kernels for NVIDIA GPUs. XLA calls these kernels in a module for its CUDA platform.
+//! Kernels for NVIDIA GPUs. XLA calls the CUDA kernels in a module for its CUDA platform.
 //!
 //! The PTX text of a kernel comes from `decode.ptx`, where Tracewright replaces the names of sizes
 //! by numbers. The module contains the PTX text in a `custom_call`, so XLA and the driver compile
@@ -266,8 +266,8 @@ impl Launch {
     }
 }
 
-/// The PTX code of one kernel. The function panics if `decode.ptx` lacks the kernel or a size; a
-/// test checks that this never happens.
+/// The PTX code of one kernel. The function panics if `decode.ptx` lacks the kernel or a size, but
+/// a test checks all kernels and sizes.
 fn ptx(kernel: &str, sizes: &BTreeMap<&str, String>) -> String {
     let mut parts = PTX.split("\n.visible .entry ");
     let head = parts.next().unwrap_or_default();

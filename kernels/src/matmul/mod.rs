@@ -57,8 +57,8 @@ pub(crate) struct ActivationPacking {
 pub(crate) struct Stack {
     pub(crate) matrices: usize,
     pub(crate) rows: usize,
-    /// Whether an operand selects the matrix for each row of the result. Without such an operand,
-    /// row i of the result uses matrix i modulo `matrices`.
+    /// Whether an operand selects the matrix for each row of the result. If no operand selects the
+    /// matrix, row i of the result uses matrix i modulo `matrices`.
     pub(crate) chosen: bool,
 }
 
@@ -225,7 +225,7 @@ impl Matmul<'_> {
     }
 
     /// The number of activation rows that the prepared layout stores. If the processor uses tiles,
-    /// this number of rows is a multiple of a tile's rows.
+    /// the number of stored rows is a multiple of a tile's rows.
     fn stored(&self) -> usize {
         if self.is_tiled() { self.rows.next_multiple_of(tiles::ROWS) } else { self.rows }
     }

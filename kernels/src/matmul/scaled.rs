@@ -1,5 +1,5 @@
-//! Matmuls of integer activations with weights in the formats q8, q4 and q4_k. These formats have
-//! groups of integers with a scale per group.
+//! Matmuls of integer activations with weights in the formats q8, q4 and q4_k. The formats q8, q4
+//! and q4_k have groups of integers with a scale per group.
 
 use ops::WeightFormat;
 use ops::format::{GROUP, PANEL};

@@ -7,7 +7,7 @@ use ops::{ElementType, InferError, TensorType};
 use trace::{Builder, NodeId};
 
 /// Each slot of the cache selects its new value. The new value is the vector of the token for this
-/// slot if there is such a token, and otherwise the old value of the slot.
+/// slot, or the old value of the slot if no token belongs to the slot.
 pub(crate) fn convert(b: &mut Builder<'_>, op: &Append, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let [cache, new, start, count] = operands[..] else { unreachable!("inferred") };
     let shape = b.ty(cache).shape.clone();

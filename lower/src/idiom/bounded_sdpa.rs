@@ -1,8 +1,8 @@
 //! Writes `bounded_sdpa` for IREE: attention over only the used part of a KV cache. The program
-//! computes the length of the used part at run time. This length is an integer on the host, and
-//! determines the length of the slices that the device reads. In StableHLO, a slice length that the
-//! program computes would be a tensor, and the host would have to wait for the device to compute
-//! the tensor.
+//! computes the length of the used part at run time. The length of the used part is an integer on
+//! the host, and determines the length of the slices that the device reads. In StableHLO, a slice
+//! length that the program computes would be a tensor, and the host would have to wait for the
+//! device to compute the tensor.
 
 use std::fmt::Write as _;
 
@@ -25,7 +25,7 @@ const LEAST: usize = 512;
 /// iree-compile 3.13 then leaves a dispatch before the branch (docs/upstream/two_numbers.mlir). For
 /// devices other than the CPU, iree-compile leaves a dispatch before the branch in all functions. A
 /// program with ring buffers reads two integers even for a single query, and so fails to compile
-/// with this idiom.
+/// with `bounded_sdpa`.
 pub(super) fn of(op: &Op, operands: &[&TensorType], program: &Program<'_>) -> Option<Op> {
     let (Op::Sdpa(op), [q, k, ..]) = (op, operands) else { return None };
     let bounded = BoundedSdpa { mask: op.mask.clone(), scale: op.scale, softcap: op.softcap };

@@ -348,9 +348,9 @@ impl WeightFormat {
 /// The number that is subtracted from an unsigned 4-bit integer to make the integer signed.
 const LEAST: i8 = 8;
 
-/// Near this number, neighbouring f32 numbers have a distance of 1. If you add a small number to
-/// this number, the sum therefore rounds the small number to an integer, which is in the lowest
-/// bits of the sum.
+/// Between 2²³ and 2²⁴, neighbouring f32 numbers have a distance of 1. If you add a small number to
+/// 12,582,912, the sum rounds the small number to an integer, which is in the lowest bits of the
+/// sum.
 const INTEGERS: f32 = 12_582_912.0;
 
 /// The weights of the values of a group: the given `weights`, or 1 for each value if `weights` is

@@ -75,10 +75,9 @@ impl SuperBlock {
 
     /// Quantizes at most 256 values so that the weighted sum of the squared errors is small.
     ///
-    /// From several starting points, the function alternately fits the scale and the minimum of
-    /// each group to the integers, and the integers to the scale and the minimum. The function then
-    /// rounds the scale and the minimum to multiples of their steps. If `weights` is empty, all
-    /// values have the same weight.
+    /// From several starting points, the function alternately improves the scale and the minimum of
+    /// each group, and the integers of the group. The function then rounds the scale and the
+    /// minimum to multiples of their steps. If `weights` is empty, all values have the same weight.
     pub(super) fn nearest(numbers: &[f32], weights: &[f32]) -> Self {
         let groups: [Numbers; GROUPS] = std::array::from_fn(|group| {
             let [numbers, weights] =
@@ -164,7 +163,7 @@ impl Numbers {
         integers
     }
 
-    /// The scale and the minimum with the smallest error for these integers.
+    /// Returns the scale and the minimum with the smallest error for the given integers.
     fn fitted(&self, integers: &Integers) -> [f32; 2] {
         let [n, q, qq, qx, x] = sums(|i| {
             let (w, q, x) = (self.weights[i], integers[i], self.x[i]);
@@ -181,7 +180,7 @@ impl Numbers {
         [if qq > 0.0 { (qx / qq).max(0.0) } else { 0.0 }, 0.0]
     }
 
-    /// The minimum with the smallest error for these integers and this scale.
+    /// Returns the minimum with the smallest error for the given integers and scale.
     fn minimum(&self, integers: &Integers, scale: f32) -> f32 {
         let [n, off] = sums(|i| [self.weights[i], self.weights[i] * (integers[i] * scale - self.x[i])]);
         off / n

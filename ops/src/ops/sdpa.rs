@@ -26,9 +26,9 @@ pub enum MaskTerm {
     /// it is broadcast along the leading axes.
     Additive,
     /// The operand contains one additional score for each query head, `[…, G]`. The axes of this
-    /// operand are the last axes of the queries before S. The softmax includes this score, but no
-    /// value belongs to the score (Xiao et al., "Efficient Streaming Language Models with Attention
-    /// Sinks", 2023; HF `modeling_gpt_oss.py`).
+    /// operand are the last axes of the queries before S. The softmax includes the additional
+    /// score, but no value belongs to the score (Xiao et al., "Efficient Streaming Language Models
+    /// with Attention Sinks", 2023; HF `modeling_gpt_oss.py`).
     Sinks,
     /// The keys are in a ring buffer of T slots. Slot t contains the key of the last position j ≡ t
     /// (mod T) that is not after the last query. The slot is empty if no key was written to it. The
@@ -92,9 +92,10 @@ operation! {
     /// or `i32[B]` with one position for each index of the first batch axis.
     ///
     /// The operation computes scores, softcap (`cap · tanh(score / cap)`, Gemma 2 report, §2) and
-    /// softmax in f32. It rounds the probabilities to the element type before it multiplies them by
-    /// v, as HF's `eager_attention_forward` does. The score of a hidden key is the lowest finite
-    /// f32. Therefore a query that sees no key gets the mean of the values and not NaN.
+    /// softmax in f32. The operation rounds the probabilities to the element type before it
+    /// multiplies the probabilities by v, as HF's `eager_attention_forward` does. The score of a
+    /// hidden key is the lowest finite f32. Therefore a query that sees no key gets the mean of the
+    /// values and not NaN.
     Sdpa = "sdpa" {
         /// A query may see a key only if all of these conditions are true.
         mask: Vec<MaskTerm>,

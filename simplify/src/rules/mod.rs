@@ -93,8 +93,8 @@ pub enum RuleKind {
 pub enum Table {
     Algebra,
     Shape,
-    /// Rules that move a computation from the program to `bake`, which computes it once when it
-    /// writes the archive.
+    /// Rules that move a computation from the program to `bake`, which runs the computation once
+    /// when it writes the archive.
     Parameters,
     /// Rules that are exact except for rounding errors.
     Approximate,

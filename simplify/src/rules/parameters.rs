@@ -1,5 +1,5 @@
-//! Rules that move a computation from the program to `bake`, which computes it once when it writes
-//! the archive.
+//! Rules that move a computation from the program to `bake`, which runs the computation once when
+//! it writes the archive.
 
 use ops::ops::{Concatenate, Linear, Narrow};
 
