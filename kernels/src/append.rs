@@ -15,7 +15,7 @@ use crate::prologue::Prologue;
 #[derive(Clone, Copy)]
 pub(crate) struct Appending {
     element: Element,
-    /// The size of the cache as `[before, slots, after]`: the product of the axes before the slots,
+    /// The cache has the size `[before, slots, after]`: the product of the axes before the slots,
     /// the number of slots, and the numbers per slot.
     before: usize,
     slots: usize,

@@ -39,7 +39,7 @@ pub struct FusedOp<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
     pub stride: usize,
-    /// The index of the operand's first number in each row of the matrix.
+    /// The operand begins at this index in each row of the matrix.
     pub from: usize,
 }
 
@@ -140,7 +140,7 @@ pub(crate) struct End<'k> {
 }
 
 impl Epilogue {
-    /// The number of bindings for the epilogue's operands and the result.
+    /// Returns the number of bindings for the epilogue's operands and the result.
     pub(crate) fn bindings(&self) -> usize {
         self.operands.len() + 1
     }

@@ -131,8 +131,8 @@ impl Kernels {
         })
     }
 
-    /// The call of a fused operation's kernel, as the right-hand side of a statement. The function
-    /// returns `None` if no kernel supports the fused operation.
+    /// Returns the call of a fused operation's kernel, as the right-hand side of a statement. The
+    /// function returns `None` if no kernel supports the fused operation.
     pub fn call(
         &mut self,
         statements: &mut dyn Statements,
@@ -188,7 +188,8 @@ impl Kernels {
         })
     }
 
-    /// The tiling for the fused operation `work`: the tiling from the tuning file, or `usual`.
+    /// Returns the tiling for the fused operation `work`: the tiling from the tuning file, or
+    /// `usual`.
     fn tiling(&mut self, work: String, usual: Tiling) -> Tiling {
         match self.tuning.get(&work) {
             Some(&tiling) => *self.tuned.entry(work).or_insert(tiling),
@@ -201,7 +202,8 @@ impl Kernels {
         &self.tuned
     }
 
-    /// The tilings that are worth measuring for a fused matmul or attention; `None` for other operations.
+    /// Returns the tilings that are worth measuring for a fused matmul or attention; `None` for
+    /// other operations.
     pub fn tilings(&self, work: &FusedOp<'_>) -> Option<Tilings> {
         match self.serving(work)? {
             Serving::Matmul(product) => Some(product.tilings()),

@@ -44,7 +44,7 @@ impl Prologue {
         normed.into_iter().chain(rotated).collect()
     }
 
-    /// The number of bindings for the norm's weight and the tables of the rotary embedding.
+    /// Returns the number of bindings for the norm's weight and the tables of the rotary embedding.
     pub(crate) fn bindings(self) -> usize {
         usize::from(self.norm.is_some()) + 2 * usize::from(self.rotation.is_some())
     }

@@ -54,12 +54,12 @@ impl Form {
         format!("{inputs}_by{chunk}_{}{words}", sums.name())
     }
 
-    /// The number of integers in a quantized row, with padding.
+    /// Returns the number of integers in a quantized row, with padding.
     pub(crate) fn values(self) -> usize {
         self.inputs.next_multiple_of(self.chunk)
     }
 
-    /// The number of bytes of a row's integers, which come before the scales.
+    /// Returns the number of bytes of a row's integers, which come before the scales.
     fn integers(self) -> usize {
         match self.bits {
             ActivationBits::Eight => self.values(),
@@ -122,8 +122,8 @@ pub(crate) struct Row<'k> {
 }
 
 impl<'k> Row<'k> {
-    /// The integers of four consecutive columns: one 32-bit word for bytes, or two 32-bit words for
-    /// 16-bit integers.
+    /// Returns the integers of four consecutive columns: one 32-bit word for bytes, or two 32-bit
+    /// words for 16-bit integers.
     pub(crate) fn four(self, column: Value<'k>) -> Vec<Value<'k>> {
         let word = |at: Value<'k>| {
             self.buffer.load(at, Type::lanes(4, Element::I8)).bits(Type::Scalar(Element::I32))

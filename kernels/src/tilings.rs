@@ -37,7 +37,7 @@ impl Tilings {
         }
     }
 
-    /// The tilings that differ from `one` in a single parameter.
+    /// Returns the tilings that differ from `one` in a single parameter.
     pub fn beside(&self, one: Tiling) -> impl Iterator<Item = Tiling> {
         let parts = self.parts.iter().map(move |&parts| Tiling { parts, ..one });
         let rows = self.rows.iter().map(move |&rows| Tiling { rows, ..one });

@@ -46,9 +46,9 @@ pub enum CollectiveKind {
 }
 
 impl Collective {
-    /// The number of bytes that each device sends in a ring of n devices. In an all-reduce, each
-    /// device sends 2(n−1)/n of the result's bytes; in an all-gather, each device sends (n−1)/n of
-    /// the bytes. No algorithm for an all-reduce or an all-gather sends fewer bytes.
+    /// Returns the number of bytes that each device sends in a ring of n devices. In an all-reduce,
+    /// each device sends 2(n−1)/n of the result's bytes; in an all-gather, each device sends
+    /// (n−1)/n of the bytes. No algorithm for an all-reduce or an all-gather sends fewer bytes.
     ///
     /// Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
     /// workstations" (2009).

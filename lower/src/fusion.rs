@@ -233,8 +233,8 @@ impl<'f> NodeUses<'f> {
         Prologue { work, within, operands }
     }
 
-    /// The node that permutes the result of attention to token order, if no other node uses the
-    /// result of attention.
+    /// Returns the node that permutes the result of attention to token order, if no other node uses
+    /// the result of attention.
     fn turned(&self, id: NodeId) -> Option<NodeId> {
         let &[user] = &self.users[id.index()][..] else { return None };
         let rank = self.function.node(id).ty().rank();
@@ -256,8 +256,8 @@ impl<'f> NodeUses<'f> {
         Some([stored(k)?, stored(v)?])
     }
 
-    /// The sequences of elementwise operations that could become the epilogue of a node. The list
-    /// begins with the longest sequence.
+    /// Returns the sequences of elementwise operations that could become the epilogue of a node.
+    /// The list begins with the longest sequence.
     fn endings(&self, id: NodeId) -> Vec<Ending> {
         let mut growth = Growth::new(self, id);
         let ty = growth.ty.clone();
@@ -273,7 +273,7 @@ impl<'f> NodeUses<'f> {
     }
 }
 
-/// The permutation from `[B, S, …, E]` to `[B, …, S, E]`.
+/// Returns the permutation from `[B, S, …, E]` to `[B, …, S, E]`.
 fn tokens_last(rank: usize) -> Vec<usize> {
     let Some(last) = rank.checked_sub(1).filter(|&last| last > 1) else { return Vec::new() };
     [0].into_iter().chain(2..last).chain([1, last]).collect()
@@ -284,7 +284,7 @@ fn tokens_first(rank: usize) -> Vec<usize> {
     [0, last - 1].into_iter().chain(1..last - 1).chain([last]).collect()
 }
 
-/// The position of a slice in the row of each token.
+/// Returns the position of a slice in the row of each token.
 fn part(narrow: &Narrow, of: &TensorType, tokens: usize) -> Option<Tokens> {
     let (before, from) = of.shape.split_at(narrow.axis);
     let within: usize = from[1..].iter().product();
@@ -346,8 +346,8 @@ impl<'g, 'f> Growth<'g, 'f> {
         joins
     }
 
-    /// The value of an operand that the search did not find: a number, or a node that is computed
-    /// before the epilogue.
+    /// Returns the value of an operand that the search did not find: a number, or a node that is
+    /// computed before the epilogue.
     fn operand(&self, id: NodeId) -> Option<Outside> {
         let node = self.uses.function.node(id);
         let [ty] = &node.types[..] else { return None };
@@ -378,8 +378,8 @@ impl<'g, 'f> Growth<'g, 'f> {
         }
     }
 
-    /// The epilogue that ends at `end`, if no node outside of the epilogue reads an intermediate
-    /// value of the epilogue.
+    /// Returns the epilogue that ends at `end`, if no node outside of the epilogue reads an
+    /// intermediate value of the epilogue.
     fn ending(&self, end: NodeId) -> Option<Ending> {
         let mut within = vec![end];
         for &id in self.joined.iter().rev() {
@@ -447,7 +447,7 @@ impl Steps<'_, '_> {
         Some(())
     }
 
-    /// The index of the operation that computes the value of a node.
+    /// Returns the index of the operation that computes the value of a node.
     fn place(&mut self, id: NodeId) -> Option<usize> {
         if let Some(&place) = self.places.get(&id) {
             return Some(place);

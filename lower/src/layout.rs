@@ -113,8 +113,8 @@ impl Quantization {
         }
     }
 
-    /// The format of a parameter; `None` if the archive stores the parameter in the element type of
-    /// the network.
+    /// Returns the format of a parameter; `None` if the archive stores the parameter in the element
+    /// type of the network.
     fn format(&self, parameter: &Parameter) -> Option<WeightFormat> {
         match self {
             Self::Computed => None,
@@ -313,9 +313,9 @@ pub(crate) fn assign_layouts(trace: &Trace, quantize: &Quantization, kernels: &K
     parameters.map(|parameter| (parameter.key.clone(), layout(parameter))).collect()
 }
 
-/// The keys of weights that are read by operations other than matmuls and row lookups. Each key is
-/// the key in the function that declares the weight, because all layers that call this function
-/// share a layout.
+/// Returns the keys of weights that are read by operations other than matmuls and row lookups. Each
+/// key is the key in the function that declares the weight, because all layers that call this
+/// function share a layout.
 fn used_otherwise(trace: &Trace) -> BTreeSet<&str> {
     let mut other = BTreeSet::new();
     for function in &trace.functions {

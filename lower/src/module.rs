@@ -1,5 +1,5 @@
-//! Writes the text of a module: StableHLO with a source location on every operation. The dialect
-//! determines how the module represents weights and large constants.
+//! Writes the text of a module. The text is StableHLO with a source location on every operation.
+//! The dialect determines how the module represents weights and large constants.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -47,7 +47,7 @@ pub struct Module {
     /// The parameters of the module, sorted by key. The module reads its parameters from the IREE
     /// parameter scope `model`.
     pub parameters: Vec<Parameter>,
-    /// The tilings of kernels in the module that come from the tuning file of the target.
+    /// The kernels of the module have these tilings from the tuning file of the target.
     pub tuned: BTreeMap<String, Tiling>,
 }
 
@@ -137,8 +137,8 @@ pub fn write(trace: &Trace, dialect: Dialect) -> Result<Module, LowerError> {
     write_with(trace, dialect, Kernels::none(), &Frame::default())
 }
 
-/// The text of the module around the functions, and the attributes for the arguments and results of
-/// the entry points.
+/// Contains the text of the module around the functions, and the attributes for the arguments and
+/// results of the entry points.
 pub(crate) struct Frame {
     pub name: String,
     pub attributes: String,
@@ -279,8 +279,8 @@ pub fn location(provenance: &Provenance) -> String {
     format!("loc(\"{}\"(\"{file}\":{line}:0))", namespace(path))
 }
 
-/// A path with slashes between its levels, such as `model/layers.*/mlp`. Graph viewers use the
-/// slashes of a path to show the structure of the model.
+/// Returns a path with slashes between its levels, such as `model/layers.*/mlp`. Graph viewers use
+/// the slashes of a path to show the structure of the model.
 pub fn namespace(path: &str) -> String {
     path.replace('.', "/").replace("/*", ".*")
 }
@@ -342,8 +342,8 @@ impl Writer<'_> {
         arguments
     }
 
-    /// The right-hand side of the statement for an operation, as the operation's implementation
-    /// defines it. `names` contains the SSA names of earlier nodes.
+    /// Returns the right-hand side of the statement for an operation, as the operation's
+    /// implementation defines it. `names` contains the SSA names of earlier nodes.
     fn operation(
         &mut self,
         fresh: &mut Fresh<'_>,

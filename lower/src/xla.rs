@@ -86,8 +86,8 @@ fn with_nan_as_infinity(trace: &Trace, entry: usize) -> Result<Trace, LowerError
     })
 }
 
-/// The attributes of each argument: its sharding, and the result that XLA may write into the memory
-/// of the argument.
+/// Returns the attributes of each argument: its sharding, and the result that XLA may write into
+/// the memory of the argument.
 fn arguments(signature: &Signature, shards: Option<&EntryShards>) -> Vec<String> {
     let of_argument = |(at, argument): (usize, &Argument)| {
         let mut said: Vec<String> = Vec::new();

@@ -93,7 +93,8 @@ macro_rules! operations {
                 }
             }
 
-            /// The StableHLO statement of a primitive operation; `None` for other operations.
+            /// Returns the StableHLO statement of a primitive operation; `None` for other
+            /// operations.
             pub fn spell(
                 &self, statements: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType,
             ) -> Option<String> {
@@ -190,8 +191,8 @@ macro_rules! operations {
                 match self { $(Self::$name(_) => $name::WEIGHT_USE),* }
             }
 
-            /// The number of bytes and arithmetic operations that the operation needs, for a cost
-            /// model.
+            /// Returns the number of bytes and arithmetic operations that the operation needs, for
+            /// a cost model.
             pub fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
                 match self { $(Self::$name(op) => op.work(operands, ty)),* }
             }
@@ -201,12 +202,13 @@ macro_rules! operations {
                 match self { $(Self::$name(op) => op.iteration_space(operands, ty)),* }
             }
 
-            /// The largest allowed difference between IREE's result and the result of [`Op::eval`].
+            /// Returns the largest allowed difference between IREE's result and the result of
+            /// [`Op::eval`].
             pub fn bound(&self) -> Bound {
                 match self { $(Self::$name(op) => op.bound()),* }
             }
 
-            /// The documentation of every operation, in the order of the list.
+            /// Returns the documentation of every operation, in the order of the list.
             pub fn documented() -> Vec<Documented> {
                 vec![$(Documented {
                     name: $name::NAME,

@@ -62,7 +62,8 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     /// only once, after the exact addition of all terms.
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value;
 
-    /// The number of bytes and arithmetic operations that the operation needs, for a cost model.
+    /// Returns the number of bytes and arithmetic operations that the operation needs, for a cost
+    /// model.
     fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
         match Self::IS_VIEW {
             true => OpWork::FREE,
@@ -113,8 +114,8 @@ pub trait Attributes: Sized {
     fn parse_attributes(reader: &mut Reader<'_>) -> Result<Self, ParseError>;
 }
 
-/// Declares the struct of an operation, with its documentation, its name in the text form of
-/// traces, and its attributes.
+/// Declares the struct of an operation, with the documentation, the text form of the name, and the
+/// attributes.
 #[macro_export]
 macro_rules! operation {
     ($(#[doc = $line:literal])* $name:ident = $text:literal { $($(#[doc = $doc:literal])* $field:ident : $ty:ty),* $(,)? }) => {

@@ -1,4 +1,4 @@
-//! The parser for the text form of traces, and the text form of attributes.
+//! Parses the text form of traces, and defines the text form of attributes.
 
 use std::fmt::Write as _;
 

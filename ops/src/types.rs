@@ -30,7 +30,7 @@ pub enum ElementType {
 impl ElementType {
     pub const ALL: [Self; 7] = [Self::F32, Self::F16, Self::Bf16, Self::I32, Self::I8, Self::I4, Self::I1];
 
-    /// The name of the type in StableHLO, in the text form of traces and in archives.
+    /// Returns the name of the type in StableHLO, in the text form of traces and in archives.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -43,7 +43,7 @@ impl ElementType {
         }
     }
 
-    /// The number of bits that one element needs in memory.
+    /// Returns the number of bits that one element needs in memory.
     pub fn bits(self) -> usize {
         match self {
             Self::F32 | Self::I32 => 32,
@@ -53,7 +53,7 @@ impl ElementType {
         }
     }
 
-    /// The number of bytes that `count` elements need in memory.
+    /// Returns the number of bytes that `count` elements need in memory.
     pub fn bytes(self, count: usize) -> usize {
         count.saturating_mul(self.bits()).div_ceil(8)
     }
@@ -121,7 +121,7 @@ impl TensorType {
         self.shape.iter().fold(1, |count, &extent| count.saturating_mul(extent))
     }
 
-    /// The size of the tensor in bytes, if it is stored without gaps between the elements.
+    /// Returns the size of the tensor in bytes, if it is stored without gaps between the elements.
     pub fn bytes(&self) -> usize {
         self.element.bytes(self.count())
     }
@@ -131,8 +131,8 @@ impl TensorType {
         Self { element, shape: self.shape.clone() }
     }
 
-    /// The same type with the extent `rows` of the first axis. The type of a scalar does not
-    /// change.
+    /// Returns the same type with the extent `rows` of the first axis. The type of a scalar does
+    /// not change.
     pub fn with_rows(&self, rows: usize) -> Self {
         let mut ty = self.clone();
         ty.shape.iter_mut().take(1).for_each(|extent| *extent = rows);

@@ -262,8 +262,8 @@ impl ElementType {
         }
     }
 
-    /// The distance between |x| and the next larger number of this type, which is one unit in the
-    /// last place.
+    /// Returns the distance between |x| and the next larger number of this type, which is one unit
+    /// in the last place.
     pub fn ulp(self, x: f64) -> f64 {
         let (mantissa, min_exponent) = match self {
             Self::F32 => (23, -126),

@@ -72,8 +72,8 @@ impl NetworkReport {
     }
 }
 
-/// The graphs of all functions at a compilation stage; `report` describes the simplification before
-/// this stage.
+/// Returns the graphs of all functions at a compilation stage; `report` describes the
+/// simplification before this stage.
 fn graphs(
     trace: &Trace,
     stage: Stage,
@@ -305,7 +305,8 @@ fn parameters(
     Ok(groups)
 }
 
-/// The recipe that computes a weight from the checkpoint, with `*` in place of the layer's number.
+/// Returns the recipe that computes a weight from the checkpoint, with `*` in place of the layer's
+/// number.
 fn recipe(parameter: &Parameter) -> Option<String> {
     let mut text = String::new();
     parameter.recipe.as_ref()?.print(&mut text);
@@ -405,8 +406,8 @@ fn rotary(trace: &Trace) -> Vec<RotaryFacts> {
     found
 }
 
-/// The prefixes of the calls that depend on a node only through operations, and not through other
-/// calls.
+/// Returns the prefixes of the calls that depend on a node only through operations, and not through
+/// other calls.
 fn users(function: &Function, from: NodeId) -> Vec<String> {
     let mut reached = BTreeSet::from([from]);
     let mut layers = Vec::new();

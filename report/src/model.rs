@@ -21,7 +21,7 @@ pub struct NetworkReport {
     pub network: NetworkFacts,
     /// The weights of the network, sorted by key. The weights of repeated layers are a single item.
     pub parameters: Vec<ParameterGroup>,
-    /// The rewrite rules that matched a part of the trace, with the equations of the rules.
+    /// The rewrite rules that matched a part of the trace, each with its equation.
     pub rules: Vec<RuleFacts>,
     /// The memory that the program needs.
     pub memory: MemoryFacts,
@@ -116,7 +116,7 @@ pub struct NetworkFacts {
 /// The graph of one function of the trace at one compilation stage.
 #[derive(Clone, Debug, Serialize)]
 pub struct FunctionGraph {
-    /// The name of the stage and the name of the function: `traced/decode`.
+    /// The compilation stage and the name of the function: `traced/decode`.
     pub id: String,
     pub stage: Stage,
     pub function: String,
@@ -282,7 +282,7 @@ pub struct RuleFacts {
 pub struct MemoryFacts {
     /// The bytes of the weights, by storage format.
     pub weights: Vec<StoredFacts>,
-    /// The number of bytes of the weights that the program packs into a copy at load time.
+    /// The program packs copies of weights with this number of bytes at load time.
     pub repacked: usize,
     /// The number of bytes of the layers' state, by the kind of state (such as keys and values).
     pub state: BTreeMap<String, usize>,
@@ -418,7 +418,7 @@ impl NetworkReport {
 }
 
 impl FunctionGraph {
-    /// The nodes that a node reads, in the order of its operands.
+    /// Returns the nodes that a node reads, in the order of its operands.
     pub fn operands(&self, node: &NodeFacts) -> impl Iterator<Item = &NodeFacts> {
         node.incoming_edges
             .iter()

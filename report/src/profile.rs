@@ -61,7 +61,8 @@ impl NetworkReport {
 }
 
 impl FunctionGraph {
-    /// The operations at a source place, and the share of each operation in the time of the place.
+    /// Returns the operations at a source place, and the share of each operation in the time of the
+    /// place.
     fn computed_at(&self, place: &ProfiledPlace, dispatch: &ProfiledDispatch) -> Vec<(usize, f64)> {
         let whole = place.path_in(dispatch.layer.as_deref());
         let is_there = |node: &NodeFacts| {

@@ -242,7 +242,7 @@ impl<'a> Sketch<'a> {
         lines
     }
 
-    /// The index of the node's operand to which this note belongs.
+    /// Returns the index of the node's operand to which this note belongs.
     fn position(&self, node: &NodeFacts, note: &Note) -> usize {
         operand_indices(node).position(|operand| self.notes.get(&operand) == Some(note)).unwrap_or_default()
     }
@@ -328,7 +328,7 @@ fn is_written(graph: &FunctionGraph, argument: usize, readers: &BTreeSet<usize>)
     readers.len() == 1 && readers.iter().all(|&reader| writes(&graph.nodes[reader]))
 }
 
-/// The number that all elements of a constant have, with as many digits as f32 needs.
+/// Returns the number that all elements of a constant have, with as many digits as f32 needs.
 fn splat(node: &NodeFacts) -> Option<String> {
     let (_, value) = node.text.split_once(" splat ")?;
     Some(match value.parse::<f64>() {
@@ -350,7 +350,7 @@ fn number(reader: &NodeFacts, position: usize, value: &str) -> String {
     format!("{sign} {value}")
 }
 
-/// The name of a state without the number of its layer: `keys` for `keys3`.
+/// Returns the name of a state without the number of its layer: `keys` for `keys3`.
 fn unnumbered(name: &str) -> &str {
     name.trim_end_matches(|c: char| c.is_ascii_digit())
 }
@@ -370,7 +370,7 @@ fn field(graph: &FunctionGraph, node: &NodeFacts) -> Option<String> {
     }
 }
 
-/// The name of a weight with its type, for example `weight [V 262144, D 1152]`.
+/// Returns the name of a weight with its type, for example `weight [V 262144, D 1152]`.
 fn weight(node: &NodeFacts) -> String {
     let last = node.label.rsplit('.').next().unwrap_or(&node.label);
     let name = last.split('~').next().unwrap_or(last);
@@ -384,8 +384,8 @@ fn origin(graph: &FunctionGraph, node: &NodeFacts) -> String {
     table.unwrap_or(&node.label).to_owned()
 }
 
-/// The names of a function's arguments in the first caller of the function, by the node of the
-/// argument.
+/// Returns the names of a function's arguments in the first caller of the function, by the node of
+/// the argument.
 fn argument_names(report: &NetworkReport, graph: &FunctionGraph) -> BTreeMap<usize, String> {
     let mut names = BTreeMap::new();
     let calls =

@@ -14,7 +14,8 @@ use crate::function::Saturated;
 use crate::rules::{Rule, RuleKind, Site, Tree};
 use crate::{Options, Rules, Term};
 
-/// The chain of rewrite rules that leads from a recorded node to the node that replaces it.
+/// Contains the chain of rewrite rules that leads from a recorded node to the node that replaces
+/// it.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     /// The recorded node, from the trace before simplification.
@@ -33,8 +34,7 @@ pub struct Step {
     pub check: Check,
 }
 
-/// The comparison between the values of an expression on random inputs and the values of the
-/// recorded node.
+/// Compares the values of an expression on random inputs with the values of the recorded node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Check {
     Equal,
@@ -134,7 +134,7 @@ struct Explainer<'a> {
 }
 
 impl Explainer<'_> {
-    /// The oldest recorded node in a class (a set of equal expressions).
+    /// Returns the oldest recorded node in a class (a set of equal expressions).
     fn recorded(&self, class: Id) -> Option<usize> {
         let class = self.graph.find(class);
         self.saturated.classes.iter().position(|of| of.is_some_and(|id| self.graph.find(id) == class))
@@ -224,7 +224,7 @@ impl Explainer<'_> {
         steps
     }
 
-    /// The expressions that one application of a rewrite rule produces from `term`.
+    /// Returns the expressions that one application of a rewrite rule produces from `term`.
     fn neighbours(&self, class: Id, term: &Term) -> Vec<(&'static str, String, Term)> {
         let mut found = Vec::new();
         let mut add = |rule: &Rule, tree: &Tree| match self.resolve(tree) {

@@ -66,7 +66,7 @@ pub enum Origin {
 }
 
 impl Facts {
-    /// The type of the expressions in a class that contains no call.
+    /// Returns the type of the expressions in a class that contains no call.
     pub fn ty(&self) -> &TensorType {
         &self.types[0]
     }

@@ -273,7 +273,7 @@ impl<'a> Saturated<'a> {
     }
 }
 
-/// The cost of one call of a function, without the cost of the functions that it calls.
+/// Returns the cost of one call of a function, without the cost of the functions that it calls.
 pub(crate) fn function_cost(machine: &Machine, function: &Function) -> Cost {
     let mut sum = Cost::default();
     for (id, live) in function.ids().zip(function.live()) {

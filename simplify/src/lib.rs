@@ -164,7 +164,7 @@ fn saturate<'a>(trace: &'a Trace, options: &Options) -> (Vec<Saturated<'a>>, Tra
     }
 }
 
-/// The parameters of a trace that are computed by a recipe.
+/// Returns the parameters of a trace that are computed by a recipe.
 fn derived(trace: &Trace) -> impl Iterator<Item = &Parameter> {
     let parameters = trace.functions.iter().flat_map(|function| function.parameters());
     parameters.filter(|parameter| parameter.recipe.is_some())

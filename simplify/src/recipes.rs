@@ -13,8 +13,8 @@ use crate::facts::Graph;
 /// if two operations use its result.
 const OPERATIONS: usize = 64;
 
-/// The recipe of every class that depends only on weights and constants, if `bake` can compute this
-/// recipe.
+/// Returns the recipe of every class that depends only on weights and constants, if `bake` can
+/// compute this recipe.
 pub(crate) fn recipes(graph: &Graph) -> HashMap<Id, Recipe> {
     let mut known: HashMap<Id, Recipe> = HashMap::new();
     let mut ids: Vec<Id> = graph.classes().map(|class| class.id).collect();
@@ -68,8 +68,8 @@ fn recipe(graph: &Graph, known: &HashMap<Id, Recipe>, term: &Term) -> Option<Rec
     (sources > 0 && count < OPERATIONS).then(|| Recipe::Op(op.clone(), operands))
 }
 
-/// The parameter for a recipe, if the archive should store the result of the recipe. A recipe that
-/// only repeats or renames elements is not worth storing.
+/// Returns the parameter for a recipe, if the archive should store the result of the recipe. A
+/// recipe that only repeats or renames elements is not worth storing.
 pub(crate) fn stored(recipe: &Recipe) -> Option<Parameter> {
     match recipe {
         Recipe::Op(op, _) if op.form() == Form::Primitive && !op.is_view() => {

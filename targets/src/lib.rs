@@ -92,13 +92,13 @@ impl Backend {
 }
 
 impl Target {
-    /// The target for this machine, with the features of its processor.
+    /// Returns the target for this machine, with the features of its processor.
     pub fn host() -> Self {
         let features = host_features().into_iter().filter(|(_, has)| *has).map(|(name, _)| name.to_owned());
         Self { features: Some(features.collect()), ..Self::processor("host") }
     }
 
-    /// The target for a processor that LLVM supports, on this platform.
+    /// Returns the target for a processor that LLVM supports, on this platform.
     pub fn processor(name: impl Into<String>) -> Self {
         Self {
             backend: Backend::Iree3_13,
@@ -117,7 +117,7 @@ impl Target {
         Self { backend: Backend::Interpreter, ..Self::host() }
     }
 
-    /// The target for XLA, with all devices that XLA finds.
+    /// Returns the target for XLA, with all devices that XLA finds.
     pub fn xla() -> Self {
         Self { backend: Backend::Xla, machine: Machine::GPU, ..Self::processor("generic") }
     }

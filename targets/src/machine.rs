@@ -31,8 +31,8 @@ pub struct NamedMachine {
     /// name.
     pub name: Cow<'static, str>,
     pub machine: Machine,
-    /// The number of bytes per second that the machine sends to other machines over all its links.
-    /// The machine receives the same number of bytes per second.
+    /// The machine sends this number of bytes per second to other machines over all its links. The
+    /// machine receives the same number of bytes per second.
     pub link: f64,
     /// The number of bytes of memory; `None` if the number is unknown.
     pub memory: Option<u64>,

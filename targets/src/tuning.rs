@@ -34,7 +34,7 @@ pub struct Tiling {
     /// The number of panels of a matmul's weight that are side by side and are read together. For
     /// attention, the number of panels is 1.
     pub panels: NonZeroUsize,
-    /// The distance in bytes at which the kernel prefetches the weight; 0 leaves prefetching to the
+    /// The kernel prefetches the weight at this distance in bytes; 0 leaves prefetching to the
     /// processor.
     pub ahead: usize,
 }
@@ -67,7 +67,7 @@ impl CompilerFlag {
     pub const ALL: [Self; 4] =
         [Self::LoopVectorization, Self::SlpVectorization, Self::LoopUnrolling, Self::AggressiveFusion];
 
-    /// The flag as you write it on the command line of `iree-compile`.
+    /// Returns the flag as you write it on the command line of `iree-compile`.
     pub fn flag(self) -> &'static str {
         match self {
             Self::LoopVectorization => "--iree-llvmcpu-loop-vectorization",

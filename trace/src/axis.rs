@@ -12,8 +12,8 @@ use ops::{Attribute as _, ParseError, Reader};
 /// `K=2*G=3*E=32`.
 pub type AxisName = Cow<'static, str>;
 
-/// The name of an axis that combines the given axes, where the first of these axes varies slowest.
-/// The name of a single axis does not change.
+/// Returns the name of an axis that combines the given axes, where the first of these axes varies
+/// slowest. The name of a single axis does not change.
 ///
 /// ```
 /// assert_eq!(tracewright_trace::joined_axis(&[("K", 2), ("E", 32)]), "K=2*E=32");

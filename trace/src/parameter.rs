@@ -127,8 +127,8 @@ impl Parameter {
         matches!(self.recipe.as_deref(), Some(Recipe::Op(Op::Pack(_), _)))
     }
 
-    /// The key and the type of every tensor of the checkpoint that the recipe reads. If the recipe
-    /// reads a tensor twice, the list contains the tensor twice.
+    /// Returns the key and the type of every tensor of the checkpoint that the recipe reads. If the
+    /// recipe reads a tensor twice, the list contains the tensor twice.
     pub fn sources(&self) -> Vec<(&str, &TensorType)> {
         match &self.recipe {
             None => vec![(&self.key, &self.ty)],

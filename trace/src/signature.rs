@@ -1,5 +1,5 @@
-//! A [`Signature`] lists the arguments and results of an entry point, and the role of each argument
-//! and result for the caller.
+//! A [`Signature`] lists the arguments and results of an entry point, and their roles for the
+//! caller.
 
 use std::fmt;
 
@@ -15,9 +15,10 @@ pub enum Role {
     /// The argument or result has no special role.
     #[default]
     Plain,
-    /// The ids of the new tokens, `i32[B,S]`: S new tokens for each sequence.
+    /// The ids of the new tokens, `i32[B,S]`. A call has S new tokens for each sequence.
     Tokens,
-    /// Vectors `[B,S,D]` that replace the embeddings of tokens: S new positions for each sequence.
+    /// Vectors `[B,S,D]` that replace the embeddings of tokens. A call has S new positions for each
+    /// sequence.
     Features,
     /// The number of tokens that a sequence already has. The number of earlier tokens is also the
     /// position of the sequence's first new token. The type is `i32[]` for a single sequence, and
@@ -45,7 +46,7 @@ pub enum Role {
         /// The name of the tensor, which is unique among the encoder outputs for the layer.
         name: StateName,
     },
-    /// For each slot of the batch, the index of the sequence that runs in this slot, `i32[B]`.
+    /// The index of the sequence that runs in each slot of the batch, `i32[B]`.
     Sequence,
     /// For each slot of the batch, the index of the adapter, `i32[B]`. Index 0 selects no adapter.
     Adapter,

@@ -28,8 +28,8 @@ const KEYS: usize = 16;
 /// parallel. With 64 parts, all worker threads of a machine are busy.
 const PARTS: usize = 64;
 
-/// The largest number of sums that a loop of the kernel carries from one iteration to the next.
-/// Each sum is a vector of 16 features.
+/// A loop of the kernel carries at most this number of sums from one iteration to the next. Each
+/// sum is a vector of 16 features.
 const CARRIED: usize = 32;
 
 /// A vector with one number for each of 16 keys or features.
@@ -129,18 +129,19 @@ impl Attention {
         served.then_some(attention)
     }
 
-    /// The index of the prologue's first binding, which follows the bindings of the attention
-    /// operation.
+    /// Returns the index of the prologue's first binding, which follows the bindings of the
+    /// attention operation.
     fn prologue(&self) -> usize {
         3 + usize::from(self.offset) + usize::from(self.sinks)
     }
 
-    /// The index of the binding for the keys' scales, which follows the bindings of the prologue.
+    /// Returns the index of the binding for the keys' scales, which follows the bindings of the
+    /// prologue.
     fn scales(&self) -> usize {
         self.prologue() + self.before.bindings()
     }
 
-    /// The number of queries that read the keys of one key head.
+    /// Returns the number of queries that read the keys of one key head.
     fn rows(&self) -> usize {
         self.group * self.queries
     }
@@ -182,7 +183,7 @@ impl Attention {
         self.fitted(Tiling { parts: count(PARTS), rows: count(rows), panels: count(1), ahead: 0 })
     }
 
-    /// The number of queries whose weighted sums of values fit into the registers together.
+    /// Returns the number of queries whose weighted sums of values fit into the registers together.
     fn plain_rows(&self) -> usize {
         (16 / self.values.div_ceil(KEYS)).clamp(1, 4)
     }
@@ -315,8 +316,8 @@ impl Attention {
         }
     }
 
-    /// The position in memory of a query that reads a key head. If `row` is after the last query,
-    /// the function returns the position of the last query.
+    /// Returns the position in memory of a query that reads a key head. If `row` is after the last
+    /// query, the function returns the position of the last query.
     fn row<'k>(&self, code: &'k Code, head: Value<'k>, row: Value<'k>) -> Row<'k> {
         let rows = self.rows();
         let row = row.min(code.index(rows - 1));
@@ -333,8 +334,8 @@ impl Attention {
         Row { by_head, by_token, from, place, head: of_token }
     }
 
-    /// The score of the sink, with which a query's softmax starts; `None` if the attention has no
-    /// sinks.
+    /// Returns the score of the sink, with which a query's softmax starts; `None` if the attention
+    /// has no sinks.
     fn sink<'k>(&self, code: &'k Code, row: &Row<'k>) -> Option<Value<'k>> {
         self.sinks.then(|| {
             let sinks = code.binding(3 + usize::from(self.offset), self.element, self.heads * self.group);
@@ -347,7 +348,7 @@ impl Attention {
             .map(|(binding, numbers)| code.binding(binding, stored, self.batch * self.keys * numbers))
     }
 
-    /// The position in the sequence of a head's first query.
+    /// Returns the position in the sequence of a head's first query.
     fn offset<'k>(&self, code: &'k Code, head: Value<'k>) -> Value<'k> {
         let integer = Type::Scalar(Element::I32);
         match (self.offset, self.of_offset) {
@@ -365,8 +366,8 @@ impl Attention {
         offset + code.constant(offset.ty(), self.queries as f64 - self.keys as f64)
     }
 
-    /// The range of keys that at least one of `count` queries may see. The range starts at the
-    /// first key of a block.
+    /// Returns the range of keys that at least one of `count` queries may see. The range starts at
+    /// the first key of a block.
     ///
     /// Blocks of keys begin at the same positions for all queries, and in ring buffers of any
     /// length. Therefore the kernel always adds the terms of a query's sums in the same order.
@@ -423,7 +424,7 @@ impl Attention {
         })
     }
 
-    /// The index of the key, and of its value, in this lane of the vector.
+    /// Returns the index of the key, and of its value, in this lane of the vector.
     fn key<'k>(&self, code: &'k Code, keys: Keys<'k>, lane: Value<'k>) -> Value<'k> {
         let length = code.index(self.keys);
         let whole = self.keys.is_multiple_of(KEYS);
@@ -595,9 +596,9 @@ fn sums<'k>(vectors: &[Value<'k>]) -> Value<'k> {
     vectors[0]
 }
 
-/// The lane numbers for two shuffles of two vectors, whose lanes form runs of `width` lanes. The
-/// first shuffle selects the first half of each run of lanes, and the second shuffle selects the
-/// second half. Both shuffles take lanes of the first vector first.
+/// Returns the lane numbers for two shuffles of two vectors, whose lanes form runs of `width`
+/// lanes. The first shuffle selects the first half of each run of lanes, and the second shuffle
+/// selects the second half. Both shuffles take lanes of the first vector first.
 fn halves(width: usize) -> [Vec<usize>; 2] {
     let of = |half: usize| (0..2 * KEYS).filter(|lane| lane % width / (width / 2) == half).collect();
     [of(0), of(1)]

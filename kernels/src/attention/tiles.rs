@@ -44,7 +44,7 @@ pub(super) struct Held<'k> {
     largest: Buffer<'k>,
     totals: Buffer<'k>,
     kept: Buffer<'k>,
-    /// The scores of 32 keys for 16 queries, and the positions of these keys.
+    /// The scores of 32 keys for 16 queries, together with the positions of the keys.
     scores: Buffer<'k>,
     keys: Buffer<'k>,
     /// The softmax weights of 32 keys, as `[tiles, 16 queries, 32]`.
@@ -205,7 +205,7 @@ impl Attention {
         }
     }
 
-    /// The positions in the sequence of the keys in 16 consecutive slots.
+    /// Returns the positions in the sequence of the keys in 16 consecutive slots.
     fn positions<'k>(&self, code: &'k Code, slots: Value<'k>, end: Value<'k>) -> Value<'k> {
         if !self.ring {
             return slots;

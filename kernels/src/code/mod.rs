@@ -243,13 +243,13 @@ impl Code {
         }
     }
 
-    /// The index of the workgroup, which selects the part of the work that this call of the kernel
-    /// computes.
+    /// Returns the index of the workgroup, which selects the part of the work that this call of the
+    /// kernel computes.
     pub(crate) fn workgroup(&self) -> Value<'_> {
         self.read(Type::Index, "stream.dispatch.workgroup.id[0] : index")
     }
 
-    /// The memory of an operand or a result of the kernel.
+    /// Returns the memory of an operand or a result of the kernel.
     pub(crate) fn binding(&self, index: usize, element: Element, length: usize) -> Buffer<'_> {
         let (zero, name) = (self.index(0), self.fresh());
         let buffer = Buffer { code: self, name, length, element };
@@ -321,7 +321,7 @@ impl Code {
         first.iter().enumerate().map(result).collect()
     }
 
-    /// A vector with the numbers 0, 1, 2, … in its lanes.
+    /// Returns a vector with the numbers 0, 1, 2, … in its lanes.
     pub(crate) fn count(&self, ty: Type) -> Value<'_> {
         let Type::Vector(lanes, _) = ty else { unreachable!("only vectors have lanes") };
         self.numbers(ty, &(0..lanes).collect::<Vec<_>>())
@@ -440,7 +440,7 @@ impl Code {
         format!("{names} : ({})", vec!["i64"; operands.len()].join(", "))
     }
 
-    /// The mask of the first `left` of 16 lanes; `None` if all 16 lanes are valid.
+    /// Returns the mask of the first `left` of 16 lanes; `None` if all 16 lanes are valid.
     pub(crate) fn mask(&self, left: usize) -> Option<Value<'_>> {
         (left < 16).then(|| self.first_lanes(self.index(left), 16))
     }

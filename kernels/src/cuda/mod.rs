@@ -139,8 +139,8 @@ impl CudaAttention {
         matches!(self.features, 64 | 128) && (1..=8).contains(&self.group) && self.slots > 0
     }
 
-    /// The number of ranges into which attention divides the positions of a cache. Separate blocks
-    /// read separate ranges of positions.
+    /// Returns the number of ranges into which attention divides the positions of a cache. Separate
+    /// blocks read separate ranges of positions.
     fn ranges(&self) -> usize {
         self.slots.div_ceil(POSITIONS)
     }
@@ -164,7 +164,7 @@ impl CudaAttention {
         }
     }
 
-    /// The launch of the kernel that combines the attention results of all ranges.
+    /// Returns the launch of the kernel that combines the attention results of all ranges.
     fn combine(&self) -> Launch {
         let sizes = BTreeMap::from([
             ("SPLIT", self.ranges().to_string()),

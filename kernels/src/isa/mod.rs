@@ -34,8 +34,8 @@ impl Isa {
         }
     }
 
-    /// The number of activation rows for which 16 sums per row fit into the registers. With long
-    /// vectors, the sums of a second panel of the weight also fit into the registers.
+    /// Returns the number of activation rows for which 16 sums per row fit into the registers. With
+    /// long vectors, the sums of a second panel of the weight also fit into the registers.
     pub(crate) fn rows(self) -> usize {
         match self {
             Self::X86(x86) => x86.rows(),
@@ -48,7 +48,7 @@ impl Isa {
         matches!(self, Self::X86(x86) if x86.has_short_vectors())
     }
 
-    /// A name for the processor features on which the code of a kernel depends.
+    /// Returns a name for the processor features on which the code of a kernel depends.
     pub(crate) fn name(self) -> String {
         match self {
             Self::X86(x86) => x86.name(),

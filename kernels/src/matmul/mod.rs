@@ -98,8 +98,8 @@ const PART: usize = 1 << 17;
 const PART_QUANTIZES: usize = 200;
 const PART_NORMALIZES: usize = 100;
 
-/// The number of bytes on a worker's stack for an activation row that the worker normalizes or
-/// quantizes itself.
+/// A worker has this number of bytes on its stack for an activation row that the worker normalizes
+/// or quantizes itself.
 const SCRATCH: usize = 30 << 10;
 
 /// The distance in bytes between the bytes that the kernel reads and the bytes that it prefetches.
@@ -114,7 +114,7 @@ const ROWS: usize = 8;
 /// parts, all workers of a machine are busy.
 const PARTS: usize = 64;
 
-/// The largest number of vectors, each with 16 sums, that a loop of the kernel carries from one
+/// A loop of the kernel carries at most this number of vectors, each with 16 sums, from one
 /// iteration to the next. No processor has registers for more vectors, and many more vectors would
 /// not fit on a worker's stack.
 const CARRIED: usize = 32;
@@ -179,8 +179,8 @@ fn ask<'k>(code: &'k Code, weights: &[Panel<'k>], at: Value<'k>, lines: usize) {
 }
 
 impl Matmul<'_> {
-    /// The kernel that prepares the activations of several rows for all parts of the matmul.
-    /// Returns `None` if each worker prepares the activations itself.
+    /// Returns the kernel that prepares the activations of several rows for all parts of the
+    /// matmul. Returns `None` if each worker prepares the activations itself.
     pub(crate) fn apart(&self) -> Option<ActivationPacking> {
         let &Self { rows, inputs, x, .. } = self;
         Some(if self.makes_tiles_of_numbers() {
@@ -241,17 +241,17 @@ impl Matmul<'_> {
         norm && (!self.tail.halves || self.outputs.is_multiple_of(2 * PANEL))
     }
 
-    /// The number of columns in the output of the matmul.
+    /// Returns the number of columns in the output of the matmul.
     fn columns(&self) -> usize {
         if self.tail.halves { self.outputs / 2 } else { self.outputs }
     }
 
-    /// The number of rows in the output of the matmul.
+    /// Returns the number of rows in the output of the matmul.
     fn results(&self) -> usize {
         self.stack.map_or(self.rows, |stack| stack.rows)
     }
 
-    /// The number of matrices, and the number of activation rows per matrix.
+    /// Returns the number of matrices, and the number of activation rows per matrix.
     fn matrices(&self) -> (usize, usize) {
         match self.stack {
             None => (1, self.rows),
@@ -328,8 +328,8 @@ impl Matmul<'_> {
         }
     }
 
-    /// The number of parts of the result that the epilogue combines: 2 if the epilogue combines
-    /// halves, otherwise 1.
+    /// Returns the number of parts of the result that the epilogue combines: 2 if the epilogue
+    /// combines halves, otherwise 1.
     fn halves(&self) -> usize {
         if self.tail.halves { 2 } else { 1 }
     }
@@ -338,7 +338,7 @@ impl Matmul<'_> {
         self.format.packed(self.outputs, self.inputs).bytes()
     }
 
-    /// The kernel's code for a tiling and for results with this element type.
+    /// Returns the kernel's code for a tiling and for results with this element type.
     pub(crate) fn kernel(&self, element: Element, tiling: Tiling) -> impl FnOnce() -> Kernel {
         let tiling = self.fitted(tiling);
         let bindings =
@@ -425,8 +425,8 @@ impl Matmul<'_> {
         });
     }
 
-    /// The index of the matrix that an operand selects for a row of the result. The kernel clamps
-    /// an index that is out of range.
+    /// Returns the index of the matrix that an operand selects for a row of the result. The kernel
+    /// clamps an index that is out of range.
     fn choice<'k>(&self, code: &'k Code, choices: Buffer<'k>, row: Value<'k>) -> Value<'k> {
         let integer = Type::Scalar(Element::I32);
         let last = self.stack.map_or(0, |stack| stack.matrices - 1);
@@ -527,8 +527,8 @@ impl Matmul<'_> {
         (0..sums).map(|i| kept.load(code.index(i * PANEL), SUMS)).collect()
     }
 
-    /// The mask of the valid outputs of a panel; `None` if all 16 outputs are valid. The last panel
-    /// can have fewer than 16 valid outputs.
+    /// Returns the mask of the valid outputs of a panel; `None` if all 16 outputs are valid. The
+    /// last panel can have fewer than 16 valid outputs.
     fn mask<'k>(&self, code: &'k Code, panel: Value<'k>) -> Option<Value<'k>> {
         let all = self.outputs.is_multiple_of(PANEL);
         (!all).then(|| code.first_lanes(code.index(self.outputs) - panel * PANEL, PANEL))

@@ -56,8 +56,8 @@ impl<'k> Sums<'k> {
     }
 }
 
-/// The index in memory of a number of x, if x is divided into tiles: `[rows / 16, inputs / 32, 16,
-/// 32]`.
+/// Returns the index in memory of a number of x, if x is divided into tiles. The tiles have the
+/// shape `[rows / 16, inputs / 32, 16, 32]`.
 pub(super) fn place<'k>(inputs: usize, row: Value<'k>, column: Value<'k>) -> Value<'k> {
     let code = row.code();
     let [rows, columns] = [ROWS, TILE].map(|count| code.index(count));
@@ -84,19 +84,19 @@ pub(super) fn kernel(rows: usize, inputs: usize) -> (String, impl FnOnce() -> Ke
     (format!("tiles_{rows}x{inputs}"), body)
 }
 
-/// The number of bytes of each activation row that the kernel of [`rounding`] writes.
+/// Returns the number of bytes of each activation row that the kernel of [`rounding`] writes.
 pub(super) fn row_bytes(form: Form) -> usize {
     form.bytes().max(tile_bytes(form))
 }
 
-/// The number of bytes that the dequantized numbers of an activation row occupy in tiles.
+/// Returns the number of bytes that the dequantized numbers of an activation row occupy in tiles.
 fn tile_bytes(form: Form) -> usize {
     2 * form.values()
 }
 
-/// A kernel that quantizes x `[rows, inputs]` to bytes with a scale per group. The kernel then
-/// writes the dequantized numbers in tiles. If the operating system does not allow tile registers,
-/// the kernel writes the bytes and scales instead.
+/// Returns a kernel that quantizes x `[rows, inputs]` to bytes with a scale per group. The kernel
+/// then writes the dequantized numbers in tiles. If the operating system does not allow tile
+/// registers, the kernel writes the bytes and scales instead.
 pub(super) fn rounding(
     x: Element,
     [rows, stored]: [usize; 2],
@@ -158,7 +158,7 @@ impl Matmul<'_> {
         [self.x, self.y] == [Element::Bf16; 2]
     }
 
-    /// The number of activation rows whose sums for a panel are in memory.
+    /// Returns the number of activation rows whose sums for a panel are in memory.
     pub(super) fn held(&self) -> usize {
         HELD.min(self.rows.next_multiple_of(ROWS))
     }
@@ -469,8 +469,8 @@ impl Matmul<'_> {
 /// Some columns of the weight, in tiles. The kernel multiplies a block of columns by all activation
 /// rows, before it continues with the next columns.
 struct Block<'b, 'k> {
-    /// The tiles of x, the number of tiles per row, the index of the block's first tile in the row,
-    /// and the number of tiles in the block.
+    /// The tiles of x, the number of tiles per row, and the first tile and the number of tiles that
+    /// belong to the block.
     x: Buffer<'k>,
     columns: usize,
     near: Value<'k>,
@@ -490,7 +490,8 @@ enum Ready<'k> {
     Bytes(Bytes<'k>),
 }
 
-/// Some prepared groups of a panel: tiles of signed bytes, scales, and memory for the products.
+/// Contains some prepared groups of a panel: tiles of signed bytes, scales, and memory for the
+/// products.
 #[derive(Clone, Copy)]
 struct Bytes<'k> {
     bytes: Buffer<'k>,

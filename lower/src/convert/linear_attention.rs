@@ -15,8 +15,8 @@ const CHUNK: usize = 64;
 /// The leading axes of the state matrices: sequences, key heads, and value heads per key head.
 const HEADS: [usize; 3] = [0, 1, 2];
 
-/// The tensors of some tokens, with the axis of tokens after the axes of heads. Queries and keys
-/// also have an axis for the value heads per key head.
+/// Contains the tensors of some tokens, with the axis of tokens after the axes of heads. Queries
+/// and keys also have an axis for the value heads per key head.
 struct Tokens {
     q: NodeId,
     k: NodeId,
@@ -66,7 +66,7 @@ pub(crate) fn convert(
     b.op(Concatenate { axis: 3 }, &[&[state], &outputs[..]].concat())
 }
 
-/// Whether each token is a real token and not padding: `[S]` or `[B, S]`.
+/// Whether each token is a real token and not padding. The tensor has the shape `[S]` or `[B, S]`.
 fn real(b: &mut Builder<'_>, sizes: LinearAttentionSizes, count: NodeId) -> Result<NodeId, InferError> {
     let mut shape = vec![sizes.tokens];
     if b.ty(count).rank() == 1 {

@@ -101,7 +101,7 @@ struct Attention<'a> {
 }
 
 impl Attention<'_> {
-    /// The type of a tensor that has one element per key along the given axis.
+    /// Returns the type of a tensor that has one element per key along the given axis.
     fn over_keys(&self, ty: &TensorType, element: ElementType, axis: usize) -> String {
         let extent = |(at, n): (usize, &usize)| match self.used {
             Some(_) if at == axis => "?x".to_owned(),

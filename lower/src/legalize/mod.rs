@@ -70,8 +70,7 @@ pub struct Legalization {
 /// the results that no operation reads.
 #[derive(Debug)]
 pub struct FaultExample {
-    /// The operations, for example `convert to=bf16`, each with the numbers of the operation's
-    /// operands.
+    /// Each operation, for example `convert to=bf16`, is listed with the numbers of its operands.
     pub operations: &'static [(&'static str, &'static [usize])],
     /// The operands of the program, for example `i32[2] 3,1`.
     pub operands: &'static [&'static str],
@@ -86,7 +85,7 @@ impl Legalization {
     }
 }
 
-/// The faults of the target's compiler that affect a trace of primitive operations, with the
+/// Returns the compiler's faults that affect a trace of primitive operations, each with the
 /// affected places in the network.
 pub fn shown<'a>(trace: &'a Trace, target: &Target) -> Vec<(&'static Legalization, Vec<&'a Provenance>)> {
     let places = |legalization: &'static Legalization| {

@@ -103,7 +103,7 @@ pub enum Quantized {
 }
 
 impl WeightFormat {
-    /// The format that stores numbers of this element type without loss.
+    /// Returns the format that stores numbers of this element type without loss.
     pub fn dense(element: ElementType) -> Option<Self> {
         match element {
             ElementType::F32 => Some(Self::F32),
@@ -123,8 +123,8 @@ impl WeightFormat {
         }
     }
 
-    /// The number of values of a row that Tracewright quantizes together; `None` for formats
-    /// without groups.
+    /// Returns the number of values of a row that Tracewright quantizes together; `None` for
+    /// formats without groups.
     pub fn together(self) -> Option<usize> {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => None,
@@ -142,8 +142,8 @@ impl WeightFormat {
         }
     }
 
-    /// The number of bytes for the scales of a chunk. The scales come before the integers of the
-    /// chunk.
+    /// Returns the number of bytes for the scales of a chunk. The scales come before the integers
+    /// of the chunk.
     pub fn scales(self) -> usize {
         match self {
             Self::Q4K => 4 * LINE,
@@ -177,12 +177,12 @@ impl WeightFormat {
         }
     }
 
-    /// The number of bytes in a chunk of a panel.
+    /// Returns the number of bytes in a chunk of a panel.
     fn chunk(self) -> usize {
         self.scales() + self.columns() * PANEL / self.in_a_byte().unwrap_or(1)
     }
 
-    /// The number of quantized integers in a byte; `None` for formats without groups.
+    /// Returns the number of quantized integers in a byte; `None` for formats without groups.
     pub fn in_a_byte(self) -> Option<usize> {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => None,
@@ -191,8 +191,8 @@ impl WeightFormat {
         }
     }
 
-    /// The tensors that contain a matrix in a format with groups; the list is empty for formats
-    /// without groups.
+    /// Returns the tensors that contain a matrix in a format with groups; the list is empty for
+    /// formats without groups.
     pub fn parts(self) -> &'static [GroupPart] {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => &[],
@@ -201,8 +201,8 @@ impl WeightFormat {
         }
     }
 
-    /// The type of one of the tensors that contain a matrix in a format with groups, in row order;
-    /// `None` if the format has no such tensor.
+    /// Returns the type of one of the tensors that contain a matrix in a format with groups, in row
+    /// order; `None` if the format has no such tensor.
     ///
     /// The tensor of scales is f16 `[outputs, groups]`. The tensor of integers is i8
     /// `[outputs, groups, 32]`, or `[outputs, groups, 16]` for 4-bit integers. With 4-bit integers,
@@ -271,7 +271,7 @@ impl WeightFormat {
         }
     }
 
-    /// The integers of a group, read from bytes that [`group_row`](Self::group_row) wrote.
+    /// Returns the integers of a group, read from bytes that [`group_row`](Self::group_row) wrote.
     pub fn integers(self, bytes: &[i8]) -> Vec<i8> {
         let least = if self == Self::Q4K { LEAST } else { 0 };
         match self.in_a_byte() {
@@ -285,7 +285,7 @@ impl WeightFormat {
         }
     }
 
-    /// The number that is added to each integer before the integer is stored in a panel.
+    /// Returns the number that is added to each integer before the integer is stored in a panel.
     pub fn offset(self) -> u8 {
         match self {
             Self::Q8 => 128,
@@ -353,8 +353,8 @@ const LEAST: i8 = 8;
 /// sum.
 const INTEGERS: f32 = 12_582_912.0;
 
-/// The weights of the values of a group: the given `weights`, or 1 for each value if `weights` is
-/// empty.
+/// Returns the weights of the values of a group: the given `weights`, or 1 for each value if
+/// `weights` is empty.
 fn group_weights(weights: &[f32]) -> [f32; GROUP] {
     let mut all = [if weights.is_empty() { 1.0 } else { weights[0] }; GROUP];
     all.iter_mut().zip(weights).for_each(|(all, weight)| *all = *weight);

@@ -46,8 +46,8 @@ impl SuperBlock {
         numbers
     }
 
-    /// The numbers of steps (the counts), packed into bytes as in GGUF. For the first four groups,
-    /// the bytes contain the six bits of each scale's count, and then the six bits of each
+    /// Returns the numbers of steps (the counts), packed into bytes as in GGUF. For the first four
+    /// groups, the bytes contain the six bits of each scale's count, and then the six bits of each
     /// minimum's count. For the last four groups, the bytes contain the lower four bits of the two
     /// counts. The upper two bits of the last four groups are in the bytes of the first four
     /// groups, above the six bits.
@@ -124,8 +124,8 @@ impl Numbers {
         Self { x, weights: group_weights(weights), count }
     }
 
-    /// The scale and the minimum with the smallest error, before the rounding to multiples of
-    /// steps.
+    /// Returns the scale and the minimum with the smallest error, before the rounding to multiples
+    /// of steps.
     fn fit(&self) -> [f32; 2] {
         // The range always includes zero, because the format subtracts a minimum that is never
         // negative.
@@ -150,7 +150,7 @@ impl Numbers {
         best.0
     }
 
-    /// The integers that are nearest to the values, for the given scale and minimum.
+    /// Returns the integers that are nearest to the values, for the given scale and minimum.
     fn integers(&self, [scale, minimum]: [f32; 2]) -> Integers {
         let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
         let mut integers = self.x;
@@ -195,8 +195,8 @@ impl Numbers {
         error
     }
 
-    /// The best scale and minimum near `fit`, as numbers of steps, and the integers for this scale
-    /// and minimum.
+    /// Returns the best scale and minimum near `fit`, as numbers of steps, and the integers for
+    /// this scale and minimum.
     fn in_steps(&self, fit: [f32; 2], steps: [f32; 2]) -> ([u8; 2], [u8; GROUP]) {
         let count = |value: f32, step: f32| {
             let count = if step > 0.0 { value / step } else { 0.0 };

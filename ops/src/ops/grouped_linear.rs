@@ -126,7 +126,7 @@ impl Operation for GroupedLinear {
     }
 }
 
-/// Rounds the activations for a matmul with quantized weights to integers, row by row.
+/// Rounds the activations row by row to integers, as a matmul with quantized weights does.
 pub(super) fn rounded(x: &Value, bits: ActivationBits) -> Value {
     let inputs = x.ty.shape[x.ty.rank() - 1];
     let mut data: Vec<f32> = x.data.iter().map(|&x| x as f32).collect();

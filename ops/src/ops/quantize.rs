@@ -75,7 +75,7 @@ impl Operation for Quantize {
     }
 }
 
-/// The type of one of the tensors that contain a matrix in a format with groups.
+/// Returns the type of one of the tensors that contain a matrix in a format with groups.
 fn grouped(
     op: &'static str,
     format: WeightFormat,

@@ -113,7 +113,7 @@ operation! {
 pub(crate) const HIDDEN: f64 = f32::MIN as f64;
 
 impl Sdpa {
-    /// The factor for the scores, for heads with the given number of features.
+    /// Returns the factor for the scores, for heads with the given number of features.
     pub fn scale_for(&self, features: usize) -> f64 {
         self.scale.map_or_else(|| 1.0 / libm::sqrt(features as f64), |s| s.0)
     }

@@ -9,7 +9,7 @@ operation! {
     /// StableHLO cannot express slices of variable length, because all extents in StableHLO are
     /// static. The crate `lower` writes the operation in IREE's own dialects.
     SlicedAppend = "sliced_append" {
-        /// The axis of slots in the cache, and of tokens in the new vectors.
+        /// This axis contains the slots in the cache, and the tokens in the new vectors.
         axis: usize,
     }
 }

@@ -53,7 +53,7 @@ impl FromStr for Rules {
     }
 }
 
-/// The equation of the rule with this name; `None` if no rule has this name.
+/// Returns the equation of the rule with this name; `None` if no rule has this name.
 pub fn equation(name: &str) -> Option<String> {
     let rule = Table::ALL.iter().flat_map(|table| table.rules()).find(|rule| rule.name == name);
     rule.map(Rule::equation).or_else(|| (name == FOLDING.0).then(|| FOLDING.1.to_owned()))
@@ -70,8 +70,8 @@ pub struct Rule {
 /// How Tracewright matches and applies a rule.
 #[derive(Clone, Copy, Debug)]
 pub enum RuleKind {
-    /// A rule with a pattern for the left side and a pattern for the right side of its equation.
-    /// Some variables of the left pattern must be constants.
+    /// A rule whose equation has a pattern for the left side and a pattern for the right side. Some
+    /// variables of the left pattern must be constants.
     Text {
         left: &'static str,
         right: &'static str,
@@ -124,8 +124,8 @@ impl Rules {
         tables.iter().flat_map(|table| table.rules()).copied().collect()
     }
 
-    /// The rules of [`all`](Self::all) in the form that egg applies. Tracewright parses the rules
-    /// only once, because the parser takes as long as the simplification of a small function.
+    /// Returns the rules of [`all`](Self::all) in the form that egg applies. Tracewright parses the
+    /// rules only once, because the parser takes as long as the simplification of a small function.
     pub(crate) fn rewrites(self) -> &'static [Rewrite<Term, Context>] {
         static EXACT: Rewrites = LazyLock::new(|| rewrites(Rules::Exact.all()));
         static APPROXIMATE: Rewrites = LazyLock::new(|| rewrites(Rules::Approximate.all()));

@@ -75,7 +75,8 @@ impl DeviceKind {
         }
     }
 
-    /// The name of the kind on the command line and in a manifest: `cpu`, `vulkan`, `cuda`, `hip`, `metal`.
+    /// Returns the name of the kind on the command line and in a manifest: `cpu`, `vulkan`, `cuda`,
+    /// `hip`, `metal`.
     pub fn name(self) -> &'static str {
         self.description().name
     }
@@ -99,8 +100,8 @@ impl fmt::Display for DeviceKind {
     }
 }
 
-/// One device of a machine, by its name on the command line: `cuda` for the first device, or `cuda:1` for the
-/// second device.
+/// One device of a machine, by its name on the command line. The name is `cuda` for the first CUDA
+/// device, or `cuda:1` for the second CUDA device.
 ///
 /// ```
 /// use tracewright_targets::{DeviceKind, DeviceName};
@@ -154,7 +155,8 @@ impl FromStr for DeviceName {
 }
 
 impl Target {
-    /// The baseline target for a device of this kind, which is the oldest supported processor.
+    /// Returns the baseline target for a device of this kind, which is the oldest supported
+    /// processor.
     pub fn of_device(kind: DeviceKind) -> Self {
         match kind {
             DeviceKind::Cpu => Self::host(),
@@ -162,19 +164,19 @@ impl Target {
         }
     }
 
-    /// The flags with which the compiler compiles a program for this target.
+    /// Returns the flags with which the compiler compiles a program for this target.
     pub fn compiler_flags(&self) -> Vec<String> {
         (self.device.description().flags)(self)
     }
 
-    /// The reason why programs for the target cannot have tensors of an element type, such as
-    /// `bf16`; `None` if programs can have such tensors.
+    /// Returns the reason why programs for the target cannot have tensors of an element type, such
+    /// as `bf16`; `None` if programs can have such tensors.
     pub fn lacks(&self, element: &str) -> Option<Unsupported> {
         (self.device.description().lacks)(self, element)
     }
 
-    /// The reason why programs for the target cannot compute with an element type; `None` if
-    /// programs can compute with the type.
+    /// Returns the reason why programs for the target cannot compute with an element type; `None`
+    /// if programs can compute with the type.
     pub fn miscounts(&self, element: &str) -> Option<Unsupported> {
         (self.device.description().miscounts)(element)
     }

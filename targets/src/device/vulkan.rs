@@ -17,8 +17,7 @@ pub(super) const VULKAN: Description = Description {
 /// represents.
 const DRIVERS: [(&str, &str); 1] = [("llvmpipe", "llvmpipe")];
 
-/// The names of device features in `VkPhysicalDevice…Features`, each with the corresponding SPIR-V
-/// capability.
+/// Each device feature in `VkPhysicalDevice…Features` has a corresponding SPIR-V capability.
 const CAPABILITIES: [(&str, &str); 2] =
     [("storageBuffer16BitAccess", "cap:StorageBuffer16BitAccess"), ("shaderFloat16", "cap:Float16")];
 
@@ -49,8 +48,8 @@ pub(super) fn miscounts(element: &str) -> Option<Unsupported> {
 }
 
 impl Target {
-    /// The target for a Vulkan device with the given driver name and the given features from
-    /// `VkPhysicalDevice…Features`.
+    /// Returns the target for a Vulkan device with the given driver name and the given features
+    /// from `VkPhysicalDevice…Features`.
     pub fn of_vulkan(driver: &str, features: &[String]) -> Self {
         let target = Self::of_device(DeviceKind::Vulkan);
         let known = DRIVERS.iter().find(|(name, _)| *name == driver);

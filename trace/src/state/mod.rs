@@ -51,8 +51,8 @@ trait Kind: Sized {
         KvFormat::Computed
     }
 
-    /// The number of slots in a program with this context length; `None` if this kind of state has
-    /// no slots.
+    /// Returns the number of slots in a program with this context length; `None` if this kind of
+    /// state has no slots.
     fn slots(&self, context: usize) -> Option<usize>;
 
     /// Whether a sequence that has written all positions below `written` can go back to position `to`.
@@ -89,8 +89,8 @@ macro_rules! kinds {
                 match self { $(Self::$name(kind) => kind.format(),)+ }
             }
 
-            /// The number of slots in a program with this context length; `None` if this kind of
-            /// state has no slots.
+            /// Returns the number of slots in a program with this context length; `None` if this
+            /// kind of state has no slots.
             pub fn slots(self, context: usize) -> Option<usize> {
                 match self { $(Self::$name(kind) => kind.slots(context),)+ }
             }
@@ -132,8 +132,9 @@ pub struct Part {
 }
 
 impl Part {
-    /// The number of slots of the tensor in a program with this context length, and the index of
-    /// the axis of slots among the `rank` axes. The result is `None` if the tensor has no slots.
+    /// Returns the number of slots of the tensor in a program with this context length, and the
+    /// index of the slot axis among the `rank` axes. The result is `None` if the tensor has no
+    /// slots.
     pub fn slots(self, context: usize, rank: usize) -> Option<(usize, usize)> {
         let is_scales = self.kind.format() == KvFormat::Q8 && self.name.as_str().ends_with(KvFormat::SCALES);
         let features = if is_scales { 0 } else { 1 };
