@@ -34,8 +34,8 @@ impl<'k> StepCounts<'k> {
         })
     }
 
-    /// Returns the counts for the scale and the minimum of a group whose index is known only at run
-    /// time, for one row per lane.
+    /// Returns the two counts (for the scale and the minimum) of a group whose index the kernel
+    /// computes at run time, for one row per lane.
     pub(crate) fn at(self, group: Value<'k>) -> [Value<'k>; 2] {
         let code = group.code();
         let four = code.index(4);

@@ -132,7 +132,7 @@ fn is_parameter(uses: &NodeUses<'_>, id: NodeId) -> bool {
 }
 
 /// Returns the sizes of a matmul with at most `CUDA_VECTORS` vectors. Returns `None` if the node is
-/// another operation or has more vectors, or if no kernel supports the sizes.
+/// not a matmul, if the matmul has more vectors, or if no kernel supports the sizes.
 fn product(uses: &NodeUses<'_>, id: NodeId) -> Option<CudaProduct> {
     let (Some(Op::Linear(_)), &[x, weight]) = (uses.op(id), &uses.types(id)[..]) else { return None };
     let is_bf16 = |ty: &TensorType| ty.element == ElementType::Bf16;
@@ -143,8 +143,8 @@ fn product(uses: &NodeUses<'_>, id: NodeId) -> Option<CudaProduct> {
     (is_bf16(x) && is_bf16(weight) && supported).then_some(product)
 }
 
-/// Returns the norm of the input of some matmuls, with the norm's operands, if no other operation
-/// uses the result of the norm.
+/// Returns the norm before some matmuls and the norm's operands, if only the matmuls read the
+/// result of the norm.
 fn norm(
     uses: &NodeUses<'_>,
     input: NodeId,

@@ -128,9 +128,8 @@ struct Divider<'a> {
 }
 
 impl Shards {
-    /// Partitions the arguments and results of a recorded trace over the devices of a mesh. The
-    /// arguments and results of a program stay the same if Tracewright simplifies the trace without
-    /// an archive.
+    /// Partitions the arguments and results of a recorded trace over the devices of a mesh.
+    /// Simplification without an archive does not change the arguments and results of a program.
     ///
     /// # Errors
     /// Returns an error if a rule names an unknown axis, or if the extent of a tensor axis is not
@@ -261,8 +260,8 @@ fn declared_axes(trace: &Trace) -> BTreeMap<&str, Vec<&[AxisName]>> {
     declared
 }
 
-/// For attention whose query heads share key-value heads: the axes of the queries that the keys do
-/// not have.
+/// Returns the axes that the queries have and the keys lack, in attention whose query heads share
+/// key-value heads.
 fn group_axes(function: &Function) -> Vec<&str> {
     let mut groups = Vec::new();
     for id in function.ids() {

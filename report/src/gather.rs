@@ -114,8 +114,8 @@ fn graph_id(stage: Stage, function: &str) -> String {
     format!("{}/{function}", stage.name())
 }
 
-/// For each function, the prefixes with which its calls begin the keys of parameters. If several
-/// entry points use the same prefix, the list contains the prefix only once.
+/// For each function, lists the key prefixes that the calls of the function use. If several entry
+/// points use the same prefix, the list contains the prefix only once.
 fn layers(trace: &Trace) -> Vec<Vec<String>> {
     let mut layers = vec![Vec::new(); trace.functions.len()];
     for caller in &trace.functions {

@@ -282,7 +282,7 @@ pub struct RuleFacts {
 pub struct MemoryFacts {
     /// The bytes of the weights, by storage format.
     pub weights: Vec<StoredFacts>,
-    /// The program packs copies of weights with this number of bytes at load time.
+    /// At load time, the program packs this number of bytes of weights into copies.
     pub repacked: usize,
     /// The number of bytes of the layers' state, by the kind of state (such as keys and values).
     pub state: BTreeMap<String, usize>,

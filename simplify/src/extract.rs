@@ -9,8 +9,8 @@
 //! expressions. A class is needed if the function returns the class, or if the chosen expression of
 //! another needed class reads the class. The method of counting references comes from logic
 //! synthesis, where it has the name *maximum fanout-free cone* (Mishchenko, Chatterjee, Brayton,
-//! "DAG-Aware AIG Rewriting", 2006). The search makes changes of two kinds. The search chooses
-//! another expression for one class, or for all classes together that could read the same class.
+//! "DAG-Aware AIG Rewriting", 2006). The search makes changes of two kinds. Each change replaces
+//! the expression of one class, or the expressions of all classes that could read the same class.
 //! Changing several classes together is necessary, because classes that share an expression can
 //! cost less although each single change costs more.
 
@@ -46,7 +46,7 @@ pub(crate) struct Extraction<'a> {
     total: f64,
 }
 
-/// A class, and the expression that the search chooses for this class.
+/// A class of equal expressions, and the expression that the search chooses for the class.
 type Move = (usize, usize);
 
 impl<'a> Extraction<'a> {

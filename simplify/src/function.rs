@@ -170,10 +170,10 @@ impl<'a> Saturated<'a> {
     }
 
     /// The choice of expressions with which the search begins. For a class that contains nodes of
-    /// the function, the choice is the oldest of these nodes. For a class without nodes of the
-    /// function, the choice is the expression whose most expensive path through the operands costs
-    /// least. The first choice has no cycle, because the oldest node of a class depends only on
-    /// older nodes.
+    /// the function, the search begins with the oldest of the nodes. For a class without nodes of
+    /// the function, the search begins with the expression whose most expensive path through the
+    /// operands costs least. The first choice has no cycle, because the oldest node of a class
+    /// depends only on older nodes.
     fn start(&self, classes: &[Class], places: &HashMap<Id, usize>) -> Vec<usize> {
         let graph = self.graph();
         let mut chosen: Vec<Option<usize>> = vec![None; classes.len()];

@@ -38,7 +38,8 @@ const PLACES: Type = Type::lanes(KEYS, Element::I32);
 
 pub(crate) struct Attention {
     element: Element,
-    /// The product of all batch axes, and the number of batch indices that share the same `offset`.
+    /// Two numbers: the product of all batch axes, and how many batch indices share the same
+    /// `offset`.
     batch: usize,
     of_offset: usize,
     /// The number of query heads per key head.
@@ -424,7 +425,8 @@ impl Attention {
         })
     }
 
-    /// Returns the index of the key, and of its value, in this lane of the vector.
+    /// Returns the index of the key that belongs to this lane; the value of the key has the same
+    /// index.
     fn key<'k>(&self, code: &'k Code, keys: Keys<'k>, lane: Value<'k>) -> Value<'k> {
         let length = code.index(self.keys);
         let whole = self.keys.is_multiple_of(KEYS);
@@ -562,8 +564,8 @@ impl<'k> Tile<'k> {
 }
 
 struct Row<'k> {
-    /// Two indices of the query: one counts the heads first, and the other (for the prologue)
-    /// counts the tokens first.
+    /// The index `by_head` orders queries by head and then by token, and the index `by_token`
+    /// orders queries by token and then by head.
     by_head: Value<'k>,
     by_token: Value<'k>,
     from: Value<'k>,

@@ -119,8 +119,8 @@ pub(crate) struct Code {
     constants: RefCell<BTreeMap<String, usize>>,
     /// The SSA names of the constant indices, with the number that each name represents.
     places: RefCell<BTreeMap<usize, usize>>,
-    /// The names of values that depend only on operands, by the right-hand side of their statement.
-    /// Each loop body contains at most one statement for the same value.
+    /// Maps the right-hand side of a statement to the name of its value, if the value depends only
+    /// on operands. Each loop body contains at most one statement for the same value.
     written: RefCell<Vec<BTreeMap<String, usize>>>,
     /// Local memory, which the kernel allocates at its beginning. An allocation inside a loop would
     /// take more memory in every iteration.

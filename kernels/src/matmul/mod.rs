@@ -65,8 +65,8 @@ pub(crate) struct Stack {
 /// The activation rows that the kernel multiplies by the same matrix.
 #[derive(Clone, Copy)]
 struct Rows<'k> {
-    /// The index of the first row in the matmul's result. In the result, each following row is
-    /// `apart` rows after the previous row.
+    /// The index of the first row in the matmul's result. In the matmul's result, consecutive rows
+    /// of the same matrix are `apart` rows apart.
     first: Value<'k>,
     count: usize,
     apart: usize,

@@ -123,8 +123,8 @@ fn in_integers(b: &mut Builder<'_>, x: NodeId, bits: ActivationBits) -> Result<(
     Ok((bytes, b.binary(BinaryKind::Divide, largest, full)?))
 }
 
-/// The integers that are stored at each position within the bytes, such as the lower and the upper
-/// four bits. Each position contains one column for each byte of the group.
+/// Extracts the integers at each position within the bytes, such as the lower and the upper four
+/// bits. Each position contains one column for each byte of the group.
 fn unpacked(b: &mut Builder<'_>, format: WeightFormat, bytes: NodeId) -> Result<Vec<NodeId>, InferError> {
     if format.in_a_byte() != Some(2) {
         return Ok(vec![bytes]);
@@ -208,7 +208,7 @@ fn numbers(
     b.op(OptimizationBarrier {}, &[numbers])
 }
 
-/// Multiplies each number by its scale. The scales have the axes `axes` of the numbers.
+/// Multiplies each number by its scale. The scales have only the axes `axes` of `numbers`.
 fn scaled(
     b: &mut Builder<'_>,
     numbers: NodeId,

@@ -100,8 +100,8 @@ impl WeightFormat {
         }
     }
 
-    /// Returns the index in its chunk of the byte that contains a value, and the number of bits by
-    /// which the value is shifted in the byte.
+    /// Returns two numbers for a value: the index of its byte in the chunk, and the number of bits
+    /// by which the value is shifted in the byte.
     fn nibble(self, row: usize, column: usize) -> (usize, u32) {
         let in_a_byte = self.in_a_byte().unwrap_or(1);
         let line = column / (4 * in_a_byte) * LINE;
