@@ -38,8 +38,7 @@ const PLACES: Type = Type::lanes(KEYS, Element::I32);
 
 pub(crate) struct Attention {
     element: Element,
-    /// Two numbers: the product of all batch axes, and how many batch indices share the same
-    /// `offset`.
+    /// The product of all batch axes, and how many batch indices share the same `offset`.
     batch: usize,
     of_offset: usize,
     /// The number of query heads per key head.
@@ -60,8 +59,7 @@ pub(crate) struct Attention {
     /// Whether keys and values are integers with a scale per key.
     quantized: bool,
     heads: usize,
-    /// Describes where the queries of each token are in memory, if the token axis comes before the
-    /// head axis.
+    /// The order of queries in memory, if the token axis comes before the head axis.
     tokens: Option<Tokens>,
     /// Whether the token axis of the result comes before the head axis.
     by_token: bool,
@@ -136,8 +134,7 @@ impl Attention {
         3 + usize::from(self.offset) + usize::from(self.sinks)
     }
 
-    /// Returns the index of the binding for the keys' scales, which follows the bindings of the
-    /// prologue.
+    /// Returns the binding index of the keys' scales, which follow the prologue's bindings.
     fn scales(&self) -> usize {
         self.prologue() + self.before.bindings()
     }
@@ -175,8 +172,7 @@ impl Attention {
         Tilings::new(self.name(), self.usual(), |tiling| self.fitted(tiling))
     }
 
-    /// Returns the default tiling, which the kernel uses unless a tuning file selects another
-    /// tiling.
+    /// Returns the default tiling, which a tuning file can replace.
     pub(crate) fn usual(&self) -> Tiling {
         // The kernel has at least two parts, so that two workers are busy.
         let most = self.plain_rows();
@@ -425,8 +421,7 @@ impl Attention {
         })
     }
 
-    /// Returns the index of the key that belongs to this lane; the value of the key has the same
-    /// index.
+    /// Returns the index of the key, and of its value, that belongs to this lane.
     fn key<'k>(&self, code: &'k Code, keys: Keys<'k>, lane: Value<'k>) -> Value<'k> {
         let length = code.index(self.keys);
         let whole = self.keys.is_multiple_of(KEYS);
@@ -523,12 +518,10 @@ impl Attention {
 /// state of the queries is in memory, so that the same code works for all queries.
 struct Tile<'k> {
     rows: usize,
-    /// The buffer that contains all queries, and the prologue that the kernel applies to each
-    /// query.
+    /// The buffer of all queries, and the prologue that the kernel applies to each query.
     read: Buffer<'k>,
     start: Start<'k>,
-    /// The queries after the norm and the rotary embedding, and the positions of the queries
-    /// relative to the keys.
+    /// The queries after the prologue, and their positions relative to the keys.
     queries: Buffer<'k>,
     positions: Buffer<'k>,
     /// The state of the softmax for each query. `largest` contains the largest score so far, with
@@ -564,8 +557,7 @@ impl<'k> Tile<'k> {
 }
 
 struct Row<'k> {
-    /// The index `by_head` orders queries by head and then by token, and the index `by_token`
-    /// orders queries by token and then by head.
+    /// The index `by_head` counts all tokens of a head first, and `by_token` all heads of a token.
     by_head: Value<'k>,
     by_token: Value<'k>,
     from: Value<'k>,
