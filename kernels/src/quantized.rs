@@ -14,7 +14,7 @@ pub(crate) const LONGEST: usize = 16384;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sums {
     /// The sum of the activation bytes, multiplied by this factor, as i32. If the weight stores
-    /// each byte with the factor subtracted, the sums of products start from this number.
+    /// each byte with the factor subtracted, the kernel starts the sums of products from this sum.
     Times(i32),
     /// The sum of the dequantized activations, as f32. The kernel multiplies the sum of the
     /// activations by the minimum of a weight group.

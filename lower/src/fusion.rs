@@ -152,9 +152,10 @@ impl<'f> NodeUses<'f> {
     }
 
     /// Fuses the rotary embedding and the norm before the first operand. For an append, the
-    /// function fuses the operations before the appended vectors. The function fuses operations
-    /// only if the kernel supports the operations, and if no other node uses their results. The
-    /// function also fuses the permutation from token order to head order.
+    /// function fuses the norm and the rotary embedding that compute the appended vectors. The
+    /// function fuses operations only if the kernel supports the operations, and if no other node
+    /// uses their results. The function also fuses the permutation that moves the token axis behind
+    /// the head axis.
     fn before(&self, id: NodeId, mut work: FusedOp<'f>, kernels: &Kernels) -> Prologue<'f> {
         let mut operands = self.function.operands(id);
         let writes = matches!(work.op, Op::Append(_));
@@ -233,8 +234,8 @@ impl<'f> NodeUses<'f> {
         Prologue { work, within, operands }
     }
 
-    /// Returns the node that permutes the result of attention to token order, if no other node uses
-    /// the result of attention.
+    /// Returns the node that moves the token axis of attention's result before the head axis, if no
+    /// other node uses the result of attention.
     fn turned(&self, id: NodeId) -> Option<NodeId> {
         let &[user] = &self.users[id.index()][..] else { return None };
         let rank = self.function.node(id).ty().rank();

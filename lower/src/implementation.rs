@@ -108,8 +108,8 @@ impl<'t> Implementations<'t> {
         self.layouts.values().any(Result::is_ok)
     }
 
-    /// Returns the format of each weight, by the weight's key in the function that declares it. The
-    /// error is the reason why the archive stores the weight unquantized.
+    /// Returns the format of each weight, by the weight's key in the function that declares it. If
+    /// the archive stores the weight unquantized, the error contains the reason.
     pub fn formats(&self) -> BTreeMap<String, Result<WeightFormat, DenseReason>> {
         let formats = self.layouts.iter();
         formats.map(|(key, layout)| (key.clone(), layout.map(WeightLayout::format))).collect()

@@ -252,8 +252,8 @@ impl WeightLayout {
     }
 }
 
-/// The layout of each weight, by the weight's key in the function that declares it. The error is
-/// the reason why the archive stores the weight unquantized.
+/// The layout of each weight, by the weight's key in the function that declares it. If the archive
+/// stores the weight unquantized, the error contains the reason.
 pub(crate) type Layouts = BTreeMap<String, Result<WeightLayout, DenseReason>>;
 
 /// The reason why the archive stores a weight in the element type of the network.

@@ -2,8 +2,8 @@
 //!
 //! [`expand`] replaces composite operations by primitive operations. The result of [`expand`] is
 //! still a [`trace::Trace`], which you can dump, evaluate and compare. [`lower`] writes the
-//! expanded trace as StableHLO. Before [`lower`] writes a trace, it rewrites operations that the
-//! target's compiler computes wrongly ([`legalize`]).
+//! expanded trace as StableHLO. Before [`lower`] writes a trace, [`lower`] rewrites operations that
+//! the target's compiler computes wrongly ([`legalize`]).
 
 mod collectives;
 mod convert;

@@ -79,7 +79,7 @@ fn weight(function: &Function, matmul: NodeId) -> Option<&Parameter> {
     }
 }
 
-/// Returns the weights of the nearest matmuls on the paths to a value.
+/// Returns the weights of the last matmuls before a value, on every path to the value.
 fn weights_behind(function: &Function, value: NodeId) -> Vec<&Parameter> {
     let (mut found, mut seen, mut pending) = (Vec::new(), BTreeSet::new(), vec![value]);
     while let Some(id) = pending.pop() {

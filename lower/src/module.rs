@@ -150,8 +150,9 @@ pub(crate) struct Frame {
     pub weights: HashMap<String, String>,
     /// The text after the type of each result of an entry point.
     pub results: Vec<String>,
-    /// Whether matmuls in f32 request the full precision of f32. Without such a request, XLA rounds
-    /// the operands of f32 matmuls on accelerators: to TF32 on NVIDIA GPUs, and to bf16 on TPUs.
+    /// Whether matmuls in f32 request the full precision of f32. If matmuls in f32 do not request
+    /// full precision, XLA rounds their operands on accelerators: to TF32 on NVIDIA GPUs, and to
+    /// bf16 on TPUs.
     pub exact: bool,
     /// Whether kernels for NVIDIA GPUs compute some of the operations.
     pub cuda: bool,

@@ -55,8 +55,8 @@ fn other_filler(filler: &Option<(String, String)>) -> String {
 }
 
 impl Trace {
-    /// Checks all properties on which later stages rely: types, operand indices, the order of
-    /// nodes, calls, names.
+    /// Checks all properties on which later compilation stages rely: types, operand indices, the
+    /// order of nodes, calls, names.
     ///
     /// # Errors
     /// Returns an error for the first check that fails.

@@ -110,8 +110,8 @@ const AHEAD: usize = 4096;
 /// rows per pass, the arithmetic takes longer than a second pass over the weights.
 const ROWS: usize = 8;
 
-/// The largest number of parts into which the kernel divides its work for the workers. With 64
-/// parts, all workers of a machine are busy.
+/// The kernel divides its work into at most this number of parts, which worker threads compute in
+/// parallel. With 64 parts, all worker threads of a machine are busy.
 const PARTS: usize = 64;
 
 /// A loop of the kernel carries at most this number of vectors, each with 16 sums, from one

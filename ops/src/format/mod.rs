@@ -164,7 +164,7 @@ impl WeightFormat {
     /// high four bits contain the next four columns. In formats with minima, the shape is
     /// `[outputs / 16, inputs / 256, bytes]`. Each chunk begins with the steps `[2, 16]` and the
     /// counts `[3, 16, 4]` ([`SuperBlock::packed_counts`]). After the counts, 32 lines follow,
-    /// which contain the integers without an added number.
+    /// which contain the unsigned integers.
     pub fn packed(self, outputs: usize, inputs: usize) -> TensorType {
         let panels = outputs.div_ceil(PANEL);
         match self {

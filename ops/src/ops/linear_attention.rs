@@ -242,7 +242,7 @@ macro_rules! ten_decays {
     };
 }
 
-/// Decays for 70 made-up tokens, small enough to limit the growth of the matrix.
+/// The decays of 70 made-up tokens are small enough to limit the growth of the matrix.
 const DECAYS: &str = concat!(
     "f32[1,70,1,1] ",
     ten_decays!(),

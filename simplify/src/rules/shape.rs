@@ -79,7 +79,8 @@ pub(super) const RULES: &[Rule] = &[
     attribute("reduce permute", "reduce(permute(x)) = reduce(x)", "reduce", reduce_permute),
 ];
 
-/// The operations of the kind `$kind` that compute a class, with their attributes and operands.
+/// Lists the operations of the kind `$kind` in a class of equal expressions, with their attributes
+/// and operands.
 macro_rules! computed {
     ($site:expr, $class:expr, $kind:ident) => {
         $site.ops($class).filter_map(|(op, operands)| match op {

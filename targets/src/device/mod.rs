@@ -113,7 +113,7 @@ impl fmt::Display for DeviceKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceName {
     pub kind: DeviceKind,
-    /// The number of the device among the devices of its kind, from 0.
+    /// Devices of the same kind are numbered from 0.
     pub ordinal: usize,
 }
 
